@@ -1,0 +1,37 @@
+# Every target needs only Python 3.11 or newer and make; the environment is made when it is missing.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+# The work is split over processes, one core each; a threaded BLAS would only fight them.
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+
+.PHONY: figures test test-exhaustive lint bench clean
+.DEFAULT_GOAL := figures
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+$(VENV): $(VENV)/.installed
+
+figures: $(VENV)/.installed
+	$(BIN)/python -m experiments.all
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2
+
+test-exhaustive: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2 -m exhaustive
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m tests.benchmarks
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,66 @@
+"""Bit-exact emulation of low-precision training, and measures of what rounding costs."""
+
+from mcfsim import codec, eft, expansion, metrics
+from mcfsim.arithmetic import Arithmetic, straight_line
+from mcfsim.backends.factory import arithmetic
+from mcfsim.backends.meter import Meter
+from mcfsim.convert import round_to
+from mcfsim.eft import fast_two_sum, split, two_prod, two_prod_fma, two_sum
+from mcfsim.expansion import add as expansion_add
+from mcfsim.expansion import expand, grow, renormalize
+from mcfsim.expansion import mul as expansion_mul
+from mcfsim.expansion import scale as expansion_scale
+from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.optim.adamw import AdamW, adamw
+from mcfsim.optim.optimizer import Optimizer
+from mcfsim.optim.sgd import SGD, sgd
+from mcfsim.optim.strategies import STRATEGIES, Strategy, strategy
+from mcfsim.problems import get_problem
+from mcfsim.rounding import Rounding
+from mcfsim.run import Run
+from mcfsim.schedule import Schedule
+from mcfsim.simulate import simulate
+from mcfsim.theorems import THEOREMS, Certificate, Theorem, verify
+
+__all__ = [
+    "FORMATS",
+    "SGD",
+    "STRATEGIES",
+    "THEOREMS",
+    "AdamW",
+    "Arithmetic",
+    "Certificate",
+    "Format",
+    "Meter",
+    "Optimizer",
+    "Rounding",
+    "Run",
+    "Schedule",
+    "Strategy",
+    "Theorem",
+    "adamw",
+    "arithmetic",
+    "codec",
+    "eft",
+    "expand",
+    "expansion",
+    "expansion_add",
+    "expansion_mul",
+    "expansion_scale",
+    "fast_two_sum",
+    "get_format",
+    "get_problem",
+    "grow",
+    "metrics",
+    "renormalize",
+    "round_to",
+    "sgd",
+    "simulate",
+    "split",
+    "straight_line",
+    "strategy",
+    "two_prod",
+    "two_prod_fma",
+    "two_sum",
+    "verify",
+]

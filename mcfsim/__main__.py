@@ -1,0 +1,6 @@
+"""``python -m mcfsim``: the command line."""
+
+from mcfsim.cli import main
+
+if __name__ == "__main__":
+    main()

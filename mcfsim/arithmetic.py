@@ -1,0 +1,86 @@
+"""The one interface that every algorithm is written against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+from mcfsim.formats import Format
+
+#: A number of an arithmetic: an array of carrier numbers, a scalar, an mpmath number, ...
+Value = Any
+
+
+@runtime_checkable
+class Arithmetic(Protocol):
+    """Operations that round each result once, correctly, into one format.
+
+    Operands are values of the format, or Python numbers: a Python number is a *real scalar*, which enters
+    by the arithmetic's scalar policy (``exact``: the operation takes the real number and rounds its result
+    once; ``rounded``: the number is rounded into the format first). NaN operands give NaN; infinities,
+    signed zeros and invalid operations follow IEEE 754; overflow follows the rounding's policy.
+
+    Attributes
+    ----------
+    format : Format or None
+        Where results are rounded; None if nothing is rounded.
+    """
+
+    @property
+    def format(self) -> Format | None:
+        """The format of the results."""
+
+    def add(self, a: Value, b: Value) -> Value:
+        """Return ``a + b``."""
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """Return ``a - b``."""
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """Return ``a * b``."""
+
+    def div(self, a: Value, b: Value) -> Value:
+        """Return ``a / b``."""
+
+    def sqrt(self, a: Value) -> Value:
+        """Return the square root of ``a``."""
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """Return ``a * b + c``, rounded once."""
+
+    def neg(self, a: Value) -> Value:
+        """Return ``-a``, which is exact."""
+
+    def abs(self, a: Value) -> Value:
+        """Return ``|a|``, which is exact."""
+
+    def round(self, x: Value) -> Value:
+        """Round numbers from anywhere into this arithmetic: the explicit crossing between formats."""
+
+    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return ``function(arithmetic, *operands)``, in whatever order of elements is fastest.
+
+        The function is a branch-free sequence of the operations above; operands are values or tuples of
+        them, and so are the results.
+        """
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def straight_line(function: _Function) -> _Function:
+    """Declare ``function(ar, *operands, **options)`` to be a branch-free sequence of operations of ``ar``.
+
+    An arithmetic on arrays may then run the whole sequence a block of elements at a time, so that no
+    intermediate result leaves the cache. The bare text stays at ``function.__wrapped__``.
+    """
+
+    @wraps(function)
+    def run(ar: Arithmetic, *operands: Any, **options: Any) -> Any:
+        def text(inner: Arithmetic, *blocks: Any) -> Any:
+            return function(inner, *blocks, **options)
+
+        return ar.evaluate(text, *operands)
+
+    return cast(_Function, run)

@@ -1,0 +1,257 @@
+"""Emulated operations on one block of carrier numbers, and how each of them is made exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.arithmetic import Value
+from mcfsim.backends import _wide
+from mcfsim.backends._kernels import FLOAT64, UnsupportedFormatError, carrier_of, get_kernel, holds
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode, Overflow, Rounding
+
+#: Between these powers of two, products, quotients and the residuals of `_wide` stay normal in binary64.
+_COMFORT = 480
+
+Scalars = Literal["exact", "rounded"]
+
+#: Each operation in binary64, without and with its residual.
+_WIDE: dict[str, tuple[Any, Any]] = {
+    "add": (np.add, _wide.add),
+    "sub": (np.add, _wide.add),  # of the negative
+    "mul": (np.multiply, _wide.mul),
+    "div": (np.divide, _wide.div),
+    "sqrt": (np.sqrt, _wide.sqrt),
+    "fma": (_wide.unfused, _wide.fma),
+}
+#: Units in the last place of binary64 by which an fma of two roundings may be off, generously.
+_SLACK = 8
+
+
+class BlockArithmetic:
+    """Operations on one-dimensional carrier blocks and Python scalars, with nothing checked.
+
+    How an operation is carried out is settled once, by format and mode:
+
+    ``native``: in the carrier, then rounded. Exact to nearest for ``q >= 2 p + 2`` (Figueroa 1995) where
+    the carrier's underflow stays out of play, ``minsub(carrier) <= 2**(emin - 3 p + 1)``.
+    ``wide``: the same in binary64.
+    ``sticky``: in binary64 with the residual, made odd, then rounded: exact in every mode.
+    """
+
+    def __init__(self, fmt: Format, rounding: Rounding, scalars: Scalars) -> None:
+        self.format, self.rounding, self.scalars = fmt, rounding, scalars
+        self.carrier = carrier_of(fmt)
+        self._kernel = get_kernel(fmt, rounding, self.carrier)
+        self._wide_kernel = get_kernel(fmt, rounding, FLOAT64)
+        self._comfortable = fmt.emin - fmt.precision + 1 >= -_COMFORT and fmt.emax < _COMFORT
+        whole = self._kernel.exact and rounding == Rounding()
+        self._native = whole or _innocuous(self.carrier, fmt, rounding)
+        self._sticky = not self._native and not _innocuous(FLOAT64, fmt, rounding)
+        self._product_exact = 2 * fmt.precision <= 53
+        self._undecided_bits = (1 << max(0, 52 - fmt.precision)) - 1
+        self._down = rounding.mode is Mode.DOWN
+
+    # -- the operations -----------------------------------------------------------------------------------
+    def add(self, a: Value, b: Value) -> Value:
+        """Return ``a + b``."""
+        return self._sum("add", *self._enter(a, b))
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """Return ``a - b``."""
+        a, b, real = self._enter(a, b)
+        if self._native and not real:
+            return self._round_in_place(np.subtract(a, b))
+        return self._sum("sub", a, np.negative(b), real)
+
+    def _sum(self, operation: str, a: Value, b: Value, real: bool) -> Value:
+        if self._native and not real:
+            return self._round_in_place(np.add(a, b))
+        if not (self._sticky or real):
+            return self._leave(np.add(a, b, dtype=np.float64))
+        a, b = _widen(a), _widen(b)
+        if self._down:  # an exact zero sum is -0 in this mode: -((-a) + (-b)) gives just that
+            a, b = -a, -b
+        y = self._decide(operation, a, b)
+        return self._leave(-y if self._down else y)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """Return ``a * b``."""
+        a, b, real = self._enter(a, b)
+        if self._native and not real:
+            return self._round_in_place(np.multiply(a, b))
+        if not (self._sticky or real):
+            return self._leave(np.multiply(a, b, dtype=np.float64))
+        if self._product_exact and not real:
+            self._need_room("mul")
+            return self._leave(np.multiply(a, b, dtype=np.float64))
+        return self._leave(self._decide("mul", a, b))
+
+    def div(self, a: Value, b: Value) -> Value:
+        """Return ``a / b``."""
+        a, b, real = self._enter(a, b)
+        if self._native and not real:
+            return self._round_in_place(np.divide(a, b))
+        if not (self._sticky or real):
+            return self._leave(np.divide(a, b, dtype=np.float64))
+        return self._leave(self._decide("div", a, b))
+
+    def sqrt(self, a: Value) -> Value:
+        """Return the square root."""
+        a, _, real = self._enter(a, None)
+        if self._native and not real:
+            return self._round_in_place(np.sqrt(a))
+        if not (self._sticky or real):
+            return self._leave(np.sqrt(a, dtype=np.float64))
+        return self._leave(self._decide("sqrt", a))
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """Return ``a * b + c``, rounded once: never by a wider fma, whose second rounding can be wrong."""
+        a, b, real = self._enter(a, b)
+        c, _, _ = self._enter(c, None)
+        self._need_room("fma", a, b, c)
+        a, b, c = _widen(a), _widen(b), _widen(c)
+        if self._down:
+            a, c = -a, -c
+        if self._product_exact and not real:
+            y = _wide.make_odd(*_wide.add(a * b, c))
+        else:
+            y = self._decide("fma", a, b, c)
+        return self._leave(-y if self._down else y)
+
+    def neg(self, a: Value) -> Value:
+        """Return ``-a``."""
+        result = np.negative(self._value(a))
+        return result if self.format.has_negative_zero else result + self.carrier.type(0)
+
+    def abs(self, a: Value) -> Value:
+        """Return ``|a|``."""
+        return np.absolute(self._value(a))
+
+    def round(self, x: Value) -> Value:
+        """Round a block of either carrier."""
+        if is_scalar(x):
+            return self._leave(np.array([x], dtype=np.float64))
+        if x.dtype == self.carrier:
+            result = np.empty_like(x)
+            self._kernel(x, result)
+            return result
+        return self._leave(x.astype(np.float64))
+
+    def keeps(self, x: NDArray[Any]) -> bool:
+        """Return whether a block of the carrier holds values of the format, or NaN, alone."""
+        return self._kernel.keeps(x)
+
+    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return ``function(self, *operands)``: blocks are already small."""
+        return function(self, *operands)
+
+    # -- in and out ---------------------------------------------------------------------------------------
+    def _enter(self, a: Value, b: Value) -> tuple[Value, Value, bool]:
+        """Turn scalars into arrays of one element; True if one of them is no value of the format."""
+        if not is_scalar(a) and not is_scalar(b):
+            return a, b, False
+        a, a_real = self._scalar_block(a) if is_scalar(a) else (a, False)
+        b, b_real = self._scalar_block(b) if is_scalar(b) else (b, False)
+        return a, b, a_real or b_real
+
+    def _scalar_block(self, x: float, *, rounded: bool = False) -> tuple[NDArray[Any], bool]:
+        # The odd part of a binary64 number has at most 53 bits.
+        if isinstance(x, int) and (x.bit_length() - (x & -x).bit_length() >= 53 or x.bit_length() > 1024):
+            raise ValueError(f"the scalar {x} is no binary64 number; round it into a format first")
+        # The sign is a key of its own: 0.0 and -0.0 compare equal.
+        exact, value = _scalar_blocks(self, float(x), math.copysign(1.0, x))
+        if rounded or self.scalars == "rounded" or value[0] == exact[0] or np.isnan(exact[0]):
+            return value, False
+        return exact, True
+
+    def _value(self, a: Value) -> Value:
+        """Turn a scalar into an array of one element, a value of the format."""
+        return self._scalar_block(a, rounded=True)[0] if is_scalar(a) else a
+
+    def _round_in_place(self, y: NDArray[Any]) -> NDArray[Any]:
+        self._kernel(y, y)
+        return y
+
+    def _leave(self, y: NDArray[np.float64]) -> NDArray[Any]:
+        self._wide_kernel(y, y)
+        return y if self.carrier == FLOAT64 else y.astype(self.carrier)
+
+    def _decide(self, operation: str, *operands: NDArray[Any]) -> NDArray[np.float64]:
+        """Carry out an operation in binary64 and make it odd wherever that could change the rounding.
+
+        That is where all bits below the first that is cut off are zero: the result may then be a value of
+        the format, or lie half-way between two, by binary64's own rounding alone. An fma of two roundings
+        is off by less than 5 units in the last place, unless it cancels; so a wider net is cast for it.
+        """
+        self._need_room(operation, *operands)
+        plainly, with_residual = _WIDE[operation]
+        y: NDArray[np.float64] = plainly(*operands, dtype=np.float64)
+        bits = y.view(np.int64)
+        if operation == "fma":
+            near = ((bits + _SLACK) & self._undecided_bits) <= 2 * _SLACK
+            near |= np.abs(operands[2]) > 2 * np.abs(y)
+        else:
+            near = (bits & self._undecided_bits) == 0
+        undecided = np.flatnonzero(near)
+        if undecided.size:
+            parts = [_widen(x if x.size == 1 else x[undecided]) for x in operands]
+            y[undecided] = _wide.make_odd(*with_residual(*parts))
+        return y
+
+    def _need_room(self, operation: str, *operands: NDArray[Any]) -> None:
+        """Refuse what binary64 cannot decide exactly."""
+        why = None
+        if self.format.precision > 51:
+            why = "rounding to odd needs two bits more than its precision, and binary64 has none to spare"
+        elif operation not in ("add", "sub") and not self._comfortable:
+            why = "products and quotients of its extreme values leave the range of binary64"
+        for x in operands:
+            # Only a real scalar can lie outside a comfortable format's range. A sum may take tiny ones.
+            real = x.dtype == FLOAT64 and x.size == 1 and 0 < abs(x[0]) < np.inf
+            least = 0.0 if operation in ("add", "sub") else 2.0**-_COMFORT
+            if real and self._comfortable and not least <= abs(x[0]) <= 2.0**_COMFORT:
+                why = f"the scalar {x[0]!r} is beyond 2**+-{_COMFORT}"
+        if why is not None:
+            raise UnsupportedFormatError(
+                f"{operation} in {self.format}, rounding {self.rounding.mode}, has no exact path: {why}; "
+                "use backend='exact'"
+            )
+
+
+def _innocuous(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> bool:
+    """Whether + - * / sqrt to nearest in the carrier, rounded again, give what one rounding would."""
+    info = np.finfo(carrier)
+    q, emin, emax = info.nmant + 1, int(info.minexp), int(info.maxexp) - 1
+    precise = q >= 2 * fmt.precision + 2 and emin - q + 1 <= fmt.emin - 3 * fmt.precision + 1
+    # An overflow of the carrier itself looks like an infinite operand, which is never made finite.
+    overflow_is_infinite = rounding.overflow is Overflow.IEEE and fmt.has_nan
+    roomy = 2 * (fmt.emax + 1) <= emax and fmt.emax + 1 - (fmt.emin - fmt.precision + 1) <= emax
+    nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
+    return holds(carrier, fmt) and nearest and precise and (overflow_is_infinite or roomy)
+
+
+def is_scalar(x: Any) -> bool:
+    """Return whether x is a Python number, and so enters by the scalar policy."""
+    return isinstance(x, float | int) and not isinstance(x, bool)
+
+
+def _widen(x: NDArray[Any]) -> NDArray[np.float64]:
+    return x.astype(np.float64, copy=False)
+
+
+@lru_cache(maxsize=1024)
+def _scalar_blocks(
+    arithmetic: BlockArithmetic, x: float, sign: float
+) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """One-element blocks with the real number itself, and with its rounding."""
+    exact = np.array([x])
+    rounded = arithmetic.round(exact)
+    exact.flags.writeable = rounded.flags.writeable = False
+    return exact, rounded

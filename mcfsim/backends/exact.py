@@ -1,0 +1,96 @@
+"""Arithmetic in mpmath to as many bits as asked for: the ground truth, from the same algorithm texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mcfsim.arithmetic import Value
+from mcfsim.convert import to_fraction
+
+
+class ExactArithmetic:
+    """Operations in mpmath with ``precision`` bits; there is no format, and no overflow or underflow.
+
+    Values are mpf numbers or object arrays of them. Python numbers and other arrays of numbers may stand
+    as operands and are taken exactly. Division by zero and the square root of a negative number, which
+    have no real result, raise.
+
+    Parameters
+    ----------
+    precision : int, optional
+        Significand bits of each result, at least 64; 400 bits are 120 decimal digits.
+    """
+
+    scalars = "exact"
+    format = None
+
+    def __init__(self, precision: int = 400) -> None:
+        import mpmath
+
+        if precision < 64:
+            raise ValueError(f"precision = {precision} bits: exact arithmetic takes at least 64")
+        self.precision = precision
+        self.context = mpmath.MPContext()
+        self.context.prec = precision
+        self._convert = np.frompyfunc(self._number, 1, 1)
+        self._root = np.frompyfunc(self._square_root, 1, 1)
+
+    def __repr__(self) -> str:
+        return f"ExactArithmetic(precision={self.precision})"
+
+    def _number(self, x: Any) -> Any:
+        if isinstance(x, self.context.mpf):
+            return x
+        exact = to_fraction(x)
+        if exact is None:
+            return self.context.mpf(float(x))
+        return self.context.mpf(exact.numerator) / exact.denominator
+
+    def _square_root(self, x: Any) -> Any:
+        if x < 0:
+            raise ValueError(f"square root of the negative number {x}")
+        return self.context.sqrt(x)
+
+    def round(self, x: Value) -> Value:
+        """Take numbers in exactly, or to ``precision`` bits if they have more."""
+        converted = self._convert(x)
+        return +converted if not isinstance(converted, np.ndarray) else converted
+
+    def add(self, a: Value, b: Value) -> Value:
+        """Return ``a + b``."""
+        return self.round(a) + self.round(b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """Return ``a - b``."""
+        return self.round(a) - self.round(b)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """Return ``a * b``."""
+        return self.round(a) * self.round(b)
+
+    def div(self, a: Value, b: Value) -> Value:
+        """Return ``a / b``; raises ZeroDivisionError for b = 0."""
+        return self.round(a) / self.round(b)
+
+    def sqrt(self, a: Value) -> Value:
+        """Return the square root; raises ValueError below zero."""
+        return self._root(self.round(a))
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """Return ``a * b + c``; the product is rounded too, to ``precision`` bits."""
+        return self.add(self.mul(a, b), c)
+
+    def neg(self, a: Value) -> Value:
+        """Return ``-a``."""
+        return -self.round(a)
+
+    def abs(self, a: Value) -> Value:
+        """Return ``|a|``."""
+        return abs(self.round(a))
+
+    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return ``function(self, *operands)``."""
+        return function(self, *operands)

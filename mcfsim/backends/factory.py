@@ -1,0 +1,77 @@
+"""From a format's name to an arithmetic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcfsim.backends.exact import ExactArithmetic
+from mcfsim.backends.native import NativeArithmetic, native_dtype
+from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.formats import Format, get_format
+from mcfsim.rounding import Overflow, Rounding, get_rounding
+
+if TYPE_CHECKING:
+    from mcfsim.backends.torch import TorchArithmetic
+
+BACKENDS = ("numpy", "torch", "native", "exact")
+
+
+def arithmetic(
+    fmt: Format | str | None,
+    rounding: Rounding | str = "nearest_even",
+    overflow: Overflow | str = "ieee",
+    *,
+    backend: str = "numpy",
+    **options: Any,
+) -> NumpyArithmetic | TorchArithmetic | NativeArithmetic | ExactArithmetic:
+    """Return the arithmetic that rounds each result once into a format.
+
+    Parameters
+    ----------
+    fmt : Format or str or None
+        The format of all results; None for ``backend="exact"``, which ignores it.
+    rounding : str or Rounding, optional
+        A name of `Mode`.
+    overflow : {"ieee", "saturate"}, optional
+        See `Overflow`.
+    backend : {"numpy", "torch", "native", "exact"}, optional
+        ``numpy``: the emulator. ``torch``: the same on PyTorch's CPU tensors. ``native``: NumPy's or
+        ml_dtypes' own type, nearest even only. ``exact``: mpmath, nothing rounded.
+    **options
+        ``scalars`` and ``threads`` of `NumpyArithmetic`, and ``device`` too of `TorchArithmetic`;
+        ``precision`` in bits of `ExactArithmetic`.
+
+    Raises
+    ------
+    ImportError
+        If PyTorch is asked for and not installed.
+    ValueError
+        If a name is unknown, or the backend cannot do what is asked.
+
+    Examples
+    --------
+    >>> ar = arithmetic("bfloat16")
+    >>> ar.add(256.0, 1.0)
+    256.0
+    """
+    policy = get_rounding(rounding, overflow)
+    if backend == "exact":
+        if fmt is not None:
+            get_format(fmt)  # a misspelt name is an error here too
+        return ExactArithmetic(**options)
+    if fmt is None:
+        raise ValueError(f"backend {backend!r} needs a format")
+    fmt = get_format(fmt)
+    if backend == "numpy":
+        return NumpyArithmetic(fmt, policy, **options)
+    if backend == "torch":
+        from mcfsim.backends.torch import TorchArithmetic
+
+        return TorchArithmetic(fmt, policy, **options)
+    if backend == "native":
+        if policy != Rounding():
+            raise ValueError(
+                f"native arithmetic rounds to nearest even with IEEE overflow only, not {policy}"
+            )
+        return NativeArithmetic(native_dtype(fmt), **options)
+    raise ValueError(f"unknown backend {backend!r}; allowed: {', '.join(BACKENDS)}")

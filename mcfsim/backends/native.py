@@ -1,0 +1,110 @@
+"""The hardware's or a library's own number type, behind the common interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mcfsim.arithmetic import Value
+from mcfsim.backends._kernels import UnsupportedFormatError
+from mcfsim.formats import Format, get_format
+
+
+def native_dtype(fmt: Format) -> np.dtype[Any]:
+    """Return the NumPy or ml_dtypes dtype whose values are those of the format.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If there is none.
+    """
+    import ml_dtypes
+
+    for scalar in (getattr(ml_dtypes, fmt.name, None), getattr(np, fmt.name, None)):
+        if isinstance(scalar, type) and issubclass(scalar, np.generic) and get_format(scalar) == fmt:
+            return np.dtype(scalar)
+    raise UnsupportedFormatError(f"no NumPy or ml_dtypes type holds {fmt}; use backend='numpy'")
+
+
+class NativeArithmetic:
+    """NumPy's operators on arrays of one dtype: to compare with, and the inner workings of the emulator.
+
+    Rounding is to nearest even, as the type's library does it. Python numbers are converted to the dtype,
+    so the scalar policy is ``rounded``. Floating-point warnings are NumPy's.
+
+    Parameters
+    ----------
+    dtype : dtype-like
+        ``float16``, ``float32``, ``float64`` or an ml_dtypes type.
+    fused : bool, optional
+        If true, `fma` is refused, as NumPy has none; else it is a product and a sum, rounded twice.
+    """
+
+    scalars = "rounded"
+
+    def __init__(self, dtype: Any, *, fused: bool = True) -> None:
+        self.dtype = np.dtype(dtype)
+        self._fused = fused
+        self._format = get_format(self.dtype)
+
+    @property
+    def format(self) -> Format:
+        """The format of the dtype."""
+        return self._format
+
+    def _enter(self, x: Value) -> Value:
+        """Convert Python numbers, which ml_dtypes' operators refuse."""
+        return self.round(x) if isinstance(x, float | int) and not isinstance(x, bool) else x
+
+    def add(self, a: Value, b: Value) -> Value:
+        """Return ``a + b``."""
+        return np.add(self._enter(a), self._enter(b), dtype=self.dtype)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """Return ``a - b``."""
+        return np.subtract(self._enter(a), self._enter(b), dtype=self.dtype)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """Return ``a * b``."""
+        return np.multiply(self._enter(a), self._enter(b), dtype=self.dtype)
+
+    def div(self, a: Value, b: Value) -> Value:
+        """Return ``a / b``."""
+        return np.divide(self._enter(a), self._enter(b), dtype=self.dtype)
+
+    def sqrt(self, a: Value) -> Value:
+        """Return the square root."""
+        return np.sqrt(self._enter(a), dtype=self.dtype)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """Return ``a * b + c`` if two roundings were agreed to.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            Otherwise: neither NumPy nor ml_dtypes has a fused multiply-add.
+        """
+        if not self._fused:
+            return self.add(self.mul(a, b), c)
+        raise UnsupportedFormatError(
+            f"fma in native {self.dtype}: NumPy has no fused multiply-add, and a wider multiplication and "
+            "addition round twice; use backend='numpy'"
+        )
+
+    def neg(self, a: Value) -> Value:
+        """Return ``-a``."""
+        return np.negative(self._enter(a), dtype=self.dtype)
+
+    def abs(self, a: Value) -> Value:
+        """Return ``|a|``."""
+        return np.absolute(self._enter(a), dtype=self.dtype)
+
+    def round(self, x: Value) -> Value:
+        """Cast to the dtype by its library, which for float64 sources may round twice."""
+        return np.asarray(x).astype(self.dtype)
+
+    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return ``function(self, *operands)``."""
+        return function(self, *operands)

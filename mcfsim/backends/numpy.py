@@ -1,0 +1,203 @@
+"""The emulator on NumPy arrays: every operation rounded once, correctly, into one format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.arithmetic import Value
+from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars, is_scalar
+from mcfsim.backends.blocks import BLOCK, for_each_block
+from mcfsim.convert import round_to
+from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
+
+
+class NumpyArithmetic:
+    """Emulated arithmetic of one format and rounding on NumPy arrays.
+
+    Parameters
+    ----------
+    fmt : Format
+        Where every result is rounded.
+    rounding : Rounding
+        Mode and overflow policy.
+    scalars : {"exact", "rounded"}, optional
+        How Python numbers enter: as reals into an operation that rounds once, or rounded first.
+    threads : int, optional
+        Threads that share the blocks of large arrays.
+
+    Attributes
+    ----------
+    carrier : dtype
+        Of all results: ``float32`` where it holds every value of the format, else ``float64``.
+
+    Notes
+    -----
+    Operands are arrays of any shape that broadcast, dtype float32, float64 or any that casts to the carrier
+    exactly, or Python numbers. An array with an element that is no value of the format is refused with
+    ValueError: bring it in by `round`. If all operands are Python numbers, so is the result.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If float64 does not hold the format, or an operation has no exact path.
+    """
+
+    def __init__(
+        self, fmt: Format, rounding: Rounding, *, scalars: Scalars = "exact", threads: int = 1
+    ) -> None:
+        if scalars not in ("exact", "rounded"):
+            raise ValueError(f"unknown scalar policy {scalars!r}; allowed: exact, rounded")
+        if threads < 1:
+            raise ValueError(f"threads = {threads}: at least one is needed")
+        self.blocks = BlockArithmetic(fmt, rounding, scalars)
+        self.threads = threads
+
+    def __repr__(self) -> str:
+        policies = f"{self.rounding.mode}, {self.rounding.overflow}, scalars={self.scalars!r}"
+        return f"NumpyArithmetic({self.format}, {policies})"
+
+    @property
+    def format(self) -> Format:
+        """Where every result is rounded."""
+        return self.blocks.format
+
+    @property
+    def rounding(self) -> Rounding:
+        """Mode and overflow policy."""
+        return self.blocks.rounding
+
+    @property
+    def scalars(self) -> Scalars:
+        """How Python numbers enter."""
+        return self.blocks.scalars
+
+    @property
+    def carrier(self) -> np.dtype[Any]:
+        """The dtype of results."""
+        return self.blocks.carrier
+
+    def add(self, a: Value, b: Value) -> Value:
+        """Return ``a + b``."""
+        return self.evaluate(BlockArithmetic.add, a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """Return ``a - b``."""
+        return self.evaluate(BlockArithmetic.sub, a, b)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """Return ``a * b``; 0 times infinity is NaN."""
+        return self.evaluate(BlockArithmetic.mul, a, b)
+
+    def div(self, a: Value, b: Value) -> Value:
+        """Return ``a / b``; x / 0 is an infinity (NaN in a format without), 0 / 0 is NaN."""
+        return self.evaluate(BlockArithmetic.div, a, b)
+
+    def sqrt(self, a: Value) -> Value:
+        """Return the square root; NaN below zero, and -0 of -0."""
+        return self.evaluate(BlockArithmetic.sqrt, a)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """Return ``a * b + c`` rounded once."""
+        return self.evaluate(BlockArithmetic.fma, a, b, c)
+
+    def neg(self, a: Value) -> Value:
+        """Return ``-a``; in a format without negative zero the negative of zero is zero."""
+        return self.evaluate(BlockArithmetic.neg, a)
+
+    def abs(self, a: Value) -> Value:
+        """Return ``|a|``."""
+        return self.evaluate(BlockArithmetic.abs, a)
+
+    def round(self, x: Value) -> Value:
+        """Round real numbers into the format: scalars, or arrays of a floating or integer dtype.
+
+        Unlike the other operations this takes any numbers, and the result has the carrier's dtype.
+        """
+        result = round_to(x, self.format, self.rounding, threads=self.threads)
+        return result if np.isscalar(result) else np.asarray(result, dtype=self.carrier)
+
+    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return ``function(arithmetic, *operands)``, computed a block at a time.
+
+        Parameters
+        ----------
+        function : callable
+            A branch-free sequence of operations of the arithmetic that it is handed first.
+        *operands : value or (nested) tuple of values
+            The result has the shape of all of them broadcast together.
+        """
+        leaves: list[Value] = []
+        layout = _flatten(operands, leaves)
+        arrays = {index: self._operand(leaf) for index, leaf in enumerate(leaves) if not is_scalar(leaf)}
+        shapes: list[Any] = []
+
+        def on_blocks(*blocks: NDArray[Any]) -> list[NDArray[Any]]:
+            if not all(map(self.blocks.keeps, blocks)):
+                for array in arrays.values():
+                    self._taken_in(array)  # names the element that is no value
+            values = list(leaves)
+            for index, block in zip(arrays, blocks, strict=True):
+                values[index] = block
+            results: list[Any] = []
+            shapes[:] = [_flatten(function(self.blocks, *_unflatten(layout, values)), results)]
+            return results
+
+        if not arrays:
+            with np.errstate(all="ignore"):
+                scalars: list[Any] = [float(np.asarray(item).reshape(())) for item in on_blocks()]
+            return _unflatten(shapes[0], scalars)
+        shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
+        with np.errstate(all="ignore"):
+            if math.prod(shape) <= BLOCK:
+                small = [np.broadcast_to(array, shape).reshape(-1) for array in arrays.values()]
+                size = small[0].shape
+                results = [np.array(np.broadcast_to(item, size)).reshape(shape) for item in on_blocks(*small)]
+            else:  # a first run on one element tells how many results there are
+                count = len(on_blocks(*(np.zeros(1, self.carrier) for _ in arrays)))
+                operands_ = list(arrays.values())
+                results = for_each_block(on_blocks, operands_, self.carrier, count, threads=self.threads)
+        return _unflatten(shapes[0], results)
+
+    def _operand(self, x: Any) -> NDArray[Any]:
+        """Return an operand as an array; one of the carrier's dtype is checked later, in its blocks."""
+        array = np.asarray(x)
+        if array.dtype == self.carrier and self.format.has_negative_zero:
+            return array
+        return self._taken_in(array)
+
+    def _taken_in(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return an array of any real dtype in the carrier; refuse what is no value of the format."""
+        if array.dtype.kind not in "fiuV" or array.dtype.itemsize > 8:
+            raise TypeError(f"an operand of dtype {array.dtype} is no array of real numbers")
+        if array.dtype.kind == "V":  # an ml_dtypes type, all of which fit in float32
+            array = array.astype(np.float32)
+        rounded = self.round(array)
+        same = (rounded == array) | (np.isnan(rounded) & np.isnan(array.astype(np.float64, copy=False)))
+        if array.dtype.kind in "iu":  # the comparison was made in binary64, which need not hold them
+            same &= round_to(array, self.format, "down") == round_to(array, self.format, "up")
+        if not same.all():
+            index = tuple(int(i) for i in np.argwhere(~same)[0])
+            raise ValueError(
+                f"operand element {index} = {array[index]!r} is no value of {self.format}; "
+                "bring numbers in with .round(x) first"
+            )
+        result: NDArray[Any] = rounded
+        return result
+
+
+def _flatten(tree: Any, leaves: list[Any]) -> Any:
+    """Append the leaves of nested tuples to a list and return their layout."""
+    if isinstance(tree, tuple):
+        return tuple(_flatten(item, leaves) for item in tree)
+    leaves.append(tree)
+    return len(leaves) - 1
+
+
+def _unflatten(layout: Any, leaves: list[Any]) -> Any:
+    return tuple(_unflatten(item, leaves) for item in layout) if isinstance(layout, tuple) else leaves[layout]

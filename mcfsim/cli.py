@@ -1,0 +1,274 @@
+"""The command line: formats, single numbers, simulations, theorems."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+# The rest is imported by the command that needs it, so that the others start at once.
+from mcfsim.formats import FORMATS, format_table, get_format
+
+app = typer.Typer(
+    help="Bit-exact emulation of low-precision training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+#: Options named otherwise than the argument that they stand for.
+OPTION_NAMES = {"seed": "problem-seed", "epsilon": "eps"}
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="mcfsim")
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    """Print what the library has to say about the arguments, and end with status 2."""
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError, OSError, ImportError) as error:
+        typer.secho(f"Error: {' '.join(str(error).split())}", fg="red", err=True)
+        raise typer.Exit(2) from None
+
+
+def _print_table(rows: list[dict[str, str]], *, breakable: bool = False) -> None:
+    from rich.console import Console
+
+    from mcfsim.tables import terminal_table
+
+    # A file or pipe has no width, and a number is better wrapped by the terminal than cut off.
+    fits = breakable and sys.stdout.isatty()
+    Console(width=None if fits else 1_000_000, highlight=False).print(
+        terminal_table(rows, breakable=breakable)
+    )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"mcfsim {version('mcfsim')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Bit-exact emulation of low-precision training."""
+
+
+@app.command()
+def formats(
+    names: Annotated[
+        list[str] | None,
+        Argument(metavar="[NAME]...", help="Formats to show, as bfloat16 or e6m9; default all."),
+    ] = None,
+    markdown: Annotated[bool, Option("--markdown", help="Print a GitHub table.")] = False,
+) -> None:
+    """Show the formats: precision, exponents, range and special values."""
+    with _errors_in_one_line():
+        rows = format_table(map(get_format, names) if names else FORMATS.values())
+        if markdown:
+            from mcfsim.tables import markdown_table
+
+            typer.echo(markdown_table(rows))
+        else:
+            _print_table(rows)
+
+
+# Unknown options are passed on as arguments, so that -0 and -inf need no "--" before them.
+@app.command("inspect", context_settings={"ignore_unknown_options": True})
+def inspect_command(
+    value: Annotated[
+        str, Argument(help="A decimal, taken exactly; a hex float 0x1.8p3; a fraction 1/3; inf, nan or -0.")
+    ],
+    format: Annotated[
+        list[str] | None, Option(help="Format; repeat it to compare.", show_default="bfloat16")
+    ] = None,
+    rounding: Annotated[str, Option(help="Rounding mode.")] = "nearest_even",
+    overflow: Annotated[str, Option(help="ieee or saturate.")] = "ieee",
+) -> None:
+    """Look at one number in a format: its rounding, code, neighbours, ulp and expansions."""
+    with _errors_in_one_line():
+        from mcfsim.inspect import inspect_value
+        from mcfsim.tables import inspection_table
+
+        inspections = [inspect_value(value, name, rounding, overflow) for name in format or ["bfloat16"]]
+        _print_table(inspection_table(value, inspections), breakable=True)
+
+
+@app.command()
+def simulate(
+    problem: Annotated[
+        str, Option(help="language-model, logistic, quadratic or rosenbrock.")
+    ] = "language-model",
+    optimizer: Annotated[str, Option(help="adamw or sgd.")] = "adamw",
+    strategy: Annotated[
+        list[str] | None,
+        Option(help="Repeat it to compare.", show_default="plain, collage-light, collage-plus, fp32-master"),
+    ] = None,
+    low: Annotated[str, Option(help="The strategies' low format.")] = "bfloat16",
+    rounding: Annotated[str, Option(help="Rounding mode of the optimizer's operations.")] = "nearest_even",
+    scalars: Annotated[str, Option(help="How hyperparameters enter: exact or rounded.")] = "exact",
+    steps: Annotated[int, Option(help="Length of the run.")] = 300,
+    seed: Annotated[int, Option(help="Of the start and of the batches.")] = 0,
+    lr: Annotated[float | None, Option(help="Peak learning rate.", show_default="3e-4")] = None,
+    warmup: Annotated[int | None, Option(help="Steps of linear warm-up.", show_default="50")] = None,
+    final: Annotated[
+        float | None, Option(help="Last rate as a share of the peak.", show_default="0.1")
+    ] = None,
+    beta1: Annotated[float | None, Option(help="AdamW.", show_default="0.9")] = None,
+    beta2: Annotated[float | None, Option(help="AdamW.", show_default="0.999")] = None,
+    eps: Annotated[float | None, Option(help="AdamW.", show_default="1e-8")] = None,
+    momentum: Annotated[float | None, Option(help="SGD.", show_default="0.9")] = None,
+    weight_decay: Annotated[float | None, Option(show_default="0.1 for AdamW, 0 for SGD")] = None,
+    clip: Annotated[float, Option(help="Largest norm of the gradient; inf does not clip.")] = 1.0,
+    record_every: Annotated[int, Option(help="Steps between two records.")] = 10,
+    truth_sample: Annotated[
+        int, Option(help="Compare steps with the exact update; so many parameters in mpmath.")
+    ] = 0,
+    checkpoint: Annotated[
+        Path | None, Option(help="Save the state here as it goes, and go on from it if it is there.")
+    ] = None,
+    output: Annotated[Path | None, Option(help="Save the run here, as .npz.")] = None,
+    dimension: Annotated[
+        int | None, Option(help="Quadratic and Rosenbrock.", show_default="100 and 2")
+    ] = None,
+    condition_number: Annotated[float | None, Option(help="Quadratic.", show_default="1000")] = None,
+    problem_seed: Annotated[int | None, Option(help="Quadratic: which one.", show_default="0")] = None,
+    l2: Annotated[float | None, Option(help="Logistic: penalty.", show_default="1e-4")] = None,
+    layers: Annotated[int | None, Option(help="Language model.", show_default="2")] = None,
+    width: Annotated[int | None, Option(help="Language model.", show_default="64")] = None,
+    heads: Annotated[int | None, Option(help="Language model.", show_default="4")] = None,
+    context: Annotated[int | None, Option(help="Language model.", show_default="64")] = None,
+    batch: Annotated[int | None, Option(help="Language model: sequences.", show_default="16")] = None,
+) -> None:
+    """Train a problem under several storage strategies, and show what each of them loses."""
+    with _errors_in_one_line():
+        from mcfsim.problems.registry import PROBLEMS
+        from mcfsim.schedule import Schedule
+        from mcfsim.simulate import DEFAULT_STRATEGIES, OPTIMIZERS
+        from mcfsim.simulate import simulate as run_simulation
+        from mcfsim.tables import run_table
+
+        for path in (checkpoint, output):
+            if path is not None and (path.is_dir() or not path.parent.is_dir()):
+                raise ValueError(f"cannot write {path}: it must be a file in a folder that exists")
+        shape = {"layers": layers, "width": width, "heads": heads, "context": context, "batch": batch}
+        objective = _make(
+            *("problem", problem, PROBLEMS),
+            {
+                "dimension": dimension,
+                "condition_number": condition_number,
+                "seed": problem_seed,
+                "l2": l2,
+                **shape,
+            },
+        )
+        hyperparameters = _make(
+            *("optimizer", optimizer, OPTIMIZERS),
+            {
+                "beta1": beta1,
+                "beta2": beta2,
+                "epsilon": eps,
+                "momentum": momentum,
+                "weight_decay": weight_decay,
+            },
+        )
+        schedule = Schedule(**_given({"peak": lr, "warmup": warmup, "final": final}))
+        run = run_simulation(
+            objective,
+            hyperparameters,
+            strategy or DEFAULT_STRATEGIES,
+            steps,
+            schedule,
+            seed,
+            low=low,
+            clip=None if clip == float("inf") else clip,
+            rounding=rounding,
+            scalars=scalars,
+            record_every=record_every,
+            truth_sample=truth_sample,
+            checkpoint=checkpoint,
+            progress=sys.stderr.isatty(),
+        )
+        about = ", ".join(f"{name} = {value:g}" for name, value in asdict(hyperparameters).items())
+        about += f"; peak rate = {schedule.peak:g}, steps = {steps}, low = {get_format(low)}"
+        typer.echo(f"{problem}, {optimizer}: {about}")
+        _print_table(run_table(run))
+        if output is not None:
+            run.save(output)
+            typer.echo(f"saved {output}")
+
+
+@app.command()
+def verify(
+    theorems: Annotated[list[str] | None, Argument(help="Ids; all by default.")] = None,
+    format: Annotated[
+        list[str] | None,
+        Option(help="Format of at most 16 bits; repeat for several. [float8_e4m3fn, float8_e5m2]"),
+    ] = None,
+    rounding: Annotated[str, Option(help="Rounding mode.")] = "nearest_even",
+    workers: Annotated[int, Option(min=1, help="Threads.")] = 1,
+    listing: Annotated[bool, Option("--list", help="List the statements and their sources.")] = False,
+    output: Annotated[Path | None, Option(help="Folder for the certificates, as JSON.")] = None,
+) -> None:
+    """Try every operand of a format; exit status 1 if a statement fails that is claimed to hold."""
+    with _errors_in_one_line():
+        from mcfsim.tables import certificate_table
+        from mcfsim.theorems import THEOREMS
+        from mcfsim.theorems import verify as check
+
+        if listing:
+            rows = [{"id": t.name, "statement": t.statement, "source": t.source} for t in THEOREMS.values()]
+            _print_table(rows, breakable=True)
+            return
+        if output is not None and not output.is_dir():
+            raise ValueError(f"cannot write to {output}: it must be a folder that exists")
+        show = sys.stderr.isatty()
+        certificates = [
+            check(name, item, rounding, workers=workers, progress=show)
+            for item in format or ["float8_e4m3fn", "float8_e5m2"]
+            for name in theorems or THEOREMS
+        ]
+        for certificate in certificates if output is not None else []:
+            stem = f"{certificate.theorem}-{certificate.format}-{certificate.rounding}.json"
+            certificate.save((output or Path()) / stem)
+        _print_table(certificate_table(certificates))
+    if not all(certificate.as_expected for certificate in certificates):
+        raise typer.Exit(1)
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _make(label: str, name: str, kinds: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Return the problem or optimizer of a name; refuse options that it has no use for."""
+    if name not in kinds:
+        raise ValueError(f"unknown {label} {name!r}; known {label}s: {', '.join(kinds)}")
+    given = _given(options)
+    taken = [argument for argument in inspect.signature(kinds[name]).parameters if argument in options]
+    if stray := [argument for argument in given if argument not in taken]:
+        raise ValueError(
+            f"{label} {name!r} has no {_options(stray)}; it takes {_options(taken) or 'no options'}"
+        )
+    return kinds[name](**given)
+
+
+def _options(arguments: list[str]) -> str:
+    return ", ".join("--" + OPTION_NAMES.get(name, name).replace("_", "-") for name in arguments)

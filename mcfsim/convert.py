@@ -1,0 +1,243 @@
+"""Real numbers of any kind, rounded once into a format."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Rational
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.backends._kernels import (
+    FLOAT32,
+    FLOAT64,
+    Kernel,
+    UnsupportedFormatError,
+    carrier_of,
+    get_kernel,
+    holds,
+)
+from mcfsim.backends.blocks import for_each_block
+from mcfsim.formats import Format, get_format
+from mcfsim.rounding import Mode, Overflow, Rounding, get_rounding
+
+
+def round_to(
+    x: Any,
+    fmt: Format | str,
+    rounding: Rounding | str = "nearest_even",
+    overflow: Overflow | str = "ieee",
+    *,
+    out: NDArray[Any] | None = None,
+    threads: int = 1,
+) -> Any:
+    """Round real numbers into a format, each once, bit for bit.
+
+    Parameters
+    ----------
+    x : array_like or real number
+        An array of a NumPy or ml_dtypes floating dtype of at most 64 bits, or of an integer dtype; any
+        shape, layout and byte order. Or one number: float, int of any size, Fraction, Decimal or mpf.
+    fmt : Format or str
+        The format.
+    rounding : str or Rounding, optional
+        A name of `Mode`.
+    overflow : {"ieee", "saturate"}, optional
+        See `Overflow`.
+    out : array, optional
+        Where to put the result, of its dtype and shape; may be `x` itself.
+    threads : int, optional
+        Threads that share the blocks of a large array.
+
+    Returns
+    -------
+    array or float
+        The values. A float32 array gives float32 and a float64 array float64; an array of a shorter
+        float or of integers gives the format's carrier (float32 where it holds the format). float32 whose
+        rounding float32 could not hold gives float64. A number gives a float.
+
+    Notes
+    -----
+    NaN stays NaN with its sign, infinity stays infinite or becomes NaN in a format without infinities.
+    Zero keeps its sign, and a nonzero number that rounds to zero leaves its sign there, in every format
+    that has a negative zero. Underflow is gradual.
+
+    Raises
+    ------
+    TypeError
+        If `x` is no real number or array of them.
+    ValueError
+        If a name is unknown, or `out` does not fit.
+    UnsupportedFormatError
+        If float64 cannot hold the format, or an integer cannot be rounded once.
+
+    Examples
+    --------
+    >>> round_to(1 + 2**-8 + 2**-40, "bfloat16")
+    1.0078125
+    >>> round_to([0.1, 464.0, 465.0], "float8_e4m3fn", overflow="saturate")
+    array([1.015625e-01, 4.480000e+02, 4.480000e+02])
+    """
+    fmt, rounding = get_format(fmt), get_rounding(rounding, overflow)
+    number = _as_number(x)
+    if number is not None:
+        if out is not None:
+            raise ValueError("out is for arrays, and x is one number")
+        return round_real(number, fmt, rounding)
+    array = np.asarray(x)
+    source = _source_dtype(array)
+    target = _target_dtype(source, fmt)
+    kernel = get_kernel(fmt, rounding, target)
+    if out is not None and out is not x and np.may_share_memory(out, array):
+        array = array.copy()  # another view of the same memory would be overwritten before it is read
+    if out is not None and (out.dtype != target or out.shape != array.shape):
+        raise ValueError(f"out must be {target} of shape {array.shape}, not {out.dtype} of shape {out.shape}")
+    if source.kind in "iu":
+        result = _round_integers(array, fmt, rounding, target)
+        if out is None:
+            return result
+        np.copyto(out, result)
+        return out
+
+    def on_block(block: NDArray[Any]) -> tuple[NDArray[Any]]:
+        rounded = np.empty_like(block)
+        kernel(block, rounded)
+        return (rounded,)
+
+    (result,) = for_each_block(on_block, [array], target, 1, out=out, threads=threads)
+    return result
+
+
+def to_fraction(x: Any) -> Fraction | None:
+    """Return a real number exactly; None for NaN and the infinities.
+
+    Parameters
+    ----------
+    x : float, int, Fraction, Decimal, NumPy or ml_dtypes scalar, or mpf
+        The number.
+
+    Raises
+    ------
+    TypeError
+        If it is none of these.
+    """
+    if isinstance(x, bool | np.bool_):
+        raise TypeError("a truth value is no real number")
+    if isinstance(x, int | Rational | np.integer):
+        return Fraction(int(x)) if isinstance(x, np.integer) else Fraction(x)
+    if isinstance(x, Decimal):
+        return Fraction(x) if x.is_finite() else None
+    if hasattr(type(x), "man_exp"):  # an mpf of any mpmath context
+        if x - x != 0:  # NaN or infinite
+            return None
+        mantissa, exponent = x.man_exp  # of the magnitude
+        return Fraction(-int(mantissa) if x < 0 else int(mantissa)) * Fraction(2) ** int(exponent)
+    if isinstance(x, float | np.floating):
+        return Fraction(*x.as_integer_ratio()) if math.isfinite(x) else None
+    if type(x).__module__ == "ml_dtypes":
+        return Fraction(float(x)) if math.isfinite(x) else None
+    raise TypeError(f"{x!r} of type {type(x).__name__} is no real number")
+
+
+def round_real(x: Any, fmt: Format, rounding: Rounding) -> float:
+    """Round one real number, exactly known, into a format. See `round_to`."""
+    exact = to_fraction(x)
+    if not exact or isinstance(x, float):  # NaN, an infinity or a signed zero among them
+        binary64 = float(x)
+    elif fmt.precision > 51:
+        binary64 = _nearest(exact)
+        finite = math.isfinite(binary64)
+        # The format rounds as binary64 does, and an overflow to infinity may pass for an infinity.
+        once = rounding.mode is Mode.NEAREST_EVEN and fmt.precision == 53 and fmt.emin == -1022
+        harmless = once and (finite or (rounding.overflow is Overflow.IEEE and fmt.has_nan))
+        if not harmless and not (finite and Fraction(binary64) == exact):
+            raise UnsupportedFormatError(
+                f"{x!r} cannot be rounded once to {fmt}, rounding {rounding.mode}, by way of float64"
+            )
+    else:
+        binary64 = _to_odd(exact)
+    block = np.array([binary64])
+    with np.errstate(all="ignore"):
+        get_kernel(fmt, rounding, FLOAT64)(block, block)
+    return float(block[0])
+
+
+def _nearest(exact: Fraction) -> float:
+    try:
+        return float(exact)
+    except OverflowError:
+        return -math.inf if exact < 0 else math.inf
+
+
+def _to_odd(exact: Fraction) -> float:
+    """Round a rational number to odd in binary64, or to its largest or smallest number beyond its range."""
+    largest, smallest = Fraction(np.finfo(np.float64).max), Fraction(5e-324)
+    magnitude = min(abs(exact), largest)
+    if magnitude and magnitude < smallest:
+        return -5e-324 if exact < 0 else 5e-324
+    y = float(magnitude)
+    if Fraction(y) != magnitude:
+        truncated = y if Fraction(y) < magnitude else math.nextafter(y, 0.0)
+        bits = np.float64(truncated).view(np.int64) | 1
+        y = float(bits.view(np.float64))
+    return -y if exact < 0 else y
+
+
+def _as_number(x: Any) -> Any:
+    """Return x if it is one real number; None if it is to be treated as an array."""
+    if isinstance(x, np.ndarray | list | tuple):
+        return None
+    if isinstance(x, np.generic):
+        return float(x) if x.dtype.kind in "fV" and x.dtype.itemsize <= 8 else x
+    to_fraction(x)
+    return x
+
+
+def _source_dtype(array: NDArray[Any]) -> np.dtype[Any]:
+    dtype = array.dtype
+    floating = dtype.kind == "f" and dtype.itemsize <= 8
+    # ml_dtypes types are of kind V or f, with NumPy's own void types told apart by their scalar type.
+    foreign = dtype.type.__module__ == "ml_dtypes" and np.can_cast(dtype, np.float32)
+    if not (floating or foreign or dtype.kind in "iu"):
+        raise TypeError(f"an array of dtype {dtype} does not hold real numbers of at most 64 bits")
+    return dtype
+
+
+def _target_dtype(source: np.dtype[Any], fmt: Format) -> np.dtype[Any]:
+    if source.kind == "f" and source.itemsize == 8:
+        return FLOAT64
+    if source.kind == "f" and source.itemsize == 4 and not holds(FLOAT32, fmt):
+        # The identity fits in float32; anything else might not.
+        return FLOAT64
+    return carrier_of(fmt)
+
+
+def _round_integers(
+    array: NDArray[Any], fmt: Format, rounding: Rounding, target: np.dtype[Any]
+) -> NDArray[Any]:
+    """Round integers of up to 64 bits by way of binary64 rounded to odd."""
+    from mcfsim.backends import _wide
+
+    kernel: Kernel = get_kernel(fmt, rounding, FLOAT64)
+    # Two halves of 32 bits are exact in binary64, and so is the larger one shifted.
+    half = array.dtype.type(32) if array.dtype.itemsize == 8 else None
+
+    def on_block(high: NDArray[Any], low: NDArray[Any]) -> tuple[NDArray[Any]]:
+        y, residual = _wide.add(high, low)
+        if fmt.precision <= 51:
+            y = _wide.make_odd(y, residual)
+        elif residual.any() and not (rounding.mode is Mode.NEAREST_EVEN and fmt.precision == 53):
+            raise UnsupportedFormatError(f"integers beyond 2**53 cannot be rounded {rounding.mode} to {fmt}")
+        kernel(y, y)
+        return (y,)
+
+    if half is None:
+        high, low = array.astype(np.float64), np.zeros_like(array, dtype=np.float64)
+    else:
+        high = (array >> half).astype(np.float64) * 2.0**32
+        low = (array & array.dtype.type(0xFFFFFFFF)).astype(np.float64)
+    (result,) = for_each_block(on_block, [high, low], FLOAT64, 1)
+    return result.astype(target, copy=False)

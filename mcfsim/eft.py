@@ -1,0 +1,154 @@
+"""Error-free transformations: a rounded result together with its exact error.
+
+Each function takes the arithmetic first and runs on any of them. "Exact" below supposes rounding to
+nearest, gradual underflow and no overflow, unless a docstring says more. In the formulas u = 2**-p is the
+unit roundoff and p the precision of the arithmetic's format.
+"""
+
+from __future__ import annotations
+
+from mcfsim.arithmetic import Arithmetic, Value, straight_line
+
+
+@straight_line
+def two_sum(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
+    """Return ``s = RN(a + b)`` and ``e = a + b - s``, for operands in any order. 6 operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest with any tie rule. In a directed mode e is within 2 u**2 |a + b| of the error.
+    a, b : value
+        Finite. If a is infinite or NaN, or s overflows, e is NaN. ``|a|`` equal to the largest finite
+        number can make an intermediate result overflow although s is finite.
+
+    Returns
+    -------
+    s, e : value
+        ``s + e == a + b`` exactly. e is +0 or -0 where s is exact.
+
+    References
+    ----------
+    Knuth, The Art of Computer Programming 2, 4.2.2, Theorem B; Moller, BIT 5, 1965.
+    Boldo, Graillat, Muller, ACM TOMS 44(1), 2017, on overflow and directed modes.
+    """
+    s = ar.add(a, b)
+    a1 = ar.sub(s, b)
+    b1 = ar.sub(s, a1)
+    return s, ar.add(ar.sub(a, a1), ar.sub(b, b1))
+
+
+@straight_line
+def fast_two_sum(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
+    """Return ``s = RN(a + b)`` and ``e = a + b - s`` where ``|a| >= |b|``. 3 operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest with any tie rule.
+    a, b : value
+        Finite, with a = 0, or ``|a| >= |b|``, or only exponents in that order, or, weakest, a an integer
+        multiple of ulp(b). Otherwise e may be off by nearly u |a + b|, that is, worth nothing. Nothing
+        is checked.
+
+    Returns
+    -------
+    s, e : value
+        ``s + e == a + b`` exactly under one of the conditions above. If s is finite, nothing overflows.
+
+    References
+    ----------
+    Dekker, Numer. Math. 18, 1971. Jeannerod, Zimmermann, FastTwoSum revisited, ARITH 2025, Theorem 1.
+    """
+    s = ar.add(a, b)
+    z = ar.sub(s, a)
+    return s, ar.sub(b, z)
+
+
+@straight_line
+def split(ar: Arithmetic, x: Value) -> tuple[Value, Value]:
+    """Split ``x`` into a high part of p - s bits and a low part of s - 1 bits, s = ceil(p / 2). 4 operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest; it must have a format.
+    x : value
+        Finite and, as ``(2**s + 1) x`` is formed, below about ``max / 2**s``; beyond it the parts are NaN.
+
+    Returns
+    -------
+    high, low : value
+        ``high + low == x`` exactly, and ``high`` is x rounded to nearest even to p - s bits.
+
+    Raises
+    ------
+    ValueError
+        If the arithmetic rounds into no format.
+
+    References
+    ----------
+    Veltkamp 1968; Dekker, Numer. Math. 18, 1971.
+    """
+    if ar.format is None:
+        raise ValueError("split needs an arithmetic with a format: exact numbers have no halves")
+    constant = 2.0 ** -(-ar.format.precision // 2) + 1.0
+    g = ar.mul(x, constant)
+    high = ar.add(g, ar.sub(x, g))
+    return high, ar.sub(x, high)
+
+
+@straight_line
+def two_prod(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
+    """Return ``p = RN(a b)`` and ``e = a b - p`` without a fused multiply-add. 17 operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest, ties to even; precision at least 3.
+    a, b : value
+        Within the range of `split`, and ``a b`` zero or in magnitude at most half the format's maximum and
+        at least ``2**(emin + precision)``;
+        below it the error may be no value of the format and e is then only near it.
+
+    Returns
+    -------
+    p, e : value
+        ``p + e == a b`` exactly under the conditions above.
+
+    References
+    ----------
+    Dekker, Numer. Math. 18, 1971; with s = ceil(p / 2), as an odd p needs: Boldo, IJCAR 2006.
+    """
+    p = ar.mul(a, b)
+    a_high, a_low = split(ar, a)
+    b_high, b_low = split(ar, b)
+    t = ar.sub(ar.mul(a_high, b_high), p)
+    t = ar.add(t, ar.mul(a_high, b_low))
+    t = ar.add(t, ar.mul(a_low, b_high))
+    return p, ar.add(t, ar.mul(a_low, b_low))
+
+
+@straight_line
+def two_prod_fma(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
+    """Return ``p = RN(a b)`` and ``e = RN(a b - p)`` by a fused multiply-add. 2 operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any rounding to a neighbour serves, if its fma rounds once.
+    a, b : value
+        Finite. Where p overflows, e is the opposite infinity; of an infinity or NaN it is NaN.
+
+    Returns
+    -------
+    p, e : value
+        ``p + e == a b`` exactly if and only if ``a b`` is a multiple of the smallest subnormal number;
+        otherwise e is the error rounded.
+
+    References
+    ----------
+    Boldo, Daumas, ARITH 2003, on when the error is representable.
+    """
+    p = ar.mul(a, b)
+    return p, ar.fma(a, b, ar.neg(p))

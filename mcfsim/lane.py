@@ -1,0 +1,142 @@
+"""One strategy's part of a simulation: its optimizer, reference averages and series."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim import metrics
+from mcfsim.one_step import REFERENCE, one_step, sample_indices
+from mcfsim.optim.adamw import AdamW
+from mcfsim.optim.optimizer import Optimizer
+from mcfsim.optim.state import average
+from mcfsim.problems import Problem
+
+
+class Lane:
+    """One strategy's part of a simulation: its optimizer, reference averages and series."""
+
+    def __init__(self, problem: Problem, optimizer: Optimizer) -> None:
+        self.problem, self.optimizer = problem, optimizer
+        self.exact = optimizer.strategy.parameter.format is None
+        self.series: dict[str, list[float]] = {}
+        self.averages = [np.zeros(optimizer.layout.size) for _ in (optimizer.state.m, optimizer.state.v)]
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """Return the weights in the dtype that the problem computes in."""
+        if self.exact:
+            return self.optimizer.weights()
+        dtype = self.dtype
+        return {name: tensor.astype(dtype) for name, tensor in self.optimizer.weights().items()}
+
+    @property
+    def dtype(self) -> Any:
+        """What the problem computes in."""
+        return np.float64 if self.problem.exact_capable else np.float32
+
+    def step(
+        self, t: int, seed: int, rate: float, clip: float | None, record: bool, sample: int, precision: int
+    ) -> None:
+        """Make step number t, and record its measures if asked."""
+        optimizer = self.optimizer
+        loss, gradients = self.problem.loss_and_gradient(self.weights(), t, seed)
+        norm = float(np.sqrt(float(sum((g * g).sum() for g in gradients.values()))))
+        if clip is not None and norm > clip:
+            shrink = clip / norm
+            gradients = {
+                name: g * (shrink if self.exact else g.dtype.type(shrink)) for name, g in gradients.items()
+            }
+        gradient = optimizer.receive(gradients)
+        if not self.exact:
+            self._average(gradient)
+        if record and not self.exact:
+            before, leading = optimizer.represented(), optimizer.state.parameter[0].copy()
+            exact = None
+            if sample > 0:
+                indices = sample_indices(optimizer.layout.size, sample, seed, t)
+                exact = one_step(
+                    optimizer.hyper,
+                    optimizer.layout,
+                    optimizer.state,
+                    before,
+                    gradient,
+                    t,
+                    rate,
+                    indices,
+                    precision,
+                )
+            update = optimizer.step(gradient, rate)
+            self._measure(update, before, leading)
+            if exact is not None:
+                effective = metrics.effective_update(before, optimizer.represented())
+                self.put("one_step_error", metrics.relative_error(effective, exact.update))
+                self.put("update_length", metrics.normalized_edq(exact.update, update))
+                self.put("binary64_gap", exact.gap)
+        else:
+            optimizer.step(gradient, rate)
+        if record:
+            for measure, number in (("loss", loss), ("rate", rate), ("gradient_norm", norm)):
+                self.put(measure, number)
+
+    def results(self) -> dict[str, float]:
+        """Return the numbers of the whole run."""
+        results = {"validation_loss": float(self.problem.validation_loss(self.weights()))}
+        has_v = bool(self.optimizer.state.v)
+        if (size := self.optimizer.strategy.stored_bytes(second_moment=has_v)) is not None:
+            results["bytes_per_parameter"] = size
+        return results
+
+    def put(self, measure: str, number: Any) -> None:
+        """Append a number to a series."""
+        self.series.setdefault(measure, []).append(float(number))
+
+    def _average(self, gradient: NDArray[Any]) -> None:
+        """Move the reference averages: the optimizer's own text in binary64."""
+        hyper, g = self.optimizer.hyper, gradient.astype(np.float64)
+        m, v = self.averages
+        if isinstance(hyper, AdamW):
+            (m,) = average(REFERENCE, (m,), hyper.beta1, g, 1.0 - hyper.beta1)
+            (v,) = average(REFERENCE, (v,), hyper.beta2, g * g, 1.0 - hyper.beta2)
+        else:
+            (m,) = average(REFERENCE, (m,), hyper.momentum, g, 1.0)
+        self.averages = [m, v]
+
+    def _measure(self, update: NDArray[Any], before: Sequence[NDArray[Any]], leading: NDArray[Any]) -> None:
+        optimizer = self.optimizer
+        after, state = optimizer.represented(), optimizer.state
+        moments = {"m": (state.m, self.averages[0]), "v": (state.v, self.averages[1])}
+        parts = {"": slice(0, optimizer.layout.size)}
+        if len(optimizer.layout.slices) > 1:
+            parts |= {f"/{name}": part for name, part in optimizer.layout.slices.items()}
+        for suffix, part in parts.items():
+            numbers = metrics.measure(
+                update[part],
+                [item[part] for item in before],
+                [item[part] for item in after],
+                (leading[part], state.parameter[0][part]),
+                optimizer.strategy.parameter.format,
+            )
+            for label, (stored, exact) in moments.items():
+                if stored:
+                    total = np.sum([item[part].astype(np.float64) for item in stored], axis=0)
+                    numbers[f"{label}_error"] = metrics.relative_error(total, exact[part])
+                    numbers[f"{label}_ratio"] = metrics.median_ratio(total, exact[part])
+            for measure, number in numbers.items():
+                self.put(measure + suffix, number)
+
+
+def record_distances(lanes: Collection[Lane]) -> None:
+    """Record how far every strategy is from the exact trajectory, relative to its norm."""
+    truth = next((lane for lane in lanes if lane.exact), None)
+    if truth is None:
+        return
+    ar: Any = truth.optimizer.roles.parameter
+    exact = truth.optimizer.state.parameter[0]
+    norm = ar.sqrt((exact * exact).sum())
+    for lane in lanes:
+        if lane is not truth:
+            difference = sum((ar.round(item) for item in lane.optimizer.represented()), -exact)
+            lane.put("distance", ar.sqrt((difference * difference).sum()) / norm if norm else np.nan)

@@ -1,0 +1,1 @@
+"""Optimizers as plain functions of arithmetics, and storage strategies as data."""

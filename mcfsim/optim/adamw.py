@@ -1,0 +1,155 @@
+"""AdamW: one step, as a plain function of the arithmetics that it is handed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mcfsim.arithmetic import Value
+from mcfsim.expansion import expand
+from mcfsim.optim.state import State, Step, average, move
+from mcfsim.optim.strategies import Roles, Strategy
+
+
+class AdamWScalars(NamedTuple):
+    """The real scalars of one step, as Python floats, or a float expansion for `beta2`."""
+
+    beta1: float
+    gain1: float
+    beta2: Any
+    gain2: float
+    correction1: float
+    correction2: float
+    epsilon: float
+    decay: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Hyperparameters of AdamW.
+
+    Parameters
+    ----------
+    beta1, beta2 : float
+        Decay of the first and of the second moment, in [0, 1).
+    epsilon : float
+        Added to the root of the second moment; positive.
+    weight_decay : float
+        Decoupled decay, not negative.
+
+    Raises
+    ------
+    ValueError
+        If one is out of range.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)} must lie in [0, 1)")
+        if not self.epsilon > 0:
+            raise ValueError(f"epsilon = {self.epsilon} must be positive")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay = {self.weight_decay} must not be negative")
+
+    def scalars(
+        self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
+    ) -> AdamWScalars:
+        """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
+        beta2: Any = self.beta2
+        if strategy.beta2_components > 1:
+            beta2 = expand(roles.moments, self.beta2, strategy.beta2_components)
+        return AdamWScalars(
+            beta1=self.beta1,
+            gain1=1.0 - self.beta1,
+            beta2=beta2,
+            gain2=1.0 - self.beta2,
+            correction1=1.0 - self.beta1**step,
+            correction2=1.0 - self.beta2**step,
+            epsilon=self.epsilon,
+            decay=self.weight_decay if decayed else 0.0,
+            rate=rate,
+        )
+
+    @staticmethod
+    def step(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: AdamWScalars) -> Step:
+        """Make one step; see `adamw`."""
+        return adamw(roles, strategy, state, gradient, scalars)
+
+
+def adamw(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: AdamWScalars) -> Step:
+    """Make one AdamW step: each line is a rounding point or several, and there are no others.
+
+    Parameters
+    ----------
+    roles : Roles
+        The arithmetics, of any backend.
+    strategy : Strategy
+        How many components, and how the update is added.
+    state : State
+        Starts with the parameter and zeros.
+    gradient : value
+        Is rounded into the moments' format on entry, which is exact if it is a value of a lower one.
+    scalars : AdamWScalars
+        Enter by the arithmetics' scalar policy.
+
+    Returns
+    -------
+    Step
+        The new state and the update D.
+
+    Notes
+    -----
+    The rounding points, named in `ROUNDING_POINTS`::
+
+        m = RN(RN(beta1 m) + (1 - beta1) g)              or Grow(Mul(beta, .), RN(.)) for an expansion,
+        v = RN(RN(beta2 v) + (1 - beta2) RN(g g))        see `mcfsim.optim.state.average`
+        D = RN(-lr RN(RN(mhat / RN(RN(sqrt(vhat)) + eps)) + RN(lambda theta)))
+            with mhat = RN(m / (1 - beta1^t)) and vhat = RN(v / (1 - beta2^t)) of the leading components
+        theta = theta + D by the strategy's addition
+
+    The decay is part of D, so that it is compensated as the rest. Without decay its two operations fall away.
+
+    References
+    ----------
+    Loshchilov, Hutter, ICLR 2019, Algorithm 2; Yu et al., ICML 2024, Algorithm 2.
+    """
+    ar, up = roles.moments, roles.update
+    g = ar.round(gradient)
+    m = average(ar, state.m, scalars.beta1, g, scalars.gain1)
+    v = average(ar, state.v, scalars.beta2, ar.mul(g, g), scalars.gain2)
+    mhat = up.div(m[0], scalars.correction1)
+    vhat = up.div(v[0], scalars.correction2)
+    direction = up.div(mhat, up.add(up.sqrt(vhat), scalars.epsilon))
+    if scalars.decay:
+        theta = up.round(state.represented(strategy)[0])
+        direction = up.add(direction, up.mul(theta, scalars.decay))
+    update = up.mul(direction, -scalars.rate)
+    parameter, extra = move(roles, strategy, state, update)
+    return Step(State(parameter, m, v, extra), update)
+
+
+#: The rounding points of a step with one-component moments and decay, before the strategy's addition.
+ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
+    ("gradient", "round"),
+    ("first moment decayed", "mul"),
+    ("first moment", "fma"),
+    ("gradient squared", "mul"),
+    ("second moment decayed", "mul"),
+    ("second moment", "fma"),
+    ("first moment corrected", "div"),
+    ("second moment corrected", "div"),
+    ("root", "sqrt"),
+    ("denominator", "add"),
+    ("direction", "div"),
+    ("weight", "round"),
+    ("weight decay", "mul"),
+    ("decayed direction", "add"),
+    ("update", "mul"),
+)

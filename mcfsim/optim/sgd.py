@@ -1,0 +1,106 @@
+"""Stochastic gradient descent with momentum: one step, as a plain function of its arithmetics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mcfsim.arithmetic import Value
+from mcfsim.optim.state import State, Step, average, move
+from mcfsim.optim.strategies import Roles, Strategy
+
+
+class SGDScalars(NamedTuple):
+    """The real scalars of one step, as Python floats."""
+
+    momentum: float
+    decay: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Hyperparameters of SGD with momentum.
+
+    Parameters
+    ----------
+    momentum : float
+        In [0, 1).
+    weight_decay : float
+        Decoupled decay, not negative.
+
+    Raises
+    ------
+    ValueError
+        If one is out of range.
+    """
+
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum = {self.momentum} must lie in [0, 1)")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay = {self.weight_decay} must not be negative")
+
+    def scalars(
+        self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
+    ) -> SGDScalars:
+        """Return the scalars at learning rate `rate`; no other depends on the step."""
+        return SGDScalars(self.momentum, self.weight_decay if decayed else 0.0, rate)
+
+    @staticmethod
+    def step(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars) -> Step:
+        """Make one step; see `sgd`."""
+        return sgd(roles, strategy, state, gradient, scalars)
+
+
+def sgd(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars) -> Step:
+    """Make one step of SGD with momentum.
+
+    Parameters
+    ----------
+    roles, strategy, state, gradient
+        As in `mcfsim.optim.adamw.adamw`; ``state.v`` is empty.
+    scalars : SGDScalars
+        Enter by the arithmetics' scalar policy.
+
+    Returns
+    -------
+    Step
+        The new state and the update D.
+
+    Notes
+    -----
+    The rounding points, named in `ROUNDING_POINTS`::
+
+        m = RN(RN(mu m) + g)
+        D = RN(-lr RN(m + RN(lambda theta)))
+        theta = theta + D by the strategy's addition
+
+    References
+    ----------
+    Sutskever, Martens, Dahl, Hinton, ICML 2013; decoupled decay: Loshchilov, Hutter, ICLR 2019, Algorithm 1.
+    """
+    ar, up = roles.moments, roles.update
+    m = average(ar, state.m, scalars.momentum, ar.round(gradient), 1.0)
+    direction = m[0]
+    if scalars.decay:
+        theta = up.round(state.represented(strategy)[0])
+        direction = up.add(direction, up.mul(theta, scalars.decay))
+    update = up.mul(direction, -scalars.rate)
+    parameter, extra = move(roles, strategy, state, update)
+    return Step(State(parameter, m, (), extra), update)
+
+
+#: The rounding points of a step with a one-component moment and decay, before the strategy's addition.
+ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
+    ("gradient", "round"),
+    ("first moment decayed", "mul"),
+    ("first moment", "fma"),
+    ("weight", "round"),
+    ("weight decay", "mul"),
+    ("decayed direction", "add"),
+    ("update", "mul"),
+)

@@ -1,0 +1,99 @@
+"""What an optimizer carries from step to step, and the two moves every optimizer makes on it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mcfsim import expansion
+from mcfsim.arithmetic import Arithmetic, Value
+from mcfsim.optim.strategies import Addition, Roles, Strategy
+
+
+class State(NamedTuple):
+    """The stored tensors of one step, each as a tuple of components.
+
+    Attributes
+    ----------
+    parameter : tuple of value
+        One component, or an expansion, most significant first.
+    m, v : tuple of value
+        The moments; `v` is empty for an optimizer without one.
+    extra : tuple of value
+        Kahan's compensation or the master copy; else empty.
+    """
+
+    parameter: tuple[Value, ...]
+    m: tuple[Value, ...]
+    v: tuple[Value, ...]
+    extra: tuple[Value, ...]
+
+    def represented(self, strategy: Strategy) -> tuple[Value, ...]:
+        """Return the components whose exact sum is the parameter that the optimizer means.
+
+        It is the expansion, the parameter with Kahan's compensation, or the master copy.
+        """
+        if strategy.addition is Addition.MASTER:
+            return self.extra
+        return self.parameter + self.extra
+
+
+class Step(NamedTuple):
+    """The outcome of a step: the new state, and the update that was asked for, before its addition."""
+
+    state: State
+    update: Value
+
+
+def average(ar: Arithmetic, x: tuple[Value, ...], beta: Any, new: Value, gain: float) -> tuple[Value, ...]:
+    """Return the moving average ``beta x + gain new``.
+
+    In one component it is ``RN(RN(beta x) + gain new)``, the last product unrounded, as in the kernels
+    ``mul_`` and ``add_(alpha=)`` or ``addcmul_`` that torch's optimizers call one after the other. As an
+    expansion it is ``Grow(Mul(beta, x), RN(gain new))``.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Of the moments.
+    x : tuple of value
+        The average so far, as an expansion of n components.
+    beta : float or tuple of float
+        A real scalar, or an expansion; an expansion of n components multiplies one of n.
+    new : value
+        What is averaged.
+    gain : float
+        A real scalar, as ``1 - beta``.
+    """
+    decayed = expansion.mul(ar, beta, x) if isinstance(beta, tuple) else expansion.scale(ar, x, beta)
+    if len(decayed) == 1:
+        return (ar.fma(new, gain, decayed[0]),)
+    return expansion.grow(ar, decayed, ar.mul(new, gain))
+
+
+def move(
+    roles: Roles, strategy: Strategy, state: State, update: Value
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """Add the update to the parameter in the strategy's way.
+
+    Returns
+    -------
+    parameter, extra : tuple of value
+        The new ones.
+
+    References
+    ----------
+    kahan: Kahan, Commun. ACM 8(1), 1965. grow: Yu et al., ICML 2024, with 2Sum in the first step, since
+    an update may exceed a parameter near zero.
+    """
+    ar = roles.parameter
+    theta = state.parameter
+    step = ar.round(update)
+    if strategy.addition is Addition.MASTER:
+        master = ar.add(state.extra[0], step)
+        return (roles.model.round(master),), (master,)
+    if strategy.addition is Addition.KAHAN:
+        (compensation,) = state.extra
+        step = ar.add(step, compensation)
+        moved = ar.add(theta[0], step)
+        return (moved,), (ar.sub(step, ar.sub(moved, theta[0])),)
+    return expansion.grow(ar, theta, step), ()

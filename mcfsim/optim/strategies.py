@@ -1,0 +1,264 @@
+"""Storage strategies as data: what is kept in which format, and how the update is added."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from mcfsim.arithmetic import Arithmetic
+from mcfsim.backends.factory import arithmetic
+from mcfsim.formats import FORMATS, Format, get_format
+
+#: Stands in a declaration for the low format that `strategy` puts in.
+LOW = Format("low", precision=2, emin=0, emax=0)
+FLOAT32 = FORMATS["float32"]
+
+
+class Addition(StrEnum):
+    """How the update D is added to the parameter theta (RN rounds to the parameter's format).
+
+    ``plain``: ``theta = RN(theta + RN(D))``. ``kahan``: with a compensation c that remembers what the last
+    addition lost. ``grow``: to an expansion. ``master``: to a master copy in its own format, of which
+    theta is the rounding.
+    """
+
+    PLAIN = "plain"
+    KAHAN = "kahan"
+    GROW = "grow"
+    MASTER = "master"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of the optimizer as it lies in memory.
+
+    Parameters
+    ----------
+    format : Format or None
+        Of each component; `LOW` for the strategy's low format, None for exact numbers.
+    components : int, optional
+        Numbers an element.
+    """
+
+    format: Format | None
+    components: int = 1
+
+    def __post_init__(self) -> None:
+        if self.components < 1:
+            raise ValueError(f"components = {self.components}: at least one number is stored")
+
+    @property
+    def bits(self) -> int | None:
+        """Bits an element; None for exact numbers."""
+        return None if self.format is None else self.format.bits * self.components
+
+
+class Roles(NamedTuple):
+    """The arithmetics of a step.
+
+    Attributes
+    ----------
+    moments : Arithmetic
+        Of both moments.
+    update : Arithmetic
+        Of the update that they give.
+    parameter : Arithmetic
+        Of its addition: in the master copy's format, if there is one.
+    model : Arithmetic
+        Rounds what the model sees.
+    """
+
+    moments: Arithmetic
+    update: Arithmetic
+    parameter: Arithmetic
+    model: Arithmetic
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What an optimizer stores in which format, and how it adds its update.
+
+    Parameters
+    ----------
+    name : str
+        A label.
+    parameter, m, v, gradient : Stored
+        The tensors. The moments are computed in the format of `m`, which `v` shares; an optimizer without
+        a second moment leaves `v` unused.
+    extra : Stored, optional
+        The master copy (addition ``master``) or the compensation (``kahan``).
+    addition : Addition
+        See `Addition`.
+    beta2_components : int
+        1: beta2 enters as a real scalar by the arithmetic's scalar policy. More: as an expansion of so
+        many components in the moments' format.
+
+    Raises
+    ------
+    ValueError
+        If the parts contradict each other.
+    """
+
+    name: str
+    parameter: Stored = Stored(LOW)
+    m: Stored = Stored(LOW)
+    v: Stored = Stored(LOW)
+    gradient: Stored = Stored(LOW)
+    extra: Stored | None = None
+    addition: Addition = Addition.PLAIN
+    beta2_components: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "addition", Addition(self.addition))
+        if not self.name or "|" in self.name:
+            raise ValueError(f"a strategy's name must not be empty or have a '|': {self.name!r}")
+        everything = (self.parameter, self.m, self.v, self.gradient, *([self.extra] if self.extra else []))
+        if len({stored.format is None for stored in everything}) > 1:
+            raise ValueError(
+                f"{self.name}: exact numbers and formats do not mix; all are stored exactly, or none"
+            )
+        if (self.extra is None) is (self.addition in (Addition.KAHAN, Addition.MASTER)):
+            raise ValueError(
+                f"{self.name}: addition {self.addition} and extra = {self.extra} do not go together"
+            )
+        if self.addition is not Addition.GROW and self.parameter.components != 1:
+            raise ValueError(f"{self.name}: a parameter of several components needs addition='grow'")
+        if self.m.format != self.v.format:
+            raise ValueError(
+                f"{self.name}: m and v are computed in one format, not in {self.m.format} and {self.v.format}"
+            )
+        if self.extra is not None and self.extra.components != 1:
+            raise ValueError(f"{self.name}: extra holds one number an element, not {self.extra.components}")
+        if self.extra and self.addition is Addition.KAHAN and self.extra.format != self.parameter.format:
+            raise ValueError(
+                f"{self.name}: a compensation is in the parameter's format, {self.parameter.format}, "
+                f"not in {self.extra.format}"
+            )
+        if self.beta2_components < 1:
+            raise ValueError(f"{self.name}: beta2_components = {self.beta2_components} must be at least 1")
+        if self.beta2_components not in (1, self.v.components):
+            raise ValueError(
+                f"{self.name}: beta2 of {self.beta2_components} components multiplies no v of "
+                f"{self.v.components}"
+            )
+
+    @property
+    def bytes_per_parameter(self) -> float | None:
+        """Bytes of parameter, gradient, both moments and extra for each parameter; None for exact numbers."""
+        return self.stored_bytes()
+
+    def stored_bytes(self, *, second_moment: bool = True) -> float | None:
+        """Return the bytes stored for each parameter, with or without v; None for exact numbers."""
+        stored = [self.parameter, self.gradient, self.m, *([self.extra] if self.extra else [])]
+        stored += [self.v] if second_moment else []
+        bits = [item.bits for item in stored]
+        if None in bits:
+            return None
+        total = Fraction(sum(item or 0 for item in bits), 8)
+        return int(total) if total.denominator == 1 else float(total)
+
+    def at(self, low: Format) -> Strategy:
+        """Return the strategy with `low` in place of `LOW`."""
+
+        def settle(stored: Stored) -> Stored:
+            return (
+                replace(stored, format=low)
+                if stored.format is not None and stored.format.name == LOW.name
+                else stored
+            )
+
+        return replace(
+            self,
+            parameter=settle(self.parameter),
+            m=settle(self.m),
+            v=settle(self.v),
+            gradient=settle(self.gradient),
+            extra=settle(self.extra) if self.extra else None,
+        )
+
+    def roles(self, rounding: str = "nearest_even", **options: Any) -> Roles:
+        """Return the arithmetics of a step: moments and update in the format of m, the rest as stored.
+
+        Parameters
+        ----------
+        rounding : str, optional
+            A name of `mcfsim.rounding.Mode`, for all of them.
+        **options
+            Passed to `mcfsim.arithmetic`: ``scalars``, ``overflow``; ``precision`` for exact numbers.
+        """
+
+        def make(fmt: Format | None) -> Arithmetic:
+            if fmt is None:
+                return arithmetic(None, backend="exact", precision=options.get("precision", 400))
+            rest = {key: option for key, option in options.items() if key != "precision"}
+            return arithmetic(fmt, rounding, **rest)
+
+        master = self.extra if self.addition is Addition.MASTER and self.extra else self.parameter
+        made = {fmt: make(fmt) for fmt in (self.m.format, self.parameter.format, master.format)}
+        moments = made[self.m.format]
+        return Roles(moments, moments, made[master.format], made[self.parameter.format])
+
+
+def _declared(*items: Strategy) -> Mapping[str, Strategy]:
+    return MappingProxyType({item.name: item for item in items})
+
+
+#: The strategies by name: options A, B, C and D of Yu et al., ICML 2024, and what to compare them with.
+STRATEGIES: Mapping[str, Strategy] = _declared(
+    Strategy("plain"),
+    Strategy("kahan", extra=Stored(LOW), addition=Addition.KAHAN),
+    Strategy("collage-light", parameter=Stored(LOW, components=2), addition=Addition.GROW),
+    Strategy(
+        "collage-plus",
+        parameter=Stored(LOW, components=2),
+        v=Stored(LOW, components=2),
+        beta2_components=2,
+        addition=Addition.GROW,
+    ),
+    Strategy("fp32-optim", m=Stored(FLOAT32), v=Stored(FLOAT32)),
+    Strategy(
+        "fp32-master",
+        m=Stored(FLOAT32),
+        v=Stored(FLOAT32),
+        extra=Stored(FLOAT32),
+        addition=Addition.MASTER,
+    ),
+    Strategy(
+        "fp32", parameter=Stored(FLOAT32), m=Stored(FLOAT32), v=Stored(FLOAT32), gradient=Stored(FLOAT32)
+    ),
+    Strategy("exact", parameter=Stored(None), m=Stored(None), v=Stored(None), gradient=Stored(None)),
+)
+
+
+def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
+    """Return a strategy with its low format put in.
+
+    Parameters
+    ----------
+    name : str or Strategy
+        A name of `STRATEGIES`, or a declaration of your own.
+    low : Format or str, optional
+        The low format.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown; the message lists the known ones.
+
+    Examples
+    --------
+    >>> strategy("collage-plus", "bfloat16").bytes_per_parameter
+    12
+    """
+    if isinstance(name, Strategy):
+        return name.at(get_format(low))
+    if name not in STRATEGIES:
+        close = difflib.get_close_matches(str(name), STRATEGIES, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"unknown strategy {name!r}{hint}; known strategies: {', '.join(STRATEGIES)}")
+    return STRATEGIES[name].at(get_format(low))

@@ -1,0 +1,157 @@
+"""The differentiable pieces of a transformer, each a forward pass that returns its own backward pass.
+
+A function returns its output and a function from the output's gradient to the gradients of its arguments.
+Activations have one row a token. Everything is computed in the dtype of the arguments, in place where the
+operand is not needed again: a backward pass may overwrite what it is given, and can be called only once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Back = Callable[[Array], Array]
+BackPair = Callable[[Array], tuple[Array, Array]]
+
+#: Keeps the norm of a zero row finite; small against the mean square of any activation.
+NORM_EPSILON = 1e-5
+
+
+def matmul(x: Array, weight: Array) -> tuple[Array, BackPair]:
+    """Return ``x @ weight``."""
+
+    def backward(dy: Array) -> tuple[Array, Array]:
+        return dy @ weight.T, x.T @ dy
+
+    return x @ weight, backward
+
+
+def rms_norm(x: Array, gain: Array) -> tuple[Array, BackPair]:
+    """Return the rows of x, scaled to a mean square of one, times the gain of each column."""
+    width = len(gain)
+    scale = 1 / np.sqrt(np.vecdot(x, x)[:, None] / width + NORM_EPSILON)
+    unit = x * scale
+
+    def backward(dy: Array) -> tuple[Array, Array]:
+        dgain = np.einsum("nd,nd->d", dy, unit)
+        dx = np.multiply(dy, gain, out=dy)
+        dx -= unit * (np.vecdot(dx, unit)[:, None] / width)
+        dx *= scale
+        return dx, dgain
+
+    return unit * gain, backward
+
+
+def squared_relu(x: Array) -> tuple[Array, Back]:
+    """Return ``max(x, 0)**2``, overwriting x: as good an activation as GELU, without its transcendentals."""
+    positive = np.maximum(x, 0, out=x)
+
+    def backward(dy: Array) -> Array:
+        dy *= positive
+        dy *= 2
+        return dy
+
+    return positive * positive, backward
+
+
+def causal_attention(qkv: Array, sequences: int, heads: int) -> tuple[Array, Back]:
+    """Return what every token gathers from itself and the tokens before it in its sequence.
+
+    Parameters
+    ----------
+    qkv : ndarray
+        Queries, keys and values of all heads side by side; the queries are scaled in place.
+    sequences, heads : int
+        The rows of qkv are that many sequences of equal length, its columns thrice that many heads.
+    """
+    tokens, columns = qkv.shape
+    width = columns // 3
+    scale = 1 / math.sqrt(width // heads)
+    split = (sequences, tokens // sequences, 3, heads, width // heads)
+    qkv[:, :width] *= scale
+    query, key, value = _split_heads(qkv, split)
+
+    # One row a key and one column a query: NumPy is much faster at reductions over rows. Masked weights
+    # come out as exp(-inf) = 0, and every query has a finite largest score, that of itself at least.
+    weights = key @ query.swapaxes(-1, -2)
+    weights += _mask(split[1], qkv.dtype)
+    weights -= weights.max(axis=-2, keepdims=True)
+    np.exp(weights, out=weights)
+    weights /= weights.sum(axis=-2, keepdims=True)
+    mixed = np.empty((tokens, width), qkv.dtype)
+    np.matmul(weights.swapaxes(-1, -2), value, out=_merged(mixed, split))
+
+    def backward(dmixed: Array) -> Array:
+        dqkv = np.empty_like(qkv)
+        dquery, dkey, dvalue = _split_heads(dqkv, split)
+        dout = _merged(dmixed, split)
+        np.matmul(weights, dout, out=dvalue)
+        dweights = value @ dout.swapaxes(-1, -2)
+        # The softmax needs sum(weights * dweights) over the keys: that is the dot product of output and
+        # output gradient, a shorter sum.
+        dots = np.vecdot(dmixed.reshape(-1, width // heads), mixed.reshape(-1, width // heads))
+        dweights -= dots.reshape(*split[:2], heads).swapaxes(1, 2)[:, :, None, :]
+        dweights *= weights
+        np.matmul(dweights.swapaxes(-1, -2), key, out=dquery)
+        np.matmul(dweights, query, out=dkey)
+        dqkv[:, :width] *= scale
+        return dqkv
+
+    return mixed, backward
+
+
+def _split_heads(qkv: Array, split: tuple[int, ...]) -> Array:
+    """Return a view of queries, keys and values as stacks, by sequence and head, of one row a token."""
+    return qkv.reshape(split).transpose(2, 0, 3, 1, 4)
+
+
+def _merged(rows: Array, split: tuple[int, ...]) -> Array:
+    """Return the view of an output that stacks its rows as those of the values."""
+    sequences, length, _, heads, depth = split
+    return rows.reshape(sequences, length, heads, depth).swapaxes(1, 2)
+
+
+@lru_cache(maxsize=8)
+def _mask(length: int, dtype: np.dtype[Any]) -> Array:
+    """Return -inf where the key (row) comes after the query (column), else 0."""
+    mask: Array = np.tril(np.full((length, length), -np.inf, dtype), -1)
+    mask.flags.writeable = False
+    return mask
+
+
+def embedding(tokens: Array, table: Array) -> tuple[Array, Back]:
+    """Return the table's row of every token."""
+
+    def backward(dy: Array) -> Array:
+        # Sorting makes the rows to be added up contiguous: faster than np.add.at, and in a fixed order.
+        order = np.argsort(tokens, kind="stable")
+        present, starts = np.unique(tokens[order], return_index=True)
+        dtable = np.zeros_like(table)
+        dtable[present] = np.add.reduceat(dy[order], starts, axis=0)
+        return dtable
+
+    return table[tokens], backward
+
+
+def cross_entropy(logits: Array, targets: Array) -> tuple[float, Callable[[], Array]]:
+    """Return the mean of ``-log softmax(logits)[target]`` over the rows, overwriting the logits."""
+    count = len(targets)
+    rows = np.arange(count)
+    logits -= logits.max(axis=1, keepdims=True)
+    chosen = logits[rows, targets]
+    exponentials = np.exp(logits, out=logits)
+    totals = exponentials.sum(axis=1)
+    loss = np.mean(np.log(totals) - chosen, dtype=np.float64)
+
+    def backward() -> Array:
+        dlogits: Array = np.multiply(exponentials, (1 / (count * totals))[:, None], out=exponentials)
+        dlogits[rows, targets] -= 1 / count
+        return dlogits
+
+    return float(loss), backward

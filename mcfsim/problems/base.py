@@ -1,0 +1,94 @@
+"""What every problem offers to an optimizer, and the few things that all problems need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Parameters or gradients by tensor name. An array of dtype object holds mpmath numbers.
+Tensors = Mapping[str, NDArray[Any]]
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """An objective with gradients, deterministic to the last bit, for comparing optimizers.
+
+    A problem has no state: whatever is random depends on the ``seed`` and ``step`` of a call alone, so
+    every strategy sees the same batches, and so does a run that is resumed.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name by which `get_problem` knows the problem."""
+
+    @property
+    def exact_capable(self) -> bool:
+        """Whether mpmath numbers are taken as parameters, and computed with at their precision."""
+
+    @property
+    def decayed(self) -> frozenset[str]:
+        """Names of the tensors that weight decay applies to."""
+
+    def settings(self) -> dict[str, object]:
+        """Return JSON-able data from which `get_problem` makes an equal problem."""
+
+    def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return the starting point of a seed, in float64, or in float32 for the language model."""
+
+    def loss_and_gradient(
+        self, parameters: Tensors, step: int, seed: int
+    ) -> tuple[float, dict[str, NDArray[Any]]]:
+        """Return the loss on the batch of (seed, step) and its gradient, in the parameters' dtype.
+
+        Problems without batches ignore step and seed. The loss of mpmath parameters is an mpmath number.
+        That of a run that diverged is inf or NaN, without a warning.
+        """
+
+    def validation_loss(self, parameters: Tensors) -> float:
+        """Return the loss on held-out data, the same at every call; the objective if there are none."""
+
+
+class Stream(IntEnum):
+    """The independent random streams of a seed."""
+
+    DATA = 0
+    PARAMETERS = 1
+    BATCH = 2
+
+
+def generator(seed: int, stream: Stream, *key: int) -> np.random.Generator:
+    """Return a generator that depends on all of its arguments and on nothing else."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(int(stream), *key))
+    return np.random.Generator(np.random.PCG64(sequence))
+
+
+def check_tensors(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]], *dtypes: type) -> None:
+    """Raise unless the tensors have exactly these names and shapes, and one and the same allowed dtype."""
+    if tensors.keys() != shapes.keys():
+        raise ValueError(f"expected the tensors {sorted(shapes)}, not {sorted(tensors)}")
+    for name, shape in shapes.items():
+        if tensors[name].shape != shape:
+            raise ValueError(f"{name!r} must have shape {shape}, not {tensors[name].shape}")
+    found = {tensor.dtype for tensor in tensors.values()}
+    if len(found) != 1 or not found.issubset(map(np.dtype, dtypes)):
+        allowed = " or all ".join(np.dtype(dtype).name for dtype in dtypes)
+        raise TypeError(f"the tensors must be all {allowed}, not {', '.join(sorted(map(str, found)))}")
+
+
+def check_size(label: str, value: object, least: int = 1) -> int:
+    """Return the value if it is an int of at least this size, else raise."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{label} must be an int, not {value!r}")
+    if value < least:
+        raise ValueError(f"{label} = {value} must be at least {least}")
+    return value
+
+
+def as_scalar(value: Any) -> float:
+    """Return a NumPy scalar as a Python float, and an mpmath number as it is."""
+    scalar: float = float(value) if isinstance(value, np.floating) else value
+    return scalar

@@ -1,0 +1,223 @@
+"""A small transformer that predicts the next byte of a text, with gradients written by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._transformer import Array, causal_attention, cross_entropy, embedding, matmul, rms_norm, squared_relu
+from .base import Stream, Tensors, check_size, check_tensors, generator
+from .corpus import Corpus
+
+VOCABULARY = 256
+VALIDATION_BATCHES = 16
+
+#: The backward pass of a branch: adds its parameters' gradients, returns that of its input.
+BranchBack = Callable[[Array, dict[str, Array]], Array]
+
+
+class LanguageModel:
+    """A decoder-only transformer over bytes; the loss is the cross entropy in nats a byte.
+
+    Every layer adds to the residual stream causal multi-head attention and then a perceptron of four times
+    the width with squared ReLU, both of the normalised stream (RMS, with gains). Positions are learned, the
+    head is the token embedding, and there are no biases.
+
+    Forward and backward pass compute in the dtype of the parameters: float32, or float64 to check gradients.
+    The same arguments give the same bits on the same machine, NumPy and number of BLAS threads. One thread
+    is best: the matrices are small.
+
+    Parameters
+    ----------
+    corpus : Corpus, optional
+        The text; by default ``Corpus.from_standard_library()``.
+    layers, width, heads : int, optional
+        The model's shape; heads must divide width.
+    context, batch : int, optional
+        A batch is that many sequences of that many predictions.
+    """
+
+    name = "language-model"
+    exact_capable = False
+
+    def __init__(
+        self,
+        corpus: Corpus | None = None,
+        layers: int = 2,
+        width: int = 64,
+        heads: int = 4,
+        context: int = 64,
+        batch: int = 16,
+    ) -> None:
+        self.layers = check_size("layers", layers)
+        self.width = check_size("width", width)
+        self.heads = check_size("heads", heads)
+        self.context = check_size("context", context)
+        self.batch = check_size("batch", batch)
+        if width % heads:
+            raise ValueError(f"heads = {heads} must divide width = {width}")
+        self.corpus = Corpus.from_standard_library() if corpus is None else corpus
+        available = min(len(self.corpus.training), len(self.corpus.validation))
+        if available <= context:
+            raise ValueError(f"context = {context} needs longer texts than one of {available} bytes")
+        self.shapes = self._shapes()
+        self.decayed = frozenset(name for name, shape in self.shapes.items() if len(shape) == 2)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        width = self.width
+        shapes: dict[str, tuple[int, ...]] = {
+            "embedding": (VOCABULARY, width),
+            "positions": (self.context, width),
+        }
+        for layer in range(self.layers):
+            shapes |= {
+                f"layer{layer}.attention.gain": (width,),
+                f"layer{layer}.attention.qkv": (width, 3 * width),
+                f"layer{layer}.attention.out": (width, width),
+                f"layer{layer}.mlp.gain": (width,),
+                f"layer{layer}.mlp.up": (width, 4 * width),
+                f"layer{layer}.mlp.down": (4 * width, width),
+            }
+        return shapes | {"gain": (width,)}
+
+    def settings(self) -> dict[str, object]:
+        """Return the kind, the shape, and what identifies the corpus."""
+        return {
+            "kind": self.name,
+            "corpus": self.corpus.settings(),
+            "layers": self.layers,
+            "width": self.width,
+            "heads": self.heads,
+            "context": self.context,
+            "batch": self.batch,
+        }
+
+    def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return float32 parameters: gains of 1, and normal matrices of standard deviation 0.02.
+
+        Matrices that write to the residual stream are smaller by ``sqrt(2 layers)``, so that the stream's
+        variance does not grow with the number of layers.
+        """
+        random = generator(seed, Stream.PARAMETERS)
+        parameters: dict[str, NDArray[Any]] = {}
+        for name, shape in self.shapes.items():
+            if name.endswith("gain"):
+                parameters[name] = np.ones(shape, np.float32)
+            else:
+                writes = name.endswith(("attention.out", "mlp.down"))
+                deviation = np.float32(0.02 / math.sqrt(2 * self.layers) if writes else 0.02)
+                parameters[name] = random.standard_normal(shape, dtype=np.float32) * deviation
+        return parameters
+
+    def training_batch(self, step: int, seed: int) -> NDArray[np.uint8]:
+        """Return the batch of (seed, step): one sequence a row, a byte longer than the context."""
+        return self.corpus.training_windows(self.batch, self.context + 1, step=step, seed=seed)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def loss_and_gradient(
+        self, parameters: Tensors, step: int, seed: int
+    ) -> tuple[float, dict[str, NDArray[Any]]]:
+        """Return the mean loss over the batch of (seed, step), and its gradient."""
+        check_tensors(parameters, self.shapes, np.float32, np.float64)
+        windows = self.training_batch(step, seed)
+        logits, back = self._forward(parameters, windows[:, :-1])
+        loss, loss_back = cross_entropy(logits, windows[:, 1:].ravel())
+        return loss, back(loss_back())
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def validation_loss(self, parameters: Tensors) -> float:
+        """Return the mean loss over 16 batches of evenly spaced held-out windows, always the same."""
+        check_tensors(parameters, self.shapes, np.float32, np.float64)
+        windows = self.corpus.validation_windows(VALIDATION_BATCHES * self.batch, self.context + 1)
+        losses = []
+        for start in range(0, len(windows), self.batch):
+            batch = windows[start : start + self.batch]
+            logits, _ = self._forward(parameters, batch[:, :-1])
+            losses.append(cross_entropy(logits, batch[:, 1:].ravel())[0])
+        return math.fsum(losses) / len(losses)
+
+    def logits(self, parameters: Tensors, tokens: NDArray[np.uint8]) -> Array:
+        """Return the scores of every next byte, of shape (sequences, length, 256).
+
+        Parameters
+        ----------
+        parameters : mapping of str to ndarray
+            All float32 or all float64.
+        tokens : ndarray of uint8
+            One sequence a row, not longer than the context.
+        """
+        check_tensors(parameters, self.shapes, np.float32, np.float64)
+        if tokens.ndim != 2 or not 1 <= tokens.shape[1] <= self.context:
+            raise ValueError(f"tokens must be rows of 1 to {self.context} bytes, not of shape {tokens.shape}")
+        return self._forward(parameters, tokens)[0].reshape(*tokens.shape, VOCABULARY)
+
+    def _forward(
+        self, parameters: Tensors, tokens: NDArray[np.uint8]
+    ) -> tuple[Array, Callable[[Array], dict[str, Array]]]:
+        """Return the logits, one row a token, and the map of their gradient to that of the parameters."""
+        sequences, length = tokens.shape
+        table = parameters["embedding"]
+        stream, embedding_back = embedding(tokens.ravel(), table)
+        by_sequence = stream.reshape(sequences, length, self.width)
+        by_sequence += parameters["positions"][:length]
+
+        backs: list[BranchBack] = []
+        for layer in range(self.layers):
+            for branch in (self._attention, self._mlp):
+                change, back = branch(parameters, f"layer{layer}.", stream, sequences)
+                stream += change
+                backs.append(back)
+        normal, norm_back = rms_norm(stream, parameters["gain"])
+        logits, head_back = matmul(normal, table.T)
+
+        def backward(dlogits: Array) -> dict[str, Array]:
+            gradients: dict[str, Array] = {}
+            dnormal, dhead = head_back(dlogits)
+            dstream, gradients["gain"] = norm_back(dnormal)
+            for back in reversed(backs):
+                dstream += back(dstream, gradients)
+            dpositions = np.zeros_like(parameters["positions"])
+            dpositions[:length] = dstream.reshape(sequences, length, self.width).sum(axis=0)
+            gradients["positions"] = dpositions
+            gradients["embedding"] = embedding_back(dstream) + dhead.T
+            return {name: gradients[name] for name in self.shapes}
+
+        return logits, backward
+
+    def _attention(
+        self, parameters: Tensors, layer: str, stream: Array, sequences: int
+    ) -> tuple[Array, BranchBack]:
+        gain, into, out = (f"{layer}attention.{name}" for name in ("gain", "qkv", "out"))
+        normal, norm_back = rms_norm(stream, parameters[gain])
+        qkv, into_back = matmul(normal, parameters[into])
+        mixed, mix_back = causal_attention(qkv, sequences, self.heads)
+        change, out_back = matmul(mixed, parameters[out])
+
+        def backward(dchange: Array, gradients: dict[str, Array]) -> Array:
+            dmixed, gradients[out] = out_back(dchange)
+            dnormal, gradients[into] = into_back(mix_back(dmixed))
+            dstream, gradients[gain] = norm_back(dnormal)
+            return dstream
+
+        return change, backward
+
+    def _mlp(
+        self, parameters: Tensors, layer: str, stream: Array, sequences: int
+    ) -> tuple[Array, BranchBack]:
+        gain, up, down = (f"{layer}mlp.{name}" for name in ("gain", "up", "down"))
+        normal, norm_back = rms_norm(stream, parameters[gain])
+        hidden, up_back = matmul(normal, parameters[up])
+        active, activation_back = squared_relu(hidden)
+        change, down_back = matmul(active, parameters[down])
+
+        def backward(dchange: Array, gradients: dict[str, Array]) -> Array:
+            dactive, gradients[down] = down_back(dchange)
+            dnormal, gradients[up] = up_back(activation_back(dactive))
+            dstream, gradients[gain] = norm_back(dnormal)
+            return dstream
+
+        return change, backward

@@ -1,0 +1,89 @@
+"""How a real number becomes a value of a format: the rounding mode and the overflow policy, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+
+class Mode(StrEnum):
+    """Direction of rounding.
+
+    ``nearest_even`` and ``nearest_away``: to the nearest value, ties to the even significand or away from
+    zero. ``toward_zero``, ``up`` and ``down``: directed. ``to_odd``: an inexact result takes the neighbour
+    with the odd significand, so that a second rounding to at least two bits less is innocuous
+    (Boldo and Melquiond, IEEE Trans. Comput. 57(4), 2008).
+    """
+
+    NEAREST_EVEN = "nearest_even"
+    NEAREST_AWAY = "nearest_away"
+    TOWARD_ZERO = "toward_zero"
+    UP = "up"
+    DOWN = "down"
+    TO_ODD = "to_odd"
+
+
+class Overflow(StrEnum):
+    """What becomes of a finite number whose rounding, with the exponent unbounded, exceeds the maximum.
+
+    ``ieee``: as IEEE 754 has it: the nearest modes give infinity, the directed modes infinity or the
+    largest finite number, whichever lies in their direction; ``to_odd`` gives the largest finite number.
+    A format without infinity gives NaN in infinity's place, and a format with neither saturates.
+    ``saturate``: the largest finite number of the same sign. An *infinite* operand is never made finite:
+    it stays infinite, or becomes NaN in a format without infinity.
+    """
+
+    IEEE = "ieee"
+    SATURATE = "saturate"
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """A rounding mode with its overflow policy.
+
+    Parameters
+    ----------
+    mode : Mode or str
+        See `Mode`.
+    overflow : Overflow or str
+        See `Overflow`.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown; the message lists the allowed ones.
+    """
+
+    mode: Mode = Mode.NEAREST_EVEN
+    overflow: Overflow = Overflow.IEEE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", _member(Mode, self.mode, "rounding"))
+        object.__setattr__(self, "overflow", _member(Overflow, self.overflow, "overflow"))
+
+
+def get_rounding(rounding: Rounding | str, overflow: Overflow | str = Overflow.IEEE) -> Rounding:
+    """Return the `Rounding` meant by a mode's name and an overflow policy's; a `Rounding` is kept as it is.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, or a `Rounding` comes with another policy than its own.
+    """
+    if isinstance(rounding, Rounding):
+        policy = _member(Overflow, overflow, "overflow")
+        if policy not in (Overflow.IEEE, rounding.overflow):
+            raise ValueError(f"{rounding} has its own overflow policy; overflow={policy!s} contradicts it")
+        return rounding
+    return Rounding(_member(Mode, rounding, "rounding"), _member(Overflow, overflow, "overflow"))
+
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def _member(kind: type[_Choice], name: str, label: str) -> _Choice:
+    try:
+        return kind(name)
+    except ValueError:
+        raise ValueError(f"unknown {label} {name!r}; allowed: {', '.join(kind)}") from None

@@ -1,0 +1,177 @@
+"""A problem trained under several storage strategies side by side, and what each of them loses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from mcfsim.checkpoint import load_checkpoint, save_checkpoint
+from mcfsim.convert import round_to
+from mcfsim.formats import Format, get_format
+from mcfsim.lane import Lane, record_distances
+from mcfsim.optim.adamw import AdamW
+from mcfsim.optim.optimizer import Hyperparameters, Optimizer
+from mcfsim.optim.sgd import SGD
+from mcfsim.optim.strategies import Strategy, strategy
+from mcfsim.problems import Problem, get_problem
+from mcfsim.run import Run, versions
+from mcfsim.schedule import Schedule
+
+OPTIMIZERS: dict[str, type[AdamW] | type[SGD]] = {"adamw": AdamW, "sgd": SGD}
+DEFAULT_STRATEGIES = ("plain", "collage-light", "collage-plus", "fp32-master")
+
+
+def simulate(
+    problem: Problem | str,
+    optimizer: Hyperparameters | str = "adamw",
+    strategies: Sequence[Strategy | str] = DEFAULT_STRATEGIES,
+    steps: int = 300,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    *,
+    low: Format | str = "bfloat16",
+    clip: float | None = 1.0,
+    rounding: str = "nearest_even",
+    scalars: str = "exact",
+    record_every: int = 10,
+    truth_sample: int = 0,
+    precision: int = 400,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 100,
+    progress: bool = False,
+) -> Run:
+    """Train a problem under several strategies, on the same batches from the same start.
+
+    The start is the problem's, rounded to the low format for all. Gradients are computed in the
+    problem's precision at the weights that the model sees (the leading component), clipped, and
+    rounded into the strategy's gradient format; so what differs between strategies is the optimizer alone.
+
+    Parameters
+    ----------
+    problem : Problem or str
+        The objective, or its name.
+    optimizer : AdamW, SGD or str, optional
+        Hyperparameters, or ``"adamw"`` or ``"sgd"`` for the default ones.
+    strategies : sequence of str or Strategy, optional
+        Names of `STRATEGIES` or declarations; ``"exact"`` trains in mpmath, if the problem can, and then
+        every other strategy's distance to it is recorded.
+    steps : int, optional
+        Length of the run.
+    schedule : Schedule, optional
+        Learning rates; by default the peak is 3e-4.
+    seed : int, optional
+        Of the start and of the batches. The run is a function of its arguments: the same ones give the
+        same bits on the same machine.
+    low : Format or str, optional
+        The low format of the strategies.
+    clip : float or None, optional
+        Largest norm of the gradient; it is scaled down to that.
+    rounding : str, optional
+        Rounding mode of the optimizer's operations.
+    scalars : {"exact", "rounded"}, optional
+        How hyperparameters enter the optimizer's operations, see `mcfsim.arithmetic`.
+    record_every : int, optional
+        Measures are recorded at the first step, at multiples of this, and at the last.
+    truth_sample : int, optional
+        If positive, the exact update from the same state is computed at each recorded step: in binary64
+        for all parameters, and in mpmath for so many of them, to judge binary64.
+    precision : int, optional
+        Bits of mpmath; 400 are 120 decimal digits.
+    checkpoint : path, optional
+        The run is saved here as it goes. If the file is there, the run goes on from it, to the same bits.
+    checkpoint_every : int, optional
+        Steps between two checkpoints.
+    progress : bool, optional
+        Show a progress bar.
+
+    Returns
+    -------
+    Run
+        ``series``: ``loss`` (of the batch, before the step), ``rate``, ``gradient_norm``, the measures of
+        `mcfsim.metrics.measure`, in total and per tensor; ``m_error``, ``m_ratio``, ``v_error``, ``v_ratio``
+        against averages of the same gradients in binary64; with `truth_sample`, ``one_step_error`` of E
+        to the exact update, ``update_length`` of D along it, and ``binary64_gap``; ``distance`` to the
+        exact trajectory relative to its norm. ``results``: ``validation_loss``, ``bytes_per_parameter``.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or the checkpoint is of another run.
+    """
+    from threadpoolctl import threadpool_limits
+
+    if steps < 1 or record_every < 1 or checkpoint_every < 1:
+        raise ValueError(
+            f"steps = {steps}, record_every = {record_every} and checkpoint_every = {checkpoint_every} "
+            "must be at least 1"
+        )
+    if clip is not None and not clip > 0:
+        raise ValueError(f"clip = {clip} must be positive, or None")
+    clip = None if clip == np.inf else clip
+    if isinstance(optimizer, str):
+        if optimizer not in OPTIMIZERS:
+            raise ValueError(f"unknown optimizer {optimizer!r}; known optimizers: {', '.join(OPTIMIZERS)}")
+        optimizer = OPTIMIZERS[optimizer]()
+    problem = get_problem(problem) if isinstance(problem, str) else problem
+    low, schedule = get_format(low), schedule or Schedule()
+    chosen = [strategy(item, low) for item in strategies]
+    names = [item.name for item in chosen]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"strategies must be at least one, and each named once: {names}")
+    if any(item.parameter.format is None for item in chosen) and not problem.exact_capable:
+        raise ValueError(f"problem {problem.name!r} cannot be trained in exact arithmetic; leave out 'exact'")
+
+    start = {
+        name: round_to(np.asarray(tensor), low) for name, tensor in problem.initial_parameters(seed).items()
+    }
+    lanes = {
+        item.name: Lane(
+            problem,
+            Optimizer(
+                optimizer, item, start, problem.decayed, rounding, scalars=scalars, precision=precision
+            ),
+        )
+        for item in chosen
+    }
+    run = Run(
+        settings={
+            "problem": problem.settings(),
+            "optimizer": {"name": type(optimizer).__name__.lower(), **asdict(optimizer)},
+            "strategies": [asdict(item) for item in chosen],
+            **{"steps": steps, "schedule": asdict(schedule), "seed": seed, "low": asdict(low), "clip": clip},
+            **{"rounding": rounding, "scalars": scalars, "record_every": record_every},
+            **{"truth_sample": truth_sample, "precision": precision},
+        },
+        versions=versions(),
+    )
+    first = load_checkpoint(checkpoint, run, lanes) + 1 if checkpoint is not None else 1
+    recorded = [t for t in range(1, steps + 1) if t in (1, steps) or t % record_every == 0]
+    # One thread of BLAS sums in one order, whatever the machine has, and is faster on small matrices.
+    # A run that diverges shows it in its series, not by warnings.
+    with threadpool_limits(limits=1), np.errstate(over="ignore", invalid="ignore"):
+        for t in _steps(range(first, steps + 1), progress):
+            rate = schedule.rate(t, steps)
+            for lane in lanes.values():
+                lane.step(t, seed, rate, clip, t in recorded, truth_sample, precision)
+            if t in recorded:
+                record_distances(lanes.values())
+            if checkpoint is not None and (t % checkpoint_every == 0 or t == steps):
+                save_checkpoint(checkpoint, run, lanes, t)
+        run.steps = np.array(recorded, dtype=np.int64)
+        for name, lane in lanes.items():
+            run.series[name] = {measure: np.array(numbers) for measure, numbers in lane.series.items()}
+            run.results[name] = lane.results()
+    return run
+
+
+def _steps(steps: range, progress: bool) -> Iterable[int]:
+    if not progress:
+        return steps
+    from rich.console import Console
+    from rich.progress import track
+
+    show: Callable[..., Iterable[int]] = track
+    return show(steps, description="training", console=Console(stderr=True))

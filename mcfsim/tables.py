@@ -1,0 +1,245 @@
+"""Rows of text as tables for Markdown or a terminal: of inspections, runs and certificates."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from mcfsim.formats import Format, digits
+from mcfsim.inspect import LENGTHS, Inspection, Neighbour
+from mcfsim.run import Run
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mcfsim.theorems.certificate import Certificate
+
+Rows = Sequence[Mapping[str, str]]
+
+#: What the other strategies' losses are compared with.
+REFERENCE = "fp32-master"
+
+#: Measures shown late in the run, by heading: the series, and how a number is written.
+LATE: Mapping[str, tuple[str, str]] = {
+    "lost late": ("lost", ".2%"),
+    "EDQ late": ("normalized_edq", ".4f"),
+    "v / exact": ("v_ratio", ".4f"),
+    "one-step error": ("one_step_error", ".2e"),
+    "distance to exact": ("distance", ".2e"),
+}
+
+
+def markdown_table(rows: Rows) -> str:
+    """Return rows as a GitHub table: the first column to the left, the others to the right.
+
+    Parameters
+    ----------
+    rows : sequence of mapping of str to str
+        Text by heading; all rows have the same headings in the same order.
+
+    Raises
+    ------
+    ValueError
+        If there are no rows, or their headings differ.
+
+    Examples
+    --------
+    >>> print(markdown_table([{"format": "bfloat16", "p": "8"}]))
+    | format   |   p |
+    |:---------|----:|
+    | bfloat16 |   8 |
+    """
+    headings = _headings(rows)
+    lines = [[text.replace("|", r"\|") for text in line] for line in (headings, *_cells(rows))]
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    rule = [f":{'-' * (widths[0] + 1)}", *("-" * (width + 1) + ":" for width in widths[1:])]
+    padded = [
+        " | ".join(
+            [
+                line[0].ljust(widths[0]),
+                *(text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True)),
+            ]
+        )
+        for line in lines
+    ]
+    first, *rest = (f"| {line} |" for line in padded)
+    return "\n".join([first, f"|{'|'.join(rule)}|", *rest])
+
+
+def terminal_table(rows: Rows, *, breakable: bool = False) -> Table:
+    """Return rows as a table for `rich` to print.
+
+    Parameters
+    ----------
+    rows : sequence of mapping of str to str
+        As for `markdown_table`.
+    breakable : bool, optional
+        Whether a cell may go on on the next line, where the table is wider than the terminal. Otherwise it
+        is text of numbers: to the right, whole, each column as narrow as they and the heading's words allow.
+
+    Raises
+    ------
+    ValueError
+        If there are no rows, or their headings differ.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    cells = _cells(rows)
+    for index, heading in enumerate(_headings(rows)):
+        longest = max(map(len, [*heading.split(), *(line[index] for line in cells)]))
+        table.add_column(
+            Text(heading),
+            justify="left" if index == 0 or breakable else "right",
+            overflow="fold",
+            width=None if breakable and index else longest,
+        )
+    for line in cells:
+        table.add_row(*map(Text, line))
+    return table
+
+
+def inspection_table(number: str, inspections: Sequence[Inspection]) -> list[dict[str, str]]:
+    """Return one row of text a property, with one column a format.
+
+    Parameters
+    ----------
+    number : str
+        The number as it was given: the heading of the first column.
+    inspections : sequence of Inspection
+        Of that number in several formats.
+    """
+    columns = {str(item.format): _properties(item) for item in inspections}
+    labels = next(iter(columns.values()), {})
+    return [{number: label, **{name: texts[label] for name, texts in columns.items()}} for label in labels]
+
+
+def _properties(item: Inspection) -> dict[str, str]:
+    """Return all of an inspection as text, by label; "-" stands for what there is not."""
+    fmt = item.format
+    exponent = item.ulp and item.ulp.numerator.bit_length() - item.ulp.denominator.bit_length()
+    beyond = (
+        f" (the number is beyond the maximum {decimal_text(float(fmt.max))})" if item.beyond_maximum else ""
+    )
+    texts = {
+        "rounded": decimal_text(item.rounded),
+        "hex float": hexadecimal_text(item.rounded),
+        "kind": item.kind + beyond,
+        "relative error": _signed(item.relative_error),
+        "error in ulp": _signed(item.ulp_error),
+        "sign | exponent | fraction": "no code" if item.bits is None else " | ".join(item.bits),
+        "code": "no code" if item.code is None else code_text(item.code, fmt),
+        "below": _neighbour(item.below, fmt),
+        "above": _neighbour(item.above, fmt),
+        "ulp": "-" if item.ulp is None else f"2^{exponent} = {digits(item.ulp, 6)}",
+    }
+    for length in LENGTHS:
+        texts |= {f"{length} components": "-", f"residual of {length}": "-"}
+    for expansion in item.expansions:
+        texts[f"{len(expansion)} components"] = ", ".join(map(decimal_text, expansion))
+        texts[f"residual of {len(expansion)}"] = digits(item.residual(expansion), 17)
+    return texts
+
+
+def run_table(run: Run) -> list[dict[str, str]]:
+    """Return one row of text a strategy: what it stores, where it arrives, what it loses on the way.
+
+    "Late" is the mean over the last fifth of the recorded steps. Measures that no strategy has are left
+    out; one that a strategy has not is "-".
+
+    Parameters
+    ----------
+    run : Run
+        A finished simulation.
+    """
+    losses = {name: results["validation_loss"] for name, results in run.results.items()}
+    shown = {
+        heading: (measure, form)
+        for heading, (measure, form) in LATE.items()
+        if any(measure in series for series in run.series.values())
+    }
+    rows = []
+    for name, series in run.series.items():
+        size = run.results[name].get("bytes_per_parameter")
+        row = {
+            "strategy": name,
+            "bytes / parameter": "-" if size is None else f"{size:g}",
+            "validation loss": f"{losses[name]:.6g}",
+        }
+        if REFERENCE in losses:
+            row[f"minus {REFERENCE}"] = f"{losses[name] - losses[REFERENCE]:+.3g}"
+        for heading, (measure, form) in shown.items():
+            number = run.late(name, measure) if measure in series else math.nan
+            row[heading] = "-" if math.isnan(number) else format(number, form)
+        rows.append(row)
+    return rows
+
+
+def certificate_table(certificates: Sequence[Certificate]) -> list[dict[str, str]]:
+    """Return one row of text a certificate: the verdict, and the first operands for which a claim fails."""
+    return [
+        {
+            "theorem": item.theorem,
+            "format": item.format,
+            "rounding": item.rounding,
+            "tried": f"{item.tried:,}",
+            "applicable": f"{item.applicable:,}",
+            "violations": f"{item.violations:,}",
+            "verdict": ("holds" if item.holds else "fails") + ("" if item.claimed else ", not claimed"),
+            "first witness": ", ".join(map(_short_hex, item.witnesses[0].operands))
+            if item.witnesses
+            else "-",
+        }
+        for item in certificates
+    ]
+
+
+def _short_hex(text: str) -> str:
+    return hexadecimal_text(float.fromhex(text))
+
+
+def decimal_text(value: float) -> str:
+    """Return a float in decimal, exactly, with all the digits that takes."""
+    return str(Decimal(value)).lower() if math.isfinite(value) else str(value)
+
+
+def hexadecimal_text(value: float) -> str:
+    """Return a float in hexadecimal, as C writes it, without trailing zeros."""
+    return re.sub(r"\.?0*p", "p", value.hex()) if math.isfinite(value) else str(value)
+
+
+def code_text(code: int, fmt: Format) -> str:
+    """Return a code in hexadecimal, with leading zeros."""
+    return f"0x{code:0{-(-fmt.bits // 4)}x}"
+
+
+def _signed(number: Fraction | None) -> str:
+    if number is None:
+        return "-"
+    return "0" if number == 0 else ("+" if number > 0 else "") + digits(number, 6)
+
+
+def _neighbour(neighbour: Neighbour | None, fmt: Format) -> str:
+    if neighbour is None:
+        return "-"
+    return f"{decimal_text(neighbour.value)} ({code_text(neighbour.code, fmt)})"
+
+
+def _headings(rows: Rows) -> list[str]:
+    if not rows:
+        raise ValueError("a table has at least one row")
+    headings = list(rows[0])
+    for number, row in enumerate(rows):
+        if list(row) != headings:
+            raise ValueError(f"row {number} has the headings {list(row)}, but row 0 has {headings}")
+    return headings
+
+
+def _cells(rows: Rows) -> list[list[str]]:
+    return [list(row.values()) for row in rows]

@@ -1,0 +1,299 @@
+"""Optimizers for PyTorch models: the very steps that `mcfsim.simulate` makes, on CPU tensors, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from mcfsim.backends._kernels import carrier_of
+from mcfsim.backends.block_arithmetic import Scalars
+from mcfsim.backends.torch import TORCH_DTYPES, as_array, cut, flat, torch_dtype
+from mcfsim.convert import round_to
+from mcfsim.formats import Format
+from mcfsim.optim import adamw, sgd
+from mcfsim.optim.optimizer import Hyperparameters
+from mcfsim.optim.state import State
+from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
+from mcfsim.optim.strategies import strategy as get_strategy
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ImportError("mcfsim.torch needs PyTorch: pip install 'mcfsim[torch]'") from error
+
+
+class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
+    """A step of `mcfsim.optim` on tensors: state is kept packed, a block of it at a time is unpacked."""
+
+    def __init__(
+        self, params: Any, chosen: Strategy, rounding: str, scalars: Scalars, **defaults: Any
+    ) -> None:
+        self._prepare(chosen, rounding, scalars)
+        super().__init__(params, defaults)
+
+    @staticmethod
+    def _hyper(group: Mapping[str, Any]) -> Hyperparameters:
+        raise NotImplementedError
+
+    def _prepare(self, chosen: Strategy, rounding: str, scalars: Scalars) -> None:
+        """Keep the settings, and derive the arithmetics and each component's name, format and dtype."""
+        self.strategy, self.rounding, self.scalars = chosen, rounding, scalars
+        if chosen.parameter.format is None:
+            raise ValueError(f"strategy {chosen.name!r} keeps exact numbers, which no tensor holds")
+        self._roles = chosen.roles(rounding, scalars=scalars)
+        self._inner = Roles(*(getattr(ar, "blocks", ar) for ar in self._roles))
+        self._formats: dict[str, Format] = {}
+
+        def declare(name: str, stored: Stored | None) -> tuple[str, ...]:
+            if stored is None or stored.format is None:
+                return ()
+            names = (name, *(f"{name}_{k}" for k in range(1, stored.components)))
+            self._formats |= dict.fromkeys(names, stored.format)
+            return names
+
+        self._names = State(
+            parameter=declare("parameter", chosen.parameter),
+            m=declare("m", chosen.m),
+            v=declare("v", chosen.v if isinstance(self, AdamW) else None),
+            extra=declare("master" if chosen.addition is Addition.MASTER else "compensation", chosen.extra),
+        )
+        self._dtypes = {name: torch_dtype(fmt) for name, fmt in self._formats.items()}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters with its own hyperparameters; see `torch.optim.Optimizer`."""
+        super().add_param_group(param_group)
+        group = self.param_groups.pop()  # it comes back once it is found good
+        if len(set(group["params"])) < len(group["params"]):
+            raise ValueError("a parameter appears twice in its group")
+        if not float(group["lr"]) >= 0:
+            raise ValueError(f"lr = {group['lr']} must not be negative")
+        self._hyper(group)
+        for parameter in group["params"]:
+            self._check(parameter)
+        self.param_groups.append(group)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make one step with the gradients, each rounded into the strategy's gradient format.
+
+        A closure, if given, computes the gradients first, and what it returns is returned. A parameter or
+        gradient that is no dense CPU tensor of the right dtype raises TypeError, before anything changes.
+        """
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
+        with torch.no_grad(), np.errstate(all="ignore"):
+            moving = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
+            for parameter in chain(*moving):
+                self._check(parameter)
+                as_array(parameter.grad)
+            for group, parameters in zip(self.param_groups, moving, strict=True):
+                together: dict[int, list[torch.Tensor]] = {}
+                for parameter in parameters:
+                    state = self.state[parameter] = self.state[parameter] or self._start(parameter)
+                    together.setdefault(state["step"] + 1, []).append(parameter)
+                for count, same in together.items():
+                    self._move(same, self._hyper(group), count, float(group["lr"]))
+        return loss
+
+    def _move(self, parameters: list[torch.Tensor], hyper: Hyperparameters, count: int, rate: float) -> None:
+        """Make step number `count` of these parameters."""
+        scalars: Any = hyper.scalars(self._roles, self.strategy, count, rate, decayed=True)
+        held = [{**self.state[p], "parameter": p} for p in parameters]
+        stored = {name: [flat(tensors[name]) for tensors in held] for name in self._formats}
+        gradients = [flat(p.grad) for p in parameters]
+        fmt: Any = self.strategy.gradient.format
+        exact = [TORCH_DTYPES.get(p.grad.dtype) == fmt for p in parameters]
+        for pieces in cut(p.numel() for p in parameters):
+            size = pieces[-1][2].stop
+            blocks = {name: np.empty(size, carrier_of(item)) for name, item in self._formats.items()}
+            gradient = np.empty(size, carrier_of(fmt))
+            for index, part, place in pieces:
+                for name, block in blocks.items():
+                    block[place] = stored[name][index][part]
+                given = gradients[index][part]
+                gradient[place] = given if exact[index] else round_to(given, fmt)
+            old = State(*(tuple(blocks[name] for name in names) for names in self._names))
+            new, _ = hyper.step(self._inner, self.strategy, old, gradient, scalars)
+            for name, block in zip(chain(*self._names), chain(*new), strict=True):
+                for index, part, place in pieces:
+                    stored[name][index][part] = block[place]
+        for parameter in parameters:
+            self.state[parameter]["step"] = count
+        # Autograd did not see the writing, and could not tell that a graph has become stale.
+        torch.autograd.graph.increment_version(parameters)
+
+    def _start(self, parameter: torch.Tensor) -> dict[str, Any]:
+        """Return the state before the first step: zeros, and a master copy of the parameter."""
+        state: dict[str, Any] = {"step": 0}
+        for name, dtype in list(self._dtypes.items())[1:]:  # the first is the parameter itself
+            state[name] = torch.zeros(parameter.shape, dtype=dtype, device="cpu")
+        if "master" in state:
+            as_array(state["master"])[...] = round_to(as_array(parameter.detach()), self._formats["master"])
+        return state
+
+    def _check(self, parameter: torch.Tensor) -> None:
+        expected = self._dtypes["parameter"]
+        if parameter.dtype != expected:
+            raise TypeError(
+                f"strategy {self.strategy.name!r} stores parameters as {expected}, not {parameter.dtype}; "
+                f"convert the model with .to({expected}), or choose another strategy or low format"
+            )
+        as_array(parameter.detach())
+        if any(size > 1 and not step for size, step in zip(parameter.shape, parameter.stride(), strict=True)):
+            raise TypeError("elements of the parameter share memory; make it a tensor of its own by .clone()")
+
+    def represented(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Return the parameter that the optimizer means, as a new float64 tensor.
+
+        It is the sum of the parameter's components, of the parameter and Kahan's compensation, or it is
+        the master copy. A sum that needs more than 53 bits is rounded. A tensor that is no parameter of
+        this optimizer raises ValueError.
+        """
+        if not any(parameter is known for group in self.param_groups for known in group["params"]):
+            raise ValueError("the tensor is no parameter of this optimizer")
+        tensors = {**(self.state.get(parameter) or self._start(parameter)), "parameter": parameter.detach()}
+        total = torch.zeros(parameter.shape, dtype=torch.float64, device="cpu")
+        for name in reversed(self._names.represented(self.strategy)):
+            total += tensors[name].to(torch.float64)
+        return total
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return state and groups as torch does, and under ``arithmetic`` what the state is of."""
+        return {**super().state_dict(), "arithmetic": self._arithmetic()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a `state_dict`, whose tensors are copied, to the same bits.
+
+        One of another optimizer, strategy or rounding, or of other parameters, raises ValueError.
+        """
+        states: dict[torch.Tensor, dict[str, Any]] = {}
+        # torch casts all state to the parameter's dtype, which would round what is kept in a longer one.
+        keep = self.register_load_state_dict_pre_hook(lambda _, given: states.update(self._restored(given)))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            keep.remove()
+        self.state.update(states)
+
+    def _restored(self, given: dict[str, Any]) -> dict[torch.Tensor, dict[str, Any]]:
+        """Return copies of the saved states in their own dtypes, by parameter."""
+        own = self._arithmetic()
+        if (found := given.get("arithmetic", own)) != own:
+            raise ValueError(f"the state is of {found}, and this optimizer is of {own}")
+        saved = chain.from_iterable(group["params"] for group in given["param_groups"])
+        parameters = chain.from_iterable(group["params"] for group in self.param_groups)
+        states = {}
+        for number, parameter in zip(saved, parameters, strict=False):  # torch refuses groups of other sizes
+            if state := given["state"].get(number):
+                found, expected = _described(state), _described(self._start(parameter))
+                if found != expected:
+                    raise ValueError(f"the state of parameter {number} has {found}, not {expected}")
+                states[parameter] = deepcopy(state)
+        return states
+
+    def _arithmetic(self) -> dict[str, str]:
+        settings = (type(self).__name__, self.strategy.name, str(self.rounding), self.scalars)
+        return dict(zip(("optimizer", "strategy", "rounding", "scalars"), settings, strict=True))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "settings": (self.strategy, self.rounding, self.scalars)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        settings = state.pop("settings", None)
+        super().__setstate__(state)
+        if settings is not None:  # torch also comes here with loaded state alone
+            self._prepare(*settings)
+
+
+def _described(state: Mapping[str, Any]) -> dict[str, str]:
+    return {name: f"{item.dtype} {tuple(item.shape)}" for name, item in state.items() if name != "step"}
+
+
+class AdamW(_Optimizer):
+    """AdamW with its state stored, and its operations rounded, by a strategy.
+
+    Bit for bit the steps of `mcfsim.Optimizer` with `mcfsim.AdamW`, for parameters on the CPU.
+
+    Parameters
+    ----------
+    params : iterable
+        Parameters or groups of them, of the dtype in which the strategy stores parameters. A group may have
+        its own ``lr``, ``betas``, ``eps`` and ``weight_decay``; 0 switches decay off.
+    lr : float, optional
+        The learning rate; schedulers of torch change it.
+    betas, eps, weight_decay : optional
+        Decay of the two moments; what is added to the root of the second one; decoupled decay.
+    strategy : str or Strategy, optional
+        A name of `mcfsim.STRATEGIES` or a declaration whose formats torch has dtypes for.
+    low : Format or str, optional
+        The low format.
+    rounding, scalars : str, optional
+        Rounding mode of every operation, and how hyperparameters enter, see `mcfsim.Arithmetic`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter is no dense CPU tensor of the right dtype, or a setting is unknown or out of range.
+
+    Notes
+    -----
+    ``state[p]`` holds ``step``, ``m``, ``v``, and ``compensation`` or ``master``; further components of an
+    expansion are ``parameter_1``, ``v_1``. A master copy is made at the first step, and from then on what
+    others write into the parameter is overwritten from it.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        *,
+        strategy: Strategy | str = "collage-plus",
+        low: Format | str = "bfloat16",
+        rounding: str = "nearest_even",
+        scalars: Scalars = "exact",
+    ) -> None:
+        chosen, defaults = get_strategy(strategy, low), {"eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, chosen, rounding, scalars, lr=lr, betas=betas, **defaults)
+
+    @staticmethod
+    def _hyper(group: Mapping[str, Any]) -> Hyperparameters:
+        return adamw.AdamW(group["betas"][0], group["betas"][1], group["eps"], group["weight_decay"])
+
+
+class SGD(_Optimizer):
+    """Stochastic gradient descent with momentum, stored and rounded by a strategy.
+
+    The steps of `mcfsim.Optimizer` with `mcfsim.SGD`: unlike in `torch.optim.SGD`, decay is decoupled.
+
+    Parameters
+    ----------
+    params, lr, weight_decay, strategy, low, rounding, scalars
+        As of `AdamW`.
+    momentum : float, optional
+        Decay of the one moment.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        *,
+        strategy: Strategy | str = "collage-plus",
+        low: Format | str = "bfloat16",
+        rounding: str = "nearest_even",
+        scalars: Scalars = "exact",
+    ) -> None:
+        chosen, defaults = get_strategy(strategy, low), {"momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(params, chosen, rounding, scalars, lr=lr, **defaults)
+
+    @staticmethod
+    def _hyper(group: Mapping[str, Any]) -> Hyperparameters:
+        return sgd.SGD(group["momentum"], group["weight_decay"])

@@ -1,0 +1,6 @@
+"""The judge of the emulator: correct rounding by the definition, in integers, sharing no code with it."""
+
+from mcfsim.truth.definition import operate, round_float, round_fraction
+from mcfsim.truth.integers import operate_integers, round_integers, same
+
+__all__ = ["operate", "operate_integers", "round_float", "round_fraction", "round_integers", "same"]

@@ -1,0 +1,216 @@
+"""Rounding and arithmetic by the definition: an exact rational result, rounded once, on Python integers.
+
+Nothing here computes in floating point: a Python float only carries a value that it holds exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode, Overflow, Rounding
+
+#: IEEE 754's default: to nearest, ties to even, overflow to infinity.
+NEAREST_EVEN = Rounding()
+
+
+def round_fraction(
+    value: Fraction, fmt: Format, rounding: Rounding = NEAREST_EVEN, *, negative_zero: bool = False
+) -> float:
+    """Round a rational number to a format.
+
+    Parameters
+    ----------
+    value : Fraction
+        The exact number.
+    fmt : Format
+        The target. Its numbers must be binary64 numbers, for these are returned.
+    rounding : Rounding, optional
+        Mode and overflow policy.
+    negative_zero : bool, optional
+        Whether a `value` of zero stands for negative zero. A nonzero `value` that rounds to zero keeps its
+        own sign. Either is positive in a format without negative zero.
+
+    Returns
+    -------
+    float
+        A number of the format, an infinity if it has them, or NaN, be there a code for it or not.
+
+    Raises
+    ------
+    ValueError
+        If binary64 does not hold every number of the format.
+
+    Examples
+    --------
+    >>> from mcfsim.formats import get_format
+    >>> round_fraction(Fraction(1, 3), get_format("e4m3fn"))
+    0.34375
+    """
+    if fmt.precision > 53 or fmt.emin - fmt.precision + 1 < -1074 or fmt.emax > 1023:
+        raise ValueError(f"{fmt} has numbers that binary64 does not hold")
+    if value == 0:
+        return _zero(negative_zero, fmt)
+    # The exponent is bounded below only: a number past the maximum is rounded first and judged afterwards.
+    scale = max(_floor_log2(abs(value)), fmt.emin) - fmt.precision + 1
+    rounded = _times_power(Fraction(_round_integer(_times_power(value, -scale), rounding.mode)), scale)
+    if rounded == 0:
+        return _zero(value < 0, fmt)
+    if abs(rounded) > fmt.max:
+        return overflow_value(value < 0, fmt, rounding)
+    return float(rounded)
+
+
+def round_float(value: float, fmt: Format, rounding: Rounding = NEAREST_EVEN) -> float:
+    """Round a float to a format: `round_fraction`, and NaN, infinities and the sign of zero besides."""
+    if math.isnan(value):
+        return math.nan
+    if math.isinf(value):
+        return infinity_value(value < 0, fmt)
+    return round_fraction(Fraction(value), fmt, rounding, negative_zero=_negative(value))
+
+
+def operate(name: str, operands: Sequence[float], fmt: Format, rounding: Rounding = NEAREST_EVEN) -> float:
+    """Apply an operation of IEEE 754 to numbers and round its exact result once.
+
+    Parameters
+    ----------
+    name : {"add", "sub", "mul", "div", "sqrt", "fma"}
+        The operation; ``fma`` of x, y, z is ``x * y + z``.
+    operands : sequence of float
+        As many as the operation takes: numbers of any format, infinities and NaN.
+    fmt : Format
+        The format of the result.
+    rounding : Rounding, optional
+        Mode and overflow policy. An infinity that is exact, as 1 / 0 is, is no overflow: it becomes NaN in
+        a format without infinity, whatever the policy.
+
+    Raises
+    ------
+    ValueError
+        If there is no such operation of so many operands.
+    """
+    match name, operands:
+        case "add", [x, y]:
+            return _multiply_add(x, 1.0, y, fmt, rounding)
+        case "sub", [x, y]:
+            return _multiply_add(x, 1.0, -y, fmt, rounding)
+        case "mul", [x, y]:  # a zero of the product's own sign changes neither its value nor its sign
+            return _multiply_add(x, y, -0.0 if _negative(x) != _negative(y) else 0.0, fmt, rounding)
+        case "fma", [x, y, z]:
+            return _multiply_add(x, y, z, fmt, rounding)
+        case "div", [x, y]:
+            return _divide(x, y, fmt, rounding)
+        case "sqrt", [x]:
+            return _square_root(x, fmt, rounding)
+        case _:
+            raise ValueError(f"there is no operation {name!r} of {len(operands)} operands")
+
+
+def overflow_value(negative: bool, fmt: Format, rounding: Rounding) -> float:
+    """Return what a finite number becomes that rounds past the maximum, see `Overflow`."""
+    match rounding.mode:
+        case Mode.NEAREST_EVEN | Mode.NEAREST_AWAY:
+            outward = True
+        case Mode.UP:
+            outward = not negative
+        case Mode.DOWN:
+            outward = negative
+        case Mode.TOWARD_ZERO | Mode.TO_ODD:
+            outward = False
+    if outward and rounding.overflow is Overflow.IEEE and fmt.has_nan:
+        return infinity_value(negative, fmt)
+    return float(-fmt.max if negative else fmt.max)
+
+
+def infinity_value(negative: bool, fmt: Format) -> float:
+    """Return the infinity of a format, or NaN if it has none."""
+    if not fmt.has_infinity:
+        return math.nan
+    return -math.inf if negative else math.inf
+
+
+# -- the operations -------------------------------------------------------------------------------------
+def _multiply_add(x: float, y: float, z: float, fmt: Format, rounding: Rounding) -> float:
+    if any(map(math.isnan, (x, y, z))):
+        return math.nan
+    negative = _negative(x) != _negative(y)  # the product's sign
+    if math.isinf(x) or math.isinf(y):
+        opposed = math.isinf(z) and _negative(z) != negative
+        return math.nan if opposed or x == 0 or y == 0 else infinity_value(negative, fmt)
+    if math.isinf(z):
+        return infinity_value(_negative(z), fmt)
+    # A sum that is exactly zero has the sign that both terms share; if they differ it is positive, and
+    # negative in the mode down (IEEE 754-2019, 6.3).
+    share = any if rounding.mode is Mode.DOWN else all
+    return round_fraction(
+        Fraction(x) * Fraction(y) + Fraction(z), fmt, rounding, negative_zero=share((negative, _negative(z)))
+    )
+
+
+def _divide(x: float, y: float, fmt: Format, rounding: Rounding) -> float:
+    negative = _negative(x) != _negative(y)
+    if math.isnan(x) or math.isnan(y) or (math.isinf(x) and math.isinf(y)) or (x == 0 and y == 0):
+        return math.nan
+    if math.isinf(x) or y == 0:
+        return infinity_value(negative, fmt)
+    quotient = Fraction(0) if math.isinf(y) else Fraction(x) / Fraction(y)
+    return round_fraction(quotient, fmt, rounding, negative_zero=negative)
+
+
+def _square_root(x: float, fmt: Format, rounding: Rounding) -> float:
+    if math.isnan(x) or x < 0:
+        return math.nan
+    if math.isinf(x):
+        return infinity_value(False, fmt)
+    # In units of 2**-scale every number of the format, and every midpoint of two, is an integer. All modes
+    # therefore round a root between two consecutive integers as they round the middle of the two.
+    scale = max(fmt.precision - fmt.emin, 0)
+    square = Fraction(x) * 4**scale
+    root = math.isqrt(math.floor(square))
+    twice_root = 2 * root + (root * root != square)
+    return round_fraction(Fraction(twice_root, 2 ** (scale + 1)), fmt, rounding, negative_zero=_negative(x))
+
+
+# -- integers and signs ---------------------------------------------------------------------------------
+def _round_integer(value: Fraction, mode: Mode) -> int:
+    """Round to an integer in the sense of the mode."""
+    match mode:
+        case Mode.NEAREST_EVEN:
+            return round(value)  # Python rounds a half to the even integer, exactly
+        case Mode.NEAREST_AWAY:
+            nearest = math.floor(abs(value) + Fraction(1, 2))
+            return -nearest if value < 0 else nearest
+        case Mode.TOWARD_ZERO:
+            return math.trunc(value)
+        case Mode.UP:
+            return math.ceil(value)
+        case Mode.DOWN:
+            return math.floor(value)
+        case Mode.TO_ODD:
+            below = math.floor(value)
+            return below if below == value or below % 2 == 1 else below + 1
+
+
+def _floor_log2(value: Fraction) -> int:
+    """Return the exponent e with ``2**e <= value < 2**(e + 1)`` of a positive number."""
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    return exponent if _times_power(value, -exponent) >= 1 else exponent - 1
+
+
+def _times_power(value: Fraction, exponent: int) -> Fraction:
+    """Return ``value * 2**exponent``."""
+    if exponent >= 0:
+        return Fraction(value.numerator << exponent, value.denominator)
+    return Fraction(value.numerator, value.denominator << -exponent)
+
+
+def _zero(negative: bool, fmt: Format) -> float:
+    return -0.0 if negative and fmt.has_negative_zero else 0.0
+
+
+def _negative(value: float) -> bool:
+    """Whether the sign is negative, that of zero included."""
+    return math.copysign(1.0, value) < 0

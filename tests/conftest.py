@@ -1,0 +1,27 @@
+"""What the tests share: a comparison of bits that names a witness."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+
+from mcfsim.truth import same
+
+
+@pytest.fixture(scope="session")
+def assert_same() -> Callable[..., None]:
+    """Return an assertion that arrays hold the same values, NaNs alike and zeros of equal sign."""
+
+    def check(actual: ArrayLike, expected: ArrayLike, *operands: ArrayLike) -> None:
+        actual, expected = np.asarray(actual), np.asarray(expected)
+        assert actual.shape == expected.shape
+        wrong = np.flatnonzero(~same(actual, expected))
+        if wrong.size:
+            witness = [np.broadcast_to(x, actual.shape).flat[wrong[0]] for x in operands]
+            pytest.fail(
+                f"{wrong.size} of {actual.size} differ: {', '.join(map(repr, map(float, witness)))} gives "
+                f"{float(actual.flat[wrong[0]])!r}, not {float(expected.flat[wrong[0]])!r}"
+            )
+
+    return check

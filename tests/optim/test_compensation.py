@@ -1,0 +1,103 @@
+"""Updates far below half a unit in the last place of the parameter: lost by plain, kept by the others."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mcfsim import SGD, AdamW, Optimizer, metrics, strategy
+
+COMPENSATED = ["kahan", "collage-light", "collage-plus"]
+TINY = 2.0**-12  # half a unit in the last place below 1 is 2**-9 in bfloat16
+
+
+def represented(optimizer):
+    """Return the exact sum of the components of the first element."""
+    return sum(Fraction(float(component[0])) for component in optimizer.represented())
+
+
+def constant_updates(name, theta, update, steps):
+    """Ask for the same update so many times: SGD without momentum at rate 1."""
+    optimizer = Optimizer(SGD(0.0), strategy(name), {"w": np.array([theta])})
+    positions = [represented(optimizer)]
+    for _ in range(steps):
+        assert optimizer.step(np.array([-update]), 1.0).tolist() == [update]
+        positions.append(represented(optimizer))
+    return optimizer, positions
+
+
+@pytest.mark.parametrize("name", ["plain", "fp32-optim"])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_plain_addition_loses_a_tiny_update_every_time(name, sign):
+    _, positions = constant_updates(name, 1.0, sign * TINY, 100)
+    assert set(positions) == {1}
+
+
+@pytest.mark.parametrize("name", COMPENSATED)
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_compensated_addition_keeps_it_to_the_last_bit(name, sign):
+    optimizer, positions = constant_updates(name, 1.0, sign * TINY, 100)
+    assert positions == [1 + sign * t * Fraction(TINY) for t in range(101)]
+    assert optimizer.weights()["w"][0] != 1.0  # and in time the model sees it
+
+
+@pytest.mark.parametrize("name", COMPENSATED)
+def test_an_update_with_all_bits_set_is_kept_up_to_the_rounding_of_the_residual(name):
+    update = -255 * 2.0**-20
+    _, positions = constant_updates(name, 1.0, update, 200)
+    steps = np.diff(np.array(positions))
+    # Residual and update together stay below 2**-8, half an ulp of which is 2**-17.
+    assert max(abs(step - Fraction(update)) for step in steps) <= Fraction(1, 2**17)
+    assert any(step != Fraction(update) for step in steps)
+
+
+@pytest.mark.parametrize("name", COMPENSATED)
+def test_an_update_larger_than_the_parameter(name):
+    """An expansion loses nothing, as its first sum supposes no order; Kahan's compensation supposes one."""
+    _, positions = constant_updates(name, 255 * 2.0**-16, 1.0, 1)
+    exact = 1 + Fraction(255, 2**16)
+    assert positions[1] == (Fraction(257, 256) if name == "kahan" else exact)
+
+
+@pytest.mark.parametrize("name", ["plain", "fp32-optim", *COMPENSATED, "fp32-master"])
+def test_weight_decay_alone(name):
+    """The gradient is zero, and ``lr decay`` is 2**-12: below what plain bfloat16 can subtract from 1."""
+    hyper = AdamW(0.9, 0.999, 1e-8, weight_decay=2.0**-4)
+    optimizer = Optimizer(hyper, strategy(name), {"w": np.array([1.0])}, {"w"})
+    for _ in range(64):
+        optimizer.step(np.zeros(1), 2.0**-8)
+    lost = name in ("plain", "fp32-optim")
+    exact = (1 - Fraction(1, 2**12)) ** 64
+    # The decay is taken from the leading component, itself within 2**-9 of the represented parameter.
+    assert represented(optimizer) == 1 if lost else abs(represented(optimizer) - exact) < (1 - exact) / 100
+
+
+@pytest.mark.parametrize("name", ["plain", *COMPENSATED, "fp32-master"])
+def test_lost_arithmetic_of_adamw_near_one(name):
+    """Updates of about 2**-12 on parameters in [1, 2): plain loses them all."""
+    random = np.random.default_rng(4)
+    start = random.uniform(1, 2, 1000)
+    optimizer = Optimizer(AdamW(weight_decay=0.0), strategy(name), {"w": start})
+    gradient = optimizer.receive({"w": random.standard_normal(1000)})
+    for _ in range(5):
+        before = optimizer.represented()
+        update = optimizer.step(gradient, TINY)
+        effective = metrics.effective_update(before, optimizer.represented())
+        lost = metrics.lost_fraction(update, effective)
+        assert lost == (1.0 if name == "plain" else 0.0)
+        if name != "plain":
+            assert metrics.normalized_edq(update, effective) == pytest.approx(1, abs=2.0**-7)
+
+
+def test_a_bfloat16_second_moment_never_decays_and_an_expansion_does():
+    """RN(.999 v) is v for every v in bfloat16."""
+    ends = {}
+    for name in ("collage-light", "collage-plus"):
+        optimizer = Optimizer(AdamW(0.9, 0.999), strategy(name), {"w": np.ones(128)})
+        leading = np.arange(128, 256) / 128.0
+        optimizer.state.v[0][...] = leading
+        for _ in range(100):
+            optimizer.step(np.zeros(128), 0.0)
+        ends[name] = np.sum(np.array(optimizer.state.v, dtype=np.float64), axis=0) / leading
+    assert (ends["collage-light"] == 1).all()
+    assert np.abs(ends["collage-plus"] / 0.999**100 - 1).max() < 100 * 5 * 2.0**-16

@@ -1,0 +1,183 @@
+"""The optimizer's bookkeeping: blocks, views, rounding on the way in, and nothing else of its own."""
+
+import numpy as np
+import pytest
+
+from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, round_to, strategy
+from mcfsim.backends.blocks import BLOCK
+from mcfsim.optim.state import State
+
+NUMBERED = [name for name in STRATEGIES if name != "exact"]
+HYPERS = {"adamw": AdamW(0.9, 0.95, 1e-8, 0.1), "sgd": SGD(0.9, 0.1)}
+DECAYED, UNDECAYED = BLOCK + 77, 2 * BLOCK - 5
+
+
+def big_tensors(seed):
+    random = np.random.default_rng(seed)
+    return {
+        "gain": random.standard_normal(UNDECAYED).astype(np.float32),
+        "matrix": random.standard_normal((DECAYED // 3, 3)).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("hyper", HYPERS.values(), ids=HYPERS)
+@pytest.mark.parametrize("name", NUMBERED)
+def test_a_step_in_blocks_is_the_step_function_on_whole_arrays(name, hyper, assert_same):
+    """The edges of blocks and of weight decay fall inside the vector; the second step has filled moments."""
+    declared = strategy(name)
+    optimizer = Optimizer(hyper, declared, big_tensors(0), {"matrix"})
+    edge, size = optimizer.layout.decayed_size, optimizer.layout.size
+    assert BLOCK < edge < size - BLOCK
+    roles = declared.roles()  # NumpyArithmetic, which checks that operands are values of the format
+    whole = State(*(tuple(item.copy() for item in part) for part in optimizer.state))
+    for t in (1, 2):
+        gradient = optimizer.receive(big_tensors(t))
+        halves = []
+        for part, decayed in ((slice(0, edge), True), (slice(edge, size), False)):
+            old = State(*(tuple(item[part] for item in items) for items in whole))
+            scalars = hyper.scalars(roles, declared, t, 1e-3, decayed=decayed)
+            halves.append(hyper.step(roles, declared, old, gradient[part], scalars))
+        joined = [
+            tuple(np.concatenate(pair) for pair in zip(*(half.state[i] for half in halves), strict=True))
+            for i in range(4)
+        ]
+        whole = State(*joined)
+        update = optimizer.step(gradient, 1e-3)
+        assert_same(update, np.concatenate([half.update for half in halves]))
+        for ours, theirs in zip(optimizer.state, whole, strict=True):
+            assert len(ours) == len(theirs)
+            for mine, other in zip(ours, theirs, strict=True):
+                assert mine.dtype == other.dtype
+                assert_same(mine, other)
+    assert optimizer.count == 2
+
+
+def small(name="plain", hyper=None, **options):
+    tensors = {"a": np.array([1.0, -2.0]), "b": np.array([[0.5], [3.0], [-0.0]])}
+    return Optimizer(hyper or AdamW(), strategy(name), tensors, {"b"}, **options)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_state_starts_with_the_parameter_and_zeros(name):
+    optimizer = small(name)
+    state, declared = optimizer.state, optimizer.strategy
+    parameter = [0.5, 3.0, 0.0, 1.0, -2.0]
+    assert [list(map(float, item)) for item in state.parameter] == [parameter] + [[0.0] * 5] * (
+        declared.parameter.components - 1
+    )
+    assert len(state.m) == declared.m.components
+    assert len(state.v) == declared.v.components
+    assert [list(map(float, item)) for item in state.extra] == {
+        "kahan": [[0.0] * 5],
+        "fp32-master": [parameter],
+    }.get(name, [])
+    zeros = [*state.parameter[1:], *state.m, *state.v, *(state.extra if name == "kahan" else ())]
+    for item in zeros:
+        assert all(float(x) == 0 and not np.signbit(float(x)) for x in item)
+
+
+def test_an_optimizer_without_second_moment_stores_none():
+    assert small("collage-plus", SGD()).state.v == ()
+
+
+def test_no_two_tensors_of_the_state_share_memory():
+    items = [item for part in small("collage-plus").state for item in part]
+    pairs = [(i, j) for i in range(len(items)) for j in range(i)]
+    assert not any(np.shares_memory(items[i], items[j]) for i, j in pairs)
+
+
+@pytest.mark.parametrize("name", ["plain", "collage-plus", "fp32-master"])
+def test_state_is_changed_in_place_and_the_weights_are_views_of_it(name):
+    optimizer = small(name)
+    before = [item for part in optimizer.state for item in part]
+    weights, represented = optimizer.weights(), optimizer.represented()
+    old = [item.copy() for item in represented]
+    gradient = np.ones(5)
+    optimizer.step(gradient, 0.1)
+    assert all(a is b for a, b in zip(before, (x for part in optimizer.state for x in part), strict=True))
+    np.testing.assert_array_equal(weights["a"], optimizer.state.parameter[0][3:])
+    np.testing.assert_array_equal(weights["b"], optimizer.state.parameter[0][:3, None])
+    assert (weights["a"] != [1.0, -2.0]).all()
+    for then, now in zip(represented, old, strict=True):  # copies, so that they stay
+        np.testing.assert_array_equal(then, now)
+    np.testing.assert_array_equal(gradient, np.ones(5))
+
+
+def test_what_represents_the_parameter():
+    for name, parts in (("plain", 1), ("kahan", 2), ("collage-light", 2), ("fp32-master", 1), ("fp32", 1)):
+        assert len(small(name).represented()) == parts
+    master = small("fp32-master")
+    master.state.extra[0][0] = np.float32(0.1)
+    assert master.represented()[0][0] == np.float32(0.1)
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "up", "toward_zero"])
+@pytest.mark.parametrize("name", ["plain", "kahan", "fp32-master"])
+def test_the_start_is_rounded_to_nearest_whatever_the_rounding(name, rounding):
+    random = np.random.default_rng(8)
+    start = {"w": random.standard_normal(100)}
+    optimizer = Optimizer(AdamW(), strategy(name), start, rounding=rounding)
+    np.testing.assert_array_equal(optimizer.state.parameter[0], round_to(start["w"], "bfloat16"))
+    if name == "fp32-master":
+        np.testing.assert_array_equal(optimizer.state.extra[0], start["w"].astype(np.float32))
+    start["w"][0] = 7
+    assert optimizer.state.parameter[0][0] != 7
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "up"])
+@pytest.mark.parametrize("name", ["plain", "fp32-optim", "fp32-master"])
+def test_gradients_are_received_to_nearest_in_the_strategys_format(name, rounding):
+    random = np.random.default_rng(9)
+    gradients = {"a": random.standard_normal(2), "b": random.standard_normal((3, 1))}
+    received = small(name, rounding=rounding).receive(gradients)
+    joined = np.concatenate([gradients["b"].ravel(), gradients["a"]])
+    np.testing.assert_array_equal(received, round_to(joined, "bfloat16"))
+    assert (received != joined).any()
+
+
+def test_binary32_gradients_of_fp32_are_kept():
+    random = np.random.default_rng(9)
+    gradients = {"a": random.standard_normal(2, np.float32), "b": random.standard_normal((3, 1), np.float32)}
+    received = small("fp32").receive(gradients)
+    np.testing.assert_array_equal(received, np.concatenate([gradients["b"].ravel(), gradients["a"]]))
+
+
+def test_gradients_of_the_wrong_shape_are_refused():
+    optimizer = small()
+    with pytest.raises(ValueError, match=r"the gradient must have shape \(5,\), not \(4,\)"):
+        optimizer.step(np.zeros(4), 0.1)
+    with pytest.raises(ValueError, match=r"tensor 'a' must have shape \(2,\), not \(3,\)"):
+        optimizer.receive({"a": np.zeros(3), "b": np.zeros((3, 1))})
+    with pytest.raises(ValueError, match="expected the tensors"):
+        optimizer.receive({"a": np.zeros(2)})
+    assert optimizer.count == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"beta1": 1.0}, r"beta1 = 1.0 must lie in \[0, 1\)"),
+        ({"beta2": -0.1}, r"beta2 = -0.1 must lie in \[0, 1\)"),
+        ({"beta2": float("nan")}, "beta2 = nan"),
+        ({"epsilon": 0.0}, "epsilon = 0.0 must be positive"),
+        ({"weight_decay": -1.0}, "weight_decay = -1.0 must not be negative"),
+        ({"weight_decay": float("nan")}, "weight_decay = nan"),
+    ],
+)
+def test_hyperparameters_out_of_range(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        AdamW(**arguments)
+
+
+@pytest.mark.parametrize("arguments", [{"momentum": 1.0}, {"momentum": float("nan")}, {"weight_decay": -1.0}])
+def test_hyperparameters_of_sgd_out_of_range(arguments):
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))} = "):
+        SGD(**arguments)
+
+
+def test_divergence_is_silent_and_stays_visible():
+    optimizer = small()
+    optimizer.step(np.array([np.inf, np.nan, 0.0, 1.0, 3e38]), 0.1)
+    theta = optimizer.state.parameter[0]
+    assert np.isnan(theta[:2]).all()
+    assert np.isfinite(theta[2:4]).all()

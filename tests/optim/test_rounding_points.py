@@ -1,0 +1,125 @@
+"""The operations of a step, in their order and by the role whose arithmetic makes them."""
+
+import numpy as np
+import pytest
+
+from mcfsim import SGD, AdamW, Meter, strategy
+from mcfsim.optim import adamw, sgd
+from mcfsim.optim.state import State
+from mcfsim.optim.strategies import Roles
+
+TWO_SUM = ["add", "sub", "sub", "sub", "sub", "add"]
+FAST_TWO_SUM = ["add", "sub", "sub"]
+GROW = [*TWO_SUM, "add", *FAST_TWO_SUM]
+MUL = ["mul", "neg", "fma", "mul", "fma", "add", *FAST_TWO_SUM]
+
+#: Role and operation, after the update is known.
+ADDITIONS = {
+    "plain": [("parameter", "round"), ("parameter", "add")],
+    "fp32-optim": [("parameter", "round"), ("parameter", "add")],
+    "kahan": [("parameter", name) for name in ("round", "add", "add", "sub", "sub")],
+    "collage-light": [("parameter", name) for name in ("round", *GROW)],
+    "fp32-master": [("parameter", "round"), ("parameter", "add"), ("model", "round")],
+}
+DECAY = {"weight", "weight decay", "decayed direction"}
+
+
+class Labelled:
+    """Takes the place of a meter's trace, and writes role and operation to one list for all roles."""
+
+    def __init__(self, role, together):
+        self.role, self.together = role, together
+
+    def append(self, operation):
+        self.together.append((self.role, operation))
+
+
+def trace(hyper, name):
+    """Return the (role, operation) pairs of one step from a random state, and the step's outcome."""
+    random = np.random.default_rng(5)
+    declared = strategy(name)
+    plain_roles = declared.roles()
+    operations = []
+    meters = Roles(*(Meter(ar) for ar in plain_roles))
+    for role, meter in zip(Roles._fields, meters, strict=True):
+        meter.trace = Labelled(role, operations)
+
+    def tensor(ar, components, positive=False):
+        numbers = random.standard_normal(4)
+        leading = ar.round(np.abs(numbers) if positive else numbers)
+        return (leading, *(ar.round(leading * 2.0**-10) for _ in range(components - 1)))
+
+    state = State(
+        tensor(plain_roles.model, declared.parameter.components),
+        tensor(plain_roles.moments, declared.m.components),
+        tensor(plain_roles.moments, declared.v.components, positive=True) if hyper.second_moment else (),
+        tensor(plain_roles.parameter, 1) if declared.extra else (),
+    )
+    gradient = plain_roles.model.round(random.standard_normal(4))
+    scalars = hyper.hyper.scalars(plain_roles, declared, 3, 0.01, decayed=True)
+    outcome = hyper.hyper.step(meters, declared, state, gradient, scalars)
+    plainly = hyper.hyper.step(plain_roles, declared, state, gradient, scalars)
+    return operations, outcome, plainly
+
+
+class Case:
+    def __init__(self, hyper, points, moments, second_moment):
+        self.hyper, self.points, self.moments, self.second_moment = hyper, points, moments, second_moment
+
+    def expected(self):
+        """Return the declared points as (role, operation); the first so many are the moments'."""
+        points = [(place, point) for place, point in enumerate(self.points)]
+        if not self.hyper.weight_decay:
+            points = [(place, point) for place, point in points if point[0] not in DECAY]
+        return [("moments" if place < self.moments else "update", point[1]) for place, point in points]
+
+
+CASES = {
+    "adamw": Case(AdamW(weight_decay=0.1), adamw.ROUNDING_POINTS, 6, True),
+    "adamw-without-decay": Case(AdamW(weight_decay=0.0), adamw.ROUNDING_POINTS, 6, True),
+    "sgd": Case(SGD(0.9, weight_decay=0.1), sgd.ROUNDING_POINTS, 3, False),
+    "sgd-without-decay": Case(SGD(0.9, weight_decay=0.0), sgd.ROUNDING_POINTS, 3, False),
+}
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@every_case
+@pytest.mark.parametrize("name", ADDITIONS)
+def test_a_step_makes_the_declared_operations_and_no_others(case, name):
+    operations, _, _ = trace(case, name)
+    assert operations == case.expected() + ADDITIONS[name]
+
+
+def test_decay_is_three_operations_of_the_update():
+    for points in (adamw.ROUNDING_POINTS, sgd.ROUNDING_POINTS):
+        assert [operation for point, operation in points if point in DECAY] == ["round", "mul", "add"]
+
+
+def test_the_second_moment_of_collage_plus_is_mul_then_grow():
+    operations, _, _ = trace(CASES["adamw"], "collage-plus")
+    declared = CASES["adamw"].expected()
+    decayed = [point for point, _ in adamw.ROUNDING_POINTS].index("second moment decayed")
+    instead = [("moments", name) for name in (*MUL, "mul", *GROW)]
+    expected = declared[:decayed] + instead + declared[decayed + 2 :] + ADDITIONS["collage-light"]
+    assert operations == expected
+
+
+@every_case
+@pytest.mark.parametrize("name", [*ADDITIONS, "collage-plus"])
+def test_a_meter_changes_no_bit(case, name):
+    _, watched, plainly = trace(case, name)
+    np.testing.assert_array_equal(watched.update, plainly.update)
+    for part, expected in zip(watched.state, plainly.state, strict=True):
+        np.testing.assert_array_equal(part, expected)
+
+
+def test_every_kind_of_declared_operation_is_inexact_for_some_operand():
+    meter = Meter(strategy("plain").roles().moments)
+    random = np.random.default_rng(1)
+    numbers = [meter.arithmetic.round(random.standard_normal(200)) for _ in range(3)]
+    state = State((numbers[0],), (numbers[1],), (np.abs(numbers[2]),), ())
+    scalars = AdamW().scalars(Roles(*[meter] * 4), strategy("plain"), 3, 0.01, decayed=True)
+    adamw.adamw(Roles(*[meter] * 4), strategy("plain"), state, random.standard_normal(200), scalars)
+    assert {name for name, tally in meter.tallies.items() if tally.inexact} == {
+        *(operation for _, operation in adamw.ROUNDING_POINTS)
+    }

@@ -1,0 +1,69 @@
+import dataclasses
+import hashlib
+import sysconfig
+
+import numpy as np
+import pytest
+
+from mcfsim.problems import Corpus
+
+#: The held-out tenth of this text consists of ones, the rest of zeros.
+MARKED = Corpus.from_bytes(bytes(90) + b"\x01" * 10, "marked")
+
+
+def test_the_last_tenth_is_held_out():
+    assert len(MARKED.training) == 90
+    assert len(MARKED.validation) == 10
+    assert not MARKED.training.any()
+    assert MARKED.validation.all()
+    assert not MARKED.training_windows(500, 20, step=0, seed=0).any()
+    assert MARKED.validation_windows(500, 3).all()
+
+
+def test_training_windows_are_contiguous_and_reach_both_ends():
+    corpus = Corpus.from_bytes(bytes(range(100)), "counting")
+    windows = corpus.training_windows(2000, 5, step=0, seed=0)
+    assert (np.diff(windows, axis=1) == 1).all()
+    assert set(windows[:, 0]) == set(range(86))
+
+
+def test_validation_windows_are_spread_evenly_and_disjoint_if_they_can_be():
+    corpus = Corpus.from_bytes(bytes(range(100)), "counting")
+    assert corpus.validation_windows(3, 2).tolist() == [[90, 91], [94, 95], [98, 99]]
+    assert corpus.validation_windows(1, 10).tolist() == [list(range(90, 100))]
+
+
+def test_standard_library_is_the_same_at_every_call():
+    corpus, again = Corpus.from_standard_library(), Corpus.from_standard_library()
+    text = np.concatenate([corpus.training, corpus.validation]).tobytes()
+    assert corpus == again
+    assert corpus.digest == hashlib.sha256(text).hexdigest()
+    assert corpus.modules == 60
+    assert len(text) > 500_000
+    assert text.count(b"\ndef ") > 100
+    assert Corpus.from_standard_library(modules=59) != corpus
+
+
+def test_which_modules_are_read(tmp_path, monkeypatch):
+    for name in ("b.py", "a.py", "d.py", "e.py", "_sysconfigdata_x.py", "notes.txt"):
+        (tmp_path / name).write_text(f"{name}\n")
+    (tmp_path / "c.py").mkdir()  # cannot be read as a file
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    corpus = Corpus.from_standard_library(modules=3)
+    assert corpus == Corpus.from_bytes(b"a.py\nb.py\nd.py\n", "expected")
+    assert corpus.description.startswith("3 modules of the standard library of Python 3.")
+
+
+def test_no_sources_no_corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no sources of Python's standard library"):
+        Corpus.from_standard_library()
+    with pytest.raises(ValueError, match="modules = 0 must be at least 1"):
+        Corpus.from_standard_library(modules=0)
+
+
+def test_corpus_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        MARKED.digest = ""
+    with pytest.raises(ValueError, match="read-only"):
+        MARKED.training[0] = 1

@@ -1,0 +1,298 @@
+"""The optimizers for torch make the very steps of `mcfsim.Optimizer`, and what torch asks of an optimizer."""
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+
+torch = pytest.importorskip("torch")
+
+from mcfsim.backends.blocks import BLOCK  # noqa: E402
+from mcfsim.torch import SGD, AdamW  # noqa: E402
+
+STRATEGIES = ("plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "fp32")
+SHAPES = {"matrix": (7, 5), "vector": (11,), "scalar": (), "empty": (0, 3), "turned": (6, 4), "strided": (9,)}
+STEPS = 40
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def parameter(values, name):
+    """Return a leaf of the name's memory layout."""
+    if name == "turned":
+        return torch.nn.Parameter(values.t().contiguous().t())
+    if name == "strided":
+        return torch.nn.Parameter(torch.stack([values, values], dim=1)[:, 0])
+    return torch.nn.Parameter(values)
+
+
+def start(shapes, dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: parameter(torch.randn(shape, generator=generator).to(dtype), name)
+        for name, shape in shapes.items()
+    }
+
+
+def give_gradients(parameters, step):
+    generator = torch.Generator().manual_seed(1000 + step)
+    for p in parameters.values():
+        p.grad = (torch.randn(p.shape, generator=generator) * 10.0 ** (-(step % 5))).to(p.dtype)
+
+
+def arrays(tensors):
+    return {name: tensor.detach().float().numpy() for name, tensor in tensors.items()}
+
+
+def assert_same_weights(parameters, reference, assert_same):
+    for name, weight in reference.weights().items():
+        assert_same(parameters[name].detach().float().numpy(), weight)
+
+
+def compare(optimizer, parameters, reference, assert_same, steps=STEPS, rate=1e-2):
+    for step in range(steps):
+        give_gradients(parameters, step)
+        optimizer.step()
+        gradients = arrays({name: p.grad for name, p in parameters.items()})
+        reference.step(reference.receive(gradients), rate)
+    assert_same_weights(parameters, reference, assert_same)
+    components = [reference.layout.split(item) for item in reference.represented()]
+    for name, p in parameters.items():
+        exact = sum(part[name].astype(np.float64) for part in components)
+        assert_same(optimizer.represented(p).numpy(), exact)
+    split = reference.layout.split
+    for key, vectors in (("m", reference.state.m), ("v", reference.state.v)):
+        for k, vector in enumerate(vectors):
+            for name, expected in split(vector).items():
+                stored = optimizer.state[parameters[name]][f"{key}_{k}" if k else key]
+                assert_same(stored.float().numpy(), expected)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("low", ["bfloat16", "float16"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adamw_has_the_bits_of_the_simulated_optimizer(name, low, decay, assert_same):
+    parameters = start(SHAPES, DTYPES["float32" if name == "fp32" else low])
+    hyper = mcf.AdamW(0.9, 0.99, 1e-6, decay)
+    reference = mcf.Optimizer(hyper, mcf.strategy(name, low), arrays(parameters), set(parameters))
+    optimizer = AdamW(parameters.values(), 1e-2, (0.9, 0.99), 1e-6, decay, strategy=name, low=low)
+    compare(optimizer, parameters, reference, assert_same)
+
+
+@pytest.mark.parametrize("options", [{"rounding": "toward_zero"}, {"scalars": "rounded"}], ids=str)
+def test_rounding_and_scalar_policy_are_handed_on(options, assert_same):
+    parameters = start(SHAPES, torch.bfloat16)
+    reference = mcf.Optimizer(
+        mcf.AdamW(weight_decay=0.01), mcf.strategy("plain"), arrays(parameters), set(parameters), **options
+    )
+    optimizer = AdamW(parameters.values(), 1e-2, strategy="plain", **options)
+    compare(optimizer, parameters, reference, assert_same)
+
+
+@pytest.mark.parametrize("name", ["plain", "kahan", "collage-light", "fp32-master"])
+def test_sgd_has_the_bits_of_the_simulated_optimizer(name, assert_same):
+    parameters = start(SHAPES, torch.bfloat16)
+    reference = mcf.Optimizer(mcf.SGD(0.8, 0.1), mcf.strategy(name), arrays(parameters), set(parameters))
+    optimizer = SGD(parameters.values(), 1e-2, 0.8, 0.1, strategy=name)
+    compare(optimizer, parameters, reference, assert_same)
+    assert not any(key.startswith("v") for state in optimizer.state.values() for key in state)
+
+
+def test_float8_state_and_three_components(assert_same):
+    low = mcf.get_format("float8_e5m2")
+    stored = type(mcf.STRATEGIES["plain"].parameter)
+    mine = mcf.Strategy(
+        "mine", parameter=stored(low, 3), m=stored(low, 2), v=stored(low, 2), gradient=stored(low),
+        addition="grow",
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    parameters = {"w": torch.nn.Parameter(torch.randn(50, generator=generator).to(torch.float8_e5m2))}
+    reference = mcf.Optimizer(mcf.AdamW(weight_decay=0.01), mine, arrays(parameters), {"w"})
+    optimizer = AdamW(parameters.values(), 1e-2, strategy=mine)
+    compare(optimizer, parameters, reference, assert_same)
+    assert mine.parameter.components == 3
+    assert {"parameter_1", "parameter_2", "m_1"} <= optimizer.state[parameters["w"]].keys()
+
+
+def test_tensors_longer_than_a_block(assert_same):
+    shapes = {"small": (5,), "long": (BLOCK + 9,), "turned": (3, BLOCK // 2)}
+    parameters = start(shapes, torch.bfloat16)
+    reference = mcf.Optimizer(
+        mcf.AdamW(weight_decay=0.01), mcf.strategy("collage-plus"), arrays(parameters), set(parameters)
+    )
+    compare(AdamW(parameters.values(), 1e-2), parameters, reference, assert_same, steps=3)
+
+
+def test_gradients_of_another_dtype_are_rounded_once(assert_same):
+    weight = torch.nn.Parameter(torch.ones(200, dtype=torch.bfloat16))
+    weight.grad_dtype = None
+    reference = mcf.Optimizer(mcf.AdamW(weight_decay=0.01), mcf.strategy("plain"), {"w": np.ones(200)}, {"w"})
+    optimizer = AdamW([weight], 1e-2, strategy="plain")
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        gradient = random.standard_normal(200)
+        weight.grad = torch.from_numpy(gradient)
+        optimizer.step()
+        reference.step(reference.receive({"w": gradient}), 1e-2)
+    assert_same_weights({"w": weight}, reference, assert_same)
+
+
+def test_groups_have_their_own_hyperparameters(assert_same):
+    parameters = start({"a": (30,), "b": (20,), "c": (10,)}, torch.bfloat16)
+    groups = [{"params": [parameters["a"]]}, {"params": [parameters["b"]], "weight_decay": 0.0}]
+    optimizer = AdamW(groups, lr=1e-2, weight_decay=0.1)
+    optimizer.add_param_group({"params": parameters["c"], "lr": 1e-3, "betas": (0.8, 0.9), "eps": 1e-4})
+    settings = {
+        "a": (mcf.AdamW(weight_decay=0.1), 1e-2),
+        "b": (mcf.AdamW(weight_decay=0.0), 1e-2),
+        "c": (mcf.AdamW(0.8, 0.9, 1e-4, 0.1), 1e-3),
+    }
+    references = {
+        name: mcf.Optimizer(hyper, mcf.strategy("collage-plus"), arrays({name: parameters[name]}), {name})
+        for name, (hyper, _) in settings.items()
+    }
+    for step in range(STEPS):
+        give_gradients(parameters, step)
+        optimizer.step()
+        for name, reference in references.items():
+            gradient = arrays({name: parameters[name].grad})
+            reference.step(reference.receive(gradient), settings[name][1])
+    for name, reference in references.items():
+        assert_same_weights({name: parameters[name]}, reference, assert_same)
+
+
+def test_schedulers_change_the_rate(assert_same):
+    parameters = start({"w": (40,)}, torch.bfloat16)
+    optimizer = AdamW(parameters.values(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=STEPS)
+    group = optimizer.param_groups[0]
+    reference = mcf.Optimizer(
+        mcf.AdamW(weight_decay=0.01), mcf.strategy("collage-plus"), arrays(parameters), {"w"}
+    )
+    rates = set()
+    for step in range(STEPS - 1):
+        give_gradients(parameters, step)
+        reference.hyper = mcf.AdamW(*group["betas"], weight_decay=0.01)
+        reference.step(reference.receive(arrays({"w": parameters["w"].grad})), float(group["lr"]))
+        rates.add(float(group["lr"]))
+        optimizer.step()
+        scheduler.step()
+    assert len(rates) > STEPS // 2
+    assert_same_weights(parameters, reference, assert_same)
+
+
+def test_a_missing_gradient_skips_the_parameter():
+    first, second = (torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16)) for _ in range(2))
+    optimizer = AdamW([first, second], lr=0.1, weight_decay=0.5)
+    first.grad = torch.ones(3, dtype=torch.bfloat16)
+    optimizer.step()
+    assert second.tolist() == [1.0] * 3
+    assert second not in optimizer.state
+    second.grad = first.grad.clone()
+    optimizer.step()
+    assert (optimizer.state[first]["step"], optimizer.state[second]["step"]) == (2, 1)
+    optimizer.zero_grad()
+    optimizer.step()
+    assert optimizer.state[first]["step"] == 2
+
+
+def test_the_closure_is_called_with_gradients_on():
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = AdamW([weight], lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (weight**2).sum()
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        loss = optimizer.step(closure)
+    assert loss.item() == 3.0
+    assert weight.max() < 1.0
+
+
+def test_autograd_notices_the_step():
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = AdamW([weight], lr=0.1)
+    loss = (weight * weight).sum()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_nan_and_infinity_stay():
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    weight.grad = torch.tensor([float("nan"), float("inf"), 1.0], dtype=torch.bfloat16)
+    AdamW([weight], lr=0.1, weight_decay=0.0).step()
+    assert weight.isnan().tolist() == [True, True, False]
+
+
+def test_represented_before_any_step():
+    weight = torch.nn.Parameter(torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
+    for name in STRATEGIES[:-1]:
+        assert AdamW([weight], strategy=name).represented(weight).tolist() == [1.5, -2.0]
+    with pytest.raises(ValueError, match="no parameter of this optimizer"):
+        AdamW([weight]).represented(torch.ones(2))
+
+
+def leaf(**options):
+    return torch.nn.Parameter(torch.zeros(2, **options), requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("weight", "strategy", "message"),
+    [
+        (leaf(), "plain", r"stores parameters as torch.bfloat16, not torch.float32; convert .*\.to\("),
+        (leaf(dtype=torch.bfloat16), "fp32", "stores parameters as torch.float32"),
+        (leaf(dtype=torch.complex64), "plain", "not torch.complex64"),
+        (leaf(dtype=torch.bfloat16, device="meta"), "plain", "only dense CPU tensors"),
+        (torch.nn.Parameter(torch.zeros(1, dtype=torch.bfloat16).expand(3)), "plain", "share memory"),
+    ],
+)
+def test_parameters_that_are_refused(weight, strategy, message):
+    with pytest.raises(TypeError, match=message):
+        AdamW([weight], strategy=strategy)
+    good = torch.nn.Parameter(torch.zeros(2, dtype=torch.float32 if strategy == "fp32" else torch.bfloat16))
+    optimizer = AdamW([good], strategy=strategy)
+    with pytest.raises(TypeError, match=message):
+        optimizer.add_param_group({"params": [weight]})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": -1.0}, "lr = -1.0 must not be negative"),
+        ({"betas": (1.0, 0.9)}, "beta1 = 1.0"),
+        ({"eps": 0.0}, "epsilon = 0.0"),
+        ({"weight_decay": -0.1}, "weight_decay = -0.1"),
+        ({"strategy": "colage-plus"}, "did you mean 'collage-plus'"),
+        ({"strategy": "exact"}, "exact numbers, which no tensor holds"),
+        ({"low": "e6m9"}, "no torch dtype holds e6m9"),
+        ({"rounding": "upward"}, "unknown rounding 'upward'"),
+        ({"scalars": "float"}, "unknown scalar policy 'float'"),
+    ],
+    ids=str,
+)
+def test_settings_that_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        AdamW([leaf(dtype=torch.bfloat16)], **options)
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+def test_a_parameter_twice_is_refused():
+    weight = leaf(dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="twice in its group"):
+        AdamW([weight, weight])
+
+
+def test_a_refused_step_changes_nothing():
+    dense, sparse = (torch.nn.Parameter(torch.ones(3, 2, dtype=torch.bfloat16)) for _ in range(2))
+    dense.grad = torch.ones(3, 2, dtype=torch.bfloat16)
+    sparse.grad = torch.ones(3, 2, dtype=torch.bfloat16).to_sparse()
+    optimizer = AdamW([dense, sparse])
+    with pytest.raises(TypeError, match="only dense CPU tensors"):
+        optimizer.step()
+    assert dense.tolist() == [[1.0, 1.0]] * 3
+    assert not optimizer.state

@@ -1,0 +1,158 @@
+"""The exact update of a step, from the state and the gradient that a low-precision optimizer has."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mcfsim import SGD, AdamW, Optimizer, strategy
+from mcfsim.backends.native import NativeArithmetic
+from mcfsim.one_step import one_step, sample_indices
+from mcfsim.optim.state import State
+from mcfsim.optim.strategies import STRATEGIES, Roles
+
+HYPERS = {"adamw": AdamW(0.9, 0.95, 1e-8, 0.1), "sgd": SGD(0.9, 0.1)}
+NAMES = [name for name in STRATEGIES if name != "exact"]
+every_hyper = pytest.mark.parametrize("hyper", HYPERS.values(), ids=HYPERS)
+every_strategy = pytest.mark.parametrize("name", NAMES)
+
+
+def situation(hyper, name, steps=7, size=40):
+    """Return an optimizer with filled moments, and the next gradient, as it was received."""
+    random = np.random.default_rng(6)
+    tensors = {"a": random.standard_normal(size), "b": random.standard_normal((size, 2))}
+    optimizer = Optimizer(hyper, strategy(name), tensors, {"b"})
+
+    def gradient():
+        return optimizer.receive({key: random.standard_normal(x.shape) for key, x in tensors.items()})
+
+    for _ in range(steps):
+        optimizer.step(gradient(), 0.01)
+    return optimizer, gradient()
+
+
+def judge(optimizer, gradient, sample, **options):
+    return one_step(
+        *(optimizer.hyper, optimizer.layout, optimizer.state, optimizer.represented(), gradient),
+        *(optimizer.count + 1, 0.01, np.array(sample, dtype=np.int64)),
+        **options,
+    )
+
+
+def root(x):
+    return Fraction(math.isqrt((x.numerator << 400) // x.denominator), 1 << 200)
+
+
+def rational_update(optimizer, gradient, i):
+    """Return the update of parameter i in rational arithmetic, from the documented formula."""
+
+    def total(components):
+        return sum(Fraction(float(item[i])) for item in components)
+
+    hyper, t, state = optimizer.hyper, optimizer.count + 1, optimizer.state
+    g, theta = Fraction(float(gradient[i])), total(optimizer.represented())
+    decay = Fraction(hyper.weight_decay) if i < optimizer.layout.decayed_size else 0
+    if isinstance(hyper, SGD):
+        direction = Fraction(hyper.momentum) * total(state.m) + g
+    else:
+        m = Fraction(hyper.beta1) * total(state.m) + Fraction(1.0 - hyper.beta1) * g
+        v = Fraction(hyper.beta2) * total(state.v) + Fraction(1.0 - hyper.beta2) * g * g
+        mhat, vhat = m / Fraction(1.0 - hyper.beta1**t), v / Fraction(1.0 - hyper.beta2**t)
+        direction = mhat / (root(vhat) + Fraction(hyper.epsilon))
+    return -Fraction(0.01) * (direction + decay * theta)
+
+
+@every_hyper
+@every_strategy
+def test_the_update_and_its_gap_against_rational_arithmetic(hyper, name):
+    optimizer, gradient = situation(hyper, name)
+    sample = [0, 1, 79, 80, 119]  # on both sides of the edge of decay, at 80
+    found = judge(optimizer, gradient, sample)
+    assert found.update.shape == (120,)
+    assert found.update.dtype == np.float64
+    exact = [rational_update(optimizer, gradient, i) for i in sample]
+    worst = max(abs(Fraction(float(found.update[i])) - e) for i, e in zip(sample, exact, strict=True))
+    mean_square = sum(e * e for e in exact) / len(exact)
+    assert found.gap == pytest.approx(float(worst) / math.sqrt(mean_square), rel=1e-12)
+    assert 0 < found.gap < 1e-14
+
+
+@every_hyper
+@every_strategy
+def test_it_is_the_step_function_in_binary64(hyper, name):
+    """The same text on whole arrays of the public native arithmetic, which has no block and no sample."""
+    optimizer, gradient = situation(hyper, name)
+    found = judge(optimizer, gradient, [])
+    wide = NativeArithmetic(np.float64, fused=False)
+
+    def total(components):
+        return np.sum([item.astype(np.float64) for item in components], axis=0)
+
+    edge, exact, state = optimizer.layout.decayed_size, STRATEGIES["exact"], optimizer.state
+    for part, decayed in ((slice(0, edge), True), (slice(edge, None), False)):
+        whole = State(
+            (total(optimizer.represented())[part],),
+            (total(state.m)[part],),
+            (total(state.v)[part],) if state.v else (),
+            (),
+        )
+        roles = Roles(wide, wide, wide, wide)
+        scalars = hyper.scalars(roles, exact, optimizer.count + 1, 0.01, decayed=decayed)
+        update = hyper.step(roles, exact, whole, gradient[part].astype(np.float64), scalars).update
+        assert found.update[part].tolist() == update.tolist()
+
+
+@every_hyper
+def test_the_gap_is_that_of_the_sample(hyper):
+    optimizer, gradient = situation(hyper, "collage-plus")
+    everything = judge(optimizer, gradient, range(120))
+    exact = np.array([float(rational_update(optimizer, gradient, i)) for i in range(120)])
+    gaps = np.array([judge(optimizer, gradient, [i]).gap for i in range(120)])
+    assert everything.gap == pytest.approx((gaps * np.abs(exact)).max() / np.sqrt(np.mean(exact**2)))
+    assert len(set(gaps)) > 10
+    assert math.isnan(judge(optimizer, gradient, []).gap)
+
+
+@every_hyper
+def test_nothing_is_changed(hyper):
+    optimizer, gradient = situation(hyper, "kahan")
+    before = [item.copy() for part in optimizer.state for item in part]
+    judge(optimizer, gradient, [3, 100])
+    after = [item for part in optimizer.state for item in part]
+    assert all((a == b).all() for a, b in zip(before, after, strict=True))
+    assert optimizer.count == 7
+
+
+def test_more_bits_do_not_move_the_gap_and_too_few_are_refused():
+    optimizer, gradient = situation(HYPERS["adamw"], "plain")
+    gaps = {judge(optimizer, gradient, range(9), precision=bits).gap for bits in (400, 2000)}
+    assert len(gaps) == 1
+    with pytest.raises(ValueError, match="at least 64"):
+        judge(optimizer, gradient, [], precision=10)
+
+
+@every_hyper
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_what_diverged_stays_visible_and_spoils_no_other(hyper, bad):
+    optimizer, gradient = situation(hyper, "plain")
+    gradient[0] = bad
+    found = judge(optimizer, gradient, [0, 1])
+    assert not np.isfinite(found.update[0]) or (isinstance(hyper, AdamW) and found.update[0] == 0)
+    assert np.isfinite(found.update[1:]).all()
+    assert 0 <= judge(optimizer, gradient, [1]).gap < 1e-14
+    assert math.isnan(judge(optimizer, gradient, [0]).gap)
+    assert found.gap == judge(optimizer, gradient, [1]).gap
+
+
+def test_sample_indices():
+    indices = sample_indices(1000, 50, seed=3, step=7)
+    assert len(set(indices.tolist())) == 50
+    assert indices.tolist() == sorted(indices.tolist())
+    assert indices.min() >= 0
+    assert indices.max() < 1000
+    assert indices.tolist() == sample_indices(1000, 50, seed=3, step=7).tolist()
+    assert indices.tolist() != sample_indices(1000, 50, seed=3, step=8).tolist()
+    assert indices.tolist() != sample_indices(1000, 50, seed=4, step=7).tolist()
+    assert sample_indices(5, 50, seed=0, step=1).tolist() == [0, 1, 2, 3, 4]
+    assert sample_indices(5, 0, seed=0, step=1).size == 0

@@ -1,0 +1,114 @@
+"""Figures: both files, the same bytes each time, and labels that can be read."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from mcfsim import STRATEGIES
+from mcfsim.plotting import COLOURS, STRATEGY_STYLES, label_ends, save, subplots
+
+
+def draw(folder, name="figure"):
+    with subplots(1, 2) as (figure, axes):
+        for i, (label, style) in enumerate(STRATEGY_STYLES.items()):
+            axes[0, 0].plot([0, 1, 2], [0, i, 2 * i], label=label, **style)
+        axes[0, 1].semilogy([1, 2], [1e-3, 1e-1], label="line")
+        axes[0, 1].set_title("title")
+        label_ends(axes[0, 0])
+        return save(figure, folder / name)
+
+
+def test_save_writes_svg_and_png(tmp_path):
+    svg, png = draw(tmp_path, "new/folder/figure")
+    assert [svg, png] == [tmp_path / "new/folder/figure.svg", tmp_path / "new/folder/figure.png"]
+    assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    text = svg.read_text()
+    assert text.startswith("<?xml")
+    assert "<svg" in text
+    assert text.rstrip().endswith("</svg>")
+    assert "<dc:date>" not in text
+
+
+def test_the_same_figure_has_the_same_bytes(tmp_path):
+    first, second = draw(tmp_path, "one"), draw(tmp_path, "two")
+    for one, two in zip(first, second, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_the_house_style_does_not_leak(tmp_path):
+    import matplotlib as mpl
+    from matplotlib import pyplot
+
+    before = dict(mpl.rcParams)
+    draw(tmp_path)
+    assert {key: value for key, value in mpl.rcParams.items() if key != "backend"} == {
+        key: value for key, value in before.items() if key != "backend"
+    }
+    assert pyplot.get_fignums() == []
+
+
+def test_a_figure_is_closed_when_drawing_fails():
+    from matplotlib import pyplot
+
+    def fail():
+        with subplots():
+            raise RuntimeError("while drawing")
+
+    with pytest.raises(RuntimeError, match="while drawing"):
+        fail()
+    assert pyplot.get_fignums() == []
+
+
+def heights(ends, **limits):
+    """Return the height of each line's label as a share of the axes, in the order of the lines."""
+    with subplots() as (_, axes):
+        panel = axes[0, 0]
+        panel.set(**limits)
+        for i, end in enumerate(ends):
+            panel.plot([0, 1], [0, end], label=f"line {i}")
+        panel.plot([0, 1], [0, 0], label="_hidden")
+        label_ends(panel)
+        assert {text.get_text() for text in panel.texts} == {f"line {i}" for i in range(len(ends))}
+        colours = {line.get_label(): line.get_color() for line in panel.get_lines()}
+        assert all(text.get_color() == colours[text.get_text()] for text in panel.texts)
+        by_name = {text.get_text(): text.get_position()[1] for text in panel.texts}
+        return [by_name[f"line {i}"] for i in range(len(ends))]
+
+
+CROWDS = {
+    "far apart": [10.0, 50.0, 90.0],
+    "all at one height": [0.5] * 10,
+    "crowded at the top": [1.0, 0.999, 0.998, 0.997, 0.0],
+    "crowded at the bottom": [0.0, 0.001, 0.002, 0.003, 1.0],
+    "both": [1.0, 0.999, 0.998, 0.0, 0.001, 0.002],
+    "twelve in the middle": list(np.linspace(0.45, 0.55, 12)),
+    "negative": [-3.0, -3.01, 5.0],
+}
+
+
+@pytest.mark.parametrize("ends", CROWDS.values(), ids=CROWDS)
+def test_labels_keep_apart_and_inside(ends):
+    found = heights(ends)
+    ordered = sorted(found)
+    assert (
+        min(later - earlier for earlier, later in pairwise(ordered)) > 0.95 * 0.055
+    )  # as near as the relaxation comes
+    assert ordered[0] >= 0
+    assert ordered[-1] <= 1.05
+    places = np.argsort(ends, kind="stable")
+    assert (np.diff(np.array(found)[places]) > 0).all()  # in the order of the ends
+
+
+def test_a_label_with_room_stands_at_the_end_of_its_line():
+    """By the limits that the drawn lines give the axes, or that were set: the margin is a twentieth."""
+    assert heights([0.0, 30.0, 100.0]) == pytest.approx([0.05 / 1.1, 0.35 / 1.1, 1.05 / 1.1])
+    assert heights([1.0, 2.0], ylim=(0, 4)) == pytest.approx([0.25, 0.5])
+    assert heights([10.0, 1000.0], ylim=(1, 10_000), yscale="log") == pytest.approx([0.25, 0.75])
+
+
+def test_strategies_differ_in_colour_or_dashes():
+    assert set(STRATEGY_STYLES) == {*STRATEGIES} - {"exact"}
+    styles = [(style["color"], str(style["linestyle"])) for style in STRATEGY_STYLES.values()]
+    assert len(set(styles)) == len(styles)
+    assert {colour for colour, _ in styles} <= set(COLOURS.values())

@@ -1,0 +1,139 @@
+"""Records of runs in files."""
+
+import json
+import stat
+
+import numpy as np
+import pytest
+
+from mcfsim import Run, simulate
+from mcfsim.problems import LogisticRegression, Quadratic
+
+
+@pytest.fixture(scope="module")
+def run():
+    names = ["plain", "collage-light", "exact"]
+    return simulate(LogisticRegression(), "sgd", names, steps=12, record_every=5)
+
+
+def test_what_is_saved_is_what_is_loaded(run, tmp_path):
+    path = tmp_path / "run.npz"
+    run.save(path)
+    again = Run.load(path)
+    assert again.settings == run.settings == json.loads(json.dumps(run.settings))
+    assert again.versions == run.versions
+    assert again.results == run.results
+    assert again.steps.dtype == run.steps.dtype
+    assert again.steps.tolist() == [1, 5, 10, 12]
+    assert again.series.keys() == run.series.keys()
+    for name, series in run.series.items():
+        assert list(again.series[name]) == list(series)
+        for measure, numbers in series.items():
+            np.testing.assert_array_equal(again.series[name][measure], numbers)
+            assert again.series[name][measure].dtype == np.float64
+
+
+def test_numbers_that_are_not_finite_survive(tmp_path):
+    results = {"plain": {"validation_loss": float("inf")}}
+    series = {"plain": {"loss": np.array([np.nan, -np.inf, -0.0])}}
+    Run({"steps": 3}, {}, np.arange(3), series, results).save(tmp_path / "run.npz")
+    again = Run.load(tmp_path / "run.npz")
+    assert again.results == results
+    assert again.series["plain"]["loss"].tobytes() == series["plain"]["loss"].tobytes()
+
+
+def test_the_settings_tell_the_run(run):
+    settings = run.settings
+    assert settings["problem"] == {"kind": "logistic", "l2": 1e-4}
+    assert settings["optimizer"] == {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0}
+    assert [item["name"] for item in settings["strategies"]] == ["plain", "collage-light", "exact"]
+    assert settings["low"]["name"] == "bfloat16"
+    assert settings["schedule"] == {"peak": 3e-4, "warmup": 50, "final": 0.1}
+    assert (settings["steps"], settings["seed"], settings["clip"]) == (12, 0, 1.0)
+    assert {"python", "machine", "mcfsim", "numpy", "mpmath"} <= run.versions.keys()
+    assert run.versions["numpy"] == np.__version__
+
+
+def test_the_mean_of_the_late_steps():
+    run = Run({}, {}, series={"plain": {"loss": np.arange(10.0)}})
+    assert run.late("plain", "loss") == 8.5
+    assert run.late("plain", "loss", 0.5) == 7.0
+    assert run.late("plain", "loss", 1.0) == 4.5
+    assert run.late("plain", "loss", 0.01) == 9.0  # at least one
+
+
+def foreign_files(folder):
+    files = {}
+    np.savez(folder / "arrays.npz", x=np.ones(3))
+    np.savez(folder / "about.npz", about=np.array("no JSON"))
+    np.savez(folder / "number.npz", about=np.array("3"))
+    np.savez(folder / "other.npz", about=np.array(json.dumps({"format": "something else"})))
+    np.save(folder / "array.npy", np.ones(3))
+    (folder / "text.npz").write_text("no archive")
+    (folder / "empty.npz").write_bytes(b"")
+    Run({}, {}).save(folder / "whole.npz")
+    whole = (folder / "whole.npz").read_bytes()
+    (folder / "half.npz").write_bytes(whole[: len(whole) // 2])
+    for path in folder.iterdir():
+        if path.name != "whole.npz":
+            files[path.name] = path
+    return files
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("arrays.npz", "about.npz", "number.npz", "other.npz", "array.npy"),
+        *("text.npz", "empty.npz", "half.npz"),
+    ],
+)
+def test_foreign_and_damaged_files_are_refused_by_name(tmp_path, name):
+    path = foreign_files(tmp_path)[name]
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        Run.load(path)
+
+
+def test_a_checkpoint_is_no_run(tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    simulate(Quadratic(2, 1.0), "sgd", ["plain"], steps=1, checkpoint=path)
+    with pytest.raises(ValueError, match="holds 'mcfsim-checkpoint-1', not 'mcfsim-run-1'"):
+        Run.load(path)
+
+
+def test_a_missing_file_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Run.load(tmp_path / "none.npz")
+
+
+def test_saving_over_a_run_replaces_it(tmp_path):
+    path = tmp_path / "run.npz"
+    Run({"seed": 1}, {}).save(path)
+    (tmp_path / "link").hardlink_to(path)
+    Run({"seed": 2}, {}).save(path)
+    assert Run.load(path).settings == {"seed": 2}
+    assert Run.load(tmp_path / "link").settings == {"seed": 1}  # the old file was not written to
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["link", "run.npz"]
+
+
+@pytest.mark.parametrize("failure", [OSError("no space left on device"), KeyboardInterrupt()])
+def test_a_failure_while_writing_leaves_the_old_file(tmp_path, monkeypatch, failure):
+    path = tmp_path / "run.npz"
+    Run({"seed": 1}, {}).save(path)
+
+    def fail(file, *args, **kwargs):
+        file.write(b"PK half an archive")
+        raise failure
+
+    monkeypatch.setattr(np, "savez_compressed", fail)
+    with pytest.raises(type(failure)):
+        Run({"seed": 2}, {}).save(path)
+    monkeypatch.undo()
+    assert Run.load(path).settings == {"seed": 1}
+    assert [item.name for item in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_others_may_read_the_file_as_the_umask_says(tmp_path):
+    Run({}, {}).save(tmp_path / "run.npz")
+    (tmp_path / "plain").write_text("")
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("run.npz", "plain")]
+    assert modes[0] == modes[1]

@@ -1,0 +1,119 @@
+"""Rows of text as tables."""
+
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from mcfsim.formats import FORMATS, format_table
+from mcfsim.inspect import inspect_value
+from mcfsim.run import Run
+from mcfsim.tables import (
+    code_text,
+    decimal_text,
+    digits,
+    hexadecimal_text,
+    inspection_table,
+    markdown_table,
+    run_table,
+    terminal_table,
+)
+
+ROWS = [{"name": "a|b", "p": "8"}, {"name": "c", "p": "1000"}]
+
+
+def test_markdown() -> None:
+    assert markdown_table(ROWS).splitlines() == [
+        "| name |    p |",
+        "|:-----|-----:|",
+        r"| a\|b |    8 |",
+        "| c    | 1000 |",
+    ]
+
+
+def test_markdown_of_the_formats_has_one_line_each() -> None:
+    lines = markdown_table(format_table()).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert [line.split("|")[1].strip() for line in lines[2:]] == list(FORMATS)
+
+
+@pytest.mark.parametrize("render", [markdown_table, terminal_table])
+def test_rows_that_make_no_table(render) -> None:
+    with pytest.raises(ValueError, match="at least one row"):
+        render([])
+    with pytest.raises(ValueError, match=r"row 1 has the headings \['b'\], but row 0 has \['a'\]"):
+        render([{"a": "1"}, {"b": "2"}])
+
+
+def test_a_narrow_terminal_cuts_no_text_off() -> None:
+    rows = [{"what": "[bold]", "a long heading": "1" * 60}]  # the brackets are text, no markup
+    for breakable in (False, True):
+        out = io.StringIO()
+        console = Console(file=out, width=40 if breakable else 1000)
+        console.print(terminal_table(rows, breakable=breakable))
+        assert out.getvalue().count("1") == 60
+        assert "[bold]" in out.getvalue()
+
+
+def test_numbers_as_text() -> None:
+    assert digits(Fraction(1, 3), 17) == "0.33333333333333333"
+    assert digits(Fraction(-1, 3) / 10**30, 5) == "-3.3333e-31"
+    assert digits(Fraction(10) ** 5000, 3) == "1.00e+5000"
+    assert decimal_text(0.1) == "0.1000000000000000055511151231257827021181583404541015625"
+    assert [decimal_text(x) for x in (-0.0, 0.0, float("inf"), float("-inf"), float("nan"))] == [
+        *("-0", "0", "inf", "-inf", "nan")
+    ]
+    assert [hexadecimal_text(x) for x in (1.0, 0.999, -0.0, 20.0, 5e-324, float("nan"))] == [
+        *("0x1p+0", "0x1.ff7ced916872bp-1", "-0x0p+0", "0x1.4p+4", "0x0.0000000000001p-1022", "nan")
+    ]
+    assert code_text(1, FORMATS["bfloat16"]) == "0x0001"
+    assert code_text(1, FORMATS["tf32"]) == "0x00001"
+    assert code_text(1, FORMATS["float6_e3m2fn"]) == "0x01"
+
+
+def test_inspections() -> None:
+    rows = inspection_table("0.999", [inspect_value("0.999", name) for name in ("bfloat16", "float8_e4m3fn")])
+    assert all(list(row) == ["0.999", "bfloat16", "float8_e4m3fn"] for row in rows)
+    column = {row["0.999"]: row["bfloat16"] for row in rows}
+    assert column["rounded"] == "1"
+    assert column["sign | exponent | fraction"] == "0 | 01111111 | 0000000"
+    assert column["below"] == "0.99609375 (0x3f7f)"
+    assert column["relative error"] == "+0.00100100"
+    assert column["ulp"] == "2^-7 = 0.0078125"
+    assert column["2 components"] == "1, -0.00099945068359375"
+    assert column["residual of 2"] == "-5.4931640625e-7"
+    (big,) = inspection_table("5e5", [inspect_value("5e5", "float8_e4m3fn")])[2:3]
+    assert big["float8_e4m3fn"] == "NaN (the number is beyond the maximum 448)"
+    assert all(
+        row["float4_e2m1fn"] for row in inspection_table("nan", [inspect_value("nan", "float4_e2m1fn")])
+    )
+
+
+def _run(**results: dict[str, float]) -> Run:
+    series = {"lost": np.array([0.5, 0.75]), "normalized_edq": np.array([1.0, 0.25])}
+    return Run({}, {}, np.array([1, 2]), dict.fromkeys(results, series), dict(results))
+
+
+def test_runs() -> None:
+    run = _run(
+        plain={"validation_loss": 2.0, "bytes_per_parameter": 8},
+        **{"fp32-master": {"validation_loss": 1.5, "bytes_per_parameter": 16}},
+        exact={"validation_loss": 1.25},
+    )
+    run.series["exact"] = {"loss": np.array([3.0, 2.0])}
+    assert run_table(run) == [
+        {
+            **{"strategy": name, "bytes / parameter": size, "validation loss": loss},
+            **{"minus fp32-master": difference, "lost late": lost, "EDQ late": quality},
+        }
+        for name, size, loss, difference, lost, quality in (
+            ("plain", "8", "2", "+0.5", "75.00%", "0.2500"),
+            ("fp32-master", "16", "1.5", "+0", "75.00%", "0.2500"),
+            ("exact", "-", "1.25", "-0.25", "-", "-"),
+        )
+    ]
+    assert "minus fp32-master" not in run_table(_run(plain={"validation_loss": 2.0}))[0]

@@ -1,0 +1,1 @@
+"""One script a claim: each measures, writes a small result file, and draws a figure."""

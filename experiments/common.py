@@ -1,0 +1,59 @@
+"""Where results and figures go, and the environment that a result depends on."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FIGURES = ROOT / "figures"
+RESULTS = ROOT / "experiments" / "results"
+#: Processes that share the runs; each computes on one thread.
+WORKERS = 2
+
+
+def write_result(name: str, result: dict[str, Any]) -> None:
+    """Write a result file, numbers to six digits, so that a rerun shows as few changes as there are."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(_shorten(result), indent=1)
+    (RESULTS / f"{name}.json").write_text(text + "\n")
+
+
+def read_result(name: str) -> dict[str, Any]:
+    """Read what `write_result` wrote."""
+    result: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return result
+
+
+def in_processes(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Return ``function(*job)`` for every job, in order, computed in processes; with a progress bar."""
+    from rich.progress import Progress
+
+    jobs = list(jobs)
+    with ProcessPoolExecutor(WORKERS) as pool, Progress() as progress:
+        bar = progress.add_task(function.__name__.replace("_", " "), total=len(jobs))
+        tasks = [pool.submit(function, *job) for job in jobs]
+        for task in tasks:
+            task.add_done_callback(lambda _: progress.advance(bar))
+        return [task.result() for task in tasks]
+
+
+def processor() -> str:
+    """Return the processor's name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _shorten(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _shorten(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shorten(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value

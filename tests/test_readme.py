@@ -1,0 +1,75 @@
+"""The README keeps its word: tables are those of the results, examples run, and the claims hold in them."""
+
+import re
+
+import pytest
+
+from experiments.common import ROOT, read_result
+from experiments.tables import PAGES, fill
+
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tables_are_made_from_the_results(page):
+    assert fill(page.read_text()) == page.read_text()
+
+
+def test_unknown_table_is_refused():
+    with pytest.raises(ValueError, match="known tables: formats"):
+        fill("<!-- table: nosuch -->\n<!-- end of table -->")
+
+
+def test_links_and_figures_exist():
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/optimizers.md"])
+def test_examples_run(page):
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        if "mcfsim.torch" in code:  # needs the extra, and a model
+            continue
+        exec(compile(code, page, "exec"), {})
+
+
+OPTIONS = read_result("collage_options")
+TABLE = OPTIONS["table"]
+
+
+@pytest.mark.parametrize("beta2", ["0.999", "0.95"])
+class TestWhatTheOptionsShow:
+    """The sentences of the README about the committed result."""
+
+    def test_plain_is_worse_by_more_than_ten_times_the_spread(self, beta2):
+        plain = TABLE[beta2]["plain"]
+        assert plain["difference"] > 10 * plain["spread"]
+
+    def test_plus_is_as_good_as_master_weights(self, beta2):
+        assert abs(TABLE[beta2]["collage-plus"]["difference"]) < 0.003
+
+    def test_lost_arithmetic(self, beta2):
+        assert TABLE[beta2]["plain"]["late_lost"] > 0.5
+        for name in ("collage-light", "collage-plus"):
+            assert TABLE[beta2][name]["late_lost"] < 0.02
+
+    def test_descent_quality(self, beta2):
+        assert TABLE[beta2]["plain"]["normalized_edq"] < 0.8
+        for name in ("collage-light", "collage-plus"):
+            for when in ("", "late_"):
+                assert abs(TABLE[beta2][name][f"{when}normalized_edq"] - 1) < 0.002
+
+    def test_second_moment_of_plus(self, beta2):
+        assert abs(TABLE[beta2]["collage-plus"]["late_v_ratio"] - 1) < 0.01
+
+
+def test_light_lies_between_plain_and_plus_as_its_second_moment_cannot_decay():
+    rows = TABLE["0.999"]
+    losses = [rows[name]["validation_loss"] for name in ("collage-plus", "collage-light", "plain")]
+    assert losses == sorted(losses)
+    assert rows["collage-light"]["difference"] > rows["collage-light"]["spread"]
+    assert rows["collage-light"]["late_v_ratio"] > 1.05
+
+
+def test_binary64_serves_as_the_reference():
+    assert OPTIONS["binary64_gap"] < 1e-13

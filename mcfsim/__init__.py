@@ -16,6 +16,7 @@ from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.sgd import SGD, sgd
 from mcfsim.optim.strategies import STRATEGIES, Strategy, strategy
 from mcfsim.problems import get_problem
+from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.run import Run
 from mcfsim.schedule import Schedule
@@ -33,6 +34,7 @@ __all__ = [
     "Format",
     "Meter",
     "Optimizer",
+    "RandomWords",
     "Rounding",
     "Run",
     "Schedule",

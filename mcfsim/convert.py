@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
@@ -22,6 +23,7 @@ from mcfsim.backends._kernels import (
 )
 from mcfsim.backends.blocks import for_each_block
 from mcfsim.formats import Format, get_format
+from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding, get_rounding
 
 
@@ -31,6 +33,7 @@ def round_to(
     rounding: Rounding | str = "nearest_even",
     overflow: Overflow | str = "ieee",
     *,
+    random: RandomWords | NDArray[np.uint32] | None = None,
     out: NDArray[Any] | None = None,
     threads: int = 1,
 ) -> Any:
@@ -47,6 +50,9 @@ def round_to(
         A name of `Mode`.
     overflow : {"ieee", "saturate"}, optional
         See `Overflow`.
+    random : RandomWords or array of uint32, optional
+        For stochastic rounding, which needs it: a stream, whose word of an element is that of its index
+        in row-major order, or one word for each element.
     out : array, optional
         Where to put the result, of its dtype and shape; may be `x` itself.
     threads : int, optional
@@ -86,8 +92,9 @@ def round_to(
     if number is not None:
         if out is not None:
             raise ValueError("out is for arrays, and x is one number")
-        return round_real(number, fmt, rounding)
+        return round_real(number, fmt, rounding, random)
     array = np.asarray(x)
+    draw = word_source(random, rounding, array.shape)
     source = _source_dtype(array)
     target = _target_dtype(source, fmt)
     kernel = get_kernel(fmt, rounding, target)
@@ -96,19 +103,47 @@ def round_to(
     if out is not None and (out.dtype != target or out.shape != array.shape):
         raise ValueError(f"out must be {target} of shape {array.shape}, not {out.dtype} of shape {out.shape}")
     if source.kind in "iu":
-        result = _round_integers(array, fmt, rounding, target)
+        result = _round_integers(array, fmt, rounding, target, draw)
         if out is None:
             return result
         np.copyto(out, result)
         return out
 
-    def on_block(block: NDArray[Any]) -> tuple[NDArray[Any]]:
+    def on_block(start: int, block: NDArray[Any]) -> tuple[NDArray[Any]]:
         rounded = np.empty_like(block)
-        kernel(block, rounded)
+        kernel(block, rounded, draw(start, block.size))
         return (rounded,)
 
-    (result,) = for_each_block(on_block, [array], target, 1, out=out, threads=threads)
+    ordered = rounding.stochastic
+    (result,) = for_each_block(on_block, [array], target, 1, out=out, threads=threads, ordered=ordered)
     return result
+
+
+def word_source(
+    random: RandomWords | NDArray[np.uint32] | None, rounding: Rounding, shape: tuple[int, ...]
+) -> Callable[[int, int], Words | None]:
+    """Return a function that gives the words of a range of elements: none if the rounding needs none.
+
+    Raises
+    ------
+    ValueError
+        If stochastic rounding is given no words, or words of another shape than the elements.
+    TypeError
+        If the words are no uint32.
+    """
+    if not rounding.stochastic:
+        return lambda start, count: None
+    if random is None:
+        raise ValueError("stochastic rounding needs random=RandomWords(seed) or one uint32 word an element")
+    if isinstance(random, RandomWords):
+        return random.words
+    words = np.asarray(random)
+    if words.dtype != np.uint32:
+        raise TypeError(f"random words must be uint32, not {words.dtype}")
+    if words.shape != shape:
+        raise ValueError(f"random words of shape {words.shape} do not fit elements of shape {shape}")
+    flat = words.reshape(-1)
+    return lambda start, count: flat[start : start + count]
 
 
 def to_fraction(x: Any) -> Fraction | None:
@@ -142,12 +177,14 @@ def to_fraction(x: Any) -> Fraction | None:
     raise TypeError(f"{x!r} of type {type(x).__name__} is no real number")
 
 
-def round_real(x: Any, fmt: Format, rounding: Rounding) -> float:
+def round_real(
+    x: Any, fmt: Format, rounding: Rounding, random: RandomWords | NDArray[np.uint32] | None = None
+) -> float:
     """Round one real number, exactly known, into a format. See `round_to`."""
     exact = to_fraction(x)
     if not exact or isinstance(x, float):  # NaN, an infinity or a signed zero among them
         binary64 = float(x)
-    elif fmt.precision > 51:
+    elif fmt.precision + rounding.guard_bits > 53:
         binary64 = _nearest(exact)
         finite = math.isfinite(binary64)
         # The format rounds as binary64 does, and an overflow to infinity may pass for an infinity.
@@ -161,7 +198,7 @@ def round_real(x: Any, fmt: Format, rounding: Rounding) -> float:
         binary64 = _to_odd(exact)
     block = np.array([binary64])
     with np.errstate(all="ignore"):
-        get_kernel(fmt, rounding, FLOAT64)(block, block)
+        get_kernel(fmt, rounding, FLOAT64)(block, block, word_source(random, rounding, ())(0, 1))
     return float(block[0])
 
 
@@ -216,7 +253,11 @@ def _target_dtype(source: np.dtype[Any], fmt: Format) -> np.dtype[Any]:
 
 
 def _round_integers(
-    array: NDArray[Any], fmt: Format, rounding: Rounding, target: np.dtype[Any]
+    array: NDArray[Any],
+    fmt: Format,
+    rounding: Rounding,
+    target: np.dtype[Any],
+    draw: Callable[[int, int], Words | None],
 ) -> NDArray[Any]:
     """Round integers of up to 64 bits by way of binary64 rounded to odd."""
     from mcfsim.backends import _wide
@@ -225,13 +266,13 @@ def _round_integers(
     # Two halves of 32 bits are exact in binary64, and so is the larger one shifted.
     half = array.dtype.type(32) if array.dtype.itemsize == 8 else None
 
-    def on_block(high: NDArray[Any], low: NDArray[Any]) -> tuple[NDArray[Any]]:
+    def on_block(start: int, high: NDArray[Any], low: NDArray[Any]) -> tuple[NDArray[Any]]:
         y, residual = _wide.add(high, low)
-        if fmt.precision <= 51:
+        if fmt.precision + rounding.guard_bits <= 53:
             y = _wide.make_odd(y, residual)
         elif residual.any() and not (rounding.mode is Mode.NEAREST_EVEN and fmt.precision == 53):
             raise UnsupportedFormatError(f"integers beyond 2**53 cannot be rounded {rounding.mode} to {fmt}")
-        kernel(y, y)
+        kernel(y, y, draw(start, y.size))
         return (y,)
 
     if half is None:
@@ -239,5 +280,5 @@ def _round_integers(
     else:
         high = (array >> half).astype(np.float64) * 2.0**32
         low = (array & array.dtype.type(0xFFFFFFFF)).astype(np.float64)
-    (result,) = for_each_block(on_block, [high, low], FLOAT64, 1)
+    (result,) = for_each_block(on_block, [high, low], FLOAT64, 1, ordered=rounding.stochastic)
     return result.astype(target, copy=False)

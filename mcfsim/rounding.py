@@ -13,7 +13,9 @@ class Mode(StrEnum):
     ``nearest_even`` and ``nearest_away``: to the nearest value, ties to the even significand or away from
     zero. ``toward_zero``, ``up`` and ``down``: directed. ``to_odd``: an inexact result takes the neighbour
     with the odd significand, so that a second rounding to at least two bits less is innocuous
-    (Boldo and Melquiond, IEEE Trans. Comput. 57(4), 2008).
+    (Boldo and Melquiond, IEEE Trans. Comput. 57(4), 2008). ``stochastic``: an inexact result moves away
+    from zero with a probability that is the fraction of the quantum above its truncation, as far as the
+    random bits resolve it, see `Rule`; a value of the format never moves.
     """
 
     NEAREST_EVEN = "nearest_even"
@@ -22,6 +24,11 @@ class Mode(StrEnum):
     UP = "up"
     DOWN = "down"
     TO_ODD = "to_odd"
+    STOCHASTIC = "stochastic"
+
+
+#: The modes that need no random words.
+DETERMINISTIC = tuple(mode for mode in Mode if mode is not Mode.STOCHASTIC)
 
 
 class Overflow(StrEnum):
@@ -38,6 +45,19 @@ class Overflow(StrEnum):
     SATURATE = "saturate"
 
 
+class Rule(StrEnum):
+    """How r random bits R decide the stochastic rounding of a fraction f: upward if ...
+
+    ``truncate``: ``floor(2^r f) + R >= 2^r`` (biased toward zero by half of 2^-r quanta on average, and
+    exact for a fraction of at most r bits); ``centred``: ``floor(2^(r+1) f) + 2 R + 1 >= 2^(r+1)``;
+    ``nearest_first``: ``RNE(2^r f) + R >= 2^r``. They are stochastic rounding A, B and C of IEEE P3109.
+    """
+
+    TRUNCATE = "truncate"
+    CENTRED = "centred"
+    NEAREST_FIRST = "nearest_first"
+
+
 @dataclass(frozen=True)
 class Rounding:
     """A rounding mode with its overflow policy.
@@ -47,20 +67,40 @@ class Rounding:
     mode : Mode or str
         See `Mode`.
     overflow : Overflow or str
-        See `Overflow`.
+        See `Overflow`. Stochastic rounding overflows as it would round with the exponent unbounded.
+    random_bits : int, optional
+        Bits of each random word that stochastic rounding uses, its highest ones: 1 to 32. By default 16,
+        as hardware has them for bfloat16.
+    rule : Rule or str, optional
+        See `Rule`.
 
     Raises
     ------
     ValueError
-        If a name is unknown; the message lists the allowed ones.
+        If a name is unknown, with the allowed ones, or the random bits are out of range.
     """
 
     mode: Mode = Mode.NEAREST_EVEN
     overflow: Overflow = Overflow.IEEE
+    random_bits: int = 16
+    rule: Rule = Rule.TRUNCATE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", _member(Mode, self.mode, "rounding"))
         object.__setattr__(self, "overflow", _member(Overflow, self.overflow, "overflow"))
+        object.__setattr__(self, "rule", _member(Rule, self.rule, "rule"))
+        if not 1 <= self.random_bits <= 32:
+            raise ValueError(f"random_bits = {self.random_bits} must lie between 1 and 32")
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether random words are needed."""
+        return self.mode is Mode.STOCHASTIC
+
+    @property
+    def guard_bits(self) -> int:
+        """Bits that a number rounded to odd needs beyond the target's precision, to round like the exact."""
+        return 2 + (self.random_bits if self.stochastic else 0)
 
 
 def get_rounding(rounding: Rounding | str, overflow: Overflow | str = Overflow.IEEE) -> Rounding:

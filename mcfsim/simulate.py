@@ -17,6 +17,8 @@ from mcfsim.optim.optimizer import Hyperparameters, Optimizer
 from mcfsim.optim.sgd import SGD
 from mcfsim.optim.strategies import Strategy, strategy
 from mcfsim.problems import Problem, get_problem
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.run import Run, versions
 from mcfsim.schedule import Schedule
 
@@ -34,7 +36,7 @@ def simulate(
     *,
     low: Format | str = "bfloat16",
     clip: float | None = 1.0,
-    rounding: str = "nearest_even",
+    rounding: Rounding | str = "nearest_even",
     scalars: str = "exact",
     record_every: int = 10,
     truth_sample: int = 0,
@@ -69,8 +71,8 @@ def simulate(
         The low format of the strategies.
     clip : float or None, optional
         Largest norm of the gradient; it is scaled down to that.
-    rounding : str, optional
-        Rounding mode of the optimizer's operations.
+    rounding : str or Rounding, optional
+        Rounding of the optimizer's operations. Stochastic rounding draws words from the run's seed.
     scalars : {"exact", "rounded"}, optional
         How hyperparameters enter the optimizer's operations, see `mcfsim.arithmetic`.
     record_every : int, optional
@@ -127,13 +129,12 @@ def simulate(
     start = {
         name: round_to(np.asarray(tensor), low) for name, tensor in problem.initial_parameters(seed).items()
     }
+    policy = get_rounding(rounding)
+    options = {"scalars": scalars, "precision": precision}
+    if policy.stochastic:
+        options["random"] = RandomWords(seed)
     lanes = {
-        item.name: Lane(
-            problem,
-            Optimizer(
-                optimizer, item, start, problem.decayed, rounding, scalars=scalars, precision=precision
-            ),
-        )
+        item.name: Lane(problem, Optimizer(optimizer, item, start, problem.decayed, policy, **options))
         for item in chosen
     }
     run = Run(
@@ -142,7 +143,11 @@ def simulate(
             "optimizer": {"name": type(optimizer).__name__.lower(), **asdict(optimizer)},
             "strategies": [asdict(item) for item in chosen],
             **{"steps": steps, "schedule": asdict(schedule), "seed": seed, "low": asdict(low), "clip": clip},
-            **{"rounding": rounding, "scalars": scalars, "record_every": record_every},
+            **{
+                "rounding": asdict(rounding) if isinstance(rounding, Rounding) else rounding,
+                "scalars": scalars,
+                "record_every": record_every,
+            },
             **{"truth_sample": truth_sample, "precision": precision},
         },
         versions=versions(),

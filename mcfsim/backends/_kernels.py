@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats import Format
-from mcfsim.rounding import Mode, Overflow, Rounding
+from mcfsim.random import Words
+from mcfsim.rounding import Mode, Overflow, Rounding, Rule
 
 Block = NDArray[Any]
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -95,8 +96,11 @@ class Kernel:
         )
         self.exact = cut == 0 and fmt.emin == carrier_emin and fmt.emax == carrier_emax and fmt.has_infinity
 
-    def __call__(self, x: Block, out: Block) -> None:
-        """Round the one-dimensional contiguous ``x`` into ``out``, which may be ``x`` itself."""
+    def __call__(self, x: Block, out: Block, words: Words | None = None) -> None:
+        """Round the one-dimensional contiguous ``x`` into ``out``, which may be ``x`` itself.
+
+        Stochastic rounding takes one random word an element.
+        """
         if self.exact:
             if out is not x:
                 np.copyto(out, x)
@@ -110,7 +114,7 @@ class Kernel:
             rounded = self._nearest_even(magnitude)
             upward = None
         else:
-            rounded, upward = self._directed(x, magnitude)
+            rounded, upward = self._directed(x, magnitude, words)
         # One reduction finds overflow, infinity and NaN: NaN makes the comparison false as well.
         beyond = x.size and not magnitude.max() <= self.max
         sign = np.bitwise_and(x.view(self.integer), self.sign_bit)
@@ -125,7 +129,7 @@ class Kernel:
         if self.carries and self.full_range and not np.bitwise_and(x.view(self.integer), self.cut_bits).any():
             return True
         rounded = np.empty_like(x)
-        self(x, rounded)
+        get_kernel(self.fmt, Rounding(), self.carrier)(x, rounded)
         return bool(((rounded == x) | np.isnan(x)).all())
 
     # -- nearest even -----------------------------------------------------------------------------------
@@ -163,7 +167,7 @@ class Kernel:
         return power
 
     # -- the other modes ----------------------------------------------------------------------------------
-    def _directed(self, x: Block, magnitude: Block) -> tuple[Block, Block | None]:
+    def _directed(self, x: Block, magnitude: Block, words: Words | None) -> tuple[Block, Block | None]:
         below, above, fraction, odd = self._neighbours(magnitude)
         negative = np.signbit(x)
         mode = self.rounding.mode
@@ -173,12 +177,31 @@ class Kernel:
             upward = fraction >= 0.5
         elif mode is Mode.TO_ODD:
             upward = (fraction > 0) & ~odd
+        elif mode is Mode.STOCHASTIC:
+            upward = self._drawn(fraction, words)
         elif mode is Mode.UP:
             upward = (fraction > 0) & ~negative
         else:
             upward = (fraction > 0) & negative
         np.copyto(below, above, where=upward)
         return below, ~negative if mode is Mode.UP else negative if mode is Mode.DOWN else None
+
+    def _drawn(self, fraction: Block, words: Words | None) -> Block:
+        """Tell where the random words say up; every scaling is by a power of two, hence exact."""
+        if words is None or words.shape != fraction.shape:
+            raise ValueError("stochastic rounding needs a random word for each element")
+        bits, rule = self.rounding.random_bits, self.rounding.rule
+        draw = words >> np.uint32(32 - bits)
+        steps = self.carrier.type(2.0**bits)
+        if rule is Rule.CENTRED:
+            reached = np.floor(fraction * (2 * steps)).astype(np.int64) + 2 * draw.astype(np.int64) + 1
+            upward: Block = reached >= 2 ** (bits + 1)
+            return upward
+        cut = np.floor if rule is Rule.TRUNCATE else np.rint
+        # NaN, of an infinity, becomes some integer here and NaN or infinity again in the repair.
+        reached = cut(fraction * steps).astype(np.int64) + draw
+        upward = reached >= 2**bits
+        return upward
 
     def _neighbours(self, magnitude: Block) -> tuple[Block, Block, Block, Block]:
         """Return the values below and above, the fraction of the quantum between, and odd significands."""

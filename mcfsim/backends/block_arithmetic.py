@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -14,6 +16,7 @@ from mcfsim.arithmetic import Value
 from mcfsim.backends import _wide
 from mcfsim.backends._kernels import FLOAT64, UnsupportedFormatError, carrier_of, get_kernel, holds
 from mcfsim.formats import Format
+from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding
 
 #: Between these powers of two, products, quotients and the residuals of `_wide` stay normal in binary64.
@@ -45,6 +48,10 @@ class BlockArithmetic:
     ``sticky``: in binary64 with the residual, made odd, then rounded: exact in every mode.
     """
 
+    #: Where the words of stochastic rounding come from, for which elements, and the operations so far.
+    random: RandomWords | None = None
+    start = size = operations = 0
+
     def __init__(self, fmt: Format, rounding: Rounding, scalars: Scalars) -> None:
         self.format, self.rounding, self.scalars = fmt, rounding, scalars
         self.carrier = carrier_of(fmt)
@@ -55,8 +62,16 @@ class BlockArithmetic:
         self._native = whole or _innocuous(self.carrier, fmt, rounding)
         self._sticky = not self._native and not _innocuous(FLOAT64, fmt, rounding)
         self._product_exact = 2 * fmt.precision <= 53
-        self._undecided_bits = (1 << max(0, 52 - fmt.precision)) - 1
+        self._undecided_bits = (1 << max(0, 54 - fmt.precision - rounding.guard_bits)) - 1
         self._down = rounding.mode is Mode.DOWN
+
+    def at(self, random: RandomWords | None, start: int, size: int) -> BlockArithmetic:
+        """Return the arithmetic for one block; its operations take the streams from `random` on."""
+        if not self.rounding.stochastic:
+            return self
+        block = copy(self)
+        block.random, block.start, block.size, block.operations = random, start, size, 0
+        return block
 
     # -- the operations -----------------------------------------------------------------------------------
     def add(self, a: Value, b: Value) -> Value:
@@ -140,7 +155,7 @@ class BlockArithmetic:
             return self._leave(np.array([x], dtype=np.float64))
         if x.dtype == self.carrier:
             result = np.empty_like(x)
-            self._kernel(x, result)
+            self._kernel(x, result, self._words(x.size))
             return result
         return self._leave(x.astype(np.float64))
 
@@ -176,12 +191,22 @@ class BlockArithmetic:
         return self._scalar_block(a, rounded=True)[0] if is_scalar(a) else a
 
     def _round_in_place(self, y: NDArray[Any]) -> NDArray[Any]:
-        self._kernel(y, y)
+        self._kernel(y, y, self._words(y.size))
         return y
 
     def _leave(self, y: NDArray[np.float64]) -> NDArray[Any]:
-        self._wide_kernel(y, y)
+        self._wide_kernel(y, y, self._words(y.size))
         return y if self.carrier == FLOAT64 else y.astype(self.carrier)
+
+    def _words(self, size: int) -> Words | None:
+        """Return the next stream's words for this block; a scalar has those of index 0 in every block."""
+        if not self.rounding.stochastic:
+            return None
+        if self.random is None:
+            raise ValueError("stochastic rounding needs random=RandomWords(seed)")
+        stream = replace(self.random, stream=self.random.stream + self.operations)
+        self.operations += 1
+        return stream.words(self.start if size == self.size else 0, size)
 
     def _decide(self, operation: str, *operands: NDArray[Any]) -> NDArray[np.float64]:
         """Carry out an operation in binary64 and make it odd wherever that could change the rounding.
@@ -208,8 +233,11 @@ class BlockArithmetic:
     def _need_room(self, operation: str, *operands: NDArray[Any]) -> None:
         """Refuse what binary64 cannot decide exactly."""
         why = None
-        if self.format.precision > 51:
-            why = "rounding to odd needs two bits more than its precision, and binary64 has none to spare"
+        if self.format.precision + self.rounding.guard_bits > 53:
+            why = (
+                f"rounding to odd needs {self.rounding.guard_bits} bits more than its precision, and "
+                "binary64 has none to spare"
+            )
         elif operation not in ("add", "sub") and not self._comfortable:
             why = "products and quotients of its extreme values leave the range of binary64"
         for x in operands:
@@ -252,6 +280,10 @@ def _scalar_blocks(
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
     """One-element blocks with the real number itself, and with its rounding."""
     exact = np.array([x])
-    rounded = arithmetic.round(exact)
+    rounded = np.empty(1)
+    # A scalar that must be a value of the format is no operation: it is never rounded at random.
+    rounding = Rounding() if arithmetic.rounding.stochastic else arithmetic.rounding
+    get_kernel(arithmetic.format, rounding, FLOAT64)(exact, rounded)
+    rounded = rounded.astype(arithmetic.carrier)
     exact.flags.writeable = rounded.flags.writeable = False
     return exact, rounded

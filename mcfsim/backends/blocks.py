@@ -24,14 +24,15 @@ def for_each_block(
     *,
     out: Array | None = None,
     threads: int = 1,
+    ordered: bool = False,
 ) -> list[Array]:
     """Apply an elementwise function to broadcast operands block by block.
 
     Parameters
     ----------
     function : callable
-        Takes one one-dimensional contiguous block of `dtype` an operand, and returns `outputs` blocks.
-        It must not write to its arguments.
+        Takes the index of the block's first element and one one-dimensional contiguous block of `dtype`
+        an operand, and returns `outputs` blocks. It must not write to its arguments.
     operands : sequence of array
         Any layout, byte order and (numeric) dtype that casts to `dtype` exactly.
     dtype : dtype
@@ -42,6 +43,9 @@ def for_each_block(
         Where the only result goes; of `dtype` and of the broadcast shape.
     threads : int, optional
         Blocks are shared among this many threads; NumPy frees the interpreter lock inside its loops.
+    ordered : bool, optional
+        Whether indices count the elements in row-major order, whatever the layout of the operands;
+        otherwise in the order that is fastest.
 
     Returns
     -------
@@ -56,16 +60,17 @@ def for_each_block(
         + [["writeonly", "allocate", "no_subtype"]] * outputs,
         op_dtypes=[dtype] * (len(operands) + outputs),
         casting="same_kind",
-        order="K",
+        order="C" if ordered else "K",
         buffersize=BLOCK,
     )
     inputs = len(operands)
 
-    def run(part: np.nditer) -> None:
+    def run(part: np.nditer, start: int) -> None:
         with np.errstate(all="ignore"):
             for block in part:
-                for target, result in zip(block[inputs:], function(*block[:inputs]), strict=True):
+                for target, result in zip(block[inputs:], function(start, *block[:inputs]), strict=True):
                     target[...] = result
+                start += block[0].size
 
     if threads > 1 and iterator.itersize > BLOCK:
         bounds = np.linspace(0, -(-iterator.itersize // BLOCK), threads + 1).astype(int) * BLOCK
@@ -76,11 +81,11 @@ def for_each_block(
                 part = iterator.copy()
                 part.iterrange = (int(start), int(stop))
                 part.reset()
-                tasks.append(pool.submit(run, part))
+                tasks.append(pool.submit(run, part, int(start)))
             for task in tasks:
                 task.result()
     elif iterator.itersize:
         iterator.reset()
-        run(iterator)
+        run(iterator, 0)
     results = list(iterator.operands[inputs:])
     return results

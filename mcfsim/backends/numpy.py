@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars, is_scalar
 from mcfsim.backends.blocks import BLOCK, for_each_block
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
+from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 
 
@@ -30,6 +32,9 @@ class NumpyArithmetic:
         How Python numbers enter: as reals into an operation that rounds once, or rounded first.
     threads : int, optional
         Threads that share the blocks of large arrays.
+    random : RandomWords, optional
+        For stochastic rounding, which needs it: each operation takes the next stream, and each element
+        the word of its index in row-major order.
 
     Attributes
     ----------
@@ -49,13 +54,22 @@ class NumpyArithmetic:
     """
 
     def __init__(
-        self, fmt: Format, rounding: Rounding, *, scalars: Scalars = "exact", threads: int = 1
+        self,
+        fmt: Format,
+        rounding: Rounding,
+        *,
+        scalars: Scalars = "exact",
+        threads: int = 1,
+        random: RandomWords | None = None,
     ) -> None:
         if scalars not in ("exact", "rounded"):
             raise ValueError(f"unknown scalar policy {scalars!r}; allowed: exact, rounded")
         if threads < 1:
             raise ValueError(f"threads = {threads}: at least one is needed")
+        if rounding.stochastic and not isinstance(random, RandomWords):
+            raise ValueError("stochastic rounding needs random=RandomWords(seed)")
         self.blocks = BlockArithmetic(fmt, rounding, scalars)
+        self.random = random
         self.threads = threads
 
     def __repr__(self) -> str:
@@ -119,7 +133,8 @@ class NumpyArithmetic:
 
         Unlike the other operations this takes any numbers, and the result has the carrier's dtype.
         """
-        result = round_to(x, self.format, self.rounding, threads=self.threads)
+        result = round_to(x, self.format, self.rounding, threads=self.threads, random=self.random)
+        self._advance(1)
         return result if np.isscalar(result) else np.asarray(result, dtype=self.carrier)
 
     def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
@@ -136,8 +151,9 @@ class NumpyArithmetic:
         layout = _flatten(operands, leaves)
         arrays = {index: self._operand(leaf) for index, leaf in enumerate(leaves) if not is_scalar(leaf)}
         shapes: list[Any] = []
+        operations: list[int] = []
 
-        def on_blocks(*blocks: NDArray[Any]) -> list[NDArray[Any]]:
+        def on_blocks(start: int, *blocks: NDArray[Any]) -> list[NDArray[Any]]:
             if not all(map(self.blocks.keeps, blocks)):
                 for array in arrays.values():
                     self._taken_in(array)  # names the element that is no value
@@ -145,24 +161,36 @@ class NumpyArithmetic:
             for index, block in zip(arrays, blocks, strict=True):
                 values[index] = block
             results: list[Any] = []
-            shapes[:] = [_flatten(function(self.blocks, *_unflatten(layout, values)), results)]
+            inner = self.blocks.at(self.random, start, blocks[0].size if blocks else 1)
+            shapes[:] = [_flatten(function(inner, *_unflatten(layout, values)), results)]
+            operations[:] = [inner.operations]
             return results
 
         if not arrays:
             with np.errstate(all="ignore"):
-                scalars: list[Any] = [float(np.asarray(item).reshape(())) for item in on_blocks()]
+                scalars: list[Any] = [float(np.asarray(item).reshape(())) for item in on_blocks(0)]
+            self._advance(operations[0])
             return _unflatten(shapes[0], scalars)
         shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
         with np.errstate(all="ignore"):
             if math.prod(shape) <= BLOCK:
                 small = [np.broadcast_to(array, shape).reshape(-1) for array in arrays.values()]
                 size = small[0].shape
-                results = [np.array(np.broadcast_to(item, size)).reshape(shape) for item in on_blocks(*small)]
+                found = on_blocks(0, *small)
+                results = [np.array(np.broadcast_to(item, size)).reshape(shape) for item in found]
             else:  # a first run on one element tells how many results there are
-                count = len(on_blocks(*(np.zeros(1, self.carrier) for _ in arrays)))
-                operands_ = list(arrays.values())
-                results = for_each_block(on_blocks, operands_, self.carrier, count, threads=self.threads)
+                count = len(on_blocks(0, *(np.zeros(1, self.carrier) for _ in arrays)))
+                results = for_each_block(
+                    *(on_blocks, list(arrays.values()), self.carrier, count),
+                    threads=self.threads,
+                    ordered=self.rounding.stochastic,
+                )
+        self._advance(operations[0])
         return _unflatten(shapes[0], results)
+
+    def _advance(self, streams: int) -> None:
+        if self.random is not None:
+            self.random = replace(self.random, stream=self.random.stream + streams)
 
     def _operand(self, x: Any) -> NDArray[Any]:
         """Return an operand as an array; one of the carrier's dtype is checked later, in its blocks."""
@@ -177,7 +205,8 @@ class NumpyArithmetic:
             raise TypeError(f"an operand of dtype {array.dtype} is no array of real numbers")
         if array.dtype.kind == "V":  # an ml_dtypes type, all of which fit in float32
             array = array.astype(np.float32)
-        rounded = self.round(array)
+        nearest = Rounding() if self.rounding.stochastic else self.rounding
+        rounded = np.asarray(round_to(array, self.format, nearest), dtype=self.carrier)
         same = (rounded == array) | (np.isnan(rounded) & np.isnan(array.astype(np.float64, copy=False)))
         if array.dtype.kind in "iu":  # the comparison was made in binary64, which need not hold them
             same &= round_to(array, self.format, "down") == round_to(array, self.format, "up")

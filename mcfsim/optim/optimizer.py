@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.blocks import BLOCK
+from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.convert import round_to
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.layout import Layout
 from mcfsim.optim.sgd import SGD
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
+from mcfsim.rounding import Rounding
 
 Hyperparameters = AdamW | SGD
 
@@ -33,8 +36,8 @@ class Optimizer:
         its own rounding.
     decayed : collection of str, optional
         The tensors that weight decay applies to.
-    rounding : str, optional
-        Rounding mode of every operation.
+    rounding : str or Rounding, optional
+        Of every operation.
     **options
         Passed to `Strategy.roles`, as ``scalars="rounded"``.
 
@@ -54,14 +57,12 @@ class Optimizer:
         strategy: Strategy,
         parameters: Mapping[str, NDArray[Any]],
         decayed: Collection[str] = (),
-        rounding: str = "nearest_even",
+        rounding: Rounding | str = "nearest_even",
         **options: Any,
     ) -> None:
         self.hyper, self.strategy = hyper, strategy
         self.layout = Layout(parameters, decayed)
         self.roles = strategy.roles(rounding, **options)
-        # Blocks are cut here, so that all arithmetics of a step work on the same one.
-        self._inner = Roles(*(getattr(ar, "blocks", ar) for ar in self.roles))
         self.count = 0
         start = self.layout.join(parameters)
         nothing = np.zeros(self.layout.size)
@@ -114,9 +115,8 @@ class Optimizer:
                     self.roles, self.strategy, self.count, rate, decayed=decayed
                 )
                 old = State(*(tuple(item[block] for item in part) for part in self.state))
-                new, update[block] = self.hyper.step(
-                    self._inner, self.strategy, old, gradient[block], scalars
-                )
+                roles = self._block_roles(block)
+                new, update[block] = self.hyper.step(roles, self.strategy, old, gradient[block], scalars)
                 for old_part, new_part in zip(old, new, strict=True):
                     for target, source in zip(old_part, new_part, strict=True):
                         target[...] = source
@@ -129,6 +129,18 @@ class Optimizer:
     def represented(self) -> tuple[NDArray[Any], ...]:
         """Return copies of the components whose sum is the parameter that the optimizer means."""
         return tuple(item.copy() for item in self.state.represented(self.strategy))
+
+    def _block_roles(self, block: slice) -> Roles:
+        """Return the arithmetics that work on one block, cut here so that all of a step work on the same.
+
+        For stochastic rounding the words are those of this step and of each element's index.
+        """
+        made: dict[int, Any] = {}
+        for ar in self.roles:
+            if isinstance(ar, NumpyArithmetic):
+                random = None if ar.random is None else replace(ar.random, step=self.count)
+                made.setdefault(id(ar), ar.blocks.at(random, block.start, block.stop - block.start))
+        return Roles(*(made.get(id(ar), ar) for ar in self.roles))
 
     def _blocks(self) -> Iterator[tuple[slice, bool]]:
         edge, size = self.layout.decayed_size, self.layout.size

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from mcfsim.arithmetic import Arithmetic
 from mcfsim.backends.factory import arithmetic
 from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Rounding
 
 #: Stands in a declaration for the low format that `strategy` puts in.
 LOW = Format("low", precision=2, emin=0, emax=0)
@@ -181,7 +183,7 @@ class Strategy:
             extra=settle(self.extra) if self.extra else None,
         )
 
-    def roles(self, rounding: str = "nearest_even", **options: Any) -> Roles:
+    def roles(self, rounding: Rounding | str = "nearest_even", **options: Any) -> Roles:
         """Return the arithmetics of a step: moments and update in the format of m, the rest as stored.
 
         Parameters
@@ -189,17 +191,24 @@ class Strategy:
         rounding : str, optional
             A name of `mcfsim.rounding.Mode`, for all of them.
         **options
-            Passed to `mcfsim.arithmetic`: ``scalars``, ``overflow``; ``precision`` for exact numbers.
+            Passed to `mcfsim.arithmetic`: ``scalars``, ``overflow``, ``random``; ``precision`` for exact
+            numbers.
         """
 
-        def make(fmt: Format | None) -> Arithmetic:
+        def make(fmt: Format | None, random: RandomWords | None) -> Arithmetic:
             if fmt is None:
                 return arithmetic(None, backend="exact", precision=options.get("precision", 400))
             rest = {key: option for key, option in options.items() if key != "precision"}
-            return arithmetic(fmt, rounding, **rest)
+            return arithmetic(fmt, rounding, **{**rest, "random": random})
 
         master = self.extra if self.addition is Addition.MASTER and self.extra else self.parameter
-        made = {fmt: make(fmt) for fmt in (self.m.format, self.parameter.format, master.format)}
+        formats = dict.fromkeys((self.m.format, self.parameter.format, master.format))
+        # Arithmetics that draw at random have streams of their own, more than a step has operations.
+        random = options.get("random")
+        made = {
+            fmt: make(fmt, random and replace(random, stream=random.stream + (index << 16)))
+            for index, fmt in enumerate(formats)
+        }
         moments = made[self.m.format]
         return Roles(moments, moments, made[master.format], made[self.parameter.format])
 

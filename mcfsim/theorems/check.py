@@ -62,6 +62,8 @@ def verify(
             raise ValueError(f"unknown theorem {theorem!r}; known theorems: {', '.join(THEOREMS)}")
         theorem = THEOREMS[theorem]
     fmt, policy = get_format(format), get_rounding(rounding)
+    if policy.stochastic:
+        raise ValueError("stochastic rounding is not verified: statements are about one result an operand")
     if fmt.bits > 16 or fmt.precision > 11:
         raise ValueError(
             f"{fmt} is too large to try every operand; formats of at most 16 bits can be verified"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mcfsim.backends.native import NativeArithmetic
 from mcfsim.eft import two_sum
 from mcfsim.formats import Format
-from mcfsim.rounding import Mode
+from mcfsim.rounding import DETERMINISTIC, Mode
 
 Numbers = NDArray[np.float64]
 BINARY64 = NativeArithmetic(np.float64)
@@ -20,7 +20,7 @@ BINARY64 = NativeArithmetic(np.float64)
 Truth = Any
 
 NEAREST = frozenset({Mode.NEAREST_EVEN, Mode.NEAREST_AWAY})
-EVERY_MODE = frozenset(Mode)
+EVERY_MODE = frozenset(DETERMINISTIC)
 
 
 @dataclass(frozen=True)

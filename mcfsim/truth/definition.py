@@ -14,6 +14,7 @@ from mcfsim.rounding import Mode, Overflow, Rounding
 
 #: IEEE 754's default: to nearest, ties to even, overflow to infinity.
 NEAREST_EVEN = Rounding()
+NO_ONE_RESULT = "stochastic rounding has no one result; the oracle rounds in the other modes"
 
 
 def round_fraction(
@@ -120,6 +121,8 @@ def overflow_value(negative: bool, fmt: Format, rounding: Rounding) -> float:
             outward = negative
         case Mode.TOWARD_ZERO | Mode.TO_ODD:
             outward = False
+        case Mode.STOCHASTIC:
+            raise ValueError(NO_ONE_RESULT)
     if outward and rounding.overflow is Overflow.IEEE and fmt.has_nan:
         return infinity_value(negative, fmt)
     return float(-fmt.max if negative else fmt.max)
@@ -192,6 +195,8 @@ def _round_integer(value: Fraction, mode: Mode) -> int:
         case Mode.TO_ODD:
             below = math.floor(value)
             return below if below == value or below % 2 == 1 else below + 1
+        case Mode.STOCHASTIC:
+            raise ValueError(NO_ONE_RESULT)
 
 
 def _floor_log2(value: Fraction) -> int:

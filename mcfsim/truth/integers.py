@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.truth.definition import NEAREST_EVEN, infinity_value, overflow_value
+from mcfsim.truth.definition import NEAREST_EVEN, NO_ONE_RESULT, infinity_value, overflow_value
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -274,6 +274,8 @@ def _increment(kept: Integers, rest: Integers, unit: Integers, negative: Bools, 
             return (rest > 0) & negative
         case Mode.TO_ODD:
             return (rest > 0) & ~odd
+        case Mode.STOCHASTIC:
+            raise ValueError(NO_ONE_RESULT)
 
 
 def _blockwise(function: Callable[..., Floats], operands: tuple[ArrayLike, ...], fmt: Format) -> Floats:

@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats import FORMATS, Format
-from mcfsim.rounding import Mode, Overflow, Rounding
+from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding
 
-MODES = [Rounding(mode) for mode in Mode]
-ROUNDINGS = [Rounding(mode, overflow) for mode in Mode for overflow in Overflow]
+MODES = [Rounding(mode) for mode in DETERMINISTIC]
+ROUNDINGS = [Rounding(mode, overflow) for mode in DETERMINISTIC for overflow in Overflow]
 SMALL_FORMATS = [fmt for fmt in FORMATS.values() if fmt.bits <= 8]
 WIDE_FORMATS = [FORMATS[name] for name in ("bfloat16", "float16", "tf32")]
 

@@ -105,9 +105,10 @@ def fill(text: str) -> str:
 
 
 def main() -> None:
-    """Rewrite the pages."""
+    """Rewrite the pages, and print what the options cost."""
     for page in PAGES:
         Path(page).write_text(fill(page.read_text()))
+    print(options())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command line: formats, single numbers, simulations, theorems."""
+"""The command line: formats, single numbers, simulations, memory, theorems."""
 
 from __future__ import annotations
 
@@ -204,7 +204,6 @@ def simulate(
             record_every=record_every,
             truth_sample=truth_sample,
             checkpoint=checkpoint,
-            progress=sys.stderr.isatty(),
         )
         about = ", ".join(f"{name} = {value:g}" for name, value in asdict(hyperparameters).items())
         about += f"; peak rate = {schedule.peak:g}, steps = {steps}, low = {get_format(low)}"
@@ -213,6 +212,18 @@ def simulate(
         if output is not None:
             run.save(output)
             typer.echo(f"saved {output}")
+
+
+@app.command()
+def memory(
+    parameters: Annotated[float, Argument(help="How many parameters, as 7e9.", min=1)] = 1e9,
+    low: Annotated[str, Option(help="Low format.")] = "bfloat16",
+) -> None:
+    """Show what every storage strategy keeps for each parameter, and for all of them."""
+    with _errors_in_one_line():
+        from mcfsim.tables import memory_table
+
+        _print_table(memory_table(parameters, get_format(low)))
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 
@@ -43,7 +44,7 @@ def simulate(
     precision: int = 400,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 100,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Run:
     """Train a problem under several strategies, on the same batches from the same start.
 
@@ -87,7 +88,7 @@ def simulate(
     checkpoint_every : int, optional
         Steps between two checkpoints.
     progress : bool, optional
-        Show a progress bar.
+        Show a progress bar on stderr; by default where that is a terminal.
 
     Returns
     -------
@@ -157,7 +158,7 @@ def simulate(
     # One thread of BLAS sums in one order, whatever the machine has, and is faster on small matrices.
     # A run that diverges shows it in its series, not by warnings.
     with threadpool_limits(limits=1), np.errstate(over="ignore", invalid="ignore"):
-        for t in _steps(range(first, steps + 1), progress):
+        for t in _steps(range(first, steps + 1), sys.stderr.isatty() if progress is None else progress):
             rate = schedule.rate(t, steps)
             for lane in lanes.values():
                 lane.step(t, seed, rate, clip, t in recorded, truth_sample, precision)

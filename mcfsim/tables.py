@@ -1,4 +1,4 @@
-"""Rows of text as tables for Markdown or a terminal: of inspections, runs and certificates."""
+"""Rows of text as tables for Markdown or a terminal: of inspections, runs, memory and certificates."""
 
 from __future__ import annotations
 
@@ -178,6 +178,43 @@ def run_table(run: Run) -> list[dict[str, str]]:
             number = run.late(name, measure) if measure in series else math.nan
             row[heading] = "-" if math.isnan(number) else format(number, form)
         rows.append(row)
+    return rows
+
+
+def memory_table(parameters: float, low: Format) -> list[dict[str, str]]:
+    """Return one row of text a strategy: the bytes of each stored tensor, for a parameter and in all.
+
+    Parameters
+    ----------
+    parameters : float
+        How many there are.
+    low : Format
+        The strategies' low format.
+    """
+    from mcfsim.optim.strategies import STRATEGIES, strategy
+
+    rows = []
+    for name in STRATEGIES:
+        chosen = strategy(name, low)
+        total = chosen.bytes_per_parameter
+        if total is None:
+            continue
+        stored = {
+            "parameter": chosen.parameter,
+            "gradient": chosen.gradient,
+            "m": chosen.m,
+            "v": chosen.v,
+            "extra": chosen.extra,
+        }
+        bits = {label: 0 if item is None else item.bits or 0 for label, item in stored.items()}
+        rows.append(
+            {
+                "strategy": name,
+                **{label: f"{count / 8:g}" if count else "-" for label, count in bits.items()},
+                "bytes / parameter": f"{total:g}",
+                "GiB in all": f"{total * parameters / 2**30:.2f}",
+            }
+        )
     return rows
 
 

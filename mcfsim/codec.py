@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.backends._kernels import UnsupportedFormatError, carrier_of
+from mcfsim.backends.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, Specials, get_format
 

@@ -12,16 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends._kernels import (
-    FLOAT32,
-    FLOAT64,
-    Kernel,
-    UnsupportedFormatError,
-    carrier_of,
-    get_kernel,
-    holds,
-)
+from mcfsim.backends._kernels import Kernel, get_kernel
 from mcfsim.backends.blocks import for_each_block
+from mcfsim.backends.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.formats import Format, get_format
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding, get_rounding

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.backends._kernels import carrier_of
 from mcfsim.backends.block_arithmetic import Scalars
+from mcfsim.backends.carriers import carrier_of
 from mcfsim.backends.torch import TORCH_DTYPES, as_array, cut, flat, torch_dtype
 from mcfsim.convert import round_to
 from mcfsim.formats import Format

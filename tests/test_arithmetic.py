@@ -21,8 +21,8 @@ from truth.operands import (
 
 import mcfsim as mcf
 from mcfsim.arithmetic import Arithmetic, straight_line
-from mcfsim.backends._kernels import UnsupportedFormatError
 from mcfsim.backends.blocks import BLOCK
+from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import FORMATS, Format, Specials
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding
 from mcfsim.truth import operate, operate_integers, round_fraction, same

@@ -10,7 +10,7 @@ import pytest
 from truth.operands import SMALL_FORMATS, label, random_tuples, values
 
 import mcfsim as mcf
-from mcfsim.backends._kernels import UnsupportedFormatError
+from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.backends.exact import ExactArithmetic
 from mcfsim.backends.meter import Meter
 from mcfsim.backends.native import NativeArithmetic, native_dtype

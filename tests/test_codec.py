@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from truth.operands import SMALL_FORMATS, WIDE_FORMATS, label, magnitudes
 
-from mcfsim.backends._kernels import UnsupportedFormatError
+from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.codec import all_values, code_dtype, decode, encode, next_down, next_up, ulp
 from mcfsim.formats import FORMATS, Format
 from mcfsim.truth import round_fraction

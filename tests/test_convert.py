@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from truth.operands import MODES, ROUNDINGS, SMALL_FORMATS, WIDE_FORMATS, label
 
-from mcfsim.backends._kernels import UnsupportedFormatError
 from mcfsim.backends.blocks import BLOCK
+from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.convert import round_to, to_fraction
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.rounding import Rounding

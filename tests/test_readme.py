@@ -73,3 +73,13 @@ def test_light_lies_between_plain_and_plus_as_its_second_moment_cannot_decay():
 
 def test_binary64_serves_as_the_reference():
     assert OPTIONS["binary64_gap"] < 1e-13
+
+
+def test_a_plain_second_moment_stalls_and_an_expansion_does_not():
+    ends = read_result("beta2_expansion")["v_over_g_squared_at_the_end"]
+    low, _, high = ends["constant"]["bf16"]
+    assert (round(low, 3), round(high, 3)) == (0.258, 0.512)
+    for kind, by_curve in ends.items():
+        median, exact = by_curve["bf16, 2 components"][1], by_curve["exact"][1]
+        assert abs(median / exact - 1) < 0.01, kind
+        assert abs(by_curve["bf16"][1] / exact - 1) > 0.5, kind

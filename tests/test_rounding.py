@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from truth.operands import ROUNDINGS, SMALL_FORMATS, WIDE_FORMATS, label, magnitudes
 
-from mcfsim.backends._kernels import FLOAT32, FLOAT64, get_kernel
+from mcfsim.backends._kernels import get_kernel
+from mcfsim.backends.carriers import FLOAT32, FLOAT64
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, get_rounding

@@ -22,16 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.backends.carriers import UnsupportedFormatError, holds
 from mcfsim.formats import Format
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Rule
 
 Block = NDArray[Any]
-FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-
-
-class UnsupportedFormatError(ValueError):
-    """A format, operation or mode that has no exact path in the chosen arithmetic."""
 
 
 class Kernel:
@@ -267,33 +263,6 @@ class Kernel:
             np.copyto(rounded, infinity, where=overflow & away)
         np.copyto(rounded, infinity, where=np.isinf(magnitude))
         np.copyto(rounded, self.carrier.type("nan"), where=np.isnan(magnitude))
-
-
-def holds(carrier: np.dtype[Any], fmt: Format) -> bool:
-    """Whether every value of the format, and NaN and infinity, is a number of the carrier.
-
-    So must be the power of two whose unit in the last place is the format's smallest subnormal number.
-    """
-    info = np.finfo(carrier)
-    cut, highest = info.nmant + 1 - fmt.precision, int(info.maxexp) - 1
-    return cut >= 0 and fmt.emin >= int(info.minexp) and fmt.emax <= highest and fmt.emin + cut <= highest
-
-
-def carrier_of(fmt: Format) -> np.dtype[Any]:
-    """Return the dtype whose arrays carry the format's values: float32 where it holds them, else float64.
-
-    Raises
-    ------
-    UnsupportedFormatError
-        If not even float64 holds them.
-    """
-    for carrier in (FLOAT32, FLOAT64):
-        if holds(carrier, fmt):
-            return carrier
-    raise UnsupportedFormatError(
-        f"{fmt} (precision {fmt.precision}, emin {fmt.emin}, emax {fmt.emax}) exceeds float64, the widest "
-        "carrier; use backend='exact'"
-    )
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from mcfsim.arithmetic import Value
 from mcfsim.backends import _wide
-from mcfsim.backends._kernels import FLOAT64, UnsupportedFormatError, carrier_of, get_kernel, holds
+from mcfsim.backends._kernels import get_kernel
+from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mcfsim.arithmetic import Value
-from mcfsim.backends._kernels import UnsupportedFormatError
+from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import Format, get_format
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.arithmetic import Value
-from mcfsim.backends._kernels import UnsupportedFormatError
 from mcfsim.backends.block_arithmetic import Scalars
 from mcfsim.backends.blocks import BLOCK
+from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import Rounding

@@ -4,8 +4,10 @@ import re
 
 import pytest
 
+import mcfsim as mcf
 from experiments.common import ROOT, read_result
 from experiments.tables import PAGES, fill
+from mcfsim.problems import LanguageModel
 
 README = (ROOT / "README.md").read_text()
 
@@ -83,3 +85,20 @@ def test_a_plain_second_moment_stalls_and_an_expansion_does_not():
         median, exact = by_curve["bf16, 2 components"][1], by_curve["exact"][1]
         assert abs(median / exact - 1) < 0.01, kind
         assert abs(by_curve["bf16"][1] / exact - 1) > 0.5, kind
+
+
+@pytest.mark.parametrize("beta2", ["0.999", "0.95"])
+def test_a_first_moment_of_one_component_is_too_long_and_that_is_why_plus_ends_below(beta2):
+    plus, both = TABLE[beta2]["collage-plus"], TABLE[beta2]["collage-plus, m in 2"]
+    assert round(100 * (plus["late_m_ratio"] - 1), 2) in (0.06, 0.07)
+    assert abs(both["late_m_ratio"] - 1) < 1e-4
+    assert plus["difference"] < -plus["spread"]
+    assert abs(both["difference"]) < 0.5 * abs(plus["difference"])
+
+
+def test_numbers_in_the_text():
+    size = sum(tensor.size for tensor in LanguageModel().initial_parameters(0).values())
+    assert f"{size:,}".replace(",", " ") in README
+    ar = mcf.arithmetic("bfloat16")
+    short = 1 - ar.round(1 - 0.9) / (1 - ar.round(0.9))
+    assert f"{100 * short:.2f} % short" in README

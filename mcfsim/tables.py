@@ -199,18 +199,11 @@ def memory_table(parameters: float, low: Format) -> list[dict[str, str]]:
         total = chosen.bytes_per_parameter
         if total is None:
             continue
-        stored = {
-            "parameter": chosen.parameter,
-            "gradient": chosen.gradient,
-            "m": chosen.m,
-            "v": chosen.v,
-            "extra": chosen.extra,
-        }
-        bits = {label: 0 if item is None else item.bits or 0 for label, item in stored.items()}
+        stored = {label: f"{(item.bits or 0) / 8:g}" for label, item in chosen.tensors.items()}
         rows.append(
             {
                 "strategy": name,
-                **{label: f"{count / 8:g}" if count else "-" for label, count in bits.items()},
+                **{label: stored.get(label, "-") for label in ("parameter", "gradient", "m", "v", "extra")},
                 "bytes / parameter": f"{total:g}",
                 "GiB in all": f"{total * parameters / 2**30:.2f}",
             }

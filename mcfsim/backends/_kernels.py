@@ -187,16 +187,12 @@ class Kernel:
         if words is None or words.shape != fraction.shape:
             raise ValueError("stochastic rounding needs a random word for each element")
         bits, rule = self.rounding.random_bits, self.rounding.rule
-        draw = words >> np.uint32(32 - bits)
-        steps = self.carrier.type(2.0**bits)
+        draw, whole = (words >> np.uint32(32 - bits)).astype(np.int64), 2**bits
         if rule is Rule.CENTRED:
-            reached = np.floor(fraction * (2 * steps)).astype(np.int64) + 2 * draw.astype(np.int64) + 1
-            upward: Block = reached >= 2 ** (bits + 1)
-            return upward
-        cut = np.floor if rule is Rule.TRUNCATE else np.rint
+            draw, whole = 2 * draw + 1, 2 * whole
+        cut = np.rint if rule is Rule.NEAREST_FIRST else np.floor
         # NaN, of an infinity, becomes some integer here and NaN or infinity again in the repair.
-        reached = cut(fraction * steps).astype(np.int64) + draw
-        upward = reached >= 2**bits
+        upward: Block = cut(fraction * self.carrier.type(whole)).astype(np.int64) + draw >= whole
         return upward
 
     def _neighbours(self, magnitude: Block) -> tuple[Block, Block, Block, Block]:

@@ -119,8 +119,7 @@ class Strategy:
         object.__setattr__(self, "addition", Addition(self.addition))
         if not self.name or "|" in self.name:
             raise ValueError(f"a strategy's name must not be empty or have a '|': {self.name!r}")
-        everything = (self.parameter, self.m, self.v, self.gradient, *([self.extra] if self.extra else []))
-        if len({stored.format is None for stored in everything}) > 1:
+        if len({item.format is None for item in self.tensors.values()}) > 1:
             raise ValueError(
                 f"{self.name}: exact numbers and formats do not mix; all are stored exactly, or none"
             )
@@ -150,15 +149,19 @@ class Strategy:
             )
 
     @property
+    def tensors(self) -> dict[str, Stored]:
+        """All that is stored for each parameter, by the field's name."""
+        labels = ("parameter", "gradient", "m", "v", "extra")
+        return {label: item for label in labels if (item := getattr(self, label)) is not None}
+
+    @property
     def bytes_per_parameter(self) -> float | None:
         """Bytes of parameter, gradient, both moments and extra for each parameter; None for exact numbers."""
         return self.stored_bytes()
 
     def stored_bytes(self, *, second_moment: bool = True) -> float | None:
         """Return the bytes stored for each parameter, with or without v; None for exact numbers."""
-        stored = [self.parameter, self.gradient, self.m, *([self.extra] if self.extra else [])]
-        stored += [self.v] if second_moment else []
-        bits = [item.bits for item in stored]
+        bits = [item.bits for label, item in self.tensors.items() if second_moment or label != "v"]
         if None in bits:
             return None
         total = Fraction(sum(item or 0 for item in bits), 8)

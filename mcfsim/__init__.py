@@ -1,6 +1,6 @@
 """Bit-exact emulation of low-precision training, and measures of what rounding costs."""
 
-from mcfsim import codec, eft, expansion, metrics
+from mcfsim import codec, eft, expansion, metrics, packing
 from mcfsim.arithmetic import Arithmetic, straight_line
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.meter import Meter
@@ -10,39 +10,48 @@ from mcfsim.expansion import add as expansion_add
 from mcfsim.expansion import expand, grow, renormalize
 from mcfsim.expansion import mul as expansion_mul
 from mcfsim.expansion import scale as expansion_scale
-from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format, p3109
 from mcfsim.optim.adamw import AdamW, adamw
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.sgd import SGD, sgd
 from mcfsim.optim.strategies import STRATEGIES, Strategy, strategy
 from mcfsim.problems import get_problem
+from mcfsim.products import Accumulator, dot, matmul
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.run import Run
+from mcfsim.scaled import SCALED, Scaled, ScaledFormat, get_scaled_format, quantize
 from mcfsim.schedule import Schedule
 from mcfsim.simulate import simulate
 from mcfsim.theorems import THEOREMS, Certificate, Theorem, verify
 
 __all__ = [
     "FORMATS",
+    "SCALED",
     "SGD",
     "STRATEGIES",
     "THEOREMS",
+    "Accumulator",
     "AdamW",
     "Arithmetic",
     "Certificate",
     "Format",
+    "Grid",
     "Meter",
     "Optimizer",
+    "Posit",
     "RandomWords",
     "Rounding",
     "Run",
+    "Scaled",
+    "ScaledFormat",
     "Schedule",
     "Strategy",
     "Theorem",
     "adamw",
     "arithmetic",
     "codec",
+    "dot",
     "eft",
     "expand",
     "expansion",
@@ -52,8 +61,13 @@ __all__ = [
     "fast_two_sum",
     "get_format",
     "get_problem",
+    "get_scaled_format",
     "grow",
+    "matmul",
     "metrics",
+    "p3109",
+    "packing",
+    "quantize",
     "renormalize",
     "round_to",
     "sgd",

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.backends.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.backends.blocks import for_each_block
+from mcfsim.backends.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.backends.codes import FloatCodes, codes_by_kind, scaled
+from mcfsim.backends.native import native_dtype
 from mcfsim.convert import round_to
-from mcfsim.formats import Format, Specials, get_format
+from mcfsim.formats import FORMATS, Format, get_format
 
-_FIELD, _BIAS = 52, 1023  # of binary64
+Block = NDArray[Any]
+
+#: Formats of at most so many bits are decoded by a table of all codes.
+_TABLE_BITS = 16
 
 
-def code_dtype(fmt: Format) -> np.dtype[Any]:
+def code_dtype(fmt: Format | str) -> np.dtype[Any]:
     """Return the shortest unsigned dtype that holds a code.
 
     Raises
@@ -22,6 +29,7 @@ def code_dtype(fmt: Format) -> np.dtype[Any]:
     UnsupportedFormatError
         If codes are longer than 64 bits.
     """
+    fmt = get_format(fmt)
     for width in (8, 16, 32, 64):
         if fmt.bits <= width:
             return np.dtype(f"u{width // 8}")
@@ -29,42 +37,51 @@ def code_dtype(fmt: Format) -> np.dtype[Any]:
 
 
 def encode(x: ArrayLike, fmt: Format | str) -> NDArray[Any]:
-    """Return the codes of values of a format: sign, exponent field, fraction, from the highest bit down.
+    """Return the codes of values of a format.
+
+    A floating-point code is sign, exponent field and fraction, from the highest bit down; that of a grid is
+    the integer in two's complement; that of a posit follows the posit standard.
 
     Parameters
     ----------
     x : array_like
-        Values of the format. NaN gets the positive quiet NaN, in ``fn`` formats the positive all-ones code.
+        Values of the format, in a NumPy or ml_dtypes float of at most 64 bits, or integers; any shape, layout
+        and byte order. Every NaN gets the same code, the positive quiet NaN where there is a choice. Negative
+        zero gets the code of zero in a format with only one.
     fmt : Format or str
         The format.
 
     Returns
     -------
     array of unsigned integers
-        Of the shape of x.
+        Of the shape of x, in `code_dtype`.
 
     Raises
     ------
+    TypeError
+        If x does not hold real numbers.
     ValueError
-        If an element is no value of the format, or it has no code for NaN.
+        If an element is no value of the format; an infinity or NaN is none where there is no code for it.
+    UnsupportedFormatError
+        If float64 cannot hold the format.
     """
     fmt = get_format(fmt)
-    dtype = code_dtype(fmt)
-    given = _binary64(x)
-    values = np.asarray(round_to(given, fmt))
-    nan = np.isnan(given)
-    if not ((values == given) | nan).all():
-        index = tuple(int(i) for i in np.argwhere(~((values == given) | nan))[0])
-        raise ValueError(f"element {index} = {given[index]!r} is no value of {fmt}; round it first")
-    if nan.any() and not fmt.has_nan:
-        raise ValueError(f"{fmt} has no code for NaN")
-    bits = np.ascontiguousarray(values).view(np.uint64).reshape(values.shape)
-    magnitude = _magnitude_codes(bits & np.uint64(2**63 - 1), fmt)
-    magnitude = np.where(np.isinf(values), np.uint64(_infinity_code(fmt)), magnitude)
-    sign = (bits >> np.uint64(63)) << np.uint64(fmt.bits - 1)
-    sign = np.where((magnitude == 0) & (not fmt.has_negative_zero), np.uint64(0), sign)
-    codes = np.where(nan, np.uint64(_nan_code(fmt)), magnitude | sign)
-    return codes.astype(dtype)
+    dtype, carrier = code_dtype(fmt), carrier_of(fmt)
+    given = _real(x)
+    source = carrier if np.can_cast(given.dtype, carrier) else FLOAT64
+    codes = codes_by_kind(fmt)
+
+    def on_block(start: int, block: Block, out: Block) -> None:
+        wrong = round_to(block, fmt) != block
+        if wrong.any():
+            nan = np.isnan(block)
+            if (wrong > nan).any():
+                _refuse(given, start + int(np.argmax(wrong > nan)), f"is no value of {fmt}; round it first")
+            if not fmt.has_nan:
+                _refuse(given, start + int(np.argmax(nan)), f"has no code: {fmt} has no code for NaN")
+        out[...] = codes.encode(block)
+
+    return for_each_block(on_block, [given], source, 1, results=dtype, ordered=True)[0]
 
 
 def decode(codes: ArrayLike, fmt: Format | str) -> NDArray[Any]:
@@ -73,44 +90,111 @@ def decode(codes: ArrayLike, fmt: Format | str) -> NDArray[Any]:
     Parameters
     ----------
     codes : array_like of integers
-        Codes of the format.
+        Codes of the format, of any integer dtype, shape, layout and byte order.
     fmt : Format or str
         The format.
+
+    Returns
+    -------
+    array of float32 or float64
+        Of the shape of the codes; exact. A code of a NaN gives NaN.
 
     Raises
     ------
     TypeError
         If the codes are no integers.
     ValueError
-        If a code has too many bits, or stands for nothing: beyond the largest number of a format whose
-        exponent range does not fill its field.
+        If a code is negative or has too many bits, or stands for nothing: beyond the largest number of a
+        format whose exponent range does not fill its field, or beyond an end of a grid.
+    UnsupportedFormatError
+        If float64 cannot hold the format.
     """
     fmt = get_format(fmt)
+    carrier = carrier_of(fmt)
     given = np.asarray(codes)
     if given.dtype.kind not in "iu":
         raise TypeError(f"codes must be integers, not {given.dtype}")
     if given.size and not 0 <= int(given.min()) <= int(given.max()) < 2**fmt.bits:
-        raise ValueError(f"codes of {fmt} lie in [0, 2**{fmt.bits})")
-    whole = given.astype(np.uint64)
-    sign = whole >> np.uint64(fmt.bits - 1)
-    magnitude = whole & np.uint64(2 ** (fmt.bits - 1) - 1)
-    nan = _is_nan(magnitude, sign, fmt)
-    infinite = (magnitude == _infinity_code(fmt)) & fmt.has_infinity
-    largest = _magnitude_codes(np.array([float(fmt.max)]).view(np.uint64), fmt)[0]
-    if unused := int(np.count_nonzero((magnitude > largest) & ~nan & ~infinite)):
-        raise ValueError(f"{unused} codes stand for no value of {fmt}")
-    fraction_bits = fmt.precision - 1
-    field = (magnitude >> np.uint64(fraction_bits)).astype(np.int64)
-    significand = (magnitude & np.uint64(2**fraction_bits - 1)).astype(np.int64)
-    significand += (field > 0) * np.int64(2**fraction_bits)
-    # The quantum 2**(max(field, 1) - bias - p + 1) in two exact factors: it may be subnormal in binary64.
-    exponent = np.maximum(field, 1) - fmt.bias - fraction_bits
-    first = np.maximum(exponent, -1000)
-    with np.errstate(over="ignore"):  # of codes of infinities and NaN
-        finite = significand.astype(np.float64) * _power_of_two(first) * _power_of_two(exponent - first)
-    values = np.where(nan, np.nan, np.where(infinite, np.inf, finite))
-    result: NDArray[Any] = np.where(sign == 1, -values, values).astype(carrier_of(fmt))
-    return result
+        wrong = (given < 0) | (given > 2**fmt.bits - 1)
+        _refuse(given, int(np.argmax(wrong)), f"is no code: codes of {fmt} lie in [0, 2**{fmt.bits})")
+    if fmt in (FORMATS["float32"], FORMATS["float64"]):  # the codes are the carrier's own
+        return given.astype(code_dtype(fmt)).view(carrier)
+    kind = codes_by_kind(fmt)
+    table = _table(fmt) if fmt.bits <= _TABLE_BITS else None
+
+    def on_block(start: int, block: Block, out: Block) -> None:
+        if kind.gaps and (unassigned := kind.unassigned(block)).any():
+            _refuse(given, start + int(np.argmax(unassigned)), f"stands for no value of {fmt}")
+        out[...] = kind.decode(block) if table is None else table.take(block)
+
+    source = np.dtype(np.uint64) if table is None else code_dtype(fmt)
+    return for_each_block(on_block, [given], source, 1, results=carrier, ordered=True)[0]
+
+
+def codes_of(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the codes of a NumPy or ml_dtypes floating array: its own memory, seen as unsigned integers.
+
+    Parameters
+    ----------
+    array : array
+        Of a dtype with a format in `mcfsim.FORMATS`; any shape and strides.
+
+    Returns
+    -------
+    array of unsigned integers
+        A view, read-only if the array is; of an array whose byte order is not the machine's, a copy. NaN
+        keeps its payload.
+
+    Raises
+    ------
+    TypeError
+        If it is no array (or NumPy scalar) of such a dtype.
+    """
+    if not isinstance(array, np.ndarray | np.generic):
+        raise TypeError(f"an array of a floating dtype has codes, not {type(array).__name__}")
+    given = np.asarray(array)
+    if given.dtype.name not in FORMATS:
+        raise TypeError(f"an array of dtype {given.dtype} has no codes of a known format")
+    codes = np.dtype(f"u{given.dtype.itemsize}")
+    if given.dtype.isnative or codes.itemsize == 1:
+        return given.view(codes)
+    return given.view(codes.newbyteorder(given.dtype.byteorder)).astype(codes)
+
+
+def as_dtype(codes: NDArray[Any], fmt: Format | str) -> NDArray[Any]:
+    """Return codes as an array of NumPy's or ml_dtypes' own dtype for the format: a view of the same memory.
+
+    Parameters
+    ----------
+    codes : array of unsigned integers
+        In `code_dtype` and the machine's byte order; any shape and strides. Codes of 4 and 6 bits take a byte
+        each, as in ml_dtypes; see `mcfsim.packing` for fewer.
+    fmt : Format or str
+        The format.
+
+    Returns
+    -------
+    array
+        A view, read-only if the codes are.
+
+    Raises
+    ------
+    TypeError
+        If the codes are no array of `code_dtype`.
+    ValueError
+        If a code has too many bits.
+    UnsupportedFormatError
+        If neither library has a dtype with these codes.
+    """
+    fmt = get_format(fmt)
+    dtype = native_dtype(fmt)
+    if not isinstance(codes, np.ndarray) or codes.dtype != code_dtype(fmt):
+        kind = getattr(codes, "dtype", type(codes).__name__)
+        raise TypeError(f"codes of {fmt} are an array of {code_dtype(fmt)}, not {kind}")
+    if fmt.bits < 8 and codes.size and int(codes.max()) >= 2**fmt.bits:
+        wrong = int(np.argmax(codes >= 2**fmt.bits))
+        _refuse(codes, wrong, f"is no code: codes of {fmt} lie in [0, 2**{fmt.bits})")
+    return codes.view(dtype)
 
 
 def all_values(fmt: Format | str) -> NDArray[Any]:
@@ -124,92 +208,118 @@ def all_values(fmt: Format | str) -> NDArray[Any]:
     fmt = get_format(fmt)
     if fmt.bits > 24:
         raise ValueError(f"{fmt} has 2**{fmt.bits} codes; listing is for at most 2**24")
-    largest = int(encode([float(fmt.max)], fmt)[0])
-    positive = np.arange(largest + 1)
-    values = decode(positive, fmt)
-    if fmt.has_infinity:
-        values = np.append(values, values.dtype.type("inf"))
-    negative = -values[::-1]
-    return np.concatenate([negative if fmt.has_negative_zero else negative[:-1], values])
+    codes = codes_by_kind(fmt)
+    values = decode(codes.at(np.arange(codes.first, codes.last + 1)), fmt)
+    return np.insert(values, -codes.first, -0.0) if fmt.has_negative_zero else values
 
 
 def next_up(x: ArrayLike, fmt: Format | str) -> NDArray[Any]:
     """Return the least value of the format above each number, which need not be one itself.
 
-    Of the largest finite number it is infinity, or that number itself in a format without. NaN gives NaN.
+    Parameters
+    ----------
+    x : array_like
+        Real numbers, as for `encode`.
+    fmt : Format or str
+        The format.
+
+    Returns
+    -------
+    array of float32 or float64
+        Of the shape of x, in the format's carrier. Above the largest finite number lies infinity, or in a
+        format without it that number itself. A zero has the sign of x if the format has both. NaN, and an
+        infinity that the format has not, give NaN.
+
+    Raises
+    ------
+    TypeError
+        If x does not hold real numbers.
+    UnsupportedFormatError
+        If float64 cannot hold the format.
     """
-    fmt = get_format(fmt)
-    given = _binary64(x)
-    if not fmt.has_infinity:  # an infinite number is no value: NaN, as in rounding
-        given = np.where(np.isinf(given), np.nan, given)
-    below = np.asarray(round_to(given, fmt, "down"), dtype=np.float64)
-    # Any number strictly between a value and the next one rounds up to the next one.
-    with np.errstate(over="ignore"):
-        nudge = np.nextafter(below, np.inf)
-    above = np.asarray(round_to(nudge, fmt, "up", "ieee" if fmt.has_infinity else "saturate"))
-    above = np.where(given < -float(fmt.max), -float(fmt.max), above)
-    return np.where(np.isnan(given) | (given == np.inf), given, above).astype(carrier_of(fmt))
+    return _neighbours(x, fmt, 1)
 
 
 def next_down(x: ArrayLike, fmt: Format | str) -> NDArray[Any]:
-    """Return the greatest value of the format below each number; see `next_up`."""
-    return -next_up(-_binary64(x), fmt)
+    """Return the greatest value of the format below each number; see `next_up`.
+
+    Below the least finite number of an unsigned format, or one without infinity, lies that number itself.
+    """
+    return _neighbours(x, fmt, -1)
 
 
 def ulp(x: ArrayLike, fmt: Format | str) -> NDArray[np.float64]:
     """Return the unit in the last place, ``2**(max(e, emin) - p + 1)`` where ``2**e <= |x| < 2**(e + 1)``.
 
-    Beyond emax it is that of emax. NaN and infinities give NaN. The result is binary64.
+    Beyond emax it is that of emax. NaN and infinities give NaN. The result is binary64. In a grid and among
+    posits it is the distance between the two values, one after the other, of which |x| is at least the first
+    and less than the second; beyond the largest value, the last such distance.
     """
     fmt = get_format(fmt)
     carrier_of(fmt)
-    given = np.abs(_binary64(x))
-    exponent = np.clip(np.frexp(np.where(np.isfinite(given), given, 1.0))[1] - 1, fmt.emin, fmt.emax)
-    exponent = np.where(given == 0, fmt.emin, exponent) - fmt.precision + 1
-    first = np.maximum(exponent, -1000)
-    return np.where(np.isfinite(given), _power_of_two(first) * _power_of_two(exponent - first), np.nan)
+    by_exponent = isinstance(codes_by_kind(fmt), FloatCodes)
+
+    def on_block(start: int, block: Block, out: Block) -> None:
+        magnitude = np.abs(block)
+        finite = np.isfinite(magnitude)
+        if by_exponent:
+            exponent = np.maximum(magnitude.view(np.int64) >> 52, 1) - 1023
+            exponent = np.clip(exponent, fmt.emin, fmt.emax) - fmt.precision + 1
+            step = scaled(1.0, exponent)
+        else:
+            above = next_up(np.where(finite, magnitude, 0.0), fmt).astype(np.float64)
+            step = above - next_down(above, fmt)
+        out[...] = np.where(finite, step, np.nan)
+
+    return for_each_block(on_block, [_real(x)], FLOAT64, 1)[0]
 
 
-def _binary64(x: ArrayLike) -> NDArray[np.float64]:
-    """Return numbers of any real dtype in binary64; integers that it does not hold are refused."""
-    return np.asarray(round_to(np.asarray(x), "float64", "down"))
+# -- arrays -----------------------------------------------------------------------------------------------
+def _real(x: ArrayLike) -> NDArray[Any]:
+    """Return an array of real numbers that binary64 holds."""
+    array = np.asarray(x)
+    dtype = array.dtype
+    foreign = dtype.type.__module__ == "ml_dtypes" and np.can_cast(dtype, FLOAT32)
+    if dtype.kind in "iu" and dtype.itemsize == 8:
+        return np.asarray(round_to(array, "float64", "down"))  # refuses those that binary64 does not hold
+    if not (dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8) or foreign):
+        raise TypeError(f"an array of dtype {dtype} does not hold real numbers of at most 64 bits")
+    return array
 
 
-def _power_of_two(exponent: NDArray[Any]) -> NDArray[np.float64]:
-    return ((exponent.astype(np.int64) + _BIAS) << _FIELD).view(np.float64)
+def _refuse(array: Block, place: int, what: str) -> NoReturn:
+    index = tuple(int(i) for i in np.unravel_index(place, array.shape))
+    raise ValueError(f"element {index} = {array[index]} {what}")
 
 
-def _magnitude_codes(bits: NDArray[np.uint64], fmt: Format) -> NDArray[np.uint64]:
-    """Codes of nonnegative finite values from their binary64 codes."""
-    field = (bits >> np.uint64(_FIELD)).astype(np.int64)
-    significand = bits & np.uint64(2**_FIELD - 1)
-    significand = significand | ((field > 0).astype(np.uint64) << np.uint64(_FIELD))
-    exponent = np.maximum(field, 1) - _BIAS
-    # A subnormal of the format is its significand shifted down; a normal one has its field on top.
-    shift = _FIELD + 1 - fmt.precision + np.maximum(fmt.emin - exponent, 0)
-    code = significand >> np.minimum(shift, 63).astype(np.uint64)
-    normal = (exponent >= fmt.emin) & (field > 0)
-    lifted = np.where(normal, exponent - fmt.emin, 0).astype(np.uint64) << np.uint64(fmt.precision - 1)
-    codes: NDArray[np.uint64] = code + lifted
-    return codes
+@lru_cache(maxsize=64)
+def _table(fmt: Format) -> Block:
+    """Return the values of all codes; of those that stand for nothing, zero."""
+    kind, codes = codes_by_kind(fmt), np.arange(1 << fmt.bits, dtype=np.uint64)
+    table = np.zeros(codes.size, dtype=carrier_of(fmt))
+    assigned = ~kind.unassigned(codes) if kind.gaps else np.ones(codes.size, dtype=np.bool_)
+    table[assigned] = kind.decode(codes[assigned])
+    table.flags.writeable = False
+    return table
 
 
-def _infinity_code(fmt: Format) -> int:
-    return (2**fmt.exponent_bits - 1) << (fmt.precision - 1) if fmt.has_infinity else 0
+def _neighbours(x: ArrayLike, fmt: Format | str, step: int) -> NDArray[Any]:
+    fmt = get_format(fmt)
+    carrier = carrier_of(fmt)
+    codes = codes_by_kind(fmt)
 
+    def on_block(start: int, block: Block, out: Block) -> None:
+        # A value next to the number, on either side; a format without zero has one on either side of zero.
+        given = block if fmt.zero else np.where(block == 0, float(fmt.smallest_normal), block)
+        nearest = round_to(given, fmt, overflow="saturate")
+        nan = np.isnan(nearest)
+        np.copyto(nearest, float(fmt.max), where=nan)
+        reached = nearest <= block if step > 0 else nearest >= block
+        places = codes.places(codes.encode(nearest)) + step * reached
+        values = codes.decode(codes.at(np.clip(places, codes.first, codes.last)))
+        if fmt.has_negative_zero:
+            np.copyto(values, np.copysign(0.0, block), where=values == 0)
+        np.copyto(values, np.nan, where=nan)
+        out[...] = values
 
-def _nan_code(fmt: Format) -> int:
-    if fmt.specials is Specials.IEEE:
-        return _infinity_code(fmt) | 1 << (fmt.precision - 2)
-    return 2 ** (fmt.bits - 1) - 1 if fmt.specials is Specials.FN else 1 << (fmt.bits - 1)
-
-
-def _is_nan(magnitude: NDArray[np.uint64], sign: NDArray[np.uint64], fmt: Format) -> NDArray[np.bool_]:
-    nan = np.zeros(magnitude.shape, dtype=np.bool_)
-    if fmt.specials is Specials.IEEE:
-        nan |= magnitude > _infinity_code(fmt)
-    elif fmt.specials is Specials.FN:
-        nan |= magnitude == 2 ** (fmt.bits - 1) - 1
-    elif fmt.specials is Specials.FNUZ:
-        nan |= (magnitude == 0) & (sign == 1)
-    return nan
+    return for_each_block(on_block, [_real(x)], FLOAT64, 1, results=carrier)[0]

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends._kernels import Kernel, get_kernel
+from mcfsim.backends._kernels import get_kernel
 from mcfsim.backends.blocks import for_each_block
 from mcfsim.backends.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.formats import Format, get_format
 from mcfsim.random import RandomWords, Words
-from mcfsim.rounding import Mode, Overflow, Rounding, get_rounding
+from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
 
 
 def round_to(
@@ -25,8 +25,9 @@ def round_to(
     fmt: Format | str,
     rounding: Rounding | str = "nearest_even",
     overflow: Overflow | str = "ieee",
+    underflow: Underflow | str = "gradual",
     *,
-    random: RandomWords | NDArray[np.uint32] | None = None,
+    random: RandomWords | NDArray[np.unsignedinteger[Any]] | None = None,
     out: NDArray[Any] | None = None,
     threads: int = 1,
 ) -> Any:
@@ -41,11 +42,13 @@ def round_to(
         The format.
     rounding : str or Rounding, optional
         A name of `Mode`.
-    overflow : {"ieee", "saturate"}, optional
+    overflow : {"ieee", "saturate", "nearest_boundary"}, optional
         See `Overflow`.
-    random : RandomWords or array of uint32, optional
+    underflow : {"gradual", "flush_inputs", "flush_before", "flush_after"}, optional
+        See `Underflow`; what is rounded is an operand, too.
+    random : RandomWords or array of uint32 or uint16, optional
         For stochastic rounding, which needs it: a stream, whose word of an element is that of its index
-        in row-major order, or one word for each element.
+        in row-major order (of 16 bits if so many suffice), or one word for each element.
     out : array, optional
         Where to put the result, of its dtype and shape; may be `x` itself.
     threads : int, optional
@@ -62,7 +65,7 @@ def round_to(
     -----
     NaN stays NaN with its sign, infinity stays infinite or becomes NaN in a format without infinities.
     Zero keeps its sign, and a nonzero number that rounds to zero leaves its sign there, in every format
-    that has a negative zero. Underflow is gradual.
+    that has a negative zero.
 
     Raises
     ------
@@ -80,7 +83,7 @@ def round_to(
     >>> round_to([0.1, 464.0, 465.0], "float8_e4m3fn", overflow="saturate")
     array([1.015625e-01, 4.480000e+02, 4.480000e+02])
     """
-    fmt, rounding = get_format(fmt), get_rounding(rounding, overflow)
+    fmt, rounding = get_format(fmt), get_rounding(rounding, overflow, underflow)
     number = _as_number(x)
     if number is not None:
         if out is not None:
@@ -102,10 +105,8 @@ def round_to(
         np.copyto(out, result)
         return out
 
-    def on_block(start: int, block: NDArray[Any]) -> tuple[NDArray[Any]]:
-        rounded = np.empty_like(block)
+    def on_block(start: int, block: NDArray[Any], rounded: NDArray[Any]) -> None:
         kernel(block, rounded, draw(start, block.size))
-        return (rounded,)
 
     ordered = rounding.stochastic
     (result,) = for_each_block(on_block, [array], target, 1, out=out, threads=threads, ordered=ordered)
@@ -113,7 +114,7 @@ def round_to(
 
 
 def word_source(
-    random: RandomWords | NDArray[np.uint32] | None, rounding: Rounding, shape: tuple[int, ...]
+    random: RandomWords | NDArray[np.unsignedinteger[Any]] | None, rounding: Rounding, shape: tuple[int, ...]
 ) -> Callable[[int, int], Words | None]:
     """Return a function that gives the words of a range of elements: none if the rounding needs none.
 
@@ -122,17 +123,19 @@ def word_source(
     ValueError
         If stochastic rounding is given no words, or words of another shape than the elements.
     TypeError
-        If the words are no uint32.
+        If the words are neither uint32 nor uint16.
     """
     if not rounding.stochastic:
         return lambda start, count: None
     if random is None:
         raise ValueError("stochastic rounding needs random=RandomWords(seed) or one uint32 word an element")
     if isinstance(random, RandomWords):
-        return random.words
+        return lambda start, count: random.draws(start, count, rounding.random_bits)
     words = np.asarray(random)
-    if words.dtype != np.uint32:
-        raise TypeError(f"random words must be uint32, not {words.dtype}")
+    if words.dtype not in (np.uint32, np.uint16):
+        raise TypeError(f"random words must be uint32 or uint16, not {words.dtype}")
+    if rounding.random_bits > 8 * words.dtype.itemsize:
+        raise ValueError(f"{rounding.random_bits} random bits need words of 32 bits, not {words.dtype}")
     if words.shape != shape:
         raise ValueError(f"random words of shape {words.shape} do not fit elements of shape {shape}")
     flat = words.reshape(-1)
@@ -171,7 +174,10 @@ def to_fraction(x: Any) -> Fraction | None:
 
 
 def round_real(
-    x: Any, fmt: Format, rounding: Rounding, random: RandomWords | NDArray[np.uint32] | None = None
+    x: Any,
+    fmt: Format,
+    rounding: Rounding,
+    random: RandomWords | NDArray[np.unsignedinteger[Any]] | None = None,
 ) -> float:
     """Round one real number, exactly known, into a format. See `round_to`."""
     exact = to_fraction(x)
@@ -255,18 +261,17 @@ def _round_integers(
     """Round integers of up to 64 bits by way of binary64 rounded to odd."""
     from mcfsim.backends import _wide
 
-    kernel: Kernel = get_kernel(fmt, rounding, FLOAT64)
+    kernel = get_kernel(fmt, rounding, FLOAT64)
     # Two halves of 32 bits are exact in binary64, and so is the larger one shifted.
     half = array.dtype.type(32) if array.dtype.itemsize == 8 else None
 
-    def on_block(start: int, high: NDArray[Any], low: NDArray[Any]) -> tuple[NDArray[Any]]:
+    def on_block(start: int, high: NDArray[Any], low: NDArray[Any], rounded: NDArray[Any]) -> None:
         y, residual = _wide.add(high, low)
         if fmt.precision + rounding.guard_bits <= 53:
             y = _wide.make_odd(y, residual)
         elif residual.any() and not (rounding.mode is Mode.NEAREST_EVEN and fmt.precision == 53):
             raise UnsupportedFormatError(f"integers beyond 2**53 cannot be rounded {rounding.mode} to {fmt}")
-        kernel(y, y, draw(start, y.size))
-        return (y,)
+        kernel(y, rounded, draw(start, y.size))
 
     if half is None:
         high, low = array.astype(np.float64), np.zeros_like(array, dtype=np.float64)

@@ -57,7 +57,7 @@ class Inspection:
         Unit in the last place of the rounding; None if that is not finite.
     expansions : tuple of tuple of float
         The number as 2 and as 3 components, each the rest rounded to nearest even; empty if the number is
-        not finite or overflows the format.
+        not finite or overflows the format, or the format has no zero or not the number's sign.
     """
 
     format: Format
@@ -87,13 +87,16 @@ class Inspection:
         return self.exact is not None and abs(self.exact) > self.format.max
 
     @property
-    def bits(self) -> tuple[str, str, str] | None:
-        """The code in binary: sign, exponent field and fraction."""
+    def bits(self) -> tuple[str, ...] | None:
+        """The code in binary: sign, exponent field and fraction, as there are; or the whole in one."""
         if self.code is None:
             return None
         text = f"{self.code:0{self.format.bits}b}"
-        fraction = 1 + self.format.exponent_bits
-        return text[0], text[1:fraction], text[fraction:]
+        if type(self.format) is not Format:
+            return (text,)
+        sign = int(self.format.signed)
+        fraction = sign + self.format.exponent_bits
+        return tuple(part for part in (text[:sign], text[sign:fraction], text[fraction:]) if part)
 
     @property
     def error(self) -> Fraction | None:
@@ -126,7 +129,11 @@ class Inspection:
 
 
 def inspect_value(
-    value: Any, fmt: Format | str, rounding: Rounding | str = "nearest_even", overflow: str = "ieee"
+    value: Any,
+    fmt: Format | str,
+    rounding: Rounding | str = "nearest_even",
+    overflow: str = "ieee",
+    underflow: str = "gradual",
 ) -> Inspection:
     """Look at one real number in a format.
 
@@ -141,6 +148,8 @@ def inspect_value(
         A name of `mcfsim.rounding.Mode`.
     overflow : {"ieee", "saturate"}, optional
         See `mcfsim.rounding.Overflow`.
+    underflow : {"gradual", "flush_inputs", "flush_before", "flush_after"}, optional
+        See `mcfsim.rounding.Underflow`.
 
     Raises
     ------
@@ -154,7 +163,7 @@ def inspect_value(
     >>> inspect_value("0.999", "bfloat16").expansions[0]
     (1.0, -0.00099945068359375)
     """
-    fmt, rounding = get_format(fmt), get_rounding(rounding, overflow)
+    fmt, rounding = get_format(fmt), get_rounding(rounding, overflow, underflow)
     number = read_number(value) if isinstance(value, str) else value
     exact = to_fraction(number)
     if exact is None:
@@ -250,7 +259,9 @@ def _ulp(value: float, fmt: Format) -> Fraction:
 
 
 def _expansions(exact: Fraction, fmt: Format) -> tuple[tuple[float, ...], ...]:
-    """Return the expansions of each of `LENGTHS`; none if the number overflows the format."""
+    """Return the expansions of each of `LENGTHS`; none if the number overflows, or nothing is zero."""
+    if not fmt.zero or (exact < 0 and not fmt.signed):
+        return ()
     half = _ulp(float(fmt.max), fmt) / 2
     excess = abs(exact) - fmt.max
     if excess > half or (excess == half and fmt.max_significand % 2):  # a tie goes to the even neighbour

@@ -1,4 +1,4 @@
-"""How a real number becomes a value of a format: the rounding mode and the overflow policy, as data."""
+"""How a real number becomes a value of a format: mode, overflow and underflow policy, as data."""
 
 from __future__ import annotations
 
@@ -37,12 +37,39 @@ class Overflow(StrEnum):
     ``ieee``: as IEEE 754 has it: the nearest modes give infinity, the directed modes infinity or the
     largest finite number, whichever lies in their direction; ``to_odd`` gives the largest finite number.
     A format without infinity gives NaN in infinity's place, and a format with neither saturates.
-    ``saturate``: the largest finite number of the same sign. An *infinite* operand is never made finite:
-    it stays infinite, or becomes NaN in a format without infinity.
+    In the stochastic mode the number rounds between the maximum and the next number that the precision
+    would allow, and overflows if it rounds there.
+    ``saturate``: the largest finite number of the same sign.
+    ``nearest_boundary``, in the stochastic mode only: the number overflows as by ``ieee``, with a
+    probability that reaches 1 already at the boundary to the nearest mode's overflow, half a quantum above
+    the maximum.
+
+    An *infinite* operand is never made finite: it stays infinite, or becomes NaN in a format without
+    infinity. A negative number of an unsigned format, judged after it is rounded, is NaN, or the least
+    number if the policy is to saturate or there is no NaN.
     """
 
     IEEE = "ieee"
     SATURATE = "saturate"
+    NEAREST_BOUNDARY = "nearest_boundary"
+
+
+class Underflow(StrEnum):
+    """What becomes of numbers of magnitude below the smallest normal number, zero apart.
+
+    ``gradual``: they are rounded to subnormal numbers, as IEEE 754 has it. The others put a zero of the same
+    sign in place of ... ``flush_inputs``: operands that are so small (x86's DAZ); results stay gradual.
+    ``flush_before``: results that are so small before they are rounded (Arm's FZ). ``flush_after``: results
+    that are so small once rounded to the precision with the exponent unbounded (x86's FTZ).
+
+    A format without zero has its smallest number below which there is none: under ``gradual`` every smaller
+    positive number becomes it, and a zero or a flushed number NaN.
+    """
+
+    GRADUAL = "gradual"
+    FLUSH_INPUTS = "flush_inputs"
+    FLUSH_BEFORE = "flush_before"
+    FLUSH_AFTER = "flush_after"
 
 
 class Rule(StrEnum):
@@ -60,35 +87,46 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True)
 class Rounding:
-    """A rounding mode with its overflow policy.
+    """A rounding mode with its overflow and underflow policies.
 
     Parameters
     ----------
     mode : Mode or str
         See `Mode`.
     overflow : Overflow or str
-        See `Overflow`. Stochastic rounding overflows as it would round with the exponent unbounded.
+        See `Overflow`.
     random_bits : int, optional
         Bits of each random word that stochastic rounding uses, its highest ones: 1 to 32. By default 16,
         as hardware has them for bfloat16.
     rule : Rule or str, optional
         See `Rule`.
+    underflow : Underflow or str, optional
+        See `Underflow`.
 
     Raises
     ------
+    TypeError
+        If the random bits are no int.
     ValueError
-        If a name is unknown, with the allowed ones, or the random bits are out of range.
+        If a name is unknown, with the allowed ones, the random bits are out of range, or the overflow policy
+        is one of stochastic rounding and the mode another.
     """
 
     mode: Mode = Mode.NEAREST_EVEN
     overflow: Overflow = Overflow.IEEE
     random_bits: int = 16
     rule: Rule = Rule.TRUNCATE
+    underflow: Underflow = Underflow.GRADUAL
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", _member(Mode, self.mode, "rounding"))
         object.__setattr__(self, "overflow", _member(Overflow, self.overflow, "overflow"))
         object.__setattr__(self, "rule", _member(Rule, self.rule, "rule"))
+        object.__setattr__(self, "underflow", _member(Underflow, self.underflow, "underflow"))
+        if self.overflow is Overflow.NEAREST_BOUNDARY and not self.stochastic:
+            raise ValueError(f"overflow 'nearest_boundary' is for stochastic rounding, not {self.mode!s}")
+        if not isinstance(self.random_bits, int) or isinstance(self.random_bits, bool):
+            raise TypeError(f"random_bits must be an int, not {self.random_bits!r}")
         if not 1 <= self.random_bits <= 32:
             raise ValueError(f"random_bits = {self.random_bits} must lie between 1 and 32")
 
@@ -103,20 +141,29 @@ class Rounding:
         return 2 + (self.random_bits if self.stochastic else 0)
 
 
-def get_rounding(rounding: Rounding | str, overflow: Overflow | str = Overflow.IEEE) -> Rounding:
-    """Return the `Rounding` meant by a mode's name and an overflow policy's; a `Rounding` is kept as it is.
+def get_rounding(
+    rounding: Rounding | str,
+    overflow: Overflow | str = Overflow.IEEE,
+    underflow: Underflow | str = Underflow.GRADUAL,
+) -> Rounding:
+    """Return the `Rounding` meant by a mode's name and policies' names; a `Rounding` is kept as it is.
 
     Raises
     ------
     ValueError
-        If a name is unknown, or a `Rounding` comes with another policy than its own.
+        If a name is unknown, or a `Rounding` comes with other policies than its own.
     """
-    if isinstance(rounding, Rounding):
-        policy = _member(Overflow, overflow, "overflow")
-        if policy not in (Overflow.IEEE, rounding.overflow):
-            raise ValueError(f"{rounding} has its own overflow policy; overflow={policy!s} contradicts it")
-        return rounding
-    return Rounding(_member(Mode, rounding, "rounding"), _member(Overflow, overflow, "overflow"))
+    if not isinstance(rounding, Rounding):
+        return Rounding(
+            mode=_member(Mode, rounding, "rounding"),
+            overflow=_member(Overflow, overflow, "overflow"),
+            underflow=_member(Underflow, underflow, "underflow"),
+        )
+    if _member(Overflow, overflow, "overflow") not in (Overflow.IEEE, rounding.overflow):
+        raise ValueError(f"{rounding} has its own overflow policy; overflow={overflow!s} contradicts it")
+    if _member(Underflow, underflow, "underflow") not in (Underflow.GRADUAL, rounding.underflow):
+        raise ValueError(f"{rounding} has its own underflow policy; underflow={underflow!s} contradicts it")
+    return rounding
 
 
 _Choice = TypeVar("_Choice", bound=StrEnum)

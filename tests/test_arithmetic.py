@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from truth.operands import (
+    FLUSHING,
+    OVERFLOWS,
     ROUNDINGS,
     SMALL_FORMATS,
+    UNUSUAL_FORMATS,
     WIDE_FORMATS,
     corners,
     count,
@@ -21,10 +24,10 @@ from truth.operands import (
 
 import mcfsim as mcf
 from mcfsim.arithmetic import Arithmetic, straight_line
-from mcfsim.backends.blocks import BLOCK
 from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import FORMATS, Format, Specials
-from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding
+from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
+from mcfsim.scratch import BLOCK
 from mcfsim.truth import operate, operate_integers, round_fraction, same
 
 BINARY = ["add", "sub", "mul", "div"]
@@ -114,27 +117,48 @@ def test_products_and_quotients_about_the_smallest_numbers_are_rounded_once(fmt,
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["add", "mul", "div"])
-def test_all_pairs_of_bfloat16_are_rounded_once(name, assert_same):
-    everything, ar = values(BF16), mcf.arithmetic(BF16)
+@pytest.mark.parametrize("fmt", [BF16, FP16], ids=label)
+def test_all_pairs_of_16_bits_are_rounded_once(fmt, name, assert_same):
+    everything, ar = values(fmt), mcf.arithmetic(fmt)
     for rows in np.array_split(everything, 2**11):
         result = getattr(ar, name)(rows[:, None], everything)
-        assert_same(
-            result, operate_integers(name, rows[:, None], everything, fmt=BF16), rows[:, None], everything
-        )
+        expected = operate_integers(name, rows[:, None], everything, fmt=fmt)
+        assert_same(result, expected, rows[:, None], everything)
 
 
 # -- every mode and policy --------------------------------------------------------------------------------
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.parametrize("fmt", [E4M3FN, E5M2], ids=label)
-def test_all_pairs_are_rounded_once_in_every_mode(fmt, name, rounding, assert_same):
+@pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *UNUSUAL_FORMATS], ids=label)
+def test_all_pairs_are_rounded_once_in_every_mode(fmt, name, assert_same):
     a, b = all_pairs(fmt)
-    result = getattr(mcf.arithmetic(fmt, rounding), name)(a, b)
-    assert_same(result, operate_integers(name, a, b, fmt=fmt, rounding=rounding), a, b)
+    for rounding in ROUNDINGS:
+        result = getattr(mcf.arithmetic(fmt, rounding), name)(a, b)
+        assert_same(result, operate_integers(name, a, b, fmt=fmt, rounding=rounding), a, b)
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *WIDE_FORMATS], ids=label)
+@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("fmt", [E4M3FN, E5M2, *UNUSUAL_FORMATS], ids=label)
+def test_all_pairs_are_flushed_as_the_policy_says(fmt, name, assert_same):
+    a, b = all_pairs(fmt)
+    for rounding in FLUSHING:
+        result = getattr(mcf.arithmetic(fmt, rounding), name)(a, b)
+        assert_same(result, operate_integers(name, a, b, fmt=fmt, rounding=rounding), a, b)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", [mode for mode in DETERMINISTIC if mode is not Mode.NEAREST_EVEN])
+@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("fmt", [BF16, FP16], ids=label)
+def test_a_hundred_million_pairs_are_rounded_once_in_the_other_modes(fmt, name, mode, assert_same):
+    ar = mcf.arithmetic(fmt, mode)
+    for seed in range(100):
+        a, b = random_tuples(fmt, CHUNK, 2, seed)
+        expected = operate_integers(name, a, b, fmt=fmt, rounding=Rounding(mode))
+        assert_same(getattr(ar, name)(a, b), expected, a, b)
+
+
+@pytest.mark.parametrize("rounding", [*ROUNDINGS, *FLUSHING], ids=label)
+@pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *UNUSUAL_FORMATS, *WIDE_FORMATS], ids=label)
 def test_every_operation_is_rounded_once_in_every_mode(fmt, rounding, assert_same):
     ar = mcf.arithmetic(fmt, rounding)
     for name, arity in ARITY.items():
@@ -220,7 +244,7 @@ def test_any_operation_of_any_small_format_is_rounded_once(data):
         emax=emin + data.draw(st.integers(1, 45)),
         specials=data.draw(st.sampled_from(Specials)),
     )
-    rounding = Rounding(data.draw(st.sampled_from(DETERMINISTIC)), data.draw(st.sampled_from(Overflow)))
+    rounding = Rounding(data.draw(st.sampled_from(DETERMINISTIC)), data.draw(st.sampled_from(OVERFLOWS)))
     name = data.draw(st.sampled_from(sorted(ARITY)))
     place = st.integers(0, count(fmt) - 1)
     specials = [

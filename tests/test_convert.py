@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from truth.operands import MODES, ROUNDINGS, SMALL_FORMATS, WIDE_FORMATS, label
 
-from mcfsim.backends.blocks import BLOCK
 from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.convert import round_to, to_fraction
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.rounding import Rounding
+from mcfsim.scratch import BLOCK
 from mcfsim.truth import round_fraction, round_integers
 
 E4M3FN, BF16, FP32 = (FORMATS[name] for name in ("float8_e4m3fn", "bfloat16", "float32"))

@@ -7,9 +7,9 @@ import pytest
 from truth.operands import MODES, SMALL_FORMATS, label, magnitudes, random_tuples, values
 
 import mcfsim as mcf
-from mcfsim.backends.blocks import BLOCK
 from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import Rounding
+from mcfsim.scratch import BLOCK
 from mcfsim.truth import operate_integers, same
 
 E4M3FN, E5M2, BF16, FP16, TF32 = (

@@ -12,8 +12,8 @@ from truth.operands import label
 
 import mcfsim as mcf
 from mcfsim import expansion
-from mcfsim.backends.blocks import BLOCK
 from mcfsim.formats import FORMATS, Format
+from mcfsim.scratch import BLOCK
 from mcfsim.truth import round_fraction, round_integers
 
 BF16, TF32 = FORMATS["bfloat16"], FORMATS["tf32"]

@@ -81,6 +81,8 @@ def test_rounding_and_bits_are_those_of_ml_dtypes(name: str, text: str) -> None:
     seen = inspect_value(start, name, overflow="ieee")
     with np.errstate(all="ignore"):
         theirs = np.array([start]).astype(dtype)
+        if start and not mcf.get_format(name).zero and np.float32(start) == 0:
+            return  # on its way through binary32 it became a zero, which is NaN in this format
     if math.isnan(float(theirs[0])):
         assert math.isnan(seen.rounded)
         assert seen.bits is not None
@@ -120,6 +122,8 @@ def test_everything_fits_together(name: str) -> None:
             assert seen.error is None
             assert seen.relative_error is None
             assert seen.ulp_error is None
+        elif not fmt.zero and abs(seen.exact) < fmt.smallest_normal:
+            assert seen.rounded == fmt.smallest_normal  # nothing is below it
         elif not seen.beyond_maximum:
             assert abs(seen.ulp_error) <= Fraction(1, 2)
             assert abs(seen.relative_error) <= 1

@@ -53,3 +53,24 @@ def test_seeds_steps_and_streams_differ():
 def test_keys_out_of_range_are_refused(key):
     with pytest.raises(ValueError, match="must lie in"):
         RandomWords(*key)
+
+
+def test_words_of_sixteen_bits_are_the_halves_of_those_of_32():
+    stream = RandomWords(7, step=1, stream=2)
+    words = stream.words(0, 50)
+    halves = np.stack([words & 0xFFFF, words >> 16], axis=-1).reshape(-1)
+    assert stream.words(0, 100, 16).dtype == np.uint16
+    np.testing.assert_array_equal(stream.words(0, 100, 16), halves)
+    np.testing.assert_array_equal(stream.words(13, 60, 16), halves[13:73])
+
+
+@pytest.mark.parametrize("arguments", [(-1, 4), (0, -1), (0, 4, 8), (0, 4, 64)])
+def test_words_that_there_are_not_are_refused(arguments):
+    with pytest.raises(ValueError, match=r"must not be negative|32 or 16 bits"):
+        RandomWords(0).words(*arguments)
+
+
+@pytest.mark.parametrize("key", [(1.0,), (True,), (0, "1"), (0, 0, None)])
+def test_keys_of_another_type_are_refused(key):
+    with pytest.raises(TypeError, match="must be an int"):
+        RandomWords(*key)

@@ -90,7 +90,7 @@ def test_mean_of_ten_million_draws_is_within_five_standard_errors():
     assert abs(mean - expected) < 5 * math.sqrt(expected * (1 - expected) / n)
 
 
-@pytest.mark.parametrize("overflow", Overflow)
+@pytest.mark.parametrize("overflow", [Overflow.IEEE, Overflow.SATURATE])
 def test_overflow_is_that_of_the_unbounded_exponent(overflow):
     largest = float(mcf.get_format("float8_e5m2").max)
     quantum = 2.0**13
@@ -101,11 +101,46 @@ def test_overflow_is_that_of_the_unbounded_exponent(overflow):
     np.testing.assert_array_equal(result, [largest, beyond, beyond, np.inf, np.nan])
 
 
+@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("fmt", ["float8_e5m2", "float8_e4m3fn", "binary8p3se"])
+def test_overflow_at_the_nearest_boundary_takes_the_fraction_of_half_a_quantum(fmt, rule):
+    fmt, r = mcf.get_format(fmt), 4
+    half = Fraction(2) ** (fmt.emax - fmt.precision)
+    words = (np.arange(2**r, dtype=np.uint32) << np.uint32(32 - r)).astype(np.uint32)
+    rounding = Rounding("stochastic", "nearest_boundary", random_bits=r, rule=rule)
+    beyond = np.inf if fmt.has_infinity else np.nan
+    for f in (Fraction(k, 64) for k in (0, 1, 2, 30, 31, 32, 33, 62, 63, 64, 65, 100, 10**6)):
+        for sign in (1, -1):
+            x = np.full(words.size, float(sign * (fmt.max + f * half)))
+            rounded = mcf.round_to(x, fmt, rounding, random=words)
+            outside = ~np.isfinite(rounded)
+            assert np.array_equal(rounded[~outside], np.full((~outside).sum(), sign * float(fmt.max)))
+            np.testing.assert_array_equal(rounded[outside], np.full(outside.sum(), sign * beyond))
+            assert outside.sum() == (2**r if f >= 1 else ups_by_definition(rule, f, r))
+
+
+def test_the_nearest_boundary_is_a_policy_of_stochastic_rounding_alone():
+    with pytest.raises(ValueError, match="'nearest_boundary' is for stochastic rounding, not up"):
+        Rounding("up", "nearest_boundary")
+
+
+@pytest.mark.parametrize("r", [15, 16, 17])
+def test_words_of_sixteen_bits_are_drawn_where_they_suffice(r):
+    x = np.random.default_rng(0).standard_normal(1000)
+    words = RandomWords(3, step=5).words(0, x.size, 16 if r <= 16 else 32)
+    rounding = Rounding("stochastic", random_bits=r)
+    drawn = mcf.round_to(x, "bfloat16", rounding, random=RandomWords(3, step=5))
+    np.testing.assert_array_equal(drawn, mcf.round_to(x, "bfloat16", rounding, random=words))
+    if r > 16:
+        with pytest.raises(ValueError, match="17 random bits need words of 32 bits"):
+            mcf.round_to(x, "bfloat16", rounding, random=words.astype(np.uint16))
+
+
 def test_layout_threads_and_blocks_draw_the_same_words():
     x = np.random.default_rng(0).standard_normal((300, 400)).astype(np.float32)
     draw = {"rounding": "stochastic", "random": RandomWords(11)}
     expected = mcf.round_to(x, "bfloat16", **draw)
-    words = RandomWords(11).words(0, x.size).reshape(x.shape)
+    words = RandomWords(11).words(0, x.size, 16).reshape(x.shape)
     np.testing.assert_array_equal(expected, mcf.round_to(x, "bfloat16", "stochastic", random=words))
     np.testing.assert_array_equal(expected, mcf.round_to(np.asfortranarray(x), "bfloat16", **draw))
     np.testing.assert_array_equal(expected, mcf.round_to(x[::-1].copy()[::-1], "bfloat16", **draw))

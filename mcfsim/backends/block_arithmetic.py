@@ -18,7 +18,7 @@ from mcfsim.backends._kernels import get_kernel
 from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords, Words
-from mcfsim.rounding import Mode, Overflow, Rounding
+from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
 #: Between these powers of two, products, quotients and the residuals of `_wide` stay normal in binary64.
 _COMFORT = 480
@@ -56,12 +56,16 @@ class BlockArithmetic:
     def __init__(self, fmt: Format, rounding: Rounding, scalars: Scalars) -> None:
         self.format, self.rounding, self.scalars = fmt, rounding, scalars
         self.carrier = carrier_of(fmt)
-        self._kernel = get_kernel(fmt, rounding, self.carrier)
-        self._wide_kernel = get_kernel(fmt, rounding, FLOAT64)
+        # A result is no operand: where those are flushed, results stay gradual.
+        self._flushes = rounding.underflow is Underflow.FLUSH_INPUTS
+        of_results = replace(rounding, underflow=Underflow.GRADUAL) if self._flushes else rounding
+        self._kernel = get_kernel(fmt, of_results, self.carrier)
+        self._wide_kernel = get_kernel(fmt, of_results, FLOAT64)
+        self._smallest_normal = float(fmt.smallest_normal)
         self._comfortable = fmt.emin - fmt.precision + 1 >= -_COMFORT and fmt.emax < _COMFORT
         whole = self._kernel.exact and rounding == Rounding()
-        self._native = whole or _innocuous(self.carrier, fmt, rounding)
-        self._sticky = not self._native and not _innocuous(FLOAT64, fmt, rounding)
+        self._native = whole or _innocuous(self.carrier, fmt, of_results)
+        self._sticky = not self._native and not _innocuous(FLOAT64, fmt, of_results)
         self._product_exact = 2 * fmt.precision <= 53
         self._undecided_bits = (1 << max(0, 54 - fmt.precision - rounding.guard_bits)) - 1
         self._down = rounding.mode is Mode.DOWN
@@ -142,8 +146,10 @@ class BlockArithmetic:
         return self._leave(-y if self._down else y)
 
     def neg(self, a: Value) -> Value:
-        """Return ``-a``."""
+        """Return ``-a``; of a positive number of an unsigned format what the policy makes of it."""
         result = np.negative(self._value(a))
+        if not self.format.signed:
+            return self._round_in_place(result)
         return result if self.format.has_negative_zero else result + self.carrier.type(0)
 
     def abs(self, a: Value) -> Value:
@@ -153,12 +159,12 @@ class BlockArithmetic:
     def round(self, x: Value) -> Value:
         """Round a block of either carrier."""
         if is_scalar(x):
-            return self._leave(np.array([x], dtype=np.float64))
+            return self._leave(self._flushed(np.array([x], dtype=np.float64)))
         if x.dtype == self.carrier:
             result = np.empty_like(x)
-            self._kernel(x, result, self._words(x.size))
+            self._kernel(self._flushed(x), result, self._words(x.size))
             return result
-        return self._leave(x.astype(np.float64))
+        return self._leave(self._flushed(x.astype(np.float64)))
 
     def keeps(self, x: NDArray[Any]) -> bool:
         """Return whether a block of the carrier holds values of the format, or NaN, alone."""
@@ -172,10 +178,16 @@ class BlockArithmetic:
     def _enter(self, a: Value, b: Value) -> tuple[Value, Value, bool]:
         """Turn scalars into arrays of one element; True if one of them is no value of the format."""
         if not is_scalar(a) and not is_scalar(b):
-            return a, b, False
+            return self._flushed(a), self._flushed(b), False
         a, a_real = self._scalar_block(a) if is_scalar(a) else (a, False)
         b, b_real = self._scalar_block(b) if is_scalar(b) else (b, False)
-        return a, b, a_real or b_real
+        return self._flushed(a), self._flushed(b), a_real or b_real
+
+    def _flushed(self, x: Value) -> Value:
+        """Put zeros in place of small operands if that is the policy."""
+        if not self._flushes or x is None:
+            return x
+        return np.where(np.abs(x) < self._smallest_normal, np.copysign(x.dtype.type(0), x), x)
 
     def _scalar_block(self, x: float, *, rounded: bool = False) -> tuple[NDArray[Any], bool]:
         # The odd part of a binary64 number has at most 53 bits.
@@ -207,7 +219,7 @@ class BlockArithmetic:
             raise ValueError("stochastic rounding needs random=RandomWords(seed)")
         stream = replace(self.random, stream=self.random.stream + self.operations)
         self.operations += 1
-        return stream.words(self.start if size == self.size else 0, size)
+        return stream.draws(self.start if size == self.size else 0, size, self.rounding.random_bits)
 
     def _decide(self, operation: str, *operands: NDArray[Any]) -> NDArray[np.float64]:
         """Carry out an operation in binary64 and make it odd wherever that could change the rounding.
@@ -263,7 +275,11 @@ def _innocuous(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> bool:
     overflow_is_infinite = rounding.overflow is Overflow.IEEE and fmt.has_nan
     roomy = 2 * (fmt.emax + 1) <= emax and fmt.emax + 1 - (fmt.emin - fmt.precision + 1) <= emax
     nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
-    return holds(carrier, fmt) and nearest and precise and (overflow_is_infinite or roomy)
+    # What is flushed depends on the exact result, which the carrier may have rounded up to a normal number.
+    nearest = nearest and rounding.underflow is Underflow.GRADUAL
+    # Of the other kinds of format nothing is claimed.
+    floating = type(fmt) is Format and holds(carrier, fmt)
+    return floating and nearest and precise and (overflow_is_infinite or roomy)
 
 
 def is_scalar(x: Any) -> bool:

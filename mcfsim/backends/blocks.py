@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from mcfsim.scratch import BLOCK
 
-#: Elements a block. The dozen intermediates of a block then fit the second-level cache.
-BLOCK = 1 << 15
+Array = NDArray[Any]
 
 
 def for_each_block(
-    function: Callable[..., Sequence[Array]],
+    function: Callable[..., object],
     operands: Sequence[Array],
     dtype: np.dtype[Any],
     outputs: int,
     *,
+    results: np.dtype[Any] | None = None,
     out: Array | None = None,
     threads: int = 1,
     ordered: bool = False,
@@ -31,16 +31,19 @@ def for_each_block(
     Parameters
     ----------
     function : callable
-        Takes the index of the block's first element and one one-dimensional contiguous block of `dtype`
-        an operand, and returns `outputs` blocks. It must not write to its arguments.
+        Takes the index of the block's first element, then one one-dimensional contiguous block of `dtype`
+        an operand, to which it must not write, and one an output, which it fills.
     operands : sequence of array
-        Any layout, byte order and (numeric) dtype that casts to `dtype` exactly.
+        Any layout, byte order and (numeric) dtype; `dtype` must hold each element exactly.
     dtype : dtype
-        The carrier of the computation and of the results.
+        Of the blocks of operands.
     outputs : int
         Number of results.
+    results : dtype, optional
+        Of the results, if it is another.
     out : array, optional
-        Where the only result goes; of `dtype` and of the broadcast shape.
+        Where the only result goes; of its dtype and of the broadcast shape. If it is an operand, the function
+        finds both in the same memory.
     threads : int, optional
         Blocks are shared among this many threads; NumPy frees the interpreter lock inside its loops.
     ordered : bool, optional
@@ -58,8 +61,8 @@ def for_each_block(
         flags=["external_loop", "buffered", "ranged", "zerosize_ok", "delay_bufalloc"],
         op_flags=[["readonly", "contig", "aligned"]] * len(operands)
         + [["writeonly", "allocate", "no_subtype"]] * outputs,
-        op_dtypes=[dtype] * (len(operands) + outputs),
-        casting="same_kind",
+        op_dtypes=[dtype] * len(operands) + [results or dtype] * outputs,
+        casting="unsafe",  # the callers have seen to it that every element fits
         order="C" if ordered else "K",
         buffersize=BLOCK,
     )
@@ -68,8 +71,7 @@ def for_each_block(
     def run(part: np.nditer, start: int) -> None:
         with np.errstate(all="ignore"):
             for block in part:
-                for target, result in zip(block[inputs:], function(start, *block[:inputs]), strict=True):
-                    target[...] = result
+                function(start, *block)
                 start += block[0].size
 
     if threads > 1 and iterator.itersize > BLOCK:
@@ -87,5 +89,4 @@ def for_each_block(
     elif iterator.itersize:
         iterator.reset()
         run(iterator, 0)
-    results = list(iterator.operands[inputs:])
-    return results
+    return list(iterator.operands[inputs:])

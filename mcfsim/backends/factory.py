@@ -8,7 +8,7 @@ from mcfsim.backends.exact import ExactArithmetic
 from mcfsim.backends.native import NativeArithmetic, native_dtype
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.formats import Format, get_format
-from mcfsim.rounding import Overflow, Rounding, get_rounding
+from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
 
 if TYPE_CHECKING:
     from mcfsim.backends.torch import TorchArithmetic
@@ -20,6 +20,7 @@ def arithmetic(
     fmt: Format | str | None,
     rounding: Rounding | str = "nearest_even",
     overflow: Overflow | str = "ieee",
+    underflow: Underflow | str = "gradual",
     *,
     backend: str = "numpy",
     **options: Any,
@@ -32,8 +33,10 @@ def arithmetic(
         The format of all results; None for ``backend="exact"``, which ignores it.
     rounding : str or Rounding, optional
         A name of `Mode`.
-    overflow : {"ieee", "saturate"}, optional
+    overflow : {"ieee", "saturate", "nearest_boundary"}, optional
         See `Overflow`.
+    underflow : {"gradual", "flush_inputs", "flush_before", "flush_after"}, optional
+        See `Underflow`.
     backend : {"numpy", "torch", "native", "exact"}, optional
         ``numpy``: the emulator. ``torch``: the same on PyTorch's CPU tensors. ``native``: NumPy's or
         ml_dtypes' own type, nearest even only. ``exact``: mpmath, nothing rounded.
@@ -54,7 +57,7 @@ def arithmetic(
     >>> ar.add(256.0, 1.0)
     256.0
     """
-    policy = get_rounding(rounding, overflow)
+    policy = get_rounding(rounding, overflow, underflow)
     if backend == "exact":
         if fmt is not None:
             get_format(fmt)  # a misspelt name is an error here too
@@ -71,7 +74,7 @@ def arithmetic(
     if backend == "native":
         if policy != Rounding():
             raise ValueError(
-                f"native arithmetic rounds to nearest even with IEEE overflow only, not {policy}"
+                f"native arithmetic rounds to nearest even, over- and underflows as in IEEE 754, not {policy}"
             )
         return NativeArithmetic(native_dtype(fmt), **options)
     raise ValueError(f"unknown backend {backend!r}; allowed: {', '.join(BACKENDS)}")

@@ -9,7 +9,7 @@ import numpy as np
 
 from mcfsim.arithmetic import Value
 from mcfsim.backends.carriers import UnsupportedFormatError
-from mcfsim.formats import Format, get_format
+from mcfsim.formats import FORMATS, Format, get_format
 
 
 def native_dtype(fmt: Format) -> np.dtype[Any]:
@@ -22,10 +22,12 @@ def native_dtype(fmt: Format) -> np.dtype[Any]:
     """
     import ml_dtypes
 
-    for scalar in (getattr(ml_dtypes, fmt.name, None), getattr(np, fmt.name, None)):
-        if isinstance(scalar, type) and issubclass(scalar, np.generic) and get_format(scalar) == fmt:
-            return np.dtype(scalar)
-    raise UnsupportedFormatError(f"no NumPy or ml_dtypes type holds {fmt}; use backend='numpy'")
+    for name, known in FORMATS.items():
+        scalar = getattr(ml_dtypes, name, None) or getattr(np, name, None)
+        if known == fmt and scalar is not None:
+            dtype: np.dtype[Any] = np.dtype(scalar)
+            return dtype
+    raise UnsupportedFormatError(f"no dtype of NumPy or ml_dtypes holds {fmt} and its codes")
 
 
 class NativeArithmetic:

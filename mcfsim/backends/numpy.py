@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from mcfsim.arithmetic import Value
 from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars, is_scalar
-from mcfsim.backends.blocks import BLOCK, for_each_block
+from mcfsim.backends.blocks import for_each_block
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
+from mcfsim.scratch import BLOCK
 
 
 class NumpyArithmetic:
@@ -180,8 +181,14 @@ class NumpyArithmetic:
                 results = [np.array(np.broadcast_to(item, size)).reshape(shape) for item in found]
             else:  # a first run on one element tells how many results there are
                 count = len(on_blocks(0, *(np.zeros(1, self.carrier) for _ in arrays)))
+
+                def fill(start: int, *blocks: NDArray[Any]) -> None:
+                    found = on_blocks(start, *blocks[: len(arrays)])
+                    for target, result in zip(blocks[len(arrays) :], found, strict=True):
+                        target[...] = result
+
                 results = for_each_block(
-                    *(on_blocks, list(arrays.values()), self.carrier, count),
+                    *(fill, list(arrays.values()), self.carrier, count),
                     threads=self.threads,
                     ordered=self.rounding.stochastic,
                 )
@@ -205,8 +212,7 @@ class NumpyArithmetic:
             raise TypeError(f"an operand of dtype {array.dtype} is no array of real numbers")
         if array.dtype.kind == "V":  # an ml_dtypes type, all of which fit in float32
             array = array.astype(np.float32)
-        nearest = Rounding() if self.rounding.stochastic else self.rounding
-        rounded = np.asarray(round_to(array, self.format, nearest), dtype=self.carrier)
+        rounded = np.asarray(round_to(array, self.format), dtype=self.carrier)
         same = (rounded == array) | (np.isnan(rounded) & np.isnan(array.astype(np.float64, copy=False)))
         if array.dtype.kind in "iu":  # the comparison was made in binary64, which need not hold them
             same &= round_to(array, self.format, "down") == round_to(array, self.format, "up")

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from mcfsim.arithmetic import Value
 from mcfsim.backends.block_arithmetic import Scalars
-from mcfsim.backends.blocks import BLOCK
 from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import Rounding
+from mcfsim.scratch import BLOCK
 
 try:
     import torch

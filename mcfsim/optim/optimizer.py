@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.blocks import BLOCK
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.convert import round_to
 from mcfsim.optim.adamw import AdamW
@@ -18,6 +17,7 @@ from mcfsim.optim.sgd import SGD
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.rounding import Rounding
+from mcfsim.scratch import BLOCK
 
 Hyperparameters = AdamW | SGD
 

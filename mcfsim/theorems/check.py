@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.backends.blocks import BLOCK
 from mcfsim.codec import all_values
 from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.run import versions
+from mcfsim.scratch import BLOCK
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Witness
 from mcfsim.theorems.statement import Numbers, Theorem

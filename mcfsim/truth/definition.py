@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
-from mcfsim.formats import Format
-from mcfsim.rounding import Mode, Overflow, Rounding
+from mcfsim.formats import Format, Parity
+from mcfsim.formats.posit import Posit
+from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+from mcfsim.truth.posits import operate_posit, round_posit
 
 #: IEEE 754's default: to nearest, ties to even, overflow to infinity.
 NEAREST_EVEN = Rounding()
@@ -29,7 +32,7 @@ def round_fraction(
     fmt : Format
         The target. Its numbers must be binary64 numbers, for these are returned.
     rounding : Rounding, optional
-        Mode and overflow policy.
+        Mode and policies. With ``flush_inputs`` the number is an operand.
     negative_zero : bool, optional
         Whether a `value` of zero stands for negative zero. A nonzero `value` that rounds to zero keeps its
         own sign. Either is positive in a format without negative zero.
@@ -50,16 +53,32 @@ def round_fraction(
     >>> round_fraction(Fraction(1, 3), get_format("e4m3fn"))
     0.34375
     """
+    if isinstance(fmt, Posit):
+        return float(round_posit(value, fmt, rounding))
     if fmt.precision > 53 or fmt.emin - fmt.precision + 1 < -1074 or fmt.emax > 1023:
         raise ValueError(f"{fmt} has numbers that binary64 does not hold")
     if value == 0:
         return _zero(negative_zero, fmt)
-    # The exponent is bounded below only: a number past the maximum is rounded first and judged afterwards.
-    scale = max(_floor_log2(abs(value)), fmt.emin) - fmt.precision + 1
-    rounded = _times_power(Fraction(_round_integer(_times_power(value, -scale), rounding.mode)), scale)
+    tiny = abs(value) < fmt.smallest_normal
+    if tiny and rounding.underflow in (Underflow.FLUSH_BEFORE, Underflow.FLUSH_INPUTS):
+        return _zero(value < 0, fmt)
+    exponent = _floor_log2(abs(value))
+    if rounding.underflow is Underflow.FLUSH_AFTER and tiny:
+        unbounded = _round_at(value, exponent - fmt.precision + 1, exponent, fmt, rounding.mode)
+        if abs(unbounded) < fmt.smallest_normal:
+            return _zero(value < 0, fmt)
+        rounded = unbounded
+    elif tiny and not fmt.zero:
+        rounded = fmt.smallest_normal if value > 0 else -fmt.smallest_normal
+    else:
+        # The exponent is bounded below only: a number past the maximum is rounded first, and judged then.
+        exponent = max(exponent, fmt.emin)
+        rounded = _round_at(value, exponent - fmt.precision + 1, exponent, fmt, rounding.mode)
     if rounded == 0:
         return _zero(value < 0, fmt)
-    if abs(rounded) > fmt.max:
+    if rounded < 0 and not fmt.signed:
+        return negative_value(fmt, rounding)
+    if not fmt.lowest <= rounded <= fmt.max:
         return overflow_value(value < 0, fmt, rounding)
     return float(rounded)
 
@@ -93,6 +112,11 @@ def operate(name: str, operands: Sequence[float], fmt: Format, rounding: Roundin
     ValueError
         If there is no such operation of so many operands.
     """
+    if rounding.underflow is Underflow.FLUSH_INPUTS:
+        operands = [_without_small(operand, fmt) for operand in operands]
+        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    if isinstance(fmt, Posit):
+        return operate_posit(name, operands, fmt, rounding)
     match name, operands:
         case "add", [x, y]:
             return _multiply_add(x, 1.0, y, fmt, rounding)
@@ -125,14 +149,20 @@ def overflow_value(negative: bool, fmt: Format, rounding: Rounding) -> float:
             raise ValueError(NO_ONE_RESULT)
     if outward and rounding.overflow is Overflow.IEEE and fmt.has_nan:
         return infinity_value(negative, fmt)
-    return float(-fmt.max if negative else fmt.max)
+    return float(fmt.lowest if negative else fmt.max)
 
 
 def infinity_value(negative: bool, fmt: Format) -> float:
-    """Return the infinity of a format, or NaN if it has none."""
-    if not fmt.has_infinity:
+    """Return the infinity of a format, or NaN if it has none of that sign."""
+    if not fmt.has_infinity or (negative and not fmt.signed):
         return math.nan
     return -math.inf if negative else math.inf
+
+
+def negative_value(fmt: Format, rounding: Rounding) -> float:
+    """Return what a finite number becomes that rounds to less than zero in an unsigned format."""
+    saturates = rounding.overflow is Overflow.SATURATE or not fmt.has_nan
+    return float(fmt.lowest) if saturates else math.nan
 
 
 # -- the operations -------------------------------------------------------------------------------------
@@ -212,7 +242,30 @@ def _times_power(value: Fraction, exponent: int) -> Fraction:
     return Fraction(value.numerator, value.denominator << -exponent)
 
 
+def _round_at(value: Fraction, scale: int, exponent: int, fmt: Format, mode: Mode) -> Fraction:
+    """Round to a multiple of ``2**scale``, the quantum of numbers with this exponent."""
+    quanta = _times_power(value, -scale)
+    whole = _round_integer(quanta, mode)
+    if fmt.parity is Parity.CODE and 1 < abs(quanta) < 2:
+        # One significand bit: the neighbours are 1 and 2 quanta, even or odd as their exponent fields are.
+        odd_below = (exponent + fmt.bias) % 2 == 1
+        sign = -1 if value < 0 else 1
+        if mode is Mode.TO_ODD:
+            whole = sign * (1 if odd_below else 2)
+        elif mode is Mode.NEAREST_EVEN and abs(quanta) == Fraction(3, 2):
+            whole = sign * (2 if odd_below else 1)
+    return _times_power(Fraction(whole), scale)
+
+
+def _without_small(operand: float, fmt: Format) -> float:
+    """Return an operand, or the zero that is put in its place."""
+    small = math.isfinite(operand) and abs(operand) < fmt.smallest_normal
+    return math.copysign(0.0, operand) if small else operand
+
+
 def _zero(negative: bool, fmt: Format) -> float:
+    if not fmt.zero:
+        return math.nan
     return -0.0 if negative and fmt.has_negative_zero else 0.0
 
 

@@ -12,9 +12,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.formats import Format
-from mcfsim.rounding import Mode, Rounding
-from mcfsim.truth.definition import NEAREST_EVEN, NO_ONE_RESULT, infinity_value, overflow_value
+from mcfsim.formats import Format, Parity
+from mcfsim.rounding import Mode, Rounding, Underflow
+from mcfsim.truth.definition import (
+    NEAREST_EVEN,
+    NO_ONE_RESULT,
+    infinity_value,
+    negative_value,
+    overflow_value,
+)
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -76,7 +82,8 @@ def operate_integers(
         raise ValueError(f"{fmt} has more than {OPERAND_BITS} significand bits")
 
     def result(*blocks: Floats) -> Floats:
-        return _round(_exact(name, [_operand(block) for block in blocks], rounding), fmt, rounding)
+        operands = [_operand(_taken_in(block, fmt, rounding)) for block in blocks]
+        return _round(_exact(name, operands, rounding), fmt, rounding)
 
     return _blockwise(result, operands, fmt)
 
@@ -91,7 +98,7 @@ def round_integers(x: ArrayLike, fmt: Format, rounding: Rounding = NEAREST_EVEN)
     ValueError
         If the format has numbers that are not normal numbers of binary64.
     """
-    return _blockwise(lambda block: _round(_split(block), fmt, rounding), (x,), fmt)
+    return _blockwise(lambda x: _round(_split(_taken_in(x, fmt, rounding)), fmt, rounding), (x,), fmt)
 
 
 def same(a: ArrayLike, b: ArrayLike) -> NDArray[np.bool_]:
@@ -99,6 +106,13 @@ def same(a: ArrayLike, b: ArrayLike) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore"):  # signalling NaNs are values like others here
         x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     return np.asarray((x.view(np.int64) == y.view(np.int64)) | (np.isnan(x) & np.isnan(y)))
+
+
+def _taken_in(x: Floats, fmt: Format, rounding: Rounding) -> Floats:
+    """Return operands, with zeros in place of small ones if the policy is to flush them."""
+    if rounding.underflow is not Underflow.FLUSH_INPUTS:
+        return x
+    return np.where(np.abs(x) < np.float64(fmt.smallest_normal), np.copysign(0.0, x), x)
 
 
 # -- float64 to integers ----------------------------------------------------------------------------------
@@ -239,28 +253,46 @@ def _round(exact: Parts, fmt: Format, rounding: Rounding) -> Floats:
     negative, significand, exponent, infinite, nan = exact
     # A float64 holds the significand exactly, so that its exponent field tells the length in bits.
     length = (significand.astype(np.float64).view(np.int64) >> 52) - 1022
-    excess = np.maximum(np.maximum(length, fmt.emin + 1 - exponent) - fmt.precision, 0)
+    tiny = (significand > 0) & (length + exponent <= fmt.emin)
+    least = fmt.emin + 1 - exponent
+    if rounding.underflow is Underflow.FLUSH_AFTER:
+        least = np.where(tiny, length, least)
+    excess = np.maximum(np.maximum(length, least) - fmt.precision, 0)
     # Any significand is less than half of 2**54: dropping more than 54 bits makes no difference to rounding.
     shift = np.minimum(excess, 54)
     unit: Integers = 1 << shift
     kept = significand >> shift
-    kept += _increment(kept, significand & (unit - 1), unit, negative, rounding.mode)
+    odd = (kept & 1).astype(np.bool_)
+    if fmt.parity is Parity.CODE:  # one bit is kept: the exponent field of a normal number is its code
+        odd = np.where(kept == 1, (exponent + excess + fmt.bias) & 1 == 1, odd)
+    kept += _increment(odd, significand & (unit - 1), unit, negative, rounding.mode)
     # The bit pattern of a positive float64 grows with its value, so that patterns can be compared instead.
     code = np.where(kept == 0, 0, kept.astype(np.float64).view(np.int64) + ((exponent + excess) << 52))
+    smallest = np.float64(fmt.smallest_normal).view(np.int64)
+    if rounding.underflow is Underflow.FLUSH_BEFORE:
+        code = np.where(tiny, 0, code)
+    elif rounding.underflow is Underflow.FLUSH_AFTER:
+        code = np.where(code < smallest, 0, code)
+    elif not fmt.zero:
+        code = np.where(tiny, smallest, code)
     overflow = code > np.float64(fmt.max).view(np.int64)
+    below = np.zeros_like(negative) if fmt.signed else negative & (code != 0)
     if not fmt.has_negative_zero:
-        negative = negative & (kept != 0)
+        negative = negative & (code != 0)
     result = np.where(negative, -code.view(np.float64), code.view(np.float64))
     for sign, where in ((False, ~negative), (True, negative)):
         result[where & overflow] = overflow_value(sign, fmt, rounding)
+    result[below] = negative_value(fmt, rounding)
+    for sign, where in ((False, ~exact.negative), (True, exact.negative)):
         result[where & infinite] = infinity_value(sign, fmt)
+    if not fmt.zero:
+        result[code == 0] = np.nan
     result[nan] = np.nan
     return result
 
 
-def _increment(kept: Integers, rest: Integers, unit: Integers, negative: Bools, mode: Mode) -> Bools:
+def _increment(odd: Bools, rest: Integers, unit: Integers, negative: Bools, mode: Mode) -> Bools:
     """Return where ``kept + rest / unit``, with ``0 <= rest < unit``, rounds to ``kept + 1``."""
-    odd = (kept & 1).astype(np.bool_)
     match mode:
         case Mode.NEAREST_EVEN:
             return 2 * rest + odd > unit
@@ -280,6 +312,8 @@ def _increment(kept: Integers, rest: Integers, unit: Integers, negative: Bools, 
 
 def _blockwise(function: Callable[..., Floats], operands: tuple[ArrayLike, ...], fmt: Format) -> Floats:
     """Apply an elementwise function block by block to broadcast operands."""
+    if type(fmt) is not Format:
+        raise ValueError(f"{fmt} is no floating-point format; use mcfsim.truth.operate or round_fraction")
     if fmt.emin - fmt.precision + 1 < -1022 or fmt.emax > 1023:
         raise ValueError(f"{fmt} has numbers that are not normal numbers of binary64")
     arrays = [np.asarray(operand) for operand in operands]

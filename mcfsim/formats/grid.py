@@ -1,0 +1,149 @@
+"""Uniform grids: the integers of a range, as they are or divided by a power of two."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import KW_ONLY, dataclass, field
+from fractions import Fraction
+
+from mcfsim.formats.floating import Format, Specials
+
+_INTEGERS = re.compile(r"int(\d+)(_symmetric)?")
+_WIDEST = 32
+
+
+@dataclass(frozen=True)
+class Grid(Format):
+    """The numbers ``k * 2**-fraction_bits`` with integers ``low <= k <= high``.
+
+    Their codes are the integers k in two's complement. There is one zero, no NaN and no infinity: a finite
+    number beyond either end becomes that end in every mode and under every overflow policy, and a NaN or
+    an infinity is NaN in a carrier and has no code.
+
+    Parameters
+    ----------
+    name : str, optional
+        A label, no part of comparison or hashing.
+    low, high : int
+        The range, ``low <= 0 < high``.
+    fraction_bits : int, optional
+        Minus the binary logarithm of the distance between neighbours.
+
+    Attributes
+    ----------
+    precision, emin, emax : int
+        Of the narrowest fixed-point format, a float of a single binade, that contains the grid.
+
+    Raises
+    ------
+    TypeError
+        If a field is of the wrong type.
+    ValueError
+        If the range is empty or does not contain zero.
+
+    Examples
+    --------
+    >>> eights = Grid(low=-128, high=127)
+    >>> eights.name, eights.bits, eights.lowest, eights.max
+    ('int8', 8, Fraction(-128, 1), Fraction(127, 1))
+    """
+
+    _: KW_ONLY
+    low: int
+    high: int
+    fraction_bits: int = 0
+    precision: int = field(init=False)
+    emin: int = field(init=False)
+    emax: int = field(init=False)
+    specials: Specials = field(init=False, default=Specials.NONE)
+    signed: bool = field(init=False)
+    zero: bool = field(init=False, default=True)
+
+    def __post_init__(self) -> None:
+        for label in ("low", "high", "fraction_bits"):
+            number = getattr(self, label)
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise TypeError(f"{label} must be an int, not {number!r}")
+        if not self.low <= 0 < self.high:
+            raise ValueError(f"low = {self.low} and high = {self.high}: low <= 0 < high is required")
+        precision = max(-self.low, self.high).bit_length()
+        object.__setattr__(self, "precision", precision)
+        object.__setattr__(self, "emin", precision - 1 - self.fraction_bits)
+        object.__setattr__(self, "emax", self.emin)
+        object.__setattr__(self, "signed", self.low < 0)
+        super().__post_init__()
+
+    def _described(self) -> str:
+        whole = self.signed and (self.low, self.high) == (-(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1)
+        range_ = f"int{self.bits}" if whole else f"integers_{self.low}_{self.high}"
+        return range_ + (f"_fraction{self.fraction_bits}" if self.fraction_bits else "")
+
+    # -- what the fields imply -------------------------------------------------------------------------
+    @property
+    def quantum(self) -> Fraction:
+        """Distance between neighbours, exactly: ``2**-fraction_bits``."""
+        return Fraction(2) ** -self.fraction_bits
+
+    @property
+    def bits(self) -> int:
+        """Width of a code in two's complement, without a sign bit if ``low`` is zero."""
+        return self.signed + max(-self.low - 1, self.high).bit_length()
+
+    @property
+    def max(self) -> Fraction:
+        """Largest number, exactly."""
+        return self.high * self.quantum
+
+    @property
+    def lowest(self) -> Fraction:
+        """Least number, exactly."""
+        return self.low * self.quantum
+
+    @property
+    def smallest_normal(self) -> Fraction:
+        """Smallest positive number, exactly: the quantum, for none is subnormal."""
+        return self.quantum
+
+    @property
+    def smallest_subnormal(self) -> Fraction:
+        """Smallest positive number, exactly: the quantum."""
+        return self.quantum
+
+    @property
+    def has_subnormals(self) -> bool:
+        """Whether there are subnormal numbers: no."""
+        return False
+
+    @property
+    def has_negative_zero(self) -> bool:
+        """Whether the format encodes negative zero: no."""
+        return False
+
+
+def grid(name: str) -> Grid:
+    """Return the grid of a name.
+
+    Parameters
+    ----------
+    name : str
+        ``"intN"`` with N from 2 to 32 for ``-2**(N - 1) ... 2**(N - 1) - 1``; ``"intN_symmetric"`` without
+        the least of them; ``"ternary"`` for -1, 0, 1.
+
+    Raises
+    ------
+    ValueError
+        If no grid has this name.
+
+    Examples
+    --------
+    >>> grid("int4_symmetric").low, grid("ternary").bits
+    (-7, 2)
+    """
+    if name == "ternary":
+        return Grid(name, low=-1, high=1)
+    if (found := _INTEGERS.fullmatch(name)) and 2 <= (bits := int(found[1])) <= _WIDEST:
+        high = 2 ** (bits - 1) - 1
+        return Grid(name, low=-high if found[2] else -high - 1, high=high)
+    raise ValueError(
+        f"unknown grid {name!r}; known: 'ternary', and 'intN' or 'intN_symmetric' with N from 2 to {_WIDEST}"
+    )

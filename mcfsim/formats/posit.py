@@ -1,0 +1,134 @@
+"""Posits: numbers whose precision tapers off away from 1, where the exponent takes the fraction's bits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mcfsim.formats.floating import Format, Specials
+
+_NAMES = re.compile(r"posit(?:(\d+)(?:es(\d+))?|<(\d+)(?:,\s*(\d+))?>)")
+# With two bits there is no regime that ends; codes are handled in words of 64 bits.
+_FEWEST_BITS, _MOST_BITS = 3, 64
+# With six exponent bits not even posits of 32 bits would be numbers of binary64.
+_MOST_EXPONENT_BITS = 5
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Posit(Format):
+    """Posits of n bits, es of them for the exponent.
+
+    After the sign a code has the regime, a run of equal bits ended by the other one or by the end of the
+    code; then es bits of exponent e, then the fraction f, as far as there is room: bits past the end of the
+    code count as zeros. A run of r ones means k = r - 1, one of r zeros k = -r, and the value is
+    ``2**(2**es k + e) (1 + f)``. The code of the negative is the two's complement. There is one zero, and
+    one NaN, called NaR, which has the code of the sign bit alone; there is no infinity.
+
+    Every value is one of the binary floating-point format with the fields below, but most of that format's
+    numbers are no posits.
+
+    Parameters
+    ----------
+    bits : int
+        n, from 3 to 64. Which posits can be computed with is for the carriers to say.
+    es : int, optional
+        From 0 to 5; the standard has 2 for every n.
+
+    Attributes
+    ----------
+    precision : int
+        The most significand bits a number has, ``n - 2 - es`` as around 1, and at least 1. The unit
+        roundoff is that of these numbers.
+    emin, emax : int
+        Exponents of the smallest and the largest number, ``-(n - 2) 2**es`` and its negative.
+
+    Raises
+    ------
+    TypeError
+        If a number is no int.
+    ValueError
+        If it is out of range.
+
+    References
+    ----------
+    Posit Working Group, Standard for Posit Arithmetic (2022). Gustafson and Yonemoto, Beating floating point
+    at its own game: posit arithmetic, Supercomputing Frontiers and Innovations 4(2), 2017.
+
+    Examples
+    --------
+    >>> Posit(8).name, Posit(8).max, Posit(16, es=1).name
+    ('posit8', Fraction(16777216, 1), 'posit16es1')
+    """
+
+    es: int = 2
+
+    def __init__(self, bits: int, es: int = 2) -> None:
+        for label, number, fewest, most in (
+            ("bits", bits, _FEWEST_BITS, _MOST_BITS),
+            ("es", es, 0, _MOST_EXPONENT_BITS),
+        ):
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise TypeError(f"{label} must be an int, not {number!r}")
+            if not fewest <= number <= most:
+                raise ValueError(f"{label} = {number} of a posit must lie between {fewest} and {most}")
+        object.__setattr__(self, "es", es)
+        emax = (bits - 2) << es
+        super().__init__(
+            f"posit{bits}" if es == 2 else f"posit{bits}es{es}",
+            precision=max(1, bits - 2 - es),
+            emin=-emax,
+            emax=emax,
+            specials=Specials.FNUZ,
+        )
+
+    def __repr__(self) -> str:
+        return f"Posit({self.bits}, es={self.es})"
+
+    # -- what the fields imply -------------------------------------------------------------------------
+    @property
+    def bits(self) -> int:
+        """Width of a code, n."""
+        return (self.emax >> self.es) + 2
+
+    @property
+    def exponent_bits(self) -> int:
+        """Width of the exponent field where it is whole: es, the regime not included."""
+        return self.es
+
+    @property
+    def bias(self) -> int:
+        """Exponent field minus exponent: zero in the regime of 1."""
+        return 0
+
+    @property
+    def max_significand(self) -> int:
+        """Integer significand of the largest number, which is a power of two."""
+        return 1 << (self.precision - 1)
+
+    @property
+    def smallest_subnormal(self) -> Fraction:
+        """Smallest positive number, exactly: ``2**emin``, for none is subnormal."""
+        return self.smallest_normal
+
+    @property
+    def has_subnormals(self) -> bool:
+        """Whether there are subnormal numbers: no."""
+        return False
+
+
+def posit(name: str) -> Posit | None:
+    """Return the posit format of a name, or None if it is the name of something else.
+
+    Parameters
+    ----------
+    name : str
+        ``"posit16"`` or ``"posit<16>"``, with es = 2; ``"posit16es1"`` or ``"posit<16,1>"``.
+
+    Raises
+    ------
+    ValueError
+        If it names a posit format that there is not.
+    """
+    found = _NAMES.fullmatch(name)
+    return Posit(*(int(number) for number in found.groups() if number)) if found else None

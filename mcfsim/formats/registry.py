@@ -1,0 +1,162 @@
+"""The named formats, the families of formats, and the reading of names."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from types import MappingProxyType
+from typing import Any
+
+from mcfsim.formats.floating import Format, Parity, Specials
+from mcfsim.formats.grid import grid
+from mcfsim.formats.posit import posit
+
+
+def _named(*formats: Format) -> Mapping[str, Format]:
+    return MappingProxyType({item.name: item for item in formats})
+
+
+#: Every named format, by its name in ml_dtypes or NumPy (``tf32`` has none there).
+FORMATS: Mapping[str, Format] = _named(
+    Format("float64", precision=53, emin=-1022, emax=1023),
+    Format("float32", precision=24, emin=-126, emax=127),
+    Format("tf32", precision=11, emin=-126, emax=127),
+    Format("float16", precision=11, emin=-14, emax=15),
+    Format("bfloat16", precision=8, emin=-126, emax=127),
+    Format("float8_e5m2", precision=3, emin=-14, emax=15),
+    Format("float8_e5m2fnuz", precision=3, emin=-15, emax=15, specials=Specials.FNUZ),
+    Format("float8_e4m3", precision=4, emin=-6, emax=7),
+    Format("float8_e4m3fn", precision=4, emin=-6, emax=8, specials=Specials.FN),
+    Format("float8_e4m3fnuz", precision=4, emin=-7, emax=7, specials=Specials.FNUZ),
+    Format("float8_e4m3b11fnuz", precision=4, emin=-10, emax=4, specials=Specials.FNUZ),
+    Format("float8_e3m4", precision=5, emin=-2, emax=3),
+    Format(
+        "float8_e8m0fnu", precision=1, emin=-127, emax=127, specials=Specials.FN, signed=False, zero=False
+    ),
+    Format("float6_e3m2fn", precision=3, emin=-2, emax=4, specials=Specials.NONE),
+    Format("float6_e2m3fn", precision=4, emin=0, emax=2, specials=Specials.NONE),
+    Format("float4_e2m1fn", precision=2, emin=0, emax=2, specials=Specials.NONE),
+)
+
+#: Other spellings, accepted on input only: ml_dtypes' names without their prefix, and the common short names.
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        **{name.split("_", 1)[1]: name for name in FORMATS if "_" in name},
+        **{"bf16": "bfloat16", "fp16": "float16", "half": "float16", "binary16": "float16"},
+        **{"fp32": "float32", "single": "float32", "binary32": "float32"},
+        **{"fp64": "float64", "double": "float64", "binary64": "float64", "tensorfloat32": "tf32"},
+    }
+)
+
+_IEEE_LIKE = re.compile(r"e(\d+)m(\d+)")
+_P3109 = re.compile(r"(?:binary|p3109_k)(\d+)p(\d+)([su]?)([ef]?)")
+_WIDEST = 10_000
+
+
+def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = True) -> Format:
+    """Return the binary format of IEEE P3109 with K bits and precision P.
+
+    Parameters
+    ----------
+    bits, precision : int
+        K and P, ``1 <= P < K``, or ``1 <= P <= K`` unsigned.
+    signed : bool, optional
+        Signed or unsigned.
+    extended : bool, optional
+        With infinities, or finite numbers and NaN only.
+
+    Raises
+    ------
+    ValueError
+        If there is no such format.
+
+    References
+    ----------
+    IEEE SA P3109 working group, Interim report on binary floating-point formats for machine learning.
+
+    Examples
+    --------
+    >>> p3109(8, 3).max, p3109(8, 3).name
+    (Fraction(49152, 1), 'binary8p3se')
+    """
+    if not 1 <= precision <= bits - signed:
+        raise ValueError(
+            f"no P3109 format has {bits} bits and precision {precision}: at least 1 and at most "
+            f"{bits - signed} are allowed, {'signed' if signed else 'unsigned'}"
+        )
+    width = bits - signed - (precision - 1)
+    bias = 2 ** (width - 1)
+    # Without a sign the top codes are those of NaN and, if there is one, of infinity.
+    specials = (
+        (Specials.NUZ if extended else Specials.FNUZ)
+        if signed
+        else (Specials.NUZ if extended else Specials.FN)
+    )
+    top = int(extended) if signed else 1 + extended
+    whole_fields = top >> (precision - 1)
+    emax = 2**width - 1 - bias - whole_fields
+    name = f"binary{bits}p{precision}{'s' if signed else 'u'}{'e' if extended else 'f'}"
+    if emax < 1 - bias:
+        raise ValueError(f"{name} has no normal number")
+    return Format(
+        name,
+        precision=precision,
+        emin=1 - bias,
+        emax=emax,
+        specials=specials,
+        signed=signed,
+        parity=Parity.CODE,
+    )
+
+
+def get_format(spec: Any) -> Format:
+    """Return the format that a name, an alias, a dtype or a `Format` stands for.
+
+    Parameters
+    ----------
+    spec : Format or str or dtype-like
+        A `Format` is returned as it is. A string is a name of `FORMATS`, an alias (``"bf16"``,
+        ``"e4m3fn"``); ``"eEmM"`` for an IEEE-like format with E exponent and M fraction bits, so that
+        ``"e4m3"`` is the IEEE-like one with maximum 240, not ``"e4m3fn"`` with maximum 448; or
+        ``"binaryKpP"`` for a format of IEEE P3109, followed by ``s`` or ``u`` for signed or unsigned and
+        ``e`` or ``f`` for extended or finite (``se`` if left out); or ``"positN"``, ``"positNesE"``,
+        ``"posit<N>"`` or ``"posit<N,E>"`` for a posit of N bits with E exponent bits, by default 2; or
+        ``"intN"``, ``"intN_symmetric"`` or ``"ternary"`` for integers. A NumPy or ml_dtypes dtype or scalar
+        type stands for the format of its name.
+
+    Raises
+    ------
+    ValueError
+        If no format is meant; the message lists the known names.
+    """
+    if isinstance(spec, Format):
+        return spec
+    name = str(
+        spec if isinstance(spec, str) else getattr(spec, "name", None) or getattr(spec, "__name__", spec)
+    )
+    key = name.strip().lower()
+    key = ALIASES.get(key, key)
+    if key in FORMATS:
+        return FORMATS[key]
+    if generic := _IEEE_LIKE.fullmatch(key):
+        exponent_bits, fraction_bits = map(int, generic.groups())
+        if 2 <= exponent_bits <= 30 and 1 <= fraction_bits <= _WIDEST:
+            bias = 2 ** (exponent_bits - 1) - 1
+            return Format(key, precision=fraction_bits + 1, emin=1 - bias, emax=bias)
+    with suppress(ValueError):
+        return grid(key)
+    if family := _P3109.fullmatch(key):
+        bits, precision = map(int, family.groups()[:2])
+        if bits - precision <= 30 and bits <= _WIDEST:
+            return p3109(bits, precision, signed=family[3] != "u", extended=family[4] != "f")
+    if (tapered := posit(key)) is not None:
+        return tapered
+    close = difflib.get_close_matches(key, [*FORMATS, *ALIASES], n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise ValueError(
+        f"unknown format {name!r}{hint}; known formats: {', '.join(FORMATS)}; 'eEmM', as 'e6m9', for an "
+        "IEEE-like one; 'binaryKpP', as 'binary8p3', of IEEE P3109; 'positN' or 'positNesE', as 'posit16'; "
+        "'intN'; or mcfsim.Format(precision=, emin=, emax=)"
+    )

@@ -1,0 +1,235 @@
+"""Formats of numbers that share scales, as data, and the named ones."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from enum import StrEnum
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+from mcfsim.backends.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.formats import FORMATS, Format
+from mcfsim.formats.grid import Grid, grid
+
+#: Elements, and scales with the tensor's, lie between this power of two and its inverse.
+_RANGE = 200
+
+
+class ScaleRule(StrEnum):
+    """How the scale of a block follows from its elements; M is the largest number of the element format.
+
+    Powers of two, for ``amax = max |x|``; one beyond the range of the scale format becomes the nearest
+    within, and so does that of a block of zeros, which is the smallest:
+
+    ``floor``: ``2**(floor(log2(amax)) - floor(log2(M)))``, which lets elements overflow (OCP MX v1.0, 6.3).
+    ``round_up``: the smallest with ``amax / scale <= M``, so that none does (Mishra et al. 2025).
+    ``even``: ``floor`` of amax first rounded to the precision of M, ties to even.
+
+    Real numbers, rounded once to nearest even in the scale format, where one beyond the largest becomes that,
+    and one below the smallest of a format without zero becomes that:
+
+    ``absmax``: ``amax / M``.
+    ``absmean``: ``max(mean |x|, 1e-5) / M`` (Zhao et al. 2024).
+    ``max``: ``max(x) / M``, an error in a block without positive numbers (the update of Zhao et al. 2024).
+
+    References
+    ----------
+    Open Compute Project, OCP microscaling formats (MX) specification, version 1.0, 2023.
+    Mishra, Stosic, Layton, Micikevicius, Recipes for pre-training LLMs with MXFP8, arXiv 2506.08027, 2025.
+    Zhao et al., Direct quantized training of language models, arXiv 2412.04787, 2024.
+    """
+
+    FLOOR = "floor"
+    ROUND_UP = "round_up"
+    EVEN = "even"
+    ABSMAX = "absmax"
+    ABSMEAN = "absmean"
+    MAX = "max"
+
+
+@dataclass(frozen=True)
+class ScaledFormat:
+    """A format of elements that share scales: ``x = element * scale``, or ``element * scale * tensor_scale``.
+
+    Parameters
+    ----------
+    name : str
+        A label, no part of comparison or hashing.
+    element : Format or Grid
+        The format of the elements.
+    block : int or "axis" or None
+        How many neighbours along an axis share a scale, the last block possibly fewer; ``"axis"``: all of
+        them; None: all elements of the tensor.
+    scale : Format
+        The format of the scales, whose sign is not used; one that has NaN.
+    rule : {"floor", "round_up", "even", "absmax", "absmean", "max"}
+        The default rule, see `ScaleRule`.
+    tensor_scale : Format, optional
+        The format of a second scale that all blocks share, ``amax / (M S)`` rounded to nearest even, with S
+        the largest number of `scale`; the scale of a block is then ``amax / (M tensor_scale)``, and the rule
+        must be ``absmax``.
+
+    Raises
+    ------
+    TypeError
+        If a field is of the wrong type.
+    ValueError
+        If the block is empty, the rule unknown or none for a tensor scale, or scales have no NaN.
+    UnsupportedFormatError
+        If the products of elements and scales are not all numbers of float64, or a format's range is too
+        wide for quotients to be exact.
+
+    Examples
+    --------
+    >>> SCALED["nvfp4"].bits_per_element
+    Fraction(9, 2)
+    """
+
+    name: str = field(compare=False)
+    _: KW_ONLY
+    element: Format
+    block: int | Literal["axis"] | None
+    scale: Format
+    rule: ScaleRule
+    tensor_scale: Format | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.element) not in (Format, Grid):
+            raise TypeError(f"element must be a Format or a Grid, not {self.element!r}")
+        scales = [self.scale] if self.tensor_scale is None else [self.scale, self.tensor_scale]
+        for scale in scales:
+            if type(scale) is not Format:
+                raise TypeError(f"scales are of a Format, not {scale!r}")
+            if not scale.has_nan:
+                raise ValueError(f"{scale} has no NaN, and so no scale for a block that holds one")
+        if self.block not in (None, "axis"):
+            if not isinstance(self.block, int) or isinstance(self.block, bool):
+                raise TypeError(f"block must be an int, 'axis' or None, not {self.block!r}")
+            if self.block < 1:
+                raise ValueError(f"block = {self.block}: at least 1 element is needed")
+        try:
+            object.__setattr__(self, "rule", ScaleRule(self.rule))
+        except ValueError:
+            raise ValueError(f"unknown rule {self.rule!r}; allowed: {', '.join(ScaleRule)}") from None
+        if self.tensor_scale is not None and self.rule is not ScaleRule.ABSMAX:
+            raise ValueError(f"rule {self.rule!s} goes with no tensor scale; only 'absmax' does")
+        self._check_exactness(scales)
+
+    def _check_exactness(self, scales: list[Format]) -> None:
+        try:
+            carrier_of(self.values)
+        except UnsupportedFormatError:
+            raise UnsupportedFormatError(
+                f"{self}: not every product of an element and its scale ({self.values.precision} bits) is a "
+                "number of float64"
+            ) from None
+        for parts in ([self.element], scales):
+            low = sum(map(_low_exponent, parts))
+            high = sum(_floor_log2(part.max) for part in parts)
+            if low < -_RANGE or high >= _RANGE:
+                raise UnsupportedFormatError(
+                    f"{self}: numbers of {', '.join(map(str, parts))} leave 2**-{_RANGE} ... 2**{_RANGE}, "
+                    "between which quotients are exact"
+                )
+
+    def __str__(self) -> str:
+        return self.name
+
+    def with_rule(self, rule: ScaleRule | str) -> ScaledFormat:
+        """Return the format with another default rule."""
+        return replace(self, rule=rule)  # type: ignore[arg-type]  # a name becomes a rule in the making
+
+    # -- what the fields imply -------------------------------------------------------------------------
+    @property
+    def bits_per_element(self) -> Fraction:
+        """Bits of an element and its share of the scale of a full block of fixed size, exactly."""
+        shared = Fraction(self.scale.bits, self.block) if isinstance(self.block, int) else 0
+        return self.element.bits + Fraction(shared)
+
+    @property
+    def values(self) -> Format:
+        """A floating-point format that contains the products of all elements and scales."""
+        parts = [self.element, self.scale, *([self.tensor_scale] if self.tensor_scale else [])]
+        precision = max(sum(part.precision for part in parts), 2)
+        largest = Fraction(1)
+        for part in parts:
+            largest *= max(part.max, -part.lowest)
+        emin = sum(map(_low_exponent, parts)) + precision - 1
+        return Format(precision=precision, emin=emin, emax=max(_floor_log2(largest), emin))
+
+    @property
+    def carrier(self) -> np.dtype[np.floating]:
+        """The dtype of dequantised numbers: float32 if it holds every one of the format, else float64."""
+        return carrier_of(self.values)
+
+    @property
+    def top_precision(self) -> int:
+        """Significand bits of the element format at its largest number."""
+        quanta = self.element.max / self.element.smallest_subnormal
+        return min(self.element.precision, int(quanta).bit_length())
+
+
+def _floor_log2(value: Fraction) -> int:
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    return exponent if value >= Fraction(2) ** exponent else exponent - 1
+
+
+def _low_exponent(fmt: Format) -> int:
+    """Return the exponent of the smallest positive number, a power of two."""
+    return _floor_log2(fmt.smallest_subnormal)
+
+
+def _mx(name: str, element: Format) -> ScaledFormat:
+    return ScaledFormat(
+        name, element=element, block=32, scale=FORMATS["float8_e8m0fnu"], rule=ScaleRule.FLOOR
+    )
+
+
+def _integers(name: str, rule: ScaleRule) -> ScaledFormat:
+    return ScaledFormat(name, element=grid(name), block=None, scale=FORMATS["float32"], rule=rule)
+
+
+_ALL = (
+    _mx("mxfp8_e4m3", FORMATS["float8_e4m3fn"]),
+    _mx("mxfp8_e5m2", FORMATS["float8_e5m2"]),
+    _mx("mxfp6_e3m2", FORMATS["float6_e3m2fn"]),
+    _mx("mxfp6_e2m3", FORMATS["float6_e2m3fn"]),
+    _mx("mxfp4", FORMATS["float4_e2m1fn"]),
+    _mx("mxint8", Grid("int8_fraction6", low=-128, high=127, fraction_bits=6)),
+    ScaledFormat(
+        "nvfp4",
+        element=FORMATS["float4_e2m1fn"],
+        block=16,
+        scale=FORMATS["float8_e4m3fn"],
+        rule=ScaleRule.ABSMAX,
+        tensor_scale=FORMATS["float32"],
+    ),
+    _integers("ternary", ScaleRule.ABSMEAN),
+    *(_integers(f"int{bits}", ScaleRule.ABSMAX) for bits in range(2, 9)),
+)
+
+#: The named scaled formats: the concrete formats of OCP MX, NVIDIA's NVFP4, integers with a scale a tensor.
+SCALED: Mapping[str, ScaledFormat] = MappingProxyType({item.name: item for item in _ALL})
+
+
+def get_scaled_format(spec: ScaledFormat | str) -> ScaledFormat:
+    """Return the scaled format of a name of `SCALED`; a `ScaledFormat` is returned as it is.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown; the message lists the known ones.
+    """
+    if isinstance(spec, ScaledFormat):
+        return spec
+    key = str(spec).strip().lower()
+    if key in SCALED:
+        return SCALED[key]
+    close = difflib.get_close_matches(key, SCALED, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise ValueError(f"unknown scaled format {spec!r}{hint}; known: {', '.join(SCALED)}")

@@ -1,0 +1,197 @@
+"""Posits by the definition: codes read bit by bit, and exact results compared with exact boundaries.
+
+Nothing here computes in floating point: a Python float only carries a value that it holds exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+from mcfsim.formats import Posit
+from mcfsim.rounding import Mode, Rounding
+
+NEAREST_EVEN = Rounding()
+
+
+def posit_value(code: int, fmt: Posit) -> Fraction | None:
+    """Return the value of a code; None for NaR.
+
+    Parameters
+    ----------
+    code : int
+        From 0 to ``2**n - 1``.
+    fmt : Posit
+        The format.
+
+    Raises
+    ------
+    ValueError
+        If the code is out of range.
+
+    Examples
+    --------
+    >>> posit_value(0x7E, Posit(8)), posit_value(0xC0, Posit(8)), posit_value(0x80, Posit(8))
+    (Fraction(1048576, 1), Fraction(-1, 1), None)
+    """
+    if not 0 <= code < 2**fmt.bits:
+        raise ValueError(f"code {code} of {fmt} is not from 0 to 2**{fmt.bits} - 1")
+    if code == 0:
+        return Fraction(0)
+    if code == 2 ** (fmt.bits - 1):
+        return None
+    if code > 2 ** (fmt.bits - 1):
+        return -_value(2**fmt.bits - code, fmt.bits, fmt.es)
+    return _value(code, fmt.bits, fmt.es)
+
+
+def round_posit(value: Fraction, fmt: Posit, rounding: Rounding = NEAREST_EVEN) -> Fraction:
+    """Round a rational number to a posit.
+
+    Parameters
+    ----------
+    value : Fraction
+        The exact number.
+    fmt : Posit
+        The target.
+    rounding : Rounding, optional
+        The mode; policies make no difference.
+
+    Raises
+    ------
+    ValueError
+        If the mode is stochastic.
+
+    Examples
+    --------
+    >>> [int(round_posit(Fraction(2**e), Posit(8))).bit_length() - 1 for e in (21, 22, 23)]
+    [20, 20, 24]
+    """
+    if value == 0:
+        return value
+    rounded = _rounded(abs(value), value < 0, fmt, rounding.mode)
+    return -rounded if value < 0 else rounded
+
+
+def truncated_code(magnitude: Fraction, fmt: Posit) -> int:
+    """Return the code of the greatest posit that does not exceed a number which is at least the smallest.
+
+    With the posit formats of more bits and the same es, these are the leading bits of the number's pattern.
+    """
+    return _truncated_code(magnitude, 1, fmt)
+
+
+def operate_posit(
+    name: str, operands: Sequence[float], fmt: Posit, rounding: Rounding = NEAREST_EVEN
+) -> float:
+    """Apply an operation to numbers and round its exact result once to a posit.
+
+    Parameters
+    ----------
+    name : {"round", "add", "sub", "mul", "div", "sqrt", "fma"}
+        The operation; ``fma`` of x, y, z is ``x * y + z``.
+    operands : sequence of float
+        As many as the operation takes, of any format. NaN and infinities stand for NaR.
+    fmt : Posit
+        The format of the result, whose values must be binary64 numbers.
+    rounding : Rounding, optional
+        The mode; policies make no difference.
+
+    Returns
+    -------
+    float
+        A posit, the zero positive; NaN for NaR: of an operand that is NaR, a division by zero, or a square
+        root of a negative number.
+
+    Raises
+    ------
+    ValueError
+        If there is no such operation of so many operands, the mode is stochastic, or binary64 does not hold
+        every value of the format.
+    """
+    if fmt.precision > 53 or fmt.emin < -1022:
+        raise ValueError(f"{fmt} has numbers that binary64 does not hold")
+    if not all(map(math.isfinite, operands)):
+        return math.nan
+    match name, [Fraction(operand) for operand in operands]:
+        case "round", [x]:
+            exact = x
+        case "add", [x, y]:
+            exact = x + y
+        case "sub", [x, y]:
+            exact = x - y
+        case "mul", [x, y]:
+            exact = x * y
+        case "fma", [x, y, z]:
+            exact = x * y + z
+        case "div", [x, y]:
+            if y == 0:
+                return math.nan
+            exact = x / y
+        case "sqrt", [x]:
+            if x < 0:
+                return math.nan
+            if x == 0:
+                return 0.0
+            return float(_rounded(x, False, fmt, rounding.mode, power=2))
+        case _:
+            raise ValueError(f"there is no operation {name!r} of {len(operands)} operands")
+    return float(round_posit(exact, fmt, rounding))
+
+
+# -- magnitudes -----------------------------------------------------------------------------------------
+def _rounded(exact: Fraction, negative: bool, fmt: Posit, mode: Mode, power: int = 1) -> Fraction:
+    """Round the magnitude whose given power is known. Powers are ordered as the magnitudes are."""
+    bits, es = fmt.bits, fmt.es
+    least, greatest = _value(1, bits, es), _value(2 ** (bits - 1) - 1, bits, es)
+    if exact <= least**power:
+        return least
+    if exact >= greatest**power:
+        return greatest
+    code = _truncated_code(exact, power, fmt)
+    below, above = _value(code, bits, es), _value(code + 1, bits, es)
+    if exact == below**power:
+        return below
+    # The boundary is the posit of one bit more: the code below, then a one.
+    boundary = _value(2 * code + 1, bits + 1, es) ** power
+    match mode:
+        case Mode.NEAREST_EVEN:
+            outward = exact > boundary or (exact == boundary and code % 2 == 1)
+        case Mode.NEAREST_AWAY:
+            outward = exact >= boundary
+        case Mode.TOWARD_ZERO:
+            outward = False
+        case Mode.UP:
+            outward = not negative
+        case Mode.DOWN:
+            outward = negative
+        case Mode.TO_ODD:
+            outward = code % 2 == 0
+        case Mode.STOCHASTIC:
+            raise ValueError("stochastic rounding has no one result; the oracle rounds in the other modes")
+    return above if outward else below
+
+
+def _truncated_code(exact: Fraction, power: int, fmt: Posit) -> int:
+    low, high = 1, 2 ** (fmt.bits - 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        value = _value(middle, fmt.bits, fmt.es)
+        low, high = (middle, high) if exact >= (value if power == 1 else value**power) else (low, middle)
+    return low
+
+
+@lru_cache(maxsize=1 << 16)
+def _value(code: int, bits: int, es: int) -> Fraction:
+    """Read a code that begins with a zero and is not zero."""
+    digits = format(code, f"0{bits}b")[1:]
+    run = len(digits) - len(digits.lstrip(digits[0]))
+    k = run - 1 if digits[0] == "1" else -run
+    after_regime = digits[run + 1 :]
+    exponent = int("0" + after_regime[:es].ljust(es, "0"), 2)
+    fraction = after_regime[es:]
+    significand = 1 + Fraction(int("0" + fraction, 2), 2 ** len(fraction))
+    scale = (k << es) + exponent
+    return significand * (1 << scale) if scale >= 0 else significand / (1 << -scale)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import mcfsim as mcf
 from experiments.common import ROOT, read_result
-from mcfsim.formats import format_table
+from mcfsim.backends.carriers import carrier_of
+from mcfsim.formats import Grid, Posit, digits, format_table
+from mcfsim.rounding import Underflow
+from mcfsim.scaled import scaled_table
 from mcfsim.tables import markdown_table
 
 #: Rows of the README's table, by the result's name for the strategy.
@@ -22,10 +27,81 @@ OPTIONS = {
     "fp32-master": "`fp32-master` (D)",
 }
 
+#: A few of each family of formats.
+FAMILIES = (
+    *("e6m9", "binary8p3se", "binary8p4sf", "binary8p4uf"),
+    *("posit8", "posit16", "posit32", "int8", "int4", "ternary"),
+)
+#: Scaled formats that stand for all.
+SCALED = tuple(name for name in mcf.SCALED if name not in ("int2", "int3", "int5", "int6", "int7"))
+
+#: Formats with an infinity, with a NaN only, with neither, and of the other kinds.
+OVERFLOWING = ("float8_e5m2", "float8_e4m3fn", "float4_e2m1fn", "posit8", "int8")
+#: Number, mode and policy.
+OVERFLOWS = (
+    (1e9, "nearest_even", "ieee"),
+    (1e9, "toward_zero", "ieee"),
+    (-1e9, "up", "ieee"),
+    (1e9, "nearest_even", "saturate"),
+    (float("inf"), "nearest_even", "saturate"),
+)
+#: Operations of float8_e4m3fn whose operands or results lie below its smallest normal number.
+UNDERFLOWS = (("add", 0.01171875, 0.01171875), ("mul", 0.125, 0.09375), ("mul", 0.140625, 0.109375))
+
 
 def formats() -> str:
     """Return the table of all formats."""
     return markdown_table(format_table())
+
+
+def families() -> str:
+    """Return what formats of each family hold."""
+    rows = []
+    for fmt in map(mcf.get_format, FAMILIES):
+        precision = "" if isinstance(fmt, Grid) else str(fmt.precision)
+        rows.append(
+            {
+                "format": str(fmt),
+                "bits": str(fmt.bits),
+                "p": f"up to {precision}" if isinstance(fmt, Posit) else precision,
+                "smallest": digits(fmt.smallest_subnormal, 6),
+                "largest": digits(fmt.max, 6),
+                "least": digits(fmt.lowest, 6),
+                "inf": "yes" if fmt.has_infinity else "no",
+                "NaN": "yes" if fmt.has_nan else "no",
+                "-0": "yes" if fmt.has_negative_zero else "no",
+                "carrier": str(carrier_of(fmt)),
+            }
+        )
+    return markdown_table(rows)
+
+
+def overflow() -> str:
+    """Return what becomes of numbers beyond the largest, by mode, policy and format."""
+    return markdown_table(
+        [
+            {"number": f"{number:g}", "mode": mode, "overflow": policy}
+            | {name: f"{mcf.round_to(number, name, mode, policy):.10g}" for name in OVERFLOWING}
+            for number, mode, policy in OVERFLOWS
+        ]
+    )
+
+
+def underflow() -> str:
+    """Return what each policy makes of operations on small numbers."""
+    rows = []
+    for name, a, b in UNDERFLOWS:
+        row = {"operation": f"{a:.10g} {'+' if name == 'add' else '*'} {b:.10g}"}
+        for policy in Underflow:
+            ar = mcf.arithmetic("float8_e4m3fn", underflow=policy)
+            row[str(policy)] = f"{getattr(ar, name)(a, b):.10g}"
+        rows.append(row)
+    return markdown_table(rows)
+
+
+def scaled() -> str:
+    """Return the table of scaled formats."""
+    return markdown_table(scaled_table(map(mcf.get_scaled_format, SCALED)))
 
 
 def options() -> str:
@@ -56,34 +132,68 @@ def options() -> str:
 
 
 def benchmarks() -> str:
-    """Return the benchmark of the emulator beside its peers."""
+    """Return the benchmark of the emulator beside other libraries."""
     result = read_result("benchmarks")
-    rows = [
-        {
-            "operation": pair["operation"],
-            "peer": pair["peer"],
-            "ns / element": f"{pair['ns']:.2f}",
-            "peer's": f"{pair['peer_ns']:.2f}",
-            "times as fast": f"{pair['ratio']:.2f}",
-        }
-        for pair in result["pairs"]
-    ]
     about = result["versions"]
+    own = ("nearest_even", "one thread")
     steps = ", ".join(f"{row['strategy']} {row['ns_per_parameter']:.0f}" for row in result["adamw"])
     return "\n".join(
         [
-            markdown_table(rows),
+            _beside([pair for pair in result["pairs"] if pair["peer"] not in own]),
             "",
             f"{about['processor']}, one thread, 2^{result['size'].bit_length() - 1} elements, medians; NumPy "
-            f"{about['numpy']}, ml_dtypes {about['ml_dtypes']}, Python {about['python']}. One AdamW step: "
-            f"{steps} ns a parameter.",
+            f"{about['numpy']}, ml_dtypes {about['ml_dtypes']}, gfloat {about['gfloat']}, pychop "
+            f"{about['pychop']}, Python {about['python']}. One AdamW step: {steps} ns a parameter.",
+        ]
+    )
+
+
+def modes() -> str:
+    """Return the benchmark of the other modes beside nearest even."""
+    return _beside([pair for pair in read_result("benchmarks")["pairs"] if pair["peer"] == "nearest_even"])
+
+
+def threads() -> str:
+    """Return the benchmark of two threads beside one."""
+    return _beside([pair for pair in read_result("benchmarks")["pairs"] if pair["peer"] == "one thread"])
+
+
+def passes() -> str:
+    """Return what rounding to bfloat16 consists of."""
+    times = read_result("benchmarks")["passes"]
+    rows = [{"pass": name, "ns / element": f"{ns:.2f}"} for name, ns in times.items()]
+    return markdown_table([*rows, {"pass": "sum", "ns / element": f"{sum(times.values()):.2f}"}])
+
+
+def _beside(pairs: list[dict[str, Any]]) -> str:
+    return markdown_table(
+        [
+            {
+                "operation": pair["operation"],
+                "peer": pair["peer"],
+                "ns / element": f"{pair['ns']:.2f}",
+                "peer's": f"{pair['peer_ns']:.2f}",
+                "times as fast": f"{pair['ratio']:.2f}",
+            }
+            for pair in pairs
         ]
     )
 
 
 #: What stands between the markers of each name.
-TABLES: dict[str, Callable[[], str]] = {"formats": formats, "options": options, "benchmarks": benchmarks}
-PAGES = (ROOT / "README.md",)
+TABLES: dict[str, Callable[[], str]] = {
+    "formats": formats,
+    "families": families,
+    "overflow": overflow,
+    "underflow": underflow,
+    "scaled": scaled,
+    "options": options,
+    "benchmarks": benchmarks,
+    "modes": modes,
+    "threads": threads,
+    "passes": passes,
+}
+PAGES = (ROOT / "README.md", ROOT / "docs" / "emulator.md", ROOT / "docs" / "benchmarks.md")
 
 
 def fill(text: str) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.convert import to_fraction
 from mcfsim.lane import Lane
+from mcfsim.reals import to_fraction
 from mcfsim.run import Run, read_arrays, write_arrays
 
 FORMAT = "mcfsim-checkpoint-1"

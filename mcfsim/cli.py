@@ -101,13 +101,15 @@ def inspect_command(
     ] = None,
     rounding: Annotated[str, Option(help="Rounding mode.")] = "nearest_even",
     overflow: Annotated[str, Option(help="ieee or saturate.")] = "ieee",
+    underflow: Annotated[str, Option(help="gradual, flush_inputs, flush_before or flush_after.")] = "gradual",
 ) -> None:
     """Look at one number in a format: its rounding, code, neighbours, ulp and expansions."""
     with _errors_in_one_line():
         from mcfsim.inspect import inspect_value
         from mcfsim.tables import inspection_table
 
-        inspections = [inspect_value(value, name, rounding, overflow) for name in format or ["bfloat16"]]
+        names = format or ["bfloat16"]
+        inspections = [inspect_value(value, name, rounding, overflow, underflow) for name in names]
         _print_table(inspection_table(value, inspections), breakable=True)
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.backends.blocks import for_each_block
-from mcfsim.backends.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.backends.codes import FloatCodes, codes_by_kind, scaled
 from mcfsim.backends.native import native_dtype
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.intake import as_array, real_array
 
 Block = NDArray[Any]
 
@@ -111,7 +112,7 @@ def decode(codes: ArrayLike, fmt: Format | str) -> NDArray[Any]:
     """
     fmt = get_format(fmt)
     carrier = carrier_of(fmt)
-    given = np.asarray(codes)
+    given = as_array(codes, "codes")
     if given.dtype.kind not in "iu":
         raise TypeError(f"codes must be integers, not {given.dtype}")
     if given.size and not 0 <= int(given.min()) <= int(given.max()) < 2**fmt.bits:
@@ -152,7 +153,7 @@ def codes_of(array: NDArray[Any]) -> NDArray[Any]:
     """
     if not isinstance(array, np.ndarray | np.generic):
         raise TypeError(f"an array of a floating dtype has codes, not {type(array).__name__}")
-    given = np.asarray(array)
+    given = as_array(array, "array")
     if given.dtype.name not in FORMATS:
         raise TypeError(f"an array of dtype {given.dtype} has no codes of a known format")
     codes = np.dtype(f"u{given.dtype.itemsize}")
@@ -191,6 +192,7 @@ def as_dtype(codes: NDArray[Any], fmt: Format | str) -> NDArray[Any]:
     if not isinstance(codes, np.ndarray) or codes.dtype != code_dtype(fmt):
         kind = getattr(codes, "dtype", type(codes).__name__)
         raise TypeError(f"codes of {fmt} are an array of {code_dtype(fmt)}, not {kind}")
+    codes = as_array(codes, "codes")
     if fmt.bits < 8 and codes.size and int(codes.max()) >= 2**fmt.bits:
         wrong = int(np.argmax(codes >= 2**fmt.bits))
         _refuse(codes, wrong, f"is no code: codes of {fmt} lie in [0, 2**{fmt.bits})")
@@ -277,13 +279,9 @@ def ulp(x: ArrayLike, fmt: Format | str) -> NDArray[np.float64]:
 # -- arrays -----------------------------------------------------------------------------------------------
 def _real(x: ArrayLike) -> NDArray[Any]:
     """Return an array of real numbers that binary64 holds."""
-    array = np.asarray(x)
-    dtype = array.dtype
-    foreign = dtype.type.__module__ == "ml_dtypes" and np.can_cast(dtype, FLOAT32)
-    if dtype.kind in "iu" and dtype.itemsize == 8:
+    array = real_array(x)
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
         return np.asarray(round_to(array, "float64", "down"))  # refuses those that binary64 does not hold
-    if not (dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8) or foreign):
-        raise TypeError(f"an array of dtype {dtype} does not hold real numbers of at most 64 bits")
     return array
 
 

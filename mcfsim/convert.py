@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from numbers import Rational
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,11 @@ from mcfsim.backends._kernels import get_kernel
 from mcfsim.backends.blocks import for_each_block
 from mcfsim.backends.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.formats import Format, get_format
+from mcfsim.intake import as_array, check_threads, is_real, real_array
 from mcfsim.random import RandomWords, Words
+from mcfsim.reals import nearest_binary64, odd_binary64, to_fraction
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
+from mcfsim.scratch import BLOCK, LARGE_BLOCK
 
 
 def round_to(
@@ -48,9 +50,10 @@ def round_to(
         See `Underflow`; what is rounded is an operand, too.
     random : RandomWords or array of uint32 or uint16, optional
         For stochastic rounding, which needs it: a stream, whose word of an element is that of its index
-        in row-major order (of 16 bits if so many suffice), or one word for each element.
+        in row-major order (of 16 bits if so many suffice), or one word for each element. The other modes
+        make no use of it.
     out : array, optional
-        Where to put the result, of its dtype and shape; may be `x` itself.
+        Where to put the result, of its dtype and shape; may be `x` itself, or overlap it.
     threads : int, optional
         Threads that share the blocks of a large array.
 
@@ -70,9 +73,10 @@ def round_to(
     Raises
     ------
     TypeError
-        If `x` is no real number or array of them.
+        If `x` is no real number or array of them, or is a masked array, `out` is no array, or `threads` no
+        int.
     ValueError
-        If a name is unknown, or `out` does not fit.
+        If a name is unknown, `out` does not fit or is read-only, or `threads` is less than 1.
     UnsupportedFormatError
         If float64 cannot hold the format, or an integer cannot be rounded once.
 
@@ -84,21 +88,21 @@ def round_to(
     array([1.015625e-01, 4.480000e+02, 4.480000e+02])
     """
     fmt, rounding = get_format(fmt), get_rounding(rounding, overflow, underflow)
+    check_threads(threads)
     number = _as_number(x)
     if number is not None:
         if out is not None:
             raise ValueError("out is for arrays, and x is one number")
         return round_real(number, fmt, rounding, random)
-    array = np.asarray(x)
+    array = real_array(x)
     draw = word_source(random, rounding, array.shape)
-    source = _source_dtype(array)
-    target = _target_dtype(source, fmt)
+    target = _target_dtype(array.dtype, fmt)
     kernel = get_kernel(fmt, rounding, target)
-    if out is not None and out is not x and np.may_share_memory(out, array):
-        array = array.copy()  # another view of the same memory would be overwritten before it is read
-    if out is not None and (out.dtype != target or out.shape != array.shape):
-        raise ValueError(f"out must be {target} of shape {array.shape}, not {out.dtype} of shape {out.shape}")
-    if source.kind in "iu":
+    if out is not None:
+        _check_out(out, target, array.shape)
+        if out is not x and np.may_share_memory(out, array):
+            array = array.copy()  # another view of the same memory would be overwritten before it is read
+    if array.dtype.kind in "iu":
         result = _round_integers(array, fmt, rounding, target, draw)
         if out is None:
             return result
@@ -108,8 +112,16 @@ def round_to(
     def on_block(start: int, block: NDArray[Any], rounded: NDArray[Any]) -> None:
         kernel(block, rounded, draw(start, block.size))
 
-    ordered = rounding.stochastic
-    (result,) = for_each_block(on_block, [array], target, 1, out=out, threads=threads, ordered=ordered)
+    block_size = BLOCK
+    if rounding.stochastic:  # the drawing of words wants large blocks; not all kernels have few intermediates
+        block_size = LARGE_BLOCK if target == FLOAT32 and type(fmt) is Format else BLOCK // 4
+    (result,) = for_each_block(
+        *(on_block, [array], target, 1),
+        out=out,
+        threads=threads,
+        ordered=rounding.stochastic,
+        block=block_size,
+    )
     return result
 
 
@@ -131,7 +143,7 @@ def word_source(
         raise ValueError("stochastic rounding needs random=RandomWords(seed) or one uint32 word an element")
     if isinstance(random, RandomWords):
         return lambda start, count: random.draws(start, count, rounding.random_bits)
-    words = np.asarray(random)
+    words = as_array(random, "random")
     if words.dtype not in (np.uint32, np.uint16):
         raise TypeError(f"random words must be uint32 or uint16, not {words.dtype}")
     if rounding.random_bits > 8 * words.dtype.itemsize:
@@ -140,37 +152,6 @@ def word_source(
         raise ValueError(f"random words of shape {words.shape} do not fit elements of shape {shape}")
     flat = words.reshape(-1)
     return lambda start, count: flat[start : start + count]
-
-
-def to_fraction(x: Any) -> Fraction | None:
-    """Return a real number exactly; None for NaN and the infinities.
-
-    Parameters
-    ----------
-    x : float, int, Fraction, Decimal, NumPy or ml_dtypes scalar, or mpf
-        The number.
-
-    Raises
-    ------
-    TypeError
-        If it is none of these.
-    """
-    if isinstance(x, bool | np.bool_):
-        raise TypeError("a truth value is no real number")
-    if isinstance(x, int | Rational | np.integer):
-        return Fraction(int(x)) if isinstance(x, np.integer) else Fraction(x)
-    if isinstance(x, Decimal):
-        return Fraction(x) if x.is_finite() else None
-    if hasattr(type(x), "man_exp"):  # an mpf of any mpmath context
-        if x - x != 0:  # NaN or infinite
-            return None
-        mantissa, exponent = x.man_exp  # of the magnitude
-        return Fraction(-int(mantissa) if x < 0 else int(mantissa)) * Fraction(2) ** int(exponent)
-    if isinstance(x, float | np.floating):
-        return Fraction(*x.as_integer_ratio()) if math.isfinite(x) else None
-    if type(x).__module__ == "ml_dtypes":
-        return Fraction(float(x)) if math.isfinite(x) else None
-    raise TypeError(f"{x!r} of type {type(x).__name__} is no real number")
 
 
 def round_real(
@@ -182,9 +163,9 @@ def round_real(
     """Round one real number, exactly known, into a format. See `round_to`."""
     exact = to_fraction(x)
     if not exact or isinstance(x, float):  # NaN, an infinity or a signed zero among them
-        binary64 = float(x)
+        binary64 = math.nan if isinstance(x, Decimal) and x.is_snan() else float(x)
     elif fmt.precision + rounding.guard_bits > 53:
-        binary64 = _nearest(exact)
+        binary64 = nearest_binary64(exact)
         finite = math.isfinite(binary64)
         # The format rounds as binary64 does, and an overflow to infinity may pass for an infinity.
         once = rounding.mode is Mode.NEAREST_EVEN and fmt.precision == 53 and fmt.emin == -1022
@@ -194,52 +175,30 @@ def round_real(
                 f"{x!r} cannot be rounded once to {fmt}, rounding {rounding.mode}, by way of float64"
             )
     else:
-        binary64 = _to_odd(exact)
+        binary64 = odd_binary64(exact)
     block = np.array([binary64])
     with np.errstate(all="ignore"):
         get_kernel(fmt, rounding, FLOAT64)(block, block, word_source(random, rounding, ())(0, 1))
     return float(block[0])
 
 
-def _nearest(exact: Fraction) -> float:
-    try:
-        return float(exact)
-    except OverflowError:
-        return -math.inf if exact < 0 else math.inf
-
-
-def _to_odd(exact: Fraction) -> float:
-    """Round a rational number to odd in binary64, or to its largest or smallest number beyond its range."""
-    largest, smallest = Fraction(np.finfo(np.float64).max), Fraction(5e-324)
-    magnitude = min(abs(exact), largest)
-    if magnitude and magnitude < smallest:
-        return -5e-324 if exact < 0 else 5e-324
-    y = float(magnitude)
-    if Fraction(y) != magnitude:
-        truncated = y if Fraction(y) < magnitude else math.nextafter(y, 0.0)
-        bits = np.float64(truncated).view(np.int64) | 1
-        y = float(bits.view(np.float64))
-    return -y if exact < 0 else y
-
-
 def _as_number(x: Any) -> Any:
     """Return x if it is one real number; None if it is to be treated as an array."""
-    if isinstance(x, np.ndarray | list | tuple):
-        return None
     if isinstance(x, np.generic):
-        return float(x) if x.dtype.kind in "fV" and x.dtype.itemsize <= 8 else x
+        return float(x) if is_real(x.dtype) and x.dtype.kind in "fV" else x
+    if isinstance(x, np.ndarray | list | tuple) or hasattr(x, "__array__"):
+        return None
     to_fraction(x)
     return x
 
 
-def _source_dtype(array: NDArray[Any]) -> np.dtype[Any]:
-    dtype = array.dtype
-    floating = dtype.kind == "f" and dtype.itemsize <= 8
-    # ml_dtypes types are of kind V or f, with NumPy's own void types told apart by their scalar type.
-    foreign = dtype.type.__module__ == "ml_dtypes" and np.can_cast(dtype, np.float32)
-    if not (floating or foreign or dtype.kind in "iu"):
-        raise TypeError(f"an array of dtype {dtype} does not hold real numbers of at most 64 bits")
-    return dtype
+def _check_out(out: Any, target: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise TypeError(f"out must be an array without a mask, not {type(out).__name__}")
+    if out.dtype != target or out.shape != shape:
+        raise ValueError(f"out must be {target} of shape {shape}, not {out.dtype} of shape {out.shape}")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only")
 
 
 def _target_dtype(source: np.dtype[Any], fmt: Format) -> np.dtype[Any]:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from mcfsim.codec import encode, next_down, next_up, ulp
-from mcfsim.convert import to_fraction
 from mcfsim.formats import Format, get_format
+from mcfsim.reals import to_fraction
 from mcfsim.rounding import Mode, Overflow, Rounding, get_rounding
 from mcfsim.truth.definition import round_float, round_fraction
 

@@ -10,12 +10,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mcfsim.intake import as_array
+
 #: Codes a block: a multiple of 8, so that each block begins with a whole byte.
 BLOCK = 1 << 14
 
 
 def packed_size(count: int, bits: int) -> int:
-    """Return how many bytes so many codes of so many bits take."""
+    """Return how many bytes so many codes of so many bits take.
+
+    Raises
+    ------
+    TypeError
+        If one is no int.
+    ValueError
+        If the count is negative or `bits` out of range.
+    """
+    _dtype(bits)
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"count must be an int, not {count!r}")
+    if count < 0:
+        raise ValueError(f"count = {count} must not be negative")
     return -(-count * bits // 8)
 
 
@@ -52,7 +67,7 @@ def pack(codes: ArrayLike, bits: int) -> NDArray[np.uint8]:
     array([33,  3], dtype=uint8)
     """
     dtype = _dtype(bits)
-    given = np.asarray(codes)
+    given = as_array(codes, "codes")
     if given.dtype.kind not in "iu":
         raise TypeError(f"codes must be integers, not {given.dtype}")
     flat = given.reshape(-1) if given.flags.c_contiguous else given.flat
@@ -102,7 +117,11 @@ def unpack(packed: NDArray[np.uint8], bits: int, shape: int | Sequence[int]) -> 
     dtype = _dtype(bits)
     if not isinstance(packed, np.ndarray) or packed.dtype != np.uint8:
         raise TypeError(f"packed codes are an array of uint8, not {getattr(packed, 'dtype', type(packed))}")
-    lengths = tuple(map(operator.index, shape)) if isinstance(shape, Sequence) else (operator.index(shape),)
+    packed = as_array(packed, "packed")
+    try:
+        lengths = tuple(map(operator.index, shape if isinstance(shape, Sequence) else [shape]))
+    except TypeError:
+        raise TypeError(f"shape must be an int or a sequence of ints, not {shape!r}") from None
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape {lengths} has a negative length")
     count = math.prod(lengths)

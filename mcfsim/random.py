@@ -38,29 +38,33 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Wo
     Salmon, Moraes, Dror, Shaw, Parallel random numbers: as easy as 1, 2, 3, SC 2011.
     """
     c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in counter))
-    first, second = np.array((c0 << _HALF) | c1), np.array((c2 << _HALF) | c3)
-    _encrypt(first, second, key)
-    a, b, c, d = (word.astype(np.uint32) for word in (first >> _HALF, first, second >> _HALF, second))
+    pairs = np.concatenate([((c0 << _HALF) | c1).reshape(-1), ((c2 << _HALF) | c3).reshape(-1)])
+    _encrypt(pairs, key)
+    first, second = pairs.reshape(2, *c0.shape)
+    a, b, c, d = (np.asarray(word, np.uint32) for word in (first >> _HALF, first, second >> _HALF, second))
     return a, b, c, d
 
 
-def _encrypt(first: NDArray[np.uint64], second: NDArray[np.uint64], key: tuple[int, int]) -> None:
-    """Apply the rounds in place to counters held as pairs of words, the first word of a pair on top.
+def _encrypt(pairs: NDArray[np.uint64], key: tuple[int, int]) -> None:
+    """Apply the rounds in place to counters held as pairs of words, all first pairs before all second ones.
 
-    A product's high and low word are the next pair but for the high one, to which the other pair's low word
-    and the key are added without carry: on pairs, a shift and two exclusive ors.
+    The first word of a pair is on top. A product's high and low word are the next pair on the other side but
+    for the high one, to which that side's low word and the key are added without carry: on pairs, a shift and
+    two exclusive ors.
     """
-    left, right = (scratch(place, first.size, np.uint64).reshape(first.shape) for place in ("left", "right"))
+    size = pairs.size // 2
+    products = scratch("products", 2 * size, np.uint64)
+    (first, second), (of_second, of_first) = ((rows[:size], rows[size:]) for rows in (pairs, products))
     k0, k1 = key
     for _ in range(ROUNDS):
-        np.right_shift(first, _HALF, out=left)
-        np.multiply(left, _MULTIPLIERS[0], out=left)
-        np.right_shift(second, _HALF, out=right)
-        np.multiply(right, _MULTIPLIERS[1], out=right)
-        for pair, product, k in ((first, right, k0), (second, left, k1)):
-            np.left_shift(pair, _HALF, out=pair)
-            np.bitwise_xor(pair, np.array(k << 32, dtype=np.uint64), out=pair)
-            np.bitwise_xor(pair, product, out=pair)
+        np.right_shift(first, _HALF, out=of_first)
+        np.right_shift(second, _HALF, out=of_second)
+        np.multiply(of_first, _MULTIPLIERS[0], out=of_first)
+        np.multiply(of_second, _MULTIPLIERS[1], out=of_second)
+        np.left_shift(pairs, _HALF, out=pairs)
+        np.bitwise_xor(first, np.array(k0 << 32, dtype=np.uint64), out=first)
+        np.bitwise_xor(second, np.array(k1 << 32, dtype=np.uint64), out=second)
+        np.bitwise_xor(pairs, products, out=pairs)
         k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
 
 
@@ -110,10 +114,17 @@ class RandomWords:
         array of uint32 or uint16
             Index i has word i % 4 of the counter i // 4; or half i % 2, the lower one first, of word i // 2.
         """
+        for name, number in (("start", start), ("count", count), ("bits", bits)):
+            if not isinstance(number, int | np.integer) or isinstance(number, bool):
+                raise TypeError(f"{name} must be an int, not {number!r}")
         if bits not in (16, 32):
             raise ValueError(f"words have 32 or 16 bits, not {bits}")
         if start < 0 or count < 0:
             raise ValueError(f"start = {start} and count = {count} must not be negative")
+        if start + count > (most := 128 // bits * 2**64):
+            raise ValueError(
+                f"start + count = {start + count} exceeds {most}, the number of a stream's words"
+            )
         return self._words(start, count, bits).copy()
 
     def draws(self, start: int, count: int, bits: int) -> Words:
@@ -127,25 +138,27 @@ class RandomWords:
         each = 128 // bits
         first, last = start // each, -(-(start + count) // each)
         size = last - first
-        low, high, swapped = (scratch(place, size, np.uint64) for place in ("first", "second", "left"))
-        np.add(_indices(size), np.array(first, dtype=np.uint64), out=low)
-        np.right_shift(low, _HALF, out=high)
-        np.left_shift(low, _HALF, out=low)
-        np.bitwise_or(low, high, out=low)
-        high[...] = self.step << 32 | self.stream
-        _encrypt(low, high, (self.seed & 0xFFFFFFFF, self.seed >> 32))
+        pairs = scratch("pairs", 2 * size, np.uint64)
+        high, low = divmod(first, 2**32)
+        if low + size <= 2**32:  # the counter's second word is the same for all
+            np.add(_high_indices(size), np.array(low << 32 | high, dtype=np.uint64), out=pairs[:size])
+        else:
+            counters = np.arange(first, last, dtype=np.uint64)
+            np.bitwise_or(counters << _HALF, counters >> _HALF, out=pairs[:size])
+        pairs[size:] = self.step << 32 | self.stream
+        _encrypt(pairs, (self.seed & 0xFFFFFFFF, self.seed >> 32))
         # In memory the lowest bits come first.
-        ordered = scratch("words", 2 * size, np.dtype("<u8")).reshape(size, 2)
-        for place, pair in enumerate((low, high)):
-            np.left_shift(pair, _HALF, out=swapped)
-            np.right_shift(pair, _HALF, out=pair)
-            np.bitwise_or(swapped, pair, out=ordered[:, place])
-        words = ordered.reshape(-1).view(f"<u{bits // 8}")[start - each * first :][:count]
+        exchanged = np.left_shift(pairs, _HALF, out=scratch("products", 2 * size, np.uint64))
+        np.bitwise_or(np.right_shift(pairs, _HALF, out=pairs), exchanged, out=pairs)
+        ordered = scratch("words", 2 * size, np.dtype("<u8"))
+        ordered[::2], ordered[1::2] = pairs[:size], pairs[size:]
+        words = ordered.view(f"<u{bits // 8}")[start - each * first :][:count]
         return words.astype(words.dtype.newbyteorder("="), copy=False)
 
 
 @lru_cache(maxsize=4)
-def _indices(size: int) -> NDArray[np.uint64]:
-    indices = np.arange(size, dtype=np.uint64)
+def _high_indices(size: int) -> NDArray[np.uint64]:
+    """Return 0, 1, ... as the upper words of pairs."""
+    indices = np.arange(size, dtype=np.uint64) << _HALF
     indices.flags.writeable = False
     return indices

@@ -7,13 +7,16 @@ each of its pages: several times what the arithmetic on it costs.
 from __future__ import annotations
 
 import threading
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-#: Elements a block at most. The dozen intermediates of a block then fit the second-level cache.
+#: Elements a block: so many that calls cost little beside the arithmetic, and few enough for the caches.
 BLOCK = 1 << 17
+#: Elements a block where calls weigh more: threads wait for each other at each, and random words take dozens.
+LARGE_BLOCK = 2 * BLOCK
 
 _LINE = 64
 _kept = threading.local()
@@ -27,18 +30,28 @@ def scratch(place: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
     place : str
         Where it is used: whatever may be alive at the same time needs different places.
     size : int
-        Elements; beyond `BLOCK` the memory is not kept.
+        Elements; beyond `LARGE_BLOCK` the memory is not kept.
     dtype : dtype
         Of the elements.
     """
-    if size > BLOCK:
+    if size > LARGE_BLOCK:
         return np.empty(size, dtype)
     arrays: dict[tuple[str, Any], NDArray[Any]] = _kept.__dict__.setdefault("arrays", {})
     key = place, dtype
     array = arrays.get(key)
-    if array is None:
-        array = arrays[key] = _on_a_cache_line(BLOCK, np.dtype(dtype))
+    if array is None or array.size < size:
+        array = arrays[key] = _on_a_cache_line(BLOCK if size <= BLOCK else LARGE_BLOCK, np.dtype(dtype))
     return array[:size]
+
+
+@lru_cache(maxsize=1)
+def retain_freed_memory() -> None:
+    """Make the C library keep the memory of freed blocks for the next ones.
+
+    The GNU library returns a freed block to the system if it is larger than all that were freed before, so
+    that freeing one large block, never written to, settles it. Elsewhere this does nothing.
+    """
+    np.empty(1 << 24, np.uint8)
 
 
 def _on_a_cache_line(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -65,6 +65,19 @@ def test_inspect_in_several_formats() -> None:
     assert "448" in call("inspect", "1e9", "--format", "e4m3fn", "--overflow", "saturate").stdout
 
 
+def test_inspect_underflows_by_the_policy_and_knows_every_kind_of_format() -> None:
+    arguments = ("inspect", "0x1.8p-8", "--format", "e4m3fn", "--underflow")
+    rounded = [
+        call(*arguments, policy).stdout.splitlines()[2].split()[1] for policy in ("gradual", "flush_before")
+    ]
+    assert rounded == ["0.005859375", "0"]
+    out = call(
+        "inspect", "0.1", *(f"--format={name}" for name in ("posit16", "int8", "e8m0fnu", "binary8p3se"))
+    )
+    assert out.stdout.splitlines()[2].split() == ["rounded", "0.100006103515625", "0", "0.125", "0.09375"]
+    assert "underflow" in refused(*arguments, "sometimes")
+
+
 @pytest.mark.parametrize(
     ("value", "code"),
     [

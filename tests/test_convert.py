@@ -12,8 +12,9 @@ import pytest
 from truth.operands import MODES, ROUNDINGS, SMALL_FORMATS, WIDE_FORMATS, label
 
 from mcfsim.backends.carriers import UnsupportedFormatError
-from mcfsim.convert import round_to, to_fraction
+from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.reals import to_fraction
 from mcfsim.rounding import Rounding
 from mcfsim.scratch import BLOCK
 from mcfsim.truth import round_fraction, round_integers

@@ -93,6 +93,11 @@ def test_a_format_is_immutable():
         ({"specials": "fnuz", "signed": False}, ValueError, "an unsigned format lacks; use fn"),
         ({"specials": "fnuz", "zero": False}, ValueError, "not without a zero"),
         ({"specials": "nuz", "zero": False}, ValueError, "not without a zero"),
+        (
+            {"precision": 1, "emin": 8, "specials": "none", "signed": False, "zero": False},
+            ValueError,
+            "one number",
+        ),
         ({"signed": 1}, TypeError, "signed must be True or False"),
         ({"zero": None}, TypeError, "zero must be True or False"),
         ({"parity": "last"}, ValueError, "unknown parity 'last'; allowed: significand, code"),

@@ -64,9 +64,17 @@ def test_words_of_sixteen_bits_are_the_halves_of_those_of_32():
     np.testing.assert_array_equal(stream.words(13, 60, 16), halves[13:73])
 
 
-@pytest.mark.parametrize("arguments", [(-1, 4), (0, -1), (0, 4, 8), (0, 4, 64)])
+@pytest.mark.parametrize(
+    "arguments", [(-1, 4), (0, -1), (0, 4, 8), (0, 4, 64), (2**66 - 3, 4), (2**67 - 3, 4, 16), (2**70, 1)]
+)
 def test_words_that_there_are_not_are_refused(arguments):
-    with pytest.raises(ValueError, match=r"must not be negative|32 or 16 bits"):
+    with pytest.raises(ValueError, match=r"must not be negative|32 or 16 bits|exceeds"):
+        RandomWords(0).words(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [(1.5, 2), ("a", 2), (0, 1.5), (0, 2, 16.0), (True, 2)])
+def test_indices_of_another_type_are_refused(arguments):
+    with pytest.raises(TypeError, match="must be an int"):
         RandomWords(0).words(*arguments)
 
 

@@ -18,9 +18,9 @@ from mcfsim import (
     simulate,
     strategy,
 )
-from mcfsim.convert import to_fraction
 from mcfsim.optim.strategies import LOW, Stored
 from mcfsim.problems import Corpus, LanguageModel, LogisticRegression, Quadratic, Rosenbrock
+from mcfsim.reals import to_fraction
 
 LOW_STRATEGIES = [name for name in STRATEGIES if name != "exact"]
 CONSTANT = Schedule(2.0**-4, 0, 1.0)

@@ -9,8 +9,10 @@ import pytest
 from truth.operands import SMALL_FORMATS, label
 
 import mcfsim as mcf
+from mcfsim.codec import all_values, ulp
 from mcfsim.formats import FORMATS, Format
-from mcfsim.rounding import DETERMINISTIC, Rounding
+from mcfsim.rounding import DETERMINISTIC, Rounding, Rule
+from mcfsim.scaled import quantize
 from mcfsim.truth import operate, round_float, round_fraction, same
 
 # Operation, format, mode, operands, result. In comments, what another way of computing it gives.
@@ -197,3 +199,188 @@ def test_a_step_counter_in_bfloat16_sticks_at_256():
     for _ in range(300):
         count = ar.add(count, 1.0)
     assert count == 256.0
+
+
+# -- carriers ---------------------------------------------------------------------------------------------
+def test_products_of_tf32_are_not_made_in_float32():
+    """The product exceeds half of the smallest number of tf32, but in float32 it is just that half, a tie."""
+    a, b = np.float32([1044 * 2.0**-79]), np.float32([2009 * 2.0**-79])
+    assert mcf.round_to(a * b, "tf32") == 0
+    tf32 = FORMATS["tf32"]
+    assert round_fraction(Fraction(1044 * 2009, 2**158), tf32) == mcf.arithmetic(tf32).mul(a, b) == 2.0**-136
+
+
+def test_an_fma_of_float32_serves_e4m3fn_but_not_e5m2():
+    rng = np.random.default_rng(1)
+    for name, serves in (("float8_e4m3fn", True), ("float8_e5m2", False)):
+        numbers = all_values(name)
+        numbers = numbers[np.isfinite(numbers)]
+        a, b, c = rng.choice(numbers, (3, 2**16))
+        fused = mcf.arithmetic(name).fma(a, b, c)
+        by_float32 = mcf.round_to(a * b + c, name)  # the product of 8 bits is exact
+        assert a.dtype == fused.dtype == np.float32
+        assert same(fused, by_float32).all() == serves
+        operands = np.stack([a, b, c], axis=1)[:99].tolist()
+        assert same(fused[:99], [operate("fma", triple, FORMATS[name]) for triple in operands]).all()
+
+
+@pytest.mark.parametrize("p", [3, 4, 8, 11])
+def test_a_root_may_pass_through_2_p_and_2_more_bits_but_not_one_less(p):
+    """With 2 p + 1 bits the root of the number below 4 becomes a tie."""
+    fmt = Format(precision=p, emin=-14, emax=15)
+    x = all_values(fmt)
+    x = x[(x >= 1) & (x < 4)]
+    expected = [operate("sqrt", (number,), fmt) for number in x.tolist()]
+    assert same(mcf.arithmetic(fmt).sqrt(x), expected).all()
+    for q, wrong in ((2 * p + 2, []), (2 * p + 1, [4 - 2.0 ** (2 - p)])):
+        wide = mcf.arithmetic(Format(precision=q, emin=-14, emax=15))
+        twice = mcf.round_to(wide.sqrt(x), fmt)
+        assert x[twice != expected].tolist() == wrong
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+def test_nothing_is_shifted_by_the_width_of_the_word(mode, assert_same):
+    """Of 24 bits in float32 and 53 in float64 none is cut off; with a bit less in the format one is."""
+    rng = np.random.default_rng(2)
+    for bits, dtype in ((24, np.float32), (53, np.float64)):
+        x = (rng.uniform(0.25, 4, 500) * rng.choice([-1, 1], 500)).astype(dtype)
+        assert_same(mcf.round_to(x, Format(precision=bits, emin=-10, emax=10), mode), x)
+        narrow = Format(precision=bits - 1, emin=-10, emax=10)
+        by_definition = [round_float(number, narrow, Rounding(mode)) for number in x.tolist()]
+        assert_same(mcf.round_to(x, narrow, mode), by_definition, x)
+
+
+# -- exponents --------------------------------------------------------------------------------------------
+def around_powers_of_two(dtype):
+    """Return the exponents of the normal numbers, their powers of two and the numbers below and above."""
+    info = np.finfo(dtype)
+    exponents = np.arange(info.minexp, info.maxexp)
+    powers = np.ldexp(dtype(1), exponents)
+    return exponents, np.nextafter(powers, dtype(0)), powers, np.nextafter(powers, dtype(np.inf))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_ulp_beside_every_power_of_two_is_not_that_of_a_rounded_logarithm(dtype):
+    """The logarithm of the number below a power of two rounds to the exponent of that, for nearly all."""
+    exponents, below, powers, above = around_powers_of_two(dtype)
+    with np.errstate(all="ignore"):
+        assert np.mean(np.floor(np.log2(below)) == exponents) > 0.9
+    fmt = FORMATS[np.dtype(dtype).name]
+    own = np.ldexp(1.0, np.maximum(exponents - fmt.precision + 1, -1074))
+    lower = np.ldexp(1.0, np.maximum(exponents - 1, fmt.emin) - fmt.precision + 1)
+    assert same(ulp(powers, fmt), own).all()
+    assert same(ulp(above, fmt), own).all()
+    assert same(ulp(below, fmt), lower).all()
+
+
+def test_the_scale_beside_every_power_of_two_is_not_that_of_a_rounded_logarithm():
+    """By the rule floor, of e4m3fn with the maximum 448: the exponent of the largest magnitude, less 8."""
+    exponents, below, powers, above = around_powers_of_two(np.float32)
+    for x, exponent in ((below, exponents - 1), (powers, exponents), (above, exponents)):
+        scale = quantize(x[:, None], "mxfp8_e4m3", rule="floor").scale.ravel()
+        assert np.array_equal(scale, np.ldexp(1.0, np.maximum(exponent - 8, -127)))
+
+
+# -- overflow and underflow -------------------------------------------------------------------------------
+def test_no_carry_past_the_largest_exponent_of_float16_is_lost():
+    x = np.arange(65520, 131072, dtype=np.float32)
+    for number in (x, -x, x.astype(np.float64)):
+        assert np.array_equal(mcf.round_to(number, "float16"), np.copysign(np.inf, number))
+        assert np.array_equal(mcf.round_to(number, "float16", "toward_zero"), np.copysign(65504, number))
+
+
+@pytest.mark.parametrize(
+    ("underflow", "expected"),
+    {
+        "gradual": 2.0**-127,
+        "flush_inputs": math.nan,
+        "flush_before": math.nan,
+        "flush_after": math.nan,
+    }.items(),
+)
+@pytest.mark.parametrize("mode", ["nearest_even", "toward_zero"])
+def test_in_e8m0_a_number_below_the_smallest_follows_the_named_policy(mode, underflow, expected):
+    """e8m0 has no zero, so that what is flushed is NaN; and 2**-140 is no value of it."""
+    rounding = Rounding(mode, underflow=underflow)
+    assert same(mcf.round_to(2.0**-140, "e8m0fnu", rounding), expected)
+    assert same(mcf.round_to(np.float32([2.0**-140]), "e8m0fnu", rounding), [expected]).all()
+    assert same(round_float(2.0**-140, FORMATS["float8_e8m0fnu"], rounding), expected)
+
+
+def test_flushing_to_zero_has_three_meanings():
+    """In float16: of a sum with a small operand, a small difference, and a product just below 2**-14."""
+    small, least = 3 * 2.0**-24, 2.0**-14
+    results = {"gradual": [], "flush_inputs": [], "flush_before": [], "flush_after": []}
+    for underflow, found in results.items():
+        ar = mcf.arithmetic("float16", underflow=underflow)
+        found.append(ar.add(small, least))
+        found.append(ar.sub(1.5 * least, least))
+        found.append(ar.mul((1 + 2.0**-10) * 2.0**-7, (1 - 2.0**-10) * 2.0**-7))  # 2**-14 once rounded
+    assert results == {
+        "gradual": [least + small, least / 2, least],
+        "flush_inputs": [least, least / 2, least],
+        "flush_before": [least + small, 0.0, 0.0],
+        "flush_after": [least + small, 0.0, least],
+    }
+
+
+def test_a_posit_is_rounded_by_its_string_of_bits_and_not_to_the_nearer_of_2_to_the_20_and_24():
+    """posit8 has its boundary there at 2**22, which the next bit of the string stands for: no mean."""
+    numbers = [2.0**22, math.nextafter(2.0**22, math.inf), 2.0**23]
+    assert mcf.round_to(np.array(numbers), "posit8").tolist() == [2.0**20, 2.0**24, 2.0**24]
+    assert [round_float(number, mcf.get_format("posit8")) for number in numbers] == [
+        2.0**20,
+        2.0**24,
+        2.0**24,
+    ]
+
+
+# -- stochastic rounding ----------------------------------------------------------------------------------
+def ups(number, fmt, bits, **policy):
+    """Return how many of all draws of so many bits move a positive number up, and where to."""
+    words = (np.arange(2**bits, dtype=np.uint64) << np.uint64(32 - bits)).astype(np.uint32)
+    rounding = Rounding("stochastic", random_bits=bits, **policy)
+    rounded = mcf.round_to(np.full(words.size, number), fmt, rounding, random=words)
+    moved = rounded[~(rounded <= number)]
+    return moved.size, set(moved.tolist())
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_a_representable_number_stays_for_every_draw(rule):
+    for number in (0.0, 2.0**-24, 5 * 2.0**-24, 1.0, 1 + 2.0**-10, 65504.0):
+        assert ups(number, "float16", 8, rule=rule) == (0, set())
+
+
+@pytest.mark.parametrize("k", [0, 1, 100, 255])
+def test_a_number_below_the_smallest_goes_up_with_its_exact_probability(k):
+    """Not always, and not never."""
+    number = (k / 256) * 2.0**-24
+    assert ups(number, "float16", 8) == (k, {2.0**-24} if k else set())
+
+
+def test_stochastic_overflow_has_three_rules():
+    """A quarter of a quantum above the maximum of e5m2, 57344: never, a quarter, or half of the draws."""
+    number = 57344 + 2.0**13 / 4
+    assert ups(number, "e5m2", 8, overflow="saturate") == (0, set())
+    assert ups(number, "e5m2", 8, overflow="ieee") == (64, {math.inf})
+    assert ups(number, "e5m2", 8, overflow="nearest_boundary") == (128, {math.inf})
+
+
+@pytest.mark.parametrize(("fmt", "bits"), [("bfloat16", 16), ("float16", 13)])
+def test_so_many_random_bits_are_exact_for_a_float32(fmt, bits):
+    """As many as its significand of 24 bits has beyond the 8 or 11 of the format."""
+    fraction = 2 ** (bits - 1) + 12345 % 2 ** (bits - 1)
+    number = np.float32(1 + fraction * 2.0**-23)
+    assert float(number) == 1 + fraction * 2.0**-23
+    assert ups(number, fmt, bits) == (fraction, {1 + 2.0 ** (bits - 23)})
+
+
+def test_no_call_starts_its_random_words_over_and_no_two_tensors_share_them():
+    x = np.full(1000, 1 + 2.0**-8, np.float32)
+    ar = mcf.arithmetic("bfloat16", "stochastic", random=mcf.RandomWords(1))
+    first, second = ar.round(x), ar.round(x)
+    assert (first != second).any()
+    streams = [mcf.round_to(x, "bf16", "stochastic", random=mcf.RandomWords(1, stream=s)) for s in (0, 1)]
+    assert (streams[0] != streams[1]).any()
+    assert same(first, streams[0]).all()
+    assert same(second, streams[1]).all()

@@ -64,15 +64,15 @@ class Coded:
 
     # -- one method a mode: codes in, codes out -----------------------------------------------------------
     def _nearest_even(self, bits: Block, out: Block, words: Words | None) -> None:
-        np.bitwise_and(self._carried(bits, self.carry), self.kept_bits, out=out)
+        np.bitwise_and(self._carried(bits, self.carry, self.flips), self.kept_bits, out=out)
 
-    def _carried(self, bits: Block, carry: tuple[Block, Block]) -> Block:
-        """Add just under half a unit of some bit, and that bit itself, so that ties carry to even."""
+    def _carried(self, bits: Block, carry: tuple[Block, Block], flips: bool = False) -> Block:
+        """Add just under half a unit of some bit, and that bit (or its opposite): ties then go to even."""
         place, under_half = carry
         code = scratch("code", bits.size, self.integer)
         np.right_shift(bits, place, out=code)
         np.bitwise_and(code, self.one, out=code)
-        if self.flips:
+        if flips:
             np.bitwise_xor(code, self.one, out=code)
         np.add(code, under_half, out=code)
         np.add(code, bits, out=code)

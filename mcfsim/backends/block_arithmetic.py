@@ -16,26 +16,15 @@ from mcfsim.arithmetic import Value
 from mcfsim.backends import _wide
 from mcfsim.backends._kernels import get_kernel
 from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError, carrier_of, holds
-from mcfsim.formats import Format
+from mcfsim.formats import Format, Posit
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+from mcfsim.scratch import retain_freed_memory
 
 #: Between these powers of two, products, quotients and the residuals of `_wide` stay normal in binary64.
 _COMFORT = 480
 
 Scalars = Literal["exact", "rounded"]
-
-#: Each operation in binary64, without and with its residual.
-_WIDE: dict[str, tuple[Any, Any]] = {
-    "add": (np.add, _wide.add),
-    "sub": (np.add, _wide.add),  # of the negative
-    "mul": (np.multiply, _wide.mul),
-    "div": (np.divide, _wide.div),
-    "sqrt": (np.sqrt, _wide.sqrt),
-    "fma": (_wide.unfused, _wide.fma),
-}
-#: Units in the last place of binary64 by which an fma of two roundings may be off, generously.
-_SLACK = 8
 
 
 class BlockArithmetic:
@@ -54,6 +43,7 @@ class BlockArithmetic:
     start = size = operations = 0
 
     def __init__(self, fmt: Format, rounding: Rounding, scalars: Scalars) -> None:
+        retain_freed_memory()
         self.format, self.rounding, self.scalars = fmt, rounding, scalars
         self.carrier = carrier_of(fmt)
         # A result is no operand: where those are flushed, results stay gradual.
@@ -197,6 +187,8 @@ class BlockArithmetic:
         exact, value = _scalar_blocks(self, float(x), math.copysign(1.0, x))
         if rounded or self.scalars == "rounded" or value[0] == exact[0] or np.isnan(exact[0]):
             return value, False
+        if isinstance(self.format, Posit) and np.isinf(exact[0]):  # it stands for NaR, and not for 1 / 0
+            return value, False
         return exact, True
 
     def _value(self, a: Value) -> Value:
@@ -222,25 +214,13 @@ class BlockArithmetic:
         return stream.draws(self.start if size == self.size else 0, size, self.rounding.random_bits)
 
     def _decide(self, operation: str, *operands: NDArray[Any]) -> NDArray[np.float64]:
-        """Carry out an operation in binary64 and make it odd wherever that could change the rounding.
-
-        That is where all bits below the first that is cut off are zero: the result may then be a value of
-        the format, or lie half-way between two, by binary64's own rounding alone. An fma of two roundings
-        is off by less than 5 units in the last place, unless it cancels; so a wider net is cast for it.
-        """
+        """Carry out an operation in binary64, odd wherever that could change the rounding."""
         self._need_room(operation, *operands)
-        plainly, with_residual = _WIDE[operation]
-        y: NDArray[np.float64] = plainly(*operands, dtype=np.float64)
-        bits = y.view(np.int64)
-        if operation == "fma":
-            near = ((bits + _SLACK) & self._undecided_bits) <= 2 * _SLACK
-            near |= np.abs(operands[2]) > 2 * np.abs(y)
-        else:
-            near = (bits & self._undecided_bits) == 0
-        undecided = np.flatnonzero(near)
-        if undecided.size:
-            parts = [_widen(x if x.size == 1 else x[undecided]) for x in operands]
-            y[undecided] = _wide.make_odd(*with_residual(*parts))
+        y = _wide.decided(operation, *operands, undecided_bits=self._undecided_bits)
+        if operation in ("add", "sub") and _wide.bring_back(y, *operands) and self.rounding.stochastic:
+            raise UnsupportedFormatError(
+                f"a sum in {self.format}, rounding {self.rounding.mode}, leaves the range of binary64"
+            )
         return y
 
     def _need_room(self, operation: str, *operands: NDArray[Any]) -> None:
@@ -277,9 +257,12 @@ def _innocuous(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> bool:
     nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
     # What is flushed depends on the exact result, which the carrier may have rounded up to a normal number.
     nearest = nearest and rounding.underflow is Underflow.GRADUAL
+    # Without a zero, what is smaller than the smallest number becomes that, and an underflow to zero NaN.
+    smallest = min(2 * fmt.emin, fmt.emin - fmt.emax - 1)
+    nonzero = fmt.zero or smallest >= emin - q + 1
     # Of the other kinds of format nothing is claimed.
     floating = type(fmt) is Format and holds(carrier, fmt)
-    return floating and nearest and precise and (overflow_is_infinite or roomy)
+    return floating and nearest and precise and nonzero and (overflow_is_infinite or roomy)
 
 
 def is_scalar(x: Any) -> bool:

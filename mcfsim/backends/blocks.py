@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.scratch import BLOCK
+from mcfsim.scratch import BLOCK, LARGE_BLOCK
 
 Array = NDArray[Any]
 
@@ -25,6 +25,7 @@ def for_each_block(
     out: Array | None = None,
     threads: int = 1,
     ordered: bool = False,
+    block: int = BLOCK,
 ) -> list[Array]:
     """Apply an elementwise function to broadcast operands block by block.
 
@@ -49,12 +50,15 @@ def for_each_block(
     ordered : bool, optional
         Whether indices count the elements in row-major order, whatever the layout of the operands;
         otherwise in the order that is fastest.
+    block : int, optional
+        Elements a block, if one thread does the work.
 
     Returns
     -------
     list of array
         The results, of the broadcast shape.
     """
+    size = block if threads == 1 else LARGE_BLOCK
     given = [out] if out is not None else [None] * outputs
     iterator = np.nditer(  # type: ignore[call-overload]  # its stub knows no "contig"
         [*operands, *given],
@@ -64,18 +68,18 @@ def for_each_block(
         op_dtypes=[dtype] * len(operands) + [results or dtype] * outputs,
         casting="unsafe",  # the callers have seen to it that every element fits
         order="C" if ordered else "K",
-        buffersize=BLOCK,
+        buffersize=size,
     )
     inputs = len(operands)
 
     def run(part: np.nditer, start: int) -> None:
         with np.errstate(all="ignore"):
-            for block in part:
-                function(start, *block)
-                start += block[0].size
+            for arrays in part:
+                function(start, *arrays)
+                start += arrays[0].size
 
-    if threads > 1 and iterator.itersize > BLOCK:
-        bounds = np.linspace(0, -(-iterator.itersize // BLOCK), threads + 1).astype(int) * BLOCK
+    if threads > 1 and iterator.itersize > size:
+        bounds = np.linspace(0, -(-iterator.itersize // size), threads + 1).astype(int) * size
         bounds = np.minimum(bounds, iterator.itersize)
         with ThreadPoolExecutor(threads) as pool:
             tasks = []

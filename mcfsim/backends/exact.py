@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mcfsim.arithmetic import Value
-from mcfsim.convert import to_fraction
+from mcfsim.reals import to_fraction
 
 
 class ExactArithmetic:
@@ -30,6 +30,8 @@ class ExactArithmetic:
     def __init__(self, precision: int = 400) -> None:
         import mpmath
 
+        if not isinstance(precision, int) or isinstance(precision, bool):
+            raise TypeError(f"precision must be an int, not {precision!r}")
         if precision < 64:
             raise ValueError(f"precision = {precision} bits: exact arithmetic takes at least 64")
         self.precision = precision

@@ -83,9 +83,9 @@ class FloatKernel:
             if out is not x:
                 np.copyto(out, x)
             return
-        # NaN makes the comparisons false as well.
         if not x.size:
             return
+        # NaN makes the comparisons false as well.
         if self.carries_over:
             within = not np.isnan(np.maximum.reduce(x))
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars, is_scalar
 from mcfsim.backends.blocks import for_each_block
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
+from mcfsim.intake import as_array, check_threads, is_real
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.scratch import BLOCK
@@ -65,9 +66,10 @@ class NumpyArithmetic:
     ) -> None:
         if scalars not in ("exact", "rounded"):
             raise ValueError(f"unknown scalar policy {scalars!r}; allowed: exact, rounded")
-        if threads < 1:
-            raise ValueError(f"threads = {threads}: at least one is needed")
-        if rounding.stochastic and not isinstance(random, RandomWords):
+        check_threads(threads)
+        if not isinstance(random, RandomWords | None):
+            raise TypeError(f"random must be RandomWords(seed), not {random!r}")
+        if rounding.stochastic and random is None:
             raise ValueError("stochastic rounding needs random=RandomWords(seed)")
         self.blocks = BlockArithmetic(fmt, rounding, scalars)
         self.random = random
@@ -99,35 +101,35 @@ class NumpyArithmetic:
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
-        return self.evaluate(BlockArithmetic.add, a, b)
+        return self._apply(BlockArithmetic.add, a, b)
 
     def sub(self, a: Value, b: Value) -> Value:
         """Return ``a - b``."""
-        return self.evaluate(BlockArithmetic.sub, a, b)
+        return self._apply(BlockArithmetic.sub, a, b)
 
     def mul(self, a: Value, b: Value) -> Value:
         """Return ``a * b``; 0 times infinity is NaN."""
-        return self.evaluate(BlockArithmetic.mul, a, b)
+        return self._apply(BlockArithmetic.mul, a, b)
 
     def div(self, a: Value, b: Value) -> Value:
         """Return ``a / b``; x / 0 is an infinity (NaN in a format without), 0 / 0 is NaN."""
-        return self.evaluate(BlockArithmetic.div, a, b)
+        return self._apply(BlockArithmetic.div, a, b)
 
     def sqrt(self, a: Value) -> Value:
         """Return the square root; NaN below zero, and -0 of -0."""
-        return self.evaluate(BlockArithmetic.sqrt, a)
+        return self._apply(BlockArithmetic.sqrt, a)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return ``a * b + c`` rounded once."""
-        return self.evaluate(BlockArithmetic.fma, a, b, c)
+        return self._apply(BlockArithmetic.fma, a, b, c)
 
     def neg(self, a: Value) -> Value:
         """Return ``-a``; in a format without negative zero the negative of zero is zero."""
-        return self.evaluate(BlockArithmetic.neg, a)
+        return self._apply(BlockArithmetic.neg, a)
 
     def abs(self, a: Value) -> Value:
         """Return ``|a|``."""
-        return self.evaluate(BlockArithmetic.abs, a)
+        return self._apply(BlockArithmetic.abs, a)
 
     def round(self, x: Value) -> Value:
         """Round real numbers into the format: scalars, or arrays of a floating or integer dtype.
@@ -172,7 +174,7 @@ class NumpyArithmetic:
                 scalars: list[Any] = [float(np.asarray(item).reshape(())) for item in on_blocks(0)]
             self._advance(operations[0])
             return _unflatten(shapes[0], scalars)
-        shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
+        shape = _broadcast(arrays.values())
         with np.errstate(all="ignore"):
             if math.prod(shape) <= BLOCK:
                 small = [np.broadcast_to(array, shape).reshape(-1) for array in arrays.values()]
@@ -195,27 +197,34 @@ class NumpyArithmetic:
         self._advance(operations[0])
         return _unflatten(shapes[0], results)
 
+    def _apply(self, operation: Callable[..., Any], *operands: Value) -> Any:
+        """Return one operation's result."""
+        if any(isinstance(operand, tuple) for operand in operands):
+            raise TypeError("an operand is a tuple of values; write an array as a list")
+        return self.evaluate(operation, *operands)
+
     def _advance(self, streams: int) -> None:
         if self.random is not None:
             self.random = replace(self.random, stream=self.random.stream + streams)
 
     def _operand(self, x: Any) -> NDArray[Any]:
         """Return an operand as an array; one of the carrier's dtype is checked later, in its blocks."""
-        array = np.asarray(x)
+        array = as_array(x, "an operand")
         if array.dtype == self.carrier and self.format.has_negative_zero:
             return array
         return self._taken_in(array)
 
     def _taken_in(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return an array of any real dtype in the carrier; refuse what is no value of the format."""
-        if array.dtype.kind not in "fiuV" or array.dtype.itemsize > 8:
+        if not is_real(array.dtype):
             raise TypeError(f"an operand of dtype {array.dtype} is no array of real numbers")
-        if array.dtype.kind == "V":  # an ml_dtypes type, all of which fit in float32
-            array = array.astype(np.float32)
-        rounded = np.asarray(round_to(array, self.format), dtype=self.carrier)
-        same = (rounded == array) | (np.isnan(rounded) & np.isnan(array.astype(np.float64, copy=False)))
-        if array.dtype.kind in "iu":  # the comparison was made in binary64, which need not hold them
-            same &= round_to(array, self.format, "down") == round_to(array, self.format, "up")
+        with np.errstate(all="ignore"):  # signalling NaNs
+            if array.dtype.kind == "V":  # an ml_dtypes type, all of which fit in float32
+                array = array.astype(np.float32)
+            rounded = np.asarray(round_to(array, self.format), dtype=self.carrier)
+            same = (rounded == array) | (np.isnan(rounded) & np.isnan(array.astype(np.float64, copy=False)))
+            if array.dtype.kind in "iu":  # the comparison was made in binary64, which need not hold them
+                same &= round_to(array, self.format, "down") == round_to(array, self.format, "up")
         if not same.all():
             index = tuple(int(i) for i in np.argwhere(~same)[0])
             raise ValueError(
@@ -224,6 +233,14 @@ class NumpyArithmetic:
             )
         result: NDArray[Any] = rounded
         return result
+
+
+def _broadcast(arrays: Iterable[NDArray[Any]]) -> tuple[int, ...]:
+    shapes = [array.shape for array in arrays]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(f"operands of shapes {', '.join(map(str, shapes))} do not broadcast") from None
 
 
 def _flatten(tree: Any, leaves: list[Any]) -> Any:

@@ -83,6 +83,8 @@ class Format:
     parity: Parity = Parity.SIGNIFICAND
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name must be a string, not {self.name!r}")
         for label in ("precision", "emin", "emax"):
             number = getattr(self, label)
             if not isinstance(number, int) or isinstance(number, bool):
@@ -106,6 +108,8 @@ class Format:
             raise ValueError(f"specials {self.specials!s} put NaN at negative zero: not without a zero")
         if self.specials is Specials.FNUZ and not self.signed:
             raise ValueError("specials fnuz put NaN at negative zero, which an unsigned format lacks; use fn")
+        if not self.bits:
+            raise ValueError("a format of one number, without sign and zero, has no code")
         if self.precision > 1:  # where it makes no difference it is no part of the identity
             object.__setattr__(self, "parity", Parity.SIGNIFICAND)
         if not self.name:

@@ -50,9 +50,9 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_IEEE_LIKE = re.compile(r"e(\d+)m(\d+)")
-_P3109 = re.compile(r"(?:binary|p3109_k)(\d+)p(\d+)([su]?)([ef]?)")
-_WIDEST = 10_000
+_IEEE_LIKE = re.compile(r"e(\d{1,9})m(\d{1,9})")
+_P3109 = re.compile(r"(?:binary|p3109_k)(\d{1,9})p(\d{1,9})([su]?)([ef]?)")
+_WIDEST, _WIDEST_EXPONENT = 10_000, 30
 
 
 def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = True) -> Format:
@@ -69,8 +69,10 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
 
     Raises
     ------
+    TypeError
+        If a parameter is of the wrong type.
     ValueError
-        If there is no such format.
+        If there is no such format, or its exponent field has more than 30 bits.
 
     References
     ----------
@@ -81,12 +83,20 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
     >>> p3109(8, 3).max, p3109(8, 3).name
     (Fraction(49152, 1), 'binary8p3se')
     """
+    for label, number in (("bits", bits), ("precision", precision)):
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TypeError(f"{label} must be an int, not {number!r}")
+    for label, flag in (("signed", signed), ("extended", extended)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{label} must be True or False, not {flag!r}")
     if not 1 <= precision <= bits - signed:
         raise ValueError(
             f"no P3109 format has {bits} bits and precision {precision}: at least 1 and at most "
             f"{bits - signed} are allowed, {'signed' if signed else 'unsigned'}"
         )
     width = bits - signed - (precision - 1)
+    if width > _WIDEST_EXPONENT:
+        raise ValueError(f"the exponent field of {width} bits is wider than {_WIDEST_EXPONENT}")
     bias = 2 ** (width - 1)
     # Without a sign the top codes are those of NaN and, if there is one, of infinity.
     specials = (
@@ -142,14 +152,14 @@ def get_format(spec: Any) -> Format:
         return FORMATS[key]
     if generic := _IEEE_LIKE.fullmatch(key):
         exponent_bits, fraction_bits = map(int, generic.groups())
-        if 2 <= exponent_bits <= 30 and 1 <= fraction_bits <= _WIDEST:
+        if 2 <= exponent_bits <= _WIDEST_EXPONENT and 1 <= fraction_bits <= _WIDEST:
             bias = 2 ** (exponent_bits - 1) - 1
             return Format(key, precision=fraction_bits + 1, emin=1 - bias, emax=bias)
     with suppress(ValueError):
         return grid(key)
     if family := _P3109.fullmatch(key):
         bits, precision = map(int, family.groups()[:2])
-        if bits - precision <= 30 and bits <= _WIDEST:
+        if bits <= _WIDEST:
             return p3109(bits, precision, signed=family[3] != "u", extended=family[4] != "f")
     if (tapered := posit(key)) is not None:
         return tapered

@@ -99,6 +99,8 @@ class ScaledFormat:
     tensor_scale: Format | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name must be a string, not {self.name!r}")
         if type(self.element) not in (Format, Grid):
             raise TypeError(f"element must be a Format or a Grid, not {self.element!r}")
         scales = [self.scale] if self.tensor_scale is None else [self.scale, self.tensor_scale]

@@ -11,15 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.backends._kernels import get_kernel
 from mcfsim.backends.blocks import for_each_block
-from mcfsim.backends.carriers import FLOAT64, carrier_of
+from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.codec import encode
 from mcfsim.convert import word_source
+from mcfsim.intake import as_array
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled.layout import in_blocks, shared
 from mcfsim.scaled.quotient import Floats, factors, quotient
-from mcfsim.scaled.rules import scales
+from mcfsim.scaled.rules import POWERS, scales
 
 Array = NDArray[Any]
 RandomSource = RandomWords | NDArray[np.unsignedinteger[Any]] | None
@@ -133,9 +134,11 @@ def quantize(
     Raises
     ------
     TypeError
-        If x is no array of float32 or float64.
+        If x is no array of float32 or float64, or is masked, or the axis is no int.
     ValueError
         If a name is unknown, stochastic rounding has no words, or the rule does not apply, see `ScaleRule`.
+    UnsupportedFormatError
+        If quotients of elements cannot be rounded once with so many random bits.
     numpy.exceptions.AxisError
         If there is no such axis.
 
@@ -149,12 +152,17 @@ def quantize(
         fmt = fmt.with_rule(rule)
     if not isinstance(rounding, Rounding):
         rounding = get_rounding(rounding, Overflow.SATURATE)
-    array = np.asarray(x)
+    array = as_array(x)
     if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
         raise TypeError(
             f"x of dtype {array.dtype} is no array of float32 or float64; convert it exactly first"
         )
-    axis = np.lib.array_utils.normalize_axis_index(axis, max(array.ndim, 1))
+    if not isinstance(axis, int) or isinstance(axis, bool):
+        raise TypeError(f"axis must be an int, not {axis!r}")
+    dimensions = max(array.ndim, 1)
+    if not -dimensions <= axis < dimensions:
+        raise np.exceptions.AxisError(axis, dimensions)
+    axis %= dimensions
     views = in_blocks(array, fmt.block, axis)
     scale, tensor_scale = scales(views, fmt)
     elements = np.empty(array.shape, carrier_of(fmt.element))
@@ -162,6 +170,11 @@ def quantize(
         scale = scale.reshape(())
     elif fmt.block is not None:
         scale = np.moveaxis(scale, -1, axis)
+    if fmt.element.precision + rounding.guard_bits > 53 and fmt.rule not in POWERS:
+        raise UnsupportedFormatError(
+            f"{rounding.random_bits} random bits are more than binary64 holds of a quotient beyond the "
+            f"{fmt.element.precision} of {fmt.element}"
+        )
     kernel = get_kernel(fmt.element, rounding, FLOAT64)
     words = _words(random, rounding, array.shape)
 

@@ -26,7 +26,8 @@ OnBlock = Callable[[int, Floats, Floats], None]
 #: Means below this one are taken for it by the rule ``absmean``.
 LEAST_MEAN = Fraction(1, 100_000)
 _NEAREST = Rounding(overflow=Overflow.SATURATE)
-_POWERS = (ScaleRule.FLOOR, ScaleRule.ROUND_UP, ScaleRule.EVEN)
+#: The rules whose scales are powers of two.
+POWERS = (ScaleRule.FLOOR, ScaleRule.ROUND_UP, ScaleRule.EVEN)
 
 
 def scales(parts: Sequence[Array], fmt: ScaledFormat) -> tuple[Array, float | None]:
@@ -59,7 +60,7 @@ def scales(parts: Sequence[Array], fmt: ScaledFormat) -> tuple[Array, float | No
             f"rule 'max' needs a positive number in each block; block {index} of {largest.shape} has none"
         )
     tensor_scale = None
-    if fmt.rule in _POWERS:
+    if fmt.rule in POWERS:
         on_block = _powers(fmt)
     else:
         divisor = float(fmt.element.max)

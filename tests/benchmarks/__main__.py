@@ -1,102 +1,200 @@
-"""Benchmarks of the emulator beside its peers in one run, on one thread; they measure and test nothing."""
+"""Benchmarks of the emulator beside its peers in one run, on one thread but where two are said.
+
+They measure and test nothing. Times are medians of calls after one that is not counted.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from typing import Any, NamedTuple
 
+import gfloat
+import gfloat.formats
 import ml_dtypes
 import numpy as np
+import pychop
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 import mcfsim as mcf
 from experiments.common import processor, write_result
+from mcfsim.rounding import DETERMINISTIC, Mode
 from mcfsim.run import versions
+from mcfsim.scratch import BLOCK
 
 SIZE = 1 << 24
 REPEATS = 7
+#: Peers slower than this, in seconds a call, are called less often.
+SLOW = 1.0
+
+Array = np.ndarray[Any, Any]
+Call = Callable[[], Any]
 
 
-def median_seconds(function: Callable[[], Any]) -> float:
+class Pair(NamedTuple):
+    """An operation beside its peer."""
+
+    operation: str
+    ours: Call
+    peer: str
+    theirs: Call
+
+
+def median_seconds(function: Call) -> float:
     """Return the median time of several calls after one that is not counted."""
-    function()
-    times = []
-    for _ in range(REPEATS):
+    times: list[float] = []
+    while len(times) < 1 + (REPEATS if min(times, default=0) < SLOW else 3):
         start = time.perf_counter()
         function()
         times.append(time.perf_counter() - start)
-    return float(np.median(times))
+    return float(np.median(times[1:]))
 
 
-def roundings(x: np.ndarray[Any, Any]) -> list[tuple[str, str, Callable[[], Any], Callable[[], Any]]]:
+def casts(x: Array, out: Array) -> Iterator[Pair]:
     """Rounding float32 to a format, beside the cast of the library that has the format."""
     peers = {
-        "bfloat16": ("ml_dtypes", ml_dtypes.bfloat16),
-        "float16": ("numpy", np.float16),
-        "float8_e4m3fn": ("ml_dtypes", ml_dtypes.float8_e4m3fn),
-        "float8_e5m2": ("ml_dtypes", ml_dtypes.float8_e5m2),
+        "bfloat16": ("ml_dtypes cast", ml_dtypes.bfloat16),
+        "float16": ("NumPy cast", np.float16),
+        "float8_e4m3fn": ("ml_dtypes cast", ml_dtypes.float8_e4m3fn),
+        "float8_e5m2": ("ml_dtypes cast", ml_dtypes.float8_e5m2),
     }
-    out = np.empty_like(x)
-    return [
-        (
+    for name, (peer, dtype) in peers.items():
+        yield Pair(
             f"round float32 to {name}",
-            f"{library} cast",
             lambda name=name: mcf.round_to(x, name, out=out),
+            peer,
             lambda dtype=dtype: x.astype(dtype),
         )
-        for name, (library, dtype) in peers.items()
-    ]
 
 
-def sums(x: np.ndarray[Any, Any]) -> list[tuple[str, str, Callable[[], Any], Callable[[], Any]]]:
+def emulators(x: Array, out: Array) -> Iterator[Pair]:
+    """The same, beside other emulators, which have a call for it."""
+    gfloats = {
+        "bfloat16": gfloat.formats.format_info_bfloat16,
+        "float8_e4m3fn": gfloat.formats.format_info_ocp_e4m3,
+    }
+    pychop.backend("numpy")
+    chops = {
+        "bfloat16": pychop.Chop(exp_bits=8, sig_bits=7),
+        "float8_e4m3fn": pychop.Chop(exp_bits=4, sig_bits=3),
+    }
+    for name, info in gfloats.items():
+        operation = f"round float32 to {name}"
+        ours = lambda name=name: mcf.round_to(x, name, out=out)  # noqa: E731
+        yield Pair(operation, ours, "gfloat", lambda info=info: gfloat.round_ndarray(info, x))
+        yield Pair(operation, ours, "pychop", lambda name=name: chops[name](x))
+
+
+def modes(x: Array, out: Array) -> Iterator[Pair]:
+    """Every other mode, beside nearest even."""
+    words = mcf.RandomWords(1)
+    for name in ("bfloat16", "float16", "float8_e4m3fn"):
+        nearest = lambda name=name: mcf.round_to(x, name, out=out)  # noqa: E731
+        for mode in DETERMINISTIC:
+            if mode is not Mode.NEAREST_EVEN:
+                rounded = lambda name=name, mode=mode: mcf.round_to(x, name, mode, out=out)  # noqa: E731
+                yield Pair(f"round to {name}, {mode}", rounded, "nearest_even", nearest)
+        drawn = lambda name=name: mcf.round_to(x, name, "stochastic", random=words, out=out)  # noqa: E731
+        yield Pair(f"round to {name}, stochastic, words drawn", drawn, "nearest_even", nearest)
+
+
+def sums(x: Array) -> Iterator[Pair]:
     """2Sum in emulated bf16, beside the same text on ml_dtypes arrays."""
     a = mcf.round_to(x, "bfloat16")
     b = a[::-1].copy()
     emulated, native = mcf.arithmetic("bfloat16"), mcf.arithmetic("bfloat16", backend="native")
     a_native, b_native = a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16)
-    return [
-        (
-            "two_sum in bfloat16",
-            "same text, ml_dtypes arrays",
-            lambda: mcf.two_sum(emulated, a, b),
-            lambda: mcf.two_sum(native, a_native, b_native),
+    ours = lambda: mcf.two_sum(emulated, a, b)  # noqa: E731
+    yield Pair(
+        "two_sum in bfloat16", ours, "same text, ml_dtypes", lambda: mcf.two_sum(native, a_native, b_native)
+    )
+    pair = mcf.arithmetic("bfloat16", threads=2)
+    yield Pair("two_sum in bfloat16, two threads", lambda: mcf.two_sum(pair, a, b), "one thread", ours)
+
+
+def threads(x: Array, out: Array) -> Iterator[Pair]:
+    """Two threads beside one, and what memory allows: a copy."""
+    for name in ("bfloat16", "float8_e4m3fn"):
+        yield Pair(
+            f"round to {name}, two threads",
+            lambda name=name: mcf.round_to(x, name, out=out, threads=2),
+            "one thread",
+            lambda name=name: mcf.round_to(x, name, out=out),
         )
-    ]
+
+    def copy_halves() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(np.copyto, np.split(out, 2), np.split(x, 2)))
+
+    yield Pair("copy float32, two threads", copy_halves, "one thread", lambda: np.copyto(out, x))
 
 
-def steps(x: np.ndarray[Any, Any]) -> list[tuple[str, float]]:
+def steps(x: Array) -> Iterator[tuple[str, Call]]:
     """One AdamW step of 2**20 parameters under each strategy."""
     weights, gradient = {"w": 0.02 * x[: 1 << 20]}, {"w": 1e-3 * x[1 << 20 : 2 << 20]}
-    rows = []
     for name in mcf.STRATEGIES:
         if name != "exact":
             optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy(name), weights, ["w"])
             received = optimizer.receive(gradient)
-            rows.append((name, median_seconds(lambda o=optimizer, g=received: o.step(g, 1e-3)) / (1 << 20)))
-    return rows
+            yield name, lambda o=optimizer, g=received: o.step(g, 1e-3)
+
+
+def passes(x: Array, out: Array) -> dict[str, float]:
+    """Nanoseconds an element of all that rounding to bfloat16 does: six passes over a block, and memory."""
+    block = x[:BLOCK].copy()
+    bits, code = block.view(np.int32), np.empty(BLOCK, np.int32)
+    constant = np.array(16, np.int32)
+    steps = {
+        "maximum.reduce": lambda: np.maximum.reduce(block),
+        "right_shift": lambda: np.right_shift(bits, constant, out=code),
+        "bitwise_and, twice": lambda: np.bitwise_and(code, constant, out=code),
+        "add, twice": lambda: np.add(code, bits, out=code),
+    }
+    times = {}
+    for name, step in steps.items():
+        calls = 100 * (2 if name.endswith("twice") else 1)
+        seconds = median_seconds(lambda step=step, calls=calls: [step() for _ in range(calls)])
+        times[name] = 1e9 * seconds / (100 * BLOCK)
+    times["copy of the whole array"] = 1e9 * median_seconds(lambda: np.copyto(out, x)) / SIZE
+    return times
 
 
 def main() -> None:
     """Run all, print two tables, write the result file."""
+    warnings.simplefilter("ignore")  # of the peers
     x = np.random.default_rng(0).standard_normal(SIZE, dtype=np.float32)
-    table = Table("operation", "peer", "ns/element", "peer's", "times as fast", title="one thread, medians")
-    pairs = []
-    for name, peer, ours, theirs in [*roundings(x), *sums(x)]:
-        mine, other = (1e9 * median_seconds(f) / SIZE for f in (ours, theirs))
-        pairs.append({"operation": name, "peer": peer, "ns": mine, "peer_ns": other, "ratio": other / mine})
-        table.add_row(name, peer, f"{mine:.2f}", f"{other:.2f}", f"{other / mine:.2f}")
+    out = np.empty_like(x)
+    table = Table("operation", "ns/element", "peer", "peer's", "times as fast", title="medians")
+    rows = []
+    for pair in track([*casts(x, out), *emulators(x, out), *modes(x, out), *sums(x), *threads(x, out)]):
+        mine, other = (1e9 * median_seconds(call) / SIZE for call in (pair.ours, pair.theirs))
+        row = {
+            "operation": pair.operation,
+            "ns": mine,
+            "peer": pair.peer,
+            "peer_ns": other,
+            "ratio": other / mine,
+        }
+        rows.append(row)
+        table.add_row(pair.operation, f"{mine:.2f}", pair.peer, f"{other:.2f}", f"{other / mine:.2f}")
     rates = Table("strategy", "ns/parameter", "Mparameter/s", title="one AdamW step, one thread")
     optimizer = []
-    for name, seconds in steps(x):
+    for name, step in steps(x):
+        seconds = median_seconds(step) / (1 << 20)
         optimizer.append({"strategy": name, "ns_per_parameter": 1e9 * seconds})
         rates.add_row(name, f"{1e9 * seconds:.1f}", f"{1e-6 / seconds:.1f}")
     console = Console()
     console.print(table)
     console.print(rates)
-    about = {**versions(), "ml_dtypes": ml_dtypes.__version__, "processor": processor(), "threads": 1}
-    write_result("benchmarks", {"versions": about, "size": SIZE, "pairs": pairs, "adamw": optimizer})
+    peers = {name: version(name) for name in ("ml_dtypes", "gfloat", "pychop")}
+    about = {**versions(), **peers, "processor": processor(), "threads": 1}
+    result = {"versions": about, "size": SIZE, "pairs": rows, "adamw": optimizer, "passes": passes(x, out)}
+    write_result("benchmarks", result)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import mcfsim as mcf
 torch = pytest.importorskip("torch")
 
 from mcfsim.backends.torch import TORCH_DTYPES, TorchArithmetic, as_array, cut, flat, torch_dtype  # noqa: E402
+from mcfsim.scratch import BLOCK  # noqa: E402
 
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float32", "tf32")
 ROUNDINGS = ("nearest_even", "toward_zero", "up", "down", "to_odd", "nearest_away")
@@ -113,13 +114,13 @@ def test_gradients_are_not_lost_silently():
         assert not ar.add(weight, 1.0).requires_grad
 
 
-@pytest.mark.parametrize("sizes", [[], [0], [3, 0, 5], [1 << 15], [(1 << 15) + 1, 7, 1 << 16]])
+@pytest.mark.parametrize("sizes", [[], [0], [3, 0, 5], [BLOCK], [BLOCK + 1, 7, 2 * BLOCK]])
 def test_blocks_cover_everything_once(sizes):
     seen = [[] for _ in sizes]
     for pieces in cut(sizes):
         places = np.concatenate([np.arange(place.start, place.stop) for _, _, place in pieces])
         assert places.tolist() == list(range(len(places)))
-        assert 0 < len(places) <= 1 << 15
+        assert 0 < len(places) <= BLOCK
         for index, part, place in pieces:
             assert part.stop - part.start == place.stop - place.start
             seen[index] += range(part.start, part.stop)

@@ -1,0 +1,84 @@
+"""What comes in from callers: arrays that are what they seem, and counts of threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BINARY64_INTEGERS = 2**53
+
+
+def as_array(x: Any, label: str = "x") -> NDArray[Any]:
+    """Return an array_like as a plain array, unless NumPy would change what it says without a word.
+
+    Raises
+    ------
+    TypeError
+        If it is masked, or a sequence with a masked array in it: a plain array would bring back what the
+        mask hides.
+    ValueError
+        If it cannot be turned into an array; or if it is a sequence of floats and integers that binary64,
+        into which NumPy would put them together, does not hold.
+    """
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{label} is a masked array; fill it or compress it first")
+    if isinstance(x, np.ndarray):
+        return np.asarray(x)
+    if isinstance(x, list | tuple):
+        _refuse_masked(x, label)
+    try:
+        array = np.asarray(x)
+    except Exception as error:  # of ragged sequences, or of the object's own __array__
+        raise ValueError(f"{label} cannot be turned into an array: {error}") from error
+    if isinstance(x, list | tuple) and array.dtype.kind == "f" and (abs(array) >= _BINARY64_INTEGERS).any():
+        for given, taken in zip(np.asarray(x, dtype=object).flat, array.flat, strict=True):
+            if isinstance(given, int | np.integer) and int(given) != float(taken):
+                raise ValueError(f"{label} has {given} among floats, an integer that binary64 does not hold")
+    return array
+
+
+def real_array(x: Any, label: str = "x") -> NDArray[Any]:
+    """Return real numbers of at most 64 bits as a plain array, see `as_array`.
+
+    Raises
+    ------
+    TypeError
+        If they are not of a floating or integer dtype of NumPy or ml_dtypes, or are of a longer one.
+    """
+    array = as_array(x, label)
+    if not is_real(array.dtype):
+        raise TypeError(f"{label} of dtype {array.dtype} does not hold real numbers of at most 64 bits")
+    return array
+
+
+def is_real(dtype: np.dtype[Any]) -> bool:
+    """Whether numbers of a dtype are real numbers of at most 64 bits."""
+    # ml_dtypes types are of kind V or f, with NumPy's own void types told apart by their scalar type.
+    foreign = dtype.type.__module__ == "ml_dtypes" and np.can_cast(dtype, np.float32)
+    return foreign or dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8)
+
+
+def check_threads(threads: int) -> None:
+    """Refuse what is no number of threads.
+
+    Raises
+    ------
+    TypeError
+        If it is no int.
+    ValueError
+        If it is less than 1.
+    """
+    if not isinstance(threads, int) or isinstance(threads, bool):
+        raise TypeError(f"threads must be an int, not {threads!r}")
+    if threads < 1:
+        raise ValueError(f"threads = {threads}: at least one is needed")
+
+
+def _refuse_masked(x: list[Any] | tuple[Any, ...], label: str) -> None:
+    for item in x:
+        if isinstance(item, np.ma.MaskedArray):
+            raise TypeError(f"{label} has a masked array in it; fill it or compress it first")
+        if isinstance(item, list | tuple):
+            _refuse_masked(item, label)

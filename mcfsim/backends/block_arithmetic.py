@@ -48,6 +48,8 @@ class BlockArithmetic:
         self.carrier = carrier_of(fmt)
         # A result is no operand: where those are flushed, results stay gradual.
         self._flushes = rounding.underflow is Underflow.FLUSH_INPUTS
+        if self._flushes:
+            get_kernel(fmt, rounding, self.carrier)  # refuses formats that have nothing to flush
         of_results = replace(rounding, underflow=Underflow.GRADUAL) if self._flushes else rounding
         self._kernel = get_kernel(fmt, of_results, self.carrier)
         self._wide_kernel = get_kernel(fmt, of_results, FLOAT64)

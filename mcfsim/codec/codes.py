@@ -1,0 +1,172 @@
+"""Codes of values, and values of codes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mcfsim.backends.blocks import for_each_block
+from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.backends.codes import codes_by_kind
+from mcfsim.convert import round_to
+from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.intake import as_array, real_array
+
+Block = NDArray[Any]
+
+#: Formats of at most so many bits are decoded by a table of all codes.
+_TABLE_BITS = 16
+
+
+def code_dtype(fmt: Format | str) -> np.dtype[Any]:
+    """Return the shortest unsigned dtype that holds a code.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If codes are longer than 64 bits.
+    """
+    fmt = get_format(fmt)
+    for width in (8, 16, 32, 64):
+        if fmt.bits <= width:
+            return np.dtype(f"u{width // 8}")
+    raise UnsupportedFormatError(f"codes of {fmt} have {fmt.bits} bits; at most 64 are supported")
+
+
+def encode(x: ArrayLike, fmt: Format | str) -> NDArray[Any]:
+    """Return the codes of values of a format.
+
+    A floating-point code is sign, exponent field and fraction, from the highest bit down; that of a grid is
+    the integer in two's complement; that of a posit follows the posit standard.
+
+    Parameters
+    ----------
+    x : array_like
+        Values of the format, in a NumPy or ml_dtypes float of at most 64 bits, or integers; any shape, layout
+        and byte order. Every NaN gets the same code, the positive quiet NaN where there is a choice. Negative
+        zero gets the code of zero in a format with only one.
+    fmt : Format or str
+        The format.
+
+    Returns
+    -------
+    array of unsigned integers
+        Of the shape of x, in `code_dtype`.
+
+    Raises
+    ------
+    TypeError
+        If x does not hold real numbers.
+    ValueError
+        If an element is no value of the format; an infinity or NaN is none where there is no code for it.
+    UnsupportedFormatError
+        If float64 cannot hold the format.
+    """
+    fmt = get_format(fmt)
+    dtype, carrier = code_dtype(fmt), carrier_of(fmt)
+    given = real_numbers(x)
+    source = carrier if np.can_cast(given.dtype, carrier) else FLOAT64
+    codes = codes_by_kind(fmt)
+
+    def on_block(start: int, block: Block, out: Block) -> None:
+        wrong = round_to(block, fmt) != block
+        if wrong.any():
+            nan = np.isnan(block)
+            if (wrong > nan).any():
+                refuse(given, start + int(np.argmax(wrong > nan)), f"is no value of {fmt}; round it first")
+            if not fmt.has_nan:
+                refuse(given, start + int(np.argmax(nan)), f"has no code: {fmt} has no code for NaN")
+        out[...] = codes.encode(block)
+
+    return for_each_block(on_block, [given], source, 1, results=dtype, ordered=True)[0]
+
+
+def decode(codes: ArrayLike, fmt: Format | str) -> NDArray[Any]:
+    """Return the values of codes, in the format's carrier dtype.
+
+    Parameters
+    ----------
+    codes : array_like of integers
+        Codes of the format, of any integer dtype, shape, layout and byte order.
+    fmt : Format or str
+        The format.
+
+    Returns
+    -------
+    array of float32 or float64
+        Of the shape of the codes; exact. A code of a NaN gives NaN.
+
+    Raises
+    ------
+    TypeError
+        If the codes are no integers.
+    ValueError
+        If a code is negative or has too many bits, or stands for nothing: beyond the largest number of a
+        format whose exponent range does not fill its field, or beyond an end of a grid.
+    UnsupportedFormatError
+        If float64 cannot hold the format.
+    """
+    fmt = get_format(fmt)
+    carrier = carrier_of(fmt)
+    given = as_array(codes, "codes")
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"codes must be integers, not {given.dtype}")
+    if given.size and not 0 <= int(given.min()) <= int(given.max()) < 2**fmt.bits:
+        wrong = (given < 0) | (given > 2**fmt.bits - 1)
+        refuse(given, int(np.argmax(wrong)), f"is no code: codes of {fmt} lie in [0, 2**{fmt.bits})")
+    if fmt in (FORMATS["float32"], FORMATS["float64"]):  # the codes are the carrier's own
+        return given.astype(code_dtype(fmt)).view(carrier)
+    kind = codes_by_kind(fmt)
+    table = _table(fmt) if fmt.bits <= _TABLE_BITS else None
+
+    def on_block(start: int, block: Block, out: Block) -> None:
+        if kind.gaps and (unassigned := kind.unassigned(block)).any():
+            refuse(given, start + int(np.argmax(unassigned)), f"stands for no value of {fmt}")
+        out[...] = kind.decode(block) if table is None else table.take(block)
+
+    source = np.dtype(np.uint64) if table is None else code_dtype(fmt)
+    return for_each_block(on_block, [given], source, 1, results=carrier, ordered=True)[0]
+
+
+def all_values(fmt: Format | str) -> NDArray[Any]:
+    """Return every value but NaN in increasing order, -0 before +0 and infinities included.
+
+    Raises
+    ------
+    ValueError
+        If codes have more than 24 bits.
+    """
+    fmt = get_format(fmt)
+    if fmt.bits > 24:
+        raise ValueError(f"{fmt} has 2**{fmt.bits} codes; listing is for at most 2**24")
+    codes = codes_by_kind(fmt)
+    values = decode(codes.at(np.arange(codes.first, codes.last + 1)), fmt)
+    return np.insert(values, -codes.first, -0.0) if fmt.has_negative_zero else values
+
+
+def real_numbers(x: ArrayLike) -> NDArray[Any]:
+    """Return an array of real numbers that binary64 holds."""
+    array = real_array(x)
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+        return np.asarray(round_to(array, "float64", "down"))  # refuses those that binary64 does not hold
+    return array
+
+
+def refuse(array: Block, place: int, what: str) -> NoReturn:
+    """Raise an error that names the element at a place in row-major order."""
+    index = tuple(int(i) for i in np.unravel_index(place, array.shape))
+    raise ValueError(f"element {index} = {array[index]} {what}")
+
+
+@lru_cache(maxsize=64)
+def _table(fmt: Format) -> Block:
+    """Return the values of all codes; of those that stand for nothing, zero."""
+    kind, codes = codes_by_kind(fmt), np.arange(1 << fmt.bits, dtype=np.uint64)
+    table = np.zeros(codes.size, dtype=carrier_of(fmt))
+    assigned = ~kind.unassigned(codes) if kind.gaps else np.ones(codes.size, dtype=np.bool_)
+    table[assigned] = kind.decode(codes[assigned])
+    table.flags.writeable = False
+    return table

@@ -135,3 +135,21 @@ def test_refusals():
         verify("two_sum", "float32")
     with pytest.raises(ValueError, match="allowed: nearest_even"):
         verify("two_sum", "float8_e5m2", "sideways")
+
+
+@pytest.mark.parametrize("fmt", ["posit8", "int8", "float8_e8m0fnu", "binary8p1se"])
+def test_nothing_is_claimed_of_other_kinds_of_format(fmt):
+    assert not mcf.verify("two_sum", fmt).claimed
+
+
+def test_two_sum_fails_among_posits_where_exponent_bits_are_cut_off():
+    certificate = mcf.verify("two_sum", "posit8")
+    assert not certificate.holds
+    ar = mcf.arithmetic("posit8")
+    assert mcf.two_sum(ar, 2.0**18, 2.0**18) == (2.0**20, -(2.0**20))  # the sum rounds up by half its size
+
+
+def test_nothing_is_claimed_where_small_numbers_are_flushed():
+    certificate = mcf.verify("two_sum", "float8_e5m2", Rounding(underflow="flush_before"))
+    assert not certificate.claimed
+    assert not certificate.holds

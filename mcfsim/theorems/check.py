@@ -105,7 +105,7 @@ def verify(
         applicable=applicable,
         violations=violations,
         witnesses=tuple(witnesses),
-        claimed=theorem.claimed(fmt, policy.mode),
+        claimed=theorem.claimed(fmt, policy),
         seconds=time.perf_counter() - start,
         versions=versions(),
     )

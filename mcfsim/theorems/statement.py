@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mcfsim.backends.native import NativeArithmetic
 from mcfsim.eft import two_sum
 from mcfsim.formats import Format
-from mcfsim.rounding import DETERMINISTIC, Mode
+from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Underflow
 
 Numbers = NDArray[np.float64]
 BINARY64 = NativeArithmetic(np.float64)
@@ -61,9 +61,10 @@ class Theorem:
     precision: int = 2
     holds: bool = True
 
-    def claimed(self, fmt: Format, mode: Mode) -> bool:
-        """Return whether it is claimed to hold for a format in a rounding mode."""
-        return self.holds and mode in self.modes and fmt.precision >= self.precision
+    def claimed(self, fmt: Format, rounding: Rounding) -> bool:
+        """Return whether it is claimed to hold: only of floats with sign and zero, underflow gradual."""
+        usual = type(fmt) is Format and fmt.signed and fmt.zero and rounding.underflow is Underflow.GRADUAL
+        return usual and self.holds and rounding.mode in self.modes and fmt.precision >= self.precision
 
 
 # -- hypotheses ------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2
 
 test-exhaustive: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 -m exhaustive
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m exhaustive
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

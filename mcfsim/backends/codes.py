@@ -154,6 +154,10 @@ def codes_by_kind(fmt: Format) -> TwosComplement | FloatCodes:
 def scaled(significand: Any, exponent: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return ``significand * 2**exponent`` in two exact steps: the power may be subnormal."""
     first = np.maximum(exponent, -1000)
-    powers = (((power + 1023) << 52).view(np.float64) for power in (first, exponent - first))
-    scaled: NDArray[np.float64] = significand * next(powers) * next(powers)
-    return scaled
+    product: NDArray[np.float64] = significand * power_of_two(first) * power_of_two(exponent - first)
+    return product
+
+
+def power_of_two(exponent: NDArray[Any]) -> NDArray[np.float64]:
+    """Return ``2.0**exponent``, for exponents of normal numbers of binary64."""
+    return ((exponent.astype(np.int64, copy=False) + 1023) << 52).view(np.float64)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.backends import _wide
+from mcfsim.backends.codes import power_of_two
 
 Floats = NDArray[np.float64]
 
-_FIELD, _BIAS = 52, 1023  # of binary64
 # A quotient by a scale between 2**-200 and 2**200 that exceeds 2**300, or falls short of 2**-300, is far
 # beyond the largest number of every element format, or below what random bits resolve of the smallest. So
 # it makes no difference that operands are kept between these, where no residual underflows.
 _SMALL, _LARGE = 2.0**-500, 2.0**500
-
-
-def power_of_two(exponent: NDArray[Any]) -> Floats:
-    """Return ``2.0**exponent``, for exponents of normal numbers of binary64."""
-    return ((exponent.astype(np.int64) + _BIAS) << _FIELD).view(np.float64)
 
 
 def factors(scale: ArrayLike) -> tuple[Floats, Floats]:

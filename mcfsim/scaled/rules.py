@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from mcfsim.backends._kernels import get_kernel
 from mcfsim.backends.blocks import for_each_block
 from mcfsim.backends.carriers import FLOAT64, carrier_of
+from mcfsim.backends.codes import power_of_two
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.rounding import Overflow, Rounding
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule
 from mcfsim.scaled.mean import sum_of_magnitudes
-from mcfsim.scaled.quotient import Floats, factors, power_of_two, quotient
+from mcfsim.scaled.quotient import Floats, factors, quotient
 
 Array = NDArray[Any]
 OnBlock = Callable[[int, Floats, Floats], None]
@@ -118,9 +119,7 @@ def _quotients(divisor: float, target: Format) -> OnBlock:
     least = 0.0 if target.zero else float(target.smallest_normal)
 
     def on_block(start: int, numbers: Floats, out: Floats) -> None:
-        exact = np.maximum(quotient(numbers, power, significand), least)
-        kernel(exact, exact)
-        np.copyto(out, exact)
+        kernel(np.maximum(quotient(numbers, power, significand), least), out)
 
     return on_block
 

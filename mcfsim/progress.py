@@ -1,0 +1,71 @@
+"""The progress bar of a sweep."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.filesize import pick_unit_and_suffix
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+#: Seconds over which the speed is taken: units may take minutes.
+_PERIOD = 600.0
+
+
+class Bar:
+    """A bar on stderr: the present job, operands done, operands a second, time left."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            _Done(),
+            _Speed(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            speed_estimate_period=_PERIOD,
+        )
+        self._task = self._progress.add_task("", total=0)
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def expect(self, operands: int) -> None:
+        """Lengthen the way."""
+        self._progress.update(self._task, total=(self._progress.tasks[0].total or 0) + operands)
+
+    def label(self, text: str) -> None:
+        """Name the present job."""
+        self._progress.update(self._task, description=text)
+
+    def skip(self, operands: int) -> None:
+        """Count operands as done that were tried earlier, which says nothing of the speed."""
+        self._progress.tasks[0].completed += operands
+
+    def advance(self, operands: int) -> None:
+        """Count operands as done."""
+        self._progress.advance(self._task, operands)
+
+
+class _Done(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{_short(task.completed)}/{_short(task.total or 0)}", style="progress.download")
+
+
+class _Speed(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{_short(speed)}/s", style="progress.data.speed")
+
+
+def _short(number: float) -> str:
+    """Return a number to three digits or so, as 123 M."""
+    unit, suffix = pick_unit_and_suffix(int(number), ["", " k", " M", " G", " T", " P", " E"], 1000)
+    return f"{number / unit:.{0 if unit == 1 or number >= 100 * unit else 1}f}{suffix}"

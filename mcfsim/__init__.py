@@ -1,15 +1,17 @@
 """Bit-exact emulation of low-precision training, and measures of what rounding costs."""
 
-from mcfsim import codec, eft, expansion, metrics, packing
+from mcfsim import codec, double_word, eft, expansion, metrics, packing
 from mcfsim.arithmetic import Arithmetic, straight_line
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.meter import Meter
 from mcfsim.convert import round_to
 from mcfsim.eft import fast_two_sum, split, two_prod, two_prod_fma, two_sum
 from mcfsim.expansion import add as expansion_add
+from mcfsim.expansion import div as expansion_div
 from mcfsim.expansion import expand, grow, renormalize
 from mcfsim.expansion import mul as expansion_mul
 from mcfsim.expansion import scale as expansion_scale
+from mcfsim.expansion import sqrt as expansion_sqrt
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format, p3109
 from mcfsim.optim.adamw import AdamW, adamw
 from mcfsim.optim.optimizer import Optimizer
@@ -52,12 +54,15 @@ __all__ = [
     "arithmetic",
     "codec",
     "dot",
+    "double_word",
     "eft",
     "expand",
     "expansion",
     "expansion_add",
+    "expansion_div",
     "expansion_mul",
     "expansion_scale",
+    "expansion_sqrt",
     "fast_two_sum",
     "get_format",
     "get_problem",

@@ -3,8 +3,8 @@
 A component of an expansion is what remains after the ones before it, rounded: ``x[0] = RN(x[0] + x[1])``
 and so on. So two components of precision p hold about 2 p bits, three about 3 p, as far as the smallest
 subnormal number allows. Every function takes the arithmetic first and runs on any of them; expansions are
-tuples, most significant component first. Bounds are relative errors, with u = 2**-p, for rounding to
-nearest even without overflow; those of products need products that do not underflow either.
+tuples, most significant component first; two components are a double word. Bounds are relative errors, with
+u = 2**-p, for rounding to nearest even, without overflow, and without underflow of products and quotients.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+from mcfsim import double_word
 from mcfsim.arithmetic import Arithmetic, Value, straight_line
 from mcfsim.convert import round_real
 from mcfsim.eft import fast_two_sum, two_prod_fma, two_sum
@@ -29,8 +30,7 @@ def expand(ar: Arithmetic, value: Any, n: int) -> tuple[Any, ...]:
     ar : Arithmetic
         Its format takes the components. An arithmetic without a format gives the number and n - 1 zeros.
     value : float, int, Fraction, Decimal or mpf
-        A finite real number, taken exactly: ``0.999`` is the binary64 number, ``Fraction("0.999")`` and
-        ``Decimal("0.999")`` the decimal one.
+        A finite real number, taken exactly: ``0.999`` is the binary64 number, ``Decimal("0.999")`` is not.
     n : int
         Number of components, at least 1.
 
@@ -120,9 +120,8 @@ def grow(ar: Arithmetic, x: Expansion, a: Value, *, ordered: bool = False) -> Ex
     a : value
         A number of the format.
     ordered : bool, optional
-        If true, the first step is Fast2Sum, as in Collage's Grow, and exact only where ``|x[0]| >= |a|``
-        (or x[0] = 0, or the exponents are so ordered). Otherwise the compensation is lost: the error
-        reaches 1.004 u in bfloat16. By default the first step is 2Sum, which needs no order.
+        Whether the first step is Fast2Sum, as in Collage's Grow, and not 2Sum. That is right only where
+        ``|x[0]| >= |a|``; elsewhere the compensation is lost, see `dw_plus_fp`.
 
     Returns
     -------
@@ -131,15 +130,14 @@ def grow(ar: Arithmetic, x: Expansion, a: Value, *, ordered: bool = False) -> Ex
 
     References
     ----------
-    Collage's Grow: Yu et al., ICML 2024. With 2Sum and n = 2 it is DWPlusFP: Joldes, Muller, Popescu,
-    ACM TOMS 44(2), 2017, Algorithm 4. The first sweep for larger n: Shewchuk, Discrete Comput. Geom. 18,
-    1997, Theorem 10, from the other end.
+    For n = 2 see `dw_plus_fp`. The first sweep for larger n: Shewchuk, Discrete Comput. Geom. 18, 1997,
+    Theorem 10, from the other end.
     """
     if len(x) == 1:
         return (ar.add(x[0], a),)
-    total, rest = (fast_two_sum if ordered else two_sum)(ar, x[0], a)
     if len(x) == 2:
-        return fast_two_sum(ar, total, ar.add(x[1], rest))
+        return double_word.dw_plus_fp(ar, x, a, ordered=ordered)
+    total, rest = (fast_two_sum if ordered else two_sum)(ar, x[0], a)
     parts = [total]
     for component in x[1:-1]:
         total, rest = two_sum(ar, component, rest)
@@ -161,21 +159,18 @@ def add(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
     Returns
     -------
     expansion
-        Of n components. For n = 2 the relative error is at most 3 u**2 / (1 - 4 u), in 20 operations.
-        For larger n the components of y are added one by one, largest first.
+        Of n components. For n = 2 the relative error is at most 3 u**2 / (1 - 4 u), in 20 operations: see
+        `accurate_dw_plus_dw`. For larger n the components of y are added one by one, largest first.
 
-    References
-    ----------
-    AccurateDWPlusDW: Joldes, Muller, Popescu 2017, Algorithm 6, Theorem 3.1; Muller, Rideau, ACM TOMS
-    48(1), 2022.
+    Raises
+    ------
+    ValueError
+        If x and y differ in length.
     """
     if len(x) != len(y):
         raise ValueError(f"expansions of {len(x)} and {len(y)} components cannot be added")
     if len(x) == 2:
-        s, e = two_sum(ar, x[0], y[0])
-        t, f = two_sum(ar, x[1], y[1])
-        s, e = fast_two_sum(ar, s, ar.add(e, t))
-        return fast_two_sum(ar, s, ar.add(f, e))
+        return double_word.accurate_dw_plus_dw(ar, x, y)
     for component in y:
         x = grow(ar, x, component)
     return x
@@ -197,18 +192,12 @@ def scale(ar: Arithmetic, x: Expansion, a: Value) -> Expansion:
     Returns
     -------
     expansion
-        Of n components. For n = 2 the relative error is at most 2 u**2, in 6 operations.
-
-    References
-    ----------
-    Collage's Scaling: Yu et al., ICML 2024, which is DWTimesFP3: Joldes, Muller, Popescu 2017,
-    Algorithm 9, Theorem 4.3.
+        Of n components. For n = 2 the relative error is at most 2 u**2, in 6 operations: see `dw_times_fp3`.
     """
     if len(x) == 1:
         return (ar.mul(x[0], a),)
     if len(x) == 2:
-        p, e = two_prod_fma(ar, x[0], a)
-        return fast_two_sum(ar, p, ar.fma(x[1], a, e))
+        return double_word.dw_times_fp3(ar, x, a)
     return mul(ar, x, (a, *(ar.mul(part, 0.0) for part in x[1:])))
 
 
@@ -226,24 +215,24 @@ def mul(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
     Returns
     -------
     expansion
-        Of n components. For n = 2 the relative error is below 5 u**2, in 8 operations, the product of the
-        two second components left out. For larger n the products ``x[i] y[j]`` with i + j < n are summed
-        with their errors, but for the errors of the last diagonal, largest first.
+        Of n components. For n = 2 the relative error is below 5 u**2, in 8 operations: Collage's Mul, which
+        is `dw_times_dw2` with its factors exchanged and leaves the product of the second components out. For
+        larger n the products ``x[i] y[j]`` with i + j < n are summed with their errors, but for the errors
+        of the last diagonal, largest first.
 
-    References
-    ----------
-    Collage's Mul: Yu et al., ICML 2024, which is DWTimesDW2 with its operands exchanged: Joldes, Muller,
-    Popescu 2017, Algorithm 11; bound of Muller, Rideau, ACM TOMS 48(1), 2022, Theorem 2.7.
+    Raises
+    ------
+    ValueError
+        If x and y differ in length.
     """
     n = len(x)
     if n != len(y):
         raise ValueError(f"expansions of {n} and {len(y)} components cannot be multiplied")
     if n == 1:
         return (ar.mul(x[0], y[0]),)
-    p, e = two_prod_fma(ar, x[0], y[0])
     if n == 2:
-        cross = ar.fma(x[0], y[1], ar.mul(x[1], y[0]))
-        return fast_two_sum(ar, p, ar.add(e, cross))
+        return double_word.dw_times_dw2(ar, y, x)
+    p, e = two_prod_fma(ar, x[0], y[0])
     total: Expansion = (p, e, *(ar.mul(p, 0.0) for _ in range(n - 2)))
     for diagonal in range(1, n):
         for i in range(diagonal + 1):
@@ -252,3 +241,60 @@ def mul(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
             if diagonal < n - 1:
                 total = grow(ar, total, e)
     return renormalize(ar, total)
+
+
+@straight_line
+def div(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
+    """Divide one expansion by another.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest and, for n = 2, has a fused multiply-add.
+    x, y : expansion
+        Of n components each, 1 or 2, normalised. Of two components y = 0 gives NaN.
+
+    Returns
+    -------
+    expansion
+        Of n components, for n = 2 by `dw_div_dw2` off by at most 15 u**2 + 56 u**3, in 18 operations.
+
+    Raises
+    ------
+    ValueError
+        If x and y differ in length, or have more than two components.
+    """
+    if len(x) != len(y):
+        raise ValueError(f"expansions of {len(x)} and {len(y)} components cannot be divided")
+    _check_short(x, "divided")
+    return double_word.dw_div_dw2(ar, x, y) if len(x) == 2 else (ar.div(x[0], y[0]),)
+
+
+@straight_line
+def sqrt(ar: Arithmetic, x: Expansion) -> Expansion:
+    """Return the square root of an expansion.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest and, for n = 2, has a fused multiply-add.
+    x : expansion
+        Of n components, 1 or 2, normalised. Of two components x = 0 gives NaN.
+
+    Returns
+    -------
+    expansion
+        Of n components, for n = 2 by `sqrt_dw` off by at most 25/8 u**2, in 8 operations.
+
+    Raises
+    ------
+    ValueError
+        If x has more than two components.
+    """
+    _check_short(x, "put under a square root")
+    return double_word.sqrt_dw(ar, x) if len(x) == 2 else (ar.sqrt(x[0]),)
+
+
+def _check_short(x: Expansion, done: str) -> None:
+    if len(x) not in (1, 2):
+        raise ValueError(f"an expansion of {len(x)} components cannot be {done}; allowed: 1 or 2")

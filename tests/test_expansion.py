@@ -11,7 +11,7 @@ import pytest
 from truth.operands import label
 
 import mcfsim as mcf
-from mcfsim import expansion
+from mcfsim import double_word, expansion
 from mcfsim.formats import FORMATS, Format
 from mcfsim.scratch import BLOCK
 from mcfsim.truth import round_fraction, round_integers
@@ -370,6 +370,42 @@ def test_the_hardest_known_product_of_double_words_in_bfloat16():
     assert max(errors) < 5
 
 
+# -- div, sqrt; two components are a double word ----------------------------------------------------------
+def test_two_components_are_computed_with_as_double_words(assert_same):
+    """Bit for bit; only the factors of a product are exchanged, to give Collage's Mul."""
+    x, y = double_words(BF16, 2**12, seed=21), double_words(BF16, 2**12, seed=22)
+    ar = mcf.arithmetic("bf16")
+    pairs = [
+        (mcf.grow(ar, x, y[0]), double_word.dw_plus_fp(ar, x, y[0])),
+        (mcf.expansion_add(ar, x, y), double_word.accurate_dw_plus_dw(ar, x, y)),
+        (mcf.expansion_scale(ar, x, y[0]), double_word.dw_times_fp3(ar, x, y[0])),
+        (mcf.expansion_mul(ar, x, y), double_word.dw_times_dw2(ar, y, x)),
+        (mcf.expansion_div(ar, x, y), double_word.dw_div_dw2(ar, x, y)),
+        (mcf.expansion_sqrt(ar, x), double_word.sqrt_dw(ar, x)),
+    ]
+    for found, expected in pairs:
+        for k in range(2):
+            assert_same(found[k], expected[k], *x, *y)
+    assert not np.array_equal(mcf.expansion_mul(ar, x, y), mcf.expansion_mul(ar, y, x))
+
+
+def test_quotients_and_roots_of_one_component_are_those_of_numbers(assert_same):
+    x, y = (numbers(BF16, 1000, seed=seed, exponents=(-4, 4)) for seed in (23, 24))
+    ar = mcf.arithmetic("bf16")
+    assert_same(mcf.expansion_div(ar, (x,), (y,))[0], ar.div(x, y), x, y)
+    assert_same(mcf.expansion_sqrt(ar, (np.abs(x),))[0], ar.sqrt(np.abs(x)), x)
+
+
+def test_quotients_and_roots_of_more_than_two_components_are_refused():
+    ar, x = mcf.arithmetic("bf16"), (1.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="an expansion of 3 components cannot be divided; allowed: 1 or 2"):
+        mcf.expansion_div(ar, x, x)
+    with pytest.raises(
+        ValueError, match="of 3 components cannot be put under a square root; allowed: 1 or 2"
+    ):
+        mcf.expansion_sqrt(ar, x)
+
+
 # -- three and four components ----------------------------------------------------------------------------
 @pytest.mark.parametrize("n", [3, 4])
 @pytest.mark.parametrize("precision", [8, 11])
@@ -493,7 +529,7 @@ def total_mpf(x):
     return sum((mcf.expansion.to_fraction(part) for part in x), Fraction(0))
 
 
-@pytest.mark.parametrize("function", [mcf.expansion_add, mcf.expansion_mul], ids=["add", "mul"])
+@pytest.mark.parametrize("function", [mcf.expansion_add, mcf.expansion_mul, mcf.expansion_div])
 def test_expansions_of_different_lengths_are_refused(function):
     with pytest.raises(ValueError, match="expansions of 2 and 3 components"):
         function(mcf.arithmetic("bf16"), (1.0, 0.0), (1.0, 0.0, 0.0))

@@ -139,6 +139,10 @@ def test_expansions():
     assert abs(total / (sum(map(Fraction, a)) + sum(map(Fraction, b))) - 1) < 4 * Fraction(1, 2**16)
     scaled = sum(map(Fraction, mcf.expansion_scale(ar, b, 3.0)))
     assert abs(scaled - 3 * sum(map(Fraction, b))) < 6 * Fraction(1, 2**16)
+    quotient = sum(map(Fraction, mcf.expansion_div(ar, a, b)))
+    assert abs(quotient / (sum(map(Fraction, a)) / sum(map(Fraction, b))) - 1) < 16 * Fraction(1, 2**16)
+    root = sum(map(Fraction, mcf.expansion_sqrt(ar, b)))
+    assert abs(root**2 / sum(map(Fraction, b)) - 1) < 7 * Fraction(1, 2**16)
     assert mcf.renormalize(ar, (2.0**-9, 1.0)) == (1.0, 2.0**-9)
 
 

@@ -35,7 +35,8 @@ class BlockArithmetic:
     ``native``: in the carrier, then rounded. Exact to nearest for ``q >= 2 p + 2`` (Figueroa 1995) where
     the carrier's underflow stays out of play, ``minsub(carrier) <= 2**(emin - 3 p + 1)``.
     ``wide``: the same in binary64.
-    ``sticky``: in binary64 with the residual, made odd, then rounded: exact in every mode.
+    ``sticky``: in binary64 with the residual, made odd, then rounded: exact in every mode. Where binary64
+    holds every sum or product, there is no residual.
     """
 
     #: Where the words of stochastic rounding come from, for which elements, and the operations so far.
@@ -59,8 +60,10 @@ class BlockArithmetic:
         self._native = whole or _innocuous(self.carrier, fmt, of_results)
         self._sticky = not self._native and not _innocuous(FLOAT64, fmt, of_results)
         self._product_exact = 2 * fmt.precision <= 53
+        self._sum_exact = fmt.emax - fmt.emin + fmt.precision + 1 <= 53
         self._undecided_bits = (1 << max(0, 54 - fmt.precision - rounding.guard_bits)) - 1
         self._down = rounding.mode is Mode.DOWN
+        self._mirrored = fmt.lowest == -fmt.max
 
     def at(self, random: RandomWords | None, start: int, size: int) -> BlockArithmetic:
         """Return the arithmetic for one block; its operations take the streams from `random` on."""
@@ -90,7 +93,7 @@ class BlockArithmetic:
         a, b = _widen(a), _widen(b)
         if self._down:  # an exact zero sum is -0 in this mode: -((-a) + (-b)) gives just that
             a, b = -a, -b
-        y = self._decide(operation, a, b)
+        y = np.add(a, b) if self._sum_exact and not real else self._decide(operation, a, b)
         return self._leave(-y if self._down else y)
 
     def mul(self, a: Value, b: Value) -> Value:
@@ -138,15 +141,18 @@ class BlockArithmetic:
         return self._leave(-y if self._down else y)
 
     def neg(self, a: Value) -> Value:
-        """Return ``-a``; of a positive number of an unsigned format what the policy makes of it."""
+        """Return ``-a``; where that is no value of the format, what the rounding makes of it."""
         result = np.negative(self._value(a))
-        if not self.format.signed:
+        if not self._mirrored:
             return self._round_in_place(result)
         return result if self.format.has_negative_zero else result + self.carrier.type(0)
 
     def abs(self, a: Value) -> Value:
-        """Return ``|a|``."""
-        return np.absolute(self._value(a))
+        """Return ``|a|``; where that is no value of the format, what the rounding makes of it."""
+        result = np.absolute(self._value(a))
+        if self.format.signed and not self._mirrored:
+            return self._round_in_place(result)
+        return result
 
     def round(self, x: Value) -> Value:
         """Round a block of either carrier."""

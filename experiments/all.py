@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from experiments import beta2_expansion, collage_options, precision_curves, tables
+from experiments import beta2_expansion, collage_options, long_sums, precision_curves, tables
 
 
 def main() -> None:
     """Run all."""
-    for experiment in (beta2_expansion, precision_curves, collage_options, tables):
+    for experiment in (beta2_expansion, long_sums, precision_curves, collage_options, tables):
         experiment.main()
 
 

@@ -1,0 +1,110 @@
+"""The error of long sums in bf16 against the number of terms: who stops, and who goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import mcfsim as mcf
+from experiments.common import FIGURES, write_result
+from mcfsim.plotting import COLOURS, label_ends, save, subplots
+from mcfsim.summation import dw_sum, kahan_sum, neumaier_sum, recursive_sum
+
+FORMAT = mcf.get_format("bfloat16")
+ONE_OVER_U = 2**FORMAT.precision
+SUMS = 64
+TERMS = sorted({2**k for k in range(15)} | {round(2 ** (k + 0.5)) for k in range(7, 12)})
+QUARTILES = [25, 50, 75]
+#: Terms are multiples of 2**-24, and so is all that is added here.
+UNIT = 24
+PANELS = {
+    "positive": "terms from 0 to 1: plain sums stop at 256,\nNeumaier's at 512, the others never",
+    "signed": "random signs: sums stay small,\nand nothing stops",
+}
+CURVES = {
+    "plain": {"color": COLOURS["vermilion"]},
+    "Neumaier": {"color": COLOURS["orange"]},
+    "stochastic rounding": {"color": COLOURS["green"]},
+    "Kahan": {"color": COLOURS["purple"]},
+    "double word": {"color": COLOURS["blue"]},
+}
+
+
+def draw(kind: str) -> np.ndarray[Any, Any]:
+    """Return terms of bf16, one column a sum."""
+    rng = np.random.default_rng(11)
+    x = mcf.round_to(rng.random((TERMS[-1], SUMS), dtype=np.float32), FORMAT)
+    return x * rng.choice(np.float32([-1, 1]), x.shape) if kind == "signed" else x
+
+
+def sums(terms: tuple[Any, ...], seed: int) -> dict[str, tuple[Any, ...]]:
+    """Return what each way of adding makes of the terms, as one number or two to be added."""
+    ar = mcf.arithmetic(FORMAT)
+    at_random = mcf.arithmetic(FORMAT, rounding="stochastic", random=mcf.RandomWords(seed))
+    return {
+        "plain": (recursive_sum(ar, terms),),
+        "Neumaier": (neumaier_sum(ar, terms),),
+        "stochastic rounding": (recursive_sum(at_random, terms),),
+        "Kahan": (kahan_sum(ar, terms)[0],),
+        "double word": dw_sum(ar, terms),
+    }
+
+
+def integers(x: Any) -> np.ndarray[Any, Any]:
+    """Return terms and sums in units of 2**-24, exactly."""
+    whole = np.ldexp(np.asarray(x, dtype=np.float64), UNIT).astype(np.int64)
+    assert (np.ldexp(whole.astype(np.float64), -UNIT) == x).all()
+    return whole
+
+
+def errors(kind: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Return ``|error| / (u S)`` by curve, of shape (numbers of terms, sums)."""
+    x = draw(kind)
+    whole = integers(x)
+    rows: dict[str, list[Any]] = {name: [] for name in CURVES}
+    for n in TERMS:
+        exact, magnitudes = whole[:n].sum(axis=0), np.abs(whole[:n]).sum(axis=0)
+        for name, parts in sums(tuple(x[:n]), seed=n).items():
+            off = np.abs(sum(map(integers, parts)) - exact)
+            rows[name].append(ONE_OVER_U * off / magnitudes)
+    return {name: np.array(row) for name, row in rows.items()}
+
+
+def mark(panel: Any) -> None:
+    """Draw where everything is lost, and up to how many terms Neumaier's sum has a bound."""
+    style = {"color": COLOURS["grey"], "linewidth": 0.8, "linestyle": (0, (4, 2)), "zorder": 1}
+    panel.axhline(ONE_OVER_U, **style)
+    panel.axvline(ONE_OVER_U, **style)
+    panel.annotate("100 %", (2, ONE_OVER_U), (3, -3), textcoords="offset points", va="top", fontsize=8.5)
+    panel.annotate("n = 1/u", (ONE_OVER_U, 1e-5), (4, 3), textcoords="offset points", fontsize=8.5)
+
+
+def main() -> None:
+    """Run, write the numbers, draw."""
+    result: dict[str, Any] = {"format": str(FORMAT), "sums": SUMS, "terms": TERMS, "error_over_u_S": {}}
+    with subplots(1, 2, width=10.5, height=4) as (figure, axes):
+        for panel, (kind, title) in zip(axes[0], PANELS.items(), strict=True):
+            found = errors(kind)
+            result["error_over_u_S"][kind] = {
+                name: np.percentile(error, QUARTILES, axis=1).T.tolist() for name, error in found.items()
+            }
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log", nonpositive="mask")
+            mark(panel)
+            for name, error in found.items():
+                low, median, high = np.percentile(error, QUARTILES, axis=1)
+                panel.plot(TERMS, median, label=name.replace(" ", "\n"), **CURVES[name])
+                panel.fill_between(TERMS, low, high, color=CURVES[name]["color"], alpha=0.15, linewidth=0)
+            panel.set_title(title)
+            panel.set_xlabel("number of terms n")
+            panel.set_ylim(1e-5, 2 * ONE_OVER_U)
+            panel.set_xlim(2, TERMS[-1])
+            label_ends(panel, gap=0.085)
+        axes[0][0].set_ylabel(f"|error| / (u S)  (median and\nquartiles of {SUMS} sums)")
+        save(figure, FIGURES / "long_sums")
+    write_result("long_sums", result)
+
+
+if __name__ == "__main__":
+    main()

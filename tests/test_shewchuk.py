@@ -1,0 +1,263 @@
+"""Expansions that grow: exact and nonoverlapping for every operand of short formats, in integers."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.formats import Format
+from mcfsim.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, merge, vec_sum
+from mcfsim.truth import round_fraction
+
+NEARESTS = ["nearest_even", "nearest_away"]
+NO_BIT = 2**62  # in place of the lowest set bit of zero
+
+
+def unbounded(precision):
+    """Return a format in whose range nothing below over- or underflows."""
+    return Format(precision=precision, emin=-100, emax=100)
+
+
+def numbers(precision, binades):
+    """Return zero and all numbers of either sign from ``2**(p - 1)`` on, in so many binades, as integers."""
+    significands = np.arange(2 ** (precision - 1), 2**precision)
+    positive = np.concatenate([significands << e for e in range(binades)])
+    return np.concatenate([[0], positive, -positive])
+
+
+def nonoverlapping(h, factor=1):
+    """Return where each nonzero component is below the next's lowest set bit; ``factor=2``: nonadjacent."""
+    holds, bit = True, NO_BIT
+    for x in reversed(h):
+        holds = holds & (factor * np.abs(x) < bit)
+        bit = np.where(x == 0, bit, x & -x)
+    return holds
+
+
+def strongly_nonoverlapping(h):
+    """Return where, besides, adjacent components are powers of two, and adjacent to no third one."""
+    holds, bit = nonoverlapping(h), NO_BIT
+    next_is_power = next_is_adjacent = np.False_
+    for x in reversed(h):
+        there, power = x != 0, np.abs(x) == (x & -x)
+        adjacent = there & (2 * np.abs(x) >= bit)
+        holds = holds & ~(adjacent & ~(power & next_is_power & ~next_is_adjacent))
+        bit = np.where(there, x & -x, bit)
+        next_is_power = np.where(there, power, next_is_power)
+        next_is_adjacent = np.where(there, adjacent, next_is_adjacent)
+    return holds
+
+
+def expansions(precision, binades, kind):
+    """Return all expansions of two components that are of a kind, smallest first, zeros anywhere."""
+    values = numbers(precision, binades)
+    pairs = tuple(part.ravel() for part in np.meshgrid(values, values, indexing="ij"))
+    there = kind(pairs)
+    return tuple(part[there] for part in pairs)
+
+
+def against_each_other(e, f):
+    """Return every expansion of the one kind with every one of the other, as floats, and the exact sums."""
+    e = tuple(part[:, None] for part in e)
+    exact = sum(e) + sum(f)
+    return tuple(part.astype(float) for part in e), tuple(part.astype(float) for part in f), exact
+
+
+def integers(h):
+    whole = tuple(part.astype(np.int64) for part in h)
+    assert all((w == part).all() for w, part in zip(whole, h, strict=True))
+    return whole
+
+
+def test_the_kinds_of_expansions_are_those_of_the_definitions():
+    def kinds(*components):
+        h = tuple(map(np.int64, components))
+        return bool(nonoverlapping(h)), bool(nonoverlapping(h, 2)), bool(strongly_nonoverlapping(h))
+
+    assert kinds(0b1, 0b1100) == (True, True, True)
+    assert kinds(0b11, 0b1100) == (True, False, False)  # adjacent, and no powers of two
+    assert kinds(0b10, 0b100) == (True, False, True)
+    assert kinds(0b10, 0, -0b100) == (True, False, True)
+    assert kinds(0b1, 0b10, 0b100) == (True, False, False)  # one is adjacent to two others
+    assert kinds(0b1, 0b10, 0b1000, 0b10000) == (True, False, True)
+    assert kinds(0b10, 0b101) == (False, False, False)
+    assert kinds(0, 5, 0) == (True, True, True)
+    assert kinds(0b1000, 0b1) == (False, False, False)  # not in order
+
+
+# -- grow_expansion ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("tie", NEARESTS)
+@pytest.mark.parametrize("precision", [2, 3, 4])
+def test_growing_any_expansion_by_any_number_is_exact_and_nonoverlapping(precision, tie):
+    e = expansions(precision, 11 if precision < 4 else 8, nonoverlapping)
+    b = (numbers(precision, 13 if precision < 4 else 10),)
+    grown, added, exact = against_each_other(e, b)
+    h = integers(grow_expansion(mcf.arithmetic(unbounded(precision), tie), grown, *added))
+    assert exact.size > 40_000
+    assert np.array_equal(sum(h), exact)
+    assert nonoverlapping(h).all()
+    nonadjacent = np.broadcast_to(nonoverlapping(e, 2)[:, None], exact.shape)
+    assert nonoverlapping(h, 2)[nonadjacent].all() == (tie == "nearest_even")
+
+
+# -- expansion_sum ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("tie", NEARESTS)
+@pytest.mark.parametrize("precision", [3, 4])
+def test_the_sum_of_any_two_expansions_is_exact_and_nonoverlapping(precision, tie):
+    every = expansions(precision, 9 - precision, nonoverlapping)
+    e, f, exact = against_each_other(every, every)
+    h = integers(expansion_sum(mcf.arithmetic(unbounded(precision), tie), e, f))
+    assert exact.size > 400_000
+    assert len(h) == 4
+    assert np.array_equal(sum(h), exact)
+    assert nonoverlapping(h).all()
+    nonadjacent = nonoverlapping(every, 2)[:, None] & nonoverlapping(every, 2)
+    assert nonoverlapping(h, 2)[nonadjacent].all() == (tie == "nearest_even")
+
+
+def test_the_sum_of_expansions_is_one_growth_after_another(assert_same):
+    rng = np.random.default_rng(1)
+    e, f = (np.sort(np.abs(rng.choice(numbers(4, 10), (3, 5000))), axis=0).astype(float) for _ in range(2))
+    ar = mcf.arithmetic(unbounded(4))
+    h = expansion_sum(ar, tuple(e), tuple(f))
+    grown = tuple(e)
+    for i, b in enumerate(f):
+        grown = (*grown[:i], *grow_expansion(ar, grown[i:], b))
+    for found, expected in zip(h, grown, strict=True):
+        assert_same(found, expected)
+
+
+# -- fast_expansion_sum -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("precision", [3, 4])
+def test_the_fast_sum_of_any_two_strongly_nonoverlapping_expansions_is_exact_and_nonoverlapping(precision):
+    every = expansions(precision, 6, strongly_nonoverlapping)
+    e, f, exact = against_each_other(every, every)
+    h = integers(fast_expansion_sum(mcf.arithmetic(unbounded(precision)), merge(e, f)))
+    assert exact.size > 200_000
+    assert np.array_equal(sum(h), exact)
+    assert nonoverlapping(h).all()
+    assert not strongly_nonoverlapping(h).all()
+
+
+@pytest.mark.parametrize("precision", [4, 5, 8, 11, 24, 53])
+def test_the_fast_sum_of_strongly_nonoverlapping_expansions_need_not_be_one(precision):
+    """Against the letter of Theorem 13: both nonzero components are adjacent, and one is no power of two."""
+    p = precision
+    e, f = (2 ** (p + 1) + 4,), (-(2 ** (p - 1)) - 6, -(2 ** (p + 1)))
+    for x in (*e, *f):
+        assert round_fraction(Fraction(x), unbounded(p) if p < 53 else mcf.FORMATS["float64"]) == x
+    assert strongly_nonoverlapping(tuple(map(np.int64, f)))
+    ar = mcf.arithmetic("float64", backend="native", fused=False) if p == 53 else mcf.arithmetic(unbounded(p))
+    h = fast_expansion_sum(ar, tuple(np.float64([x]) for x in sorted((*e, *f), key=abs)))
+    expected = (2, 0, -(2 ** (p - 1)) - 4)
+    assert sum(expected) == sum(e) + sum(f)
+    assert tuple(int(part[0]) for part in h) == expected
+    assert not strongly_nonoverlapping(tuple(map(np.int64, expected)))
+
+
+def test_the_fast_sum_of_expansions_that_are_only_nonoverlapping_may_overlap():
+    e, f = (13.0, -240.0, 3328.0), (-56.0, -1920.0, -2048.0)
+    for x in (e, f):
+        whole = tuple(np.int64(part) for part in x)
+        assert nonoverlapping(whole)
+        assert not strongly_nonoverlapping(whole)
+    ar = mcf.arithmetic(unbounded(4))
+    h = fast_expansion_sum(ar, tuple(map(float, merge(e, f))))
+    assert h == (1.0, 4.0, 96.0, -256.0, 0.0, -768.0)
+    assert not nonoverlapping(tuple(np.int64(part) for part in h))
+    assert nonoverlapping(tuple(np.int64(part) for part in expansion_sum(ar, e, f)))
+
+
+def test_the_fast_sum_of_longer_expansions_is_exact_and_nonoverlapping():
+    rng = np.random.default_rng(2)
+    drawn = np.sort(np.abs(rng.choice(numbers(4, 12), (3, 400_000))), axis=0) * rng.choice(
+        [-1, 1], (3, 400_000)
+    )
+    drawn = drawn[:, strongly_nonoverlapping(tuple(drawn))]
+    half = drawn.shape[1] // 2
+    assert half > 10_000
+    e, f = tuple(drawn[:, :half]), tuple(drawn[:, half : 2 * half])
+    merged = merge(tuple(map(np.float64, e)), tuple(map(np.float64, f)))
+    h = integers(fast_expansion_sum(mcf.arithmetic(unbounded(4)), merged))
+    assert len(h) == 6
+    assert np.array_equal(sum(h), sum(e) + sum(f))
+    assert nonoverlapping(h).all()
+
+
+# -- vec_sum ----------------------------------------------------------------------------------------------
+def test_vec_sum_gives_every_partial_sums_error():
+    fmt, rng = unbounded(4), np.random.default_rng(3)
+    x = rng.choice(numbers(4, 9), (6, 300))
+    h = vec_sum(mcf.arithmetic(fmt), tuple(x.astype(float)))
+    for column in range(300):
+        total, errors = Fraction(int(x[0, column])), []
+        for number in x[1:, column]:
+            rounded = Fraction(round_fraction(total + int(number), fmt))
+            errors.append(total + int(number) - rounded)
+            total = rounded
+        assert [Fraction(float(part[column])) for part in h] == [*errors, total]
+
+
+# -- merge ------------------------------------------------------------------------------------------------
+def test_merging_sorts_by_magnitude_and_changes_nothing():
+    parts = [0.0, -0.0, 1.0, -1.0, 2.0, np.inf, -3.0]
+    for chosen in itertools.permutations(parts, 3):
+        e, f = chosen[:2], chosen[2:]
+        merged = merge(e, f)
+        assert [abs(x) for x in merged] == sorted(map(abs, chosen))
+        assert sorted(map(repr, map(float, merged))) == sorted(map(repr, chosen))
+    assert np.isnan(merge((np.nan,), (1.0,))[1])
+    assert [part.tolist() for part in merge((np.float32([3, 1]),), (2.0,))] == [[2, 1], [3, 2]]
+
+
+# -- operands ---------------------------------------------------------------------------------------------
+def test_operations_are_as_many_as_said():
+    x = tuple(np.arange(8.0, 13.0))
+    for algorithm, operands, count in (
+        (vec_sum, (x,), 24),
+        (grow_expansion, (x, 1.0), 30),
+        (expansion_sum, (x, x[:3]), 90),
+        (fast_expansion_sum, (x,), 21),
+    ):
+        meter = mcf.Meter(mcf.arithmetic(unbounded(4)))
+        algorithm(meter, *operands)
+        assert len(meter.trace) == count
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan, 448.0])
+def test_infinity_nan_and_overflow_show_as_nan(bad):
+    h = grow_expansion(mcf.arithmetic("float8_e4m3fn"), (1.0, 2.0, 256.0), bad)
+    assert np.isnan(h[-1])
+    assert np.isnan(h[-2])
+
+
+def test_an_empty_expansion_is_zero():
+    ar = mcf.arithmetic("bf16")
+    assert grow_expansion(ar, (), 3.0) == (3.0,)
+    assert expansion_sum(ar, (), ()) == ()
+    assert expansion_sum(ar, (), (1.0, 256.0)) == (1.0, 256.0) == expansion_sum(ar, (1.0, 256.0), ())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "operands", "error", "message"),
+    [
+        (vec_sum, (np.ones((2, 3)),), TypeError, "x must be a tuple of values, not of type ndarray"),
+        (vec_sum, (((1.0, 2.0), (3.0, 4.0)),), TypeError, "not of tuples"),
+        (vec_sum, ((),), ValueError, "x has length 0; at least 1"),
+        (grow_expansion, (np.ones(3), 1.0), TypeError, "e must be a tuple"),
+        (expansion_sum, ((1.0,), 1.0), TypeError, "f must be a tuple"),
+        (fast_expansion_sum, ((1.0,),), ValueError, "g has length 1; at least 2"),
+    ],
+)
+def test_what_is_no_expansion_is_refused(algorithm, operands, error, message):
+    with pytest.raises(error, match=message):
+        algorithm(mcf.arithmetic("bf16"), *operands)
+
+
+def test_merging_refuses_what_is_no_expansion():
+    with pytest.raises(TypeError, match="e must be a tuple"):
+        merge([1.0], (2.0,))
+    with pytest.raises(ValueError, match="f has length 0"):
+        merge((1.0,), ())

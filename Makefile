@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: figures test test-exhaustive lint bench clean
+.PHONY: figures theorems test test-exhaustive lint bench clean
 .DEFAULT_GOAL := figures
 
 $(VENV)/.installed: pyproject.toml
@@ -18,6 +18,11 @@ $(VENV): $(VENV)/.installed
 
 figures: $(VENV)/.installed
 	$(BIN)/python -m experiments.all
+
+theorems: $(VENV)/.installed
+	$(BIN)/python -m experiments.worst_constants
+	$(BIN)/python -m experiments.theorems
+	$(BIN)/python -m experiments.tables
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2

@@ -230,40 +230,97 @@ def memory(
 
 @app.command()
 def verify(
-    theorems: Annotated[list[str] | None, Argument(help="Ids; all by default.")] = None,
+    theorems: Annotated[
+        list[str] | None, Argument(metavar="[ID]...", help="Statements; all by default.")
+    ] = None,
     format: Annotated[
         list[str] | None,
-        Option(help="Format of at most 16 bits; repeat for several. [float8_e4m3fn, float8_e5m2]"),
+        Option(
+            help="Format; repeat it for several.",
+            show_default="float8_e4m3fn, float8_e5m2, bfloat16, float16",
+        ),
     ] = None,
-    rounding: Annotated[str, Option(help="Rounding mode.")] = "nearest_even",
-    workers: Annotated[int, Option(min=1, help="Threads.")] = 1,
-    listing: Annotated[bool, Option("--list", help="List the statements and their sources.")] = False,
+    rounding: Annotated[
+        list[str] | None,
+        Option(
+            help="Mode, or 'every' for every one that a statement is claimed for; repeat it for several.",
+            show_default="nearest_even, or the first that a statement is claimed for",
+        ),
+    ] = None,
+    extent: Annotated[
+        str, Option(help="core: operands that stand for all by stated reductions. all: no reductions.")
+    ] = "core",
+    limit: Annotated[
+        int | None, Option(min=1, help="The most cases of a core of double words.", show_default="1.1e9")
+    ] = None,
+    samples: Annotated[
+        int | None, Option(min=0, help="Random cases where a core is not all.", show_default="2^22")
+    ] = None,
+    seed: Annotated[int, Option(min=0, help="Of the random cases.")] = 0,
+    workers: Annotated[int, Option(min=1, help="Processes.")] = 1,
+    dask: Annotated[str | None, Option(help="Scheduler of a Dask cluster, as tcp://host:8786.")] = None,
+    journal: Annotated[
+        Path | None, Option(help="Where finished work is kept.", show_default="in the user's folder")
+    ] = None,
+    resume: Annotated[
+        bool, Option("--resume", help="Go on from the journal of a run that was ended.")
+    ] = False,
     output: Annotated[Path | None, Option(help="Folder for the certificates, as JSON.")] = None,
+    listing: Annotated[bool, Option("--list", help="List the statements and their sources.")] = False,
+    check: Annotated[
+        list[Path] | None, Option(help="Try a certificate's witnesses again, alone; repeat it for several.")
+    ] = None,
 ) -> None:
-    """Try every operand of a format; exit status 1 if a statement fails that is claimed to hold."""
+    """Try every operand; exit status 1 if a claim fails that should hold, or holds that should fail."""
     with _errors_in_one_line():
-        from mcfsim.tables import certificate_table
+        from mcfsim.tables import certificate_table, theorem_table
         from mcfsim.theorems import THEOREMS
-        from mcfsim.theorems import verify as check
 
         if listing:
-            rows = [{"id": t.name, "statement": t.statement, "source": t.source} for t in THEOREMS.values()]
-            _print_table(rows, breakable=True)
+            _print_table(theorem_table(THEOREMS.values()), breakable=True)
             return
-        if output is not None and not output.is_dir():
-            raise ValueError(f"cannot write to {output}: it must be a folder that exists")
-        show = sys.stderr.isatty()
-        certificates = [
-            check(name, item, rounding, workers=workers, progress=show)
-            for item in format or ["float8_e4m3fn", "float8_e5m2"]
-            for name in theorems or THEOREMS
-        ]
-        for certificate in certificates if output is not None else []:
-            stem = f"{certificate.theorem}-{certificate.format}-{certificate.rounding}.json"
-            certificate.save((output or Path()) / stem)
-        _print_table(certificate_table(certificates))
-    if not all(certificate.as_expected for certificate in certificates):
+        if check:
+            good = _recheck(check)
+        else:
+            if output is not None and not output.is_dir():
+                raise ValueError(f"cannot write to {output}: it must be a folder that exists")
+            from mcfsim.sweep import Sweep
+            from mcfsim.theorems.verification import plan, run
+
+            options = _given({"extent": extent, "limit": limit, "samples": samples, "seed": seed})
+            checks = plan(theorems, format, rounding, **options)
+            path = journal or _default_journal()
+            certificates = []
+            with Sweep(
+                workers, dask=dask, journal=path, resume=resume, progress=sys.stderr.isatty()
+            ) as sweep:
+                for certificate in run(checks, sweep):
+                    certificates.append(certificate)
+                    if output is not None:
+                        certificate.save(output / f"{certificate.name}.json")
+            _print_table(certificate_table(certificates))
+            good = all(certificate.as_expected for certificate in certificates)
+    if not good:
         raise typer.Exit(1)
+
+
+def _recheck(paths: list[Path]) -> bool:
+    """Print what is wrong with certificates; return whether nothing is."""
+    from mcfsim.theorems.certificate import Certificate
+    from mcfsim.theorems.recheck import recheck
+
+    good = True
+    for path in paths:
+        problems = recheck(Certificate.load(path))
+        typer.echo(f"{path}: {'; '.join(problems) or 'every witness gives what it says'}")
+        good &= not problems
+    return good
+
+
+def _default_journal() -> Path:
+    folder = Path(typer.get_app_dir("mcfsim"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "verify.sqlite"
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,8 +66,8 @@ def fast_two_sum(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 @straight_line
-def split(ar: Arithmetic, x: Value) -> tuple[Value, Value]:
-    """Split ``x`` into a high part of p - s bits and a low part of s - 1 bits, s = ceil(p / 2). 4 operations.
+def split(ar: Arithmetic, x: Value, *, bits: int | None = None) -> tuple[Value, Value]:
+    """Split ``x`` into a high part of p - s bits and a low part of s - 1 bits. 4 operations.
 
     Parameters
     ----------
@@ -75,16 +75,22 @@ def split(ar: Arithmetic, x: Value) -> tuple[Value, Value]:
         Rounds to nearest; it must have a format.
     x : value
         Finite and, as ``(2**s + 1) x`` is formed, below about ``max / 2**s``; beyond it the parts are NaN.
+    bits : int, optional
+        The number s of low bits that ``high`` lacks: 1 to p - 1, and by default ceil(p / 2), as `two_prod`
+        needs it.
 
     Returns
     -------
     high, low : value
-        ``high + low == x`` exactly, and ``high`` is x rounded to nearest even to p - s bits.
+        ``high + low == x`` exactly. With ties to even, ``high`` is x rounded to nearest even to p - s bits.
+        If s is 1, ``low`` has a bit all the same.
 
     Raises
     ------
+    TypeError
+        If `bits` is no int.
     ValueError
-        If the arithmetic rounds into no format.
+        If the arithmetic rounds into no format, or `bits` is out of range.
 
     References
     ----------
@@ -92,14 +98,20 @@ def split(ar: Arithmetic, x: Value) -> tuple[Value, Value]:
     """
     if ar.format is None:
         raise ValueError("split needs an arithmetic with a format: exact numbers have no halves")
-    constant = 2.0 ** -(-ar.format.precision // 2) + 1.0
-    g = ar.mul(x, constant)
+    p = ar.format.precision
+    if bits is None:
+        bits = -(-p // 2)
+    if not isinstance(bits, int) or isinstance(bits, bool):
+        raise TypeError(f"bits must be an int, not {bits!r}")
+    if not 1 <= bits < p:
+        raise ValueError(f"bits = {bits}: numbers of {p} bits are split off 1 to {p - 1} of them")
+    g = ar.mul(x, 2.0**bits + 1.0)
     high = ar.add(g, ar.sub(x, g))
     return high, ar.sub(x, high)
 
 
 @straight_line
-def two_prod(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
+def two_prod(ar: Arithmetic, a: Value, b: Value, *, bits: int | None = None) -> tuple[Value, Value]:
     """Return ``p = RN(a b)`` and ``e = a b - p`` without a fused multiply-add. 17 operations.
 
     Parameters
@@ -110,19 +122,27 @@ def two_prod(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
         Within the range of `split`, and ``a b`` zero or in magnitude at most half the format's maximum and
         at least ``2**(emin + precision)``;
         below it the error may be no value of the format and e is then only near it.
+    bits : int, optional
+        Where `split` cuts the operands. The smaller half of an odd precision is wrong: with 5 bits one pair
+        of float16's significands in seven has an inexact e.
 
     Returns
     -------
     p, e : value
-        ``p + e == a b`` exactly under the conditions above.
+        ``p + e == a b`` exactly under the conditions above, if `bits` is left out.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `split` does.
 
     References
     ----------
     Dekker, Numer. Math. 18, 1971; with s = ceil(p / 2), as an odd p needs: Boldo, IJCAR 2006.
     """
     p = ar.mul(a, b)
-    a_high, a_low = split(ar, a)
-    b_high, b_low = split(ar, b)
+    a_high, a_low = split(ar, a, bits=bits)
+    b_high, b_low = split(ar, b, bits=bits)
     t = ar.sub(ar.mul(a_high, b_high), p)
     t = ar.add(t, ar.mul(a_high, b_low))
     t = ar.add(t, ar.mul(a_low, b_high))
@@ -152,3 +172,32 @@ def two_prod_fma(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
     """
     p = ar.mul(a, b)
     return p, ar.fma(a, b, ar.neg(p))
+
+
+@straight_line
+def err_fma(ar: Arithmetic, a: Value, b: Value, c: Value) -> tuple[Value, Value, Value]:
+    """Return ``r = RN(a b + c)`` and its error ``a b + c - r`` as a double word. 20 operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest and has a fused multiply-add; precision at least 3.
+    a, b, c : value
+        Finite, with ``a b`` a multiple of the smallest subnormal number; otherwise the error of ``a b`` need
+        be no value of the format. Where something overflows on the way, results are NaN or infinite.
+
+    Returns
+    -------
+    r, e, f : value
+        ``r + e + f == a b + c`` exactly, and e is the error rounded to nearest. One number does not do.
+
+    References
+    ----------
+    Boldo, Muller, Exact and approximated error of the FMA, IEEE Trans. Comput. 60(2), 2011.
+    """
+    r = ar.fma(a, b, c)
+    high, low = two_prod_fma(ar, a, b)
+    middle, last = two_sum(ar, c, low)
+    first, rest = two_sum(ar, high, middle)
+    e, f = fast_two_sum(ar, ar.add(ar.sub(first, r), rest), last)
+    return r, e, f

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mcfsim.theorems.certificate import Certificate
+    from mcfsim.theorems.statement import Theorem
 
 Rows = Sequence[Mapping[str, str]]
 
@@ -212,26 +213,37 @@ def memory_table(parameters: float, low: Format) -> list[dict[str, str]]:
 
 
 def certificate_table(certificates: Sequence[Certificate]) -> list[dict[str, str]]:
-    """Return one row of text a certificate: the verdict, and the first operands for which a claim fails."""
+    """Return one row of text a certificate: verdict, cases, the worst constant beside its bound."""
     return [
         {
             "theorem": item.theorem,
             "format": item.format,
             "rounding": item.rounding,
-            "tried": f"{item.tried:,}",
+            "verdict": str(item.verdict) + ("" if item.as_expected else ", unexpected"),
+            "expected": item.expected,
+            "cases": f"{item.tried:,}",
             "applicable": f"{item.applicable:,}",
             "violations": f"{item.violations:,}",
-            "verdict": ("holds" if item.holds else "fails") + ("" if item.claimed else ", not claimed"),
-            "first witness": ", ".join(map(_short_hex, item.witnesses[0].operands))
-            if item.witnesses
-            else "-",
+            "M/s": f"{item.rate / 1e6:.1f}",
+            "worst": item.worst.decimal if item.worst else "",
+            "bound": f"{float(Fraction(item.worst.bound)):.8g}" if item.worst else "",
+            "counterexample": str(item.simplest or item.witnesses[0]) if item.witnesses else "",
         }
         for item in certificates
     ]
 
 
-def _short_hex(text: str) -> str:
-    return hexadecimal_text(float.fromhex(text))
+def theorem_table(theorems: Iterable[Theorem]) -> list[dict[str, str]]:
+    """Return one row of text a statement: its words and its source."""
+    return [
+        {
+            "id": item.name,
+            "statement": item.statement,
+            "is": "claimed" if item.holds else "false",
+            "source": item.source,
+        }
+        for item in theorems
+    ]
 
 
 def decimal_text(value: float) -> str:

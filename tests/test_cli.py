@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -231,25 +230,3 @@ def test_memory_shows_the_bytes_of_every_strategy() -> None:
     assert rows["collage-plus"] == ["2", "1", "1", "2", "-", "6", "6.00"]
     assert rows["fp32-master"] == ["1", "1", "4", "4", "4", "14", "14.00"]
     assert "exact" not in rows
-
-
-def test_verify_prints_verdicts_saves_certificates_and_fails_where_a_claim_does(tmp_path: Path) -> None:
-    arguments = ["verify", "two_sum", "fast_two_sum_unordered", "--format", "float8_e5m2"]
-    result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path)])
-    assert result.exit_code == 0
-    assert "fails, not claimed" in result.output
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "fast_two_sum_unordered-float8_e5m2-nearest_even.json",
-        "two_sum-float8_e5m2-nearest_even.json",
-    ]
-    assert "Sterbenz" in CliRunner().invoke(app, ["verify", "--list"]).output
-    for wrong in (["verify", "nosuch"], ["verify", "--format", "float32"], ["verify", "--output", "/nosuch"]):
-        assert CliRunner().invoke(app, wrong).exit_code == 2
-
-
-def test_verify_ends_with_status_one_if_a_claimed_statement_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mcfsim.theorems import catalogue, check
-
-    broken = {"two_sum": replace(catalogue.THEOREMS["two_sum"], algorithm=lambda ar, a, b: (ar.add(a, b), a))}
-    monkeypatch.setattr(check, "THEOREMS", broken)
-    assert CliRunner().invoke(app, ["verify", "two_sum", "--format", "float8_e5m2"]).exit_code == 1

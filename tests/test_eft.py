@@ -244,6 +244,28 @@ def test_split_needs_a_format():
         mcf.split(mcf.arithmetic(None, backend="exact"), 1.0)
 
 
+@pytest.mark.parametrize("bits", range(1, 8))
+def test_split_cuts_off_as_many_bits_as_it_is_told(bits):
+    fmt = Format(precision=8, emin=-60, emax=60)
+    m = np.arange(2**7, 2**8)
+    high, low = (integers(part, 0) for part in mcf.split(mcf.arithmetic(fmt), m.astype(float), bits=bits))
+    assert np.array_equal(high + low, m)
+    assert (high % 2**bits == 0).all()
+    assert (np.abs(low) <= 2 ** (bits - 1)).all()
+    assert np.array_equal(high, 2**bits * np.rint(m / 2**bits).astype(np.int64))
+
+
+@pytest.mark.parametrize("transform", [mcf.split, mcf.two_prod], ids=lambda f: f.__name__)
+def test_bits_to_cut_off_are_an_int_within_the_precision(transform):
+    operands = (1.0,) if transform is mcf.split else (1.0, 1.0)
+    for wrong in (0, -1, 8, 9):
+        with pytest.raises(ValueError, match=f"bits = {wrong}: numbers of 8 bits are split off 1 to 7"):
+            transform(mcf.arithmetic("bf16"), *operands, bits=wrong)
+    for wrong in (4.0, True, "4"):
+        with pytest.raises(TypeError, match="bits must be an int, not "):
+            transform(mcf.arithmetic("bf16"), *operands, bits=wrong)
+
+
 # -- products ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("precision", range(3, 12))
 def test_two_prod_of_all_significands_is_exact(precision):
@@ -299,6 +321,30 @@ def test_two_prod_fma_of_millions_of_pairs_is_the_product_and_its_error_rounded(
         multiple = quotient == np.rint(quotient)
         assert min(multiple.sum(), (~multiple).sum()) > CHUNK // 20
         assert np.array_equal(p + e == product, multiple)
+
+
+@pytest.mark.parametrize("rounding", NEARESTS, ids=label)
+@pytest.mark.parametrize("precision", [3, 4, 8, 11])
+def test_the_error_of_a_fused_multiply_add_is_a_double_word(precision, rounding, assert_same):
+    fmt = Format(precision=precision, emin=-60, emax=60)
+    rng = np.random.default_rng(precision)
+    a, b, c = (rng.integers(2 ** (precision - 1), 2**precision, CHUNK // 4) for _ in range(3))
+    a, b, c = a.astype(float), -b.astype(float), np.ldexp(c, rng.integers(-20, 21, c.size))
+    cancelling = rng.random(a.size) < 0.3
+    near = operate_integers("mul", a, -b, fmt=fmt, rounding=Rounding("toward_zero"))
+    c = np.where(cancelling, near, c)
+    ar = mcf.arithmetic(fmt, rounding)
+    r, e, f = mcf.eft.err_fma(ar, a, b, c)
+    assert_same(r, operate_integers("fma", a, b, c, fmt=fmt, rounding=rounding), a, b, c)
+    exact = integers(a * b, -20) + integers(c, -20)
+    assert np.array_equal(sum(integers(part, -20) for part in (r, e, f)), exact)
+    assert_same(operate_integers("add", e, f, fmt=fmt, rounding=rounding), e, a, b, c)
+    assert 0.1 < (f != 0).mean() < 0.9
+
+
+def test_the_error_of_a_fused_multiply_add_that_overflows_is_not_finite():
+    parts = mcf.eft.err_fma(mcf.arithmetic("bf16"), 2.0**64, 2.0**64, 1.0)
+    assert not np.isfinite(parts).any()
 
 
 # -- blocks -----------------------------------------------------------------------------------------------

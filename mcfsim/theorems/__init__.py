@@ -1,8 +1,31 @@
 """Statements about rounded algorithms, verified by trying every operand."""
 
 from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.certificate import Certificate, Witness
-from mcfsim.theorems.check import verify
-from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.certificate import Certificate, Verdict, Witness
+from mcfsim.theorems.claims import claim, exact_sum, exactly, normalised, relative_error
+from mcfsim.theorems.hypotheses import hypothesis
+from mcfsim.theorems.operands import double_word, relaxed_pair, sequence, value
+from mcfsim.theorems.recheck import recheck
+from mcfsim.theorems.statement import Scaling, Theorem
+from mcfsim.theorems.verification import verify
 
-__all__ = ["THEOREMS", "Certificate", "Theorem", "Witness", "verify"]
+__all__ = [
+    "THEOREMS",
+    "Certificate",
+    "Scaling",
+    "Theorem",
+    "Verdict",
+    "Witness",
+    "claim",
+    "double_word",
+    "exact_sum",
+    "exactly",
+    "hypothesis",
+    "normalised",
+    "recheck",
+    "relative_error",
+    "relaxed_pair",
+    "sequence",
+    "value",
+    "verify",
+]

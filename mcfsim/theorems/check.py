@@ -1,154 +1,291 @@
-"""Try every operand."""
+"""Try the operands of a range: the unit of work of a verification."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache, partial
+from inspect import unwrap
+from reprlib import repr as shortened
+from types import CodeType
+from typing import Any, get_args
 
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.codec import all_values
-from mcfsim.formats import Format, get_format
-from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.backends.carriers import UnsupportedFormatError
+from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
 from mcfsim.run import versions
-from mcfsim.scratch import BLOCK
-from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.certificate import Certificate, Witness
-from mcfsim.theorems.statement import Numbers, Theorem
+from mcfsim.theorems.domain import DRAWS, LIMIT, SAMPLES, Domain, Extent, cover
+from mcfsim.theorems.operands import Block, Operand
+from mcfsim.theorems.paths import EveryPath
+from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.trial import Trial, flat
 
+#: How many violations a certificate shows.
 WITNESSES = 8
+#: Quotients in binary64 that are this near the largest are compared as fractions.
+_SHARE = 2.0**-45
+#: The most of them, since a bound that is attained may be attained often.
+_CANDIDATES = 64
 
 
-def verify(
-    theorem: Theorem | str,
-    format: Format | str = "bfloat16",
-    rounding: Rounding | str = "nearest_even",
-    *,
-    workers: int = 1,
-    progress: bool = False,
-) -> Certificate:
-    """Check a statement on every operand of a format, overflow, subnormals and signed zeros included.
+@dataclass(frozen=True)
+class Check:
+    """A statement, where it is checked, and on which operands: all that the results depend on.
 
-    Parameters
-    ----------
-    theorem : Theorem or str
-        A statement, or its id in `THEOREMS`.
-    format : Format or str, optional
-        At most 16 bits; a statement about pairs then has 2**32 of them.
-    rounding : str or Rounding, optional
-        A name of `mcfsim.rounding.Mode`.
-    workers : int, optional
-        Threads.
-    progress : bool, optional
-        Show a progress bar.
+    Calling it with a range of case numbers tries these, and returns JSON data: how many cases meet the
+    hypotheses, how many of them violate the claim, the first violations, the worst error; and the seconds.
+    """
 
-    Returns
-    -------
-    Certificate
-        With the exact number of operands, and witnesses of what fails.
+    theorem: Theorem
+    format: Format
+    rounding: Rounding
+    extent: Extent = "core"
+    limit: int = LIMIT
+    samples: int = SAMPLES
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.extent not in get_args(Extent):
+            raise ValueError(f"unknown extent {self.extent!r}; known extents: {', '.join(get_args(Extent))}")
+        for label in ("limit", "samples", "seed"):
+            number = getattr(self, label)
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise TypeError(f"{label} must be an int, not {number!r}")
+            least = 1 if label == "limit" else 0
+            if number < least:
+                raise ValueError(f"{label} = {number} must be at least {least}")
+
+    def domain(self) -> Domain:
+        """Return the operands."""
+        return _domain(self)
+
+    @property
+    def key(self) -> str:
+        """Digest of all that the results depend on."""
+        theorem = self.theorem
+        tests = [theorem.claim.test, *(hypothesis.test for hypothesis in theorem.where)]
+        content = {
+            "statement": [theorem.name, theorem.statement],
+            "functions": [_code(function) for function in (theorem.algorithm, *tests)],
+            "format": repr(self.format),
+            "rounding": repr(self.rounding),
+            "operands": [self.extent, self.limit, self.samples, self.seed],
+            "domain": [[part.kind, part.text, part.size] for part in self.domain().parts],
+            "versions": [versions()["mcfsim"], np.__version__],
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def rehearse(self) -> None:
+        """Try two cases, so that what is wrong with a statement is said before the work begins."""
+        self(0, min(2, self.domain().size))
+
+    def __call__(self, start: int, stop: int) -> dict[str, Any]:
+        """Try the cases of a range."""
+        domain, begun = self.domain(), time.perf_counter()
+        ar = BlockArithmetic(domain.format, self.rounding, "exact")
+        found = Findings(self.theorem, domain.format.precision)
+        for first, blocks in domain.blocks(start, stop):
+            found.look_at(first, try_block(self.theorem, ar, blocks))
+        return {**found.as_data(), "seconds": time.perf_counter() - begun}
+
+
+class Findings:
+    """What was found in a number of cases, to which more can be added."""
+
+    def __init__(self, theorem: Theorem, precision: int) -> None:
+        self.theorem, self.precision = theorem, precision
+        self.applicable = self.violations = 0
+        self.witnesses: list[int] = []
+        #: The largest error's signed quotient and its case, and the constant that it amounts to.
+        self.worst: tuple[Fraction, int] | None = None
+        self._constant: Any = 0
+
+    def look_at(self, first: int, trial: Trial) -> None:
+        """Add a block of cases, the first of which has the given number."""
+        with np.errstate(all="ignore"):
+            there = applicable(self.theorem, trial)
+            failing = violating(self.theorem, trial, there)
+            self.applicable += trial.cases if there is None else int(np.count_nonzero(there))
+            places = np.flatnonzero(failing)
+            self.violations += places.size
+            self._add_witnesses(first + int(place) for place in places[:WITNESSES])
+            if self.theorem.claim.measure is not None and self.theorem.claim.constant is not None:
+                self._measure(first, trial, there)
+
+    def add(self, data: dict[str, Any]) -> None:
+        """Add what `as_data` returned for other cases."""
+        self.applicable += data["applicable"]
+        self.violations += data["violations"]
+        self._add_witnesses(data["witnesses"])
+        if data["worst"] is not None:
+            numerator, denominator, case = data["worst"]
+            self._compare(Fraction(int(numerator), int(denominator)), case)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return JSON data."""
+        worst = self.worst
+        return {
+            "applicable": self.applicable,
+            "violations": self.violations,
+            "witnesses": self.witnesses,
+            "worst": None
+            if worst is None
+            else [str(worst[0].numerator), str(worst[0].denominator), worst[1]],
+        }
+
+    def _add_witnesses(self, cases: Iterable[int]) -> None:
+        self.witnesses = sorted({*self.witnesses, *cases})[:WITNESSES]
+
+    def _measure(self, first: int, trial: Trial, there: Block | None) -> None:
+        assert self.theorem.claim.measure is not None
+        measured = trial.once(self.theorem.claim.measure)
+        usable = np.isfinite(measured.ratio) & trial.finite
+        ratio = np.where(usable if there is None else usable & trial.each(there), measured.ratio, 0)
+        for extreme in (ratio.max(initial=0), ratio.min(initial=0)):
+            # Most blocks hold nothing new: the constant grows with the quotient on either side of zero.
+            if extreme == 0 or self._below(extreme):
+                continue
+            near = np.flatnonzero(np.abs(ratio - extreme) <= _SHARE * abs(extreme))
+            for place in near[:_CANDIDATES]:
+                exact = measured.error.fraction(place) / measured.reference.fraction(place)
+                self._compare(exact, first + trial.case(int(place)))
+
+    def _below(self, ratio: float) -> bool:
+        """Whether a quotient, wrong by a little, is certainly no larger an error than the worst so far."""
+        if self.worst is None:
+            return False
+        return bool(self._size(Fraction(ratio) * (1 + Fraction(1, 1 << 44))) < self._constant)
+
+    def _compare(self, ratio: Fraction, case: int) -> None:
+        size = self._size(ratio)
+        if self.worst is None or size > self._constant or (size == self._constant and case < self.worst[1]):
+            self.worst, self._constant = (ratio, case), size
+
+    def _size(self, ratio: Fraction) -> Any:
+        constant = self.theorem.claim.constant
+        assert constant is not None
+        return constant(ratio, self.precision)
+
+
+def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
+    """Run the algorithm of a statement on a block of operands, one array a component.
+
+    Under stochastic rounding it is run on every path.
 
     Raises
     ------
+    TypeError
+        If the algorithm returns something else than blocks, nested in tuples or not.
     ValueError
-        If the statement is unknown, or the format has more than 16 bits, or more than 11 bits of precision,
-        beyond which the exact checks are not.
+        If it raises an exception, which is the cause.
     """
-    if isinstance(theorem, str):
-        if theorem not in THEOREMS:
-            raise ValueError(f"unknown theorem {theorem!r}; known theorems: {', '.join(THEOREMS)}")
-        theorem = THEOREMS[theorem]
-    fmt, policy = get_format(format), get_rounding(rounding)
-    if policy.stochastic:
-        raise ValueError("stochastic rounding is not verified: statements are about one result an operand")
-    if fmt.bits > 16 or fmt.precision > 11:
-        raise ValueError(
-            f"{fmt} is too large to try every operand; formats of at most 16 bits can be verified"
-        )
-    start = time.perf_counter()
-    values = all_values(fmt)
-    values = values[np.isfinite(values)]
-    ar = BlockArithmetic(fmt, policy, "exact")
-    applicable = violations = 0
-    witnesses: list[Witness] = []
+    operands, size = structured(theorem.operands, blocks), blocks[0].size
+    paths = EveryPath(ar, size) if isinstance(ar, BlockArithmetic) and ar.rounding.stochastic else None
+    with np.errstate(all="ignore"), blaming(theorem, "the algorithm"):
+        results = tuple(flat(theorem.algorithm(paths or ar, *operands)))
+    if paths:
+        results, size = tuple(map(paths.settled, results)), paths.whose.size
+    for number, result in enumerate(results, 1):
+        if not _is_block(result, "f", (size,)):
+            raise TypeError(
+                f"{theorem.name!r}: result {number} of the algorithm is {_described(result)}; it must be a "
+                f"block of {size} numbers, one a case, made of operands by the arithmetic"
+            )
+    if not results:
+        raise TypeError(f"{theorem.name!r}: the algorithm returns no results")
+    names = tuple(operand.name for operand in theorem.operands)
+    return paths.trial(names, operands, results) if paths else Trial(ar, names, operands, results)
 
-    def try_block(operands: tuple[Any, ...]) -> tuple[int, int, list[Witness]]:
-        with np.errstate(all="ignore"):
-            returned = theorem.algorithm(ar, *operands)
-            wide = tuple(item.astype(np.float64) for item in operands)
-            results = tuple(item.astype(np.float64) for item in returned)
-            there = theorem.where(fmt, wide, results)
-            failing = there & ~theorem.claim(fmt, wide, results)
-        found = np.flatnonzero(failing)
-        shown = [Witness(_hex(wide, i), _hex(results, i)) for i in found[:WITNESSES]]
-        return int(np.count_nonzero(there)), found.size, shown
 
-    total = values.size**theorem.operands
-    blocks = _blocks(values, theorem.operands)
-    with ThreadPoolExecutor(workers) as pool, _Bar(total if progress else 0, theorem.name) as bar:
-        # A few blocks at a time, in order, so that the witnesses are the first ones.
-        while batch := list(islice(blocks, 16 * workers)):
-            for tried, failed, shown in pool.map(try_block, batch):
-                applicable, violations = applicable + tried, violations + failed
-                witnesses += shown[: WITNESSES - len(witnesses)]
-            bar.advance(sum(item[0].size for item in batch))
-    return Certificate(
-        theorem=theorem.name,
-        statement=theorem.statement,
-        source=theorem.source,
-        format=fmt.name,
-        rounding=str(policy.mode),
-        tried=total,
-        applicable=applicable,
-        violations=violations,
-        witnesses=tuple(witnesses),
-        claimed=theorem.claimed(fmt, policy),
-        seconds=time.perf_counter() - start,
-        versions=versions(),
+def structured(operands: tuple[Operand, ...], components: list[Any]) -> tuple[Any, ...]:
+    """Return components as values, and tuples of them for operands that have several."""
+    rest = iter(components)
+    return tuple(
+        next(rest) if operand.kind == "value" else tuple(next(rest) for _ in range(operand.components))
+        for operand in operands
     )
 
 
-def _blocks(values: Any, operands: int) -> Iterator[tuple[Any, ...]]:
-    """Yield every tuple of operands once, a block at a time, the last operand running fastest."""
-    if operands == 1:
-        for start in range(0, values.size, BLOCK):
-            yield (values[start : start + BLOCK],)
-        return
-    rows = max(1, BLOCK // values.size)
-    for start in range(0, values.size, rows):
-        first = values[start : start + rows]
-        yield np.repeat(first, values.size), np.tile(values, first.size)
+def applicable(theorem: Theorem, trial: Trial) -> Block | None:
+    """Return where all hypotheses hold, or None if there are none."""
+    there: Block | None = None
+    for hypothesis in theorem.where:
+        held = _judged(theorem, f"the hypothesis {hypothesis.text!r}", hypothesis.test, trial)
+        there = held if there is None else there & held
+    return there
 
 
-def _hex(numbers: tuple[Numbers, ...], index: int) -> tuple[str, ...]:
-    return tuple(float(item[index]).hex() for item in numbers)
+def violating(theorem: Theorem, trial: Trial, there: Block | None) -> Block:
+    """Return where the claim fails, of the cases where all hypotheses hold, as `applicable` says."""
+    failing = ~_judged(theorem, f"the claim {theorem.claim.text!r}", theorem.claim.test, trial)
+    return failing if there is None else failing & there
 
 
-class _Bar:
-    """A progress bar with operands tried and time left, or none if there is nothing to show."""
+def _judged(theorem: Theorem, what: str, test: Callable[[Trial], Any], trial: Trial) -> Block:
+    """Return what a test says of each case: if that is so throughout."""
+    with np.errstate(all="ignore"), blaming(theorem, what):
+        held: Block = test(trial)
+    if not _is_block(held, "b", (trial.size,)):
+        raise TypeError(
+            f"{theorem.name!r}: {what} gave {_described(held)}; its test must return a block of {trial.size} "
+            "truth values, one a case"
+        )
+    of_cases: Block = trial.throughout(held)
+    return of_cases
 
-    def __init__(self, total: int, label: str) -> None:
-        self.bar: Any = None
-        if total:
-            from rich.console import Console
-            from rich.progress import Progress
 
-            self.bar = Progress(console=Console(stderr=True))
-            self.task = self.bar.add_task(label, total=total)
+def _is_block(x: Any, kind: str, shape: tuple[int, ...]) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind == kind and x.shape == shape
 
-    def __enter__(self) -> _Bar:
-        if self.bar:
-            self.bar.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.bar:
-            self.bar.stop()
+def _described(x: Any) -> str:
+    if isinstance(x, np.ndarray):
+        return f"an array of {x.dtype}, shape {x.shape}"
+    return f"{shortened(x)} of type {type(x).__name__}"
 
-    def advance(self, tried: int) -> None:
-        """Move on."""
-        if self.bar:
-            self.bar.advance(self.task, tried)
+
+@contextmanager
+def blaming(theorem: Theorem, what: str) -> Iterator[None]:
+    """Say whose fault an exception is; that there is no exact path for an operation says it itself."""
+    try:
+        yield
+    except UnsupportedFormatError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{theorem.name!r}: {what} raised {type(error).__name__}: {error}") from error
+
+
+def _code(function: Any) -> list[Any]:
+    """Return what tells a function from what it was before it was edited, as far as its own text goes."""
+    if isinstance(function, partial):
+        return [_code(function.func), repr(function.args), repr(function.keywords)]
+    code = getattr(unwrap(function), "__code__", None)
+    if code is None:
+        return [type(function).__name__]
+    constants = [repr(item) for item in code.co_consts if not isinstance(item, CodeType)]
+    return [code.co_name, code.co_code.hex(), constants, code.co_names, code.co_freevars]
+
+
+@lru_cache(maxsize=4)
+def _domain(check: Check) -> Domain:
+    rounding = check.rounding
+    domain = cover(
+        check.theorem,
+        check.format,
+        rounding,
+        check.extent,
+        limit=check.limit,
+        samples=check.samples,
+        seed=check.seed,
+    )
+    if not rounding.stochastic:
+        return domain
+    return replace(domain, reductions=(*domain.reductions, DRAWS.format(rounding.random_bits, rounding.rule)))

@@ -1,142 +1,212 @@
-"""A theorem about a rounded algorithm as data, and the predicates that statements are made of."""
+"""A theorem about a rounded algorithm as data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+import mpmath
 
-from mcfsim.backends.native import NativeArithmetic
-from mcfsim.eft import two_sum
 from mcfsim.formats import Format
-from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Underflow
-
-Numbers = NDArray[np.float64]
-BINARY64 = NativeArithmetic(np.float64)
-#: An array of booleans.
-Truth = Any
+from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow
+from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.trial import Measured, Trial, Truth
 
 NEAREST = frozenset({Mode.NEAREST_EVEN, Mode.NEAREST_AWAY})
+DIRECTED = frozenset({Mode.TOWARD_ZERO, Mode.UP, Mode.DOWN})
+#: All that return a neighbour of the exact result, but for those to nearest.
+FAITHFUL = frozenset(DETERMINISTIC) - NEAREST
 EVERY_MODE = frozenset(DETERMINISTIC)
+
+
+class Scaling(StrEnum):
+    """By which powers of two operands may be multiplied without changing anything else.
+
+    ``common``: all by the same, as in sums. ``each``: each by its own, as in products and quotients.
+    ``square``: an even one, as under a root. ``none``: by none.
+    """
+
+    COMMON = "common"
+    EACH = "each"
+    SQUARE = "square"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What is supposed of operands.
+
+    Parameters
+    ----------
+    text : str
+        In words or a formula.
+    test : callable
+        Says of each case of a `Trial` whether it holds, exactly.
+    of_format : callable, optional
+        Says of a format whether it can hold there: where not, no operand need be tried.
+    """
+
+    text: str
+    test: Callable[[Trial], Truth]
+    of_format: Callable[[Format], bool] = lambda fmt: True
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is said of results.
+
+    Parameters
+    ----------
+    text : str
+        In words or a formula.
+    test : callable
+        Says of each case of a `Trial` whether it holds, exactly. Results may be infinite or NaN.
+    measure : callable, optional
+        Returns the `Measured` error of each case.
+    constant : callable, optional
+        Turns its quotient, with its sign, and a precision into the number in the statement, as the
+        constant before ``u**2``: a Fraction, or an mpmath number where it is irrational.
+    bound : callable, optional
+        The claimed bound on that number at a precision.
+    """
+
+    text: str
+    test: Callable[[Trial], Truth]
+    measure: Callable[[Trial], Measured] | None = None
+    constant: Callable[[Fraction, int], Fraction | mpmath.mpf] | None = None
+    bound: Callable[[int], Fraction] | None = None
 
 
 @dataclass(frozen=True)
 class Theorem:
-    """A claim about the results of an algorithm on all operands that meet a hypothesis.
+    """A claim about the results of an algorithm on all operands that meet its hypotheses.
 
     Parameters
     ----------
     name : str
         Its id.
     algorithm : callable
-        ``algorithm(ar, *operands)``; returns a tuple of values.
-    operands : int
-        How many values of the format it takes: 1 or 2.
-    where, claim : callable
-        ``where(fmt, operands, results)`` says where the hypothesis holds, ``claim(fmt, operands, results)``
-        where the claim does; blocks of binary64 numbers in, booleans out, both exact.
-    statement : str
-        Hypothesis and claim in words.
-    source : str
+        ``algorithm(ar, *operands)`` of an `mcfsim.arithmetic.Arithmetic`; a double word comes as a tuple.
+        Returns a value, or a tuple of values, nested or not.
+    operands : sequence of Operand
+        See `mcfsim.theorems.operands`.
+    claim : Claim
+        See `mcfsim.theorems.claims`.
+    where : sequence of Hypothesis, optional
+        See `mcfsim.theorems.hypotheses`.
+    source : str, optional
         Author, venue, theorem number.
-    modes : frozenset of Mode
+    modes : iterable of Mode, optional
         For which it is claimed.
     precision : int, optional
         The least precision for which it is claimed.
     holds : bool, optional
         False for a statement that is often made, and false.
+    refuted : callable, optional
+        Of a false statement: ``refuted(fmt, mode)`` says where a counterexample is known to exist.
+    scaling : Scaling, optional
+        Which reduction of the operands is valid for it.
+    range : {"bounded", "unbounded"}, optional
+        Whether it speaks of the format with its range, or, as bounds of products and quotients do, of its
+        precision alone, "barring overflow and underflow": then it is tried with unbounded exponents.
+    gaps : callable, optional
+        ``gaps(p)``, for common scaling: the least and the largest exponent of a later operand relative to
+        the first's, beyond which operands do not interact or the hypotheses exclude them.
+    variant : bool, optional
+        Whether it adds little to another statement: its core of pairs of words then has an eighth of the
+        cases that others may have.
+    families : callable, optional
+        ``families(p)``: operands known or conjectured to be extremal, each a tuple of exact numbers, one
+        for every component.
+    worst : callable, optional
+        ``worst(p)``: the worst constant as a published or conjectured formula.
+    sharp : str, optional
+        What is known of the sharpness of the bound.
+    underflow : Underflow, optional
+        The policy that the statement speaks of.
+    rules : sequence of Rule, optional
+        Of stochastic rounding: those that it speaks of. The first is taken where none is given.
     """
 
     name: str
     algorithm: Callable[..., Any]
-    operands: int
-    where: Callable[[Format, tuple[Numbers, ...], tuple[Numbers, ...]], Truth]
-    claim: Callable[[Format, tuple[Numbers, ...], tuple[Numbers, ...]], Truth]
-    statement: str
-    source: str
+    operands: tuple[Operand, ...]
+    claim: Claim
+    where: tuple[Hypothesis, ...] = ()
+    source: str = ""
     modes: frozenset[Mode] = field(default=NEAREST)
     precision: int = 2
     holds: bool = True
+    refuted: Callable[[Format, Mode], bool] = lambda fmt, mode: True
+    scaling: Scaling = Scaling.NONE
+    range: Literal["bounded", "unbounded"] = "bounded"
+    gaps: Callable[[int], tuple[int, int]] = lambda p: (-p - 3, p + 3)
+    variant: bool = False
+    families: Callable[[int], Iterable[tuple[Fraction, ...]]] = lambda p: ()
+    worst: Callable[[int], Fraction] | None = None
+    sharp: str = ""
+    underflow: Underflow = Underflow.GRADUAL
+    rules: tuple[Rule, ...] = tuple(Rule)
+
+    def __post_init__(self) -> None:
+        if not callable(self.algorithm):
+            raise TypeError(f"{self.name!r}: the algorithm must be callable, not {self.algorithm!r}")
+        if not isinstance(self.claim, Claim):
+            raise TypeError(f"{self.name!r}: the claim must be a Claim, not {self.claim!r}")
+        kinds: dict[str, type] = {"operands": Operand, "where": Hypothesis, "modes": str}
+        for label, kind in kinds.items():
+            given = getattr(self, label)
+            if isinstance(given, str | kind) or not all(isinstance(item, kind) for item in given):
+                raise TypeError(
+                    f"{self.name!r}: {label} must be several of type {kind.__name__}, not {given!r}"
+                )
+        if self.range not in ("bounded", "unbounded"):
+            raise ValueError(f"{self.name!r}: unknown range {self.range!r}; known ranges: bounded, unbounded")
+        object.__setattr__(self, "operands", tuple(self.operands))
+        object.__setattr__(self, "where", tuple(self.where))
+        object.__setattr__(self, "modes", frozenset(map(Mode, self.modes)))
+        object.__setattr__(self, "scaling", Scaling(self.scaling))
+        object.__setattr__(self, "rules", tuple(map(Rule, self.rules)))
+        names = [operand.name for operand in self.operands]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"{self.name!r} has the operands {names}; it needs some, of distinct names")
+        if not self.rules:
+            raise ValueError(f"{self.name!r} speaks of no rule; it needs one of {', '.join(Rule)}")
+
+    @property
+    def statement(self) -> str:
+        """Hypotheses and claim in words."""
+        supposed = ", ".join(hypothesis.text for hypothesis in self.where)
+        return f"{supposed}: {self.claim.text}" if supposed else self.claim.text
+
+    @property
+    def components(self) -> int:
+        """How many numbers a case consists of."""
+        return sum(operand.components for operand in self.operands)
 
     def claimed(self, fmt: Format, rounding: Rounding) -> bool:
-        """Return whether it is claimed to hold: only of floats with sign and zero, underflow gradual."""
-        usual = type(fmt) is Format and fmt.signed and fmt.zero and rounding.underflow is Underflow.GRADUAL
-        return usual and self.holds and rounding.mode in self.modes and fmt.precision >= self.precision
+        """Return whether it is claimed to hold: only of floats with sign and zero."""
+        return self.holds and self.speaks_of(fmt, rounding)
+
+    def speaks_of(self, fmt: Format, rounding: Rounding) -> bool:
+        """Return whether the statement, be it true or false, is one about this format and mode."""
+        usual = type(fmt) is Format and fmt.signed and fmt.zero and rounding.underflow is self.underflow
+        ruled = not rounding.stochastic or rounding.rule in self.rules
+        return usual and ruled and rounding.mode in self.modes and fmt.precision >= self.precision
+
+    def __reduce__(self) -> Any:
+        # A statement of the catalogue travels to other processes by its id, since its predicates cannot.
+        from mcfsim.theorems.catalogue import THEOREMS
+
+        if THEOREMS.get(self.name) is self:
+            return _of_catalogue, (self.name,)
+        return Theorem, tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
 
-# -- hypotheses ------------------------------------------------------------------------------------------
-# That nothing overflows is said of the exact result, since a directed mode may round it to the largest
-# finite number.
-def sum_in_range(fmt: Format, operands: tuple[Numbers, ...], results: tuple[Numbers, ...]) -> Truth:
-    """Return where ``|a + b|`` is at most the largest finite number."""
-    total, residual = two_sum(BINARY64, *operands)
-    largest = float(fmt.max)
-    return (np.abs(total) < largest) | ((np.abs(total) == largest) & (residual * total <= 0))
+def _of_catalogue(name: str) -> Theorem:
+    from mcfsim.theorems.catalogue import THEOREMS
 
-
-def ordered(fmt: Format, operands: tuple[Numbers, ...], results: tuple[Numbers, ...]) -> Truth:
-    """Return where ``|a| >= |b|`` and the sum is in range."""
-    return (np.abs(operands[0]) >= np.abs(operands[1])) & sum_in_range(fmt, operands, results)
-
-
-def first_not_largest(fmt: Format, operands: tuple[Numbers, ...], results: tuple[Numbers, ...]) -> Truth:
-    """Return where the sum is in range and ``|a|`` is not the largest finite number."""
-    return (np.abs(operands[0]) != float(fmt.max)) & sum_in_range(fmt, operands, results)
-
-
-def within_factor_two(fmt: Format, operands: tuple[Numbers, ...], results: tuple[Numbers, ...]) -> Truth:
-    """Return where ``b / 2 <= a <= 2 b`` for numbers of one sign."""
-    a, b = operands
-    return (a * b >= 0) & (np.abs(b) <= 2 * np.abs(a)) & (np.abs(a) <= 2 * np.abs(b))
-
-
-def product_in_range(fmt: Format, operands: tuple[Numbers, ...], results: tuple[Numbers, ...]) -> Truth:
-    """Return where ``|a b|`` is at most the largest finite number."""
-    return np.abs(operands[0] * operands[1]) <= float(fmt.max)
-
-
-def product_of_quanta(fmt: Format, operands: tuple[Numbers, ...], results: tuple[Numbers, ...]) -> Truth:
-    """Return where ``a b`` is in range and a multiple of the smallest subnormal number."""
-    # Exact: the product is a binary64 number, and fmod rounds nothing.
-    multiple = np.fmod(operands[0] * operands[1], float(fmt.smallest_subnormal)) == 0
-    return multiple & product_in_range(fmt, operands, results)
-
-
-def splits_in_range(fmt: Format, operands: tuple[Numbers, ...], results: tuple[Numbers, ...]) -> Truth:
-    """Return where ``(2**s + 1) |x|`` is at most the largest finite number."""
-    return np.abs(operands[0]) * (2.0 ** -(-fmt.precision // 2) + 1) <= float(fmt.max)
-
-
-# -- claims ----------------------------------------------------------------------------------------------
-def exact_sum(fmt: Format, operands: tuple[Numbers, ...], results: tuple[Numbers, ...]) -> Truth:
-    """Return where ``s + e == a + b`` exactly."""
-    a, b = operands
-    s, e = results
-    swap = np.abs(a) < np.abs(b)
-    big, small = np.where(swap, b, a), np.where(swap, a, b)
-    # s is a rounding of the sum, so big - s is exact in binary64; what is left is a sum with its residual.
-    error, residual = two_sum(BINARY64, big - s, small)
-    return (e == error) & (residual == 0)
-
-
-def exact_product(fmt: Format, operands: tuple[Numbers, ...], results: tuple[Numbers, ...]) -> Truth:
-    """Return where ``p + e == a b`` exactly.
-
-    The product of two 26-bit numbers is a binary64 number, and so is its distance to p.
-    """
-    return operands[0] * operands[1] - results[0] == results[1]
-
-
-def exact_split(fmt: Format, operands: tuple[Numbers, ...], results: tuple[Numbers, ...]) -> Truth:
-    """Return where ``high + low == x`` exactly, with at most ``floor(p / 2)`` bits in high."""
-    high, low = results
-    significand = np.frexp(high)[0] * 2.0 ** (fmt.precision // 2)
-    return (high + low == operands[0]) & (significand == np.rint(significand))
-
-
-def exact_difference(fmt: Format, operands: tuple[Numbers, ...], results: tuple[Numbers, ...]) -> Truth:
-    """Return where the difference is not rounded."""
-    return operands[0] - operands[1] == results[0]
+    return THEOREMS[name]

@@ -23,9 +23,12 @@ from rich.table import Table
 
 import mcfsim as mcf
 from experiments.common import processor, write_result
+from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.rounding import DETERMINISTIC, Mode
 from mcfsim.run import versions
 from mcfsim.scratch import BLOCK
+from mcfsim.theorems.check import try_block
+from mcfsim.theorems.verification import prepare
 
 SIZE = 1 << 24
 REPEATS = 7
@@ -134,6 +137,30 @@ def threads(x: Array, out: Array) -> Iterator[Pair]:
     yield Pair("copy float32, two threads", copy_halves, "one thread", lambda: np.copyto(out, x))
 
 
+def statements() -> Iterator[Pair]:
+    """Trying all pairs of bfloat16, beside the algorithm alone on the same pairs."""
+    for name in ("two_sum", "fast_two_sum", "fast_two_sum_unordered"):
+        for mode in (Mode.NEAREST_EVEN, Mode.TOWARD_ZERO, Mode.UP, Mode.DOWN):
+            check = prepare(name, "bfloat16", mode, extent="all")
+            ar = BlockArithmetic(check.format, check.rounding, "exact")
+            # A share of all pairs: ranges spread evenly over them.
+            domain, parts = check.domain(), 64
+            starts = [i * (domain.size // parts) for i in range(parts)]
+            ranges = [(start, start + SIZE // parts) for start in starts]
+
+            def alone(check=check, ar=ar, domain=domain, ranges=ranges) -> None:
+                for first, last in ranges:
+                    for _, blocks in domain.blocks(first, last):
+                        try_block(check.theorem, ar, blocks)
+
+            yield Pair(
+                f"verify {name} in bfloat16, {mode}",
+                lambda check=check, ranges=ranges: [check(*one) for one in ranges],
+                "the algorithm alone",
+                alone,
+            )
+
+
 def steps(x: Array) -> Iterator[tuple[str, Call]]:
     """One AdamW step of 2**20 parameters under each strategy."""
     weights, gradient = {"w": 0.02 * x[: 1 << 20]}, {"w": 1e-3 * x[1 << 20 : 2 << 20]}
@@ -171,7 +198,8 @@ def main() -> None:
     out = np.empty_like(x)
     table = Table("operation", "ns/element", "peer", "peer's", "times as fast", title="medians")
     rows = []
-    for pair in track([*casts(x, out), *emulators(x, out), *modes(x, out), *sums(x), *threads(x, out)]):
+    measured = (casts(x, out), emulators(x, out), modes(x, out), sums(x), threads(x, out), statements())
+    for pair in track([pair for pairs in measured for pair in pairs]):
         mine, other = (1e9 * median_seconds(call) / SIZE for call in (pair.ours, pair.theirs))
         row = {
             "operation": pair.operation,

@@ -1,0 +1,48 @@
+"""The statements that `verify` knows, a file for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from mcfsim.theorems.catalogue import (
+    double_rounding,
+    double_word_products,
+    double_word_suppositions,
+    double_words,
+    expansions,
+    growth,
+    lost,
+    products,
+    representability,
+    stochastic,
+    sums,
+)
+from mcfsim.theorems.statement import Theorem
+
+
+def _catalogue(*families: tuple[Theorem, ...]) -> Mapping[str, Theorem]:
+    theorems = [theorem for family in families for theorem in family]
+    by_name = {theorem.name: theorem for theorem in theorems}
+    assert len(by_name) == len(theorems), "two statements of one name"
+    return MappingProxyType(by_name)
+
+
+#: What each file is about, and its statements, in the order in which they build on each other.
+CHAPTERS: Mapping[str, tuple[Theorem, ...]] = MappingProxyType(
+    {
+        "Errors that are values of the format": representability.THEOREMS,
+        "2Sum and Fast2Sum": sums.THEOREMS,
+        "Splitting and products": products.THEOREMS,
+        "Growing an expansion": growth.THEOREMS,
+        "Sums of double words": double_words.THEOREMS,
+        "Products, quotients and roots of double words": double_word_products.THEOREMS,
+        "What double words suppose": double_word_suppositions.THEOREMS,
+        "Expansions and long sums": expansions.THEOREMS,
+        "Rounding twice": double_rounding.THEOREMS,
+        "Stochastic rounding": stochastic.THEOREMS,
+        "Lost arithmetic": lost.THEOREMS,
+    }
+)
+#: By id.
+THEOREMS: Mapping[str, Theorem] = _catalogue(*CHAPTERS.values())

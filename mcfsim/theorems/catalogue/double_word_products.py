@@ -1,0 +1,212 @@
+"""Products, quotients and roots of double words: bounds on the error, and results that are double words.
+
+The theorems suppose that nothing overflows or underflows, so they are tried with unbounded exponents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any
+
+from mcfsim import double_word as dw
+from mcfsim.theorems.catalogue.double_words import EVEN, JMP, MR, NUMBER, Case, X, Y, double, unit
+from mcfsim.theorems.claims import (
+    all_of,
+    normalised,
+    product_of,
+    quotient_of,
+    root_error,
+    same_results,
+    sum_of,
+)
+from mcfsim.theorems.hypotheses import nonzero, positive
+from mcfsim.theorems.statement import NEAREST, Scaling, Theorem
+
+PRODUCT, QUOTIENT = product_of("x", "y"), quotient_of("x", "y")
+
+#: What all these bounds have in common.
+OF_PRODUCTS: dict[str, Any] = {"modes": EVEN, "scaling": Scaling.EACH, "range": "unbounded"}
+OF_QUOTIENTS = {**OF_PRODUCTS, "where": (nonzero("y"),)}
+
+
+def _products_family(low: int, high: int, other: int) -> Callable[[int], Iterable[Case]]:
+    """Return the family ``(1 + 2u, u - low u^2), (1 + high u, u - other u^2)``."""
+
+    def family(p: int) -> Iterable[Case]:
+        u = unit(p)
+        yield 1 + 2 * u, u - low * u**2, 1 + high * u, u - other * u**2
+
+    return family
+
+
+PRODUCTS = (
+    Theorem(
+        "dw_times_fp1",
+        dw.dw_times_fp1,
+        (X, NUMBER),
+        double(lambda p: Fraction(3, 2) + 4 * unit(p), PRODUCT, "(1.5u^2 + 4u^3)"),
+        source=f"{JMP}, Algorithm 7; {MR}",
+        precision=4,
+        sharp="asymptotically",
+        **OF_PRODUCTS,
+    ),
+    Theorem(
+        "dw_times_fp2",
+        dw.dw_times_fp2,
+        (X, NUMBER),
+        double(3, PRODUCT, "3u^2"),
+        source=f"{JMP}, Algorithm 8; {MR}",
+        precision=3,
+        **OF_PRODUCTS,
+    ),
+    Theorem(
+        "dw_times_fp3",
+        dw.dw_times_fp3,
+        (X, NUMBER),
+        double(2, PRODUCT, "2u^2"),
+        source=f"{JMP}, Algorithm 9, Theorem 4.3; {MR}",
+        precision=3,
+        **OF_PRODUCTS,
+    ),
+    Theorem(
+        "dw_times_dw1",
+        dw.dw_times_dw1,
+        (X, Y),
+        double(5, PRODUCT, "5u^2"),
+        source=f"{JMP}, Algorithm 10, with 7u^2; {MR}, Theorem 2.6",
+        precision=6,
+        families=_products_family(1, 4, 1),
+        sharp="asymptotically, as far as measured; the family is the worst for p = 6, 7, 8",
+        **OF_PRODUCTS,
+    ),
+    Theorem(
+        "dw_times_dw1_any_ties",
+        dw.dw_times_dw1,
+        (X, Y),
+        double(Fraction(11, 2), PRODUCT, "5.5u^2"),
+        source=f"of {JMP}, Algorithm 10; {MR}, Theorem 2.6",
+        precision=6,
+        variant=True,
+        **{**OF_PRODUCTS, "modes": NEAREST},
+    ),
+    Theorem(
+        "dw_times_dw2",
+        dw.dw_times_dw2,
+        (X, Y),
+        double(5, PRODUCT, "5u^2"),
+        source=f"{JMP}, Algorithm 11, with 6u^2; {MR}, Theorem 2.7",
+        precision=5,
+        families=_products_family(3, 2, 1),
+        sharp="asymptotically, as far as measured; the family is the worst for p = 6, 7, 8",
+        **OF_PRODUCTS,
+    ),
+    Theorem(
+        "dw_times_dw3",
+        dw.dw_times_dw3,
+        (X, Y),
+        double(4, PRODUCT, "4u^2"),
+        source=f"{JMP}, Algorithm 12, with 5u^2; {MR}, Theorem 2.8",
+        precision=5,
+        families=_products_family(3, 2, 2),
+        sharp="asymptotically, as far as measured; the family is the worst for p = 6, 7, 8",
+        **OF_PRODUCTS,
+    ),
+    Theorem(
+        "dw_times_dw2_commutes",
+        lambda ar, x, y: (dw.dw_times_dw2(ar, x, y), dw.dw_times_dw2(ar, y, x)),
+        (X, Y),
+        same_results("x y = y x, bit for bit"),
+        source=f"of {JMP}, Algorithm 11, which treats its factors differently",
+        holds=False,
+        variant=True,
+        **OF_PRODUCTS,
+    ),
+)
+
+QUOTIENTS = (
+    Theorem(
+        "dw_div_fp1_equals_fp2",
+        lambda ar, x, y: (dw.dw_div_fp1(ar, x, y), dw.dw_div_fp2(ar, x, y)),
+        (X, NUMBER),
+        same_results("both are the same, bit for bit"),
+        source=f"{JMP}, Algorithms 13 and 14; {MR}",
+        **OF_QUOTIENTS,
+    ),
+    Theorem(
+        "dw_div_fp2",
+        dw.dw_div_fp2,
+        (X, NUMBER),
+        double(Fraction(7, 2), QUOTIENT, "3.5u^2"),
+        source=f"{JMP}, Algorithm 14; {MR}",
+        precision=4,
+        **OF_QUOTIENTS,
+    ),
+    Theorem(
+        "dw_div_fp3",
+        dw.dw_div_fp3,
+        (X, NUMBER),
+        double(3, QUOTIENT, "3u^2"),
+        source=f"{JMP}, Algorithm 15, Theorem 6.2; {MR}",
+        precision=4,
+        **OF_QUOTIENTS,
+    ),
+    Theorem(
+        "dw_div_dw1_equals_dw2",
+        lambda ar, x, y: (dw.dw_div_dw1(ar, x, y), dw.dw_div_dw2(ar, x, y)),
+        (X, Y),
+        same_results("both are the same, bit for bit"),
+        source=f"{JMP}, Algorithms 16 and 17; {MR}",
+        variant=True,
+        **OF_QUOTIENTS,
+    ),
+    Theorem(
+        "dw_div_dw2",
+        dw.dw_div_dw2,
+        (X, Y),
+        double(lambda p: 15 + 56 * unit(p), QUOTIENT, "(15u^2 + 56u^3)"),
+        source=f"{JMP}, Algorithm 17, Theorem 7.1; {MR}",
+        precision=7,
+        sharp="no error above half of it is known",
+        variant=True,
+        **OF_QUOTIENTS,
+    ),
+    Theorem(
+        "dw_div_dw2_fma",
+        dw.dw_div_dw2_fma,
+        (X, Y),
+        double(lambda p: 15 + 56 * unit(p), QUOTIENT, "(15u^2 + 56u^3)"),
+        source=f"measured; {JMP}, Theorem 7.1, does not cover Algorithm 17 with Algorithm 9 in place of 7",
+        precision=7,
+        variant=True,
+        **OF_QUOTIENTS,
+    ),
+    Theorem(
+        "dw_div_dw3",
+        dw.dw_div_dw3,
+        (X, Y),
+        double(Fraction(49, 5), QUOTIENT, "9.8u^2"),
+        source=f"{JMP}, Algorithm 18; {MR}",
+        precision=14,
+        variant=True,
+        **OF_QUOTIENTS,
+    ),
+)
+
+ROOTS = (
+    Theorem(
+        "sqrt_dw",
+        dw.sqrt_dw,
+        (X,),
+        all_of(root_error(Fraction(25, 8), sum_of("x"), text="25/8 u^2"), normalised()),
+        where=(positive("x"),),
+        source="Lefevre, Louvet, Muller, Picot, Rideau, TOMS 49(1), 2023, Algorithm 8",
+        modes=EVEN,
+        precision=5,
+        scaling=Scaling.SQUARE,
+        range="unbounded",
+        sharp="nearly: 3.104u^2 at p = 11",
+    ),
+)
+
+THEOREMS = (*PRODUCTS, *QUOTIENTS, *ROOTS)

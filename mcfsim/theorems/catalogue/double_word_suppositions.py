@@ -1,0 +1,145 @@
+"""What double-word arithmetic supposes: double words, ties to even, products that do not underflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from mcfsim.rounding import Mode
+from mcfsim.theorems.catalogue import double_word_products, double_words
+from mcfsim.theorems.catalogue.double_word_products import PRODUCT
+from mcfsim.theorems.catalogue.double_words import EVEN, Case, double, unit
+from mcfsim.theorems.claims import claim
+from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponent, hypothesis
+from mcfsim.theorems.operands import belongs, double_word, relaxed_pair
+from mcfsim.theorems.statement import NEAREST, Hypothesis, Scaling, Theorem
+from mcfsim.theorems.trial import Trial, Truth
+
+AWAY = frozenset({Mode.NEAREST_AWAY})
+
+_NAMED = {theorem.name: theorem for theorem in (*double_words.THEOREMS, *double_word_products.THEOREMS)}
+
+
+# -- relaxed pairs ------------------------------------------------------------------------------------------
+def _relaxed(theorem: str, **changes: Any) -> Theorem:
+    """Return a statement with relaxed pairs in place of double words, and any tie rule.
+
+    Every double word is a relaxed pair, in whichever direction ties go.
+    """
+    of = _NAMED[theorem]
+    about = {
+        "name": f"{theorem}_relaxed",
+        "operands": tuple(relaxed_pair(o.name) if o.paired else o for o in of.operands),
+        "source": f"measured, no proof known; for double words: {of.source}",
+        "modes": NEAREST,
+        "worst": None,
+        "sharp": "",
+        "variant": True,
+    }
+    return replace(of, **{**about, **changes})
+
+
+def _relaxed_family(p: int) -> Iterable[Case]:
+    u = unit(p)
+    yield Fraction(1), -u + u**2, -(1 - 3 * u) / 2
+
+
+def _relaxed_family_away(p: int) -> Iterable[Case]:
+    u = unit(p)
+    yield Fraction(1), -u + u**2, -(1 - u) / 2
+
+
+def _add222_family(p: int) -> Iterable[Case]:
+    u = unit(p)
+    for low in (u**2 / 4, u / 8):  # where ties go to even, and away from zero
+        yield Fraction(1), -u + u**2, -(1 - u) / 2, -low * (1 + 2 * u)
+
+
+RELAXED = (
+    _relaxed(
+        "dw_plus_fp",
+        modes=EVEN,
+        families=_relaxed_family,
+        worst=lambda p: 2 / (1 + unit(p) + 2 * unit(p) ** 2),
+        sharp="asymptotically; 2u^2/(1+u+2u^2) is the worst wherever all were tried",
+    ),
+    _relaxed(
+        "dw_plus_fp",
+        name="dw_plus_fp_relaxed_ties_away",
+        source="measured",
+        modes=AWAY,
+        holds=False,
+        families=_relaxed_family_away,
+        worst=lambda p: 2 / (1 - unit(p) + 2 * unit(p) ** 2),
+        sharp="2u^2/(1-u+2u^2) is the worst wherever all were tried",
+    ),
+    _relaxed("accurate_dw_plus_dw"),
+    _relaxed("add222", source="measured", holds=False, families=_add222_family),
+    _relaxed("dw_times_fp3"),
+    _relaxed("dw_times_dw1", claim=double(Fraction(11, 2), PRODUCT, "5.5u^2")),
+    _relaxed("dw_times_dw2"),
+    _relaxed("dw_times_dw3"),
+    _relaxed("dw_div_fp3"),
+    _relaxed("dw_div_dw2"),
+    _relaxed("sqrt_dw"),
+)
+
+
+# -- ties ---------------------------------------------------------------------------------------------------
+def _is_double_word(t: Trial) -> Truth:
+    return belongs(double_word("result"), t.results, t.format)
+
+
+def _ties_away(name: str) -> Theorem:
+    """Return the statement that ties away from zero, too, make double words of double words."""
+    return replace(
+        _NAMED[name],
+        name=f"{name}_ties_away",
+        claim=claim("the result is a double word: high = RN(high + low), ties to even", _is_double_word),
+        source="measured",
+        modes=AWAY,
+        precision=3,
+        holds=False,
+        worst=None,
+        sharp="",
+        variant=True,
+    )
+
+
+TIES = tuple(map(_ties_away, ("dw_plus_fp", "accurate_dw_plus_dw", "dw_times_dw2")))
+
+
+# -- underflow ----------------------------------------------------------------------------------------------
+def _does_not_underflow(t: Trial) -> Truth:
+    (high, low), y, fmt = t["x"], t["y"], t.format
+    exact = exponent(high, fmt) + exponent(y, fmt) >= fmt.emin + fmt.precision - 1
+    small = np.abs(np.multiply(low, y, dtype=np.float64))
+    return ((high == 0) | (y == 0) | exact) & ((small == 0) | (small >= float(fmt.smallest_normal)))
+
+
+def _in_format(name: str, *where: Hypothesis, **changes: Any) -> Theorem:
+    """Return `dw_times_fp3` as a statement about all of a format, and not its precision alone."""
+    return replace(
+        _NAMED["dw_times_fp3"],
+        name=name,
+        where=(*where, RESULTS_FINITE),
+        scaling=Scaling.NONE,
+        range="bounded",
+        sharp="",
+        **changes,
+    )
+
+
+UNDERFLOW = (
+    _in_format(
+        "dw_times_fp3_in_range",
+        hypothesis("e(xh) + e(y) >= emin + p - 1, xl y = 0 or |xl y| >= 2^emin", _does_not_underflow),
+    ),
+    _in_format("dw_times_fp3_underflow", source="measured", holds=False),
+)
+
+THEOREMS = (*RELAXED, *TIES, *UNDERFLOW)

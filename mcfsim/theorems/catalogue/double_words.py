@@ -1,0 +1,206 @@
+"""Sums of double words: bounds on the relative error, and that results are double words again.
+
+They hold with underflow, since sums of subnormal numbers are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from mcfsim import double_word as dw
+from mcfsim.rounding import Mode
+from mcfsim.theorems.claims import (
+    Target,
+    all_of,
+    error_relative_to,
+    normalised,
+    relative_error,
+    sum_of,
+)
+from mcfsim.theorems.hypotheses import (
+    RESULTS_FINITE,
+    hypothesis,
+    same_sign,
+)
+from mcfsim.theorems.operands import double_word, value
+from mcfsim.theorems.statement import Claim, Scaling, Theorem
+from mcfsim.theorems.trial import Trial, Truth
+
+Case = tuple[Fraction, ...]
+
+X, Y, NUMBER = double_word("x"), double_word("y"), value("y")
+SUM = sum_of("x", "y")
+EVEN = frozenset({Mode.NEAREST_EVEN})
+
+JMP = "Joldes, Muller, Popescu, TOMS 44(2), 2017"
+MR = "Muller, Rideau, TOMS 48(1), 2022"
+
+#: What all bounds of sums have in common.
+OF_SUMS: dict[str, Any] = {
+    "where": (RESULTS_FINITE,),
+    "modes": EVEN,
+    "scaling": Scaling.COMMON,
+    "gaps": lambda p: (-2 * p - 3, 2 * p + 3),
+}
+
+
+def double(bound: int | Fraction | Callable[[int], Fraction], target: Target, text: str) -> Claim:
+    """Claim a bound in units of ``u**2``, and that the result is a double word."""
+    return all_of(relative_error(bound, target, text=text), normalised())
+
+
+def unit(p: int) -> Fraction:
+    """Return the unit roundoff ``u = 2**-p``."""
+    return Fraction(1, 2**p)
+
+
+# -- operands that come near the bounds ---------------------------------------------------------------------
+def _plus_fp_family(p: int) -> Iterable[Case]:
+    u = unit(p)
+    for low in (u / 2 + u**2, u - u**2):  # the worst known, and the one published
+        yield Fraction(1), low, -(1 - u) / 2
+
+
+def _accurate_family(p: int) -> Iterable[Case]:
+    u = unit(p)
+    yield Fraction(1), u - u**2, -(1 - u) / 2, -(u**2) / 2 + u**3
+
+
+def _accurate_bound(p: int) -> Fraction:
+    # The formula has a pole at p = 2; from there down it bounds nothing.
+    return 3 / (1 - 4 * unit(p)) if p > 2 else Fraction(4**p)
+
+
+def _accurate_worst(p: int) -> Fraction:
+    u = unit(p)
+    return (3 - 2 * u) / (1 + 3 * u - 3 * u**2 + 2 * u**3)
+
+
+def _add222_family(p: int) -> Iterable[Case]:
+    u = unit(p)
+    yield Fraction(1), -(1 - u) * u / 2, -(1 - u) / 2, (1 - u) * u**2 / 4
+
+
+def _sloppy_family(p: int) -> Iterable[Case]:
+    u = unit(p)
+    yield 1 + 2 * u, -u + u**2, 5 * u, -4 * (1 - u) * u**2
+
+
+def _cancelling_family(p: int) -> Iterable[Case]:
+    # What is left of the high words is minus the sum of the low ones, rounded.
+    u = unit(p)
+    if p > 2:
+        yield 2 - 6 * u, u - u**2, -(2 - 4 * u), u
+
+
+def _half_family(p: int) -> Iterable[Case]:
+    u = unit(p)
+    yield Fraction(1), u / 2 + u**2, -(1 - u) / 2, (1 - u) * u**2 / 2
+
+
+def _no_cancellation(t: Trial) -> Truth:
+    x, y = (t.head(name).astype(np.float64) for name in ("x", "y"))
+    near = (np.abs(y) <= 2 * np.abs(x)) & (np.abs(x) <= 2 * np.abs(y))
+    return ~near | (np.sign(x) * np.sign(y) >= 0)
+
+
+THEOREMS = (
+    Theorem(
+        "dw_plus_fp",
+        dw.dw_plus_fp,
+        (X, NUMBER),
+        double(2, SUM, "2u^2"),
+        source=f"{JMP}, Algorithm 4, Theorem 2.2; {MR}",
+        precision=3,
+        families=_plus_fp_family,
+        worst=lambda p: 2 / (1 + 2 * unit(p) + 2 * unit(p) ** 2),
+        sharp="asymptotically; 2u^2/(1+2u+2u^2) is the worst wherever all were tried",
+        **OF_SUMS,
+    ),
+    Theorem(
+        "sloppy_dw_plus_dw",
+        dw.sloppy_dw_plus_dw,
+        (X, Y),
+        double(3, SUM, "3u^2"),
+        source=f"{JMP}, Algorithm 5",
+        precision=3,
+        families=_sloppy_family,
+        sharp="asymptotically, as far as measured",
+        **{**OF_SUMS, "where": (same_sign("x", "y"), RESULTS_FINITE)},
+    ),
+    Theorem(
+        "sloppy_dw_plus_dw_any_signs",
+        dw.sloppy_dw_plus_dw,
+        (X, Y),
+        double(3, SUM, "3u^2"),
+        source=f"{JMP}, Algorithm 5, which claims no bound where signs differ",
+        holds=False,
+        families=_cancelling_family,
+        sharp="the relative error reaches 1",
+        **OF_SUMS,
+    ),
+    Theorem(
+        "sloppy_dw_plus_dw_absolute",
+        dw.sloppy_dw_plus_dw,
+        (X, Y),
+        all_of(
+            error_relative_to(
+                3, SUM, lambda t: abs(t.exact("x")) + abs(t.exact("y")), unit=2, text="3u^2 (|x| + |y|)"
+            ),
+            normalised(),
+        ),
+        source=f"of {JMP}, Algorithm 5; measured, no proof known",
+        precision=3,
+        families=_sloppy_family,
+        sharp="asymptotically, as far as measured",
+        **OF_SUMS,
+    ),
+    Theorem(
+        "sloppy_dw_plus_dw_no_cancellation",
+        dw.sloppy_dw_plus_dw,
+        (X, Y),
+        double(3, SUM, "3u^2"),
+        source="Yang et al., arXiv:2404.05948, abstract",
+        precision=3,
+        families=_half_family,
+        **{**OF_SUMS, "where": (hypothesis("not yh/2 <= -xh <= 2 yh", _no_cancellation), RESULTS_FINITE)},
+    ),
+    Theorem(
+        "accurate_dw_plus_dw",
+        dw.accurate_dw_plus_dw,
+        (X, Y),
+        double(_accurate_bound, SUM, "3u^2/(1-4u)"),
+        source=f"{JMP}, Algorithm 6, Theorem 3.1; {MR}",
+        precision=3,
+        families=_accurate_family,
+        worst=_accurate_worst,
+        sharp=f"asymptotically, by the family of {MR}, Property 2.1; from p = 5 on no worse case is known",
+        **OF_SUMS,
+    ),
+    Theorem(
+        "accurate_dw_plus_dw_old_conjecture",
+        dw.accurate_dw_plus_dw,
+        (X, Y),
+        relative_error(Fraction(9, 4), SUM, text="2.25u^2"),
+        source=f"conjectured to be the worst: {JMP}; refuted: {MR}, Property 2.1",
+        holds=False,
+        refuted=lambda fmt, mode: fmt.precision >= 4,
+        families=_accurate_family,
+        **OF_SUMS,
+    ),
+    Theorem(
+        "add222",
+        dw.add222,
+        (X, Y),
+        double(Fraction(3, 2), SUM, "1.5u^2"),
+        source="conjecture, measured; the network madd of Zhang, Aiken, 2025",
+        precision=3,
+        families=_add222_family,
+        sharp="the constant grows to 1.5 with p",
+        **OF_SUMS,
+    ),
+)

@@ -1,0 +1,335 @@
+"""Expansions in Shewchuk's sense, and sums of many numbers with and without compensation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mcfsim.rounding import Mode
+from mcfsim.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, vec_sum
+from mcfsim.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
+from mcfsim.theorems.claims import Target, all_of, bounded, exactly, sum_of
+from mcfsim.theorems.exact import Exact
+from mcfsim.theorems.hypotheses import RESULTS_FINITE
+from mcfsim.theorems.operands import Block, sequence, value
+from mcfsim.theorems.statement import Claim, Hypothesis, Scaling, Theorem
+from mcfsim.theorems.trial import Measured, Trial, Truth
+
+SHEWCHUK = "Shewchuk, Discrete Comput. Geom. 18, 1997"
+ORO = "Ogita, Rump, Oishi, SIAM J. Sci. Comput. 26(6), 2005"
+E0, E1, B = value("e0"), value("e1"), value("b")
+F0, F1 = value("f0"), value("f1")
+X, Y = sequence("x", 16), sequence("y", 8)
+#: More terms than 1/u in bfloat16 and narrower formats.
+MANY = 1024
+
+
+# -- expansions ---------------------------------------------------------------------------------------------
+def low_bit(x: Block) -> Any:
+    """Return the value of the lowest set bit, and infinity for zero."""
+    significand, exponent = np.frexp(np.where(x == 0, 1, x).astype(np.float64))
+    n = np.ldexp(significand, 53).astype(np.int64)
+    return np.where(x == 0, np.inf, np.ldexp((n & -n).astype(np.float64), exponent - 53))
+
+
+def increasing(parts: Iterable[Block], factor: int = 1) -> Truth:
+    """Return where each nonzero component, times the factor, is below the lowest bit of all later ones."""
+    items = [part.astype(np.float64) for part in parts]
+    ok = np.ones(items[0].shape, np.bool_)
+    least = np.full(items[0].shape, np.inf)
+    for part in reversed(items):
+        ok &= (factor * np.abs(part) < least) | (part == 0)
+        least = np.minimum(least, low_bit(part))
+    return ok
+
+
+def strongly(parts: Iterable[Block]) -> Truth:
+    """Return where an expansion is strongly nonoverlapping, zeros left out.
+
+    It is nonoverlapping, adjacent components are powers of two, and none is adjacent to two others.
+    """
+    items = [part.astype(np.float64) for part in parts]
+    ok = increasing(items)
+    powers = [np.abs(item) == low_bit(item) for item in items]
+    adjacent = [np.zeros(items[0].shape, np.int64) for _ in items]
+    for j, larger in enumerate(items):
+        for i, smaller in enumerate(items[:j]):
+            next_to = (2 * np.abs(smaller) >= low_bit(larger)) & (smaller != 0)
+            ok &= ~next_to | (powers[i] & powers[j])
+            adjacent[i] += next_to
+            adjacent[j] += next_to
+    return ok & np.logical_and.reduce([count < 2 for count in adjacent])
+
+
+def nonoverlapping(*names: str) -> Hypothesis:
+    """Suppose values to be a nonoverlapping expansion, smallest first; any may be zero."""
+    return Hypothesis(
+        f"({', '.join(names)}) nonoverlapping, smallest first",
+        lambda t: increasing(t[name] for name in names),
+    )
+
+
+def nonadjacent(*names: str) -> Hypothesis:
+    """Suppose values to be a nonadjacent expansion, smallest first; any may be zero."""
+    return Hypothesis(
+        f"({', '.join(names)}) nonadjacent, smallest first", lambda t: increasing((t[n] for n in names), 2)
+    )
+
+
+def by_magnitude(*names: str) -> Hypothesis:
+    """Suppose that magnitudes do not decrease."""
+
+    def test(t: Trial) -> Truth:
+        items = [np.abs(t[name]) for name in names]
+        return np.logical_and.reduce([a <= b for a, b in pairwise(items)])
+
+    return Hypothesis(" <= ".join(f"|{name}|" for name in names), test)
+
+
+NONOVERLAPPING = Claim("the result is nonoverlapping", lambda t: increasing(t.results))
+NONADJACENT = Claim("the result is nonadjacent", lambda t: increasing(t.results, 2))
+
+
+def grown(ar: Any, e0: Any, e1: Any, b: Any) -> Any:
+    """Grow the expansion (e0, e1) by b."""
+    return grow_expansion(ar, (e0, e1), b)
+
+
+def added(ar: Any, e0: Any, e1: Any, f0: Any, f1: Any) -> Any:
+    """Add two expansions."""
+    return expansion_sum(ar, (e0, e1), (f0, f1))
+
+
+def merged_and_added(ar: Any, g0: Any, g1: Any, g2: Any) -> Any:
+    """Add the expansions whose components are merged to three numbers."""
+    return fast_expansion_sum(ar, (g0, g1, g2))
+
+
+# -- long sums ----------------------------------------------------------------------------------------------
+def terms_of(*names: str) -> Target:
+    """Return the sum of magnitudes of the terms of sequences, or of the products of two."""
+
+    def target(t: Trial) -> Exact:
+        parts = [[abs(Exact.of(part, t.format.precision)) for part in t[name]] for name in names]
+        products = parts[0] if len(parts) == 1 else [a * b for a, b in zip(*parts, strict=True)]
+        total = products[0]
+        for item in products[1:]:
+            total = total + item
+        return total
+
+    return target
+
+
+def inner(x: str, y: str) -> Target:
+    """Return the exact inner product."""
+
+    def target(t: Trial) -> Exact:
+        pairs = zip(t[x], t[y], strict=True)
+        p = t.format.precision
+        total, *rest = [Exact.of(a, p) * Exact.of(b, p) for a, b in pairs]
+        for item in rest:
+            total = total + item
+        return total
+
+    return target
+
+
+def mixed(
+    target: Target,
+    magnitudes: Target,
+    shares: Callable[[int], tuple[Fraction, Fraction]],
+    text: str,
+    first: int,
+) -> Claim:
+    """Claim ``|error| <= a |s| + b S`` for exact result s and sum of magnitudes S, ``(a, b) = shares(p)``."""
+
+    def measure(t: Trial) -> Measured:
+        exact, sizes = target(t), magnitudes(t)
+        assert isinstance(exact, Exact)
+        assert isinstance(sizes, Exact)
+        a, b = shares(t.format.precision)
+        common = a.denominator * b.denominator
+        reference = abs(exact) * int(a * common) + sizes * int(b * common)
+        return Measured((t.result(0, first) - exact) * common, reference)
+
+    return bounded(measure, 1, 0, text)
+
+
+def gamma(n: int, p: int) -> Fraction:
+    """Return ``n u / (1 - n u)``; where that is no bound, `few` excludes all cases."""
+    return Fraction(n, max(2**p - n, 1))
+
+
+def few(n: int, text: str) -> Hypothesis:
+    """Suppose that ``n u < 1``."""
+    return Hypothesis(text, lambda t: np.full(t.size, n < 2**t.format.precision))
+
+
+def to_sum(shares: Callable[[int], tuple[Fraction, Fraction]], text: str, first: int = 1) -> Claim:
+    """Claim a bound on the error of the sum of x."""
+    return mixed(sum_of("x"), terms_of("x"), shares, text, first)
+
+
+def _long_terms(p: int) -> Iterable[tuple[Fraction, ...]]:
+    """Return a few sequences of positive terms between 1 and 2, by a linear congruence."""
+    for seed in range(4):
+        state, terms = seed, []
+        for _ in range(MANY):
+            state = (1103515245 * state + 12345) % 2**31
+            terms.append(1 + Fraction(state >> (32 - p), 2 ** (p - 1)))
+        yield tuple(terms)
+
+
+N = X.components
+SUM_OPTIONS: dict[str, Any] = {"where": (RESULTS_FINITE,), "gaps": lambda p: (-p - 2, 0), "precision": 3}
+
+THEOREMS = (
+    Theorem(
+        "vec_sum",
+        lambda ar, x: vec_sum(ar, x),
+        (sequence("x", 4),),
+        exactly(sum_of("x"), "the results have exactly the sum of the terms"),
+        where=(RESULTS_FINITE,),
+        source=f"{ORO}, Algorithm 4.3",
+        gaps=lambda p: (-p, p),
+    ),
+    Theorem(
+        "grow_expansion",
+        grown,
+        (E0, E1, B),
+        all_of(exactly(sum_of("e0", "e1", "b"), "the results have exactly the sum"), NONOVERLAPPING),
+        where=(nonoverlapping("e0", "e1"), RESULTS_FINITE),
+        source=f"{SHEWCHUK}, Theorem 10",
+        precision=3,
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "grow_expansion_nonadjacent",
+        grown,
+        (E0, E1, B),
+        NONADJACENT,
+        where=(nonadjacent("e0", "e1"), RESULTS_FINITE),
+        source=f"{SHEWCHUK}, Theorem 10",
+        modes=frozenset({Mode.NEAREST_EVEN}),
+        precision=3,
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "expansion_sum",
+        added,
+        (E0, E1, F0, F1),
+        all_of(exactly(sum_of("e0", "e1", "f0", "f1"), "the results have exactly the sum"), NONOVERLAPPING),
+        where=(nonoverlapping("e0", "e1"), nonoverlapping("f0", "f1"), RESULTS_FINITE),
+        source=f"{SHEWCHUK}, Theorem 12",
+        precision=3,
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "fast_expansion_sum",
+        merged_and_added,
+        (value("g0"), value("g1"), value("g2")),
+        all_of(exactly(sum_of("g0", "g1", "g2"), "the results have exactly the sum"), NONOVERLAPPING),
+        where=(by_magnitude("g0", "g1", "g2"), nonadjacent("g0", "g2"), RESULTS_FINITE),
+        source=f"{SHEWCHUK}, Theorem 13, for a nonadjacent expansion (g0, g2) and a number g1",
+        modes=frozenset({Mode.NEAREST_EVEN}),
+        precision=4,
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "fast_expansion_sum_strongly",
+        merged_and_added,
+        (value("g0"), value("g1"), value("g2")),
+        Claim("the result is strongly nonoverlapping", lambda t: strongly(t.results)),
+        where=(by_magnitude("g0", "g1", "g2"), nonadjacent("g0", "g1"), RESULTS_FINITE),
+        source=f"{SHEWCHUK}, Theorem 13, as it is commonly quoted; here for expansions (g0, g1) and (g2)",
+        modes=frozenset({Mode.NEAREST_EVEN}),
+        precision=4,
+        holds=False,
+        scaling=Scaling.COMMON,
+        families=lambda p: [
+            (Fraction(-(2 ** (p - 1)) - 6), Fraction(-(2 ** (p + 1))), Fraction(2 ** (p + 1) + 4))
+        ],
+        sharp="the sum is exact and nonoverlapping nevertheless",
+    ),
+    Theorem(
+        "recursive_sum",
+        lambda ar, x: recursive_sum(ar, x),
+        (X,),
+        to_sum(lambda p: (Fraction(0), Fraction(N - 1, 2**p)), "(n - 1) u S"),
+        source="Jeannerod, Rump, SIAM J. Matrix Anal. Appl. 34(2), 2013",
+        **SUM_OPTIONS,
+    ),
+    Theorem(
+        "kahan_sum",
+        lambda ar, x: kahan_sum(ar, x),
+        (X,),
+        to_sum(lambda p: (Fraction(0), Fraction(2, 2**p) + Fraction(4 * N, 4**p)), "(2 u + 4 n u^2) S"),
+        source="Knuth, TAOCP 2, 4.2.2; Higham, Accuracy and Stability, (4.8): 2u + O(n u^2); the 4 is ours",
+        **SUM_OPTIONS,
+    ),
+    Theorem(
+        "neumaier_sum",
+        lambda ar, x: neumaier_sum(ar, x),
+        (X,),
+        to_sum(
+            lambda p: (Fraction(1, 2**p), gamma(N - 1, p) ** 2),
+            "u |s| + gamma(n - 1)^2 S",
+        ),
+        source=f"{ORO}, on Sum2; the proposition's number is not verified",
+        **{**SUM_OPTIONS, "precision": 5, "where": (few(N, "n u < 1"), RESULTS_FINITE)},
+    ),
+    Theorem(
+        "neumaier_sum_of_many",
+        lambda ar, x: neumaier_sum(ar, x),
+        (sequence("x", MANY),),
+        to_sum(lambda p: (Fraction(0), Fraction(4, 2**p)), "4 u S, for 1024 terms"),
+        source="the hope that the sum of errors is never itself a long sum",
+        holds=False,
+        refuted=lambda fmt, mode: fmt.precision <= 8 and fmt.emax > 11,
+        families=_long_terms,
+        sharp="beyond 1/u terms the sum of the errors stagnates; kahan_sum and dw_sum do not",
+        **SUM_OPTIONS,
+    ),
+    Theorem(
+        "sum_k",
+        lambda ar, x: sum_k(ar, x, 3),
+        (X,),
+        to_sum(
+            lambda p: (Fraction(1, 2**p) + 3 * gamma(N - 1, p) ** 2, gamma(2 * N - 2, p) ** 3),
+            "(u + 3 gamma(n - 1)^2) |s| + gamma(2 n - 2)^3 S, for k = 3",
+        ),
+        source=f"{ORO}, on SumK; the proposition's number is not verified",
+        **{**SUM_OPTIONS, "precision": 6, "where": (few(4 * N, "4 n u < 1"), RESULTS_FINITE)},
+    ),
+    Theorem(
+        "dw_sum",
+        lambda ar, x: dw_sum(ar, x),
+        (X,),
+        to_sum(
+            lambda p: (Fraction(0), 2 * (N - 1) * (1 + Fraction(2, 4**p)) ** (N - 1) / 4**p),
+            "2 (n - 1) u^2 (1 + 2 u^2)^(n - 1) S",
+            2,
+        ),
+        source="from dw_plus_fp, once a term",
+        **SUM_OPTIONS,
+    ),
+    Theorem(
+        "dot2",
+        lambda ar, x, y: dot2(ar, x, y),
+        (sequence("x", Y.components), Y),
+        mixed(
+            inner("x", "y"),
+            terms_of("x", "y"),
+            lambda p: (Fraction(1, 2**p), gamma(Y.components, p) ** 2),
+            "u |x y| + gamma(n)^2 |x| |y|",
+            1,
+        ),
+        source=f"{ORO}, on Dot2; the proposition's number is not verified",
+        range="unbounded",
+        **{**SUM_OPTIONS, "precision": 4, "where": (few(Y.components, "n u < 1"), RESULTS_FINITE)},
+    ),
+)

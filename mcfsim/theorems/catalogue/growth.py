@@ -1,0 +1,162 @@
+"""Growth: what Collage's Grow, Mul and Scaling of two components are worth.
+
+Grow is `dw_plus_fp` with Fast2Sum as its first step, which is right as long as the exponents are in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from mcfsim import double_word as dw
+from mcfsim import expansion
+from mcfsim.arithmetic import Arithmetic, Value
+from mcfsim.theorems.catalogue.double_words import EVEN, JMP, Case, unit
+from mcfsim.theorems.claims import all_of, exactly, normalised, relative_error, same_results, sum_of
+from mcfsim.theorems.hypotheses import (
+    RESULTS_FINITE,
+    exponent,
+    exponents_ordered,
+    hypothesis,
+    multiple_of_ulp,
+)
+from mcfsim.theorems.operands import double_word, relaxed_pair, value
+from mcfsim.theorems.statement import NEAREST, Scaling, Theorem
+from mcfsim.theorems.trial import Trial, Truth
+
+X, Y, A = double_word("x"), double_word("y"), value("a")
+BOUND = all_of(relative_error(2, sum_of("x", "a"), text="2u^2"), normalised())
+
+COLLAGE = "Yu et al., Collage, ICML 2024"
+
+
+def _grow(ar: Arithmetic, x: Any, a: Value) -> Any:
+    return expansion.grow(ar, x, a, ordered=True)
+
+
+def _family(p: int) -> Iterable[Case]:
+    u = unit(p)
+    yield Fraction(1), u / 2 + u**2, -(1 - u) / 2
+
+
+def _relaxed_family(p: int) -> Iterable[Case]:
+    u = unit(p)
+    yield Fraction(1), -u + u**2, -(1 - 3 * u) / 2
+
+
+def _exponents(t: Trial) -> tuple[Any, Any]:
+    return exponent(t.head("x"), t.format), exponent(t.head("a"), t.format)
+
+
+def _beyond_x(t: Trial) -> Truth:
+    of_x, of_a = _exponents(t)
+    return (of_a > of_x) & (t.head("x") != 0)
+
+
+def _above_x(t: Trial) -> Truth:
+    of_x, of_a = _exponents(t)
+    return (of_a == of_x) & (np.abs(t.head("a")) > np.abs(t.head("x")))
+
+
+def _grow_zero(ar: Arithmetic, a: Value) -> Any:
+    zero = ar.sub(a, a)
+    return _grow(ar, (zero, zero), a)
+
+
+_GROW = Theorem(
+    "grow",
+    _grow,
+    (X, A),
+    BOUND,
+    where=(exponents_ordered("x", "a"), RESULTS_FINITE),
+    source=f"{COLLAGE}, Grow; as DWPlusFP: {JMP}, Algorithm 4, Theorem 2.2",
+    modes=EVEN,
+    precision=3,
+    scaling=Scaling.COMMON,
+    gaps=lambda p: (-2 * p - 3, 0),
+    families=_family,
+    worst=lambda p: 2 / (1 + 2 * unit(p) + 2 * unit(p) ** 2),
+    sharp="asymptotically; the worst is that of dw_plus_fp",
+)
+
+THEOREMS = (
+    _GROW,
+    replace(
+        _GROW,
+        name="grow_multiple_of_ulp",
+        where=(multiple_of_ulp("x", "a"), RESULTS_FINITE),
+        source=f"of {COLLAGE}, Grow, by Jeannerod, Zimmermann, FastTwoSum revisited, ARITH 2025, Theorem 1",
+        gaps=lambda p: (-2 * p - 3, p),
+    ),
+    replace(
+        _GROW,
+        name="grow_relaxed",
+        operands=(relaxed_pair("x"), A),
+        source=f"of {COLLAGE}, Grow; measured, no proof known",
+        families=_relaxed_family,
+        worst=lambda p: 2 / (1 + unit(p) + 2 * unit(p) ** 2),
+        sharp="asymptotically; 2u^2/(1+u+2u^2) is the worst wherever all were tried",
+    ),
+    replace(
+        _GROW,
+        name="grow_same_exponent",
+        where=(hypothesis("e(a) = e(x), |a| > |x|", _above_x), RESULTS_FINITE),
+        gaps=lambda p: (0, 0),
+        families=lambda p: (),
+        worst=None,
+        sharp="",
+    ),
+    Theorem(
+        "grow_zero_high",
+        _grow_zero,
+        (A,),
+        exactly(sum_of("a"), "a zero grows to exactly a"),
+        source=f"of {COLLAGE}, Grow",
+    ),
+    replace(
+        _GROW,
+        name="grow_equals_dw_plus_fp",
+        algorithm=lambda ar, x, a: (_grow(ar, x, a), dw.dw_plus_fp(ar, x, a)),
+        claim=same_results("Grow is DWPlusFP, bit for bit"),
+        source="the first Fast2Sum is exact: Dekker, Numer. Math. 18, 1971",
+        modes=NEAREST,
+        worst=None,
+        sharp="",
+    ),
+    replace(
+        _GROW,
+        name="grow_unordered",
+        where=(hypothesis("e(a) > e(x), x != 0", _beyond_x), RESULTS_FINITE),
+        source=f"of {COLLAGE}, Grow, which supposes |x| >= |a|",
+        holds=False,
+        gaps=lambda p: (1, 2 * p + 3),
+        families=lambda p: (),
+        worst=None,
+        sharp="the error reaches u: the compensation is lost",
+    ),
+    Theorem(
+        "expansion_mul",
+        lambda ar, x, y: (expansion.mul(ar, x, y), dw.dw_times_dw2(ar, y, x)),
+        (X, Y),
+        same_results("Collage's Mul is DWTimesDW2 with its factors exchanged, bit for bit"),
+        source=f"{COLLAGE}, Mul; {JMP}, Algorithm 11",
+        modes=NEAREST,
+        variant=True,
+        scaling=Scaling.EACH,
+        range="unbounded",
+    ),
+    Theorem(
+        "expansion_scale",
+        lambda ar, x, a: (expansion.scale(ar, x, a), dw.dw_times_fp3(ar, x, a)),
+        (X, A),
+        same_results("Collage's Scaling is DWTimesFP3, bit for bit"),
+        source=f"{COLLAGE}, Scaling; {JMP}, Algorithm 9",
+        modes=NEAREST,
+        scaling=Scaling.EACH,
+        range="unbounded",
+    ),
+)

@@ -1,0 +1,276 @@
+"""When an operation is exact, and when its error is itself a value of the format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mcfsim.arithmetic import Arithmetic, Value
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode
+from mcfsim.theorems.claims import claim
+from mcfsim.theorems.hypotheses import (
+    exponent,
+    exponent_gap,
+    hypothesis,
+    is_of_quanta,
+    nonzero,
+    positive,
+    product_in_range,
+    sum_in_range,
+    within_factor_two,
+)
+from mcfsim.theorems.identities import (
+    is_difference,
+    is_value,
+    product,
+    rest_of,
+    rest_of_sum,
+)
+from mcfsim.theorems.operands import value
+from mcfsim.theorems.statement import EVERY_MODE, FAITHFUL, Scaling, Theorem
+from mcfsim.theorems.trial import Trial, Truth
+
+A, B, X, Y = map(value, "abxy")
+
+DEKKER = "Dekker, Numer. Math. 18, 1971"
+BOLDO_DAUMAS = "Boldo, Daumas, ARITH 2003"
+
+
+# -- one operation ------------------------------------------------------------------------------------------
+def add(ar: Arithmetic, a: Value, b: Value) -> Value:
+    """Return ``a + b``, rounded."""
+    return ar.add(a, b)
+
+
+def subtract(ar: Arithmetic, a: Value, b: Value) -> Value:
+    """Return ``a - b``, rounded."""
+    return ar.sub(a, b)
+
+
+def multiply(ar: Arithmetic, a: Value, b: Value) -> Value:
+    """Return ``a b``, rounded."""
+    return ar.mul(a, b)
+
+
+def divide(ar: Arithmetic, y: Value, x: Value) -> Value:
+    """Return ``x / y``, rounded: the divisor comes first, as the operand of few exponents of a core."""
+    return ar.div(x, y)
+
+
+def root(ar: Arithmetic, x: Value) -> Value:
+    """Return the square root, rounded."""
+    return ar.sqrt(x)
+
+
+# -- what is claimed of it ----------------------------------------------------------------------------------
+def _exact_difference(t: Trial) -> Truth:
+    return is_difference(t.results[0], t["a"], t["b"])
+
+
+def _error(t: Trial) -> tuple[Any, Truth]:
+    """Return the error of a sum, and where binary64 holds it."""
+    return rest_of_sum(t["a"], t["b"], t.results[0])
+
+
+def _of_sum(t: Trial) -> Truth:
+    error, held = t.once(_error)
+    return held & is_value(error, t.format)
+
+
+def _of_nearest_sum(t: Trial) -> Truth:
+    error, _ = t.once(_error)
+    place = np.maximum(exponent(t.results[0], t.format), t.format.emin) - t.format.precision
+    small = np.abs(error) <= np.minimum(np.abs(t["a"]), np.abs(t["b"]))
+    return _of_sum(t) & small & (np.abs(error) <= np.ldexp(1.0, place))
+
+
+def _of_product(t: Trial) -> Truth:
+    error, held = rest_of(product(t["a"], t["b"]), t.results[0])
+    return held & is_value(error, t.format)
+
+
+def _of_quotient(t: Trial) -> Truth:
+    remainder, held = rest_of(t["x"], product(t.results[0], t["y"]))
+    return held & is_value(remainder, t.format)
+
+
+def _of_root(t: Trial) -> Truth:
+    (s,) = t.results
+    remainder, held = rest_of(t["x"], product(s, s))
+    return held & is_value(remainder, t.format)
+
+
+EXACT = claim("a - b is exact", _exact_difference)
+SUM = claim("a + b - s is a value of the format", _of_sum)
+NEAREST_SUM = claim(
+    "a + b - s is a value of the format, and at most ulp(s)/2, |a| and |b| in magnitude", _of_nearest_sum
+)
+PRODUCT = claim("a b - p is a value of the format", _of_product)
+QUOTIENT = claim("x - q y is a value of the format", _of_quotient)
+ROOT = claim("x - s^2 is a value of the format", _of_root)
+
+
+# -- and supposed -------------------------------------------------------------------------------------------
+def _large_product(t: Trial) -> Truth:
+    fmt = t.format
+    return exponent(t["a"], fmt) + exponent(t["b"], fmt) >= fmt.emin + fmt.precision - 1
+
+
+def _quotient_in_range(t: Trial) -> Truth:
+    return np.abs(t["x"]) <= product(np.abs(t["y"]), np.asarray(float(t.format.max)))
+
+
+def _normal_quotient(t: Trial) -> Truth:
+    (q,) = t.results
+    return np.isfinite(q) & (np.abs(q) >= float(t.format.smallest_normal))
+
+
+def _large_quotient(t: Trial) -> Truth:
+    fmt, (q,) = t.format, t.results
+    return exponent(t["y"], fmt) + exponent(q, fmt) >= fmt.emin + fmt.precision - 1
+
+
+def _large_root(t: Trial) -> Truth:
+    return 2 * exponent(t.results[0], t.format) >= t.format.emin + t.format.precision - 1
+
+
+SUM_IN_RANGE = sum_in_range("a", "b")
+PRODUCT_IN_RANGE = product_in_range("a", "b")
+LARGE_PRODUCT = hypothesis("e(a) + e(b) >= emin + p - 1", _large_product)
+QUOTIENT_IN_RANGE = hypothesis("|x / y| <= max", _quotient_in_range)
+NORMAL_QUOTIENT = hypothesis("q is normal", _normal_quotient)
+LARGE_QUOTIENT = hypothesis("e(y) + e(q) >= emin + p - 1", _large_quotient)
+LARGE_ROOT = hypothesis("2 e(s) >= emin + p - 1", _large_root)
+
+
+def _root_refuted(fmt: Format, mode: Mode) -> bool:
+    least = 3 if mode in (Mode.UP, Mode.TO_ODD) else 4
+    return fmt.precision >= least and fmt.emax - fmt.emin >= fmt.precision
+
+
+THEOREMS = (
+    Theorem(
+        "sterbenz",
+        subtract,
+        (A, B),
+        EXACT,
+        where=(within_factor_two("a", "b"),),
+        source="Sterbenz, Floating-Point Computation, 1974, Theorem 4.3.1",
+        modes=EVERY_MODE,
+        scaling=Scaling.COMMON,
+        gaps=lambda p: (-1, 1),
+    ),
+    Theorem(
+        "add_error_representable",
+        add,
+        (A, B),
+        NEAREST_SUM,
+        where=(SUM_IN_RANGE,),
+        source=f"{DEKKER}; with subnormal numbers: {BOLDO_DAUMAS}",
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "add_error_representable_faithful",
+        add,
+        (A, B),
+        SUM,
+        where=(exponent_gap("a", "b", lambda p: p, "p"), SUM_IN_RANGE),
+        source="the error is a multiple of the smaller ulp, and less than ulp(s)",
+        modes=FAITHFUL,
+        scaling=Scaling.COMMON,
+        gaps=lambda p: (-p, p),
+    ),
+    Theorem(
+        "add_error_representable_wider_gap",
+        add,
+        (A, B),
+        SUM,
+        where=(exponent_gap("a", "b", lambda p: p + 1, "p + 1"), SUM_IN_RANGE),
+        source="shows that the gap of add_error_representable_faithful is the largest",
+        modes=FAITHFUL,
+        holds=False,
+        refuted=lambda fmt, mode: fmt.emax - fmt.emin > fmt.precision,
+        scaling=Scaling.COMMON,
+        gaps=lambda p: (-p - 1, p + 1),
+    ),
+    Theorem(
+        "prod_error_representable",
+        multiply,
+        (A, B),
+        claim(
+            "a b - p is a value of the format if and only if a b is a multiple of the smallest subnormal",
+            lambda t: t.once(_of_product) == is_of_quanta(t, "a", "b"),
+        ),
+        where=(PRODUCT_IN_RANGE,),
+        source=f"the condition as sufficient: {BOLDO_DAUMAS}",
+        modes=EVERY_MODE,
+        scaling=Scaling.EACH,
+    ),
+    Theorem(
+        "prod_error_exponents_sufficient",
+        multiply,
+        (A, B),
+        PRODUCT,
+        where=(LARGE_PRODUCT, PRODUCT_IN_RANGE),
+        source=BOLDO_DAUMAS,
+        modes=EVERY_MODE,
+        scaling=Scaling.EACH,
+    ),
+    Theorem(
+        "prod_error_exponents_iff",
+        multiply,
+        (A, B),
+        claim(
+            "a b - p is a value of the format if and only if e(a) + e(b) >= emin + p - 1",
+            lambda t: t.once(_of_product) == _large_product(t),
+        ),
+        where=(nonzero("a", "b"), PRODUCT_IN_RANGE),
+        source="often said; significands that end in zeros refute it",
+        modes=EVERY_MODE,
+        holds=False,
+        scaling=Scaling.EACH,
+    ),
+    Theorem(
+        "div_remainder",
+        divide,
+        (Y, X),
+        QUOTIENT,
+        where=(NORMAL_QUOTIENT, LARGE_QUOTIENT, QUOTIENT_IN_RANGE),
+        source=f"Bohlender, Walter, Kornerup, Matula, ARITH 1991; {BOLDO_DAUMAS}",
+        modes=EVERY_MODE,
+        scaling=Scaling.EACH,
+    ),
+    Theorem(
+        "div_remainder_any",
+        divide,
+        (Y, X),
+        QUOTIENT,
+        where=(NORMAL_QUOTIENT, QUOTIENT_IN_RANGE),
+        source=f"{BOLDO_DAUMAS}, on why exponents are bounded below",
+        modes=EVERY_MODE,
+        holds=False,
+        refuted=lambda fmt, mode: fmt.precision > 2,
+        scaling=Scaling.EACH,
+    ),
+    Theorem(
+        "sqrt_remainder",
+        root,
+        (X,),
+        ROOT,
+        where=(positive("x"), LARGE_ROOT),
+        source=BOLDO_DAUMAS,
+    ),
+    Theorem(
+        "sqrt_remainder_directed",
+        root,
+        (X,),
+        ROOT,
+        where=(positive("x"), LARGE_ROOT),
+        source=f"{BOLDO_DAUMAS}, on why the root is rounded to nearest",
+        modes=FAITHFUL,
+        holds=False,
+        refuted=_root_refuted,
+    ),
+)

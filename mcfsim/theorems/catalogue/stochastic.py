@@ -1,0 +1,200 @@
+"""Stochastic rounding: expectations, exact over all draws, and what holds on every draw."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from mcfsim.eft import fast_two_sum, two_sum
+from mcfsim.rounding import Mode, Rule
+from mcfsim.theorems.catalogue.representability import add, multiply
+from mcfsim.theorems.claims import claim, exact_sum, is_representable, product_of, relative_error, sum_of
+from mcfsim.theorems.expectations import (
+    RESOLVED,
+    bias_inward,
+    bias_of_half,
+    unbiased,
+    unbiased_just_if_resolved,
+    units,
+    variance_of_quarter,
+)
+from mcfsim.theorems.hypotheses import (
+    RESULTS_FINITE,
+    exponent_gap,
+    exponents_ordered,
+    nonzero,
+    same_sign,
+)
+from mcfsim.theorems.operands import value
+from mcfsim.theorems.statement import Claim, Hypothesis, Scaling, Theorem
+from mcfsim.theorems.trial import Trial, Truth
+
+PAIR = (value("a"), value("b"))
+CONNOLLY = "Connolly, Higham, Mary, SIAM J. Sci. Comput. 43(1), 2021"
+FITZGIBBON = "Fitzgibbon, Felix, On stochastic rounding with few random bits, ARITH 2025"
+FAITHFUL = "Park, Lim, Nagarakatte, arXiv:2601.17198, 2026, on faithful rounding; gap and constant measured"
+LINEAR = f"{CONNOLLY}, on unbiased operations; expectation is linear"
+
+SUM: Any = sum_of("a", "b")
+PRODUCT: Any = product_of("a", "b")
+#: That s + e = a + b, whatever is drawn.
+EXACT = exact_sum()
+ERROR = relative_error(2, SUM, of="a + b")
+ORDERED = exponents_ordered("a", "b")
+NEAR = exponent_gap("a", "b", lambda p: p, "p")
+#: Beside 1, the most random bits, 32, do not resolve 2**-FAR.
+FAR = 64
+
+
+def _neighbour(t: Trial) -> Truth:
+    x = SUM(t)
+    error = t.result() - x
+    return ~(units(x, t) <= abs(error)) & (error.is_zero() | ~is_representable(t, x)) & t.finite
+
+
+def _lost_below(extra: int, text: str) -> Claim:
+    """Claim that a loses b of its sign on all draws just where it is below ``ulp(a) / 2**(r + extra)``."""
+
+    def test(t: Trial) -> Truth:
+        limit = units(t.exact("a"), t, t.rounding.random_bits + extra)
+        always = t.each(t.throughout(t.results[0] == t["a"]))
+        return always == ~(limit <= abs(t.exact("b")))
+
+    return claim(f"a + b rounds to a on every draw if and only if |b| < {text}", test)
+
+
+def _theorem(name: str, algorithm: Any, about: Claim, *where: Hypothesis, **others: Any) -> Theorem:
+    """Return a statement about all draws on which nothing overflows."""
+    return Theorem(
+        name,
+        algorithm,
+        PAIR,
+        about,
+        where=(*where, RESULTS_FINITE),
+        modes=frozenset({Mode.STOCHASTIC}),
+        # Samples: up to where 16 random bits no longer tell whether there is a second operand.
+        scaling=Scaling.EACH if algorithm is multiply else Scaling.COMMON,
+        gaps=lambda p: (-p - 18, p + 18),
+        **others,
+    )
+
+
+THEOREMS = (
+    _theorem(
+        "sr_unbiased",
+        add,
+        unbiased_just_if_resolved(SUM, "a + b"),
+        source=f"{CONNOLLY}; of r bits: {FITZGIBBON}",
+    ),
+    _theorem(
+        "sr_product_unbiased",
+        multiply,
+        unbiased_just_if_resolved(PRODUCT, "a b"),
+        source=f"{CONNOLLY}; of r bits: {FITZGIBBON}",
+    ),
+    _theorem(
+        "sr_unbiased_any",
+        add,
+        unbiased(SUM, "E[s] = a + b"),
+        source=f"{FITZGIBBON}, against it",
+        holds=False,
+        refuted=lambda fmt, mode: fmt.emin <= -FAR,
+        families=lambda p: ((Fraction(1), Fraction(1, 1 << FAR)),),
+    ),
+    _theorem(
+        "sr_neighbour",
+        add,
+        claim("|s - (a + b)| < ulp(a + b), and s = a + b if that is a value of the format", _neighbour),
+        source=CONNOLLY,
+    ),
+    _theorem(
+        "sr_variance",
+        add,
+        variance_of_quarter(SUM, "Var[s] <= ulp(a + b)^2 / 4"),
+        source="the variance of two values an ulp apart",
+        worst=lambda p: Fraction(1, 4),
+        sharp="attained by midpoints",
+    ),
+    _theorem(
+        "sr_bias",
+        add,
+        bias_inward(SUM, "E[s] is less than ulp(a + b) / 2^r from a + b, toward zero"),
+        source=FITZGIBBON,
+        rules=(Rule.TRUNCATE,),
+        sharp="the least upper bound",
+    ),
+    _theorem(
+        "sr_bias_centred",
+        add,
+        bias_of_half(SUM, "|E[s] - (a + b)| <= ulp(a + b) / 2^(r+1)"),
+        source=FITZGIBBON,
+        rules=(Rule.CENTRED, Rule.NEAREST_FIRST),
+        worst=lambda p: Fraction(1, 2),
+    ),
+    _theorem(
+        "sr_lost_iff",
+        add,
+        _lost_below(0, "ulp(a) / 2^r"),
+        nonzero("a", "b"),
+        same_sign("a", "b"),
+        source=FITZGIBBON,
+        rules=(Rule.TRUNCATE,),
+    ),
+    _theorem(
+        "sr_lost_iff_centred",
+        add,
+        _lost_below(1, "ulp(a) / 2^(r+1)"),
+        nonzero("a", "b"),
+        same_sign("a", "b"),
+        source=FITZGIBBON,
+        rules=(Rule.CENTRED,),
+    ),
+    # In any order: E[z] = E[s] - a and E[e] = b - E[z], be the error of s a value of the format or not.
+    _theorem("fast_two_sum_sr", fast_two_sum, unbiased(SUM, "E[s + e] = a + b"), RESOLVED, source=LINEAR),
+    _theorem("two_sum_sr", two_sum, unbiased(SUM, "E[s + e] = a + b"), RESOLVED, source=LINEAR),
+    _theorem("fast_two_sum_sr_near", fast_two_sum, EXACT, ORDERED, NEAR, source=FAITHFUL),
+    _theorem(
+        "fast_two_sum_sr_exact",
+        fast_two_sum,
+        EXACT,
+        ORDERED,
+        source="fast_two_sum carried over from rounding to nearest",
+        holds=False,
+    ),
+    _theorem(
+        "two_sum_sr_near",
+        two_sum,
+        EXACT,
+        NEAR,
+        source="measured on every draw at precisions 2 to 6; of Fast2Sum see fast_two_sum_sr_near",
+    ),
+    _theorem(
+        "two_sum_sr_exact",
+        two_sum,
+        EXACT,
+        source="two_sum carried over from rounding to nearest",
+        holds=False,
+    ),
+    _theorem(
+        "sr_fast_two_sum_path_error",
+        fast_two_sum,
+        ERROR,
+        ORDERED,
+        source=FAITHFUL,
+        sharp="approached as the gap of exponents grows",
+    ),
+    _theorem(
+        "sr_fast_two_sum_path_error_unordered",
+        fast_two_sum,
+        ERROR,
+        source="sr_fast_two_sum_path_error without its hypothesis",
+        holds=False,
+    ),
+    _theorem(
+        "sr_two_sum_path_error",
+        two_sum,
+        ERROR,
+        source=FAITHFUL,
+        sharp="approached as the gap of exponents grows",
+    ),
+)

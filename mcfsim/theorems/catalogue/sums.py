@@ -1,0 +1,230 @@
+"""2Sum and Fast2Sum: when their second result is the exact error of the first, and how wrong it is if not."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from mcfsim.eft import fast_two_sum, two_sum
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode, Underflow
+from mcfsim.theorems.claims import claim, exact_sum, relative_error, sum_of
+from mcfsim.theorems.hypotheses import (
+    RESULTS_FINITE,
+    exponents_ordered,
+    hypothesis,
+    multiple_of_ulp,
+    not_largest,
+    ordered,
+    sum_in_range,
+)
+from mcfsim.theorems.identities import is_value, rest_of, rest_of_sum
+from mcfsim.theorems.operands import value
+from mcfsim.theorems.statement import FAITHFUL, Scaling, Theorem
+from mcfsim.theorems.trial import Trial, Truth
+
+PAIR = (value("a"), value("b"))
+IN_RANGE = sum_in_range("a", "b")
+NOT_LARGEST = not_largest("a")
+ORDERED = ordered("a", "b")
+EXPONENTS_ORDERED = exponents_ordered("a", "b")
+SUM_FINITE = hypothesis("s is finite", lambda t: np.isfinite(t.results[0]))
+
+EXACT = exact_sum()
+FINITE = claim("e is finite: nothing overflows on the way", lambda t: np.isfinite(t.results[1]))
+OFF_BY_2_U2 = relative_error(2, sum_of("a", "b"), text="2u^2", of="a + b")
+
+SHARP = "2u^2 is approached, and not reached, as the smaller operand vanishes beside the larger one"
+
+KNUTH = "Knuth, TAOCP 2, 4.2.2, Theorem B"
+DEKKER = "Dekker, Numer. Math. 18, 1971"
+BGM = "Boldo, Graillat, Muller, TOMS 44(1), 2017"
+JZ = "Jeannerod, Zimmermann, FastTwoSum revisited, ARITH 2025"
+
+
+def _exact_iff_possible(t: Trial) -> Truth:
+    a, b, (s, e) = t["a"], t["b"], t.results
+    difference, held = rest_of(s, a)
+    error, possible = rest_of_sum(a, b, s)
+    possible = possible & is_value(error, t.format)
+    return held & is_value(difference, t.format) & (possible == ((error == e) & possible)) & np.isfinite(e)
+
+
+def _normal_or_zero(t: Trial) -> Truth:
+    least = float(t.format.smallest_normal)
+    return np.logical_and.reduce([(np.abs(t[name]) >= least) | (t[name] == 0) for name in ("a", "b")])
+
+
+def _wide(p: int) -> tuple[int, int]:
+    """Return the gaps at which operands interact if nothing is rounded to nearest."""
+    return -2 * p - 4, 2 * p + 4
+
+
+def _overflows_on_the_way(fmt: Format, mode: Mode) -> bool:
+    """Whether a sum that rounds to the largest number may be less than half an ulp below the next one."""
+    to_infinity = mode is Mode.NEAREST_AWAY or (fmt.max_significand % 2 == 1 and fmt.precision > 2)
+    return fmt.has_nan and to_infinity
+
+
+THEOREMS = (
+    # -- 2Sum --
+    Theorem(
+        "two_sum",
+        two_sum,
+        PAIR,
+        EXACT,
+        where=(IN_RANGE, NOT_LARGEST),
+        source=f"{KNUTH}; overflow: {BGM}",
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "two_sum_any",
+        two_sum,
+        PAIR,
+        EXACT,
+        where=(IN_RANGE,),
+        source=BGM,
+        holds=False,
+        refuted=_overflows_on_the_way,
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "two_sum_overflow",
+        two_sum,
+        PAIR,
+        FINITE,
+        where=(SUM_FINITE, NOT_LARGEST),
+        source=BGM,
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "two_sum_directed",
+        two_sum,
+        PAIR,
+        EXACT,
+        where=(IN_RANGE, NOT_LARGEST),
+        source=BGM,
+        modes=FAITHFUL,
+        holds=False,
+        refuted=lambda fmt, mode: fmt.emax - fmt.emin > fmt.precision,
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "two_sum_faithful_error",
+        two_sum,
+        PAIR,
+        OFF_BY_2_U2,
+        where=(IN_RANGE, NOT_LARGEST),
+        source=f"{BGM}, on 2Sum in directed modes; the constant: measured",
+        modes=FAITHFUL,
+        sharp=SHARP,
+        scaling=Scaling.COMMON,
+        gaps=_wide,
+    ),
+    Theorem(
+        "two_sum_flushed",
+        two_sum,
+        PAIR,
+        EXACT,
+        where=(hypothesis("a and b are normal or zero", _normal_or_zero), IN_RANGE, NOT_LARGEST),
+        source="flushing to zero loses errors below 2^emin",
+        holds=False,
+        scaling=Scaling.COMMON,
+        underflow=Underflow.FLUSH_AFTER,
+    ),
+    # -- Fast2Sum --
+    Theorem(
+        "fast_two_sum",
+        fast_two_sum,
+        PAIR,
+        EXACT,
+        where=(ORDERED, IN_RANGE),
+        source=DEKKER,
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "fast_two_sum_exponents",
+        fast_two_sum,
+        PAIR,
+        EXACT,
+        where=(EXPONENTS_ORDERED, IN_RANGE),
+        source=DEKKER,
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "fast_two_sum_multiple",
+        fast_two_sum,
+        PAIR,
+        EXACT,
+        where=(multiple_of_ulp("a", "b"), IN_RANGE),
+        source=f"{JZ}, Theorem 1",
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "fast_two_sum_unordered",
+        fast_two_sum,
+        PAIR,
+        EXACT,
+        where=(IN_RANGE,),
+        source=f"{DEKKER}, on why operands are ordered",
+        holds=False,
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "fast_two_sum_unordered_error",
+        fast_two_sum,
+        PAIR,
+        relative_error(1, sum_of("a", "b"), unit=1, of="a + b"),
+        where=(RESULTS_FINITE,),
+        source=f"{JZ}, on operands that are reversed",
+        scaling=Scaling.COMMON,
+        worst=lambda p: 1 / (1 + Fraction(1, 2**p)),
+    ),
+    Theorem(
+        "fast_two_sum_overflow",
+        fast_two_sum,
+        PAIR,
+        FINITE,
+        where=(ORDERED, SUM_FINITE),
+        source=BGM,
+        scaling=Scaling.COMMON,
+    ),
+    Theorem(
+        "fast_two_sum_faithful",
+        fast_two_sum,
+        PAIR,
+        claim(
+            "s - a is a value of the format; s + e = a + b exactly if and only if a + b - s is one",
+            _exact_iff_possible,
+        ),
+        where=(EXPONENTS_ORDERED, IN_RANGE),
+        source=BGM,
+        modes=FAITHFUL,
+        scaling=Scaling.COMMON,
+        gaps=lambda p: (-2 * p - 4, 0),
+    ),
+    Theorem(
+        "fast_two_sum_faithful_error",
+        fast_two_sum,
+        PAIR,
+        OFF_BY_2_U2,
+        where=(EXPONENTS_ORDERED, IN_RANGE),
+        source=f"{BGM}; Park, Lim, Nagarakatte, arXiv:2601.17198; the constant: measured",
+        modes=FAITHFUL,
+        sharp=SHARP,
+        scaling=Scaling.COMMON,
+        gaps=lambda p: (-2 * p - 4, 0),
+    ),
+    Theorem(
+        "fast_two_sum_flushed",
+        fast_two_sum,
+        PAIR,
+        EXACT,
+        where=(hypothesis("a and b are normal or zero", _normal_or_zero), ORDERED, IN_RANGE),
+        source="flushing to zero loses errors below 2^emin",
+        holds=False,
+        scaling=Scaling.COMMON,
+        underflow=Underflow.FLUSH_AFTER,
+    ),
+)

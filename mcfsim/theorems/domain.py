@@ -1,0 +1,310 @@
+"""The operands that a statement is tried on: all of a format, or a core that stands for them, and samples.
+
+Every case of a domain has an index, ranges of which are the units of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from mcfsim.backends.carriers import carrier_of
+from mcfsim.convert import round_to
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode, Rounding, Underflow
+from mcfsim.theorems.operands import (
+    Block,
+    Columns,
+    Operand,
+    belongs,
+    every,
+    finite_values,
+    normal,
+    significands,
+)
+from mcfsim.theorems.parts import Part, Sample
+from mcfsim.theorems.statement import Scaling, Theorem
+
+#: Which operands: ``core`` uses the reductions of the statement, ``all`` uses none.
+Extent = Literal["core", "all"]
+#: Exponents of the format that stands for unbounded ones; binary32 carries it up to precision 11.
+UNBOUNDED = (-100, 100)
+#: Up to so many cases, a core is not worth its reductions.
+FEW = 1 << 25
+#: A core of pairs of words has at most so many cases, and an eighth of it if its low words lie deep.
+LIMIT = 1_100_000_000
+#: So many cases are sampled.
+SAMPLES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What is tried, where, and what it stands for.
+
+    Attributes
+    ----------
+    format : Format
+        The one that the algorithm is run in: the format in question, or one of its precision with exponents
+        that stand for unbounded ones.
+    parts : tuple of Part
+    reductions : tuple of str
+        Why the operands tried stand for all.
+    covers : bool
+        Whether they do stand for all operands that meet the hypotheses.
+    """
+
+    format: Format
+    parts: tuple[Part, ...]
+    reductions: tuple[str, ...]
+    covers: bool
+
+    @property
+    def size(self) -> int:
+        """How many cases there are."""
+        return sum(part.size for part in self.parts)
+
+    def starts(self) -> list[int]:
+        """Return the index of each part's first case."""
+        return [sum(part.size for part in self.parts[:i]) for i in range(len(self.parts))]
+
+    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
+        """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
+        for first, part in zip(self.starts(), self.parts, strict=True):
+            a, b = max(start - first, 0), min(stop - first, part.size)
+            if a < b:
+                yield from ((first + index, blocks) for index, blocks in part.blocks(a, b))
+
+    def units(self, size: int) -> list[tuple[int, int]]:
+        """Return ranges of at most so many cases that together are all; none crosses a part's end."""
+        return [
+            (first + a, first + min(a + size, part.size))
+            for first, part in zip(self.starts(), self.parts, strict=True)
+            for a in range(0, part.size, size)
+        ]
+
+
+def cover(
+    theorem: Theorem,
+    fmt: Format,
+    rounding: Rounding,
+    extent: Extent = "core",
+    *,
+    limit: int = LIMIT,
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> Domain:
+    """Return the operands on which to try a statement.
+
+    Parameters
+    ----------
+    theorem : Theorem
+    fmt : Format
+    rounding : Rounding
+    extent : {"core", "all"}, optional
+        ``all`` takes every operand of the format and no reduction.
+    limit : int, optional
+        The most cases of a core of pairs of words; it is made less deep until it has no more.
+    samples, seed : int, optional
+        How many random cases there are where the core is not all, and which.
+
+    Raises
+    ------
+    ValueError
+        If every operand is asked for, and there are too many to list.
+    """
+    if not all(hypothesis.of_format(fmt) for hypothesis in theorem.where):
+        return Domain(fmt, (), (), covers=True)
+    whole = _complete(theorem, fmt) if theorem.range == "bounded" else None
+    if extent == "all":
+        if whole is None:
+            many = "too many" if theorem.range == "bounded" else "infinitely many, of unbounded exponents"
+            raise ValueError(f"operands of {theorem.name} in {fmt} cannot all be tried: {many}; use a core")
+        return Domain(fmt, (whole,), (), covers=True)
+    # Reductions are those of floating-point formats, and a core of values has all significands.
+    usual = type(fmt) is Format and fmt.signed and fmt.zero
+    values = theorem.components == len(theorem.operands)
+    reducible = theorem.scaling is not Scaling.NONE and usual and (fmt.bits <= 16 or not values)
+    reducible &= not rounding.stochastic  # with some probability operands interact across any gap
+    # Without a reduction, pairs of 16 bits are the most that is tried unasked, and on every path those of 8.
+    if whole is not None and whole.size <= (FEW if reducible or rounding.stochastic else 1 << 32):
+        return Domain(fmt, (whole,), (), covers=True)
+    if any(operand.kind == "sequence" for operand in theorem.operands) or not reducible:
+        # A case of several paths, each tried with many draws, costs as much as many cases.
+        return _drawn(theorem, fmt, samples // 16 if rounding.stochastic else samples, seed)
+    if values and theorem.range == "bounded":
+        core = _core_of_values(theorem, fmt, rounding)
+        # Again, pairs of 16 bits are tried; a case of more operands takes longer.
+        most = 1 << 32 if len(theorem.operands) < 3 else limit // 8
+        return core if core.size <= most else _drawn(theorem, fmt, samples, seed)
+    most = limit // 8 if theorem.variant else limit
+    return _core_of_pairs(theorem, fmt, rounding, most, samples, seed)
+
+
+def unbounded(precision: int) -> Format:
+    """Return the format that stands for all of its precision where nothing overflows or underflows."""
+    return Format(f"p{precision}", precision=precision, emin=UNBOUNDED[0], emax=UNBOUNDED[1])
+
+
+def _complete(theorem: Theorem, fmt: Format) -> Part | None:
+    """Return every operand of a format, if they can be listed."""
+    paired = any(operand.paired for operand in theorem.operands)
+    if fmt.bits > (8 if paired else 16) or any(o.kind == "sequence" for o in theorem.operands):
+        return None
+    tables = tuple(every(operand, fmt) for operand in theorem.operands)
+    part = Part("complete", f"every operand of {fmt}", tables)
+    return part if part.size < 1 << 40 else None
+
+
+def _core_of_values(theorem: Theorem, fmt: Format, rounding: Rounding) -> Domain:
+    signs = rounding.mode in (Mode.UP, Mode.DOWN)
+    reductions = [] if signs else [SIGN]
+    values = finite_values(fmt)
+    magnitude = np.abs(values)
+    p, others = fmt.precision, len(theorem.operands) - 1
+    if theorem.scaling is Scaling.EACH:
+        exponents = sorted({min(max(e, fmt.emin), fmt.emax) for e in (-p - 3, 1)})
+        first = (significands(fmt, exponents, signs=signs),)
+        text = f"exponents {' and '.join(map(str, exponents))} of the first operand, every other operand"
+        part = Part("core", text, (first, *[(values,)] * others))
+        return Domain(fmt, (part,), (*reductions, EACH), covers=True)
+    low, high = theorem.gaps(p)
+    middle = (fmt.emin + fmt.emax) // 2
+    window = range(max(middle + low, fmt.emin), min(middle + high, fmt.emax) + 1)
+    first = (significands(fmt, [middle], signs=signs),)
+    near = (np.append(significands(fmt, window, signs=True), values.dtype.type(0)),)
+    gradual = rounding.underflow is Underflow.GRADUAL
+    least = fmt.emin + 1
+    reach = max(high, -low) if others > 1 else 0
+    parts = [Part("core", f"exponent {middle} of a, gaps {low} to {high}", (first, *[near] * others))]
+    for i in range(others + 1):
+        below, above = max(reach, high if i else -low), max(reach, -low if i else high)
+        for name, edge, beside in (
+            ("overflow", magnitude >= 2.0 ** (fmt.emax - 1), magnitude >= 2.0 ** (fmt.emax - 1 - below)),
+            ("underflow", magnitude < 2.0**least, magnitude < 2.0 ** (least + above)),
+        ):
+            tables = [(values[beside],)] * (others + 1)
+            tables[i] = (values[edge],)
+            if not signs:
+                tables[0] = (tables[0][0][~np.signbit(tables[0][0])],)
+            text = f"operand {i + 1} next to {name}, others within the gap"
+            parts.append(Part("edge", text, tuple(tables)))
+    if not gradual:
+        # Here sums of normal numbers are flushed; so are some of larger ones, which are left out.
+        small = values[magnitude < 2.0 ** (fmt.emin + 3)]
+        tables = [(small[~np.signbit(small)] if i == 0 and not signs else small,) for i in range(others + 1)]
+        parts.append(Part("edge", f"all operands below 2^{fmt.emin + 3}", tuple(tables)))
+    # Of three operands, two may interact far from the first one.
+    gap = GAP.format(low, high)
+    return Domain(fmt, tuple(parts), (*reductions, COMMON, gap), covers=others < 2 and gradual)
+
+
+def _core_of_pairs(
+    theorem: Theorem, fmt: Format, rounding: Rounding, limit: int, samples: int, seed: int
+) -> Domain:
+    wide, p = unbounded(fmt.precision), fmt.precision
+    signs = rounding.mode in (Mode.UP, Mode.DOWN)
+    low, high = theorem.gaps(p)
+    first = range(2) if theorem.scaling is Scaling.SQUARE else range(1)
+    common = theorem.scaling is Scaling.COMMON
+    later = range(low, high + 1) if common else range(1)
+    sign, scaling = OF_PAIRS[theorem.scaling]
+    reductions = [*([] if signs else [sign]), scaling, UNBOUNDED_EXPONENTS]
+    if common:
+        reductions.append(GAP.format(low, high))
+    families = _families(theorem, wide)
+    rest = _sample(theorem, wide, samples, seed)
+    exponents = [first, *[later] * (len(theorem.operands) - 1)]
+    for depth in range(p + 2, 0, -1):
+        most = limit if depth == 1 else limit // 8
+        if prod(_fewest(o, e, p, depth) for o, e in zip(theorem.operands, exponents, strict=True)) > most:
+            continue  # before long tables are made
+        tables = [normal(theorem.operands[0], wide, first, depth, signs=signs, zero=False)]
+        for operand in theorem.operands[1:]:
+            tables.append(normal(operand, wide, later, depth, signs=signs or common, zero=common))
+        if prod(len(table[0]) for table in tables) <= most:
+            text = (
+                f"exponents {first[0]} to {first[-1]} of the first operand, {later[0]} to {later[-1]} of "
+                f"others, low words zero or in the {depth} binades below half an ulp"
+            )
+            core = Part("core", text, tuple(tables))
+            return Domain(wide, (core, *families, rest), tuple(reductions), covers=False)
+    return Domain(wide, (*families, rest), tuple(reductions[-2:]), covers=False)
+
+
+def _fewest(operand: Operand, exponents: Sequence[int], p: int, depth: int) -> int:
+    """Return a little less than the number of positive operands that `normal` makes."""
+    return (len(exponents) << (p - 1)) * (depth << p if operand.paired else 1)
+
+
+def _drawn(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Domain:
+    free = theorem.range == "unbounded"
+    used = unbounded(fmt.precision) if free else fmt
+    parts = (*_families(theorem, used), _sample(theorem, used, samples, seed))
+    return Domain(used, parts, (UNBOUNDED_EXPONENTS,) if free else (), covers=False)
+
+
+def _sample(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Sample:
+    p = fmt.precision
+    low, high = theorem.gaps(p)
+    low, high = max(low, fmt.emin), min(high, fmt.emax - 1)
+    if any(operand.kind == "sequence" for operand in theorem.operands):
+        exponents = [(low, high)] * len(theorem.operands)
+    elif theorem.scaling is Scaling.COMMON:
+        exponents = [(0, 0)] + [(low, high)] * (len(theorem.operands) - 1)
+    elif theorem.scaling is Scaling.NONE:
+        exponents = [(fmt.emin, fmt.emax - 1)] * len(theorem.operands)
+    else:
+        exponents = [(0, 1)] * len(theorem.operands)
+    # Long sequences cost as much as many short operands.
+    count = max(1, samples // max(1, theorem.components // 4))
+    text = f"random operands, seed {seed}"
+    return Sample("sample", text, (), theorem.operands, fmt, tuple(exponents), count, seed)
+
+
+def _families(theorem: Theorem, fmt: Format) -> tuple[Part, ...]:
+    """Return the known extremal operands, as far as the format holds them."""
+    cases = []
+    for case in theorem.families(fmt.precision):
+        numbers = np.array([float(number) for number in case])
+        exact = all(number == exactly for number, exactly in zip(numbers.tolist(), case, strict=True))
+        if exact and np.array_equal(round_to(numbers, fmt), numbers):
+            cases.append(numbers)
+    if not cases:
+        return ()
+    # One table of whole cases: a product of tables would mix them.
+    table: Columns = tuple(np.array(cases, dtype=carrier_of(fmt)).T.copy())
+    words = iter(table)
+    for operand in theorem.operands:
+        if not belongs(operand, tuple(islice(words, operand.components)), fmt).all():
+            raise ValueError(
+                f"{theorem.name!r}: a family has {operand.name} that is no {operand.kind} in {fmt}"
+            )
+    return (Part("family", "operands known or conjectured to be extremal", (table,)),)
+
+
+SIGN = "sign: negating all operands negates all results, so the first operand is positive"
+COMMON = (
+    "scaling: a power of two common to all operands multiplies all results, while nothing overflows; sums of "
+    "subnormal numbers are exact"
+)
+EACH = "scaling: powers of two of single operands multiply the results, while nothing overflows or underflows"
+SQUARE = "scaling: powers of four multiply the results by their roots, while nothing overflows or underflows"
+SIGN_OF_EACH = "sign: negating one operand negates all results, so operands are positive"
+NO_NEGATIVE = "sign: the operand is not negative, by hypothesis"
+DRAWS = "draws: each operation gives what each of 2^{} draws makes of it, by the rule {}"
+UNBOUNDED_EXPONENTS = (
+    "range: the exponents are unbounded; what is found holds in any format of this precision wherever "
+    "nothing overflows or underflows"
+)
+GAP = "gap: operands whose exponents differ from the first's by less than {} or more than {} do not interact"
+#: Why the operands of a core of pairs have so few signs, and so few exponents.
+OF_PAIRS = {
+    Scaling.COMMON: (SIGN, COMMON),
+    Scaling.EACH: (SIGN_OF_EACH, EACH),
+    Scaling.SQUARE: (NO_NEGATIVE, SQUARE),
+}

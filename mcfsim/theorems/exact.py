@@ -1,0 +1,188 @@
+"""Exact numbers in arrays: integers times powers of two, with as many bits as they need.
+
+The integers are held in binary64 while they stay below ``2**53``, in int64 below ``2**62``, in two words
+below ``2**124``, and as Python integers beyond. A bound on their bits goes along, so that the type is settled
+before any operation could round or overflow.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.theorems.two_words import TwoWords
+
+Array = NDArray[Any]
+#: Where integers are held: arrays of float64, int64 or Python's, or two words.
+Held = Any
+
+#: Exponent of a zero that has none in common with its neighbours: any other number's is smaller.
+_NONE = 1 << 20
+
+
+class Exact:
+    """Numbers ``n * 2**q``; operators are exact.
+
+    Parameters
+    ----------
+    n : array of float64, int64 or int objects, or TwoWords
+        Integers.
+    q : int or array of int64
+        Exponents: one for all, or one each.
+    bits : int
+        Every ``|n|`` is below ``2**bits``, or is that power.
+    """
+
+    __slots__ = ("bits", "n", "q")
+
+    def __init__(self, n: Held, q: int | Array, bits: int) -> None:
+        self.n, self.q, self.bits = _hold(n, bits), q, bits
+
+    @classmethod
+    def of(cls, x: Array, precision: int = 53) -> Exact:
+        """Take finite binary32 or binary64 numbers of at most so many significant bits."""
+        integer = np.dtype(f"i{x.dtype.itemsize}")
+        info = np.finfo(x.dtype)
+        code = x.view(integer) & np.iinfo(integer).max
+        # A zero wraps around to the largest code, and so is not the smallest.
+        least = int((code - 1).view(f"u{x.dtype.itemsize}").min(initial=np.iinfo(integer).max)) + 1
+        most = int(code.max(initial=0))
+        if most == 0:
+            return cls(np.zeros(x.shape), 0, 1)
+        bias = int(info.maxexp) - 1
+        low = max(least >> info.nmant, 1) - bias - info.nmant
+        if least >> info.nmant:  # a normal number: its last bits are zeros
+            low += info.nmant - precision + 1
+        bits = max(most >> info.nmant, 1) - bias + 1 - low
+        if bits <= 53 and low >= -1023:
+            return cls(np.multiply(x, _power(-low), dtype=np.float64), low, bits)
+        significand, exponent = np.frexp(x.astype(np.float64))
+        # The power is taken out by ldexp, since no common one need be a binary64 number.
+        n = np.ldexp(significand, precision)
+        return cls(n, np.where(n == 0, _NONE, exponent.astype(np.int64) - precision), precision)
+
+    def __getitem__(self, index: Any) -> Exact:
+        return Exact(self.n[index], self.q if isinstance(self.q, int) else self.q[index], self.bits)
+
+    def __neg__(self) -> Exact:
+        return Exact(-self.n, self.q, self.bits)
+
+    def __abs__(self) -> Exact:
+        return Exact(np.abs(self.n), self.q, self.bits)
+
+    def __add__(self, other: Exact) -> Exact:
+        a, b, q, bits = self._aligned(other)
+        bits += 1
+        return Exact(_hold(a, bits) + _hold(b, bits), q, bits)
+
+    def __sub__(self, other: Exact) -> Exact:
+        return self + -other
+
+    def __mul__(self, other: Exact | int) -> Exact:
+        if isinstance(other, int):
+            return self * Exact(np.full(self.n.shape, other, np.float64), 0, other.bit_length())
+        bits, q = self.bits + other.bits, self.q + other.q
+        if 62 < bits <= 124 and max(self.bits, other.bits) <= 62:
+            return Exact(TwoWords.product(_hold(self.n, 62), _hold(other.n, 62)), q, bits)
+        if bits > 62:  # two words are not multiplied: Python integers, which the bits keep them
+            return Exact(_hold(self.n, 125) * _hold(other.n, 125), q, max(bits, 125))
+        return Exact(_hold(self.n, bits) * _hold(other.n, bits), q, bits)
+
+    def __le__(self, other: Exact) -> Array:
+        a, b, _, _ = self._aligned(other)
+        result: Array = np.asarray(a <= b, dtype=np.bool_)
+        return result
+
+    def is_zero(self) -> Array:
+        """Return where the number is zero."""
+        zero = self.n.is_zero() if isinstance(self.n, TwoWords) else self.n == 0
+        result: Array = np.asarray(zero, dtype=np.bool_)
+        return result
+
+    def ratio(self, other: Exact) -> NDArray[np.float64]:
+        """Return the quotient in binary64, to a relative error below ``2**-50``; 0 where both are zero."""
+        numerator, denominator = _numbers(self.n), _numbers(other.n)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            quotient = numerator / denominator
+        quotient[(numerator == 0) & (denominator == 0)] = 0.0
+        if isinstance(self.q, int) and isinstance(other.q, int) and abs(self.q - other.q) < 1000:
+            return quotient * _power(self.q - other.q)
+        shift = np.clip(self.q - other.q, -2000, 2000)
+        return np.ldexp(quotient, np.broadcast_to(shift, quotient.shape).astype(np.int32))
+
+    def numbers(self) -> NDArray[np.float64]:
+        """Return the numbers in binary64, which must hold them.
+
+        Raises
+        ------
+        OverflowError
+            If one has more than 53 bits.
+        """
+        wide = _numbers(self.n)
+        if self.bits > 53 and np.any(wide.astype(object) != self.integers()):
+            raise OverflowError("a number has more bits than binary64 holds")
+        q = np.where(wide == 0, 0, self.q)
+        return np.ldexp(wide, np.broadcast_to(q, wide.shape).astype(np.int32))
+
+    def integers(self) -> Array:
+        """Return the integers n, as int64 or Python's."""
+        if isinstance(self.n, TwoWords):
+            return self.n.integers()
+        n: Array = self.n.astype(np.int64) if self.n.dtype == np.float64 else self.n
+        return n
+
+    def fraction(self, index: int) -> Fraction:
+        """Return one of the numbers."""
+        n = self.n.integer(index) if isinstance(self.n, TwoWords) else int(self.n[index])
+        if n == 0:
+            return Fraction(0)
+        q = self.q if isinstance(self.q, int) else int(self.q[index])
+        return Fraction(n) * Fraction(2) ** q
+
+    def _aligned(self, other: Exact) -> tuple[Held, Held, int | Array, int]:
+        """Bring both to the smaller exponent; also return it, and the bits that they then have."""
+        if isinstance(self.q, int) and isinstance(other.q, int):
+            q = min(self.q, other.q)
+            up, down = self.q - q, other.q - q
+            bits = max(self.bits + up, other.bits + down)
+            return _shifted(self.n, up, bits), _shifted(other.n, down, bits), q, bits
+        least = np.minimum(self.q, other.q)
+        ups, downs = (np.where(x.is_zero(), 0, x.q - least) for x in (self, other))
+        bits = max(self.bits + int(ups.max(initial=0)), other.bits + int(downs.max(initial=0)))
+        return _shifted(self.n, ups, bits), _shifted(other.n, downs, bits), least, bits
+
+
+def _power(exponent: int) -> float:
+    return float(np.ldexp(1.0, exponent))
+
+
+def _hold(n: Held, bits: int) -> Held:
+    """Return integers in a type that holds so many bits; they are never narrowed."""
+    if bits <= 53 or (isinstance(n, np.ndarray) and n.dtype == object):
+        return n
+    if bits > 124:
+        return n.integers() if isinstance(n, TwoWords) else n.astype(np.int64).astype(object)
+    if isinstance(n, TwoWords):
+        return n
+    if n.dtype == np.float64:
+        n = n.astype(np.int64)  # it has 53 bits at most
+    return n if bits <= 62 else TwoWords.of(n)
+
+
+def _numbers(n: Held) -> NDArray[np.float64]:
+    if isinstance(n, TwoWords):
+        return n.numbers()
+    wide: NDArray[np.float64] = n.astype(np.float64)
+    return wide
+
+
+def _shifted(n: Held, by: int | Array, bits: int) -> Held:
+    n = _hold(n, bits)
+    if isinstance(n, TwoWords):
+        return n << by
+    if n.dtype == np.float64:
+        return n * _power(by) if isinstance(by, int) else np.ldexp(n, by.astype(np.int32))
+    return n << (by if isinstance(by, int) or n.dtype != object else by.astype(object))

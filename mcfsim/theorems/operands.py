@@ -1,0 +1,160 @@
+"""What the operands of a statement are: values, double words, sequences; and lists of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.codec import all_values
+from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
+
+Block = NDArray[Any]
+#: The columns of a table of operands: one array a component.
+Columns = tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand: a value of the format, or several that belong together.
+
+    Parameters
+    ----------
+    name : str
+        As hypotheses and claims call it.
+    kind : {"value", "double word", "relaxed pair", "sequence"}
+        A double word is a pair ``(high, low)`` with ``high = RN(high + low)``, ties to even; a relaxed pair
+        has ``|low| <= ulp(high) / 2`` only; a sequence is any number of values.
+    components : int
+        How many values it is made of.
+    """
+
+    name: str
+    kind: str
+    components: int
+
+    @property
+    def paired(self) -> bool:
+        """Whether it has a high and a low word."""
+        return self.kind in ("double word", "relaxed pair")
+
+
+def value(name: str) -> Operand:
+    """Return an operand that is a value of the format."""
+    return Operand(name, "value", 1)
+
+
+def double_word(name: str) -> Operand:
+    """Return an operand that is a double word: a pair that is normalised."""
+    return Operand(name, "double word", 2)
+
+
+def relaxed_pair(name: str) -> Operand:
+    """Return an operand that is a pair whose low word is at most half an ulp of the high one."""
+    return Operand(name, "relaxed pair", 2)
+
+
+def sequence(name: str, length: int) -> Operand:
+    """Return an operand that is so many values."""
+    return Operand(name, "sequence", length)
+
+
+def every(operand: Operand, fmt: Format) -> Columns:
+    """Return every finite operand of a format, subnormal and zero, of either sign."""
+    values = finite_values(fmt)
+    if operand.paired:
+        return _pairs(values, values, operand.kind, fmt)
+    if operand.components == 1:
+        return (values,)
+    raise ValueError(f"{operand.name} is a sequence: there is no list of all of them")
+
+
+def normal(
+    operand: Operand, fmt: Format, exponents: Sequence[int], depth: int, *, signs: bool, zero: bool
+) -> Columns:
+    """Return every operand whose high word has one of the exponents, all of them normal.
+
+    Parameters
+    ----------
+    depth : int
+        Of a pair: how many binades below half an ulp of the high word its low word may lie; zero, too.
+    signs : bool
+        Whether the high word may be negative.
+    zero : bool
+        Whether zero is one of them.
+    """
+    high = significands(fmt, exponents, signs=signs)
+    if not operand.paired:
+        return (np.append(high, high.dtype.type(0)) if zero else high,)
+    columns: list[Columns] = []
+    for exponent in exponents:
+        words = significands(fmt, [exponent], signs=signs)
+        top = exponent - fmt.precision
+        low = significands(fmt, range(top - depth, top + 1), signs=True)
+        low = np.sort(np.append(low[np.abs(low) <= 2.0**top], low.dtype.type(0)))
+        columns.append(_pairs(words, low, operand.kind, fmt))
+    if zero:
+        columns.append((high[:1] * 0, high[:1] * 0))
+    return tuple(np.concatenate(column) for column in zip(*columns, strict=True))
+
+
+def significands(fmt: Format, exponents: Sequence[int], *, signs: bool) -> Block:
+    """Return the normal numbers of the given exponents, in order."""
+    carrier = BlockArithmetic(fmt, Rounding(), "exact").carrier
+    one = 1 + np.arange(1 << (fmt.precision - 1)) / (1 << (fmt.precision - 1))
+    values = np.ldexp(one, np.asarray(sorted(exponents))[:, None]).ravel().astype(carrier)
+    return np.concatenate([-values[::-1], values]) if signs else values
+
+
+@lru_cache(maxsize=8)
+def finite_values(fmt: Format) -> Block:
+    """Return the finite values of a format, in order."""
+    values: Block = all_values(fmt)
+    values = values[np.isfinite(values)]
+    values.flags.writeable = False
+    return values
+
+
+def _pairs(high: Block, low: Block, kind: str, fmt: Format) -> Columns:
+    """Return all pairs of the kind; `low` is in order."""
+    # Half an ulp of the high word bounds the low one, which spares most candidates.
+    half = _half_ulp(high, fmt)
+    start, stop = np.searchsorted(low, -half, "left"), np.searchsorted(low, half, "right")
+    count = stop - start
+    highs = np.repeat(high, count)
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    lows = low[np.repeat(start, count) + within]
+    if kind == "relaxed pair":
+        return highs, lows
+    there = _normalised(highs, lows, fmt)
+    return highs[there], lows[there]
+
+
+def belongs(operand: Operand, words: Columns, fmt: Format) -> NDArray[np.bool_]:
+    """Return which values of a format, component by component, are an operand of its kind."""
+    high, low = words[0], words[-1]
+    if operand.kind == "double word":
+        return _normalised(high, low, fmt)
+    if operand.kind == "relaxed pair":
+        return np.abs(low) <= _half_ulp(high, fmt)
+    return np.ones(high.shape, dtype=np.bool_)
+
+
+def _normalised(high: Block, low: Block, fmt: Format) -> NDArray[np.bool_]:
+    ar = BlockArithmetic(fmt, Rounding(), "exact")
+    with np.errstate(over="ignore"):
+        there: NDArray[np.bool_] = ar.add(high.astype(ar.carrier), low.astype(ar.carrier)) == high
+    return there
+
+
+def _half_ulp(x: Block, fmt: Format) -> NDArray[np.float64]:
+    """Return half an ulp; of zero, zero."""
+    exponent = np.maximum(np.frexp(x.astype(np.float64))[1] - 1, fmt.emin)
+    half: NDArray[np.float64] = np.where(x == 0, 0, np.ldexp(1.0, exponent - fmt.precision))
+    return half

@@ -1,0 +1,125 @@
+"""Parts of a domain: products of tables of operands, or random ones, a block at a time from an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import Format
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Rounding
+from mcfsim.scratch import BLOCK
+from mcfsim.theorems.operands import Block, Columns, Operand
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the operands.
+
+    Attributes
+    ----------
+    kind : {"complete", "core", "edge", "family", "sample"}
+        Every operand of the format, or every one up to the reductions; operands near overflow or underflow,
+        where reductions end; known extremal ones; random ones.
+    text : str
+        What they are.
+    tables : tuple
+        One table an operand, each a tuple of columns of equal length, one a component.
+    """
+
+    kind: str
+    text: str
+    tables: tuple[Columns, ...]
+
+    @property
+    def size(self) -> int:
+        """How many cases there are."""
+        return prod(len(table[0]) for table in self.tables)
+
+    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
+        """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
+        sizes = [len(table[0]) for table in self.tables]
+        inner, axis = 1, len(sizes)
+        while axis > 0 and inner * sizes[axis - 1] <= BLOCK:
+            axis -= 1
+            inner *= sizes[axis]
+        # A block is a run of rows: all of the tables beyond `axis`, and some of its own.
+        axis = max(axis - 1, 0)
+        inner = prod(sizes[axis + 1 :])
+        while start < stop:
+            outer, row = divmod(start // inner, sizes[axis])
+            rows = min(max(BLOCK // inner, 1), sizes[axis] - row, -(-stop // inner) - start // inner)
+            offset = start % inner
+            size = min(rows * inner - offset, stop - start)
+            yield start, [block[offset : offset + size] for block in self._run(axis, outer, row, rows)]
+            start += size
+
+    def _run(self, axis: int, outer: int, row: int, rows: int) -> Iterator[Block]:
+        sizes = [len(table[0]) for table in self.tables]
+        shape = (rows, *sizes[axis + 1 :])
+        place = dict(zip(range(axis), np.unravel_index(outer, sizes[:axis]), strict=True)) if axis else {}
+        for i, table in enumerate(self.tables):
+            for column in table:
+                block = np.empty(shape, column.dtype)
+                if i < axis:
+                    block[...] = column[place[i]]
+                else:
+                    own = column[row : row + rows] if i == axis else column
+                    block[...] = own.reshape([-1 if j == i - axis else 1 for j in range(len(shape))])
+                yield block.ravel()
+
+
+@dataclass(frozen=True)
+class Sample(Part):
+    """Random operands: the `Part` whose tables are drawn where they are needed.
+
+    Significands and exponents are uniform, the latter in a range for each operand; the low word of a pair
+    is drawn below half an ulp of the high one, near it as often as far from it. The case of an index does
+    not depend on the range in which it is drawn.
+    """
+
+    operands: tuple[Operand, ...] = ()
+    format: Format | None = None
+    exponents: tuple[tuple[int, int], ...] = ()
+    count: int = 0
+    seed: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many cases there are."""
+        return self.count
+
+    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
+        """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
+        for first in range(start, stop, BLOCK):
+            yield first, list(self._draw(first, min(BLOCK, stop - first)))
+
+    def _draw(self, start: int, size: int) -> Iterator[Block]:
+        fmt = self.format
+        assert fmt is not None
+        ar = BlockArithmetic(fmt, Rounding(), "exact")
+        stream = 0
+        for operand, (low, high) in zip(self.operands, self.exponents, strict=True):
+            words: list[Block] = []
+            for place in range(operand.components):
+                drawn = RandomWords(self.seed, stream=stream)
+                bits = drawn.words(start, size, 32).astype(np.int64)
+                which = RandomWords(self.seed, stream=stream + 1).words(start, size, 32).astype(np.int64)
+                stream += 2
+                if operand.paired and place == 1:
+                    # Half of them lie in the two binades below half an ulp.
+                    down = np.where(which & 1, (which >> 1) % 2, (which >> 1) % (fmt.precision + 4))
+                    exponent = np.frexp(words[0].astype(np.float64))[1] - 2 - fmt.precision - down
+                else:
+                    exponent = low + which % (high - low + 1)
+                significand = 1 + (bits >> 1) % (1 << (fmt.precision - 1)) / (1 << (fmt.precision - 1))
+                sign = np.where(bits & 1, -1.0, 1.0)
+                words.append(np.ldexp(sign * significand, exponent).astype(ar.carrier))
+            if operand.kind == "double word":
+                # Where the low word would change the high one (a tie that goes away), it is left out.
+                words[1] = np.where(ar.add(words[0], words[1]) == words[0], words[1], words[1] * 0)
+            yield from words

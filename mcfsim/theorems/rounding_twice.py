@@ -1,0 +1,166 @@
+"""An operation rounded once, beside the same one rounded in a wider format first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mcfsim.arithmetic import Value
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import FORMATS, Format
+from mcfsim.rounding import Mode, Rounding, Underflow
+from mcfsim.theorems.statement import Hypothesis
+from mcfsim.truth.arithmetic import TruthArithmetic
+
+Widening = Callable[[Format], Format]
+
+
+# -- the two ways to a result -------------------------------------------------------------------------------
+def wider(precision: Callable[[int], int]) -> Widening:
+    """Return what widens a format to so many bits, and so that no operation over- or underflows."""
+
+    def widen(fmt: Format) -> Format:
+        reach = 2 * max(fmt.emax + 1, -quantum(fmt)) + 1
+        return Format("", precision=precision(fmt.precision), emin=-reach, emax=reach)
+
+    return widen
+
+
+def twice(
+    operation: str,
+    widening: Widening,
+    mode: Mode | None = None,
+    underflow: Underflow = Underflow.GRADUAL,
+) -> Callable[..., tuple[Value, Value]]:
+    """Return the algorithm that computes an operation rounded once, and through a wider format.
+
+    Parameters
+    ----------
+    operation : str
+        A method of `mcfsim.arithmetic.Arithmetic`.
+    widening : callable
+        Returns the wider format of a format.
+    mode, underflow : optional
+        Of the first of two roundings. Its mode is by default that of the second.
+
+    Returns
+    -------
+    callable
+        ``algorithm(ar, *operands)``, which returns both results.
+    """
+
+    def algorithm(ar: Any, *operands: Value) -> tuple[Value, Value]:
+        first = replace(ar.rounding, mode=mode or ar.rounding.mode, underflow=underflow)
+        once = _once(ar, operation, operands, to_odd=mode is Mode.TO_ODD)
+        return once, ar.round(_operate(_beside(ar, widening(ar.format), first), operation, operands))
+
+    return algorithm
+
+
+def _once(ar: Any, operation: str, operands: tuple[Value, ...], *, to_odd: bool) -> Value:
+    """Round once, by another way than the one in question.
+
+    To nearest, the emulator itself goes through a carrier. So the exact result is rounded to odd first; or
+    the emulator is asked, if that is in question.
+    """
+    if to_odd:
+        return getattr(ar, operation)(*operands)
+    odd = _beside(ar, wider(lambda p: p + 2)(ar.format), replace(ar.rounding, mode=Mode.TO_ODD))
+    return ar.round(_operate(odd, operation, operands))
+
+
+def _operate(ar: Any, operation: str, operands: tuple[Value, ...]) -> Value:
+    entered = [ar.round(x) for x in operands]
+    if operation == "fma" and ar.format == FORMATS["float64"]:
+        # The emulator has no fma there, but the product of narrow numbers is exact.
+        a, b, c = entered
+        return ar.add(ar.mul(a, b), c)
+    return getattr(ar, operation)(*entered)
+
+
+def _beside(ar: Any, fmt: Format, rounding: Rounding) -> Any:
+    """Return an arithmetic in another format: the oracle's beside the oracle, else the emulator's."""
+    return TruthArithmetic(fmt, rounding) if isinstance(ar, TruthArithmetic) else _blocks(fmt, rounding)
+
+
+@lru_cache(maxsize=64)
+def _blocks(fmt: Format, rounding: Rounding) -> BlockArithmetic:
+    return BlockArithmetic(fmt, rounding, "exact")
+
+
+# -- what a carrier must have -------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Need:
+    """What a carrier must have for an operation rounded in it, and again, to be as if rounded once.
+
+    Attributes
+    ----------
+    bits : callable
+        Returns the least precision for a format.
+    quantum : callable
+        Returns the largest exponent of the smallest subnormal number.
+    formulas : tuple of str
+        Both, written with p, emin and emax of the format.
+    """
+
+    bits: Callable[[Format], int]
+    quantum: Callable[[Format], int]
+    formulas: tuple[str, str]
+
+
+def quantum(fmt: Format) -> int:
+    """Return the exponent of the smallest subnormal number."""
+    return fmt.emin - fmt.precision + 1
+
+
+#: The bits of the first four are those of Figueroa and Roux. At the bottom, a sum is a multiple of the
+#: smallest subnormal number; a product near a midpoint of these has no bits further than 2p below; a quotient
+#: is away from it by a share 2**-p; a root keeps all its bits. An fma either is a multiple of the smallest
+#: subnormal number, and fits while in range, or its product is so small beside c that no midpoint is near.
+NEEDS = {
+    "add": Need(lambda f: 2 * f.precision + 1, quantum, ("2p + 1", "emin - p + 1")),
+    "mul": Need(lambda f: 2 * f.precision, lambda f: f.emin - 3 * f.precision + 1, ("2p", "emin - 3p + 1")),
+    "div": Need(lambda f: 2 * f.precision, lambda f: f.emin - 2 * f.precision + 1, ("2p", "emin - 2p + 1")),
+    "sqrt": Need(
+        lambda f: 2 * f.precision + 2,
+        lambda f: quantum(f) // 2 - 2 * f.precision - 1,
+        ("2p + 2", "floor((emin - p + 1)/2) - 2p - 1"),
+    ),
+    "fma": Need(
+        lambda f: max(3 * f.precision + 3, f.emax + 1 - quantum(f)),
+        lambda f: f.emin - 3 * f.precision + 1,
+        ("max(3p + 3, emax - emin + p)", "emin - 3p + 1"),
+    ),
+}
+
+
+def suffices(operation: str, carrier: Format) -> Hypothesis:
+    """Suppose that a carrier has the bits and the range that an operation needs."""
+    need = NEEDS[operation]
+    bits, least = need.formulas
+    text = f"{bits} <= {carrier.precision}, {quantum(carrier)} <= {least}, emax <= {carrier.emax}"
+
+    def test(fmt: Format) -> bool:
+        enough = need.bits(fmt) <= carrier.precision and quantum(carrier) <= need.quantum(fmt)
+        return enough and fmt.emax <= carrier.emax
+
+    return _of_formats(text, test)
+
+
+def held(carrier: Format) -> Hypothesis:
+    """Suppose that a carrier has all values of the format."""
+
+    def test(fmt: Format) -> bool:
+        enough = fmt.precision <= carrier.precision and quantum(carrier) <= quantum(fmt)
+        return enough and fmt.emax <= carrier.emax
+
+    text = f"p <= {carrier.precision}, {quantum(carrier)} <= emin - p + 1, emax <= {carrier.emax}"
+    return _of_formats(text, test)
+
+
+def _of_formats(text: str, test: Callable[[Format], bool]) -> Hypothesis:
+    return Hypothesis(text, lambda t: np.full(t.size, test(t.format)), test)

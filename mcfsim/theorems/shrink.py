@@ -1,0 +1,206 @@
+"""From a violation to a simpler one: the counterexample that a person would like to see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.convert import round_to
+from mcfsim.formats import Format
+from mcfsim.scratch import BLOCK
+from mcfsim.theorems.check import applicable, structured, try_block, violating
+from mcfsim.theorems.operands import belongs
+from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.trial import flat
+
+#: Cases, one a row, one component a column, in binary64.
+Cases = NDArray[np.float64]
+
+#: Two components are changed at once if there are at most so many.
+_FEW = 8
+#: The components of a long case are changed in groups, at most so many of one size.
+_GROUPS = 32
+_SIGNIFICAND = 53
+
+
+def shrink(theorem: Theorem, ar: BlockArithmetic, case: Iterable[float]) -> tuple[float, ...]:
+    """Return the simplest violation to which a violation shrinks.
+
+    Parameters
+    ----------
+    theorem : Theorem
+        The statement.
+    ar : BlockArithmetic
+        The arithmetic that its algorithm runs in.
+    case : iterable of float
+        Operands that meet the hypotheses and fail the claim, component by component.
+
+    Returns
+    -------
+    tuple of float
+        Such operands, none of whose neighbours is simpler and violates the claim as well. The same case
+        gives the same one.
+
+    Raises
+    ------
+    ValueError
+        If the case is no violation.
+
+    Notes
+    -----
+    Of two cases that is simpler which has the smaller key, a tuple of
+
+    1. significant bits, from the first set one to the last, of all components together: none for zero;
+    2. how many components are no integers;
+    3. the distances of the exponents from zero, added up;
+    4. how many components are negative;
+    5. the magnitudes of the components, in order, and then their signs.
+
+    The neighbours of a case are
+
+    - all components, or all of one operand, multiplied by one power of two, or negated;
+    - one component multiplied so, negated, cut or rounded up to fewer bits, made a power of two or zero; the
+      same with all of a half, a quarter, ... of the components, and in long cases with such groups alone;
+    - two components of a few changed at once, each to fewer bits or by a small power of two.
+
+    They are values of the format, and pairs stay pairs of their kind. Lest anything overflow or underflow
+    that did not before, their bits lie between 1 and those of the first case, or as far above 1 as make that
+    one integers, or one place above. Each time the simplest neighbour that is a violation takes the case's
+    place, of the first kind in which there is one.
+    """
+    now = np.array(list(case), dtype=np.float64) + 0.0  # no zero is negative
+    if not _violating(theorem, ar, now[None])[0]:
+        raise ValueError(
+            f"{theorem.name!r}: {tuple(now.tolist())} is no violation, so there is nothing to shrink"
+        )
+    first, last = (int(extreme) for extreme in (_exponents(now)[0].max(), _exponents(now)[1].min()))
+    span = range(min(last, 0), max(first, first - last, 0) + 2)
+    wholes, groups = _groups(theorem)
+    while True:
+        shifted = (_replaced(now, group, _scaled(now[group], len(span))) for group in wholes)
+        changed = (_replaced(now, group, _changed(now[group], span)) for group in groups)
+        for candidates in map(_joined, (shifted, changed, _two(now))):
+            better = _simplest(theorem, ar, now, candidates, span)
+            if better is not None:
+                now = better
+                break
+        else:
+            return tuple(now.tolist())
+
+
+def _simplest(
+    theorem: Theorem, ar: BlockArithmetic, now: Cases, candidates: Cases, span: range
+) -> Cases | None:
+    """Return the simplest candidate that is simpler than the case, allowed and a violation."""
+    cases = np.concatenate([now[None], candidates + 0.0])
+    order = np.lexsort(_key(cases)[::-1])  # stable, so whatever is not simpler comes after the case
+    cases = cases[order[: np.flatnonzero(order == 0)[0]]]
+    first, last = _exponents(cases)
+    near = ((last >= span[0]) & (first <= span[-1])).all(axis=1)
+    cases = cases[near & _possible(theorem, ar.format, cases)]
+    rows = max(BLOCK // now.size, 1)
+    for start in range(0, len(cases), rows):
+        found = np.flatnonzero(_violating(theorem, ar, cases[start : start + rows]))
+        if found.size:
+            best: Cases = cases[start + found[0]]
+            return best
+    return None
+
+
+def _key(cases: Cases) -> list[NDArray[np.float64]]:
+    """Return the columns of the key in `shrink`."""
+    first, last = _exponents(cases)
+    return [
+        np.where(cases == 0, 0, first - last + 1).sum(axis=1),
+        (cases != np.rint(cases)).sum(axis=1),
+        np.abs(first).sum(axis=1),
+        np.signbit(cases).sum(axis=1),
+        *np.abs(cases).T,
+        *np.signbit(cases).T,
+    ]
+
+
+def _exponents(x: Cases) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the exponents of the first and of the last set bit; zeros for zero."""
+    significand, exponent = np.frexp(x)
+    n = np.ldexp(np.abs(significand), _SIGNIFICAND).astype(np.int64)
+    last = np.frexp((n & -n).astype(np.float64))[1] + exponent - _SIGNIFICAND - 1
+    return np.where(x == 0, 0, exponent - 1), np.where(x == 0, 0, last)
+
+
+def _possible(theorem: Theorem, fmt: Format, cases: Cases) -> NDArray[np.bool_]:
+    """Return which cases are of values of the format, in pairs of the right kind."""
+    with np.errstate(over="ignore"):
+        possible: NDArray[np.bool_] = (round_to(cases, fmt) == cases).all(axis=1)
+    columns = structured(theorem.operands, list(cases[possible].T.copy()))
+    kinds = [
+        belongs(operand, tuple(flat(words)), fmt)
+        for operand, words in zip(theorem.operands, columns, strict=True)
+    ]
+    possible[possible] = np.logical_and.reduce(kinds)
+    return possible
+
+
+def _violating(theorem: Theorem, ar: BlockArithmetic, cases: Cases) -> NDArray[np.bool_]:
+    blocks = list(cases.T.astype(ar.carrier, order="C"))
+    trial = try_block(theorem, ar, blocks)
+    return violating(theorem, trial, applicable(theorem, trial))
+
+
+# -- neighbours ---------------------------------------------------------------------------------------------
+def _groups(theorem: Theorem) -> tuple[list[slice], list[slice]]:
+    """Return what is shifted as a whole, and what is changed: components, or groups of them."""
+    starts = np.cumsum([0, *(operand.components for operand in theorem.operands)]).tolist()
+    wholes = [slice(0, starts[-1]), *map(slice, starts[:-1], starts[1:])]
+    groups, size = [], starts[-1]
+    while size * _GROUPS >= starts[-1]:
+        groups += [slice(start, start + size) for start in range(0, starts[-1], size)]
+        if size == 1:
+            break
+        size = -(-size // 2)
+    return wholes, groups
+
+
+def _joined(parts: Iterable[Cases]) -> Cases:
+    return np.concatenate(list(parts))
+
+
+def _replaced(now: Cases, group: slice, by: Cases) -> Cases:
+    cases = np.tile(now, (len(by), 1))
+    cases[:, group] = by
+    return cases
+
+
+def _changed(x: Cases, span: range) -> Cases:
+    """Return numbers made simpler in every way, one a row."""
+    powers = np.tile(np.ldexp(1.0, np.array(span))[:, None], x.size)
+    return np.concatenate([_shorter(x), powers, -powers, _scaled(x, len(span))])
+
+
+def _two(now: Cases) -> Iterator[Cases]:
+    """Yield the case with two components changed at once."""
+    yield now[None][:0]
+    changed = [np.concatenate([_shorter(x), _scaled(x, 2)]).ravel() for x in now[:, None]]
+    for i, j in combinations(range(now.size), 2) if now.size <= _FEW else ():
+        cases = np.tile(now, (changed[i].size * changed[j].size, 1))
+        cases[:, i], cases[:, j] = (grid.ravel() for grid in np.meshgrid(changed[i], changed[j]))
+        yield cases
+
+
+def _scaled(x: Cases, most: int) -> Cases:
+    """Return numbers times powers of two, of either sign."""
+    scaled = np.ldexp(x, np.arange(-most, most + 1)[:, None])
+    return np.concatenate([scaled, -scaled])
+
+
+def _shorter(x: Cases) -> Cases:
+    """Return numbers cut, and rounded up in magnitude, to every number of bits that is less; and zeros."""
+    first, last = _exponents(x)
+    units = np.ldexp(1.0, first - np.arange((first - last).max())[:, None])
+    cut = np.trunc(x / units)
+    short = (cut + np.where(cut * units == x, 0, np.sign(x))) * units
+    return np.concatenate([cut * units, short, np.zeros((1, x.size))])

@@ -1,0 +1,165 @@
+"""One block of operands with what the algorithm made of them, as hypotheses and claims see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.arithmetic import Arithmetic
+from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
+from mcfsim.theorems.exact import Exact
+
+Block = NDArray[Any]
+#: An array of booleans.
+Truth = Any
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How far results are from what they should be.
+
+    Attributes
+    ----------
+    error, reference : Exact
+        What is wrong, and what it is relative to.
+    """
+
+    error: Exact
+    reference: Exact
+
+    @cached_property
+    def ratio(self) -> NDArray[np.float64]:
+        """Their signed quotient in binary64, to a relative error below ``2**-50``."""
+        return self.error.ratio(self.reference)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Operands and results, one element a case; under stochastic rounding see `mcfsim.theorems.paths`.
+
+    Attributes
+    ----------
+    ar : Arithmetic
+        The one that the algorithm ran on; it takes blocks.
+    names : tuple of str
+        Of the operands.
+    operands : tuple
+        For each name a block, or a tuple of blocks: a double word, a sequence.
+    results : tuple of blocks
+        What the algorithm returned, nested tuples laid flat. Infinities and NaN may be among them.
+    """
+
+    ar: Arithmetic
+    names: tuple[str, ...]
+    operands: tuple[Any, ...]
+    results: tuple[Block, ...]
+    _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, function: Callable[[Trial], _Item]) -> _Item:
+        """Return ``function(self)``, computed the first time alone."""
+        if function not in self._known:
+            self._known[function] = function(self)
+        found: _Item = self._known[function]
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the block, or the tuple of blocks, of a named operand."""
+        try:
+            return self.operands[self.names.index(name)]
+        except ValueError:
+            raise KeyError(f"no operand {name!r}; operands: {', '.join(self.names)}") from None
+
+    def head(self, name: str) -> Block:
+        """Return a value, or the first component of an expansion."""
+        operand = self[name]
+        block: Block = operand[0] if isinstance(operand, tuple) else operand
+        return block
+
+    @property
+    def format(self) -> Format:
+        """The format of operands and results."""
+        fmt = self.ar.format
+        assert fmt is not None
+        return fmt
+
+    @property
+    def rounding(self) -> Rounding:
+        """How results are rounded."""
+        rounding = getattr(self.ar, "rounding", None)
+        assert isinstance(rounding, Rounding)
+        return rounding
+
+    @property
+    def size(self) -> int:
+        """How many elements there are."""
+        return int(flat(self.operands)[0].size)
+
+    # -- elements and cases: one and the same, but for the paths of stochastic rounding ---------------------
+    @property
+    def cases(self) -> int:
+        """How many cases there are."""
+        return self.size
+
+    def case(self, element: int) -> int:
+        """Return the case of an element."""
+        return element
+
+    def each(self, of_cases: Block) -> Block:
+        """Return for each element what is given for each case."""
+        return of_cases
+
+    def throughout(self, held: Truth) -> Truth:
+        """Return for each case whether something holds for all of its elements."""
+        return held
+
+    def mean(self, x: Exact) -> Exact:
+        """Return for each element the expectation of a number in its case."""
+        return x
+
+    @cached_property
+    def finite(self) -> Block:
+        """Where all results are finite."""
+        result = np.isfinite(self.results[0])
+        for item in self.results[1:]:
+            result &= np.isfinite(item)
+        return result
+
+    def exact(self, name: str) -> Exact:
+        """Return the exact value of an operand, components summed."""
+        return self._sum(flat(self[name]))
+
+    def result(self, first: int = 0, stop: int | None = None) -> Exact:
+        """Return the exact sum of results ``[first:stop]``; a result that is not finite counts as zero."""
+        parts = self.results[first:stop]
+        return self._sum([part if np.isfinite(part).all() else _finite(part) for part in parts])
+
+    def at(self, index: Any) -> Trial:
+        """Return some of the cases."""
+        operands = tuple(_taken(operand, index) for operand in self.operands)
+        return Trial(self.ar, self.names, operands, tuple(item[index] for item in self.results))
+
+    def _sum(self, parts: Any) -> Exact:
+        total = Exact.of(parts[0], self.format.precision)
+        for part in parts[1:]:
+            total = total + Exact.of(part, self.format.precision)
+        return total
+
+
+def flat(nested: Any) -> list[Block]:
+    """Return the blocks of nested tuples, in order."""
+    return [block for item in nested for block in flat(item)] if isinstance(nested, tuple) else [nested]
+
+
+def _taken(operand: Any, index: Any) -> Any:
+    return tuple(part[index] for part in operand) if isinstance(operand, tuple) else operand[index]
+
+
+def _finite(part: Block) -> Block:
+    return np.where(np.isfinite(part), part, part.dtype.type(0))

@@ -1,0 +1,108 @@
+"""Integers of up to 124 bits in arrays: two int64 words each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+#: Bits of the low word.
+BITS = 62
+_MASK = np.int64((1 << BITS) - 1)
+_HALF = np.int64(31)
+_HALF_MASK = np.int64((1 << 31) - 1)
+
+
+class TwoWords:
+    """Integers ``high * 2**62 + low`` with ``0 <= low < 2**62``; the caller sees to it that they fit.
+
+    Parameters
+    ----------
+    high, low : array of int64
+        Of one shape.
+    """
+
+    __slots__ = ("high", "low")
+
+    def __init__(self, high: Integers, low: Integers) -> None:
+        self.high, self.low = high, low
+
+    @classmethod
+    def of(cls, n: Integers) -> TwoWords:
+        """Take integers of one word."""
+        return cls(n >> BITS, n & _MASK)
+
+    @classmethod
+    def product(cls, a: Integers, b: Integers) -> TwoWords:
+        """Return the product of integers of magnitude at most ``2**62``."""
+        x, y = np.abs(a), np.abs(b)
+        x1, x0, y1, y0 = x >> _HALF, x & _HALF_MASK, y >> _HALF, y & _HALF_MASK
+        middle = x1 * y0 + x0 * y1  # below 2**63
+        low = x0 * y0 + ((middle & _HALF_MASK) << _HALF)
+        magnitude = cls(x1 * y1 + (middle >> _HALF) + (low >> BITS), low & _MASK)
+        return magnitude._negated((a < 0) != (b < 0))
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self.high.size
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.high.shape
+
+    def __getitem__(self, index: Any) -> TwoWords:
+        return TwoWords(self.high[index], self.low[index])
+
+    def __neg__(self) -> TwoWords:
+        return TwoWords(-self.high - (self.low != 0), -self.low & _MASK)
+
+    def __abs__(self) -> TwoWords:
+        return self._negated(self.high < 0)
+
+    def __add__(self, other: TwoWords) -> TwoWords:
+        low = self.low + other.low
+        return TwoWords(self.high + other.high + (low >> BITS), low & _MASK)
+
+    def __lshift__(self, by: int | Integers) -> TwoWords:
+        first = np.minimum(by, BITS)
+        shifted, rest = self._shifted(first), by - first
+        return shifted._shifted(rest) if np.any(rest) else shifted
+
+    def __le__(self, other: TwoWords) -> NDArray[np.bool_]:
+        same = self.high == other.high
+        below: NDArray[np.bool_] = (self.high < other.high) | (same & (self.low <= other.low))
+        return below
+
+    def is_zero(self) -> NDArray[np.bool_]:
+        """Return where the integer is zero."""
+        result: NDArray[np.bool_] = (self.high | self.low) == 0
+        return result
+
+    def numbers(self) -> NDArray[np.float64]:
+        """Return the integers in binary64, to a relative error below ``2**-51``."""
+        magnitude = abs(self)  # of which the words do not cancel
+        wide = magnitude.high.astype(np.float64) * 2.0**BITS + magnitude.low.astype(np.float64)
+        return np.where(self.high < 0, -wide, wide)
+
+    def integers(self) -> NDArray[Any]:
+        """Return the integers as Python's."""
+        result: NDArray[Any] = (self.high.astype(object) << BITS) + self.low.astype(object)
+        return result
+
+    def integer(self, index: int) -> int:
+        """Return one of the integers."""
+        return (int(self.high[index]) << BITS) + int(self.low[index])
+
+    def _negated(self, where: NDArray[np.bool_]) -> TwoWords:
+        other = -self
+        return TwoWords(np.where(where, other.high, self.high), np.where(where, other.low, self.low))
+
+    def _shifted(self, by: Any) -> TwoWords:
+        rest = BITS - by
+        # What int64 shifts out at its end is more than what the mask lets go.
+        return TwoWords((self.high << by) | (self.low >> rest), (self.low << by) & _MASK)

@@ -1,0 +1,269 @@
+"""Verify statements: their operands split into units of work, run anywhere, and put together again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from fractions import Fraction
+from inspect import signature
+from pathlib import Path
+from typing import Any, Literal
+
+import mpmath
+import numpy as np
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import Format, get_format
+from mcfsim.rounding import Mode, Rounding, get_rounding
+from mcfsim.run import versions
+from mcfsim.sweep import Job, Sweep
+from mcfsim.theorems.catalogue import THEOREMS
+from mcfsim.theorems.certificate import Certificate, Number, Tried, Witness, Worst, rational
+from mcfsim.theorems.check import Check, Findings, try_block
+from mcfsim.theorems.domain import LIMIT, SAMPLES, Extent
+from mcfsim.theorems.operands import Block
+from mcfsim.theorems.shrink import shrink
+from mcfsim.theorems.statement import Claim, Theorem
+
+#: Cases a unit of work: a fraction of a second.
+UNIT = 1 << 24
+#: Where statements are tried by default.
+FORMATS = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16")
+
+
+def verify(
+    theorem: Theorem | str,
+    format: Format | str = "bfloat16",
+    rounding: Rounding | str = "nearest_even",
+    *,
+    extent: Extent = "core",
+    limit: int = LIMIT,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    workers: int = 1,
+    kind: Literal["threads", "processes"] = "processes",
+    dask: str | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> Certificate:
+    """Check a statement on every operand of a format, or on a core that stands for them.
+
+    Parameters
+    ----------
+    theorem : Theorem or str
+        A statement, or its id in `THEOREMS`.
+    format : Format or str, optional
+        A binary floating-point format with sign and zero.
+    rounding : str or Rounding, optional
+        A name of `mcfsim.rounding.Mode`.
+    extent : {"core", "all"}, optional
+        Which operands: those that stand for all by the reductions of the statement, or really all.
+    limit : int, optional
+        The most cases of a core of pairs of words.
+    samples, seed : int, optional
+        How many random cases there are where the core is not all, and which.
+    workers, kind, dask, journal, resume, progress : optional
+        As for `mcfsim.sweep.Sweep`.
+
+    Returns
+    -------
+    Certificate
+        With exact numbers of operands, witnesses of what fails, and the worst error. But for its duration
+        and versions it does not depend on how the work was run.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type, or the algorithm or a test returns something else than blocks.
+    ValueError
+        If the statement is unknown or raises exceptions, an argument is out of range, the rounding is
+        stochastic and the statement is not, or there are too many operands to try all.
+    """
+    check = prepare(theorem, format, rounding, extent=extent, limit=limit, samples=samples, seed=seed)
+    with Sweep(
+        workers, kind=kind, dask=dask, journal=journal and Path(journal), resume=resume, progress=progress
+    ) as sweep:
+        return next(run([check], sweep))
+
+
+def prepare(theorem: Theorem | str, format: Format | str, rounding: Rounding | str, **options: Any) -> Check:
+    """Return the check of a statement, named or given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a name is unknown, an argument out of range, or there is no one result for every operand.
+    """
+    if isinstance(theorem, str):
+        if theorem not in THEOREMS:
+            raise ValueError(f"unknown theorem {theorem!r}; known theorems: {', '.join(THEOREMS)}")
+        theorem = THEOREMS[theorem]
+    if not isinstance(theorem, Theorem):
+        raise TypeError(f"a theorem is a Theorem or the id of one, not {theorem!r}")
+    fmt, policy = get_format(format), get_rounding(rounding)
+    if not isinstance(rounding, Rounding):
+        policy = Rounding(policy.mode, underflow=theorem.underflow, rule=theorem.rules[0])
+    if policy.stochastic and Mode.STOCHASTIC not in theorem.modes:
+        raise ValueError(
+            f"{theorem.name!r} says nothing about stochastic rounding and is not verified in that mode; "
+            f"it is claimed for {', '.join(mode for mode in Mode if mode in theorem.modes)}"
+        )
+    return Check(theorem, fmt, policy, **options)
+
+
+def plan(
+    theorems: Iterable[Theorem | str] | None = None,
+    formats: Iterable[Format | str] | None = None,
+    roundings: Iterable[str] | None = None,
+    **options: Any,
+) -> list[Check]:
+    """Return the checks of statements, by default all, in formats, each in its modes.
+
+    Parameters
+    ----------
+    theorems, formats : iterable, optional
+        Statements or their ids, and formats or their names; by default all that can say something of a
+        format, and `FORMATS`.
+    roundings : iterable of str, optional
+        Names of modes; ``every`` stands for those that a statement is claimed for. By default nearest even,
+        or the first of them.
+    **options
+        As for `verify`: extent, limit, samples, seed.
+    """
+    chosen = list(theorems or THEOREMS)
+    checks = []
+    for format in formats or FORMATS:
+        for item in chosen:
+            found = prepare(item, format, Mode.NEAREST_EVEN, **options).theorem
+            fmt = get_format(format)
+            if not theorems and not all(hypothesis.of_format(fmt) for hypothesis in found.where):
+                continue
+            own = [mode for mode in Mode if mode in found.modes]
+            wanted = list(roundings or own[:1])
+            modes = [mode for name in wanted for mode in (own if name == "every" else [name])]
+            checks += [prepare(found, format, mode, **options) for mode in dict.fromkeys(modes)]
+    return checks
+
+
+def run(checks: Iterable[Check], sweep: Sweep, unit: int = UNIT) -> Iterator[Certificate]:
+    """Yield the certificate of each check, in order."""
+    given = list(checks)
+    for check in given:
+        if THEOREMS.get(check.theorem.name) is not check.theorem:
+            check.rehearse()
+    jobs = [
+        Job(check.key, f"{check.theorem.name} {check.format} {check.rounding.mode}", check, units)
+        for check in given
+        for units in [check.domain().units(unit)]
+    ]
+    for check, (job, results) in zip(given, sweep.run(jobs), strict=True):
+        yield certify(check, list(zip(job.units, results, strict=True)))
+
+
+def certify(check: Check, results: list[tuple[tuple[int, int], dict[str, Any]]]) -> Certificate:
+    """Put the results of all units together."""
+    domain, theorem = check.domain(), check.theorem
+    total = Findings(theorem, domain.format.precision)
+    parts = []
+    for first, part in zip(domain.starts(), domain.parts, strict=True):
+        own = [data for (start, _), data in results if first <= start < first + part.size]
+        for data in own:
+            total.add(data)
+        counts = (sum(data[key] for data in own) for key in ("applicable", "violations"))
+        parts.append(Tried(part.kind, part.text, part.size, *counts))
+    return Certificate(
+        **about(check),
+        parts=tuple(parts),
+        witnesses=tuple(witness(check, case) for case in total.witnesses),
+        simplest=_simplest(check, total),
+        worst=_worst(check, total),
+        seconds=sum(data["seconds"] for _, data in results),
+        versions=versions(),
+    )
+
+
+def about(check: Check) -> dict[str, Any]:
+    """Return what a certificate says of a check, whatever its results."""
+    domain, theorem = check.domain(), check.theorem
+    speaks = theorem.speaks_of(check.format, check.rounding)
+    fails = not theorem.holds and theorem.refuted(check.format, check.rounding.mode)
+    return {
+        "theorem": theorem.name,
+        "statement": theorem.statement,
+        "source": theorem.source,
+        "hypotheses": tuple(hypothesis.text for hypothesis in theorem.where),
+        "operands": tuple(f"{operand.name}: {operand.kind}" for operand in theorem.operands),
+        "format": str(check.format),
+        "rounding": str(check.rounding.mode),
+        "underflow": str(check.rounding.underflow),
+        "arithmetic": {
+            "format": _fields(check.format),
+            "run_in": _fields(domain.format),
+            "rounding": asdict(check.rounding),
+        },
+        "extent": check.extent,
+        "limit": check.limit,
+        "samples": check.samples,
+        "seed": check.seed,
+        "reductions": domain.reductions,
+        "covers": domain.covers,
+        "claimed": speaks and theorem.holds,
+        "expected": "open" if not speaks else "holds" if theorem.holds else "fails" if fails else "open",
+    }
+
+
+def _fields(fmt: Format) -> dict[str, Any]:
+    """Write down a format, whatever its name."""
+    return {
+        "kind": type(fmt).__name__,
+        **{name: getattr(fmt, name) for name in signature(type(fmt)).parameters},
+    }
+
+
+def witness(check: Check, case: int) -> Witness:
+    """Return a case by its number."""
+    domain = check.domain()
+    ((_, blocks),) = domain.blocks(case, case + 1)
+    return _tried(check, blocks)
+
+
+def _simplest(check: Check, found: Findings) -> Witness | None:
+    if not found.witnesses:
+        return None
+    ar = BlockArithmetic(check.domain().format, check.rounding, "exact")
+    first = witness(check, found.witnesses[0])
+    case = shrink(check.theorem, ar, map(float, first.operands))
+    return _tried(check, [np.array([x], dtype=ar.carrier) for x in case])
+
+
+def _tried(check: Check, blocks: list[Block]) -> Witness:
+    ar = BlockArithmetic(check.domain().format, check.rounding, "exact")
+    trial = try_block(check.theorem, ar, blocks)
+    operands = tuple(Number.of(item[0]) for item in blocks)
+    # One path after the other, where there are several.
+    results = tuple(Number.of(item) for path in zip(*trial.results, strict=True) for item in path)
+    return Witness(operands, results)
+
+
+def _worst(check: Check, found: Findings) -> Worst | None:
+    if found.worst is None:
+        return None
+    ratio, case = found.worst
+    return worst_of(check.theorem.claim, ratio, check.domain().format.precision, witness(check, case))
+
+
+def worst_of(claim: Claim, ratio: Fraction, precision: int, case: Witness) -> Worst | None:
+    """Write down the largest error by its quotient, and where it is reached; None if there is no bound."""
+    if claim.constant is None or claim.bound is None:
+        return None
+    constant = claim.constant(ratio, precision)
+    exact = rational(constant) if isinstance(constant, Fraction) else str(mpmath.nstr(constant, 30))
+    return Worst(
+        ratio=rational(ratio),
+        constant=exact,
+        decimal=f"{float(constant):.8g}",
+        bound=rational(Fraction(claim.bound(precision))),
+        case=case,
+    )

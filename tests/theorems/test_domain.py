@@ -1,0 +1,162 @@
+"""Domains: every case once, whatever the range; tables of operands against their definitions."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mcfsim.formats import Format, get_format
+from mcfsim.rounding import Rounding
+from mcfsim.theorems import Theorem, claim, double_word, relaxed_pair, sequence, value
+from mcfsim.theorems.domain import cover
+from mcfsim.theorems.operands import every, finite_values, normal, significands
+from mcfsim.theorems.parts import Part, Sample
+from mcfsim.truth import round_fraction
+
+TOY = Format("", precision=3, emin=-3, emax=3)
+ANYTHING = claim("anything", lambda t: np.ones(t.size, bool))
+
+
+def _half_ulp(x, fmt):
+    exponent = fmt.emin if x == 0 else max(int(np.floor(np.log2(abs(x)))), fmt.emin)
+    return 0 if x == 0 else Fraction(2) ** (exponent - fmt.precision)
+
+
+def _pairs(fmt, normalised):
+    values = [float(v) for v in finite_values(fmt)]
+    for high, low in itertools.product(values, values):
+        if abs(low) > _half_ulp(high, fmt):
+            continue
+        total = Fraction(high) + Fraction(low)
+        if not normalised or round_fraction(total, fmt) == high:
+            yield high, low
+
+
+@pytest.mark.parametrize("fmt", [TOY, get_format("float6_e3m2fn"), get_format("e3m3")], ids=str)
+def test_every_pair_of_a_format_is_listed_once(fmt):
+    for operand, normalised in ((double_word("x"), True), (relaxed_pair("x"), False)):
+        high, low = every(operand, fmt)
+        found = [(*pair, *np.signbit(pair)) for pair in zip(high.tolist(), low.tolist(), strict=True)]
+        expected = [(*pair, *np.signbit(pair)) for pair in _pairs(fmt, normalised)]
+        assert sorted(found) == sorted(expected)
+
+
+def test_double_words_leave_out_what_half_an_ulp_lets_through():
+    relaxed, strict = (
+        set(zip(*(c.tolist() for c in every(kind("x"), TOY)), strict=True))
+        for kind in (relaxed_pair, double_word)
+    )
+    assert strict < relaxed
+    # A tie at an odd significand, and next to a power of two what is more than half of the ulp below.
+    assert (1.25, 0.125) in relaxed - strict
+    assert (2.0, -0.25) in relaxed - strict
+    assert (2.0, 0.25) in strict
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_normal_pairs_are_those_of_their_exponents_and_depth(depth):
+    wide = Format("", precision=3, emin=-20, emax=20)
+    high, low = normal(double_word("x"), wide, [0, 1], depth, signs=True, zero=False)
+    found = list(zip(high.tolist(), low.tolist(), strict=True))
+    lows = [0.0, *significands(wide, range(-20, 3), signs=True).tolist()]
+    expected = [
+        (h, x)
+        for h in significands(wide, [0, 1], signs=True).tolist()
+        for x in lows
+        if round_fraction(Fraction(h) + Fraction(x), wide) == h
+        and (x == 0 or abs(x) >= _half_ulp(h, wide) / 2**depth)
+    ]
+    assert sorted(found) == sorted(expected)
+    assert len(set(found)) == len(found)
+
+
+TABLES = [
+    [(np.arange(5.0),)],
+    [(np.arange(7.0),), (np.arange(3.0), np.arange(3.0) + 10)],
+    [(np.arange(4.0),), (np.arange(5.0),), (np.arange(6.0), np.arange(6.0) * 2)],
+    [(np.arange(3.0),), (np.arange(200_000.0),)],
+    [(np.arange(300.0),), (np.arange(1000.0),)],
+    [(np.arange(2.0),), (np.arange(3.0),), (np.arange(100_000.0),)],
+]
+
+
+@pytest.mark.parametrize("tables", TABLES)
+def test_blocks_of_any_range_are_that_part_of_the_product(tables):
+    part = Part("complete", "", tuple(tables))
+    rows = [list(zip(*(column.tolist() for column in table), strict=True)) for table in tables]
+    product = [sum(row, ()) for row in itertools.product(*rows)]
+    assert part.size == len(product)
+    rng = np.random.default_rng(1)
+    ranges = [(0, part.size), (part.size, part.size)]
+    ranges += [tuple(sorted(rng.integers(0, part.size + 1, 2).tolist())) for _ in range(5)]
+    for start, stop in ranges:
+        at = start
+        for first, blocks in part.blocks(start, stop):
+            assert first == at
+            assert list(zip(*(b.tolist() for b in blocks), strict=True)) == product[at : at + len(blocks[0])]
+            at += len(blocks[0])
+        assert at == stop
+
+
+def test_samples_do_not_depend_on_the_range():
+    fmt = get_format("bfloat16")
+    operands = (double_word("x"), value("a"), relaxed_pair("y"), sequence("z", 3))
+    ranges = ((0, 0), (-5, 5), (-3, 2), (0, 9))
+    part = Sample("sample", "", (), operands, fmt, ranges, 300_000, 7)
+    whole = [
+        np.concatenate(columns) for columns in zip(*(b for _, b in part.blocks(0, 300_000)), strict=True)
+    ]
+    assert len(whole) == 8
+    some = list(part.blocks(131_000, 140_000))
+    for column, blocks in zip(whole, zip(*(b for _, b in some), strict=True), strict=True):
+        assert (np.concatenate(blocks) == column[131_000:140_000]).all()
+    high, low, a = whole[:3]
+    assert all(
+        round_fraction(Fraction(float(h)) + Fraction(float(x)), fmt) == h
+        for h, x in zip(high[:2000], low, strict=False)
+    )
+    exponents = np.frexp(a)[1] - 1
+    assert (exponents.min(), exponents.max()) == (-5, 5)
+    # All significands and both signs come.
+    assert np.unique(np.abs(np.ldexp(a, -exponents))).size == 128
+    assert 0.49 < (a > 0).mean() < 0.51
+    other = Sample("sample", "", (), operands, fmt, ranges, 300_000, 8)
+    assert (next(other.blocks(0, 100))[1][0] != whole[0][:100]).any()
+
+
+def _theorem(*operands, **options):
+    return Theorem("toy", lambda ar, *_: (), operands, ANYTHING, **options)
+
+
+def test_domains_are_complete_where_they_can_be():
+    rounding = Rounding()
+    pair = _theorem(value("a"), value("b"))
+    assert cover(pair, get_format("e4m3fn"), rounding).size == 254**2
+    whole = cover(pair, get_format("bfloat16"), rounding)
+    assert whole.covers
+    assert whole.size == 65_280**2
+    assert [part.kind for part in whole.parts] == ["complete"]
+    many = cover(_theorem(sequence("x", 4)), get_format("e4m3fn"), rounding, samples=100)
+    assert not many.covers
+    assert [part.kind for part in many.parts] == ["sample"]
+
+
+def test_units_cover_each_part_once():
+    domain = cover(
+        _theorem(double_word("x"), value("a"), scaling="each"),
+        get_format("bfloat16"),
+        Rounding(),
+        limit=10**9,
+    )
+    units = domain.units(1 << 22)
+    assert units[0][0] == 0
+    assert units[-1][1] == domain.size
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(units))
+    starts = domain.starts()
+    assert all(not (a < start < b) for a, b in units for start in starts)
+
+
+def test_too_many_operands_are_refused():
+    with pytest.raises(ValueError, match="operands of toy in bfloat16 cannot all be tried: too many"):
+        cover(_theorem(double_word("x"), value("a")), get_format("bfloat16"), Rounding(), "all")

@@ -1,0 +1,268 @@
+"""Double rounding: verdicts and counts, what carriers need in toys, counterexamples judged by the oracle."""
+
+import numpy as np
+import pytest
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
+from mcfsim.theorems import THEOREMS, verify
+from mcfsim.theorems.catalogue import double_rounding
+from mcfsim.theorems.certificate import Verdict
+from mcfsim.theorems.check import try_block
+from mcfsim.theorems.claims import same_results
+from mcfsim.theorems.domain import _core_of_values, cover
+from mcfsim.theorems.operands import value
+from mcfsim.theorems.rounding_twice import NEEDS, twice, wider
+from mcfsim.theorems.statement import EVERY_MODE, Theorem
+from mcfsim.truth import TruthArithmetic
+
+STATEMENTS = [theorem.name for theorem in double_rounding.THEOREMS]
+PAIRS = [name for name in STATEMENTS if "fma" not in name]
+SMALL = ("float4_e2m1fn", "float6_e2m3fn", "e3m1")
+EIGHT_BITS = ("float8_e4m3fn", "float8_e5m2")
+OTHERS = ("float6_e3m2fn", "float8_e3m4", "float8_e4m3b11fnuz", "bfloat16", "float16", "tf32")
+
+
+def state(operation, widening, mode=None):
+    """Return the statement about an operation through any wider format."""
+    names, scaling = double_rounding.OPERANDS[operation], double_rounding.SCALINGS[operation]
+    algorithm, operands = twice(operation, widening, mode), tuple(map(value, names))
+    return Theorem("own", algorithm, operands, same_results("same"), scaling=scaling, modes=EVERY_MODE)
+
+
+def wrong(theorem, domain, mode="nearest_even"):
+    """Return the violating operands, a row each."""
+    ar = BlockArithmetic(domain.format, Rounding(mode), "exact")
+    found = []
+    for _, blocks in domain.blocks(0, domain.size):
+        failing = ~theorem.claim.test(try_block(theorem, ar, blocks))
+        found.append(np.stack(blocks)[:, failing])
+    return np.concatenate(found, axis=1).T
+
+
+def every_wrong(theorem, fmt, mode="nearest_even"):
+    return wrong(theorem, cover(theorem, fmt, Rounding(mode), "all"), mode)
+
+
+# -- the catalogue ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("fmt", "names"), [*((fmt, STATEMENTS) for fmt in SMALL), *((fmt, PAIRS) for fmt in EIGHT_BITS)]
+)
+def test_every_statement_is_as_expected_in_every_mode(fmt, names):
+    for mode in DETERMINISTIC:
+        for name in names:
+            if THEOREMS[name].speaks_of(get_format(fmt), Rounding(mode)):
+                certificate = verify(name, fmt, mode)
+                assert certificate.as_expected, (name, mode, certificate.witnesses)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", list(DETERMINISTIC))
+@pytest.mark.parametrize("fmt", [*EIGHT_BITS, *OTHERS])
+def test_every_statement_is_as_expected_in_larger_formats(fmt, mode):
+    for name in STATEMENTS:
+        if THEOREMS[name].speaks_of(get_format(fmt), Rounding(mode)):
+            certificate = verify(name, fmt, mode)
+            assert certificate.as_expected, (name, certificate.witnesses)
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt", "violations"),
+    [
+        ("innocuous_add_2p", "float8_e4m3fn", 312),
+        ("innocuous_add_2p", "float8_e5m2", 416),
+        ("innocuous_mul_2p_minus_1", "float8_e4m3fn", 660),
+        ("innocuous_mul_2p_minus_1", "float8_e5m2", 0),
+        ("innocuous_div_2p_minus_1", "float8_e4m3fn", 2036),
+        ("innocuous_div_2p_minus_1", "float8_e5m2", 2792),
+        ("innocuous_sqrt_2p1", "float8_e4m3fn", 7),
+        ("innocuous_sqrt_2p1", "float8_e5m2", 15),
+        ("innocuous_sqrt_2p1", "bfloat16", 127),
+        ("innocuous_sqrt_2p1", "float16", 15),
+        ("add_via_bfloat16_any", "float8_e4m3fn", 312),
+        ("sqrt_via_bfloat16_any", "float8_e4m3fn", 7),
+        ("add_via_bfloat16_any", "float8_e5m2", 0),
+        ("fma_via_float32", "float8_e4m3fn", 0),
+        ("fma_via_float64", "float8_e5m2", 0),
+        ("round_to_odd_fma", "float8_e4m3fn", 0),
+        ("round_to_odd_fma_p1", "float8_e4m3fn", 5806624),
+        ("add_via_float32", "bfloat16", 0),
+        ("mul_via_float32", "bfloat16", 0),
+        ("mul_via_float32_flushed", "bfloat16", 294654),
+    ],
+)
+def test_counts(name, fmt, violations):
+    certificate = verify(name, fmt)
+    assert certificate.violations == violations
+    assert certificate.covers
+    assert certificate.applicable == certificate.tried > 0
+
+
+def test_where_a_carrier_has_too_little_no_operand_is_tried():
+    for name, fmt in [
+        ("mul_via_float32", "tf32"),
+        ("add_via_bfloat16", "float8_e4m3fn"),
+        ("fma_via_float64", "bfloat16"),
+        ("fma_via_float32", "float8_e5m2"),
+        ("div_via_float16", "bfloat16"),
+    ]:
+        certificate = verify(name, fmt)
+        assert (certificate.tried, certificate.verdict) == (0, Verdict.VACUOUS)
+
+
+@pytest.mark.parametrize("operation", ["add", "mul", "div", "sqrt"])
+def test_which_carriers_serve_which_formats(operation):
+    serving = {
+        fmt: {c for c in double_rounding.CARRIERS if _serves(operation, c, fmt)}
+        for fmt in ("bfloat16", "float16", "tf32", "float8_e4m3fn", "float8_e5m2")
+    }
+    both = {"float32", "float64"}
+    fine = operation in ("mul", "div")
+    assert serving == {
+        "bfloat16": both,
+        "float16": both,
+        "tf32": {"float64"} if operation == "mul" else both,
+        "float8_e4m3fn": {*both, "float16"} | ({"bfloat16"} if fine else set()),
+        "float8_e5m2": {*both, "float16", "bfloat16"},
+    }
+
+
+def _serves(operation, carrier, fmt):
+    (hypothesis,) = THEOREMS[f"{operation}_via_{carrier}"].where
+    return hypothesis.of_format(FORMATS[fmt])
+
+
+@pytest.mark.parametrize(
+    ("fmt", "carrier", "triples", "pairs", "finite"),
+    [("float8_e4m3fn", "float16", 18952, 268, 268), ("float8_e5m2", "float32", 18960, 174, 150)],
+)
+def test_pairs_of_product_and_addend_where_an_fma_is_wrong(fmt, carrier, triples, pairs, finite):
+    theorem, fmt = THEOREMS[f"fma_via_{carrier}_any"], FORMATS[fmt]
+    found = every_wrong(theorem, fmt)
+    a, b, c = found.astype(np.float64).T
+    # Up to a common sign.
+    distinct = {(abs(ab), z if ab > 0 else -z) for ab, z in zip(a * b, c, strict=True)}
+    overflow = fmt.max + fmt.max / fmt.max_significand / 2
+    assert (len(found), len(distinct)) == (triples, pairs)
+    # At the threshold of overflow, it is either the largest number that is wrong or infinity.
+    assert sum(ab < overflow for ab, _ in distinct) == finite
+
+
+# -- reductions and the paths taken -------------------------------------------------------------------------
+@pytest.mark.parametrize("mode", list(DETERMINISTIC))
+@pytest.mark.parametrize("operation", ["add", "mul", "div"])
+def test_core_and_all_operands_agree(operation, mode):
+    for p, reach in ((2, 6), (3, 7)):
+        fmt = Format(precision=p, emin=-reach, emax=reach)
+        for first in (None, Mode.TO_ODD, Mode.NEAREST_EVEN):
+            seen = set()
+            for q in range(p + 1, 2 * p + 2):
+                theorem = state(operation, wider(lambda _, q=q: q), first)
+                core = _core_of_values(theorem, fmt, Rounding(mode))
+                found = len(wrong(theorem, core, mode)) > 0
+                assert found == (len(every_wrong(theorem, fmt, mode)) > 0), (p, q, first)
+                seen.add(found)
+            assert seen == {False} or mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) or first
+
+
+@pytest.mark.parametrize("operation", list(double_rounding.OPERANDS))
+@pytest.mark.parametrize("mode", list(DETERMINISTIC))
+def test_both_ways_are_those_of_the_oracle(operation, mode):
+    """Of an fma, a random share."""
+    fmt, rounding = FORMATS["float6_e3m2fn"], Rounding(mode)
+    ar, truth = BlockArithmetic(fmt, rounding, "exact"), TruthArithmetic(fmt, rounding)
+    carriers = [wider(lambda p: p + 1), wider(lambda p: 2 * p), lambda _: FORMATS["float16"]]
+    for widening, first in zip(carriers, (None, Mode.TO_ODD, Mode.NEAREST_EVEN), strict=True):
+        theorem = state(operation, widening, first)
+        ((_, blocks), *_) = cover(theorem, fmt, rounding, "all").blocks(0, 1 << 18)
+        blocks = [block[:: max(1, block.size // 300)] for block in blocks]
+        results = try_block(theorem, ar, blocks).results
+        for i, case in enumerate(zip(*map(np.ndarray.tolist, blocks), strict=True)):
+            once = getattr(truth, operation)(*case)
+            expected = theorem.algorithm(truth, *case)
+            np.testing.assert_array_equal([x[i] for x in results], expected)
+            np.testing.assert_array_equal(once, expected[0])
+
+
+# -- what carriers need -------------------------------------------------------------------------------------
+TOYS = [Format(precision=p, emin=-e, emax=e) for p in (2, 3, 4) for e in (2, 5, 7)]
+
+
+def carrier_with(fmt, bits, least):
+    return Format(precision=bits, emin=least + bits - 1, emax=max(fmt.emax, least + bits - 1))
+
+
+@pytest.mark.parametrize("operation", ["add", "mul", "div", "sqrt"])
+def test_needs_suffice_and_one_bit_less_does_not(operation):
+    need, fewer_bits, higher_quantum = NEEDS[operation], {}, {}
+    for fmt in TOYS:
+        bits, least = need.bits(fmt), need.quantum(fmt)
+        for changed, q, m in (
+            (None, bits, least),
+            (fewer_bits, bits - 1, least),
+            (higher_quantum, bits, least + 1),
+        ):
+            carrier = carrier_with(fmt, q, m)
+            failing = len(every_wrong(state(operation, lambda _, c=carrier: c, Mode.NEAREST_EVEN), fmt)) > 0
+            if changed is None:
+                assert not failing, fmt
+            else:
+                changed[fmt] = failing
+    assert any(fewer_bits.values())
+    # A carrier whose smallest number is larger than the format's holds no sums.
+    assert operation == "add" or any(higher_quantum.values())
+    if operation == "div":
+        assert all(higher_quantum.values())
+
+
+def test_needs_of_an_fma_suffice_in_toys():
+    for p, e in ((2, 2), (2, 4), (2, 6), (3, 2), (3, 3)):
+        fmt = Format(precision=p, emin=-e, emax=e)
+        carrier = carrier_with(fmt, NEEDS["fma"].bits(fmt), NEEDS["fma"].quantum(fmt))
+        assert not len(every_wrong(state("fma", lambda _, c=carrier: c, Mode.NEAREST_EVEN), fmt))
+
+
+@pytest.mark.parametrize("e", [5, pytest.param(6, marks=pytest.mark.exhaustive)])
+def test_bits_that_an_fma_needs_are_the_fewest(e):
+    fmt = Format(precision=3, emin=-e, emax=e)
+    bits, least = NEEDS["fma"].bits(fmt), NEEDS["fma"].quantum(fmt)
+    assert bits == {5: 13, 6: 15}[e]
+    for q, count in ((bits, 0), (bits - 1, {5: 76, 6: 88}[e])):
+        carrier = carrier_with(fmt, q, least)
+        theorem = state("fma", lambda _, c=carrier: c, Mode.NEAREST_EVEN)
+        assert len(every_wrong(theorem, fmt)) == count
+
+
+# -- counterexamples ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "fmt", "operands", "once", "twice"),
+    [
+        ("add_via_bfloat16_any", "float8_e4m3fn", (416.0, 15.0), 416.0, 448.0),
+        ("sqrt_via_bfloat16_any", "float8_e4m3fn", (240.0,), 15.0, 16.0),
+        ("innocuous_mul_2p_minus_1", "float8_e4m3fn", (13.0, 13.0), 176.0, 160.0),
+        ("innocuous_div_2p_minus_1", "float8_e4m3fn", (8.0, 15.0), 0.5625, 0.5),
+        ("innocuous_sqrt_2p1", "float8_e4m3fn", (15.0,), 3.75, 4.0),
+        ("fma_via_float16_any", "float8_e4m3fn", (3.5, 1.5, 2.0**-9), 5.5, 5.0),
+        ("fma_via_float32_any", "float8_e5m2", (12.0, 24.0, 2.0**-16), 320.0, 256.0),
+        ("fma_via_float32_any", "bfloat16", (7.0, 37.0, -(2.0**-20)), 258.0, 260.0),
+        ("fma_via_float64_any", "bfloat16", (7.0, 37.0, -(2.0**-50)), 258.0, 260.0),
+        ("mul_via_float32_any", "tf32", (1044 * 2.0**-79, 2009 * 2.0**-79), 2.0**-136, 0.0),
+        ("mul_via_float32_flushed", "bfloat16", (129 * 2.0**-70, 255 * 2.0**-79), 2.0**-133, 0.0),
+    ],
+)
+def test_published_counterexamples(name, fmt, operands, once, twice):
+    fmt = FORMATS[fmt]
+    assert THEOREMS[name].algorithm(TruthArithmetic(fmt), *operands) == (once, twice)
+    ar = BlockArithmetic(fmt, Rounding(), "exact")
+    blocks = [np.array([x], dtype=ar.carrier) for x in operands]
+    assert [x[0] for x in try_block(THEOREMS[name], ar, blocks).results] == [once, twice]
+
+
+@pytest.mark.parametrize("fmt", ["float16", "bfloat16", "tf32"])
+@pytest.mark.parametrize("carrier", ["float32", "float64"])
+def test_operands_known_to_break_an_fma_do(carrier, fmt):
+    certificate = verify(f"fma_via_{carrier}_any", fmt, samples=1)
+    assert certificate.parts[0].kind == "family"
+    # float16 in float64 is safe: its sums have no bits so far apart.
+    assert (certificate.parts[0].violations > 0) == ((fmt, carrier) != ("float16", "float64"))

@@ -1,0 +1,120 @@
+"""Expansions and long sums: verdicts, and the predicates that they are made of, in fractions."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mcfsim.formats import Format, get_format
+from mcfsim.rounding import Rounding
+from mcfsim.theorems import THEOREMS
+from mcfsim.theorems.catalogue import expansions
+from mcfsim.theorems.check import Check, Findings
+from mcfsim.truth import TruthArithmetic
+
+TOY = Format("", precision=3, emin=0, emax=2)
+
+
+def _findings(name, fmt, **options):
+    check = Check(THEOREMS[name], fmt, Rounding(), **options)
+    domain = check.domain()
+    found = Findings(check.theorem, domain.format.precision)
+    found.add(check(0, domain.size))
+    return check, domain, found
+
+
+def _lowest_bit(x):
+    n, power = Fraction(x), Fraction(1)
+    while (n / power).denominator > 1:
+        power /= 2
+    while (n / power) % 2 == 0:
+        power *= 2
+    return power
+
+
+def _nonoverlapping(parts, factor=1):
+    parts = [part for part in parts if part]
+    return all(
+        factor * abs(Fraction(small)) < _lowest_bit(large)
+        for small, large in itertools.combinations(parts, 2)
+    )
+
+
+def _strongly(parts):
+    parts = [part for part in parts if part]
+    if not _nonoverlapping(parts):
+        return False
+    adjacent = [
+        (i, j)
+        for (i, small), (j, large) in itertools.combinations(enumerate(parts), 2)
+        if 2 * abs(Fraction(small)) >= _lowest_bit(large)
+    ]
+    ends = [end for pair in adjacent for end in pair]
+    return len(set(ends)) == len(ends) and all(abs(Fraction(parts[i])) == _lowest_bit(parts[i]) for i in ends)
+
+
+def test_predicates_on_all_triples_of_some_numbers():
+    numbers = [0.0, 1.0, -1.5, 2.0, 3.0, 4.0, -6.0, 8.0, 7.0, 0.25, -24.0, 32.0]
+    triples = list(itertools.product(numbers, repeat=3))
+    columns = [np.array(column, np.float32) for column in zip(*triples, strict=True)]
+    for predicate, oracle in (
+        (expansions.increasing, _nonoverlapping),
+        (lambda parts: expansions.increasing(parts, 2), lambda parts: _nonoverlapping(parts, 2)),
+        (expansions.strongly, _strongly),
+    ):
+        assert predicate(columns).tolist() == [oracle(triple) for triple in triples]
+
+
+@pytest.mark.parametrize("name", ["grow_expansion", "grow_expansion_nonadjacent"])
+def test_growing_is_judged_as_fractions_judge_it(name):
+    factor = 2 if name.endswith("nonadjacent") else 1
+    _, domain, found = _findings(name, TOY, extent="all")
+    values = sorted({float(v) for v in domain.parts[0].tables[0][0]} | {0.0})
+    truth = TruthArithmetic(TOY)
+    applicable = 0
+    for e0, e1, b in itertools.product(values, repeat=3):
+        if not _nonoverlapping((e0, e1), factor):
+            continue
+        results = expansions.grown(truth, e0, e1, b)
+        if not np.isfinite(results).all():
+            continue
+        applicable += 1
+        assert sum(map(Fraction, results)) == Fraction(e0) + Fraction(e1) + Fraction(b)
+        assert _nonoverlapping(results, factor)
+    assert found.violations == 0
+    # The format's two zeros are operands each.
+    signed = [float(v) for v in domain.parts[0].tables[0][0]]
+    assert len(signed) == len(values) + 1
+    assert found.applicable > applicable
+
+
+@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"])
+@pytest.mark.parametrize("theorem", expansions.THEOREMS, ids=lambda theorem: theorem.name)
+def test_verdicts_are_as_expected(theorem, fmt):
+    fmt = get_format(fmt)
+    _, _, found = _findings(theorem.name, fmt, samples=1 << 15, limit=1 << 20)
+    mode = Rounding().mode
+    if theorem.holds and fmt.precision >= theorem.precision:
+        assert found.violations == 0
+    if not theorem.holds and theorem.refuted(fmt, mode) and fmt.precision >= theorem.precision:
+        assert found.violations > 0
+    assert found.applicable > 0 or fmt.precision < theorem.precision
+
+
+def test_the_result_need_not_be_strongly_nonoverlapping():
+    _, domain, found = _findings("fast_expansion_sum_strongly", get_format("bfloat16"), samples=1000)
+    assert domain.parts[0].kind == "family"
+    assert 0 in found.witnesses
+
+
+def test_compensation_collapses_beyond_the_reciprocal_of_u_terms():
+    name = "neumaier_sum_of_many"
+    errors = {}
+    for fmt in ("bfloat16", "float16"):
+        *_, found = _findings(name, get_format(fmt), samples=16)
+        ratio, _ = found.worst
+        errors[fmt] = float(abs(ratio))
+    # In units of 4 u S: useless with 8 bits, where 1/u is 256, and good with 11.
+    assert errors["bfloat16"] > 10
+    assert errors["float16"] < 1

@@ -1,0 +1,289 @@
+"""Every algorithm with one operation altered: its statement must fail, or it is said here why it does not.
+
+The alterations are made by the arithmetic that the algorithm runs on, so each text is the one and only.
+Operands are those of a small format, or of a core of four bits. Changes of sign are left as they are;
+statements on sequences, whose operands are only sampled, and on stochastic rounding are not tried.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import Format, get_format
+from mcfsim.rounding import Mode, Rounding
+from mcfsim.theorems import THEOREMS, verify
+from mcfsim.theorems.check import Check, applicable, structured, try_block, violating
+
+WIDE = Format(precision=4, emin=-126, emax=127)
+#: By the number of operands, all of them values: formats of which every operand can be tried. The first one
+#: that a statement speaks of is taken.
+SMALL = {
+    1: [get_format("float8_e4m3fn"), get_format("float8_e5m2")],
+    2: [get_format("float8_e4m3fn"), get_format("float8_e5m2")],
+    3: [Format(precision=4, emin=-2, emax=3), Format(precision=2, emin=-2, emax=2)],
+    4: [Format(precision=3, emin=0, emax=1)],
+}
+CORE = {"limit": 1 << 22, "samples": 1 << 11}
+
+
+# -- mutants ------------------------------------------------------------------------------------------------
+def _opposite(ar, name, a, b, *c):
+    if name == "fma":
+        return ar.fma(a, b, ar.neg(*c))
+    return {"add": ar.sub, "sub": ar.add}[name](a, b)
+
+
+def _exchanged(ar, name, *operands):
+    return getattr(ar, name)(*reversed(operands))
+
+
+def _skipped(ar, name, first, *rest):
+    return first if isinstance(first, np.ndarray) else ar.mul(first, np.ones_like(rest[0]))
+
+
+def _toward_zero(ar, name, *operands):
+    other = BlockArithmetic(ar.format, replace(ar.rounding, mode=Mode.TOWARD_ZERO), "exact")
+    return getattr(other, name)(*operands)
+
+
+def _separate(ar, name, a, b, c):
+    return ar.add(ar.mul(a, b), c)
+
+
+ALTERATIONS = {
+    "opposite": (_opposite, {"add", "sub", "fma"}),
+    "exchanged": (_exchanged, {"sub", "div", "fma"}),
+    "skipped": (_skipped, {"add", "sub", "mul", "div", "sqrt", "fma", "round"}),
+    "toward zero": (_toward_zero, {"add", "sub", "mul", "div", "sqrt", "fma", "round"}),
+    "separate": (_separate, {"fma"}),
+}
+
+
+class Mutant:
+    """An arithmetic that carries out its n-th operation in another way, and keeps a list of all."""
+
+    def __init__(self, ar, place=None, alteration=None):
+        self._ar, self._place, self._alteration = ar, place, alteration
+        self.format, self.rounding, self.done = ar.format, ar.rounding, []
+
+    def __getattr__(self, name):
+        def operation(*operands):
+            self.done.append(name)
+            if len(self.done) - 1 == self._place:
+                return ALTERATIONS[self._alteration][0](self._ar, name, *operands)
+            return getattr(self._ar, name)(*operands)
+
+        return getattr(self._ar, name) if name in ("neg", "abs") else operation
+
+    def evaluate(self, function, *operands):
+        return function(self, *operands)
+
+
+def mutated(theorem, place, alteration):
+    def algorithm(ar, *operands):
+        return theorem.algorithm(Mutant(ar, place, alteration), *operands)
+
+    return replace(theorem, algorithm=algorithm)
+
+
+@lru_cache
+def operations(name):
+    """Return the names of a statement's operations, in order."""
+    theorem, recorder = THEOREMS[name], Mutant(BlockArithmetic(WIDE, Rounding(_mode(name)), "exact"))
+    ones = [np.ones(1, np.float32)] * theorem.components
+    theorem.algorithm(recorder, *structured(theorem.operands, ones))
+    return recorder.done
+
+
+def _mode(name):
+    modes = THEOREMS[name].modes
+    return Mode.NEAREST_EVEN if Mode.NEAREST_EVEN in modes else min(modes)
+
+
+def mutants(name):
+    return [
+        (place, alteration)
+        for place, operation in enumerate(operations(name))
+        for alteration, (_, where) in ALTERATIONS.items()
+        if operation in where
+    ]
+
+
+# -- survivors ----------------------------------------------------------------------------------------------
+#: Mutants with the same results on every operand, besides exact operations that round toward zero.
+SAME = {
+    # The error of the larger operand in a 2Sum of ordered ones, or of an exact difference: it is zero.
+    "dw_div_fp1_equals_fp2": {
+        *((4, "exchanged"), (4, "opposite"), (4, "skipped"), (6, "exchanged")),
+        *((7, "exchanged"), (8, "opposite"), (8, "skipped")),
+    },
+    "dw_div_dw1_equals_dw2": {
+        *((12, "exchanged"), (12, "opposite"), (12, "skipped"), (14, "exchanged")),
+        *((15, "exchanged"), (16, "opposite"), (16, "skipped")),
+    },
+    "fast_expansion_sum": {(7, "exchanged"), (8, "opposite"), (8, "skipped")},
+    "expansion_sum": {(13, "opposite"), (13, "skipped")},
+    # The same, and a Fast2Sum of what is a double word already.
+    "dw_div_dw3": {
+        *((16, "exchanged"), (17, "opposite"), (17, "skipped")),
+        *((19, "skipped"), (20, "exchanged"), (21, "opposite"), (21, "skipped")),
+    },
+    # Where |a| >= |b|, any number near a serves 2Sum as what is left of a.
+    "grow_equals_dw_plus_fp": {(8, "skipped")},
+    # In so small a range the second error leaves no third.
+    "fma_error": {(19, "exchanged")},
+    # Everything but a is zero.
+    "grow_zero_high": {
+        *((0, "exchanged"), (1, "skipped"), (2, "opposite"), (2, "skipped"), (3, "exchanged")),
+        *((4, "opposite"), (4, "skipped"), (5, "opposite"), (5, "skipped"), (6, "exchanged")),
+        *((7, "exchanged"), (7, "opposite"), (7, "skipped")),
+    },
+}
+#: Mutants with other results that meet the claim, besides single roundings for which a bound has room.
+WITHIN = {
+    # (a, b) itself has the sum of a and b: the claim does not say that s is the rounded one.
+    "fast_two_sum": {(0, "skipped")},
+    "fast_two_sum_exponents": {(0, "skipped")},
+    "fast_two_sum_multiple": {(0, "skipped")},
+    "fast_two_sum_unordered_error": {(0, "skipped")},
+    "fast_two_sum_faithful_error": {(0, "skipped")},
+    # The same, and the error of any faithful sum is a value under these hypotheses.
+    "fast_two_sum_faithful": {(0, "skipped"), (0, "toward zero")},
+    # The error of any faithful product is a value; where it is none, only that e is not the error is said.
+    "two_prod": {(0, "toward zero")},
+    "two_prod_fma": {(0, "toward zero"), (1, "toward zero")},
+    # Exponents of so small a range differ by p at most, so the error of any faithful sum is a value.
+    "expansion_sum": {(place, "toward zero") for place in (1, 6, 7, 12, 19)},
+    # Only the high part is spoken of.
+    "split_to_nearest": {(3, "opposite"), (3, "exchanged"), (3, "skipped")},
+    # Terms of the order of u^2 that a bound has room for, when p is 4: 1.5u^2 + 4u^3 for 1.3u^2, ...
+    "dw_times_fp1": {(3, "skipped")},
+    # ... 4u^2 for 2.8u^2, ...
+    "dw_times_dw3": {(3, "opposite")},
+    # ... 15u^2 for 4.8u^2, ...
+    "dw_div_dw2": {(4, "opposite"), (4, "skipped"), (7, "skipped"), (8, "opposite"), (8, "skipped")},
+    "dw_div_dw2_relaxed": {(4, "opposite"), (4, "skipped"), (7, "skipped"), (8, "opposite"), (8, "skipped")},
+    "dw_div_dw2_fma": {(4, "opposite"), (4, "skipped")},
+    # ... 9.8u^2 for 3.8u^2.
+    "dw_div_dw3": {
+        *((3, "opposite"), (3, "skipped"), (5, "exchanged"), (6, "skipped")),
+        *((8, "opposite"), (8, "exchanged"), (8, "skipped"), (9, "opposite"), (9, "skipped")),
+        *((10, "exchanged"), (11, "opposite"), (11, "exchanged"), (11, "skipped"), (13, "exchanged")),
+        *((19, "opposite"), (25, "opposite")),
+    },
+}
+#: Statements that claim no more than that results are finite.
+OF_RANGE = {"two_sum_overflow", "fast_two_sum_overflow"}
+
+TRIED = [
+    name
+    for name, theorem in THEOREMS.items()
+    if theorem.holds
+    and name not in OF_RANGE
+    and theorem.modes != {Mode.STOCHASTIC}
+    and not any(operand.kind == "sequence" for operand in theorem.operands)
+    and len(operations(name)) > 1
+]
+
+
+def check(name):
+    theorem = THEOREMS[name]
+    values = theorem.range == "bounded" and len(theorem.operands) == theorem.components
+    rounding = Rounding(_mode(name), underflow=theorem.underflow)
+    checks = (
+        Check(theorem, fmt, rounding, **CORE) for fmt in (SMALL[theorem.components] if values else [WIDE])
+    )
+    return next(check for check in checks if check.domain().size)
+
+
+def survivors(name):
+    """Return the mutants whose claim holds, and for how many operands each has other results."""
+    original, domain = check(name), check(name).domain()
+    ar = BlockArithmetic(domain.format, original.rounding, "exact")
+    alive = Counter(dict.fromkeys(mutants(name), 0))
+    for _, blocks in domain.blocks(0, domain.size):
+        right = try_block(original.theorem, ar, blocks)
+        there = applicable(original.theorem, right)
+        assert not violating(original.theorem, right, there).any()
+        for mutant in list(alive):
+            theorem = mutated(original.theorem, *mutant)
+            trial = try_block(theorem, ar, blocks)
+            there = applicable(theorem, trial)
+            if violating(theorem, trial, there).any():
+                del alive[mutant]
+            else:
+                alive[mutant] += np.count_nonzero(_differs(trial, right) & (True if there is None else there))
+    return alive
+
+
+def _differs(trial, other):
+    pairs = zip(trial.results, other.results, strict=True)
+    return np.logical_or.reduce([(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in pairs])
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_every_mutant_is_caught_or_known_to_be_as_good(name):
+    theorem, alive = THEOREMS[name], survivors(name)
+    same = {mutant for mutant, differences in alive.items() if not differences and mutant[1] != "toward zero"}
+    assert same <= SAME.get(name, set())
+    rounding = {"toward zero", "separate"} if theorem.claim.bound else set()
+    within = {mutant for mutant, differences in alive.items() if differences and mutant[1] not in rounding}
+    assert within <= WITHIN.get(name, set())
+
+
+def test_the_lists_are_of_statements_and_operations_that_are_tried():
+    for name, known in [*SAME.items(), *WITHIN.items()]:
+        assert name in TRIED
+        assert known <= set(mutants(name))
+
+
+@pytest.mark.parametrize("name", ["two_sum", "fast_two_sum", "two_prod_fma"])
+def test_verify_shows_a_witness_against_each(name):
+    alive = survivors(name)
+    for mutant in set(mutants(name)) - set(alive):
+        certificate = verify(mutated(THEOREMS[name], *mutant), "float8_e4m3fn")
+        assert certificate.expected == "holds"
+        assert not certificate.as_expected
+        assert certificate.witnesses
+        assert certificate.simplest
+
+
+@pytest.mark.parametrize(
+    ("alteration", "expected"),
+    [
+        ("opposite", 28),
+        ("exchanged", -2.75),
+        ("skipped", 13),
+        ("separate", 1),
+        ("toward zero", 0.625),
+    ],
+)
+def test_an_altered_fma(alteration, expected):
+    ar = BlockArithmetic(SMALL[1][0], Rounding(), "exact")
+    x, y, z = (np.array([number], np.float32) for number in (13, 1.125, -14))  # 13 * 1.125 = 14.625
+    assert Mutant(ar, 0, alteration).fma(x, y, z) == expected
+    assert Mutant(ar, 1, alteration).fma(x, y, z) == 0.625
+
+
+@pytest.mark.parametrize(
+    ("mutant", "expected"),
+    [
+        ((None, None), 2),
+        ((0, "skipped"), 0),
+        ((0, "toward zero"), 1),
+        ((1, "opposite"), 28),
+        ((1, "exchanged"), -2),
+        ((1, "skipped"), 15),
+        ((1, "toward zero"), 2),
+        ((2, "skipped"), 2),
+    ],
+)
+def test_an_altered_product_or_difference(mutant, expected):
+    ar = Mutant(BlockArithmetic(SMALL[1][0], Rounding(), "exact"), *mutant)
+    x, y = (np.array([number], np.float32) for number in (13, 1.125))
+    assert ar.sub(ar.mul(x, y), x) == expected  # 14.625 rounds to 15
+    assert ar.done == ["mul", "sub"]

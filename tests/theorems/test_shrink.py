@@ -1,0 +1,146 @@
+"""Counterexamples made simple: still counterexamples, as simple as any, and judged by a key in fractions."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import get_format
+from mcfsim.rounding import Rounding
+from mcfsim.theorems import (
+    THEOREMS,
+    Theorem,
+    claim,
+    double_word,
+    hypothesis,
+    relaxed_pair,
+    sequence,
+    value,
+    verify,
+)
+from mcfsim.theorems.check import applicable, try_block, violating
+from mcfsim.theorems.domain import cover
+from mcfsim.theorems.hypotheses import nonzero
+from mcfsim.theorems.shrink import shrink
+
+
+def arithmetic(fmt, mode="nearest_even"):
+    return BlockArithmetic(get_format(fmt), Rounding(mode), "exact")
+
+
+def violations(theorem, fmt, mode="nearest_even"):
+    """Return all operands of a format that meet the hypotheses and fail the claim, one case a row."""
+    ar = arithmetic(fmt, mode)
+    domain = cover(theorem, ar.format, ar.rounding, "all")
+    rows = []
+    for _, blocks in domain.blocks(0, domain.size):
+        trial = try_block(theorem, ar, blocks)
+        rows.append(np.stack(blocks, axis=1)[violating(theorem, trial, applicable(theorem, trial))])
+    return np.concatenate(rows).astype(float)
+
+
+def simplicity(case):
+    """Return the key that orders cases, by its definition."""
+    numbers = [Fraction(x) for x in case]
+    bits = exponents = 0
+    for x in filter(None, numbers):
+        odd = abs(x.numerator)
+        last = -(x.denominator.bit_length() - 1)
+        while odd % 2 == 0:
+            odd, last = odd // 2, last + 1
+        bits += odd.bit_length()
+        exponents += abs(last + odd.bit_length() - 1)
+    negative = [bool(np.signbit(x)) for x in case]
+    fractions = sum(x.denominator != 1 for x in numbers)
+    return bits, fractions, exponents, sum(negative), *map(abs, numbers), *negative
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt", "mode", "expected"),
+    [
+        ("fast_two_sum_unordered", "float8_e4m3fn", "nearest_even", (1, 32)),
+        ("fast_two_sum_unordered", "float8_e5m2", "nearest_even", (1, 16)),
+        ("fast_two_sum_unordered", "float8_e4m3fn", "nearest_away", (1, 16)),
+        ("two_sum_any", "float8_e5m2", "nearest_even", (57344, -12288)),
+        ("two_sum_any", "float8_e4m3fn", "nearest_away", (448, -16)),
+        ("sqrt_remainder_directed", "float8_e4m3fn", "up", (13,)),
+        ("sqrt_remainder_directed", "float8_e5m2", "to_odd", (10,)),
+    ],
+)
+def test_every_violation_shrinks_to_the_simplest_of_all(name, fmt, mode, expected):
+    theorem, ar = THEOREMS[name], arithmetic(fmt, mode)
+    every = violations(theorem, fmt, mode)
+    some = every[np.random.default_rng(0).permutation(len(every))[:40]]
+    assert {shrink(theorem, ar, case) for case in some} == {expected}
+    assert min(map(simplicity, every.tolist())) == simplicity(expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["div_remainder_any", "two_prod_fma_any", "lost_up_to_u", "two_sum_directed"]
+)
+def test_what_is_left_is_a_violation_no_less_simple(name):
+    theorem = THEOREMS[name]
+    mode = "up" if name == "two_sum_directed" else "nearest_even"
+    ar = arithmetic("float8_e4m3fn", mode)
+    every = violations(theorem, "float8_e4m3fn", mode)
+    for case in every[np.random.default_rng(1).permutation(len(every))[:40]]:
+        simple = shrink(theorem, ar, case)
+        assert (every == simple).all(axis=1).any()
+        assert simplicity(simple) <= simplicity(case)
+        assert shrink(theorem, ar, simple) == simple
+
+
+def test_in_bfloat16_the_certificate_has_it():
+    unordered = verify("fast_two_sum_unordered", "bfloat16").simplest
+    assert [list(map(float, row)) for row in (unordered.operands, unordered.results)] == [[1, 512], [512, 0]]
+    largest = float(get_format("bfloat16").max)
+    assert float(verify("two_sum_any", "bfloat16").simplest.operands[0]) == largest
+    assert verify("two_sum", "float8_e5m2").simplest is None
+
+
+# -- kinds of operands --------------------------------------------------------------------------------------
+def _nothing(ar, *operands):
+    return ar.add(*(operand[0] if isinstance(operand, tuple) else operand for operand in operands[:2]))
+
+
+def _false(where, *operands):
+    never = claim("never", lambda t: np.zeros(t.size, dtype=bool))
+    return Theorem("false", _nothing, operands, never, where=where)
+
+
+def test_of_what_fails_everywhere_zero_is_left():
+    theorem, ar = _false((), value("a"), value("b")), arithmetic("float8_e4m3fn")
+    for case in ((448.0, -0.0), (-0.0, -0.0), (-0.001953125, 240.0)):
+        assert str(shrink(theorem, ar, case)) == "(0.0, 0.0)"
+    theorem = _false((nonzero("a", "b"),), value("a"), value("b"))
+    assert shrink(theorem, ar, (-0.001953125, 240.0)) == (1, 1)
+    assert shrink(theorem, arithmetic("bfloat16"), (-(2.0**-133), 3e38 // 2**120 * 2**120)) == (1, 1)
+
+
+@pytest.mark.parametrize(("kind", "low"), [(double_word, 0.5), (relaxed_pair, 1.0)])
+def test_pairs_stay_pairs(kind, low):
+    # 18 has an odd significand of 4 bits, so 18 + 1 is a tie that goes away from it.
+    where = hypothesis("xh = 18, xl != 0", lambda t: (t["x"][0] == 18) & (t["x"][1] != 0))
+    theorem = _false((where,), kind("x"), value("y"))
+    assert shrink(theorem, arithmetic("float8_e4m3fn"), (18, -0.4375, 5)) == (18, low, 0)
+
+
+def test_long_sequences_shrink_in_groups():
+    two = hypothesis("two", lambda t: sum((x != 0).astype(int) for x in t["x"]) >= 2)
+    theorem = Theorem(
+        "false",
+        lambda ar, x: ar.add(x[0], x[1]),
+        (sequence("x", 100),),
+        claim("never", lambda t: np.zeros(t.size, dtype=bool)),
+        where=(two,),
+    )
+    simple = shrink(
+        theorem, arithmetic("bfloat16"), np.linspace(-3, 3, 100).astype("f2").round(1).astype("f4")
+    )
+    assert sorted(simple) == [0] * 98 + [1, 1]
+
+
+def test_what_is_no_violation_is_refused():
+    with pytest.raises(ValueError, match=r"'fast_two_sum_unordered': \(2.0, 1.0\) is no violation"):
+        shrink(THEOREMS["fast_two_sum_unordered"], arithmetic("bfloat16"), (2.0, 1.0))

@@ -1,0 +1,349 @@
+"""Stochastic rounding: expectations and paths, against an enumeration in fractions and against all draws."""
+
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.codec import all_values
+from mcfsim.formats import Format
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Mode, Rounding, Rule
+from mcfsim.theorems import THEOREMS, Certificate, Verdict, claim, double_word, value, verify
+from mcfsim.theorems import domain as domains
+from mcfsim.theorems.catalogue import stochastic
+from mcfsim.theorems.check import try_block
+from mcfsim.theorems.hypotheses import RESULTS_FINITE
+from mcfsim.truth import round_fraction
+
+P3 = Format("p3", precision=3, emin=-4, emax=4)
+P4 = Format("p4", precision=4, emin=-6, emax=7)
+#: Of a sum of any two numbers of these formats no more bits are below its unit in the last place.
+RESOLVING = Rounding("stochastic", random_bits=24)
+#: Few random bits by every rule, and as many as hardware has.
+CASES = [(theorem, rule, 2, "float8_e5m2") for theorem in stochastic.THEOREMS for rule in theorem.rules]
+CASES += [(theorem, theorem.rules[0], 16, "float8_e4m3fn") for theorem in stochastic.THEOREMS]
+
+
+def stochastically(random_bits=16, rule=Rule.TRUNCATE):
+    return Rounding("stochastic", random_bits=random_bits, rule=rule)
+
+
+def finite_values(fmt):
+    values = all_values(fmt)
+    return np.unique(values[np.isfinite(values)])
+
+
+def pairs(fmt, first=slice(None)):
+    values = finite_values(fmt)
+    some = values[first]
+    return np.repeat(some, values.size), np.tile(values, some.size)
+
+
+def paths_of(name, rounding, fmt, a, b):
+    return try_block(THEOREMS[name], BlockArithmetic(fmt, rounding, "exact"), [a, b])
+
+
+def distributions(paths):
+    """Return for each case the probability of each result."""
+    found = [defaultdict(Fraction) for _ in range(paths.cases)]
+    rows = zip(paths.whose, *paths.results, strict=True)
+    for place, (case, *results) in enumerate(rows):
+        found[case][tuple(float(x) + 0.0 for x in results)] += paths.probability.fraction(place)
+    return found
+
+
+# -- the oracle: every path in fractions --------------------------------------------------------------------
+@cache
+def outcomes(exact, fmt):
+    """Return the neighbours of a number, each with the probability that stochastic rounding gives it."""
+    below, above = (Fraction(round_fraction(exact, fmt, Rounding(mode))) for mode in ("down", "up"))
+    if below == above:
+        return ((exact, Fraction(1)),)
+    up = (exact - below) / (above - below)
+    return (below, 1 - up), (above, up)
+
+
+def oracle(name, fmt, a, b):
+    """Return the probability of each result, or None if a path overflows."""
+    found = defaultdict(Fraction)
+    try:
+        for s, p in outcomes(a + b, fmt):
+            if name == "fast_two_sum":
+                for z, q in outcomes(s - a, fmt):
+                    for e, r in outcomes(b - z, fmt):
+                        found[float(s), float(e)] += p * q * r
+                continue
+            for x, q in outcomes(s - b, fmt):
+                for y, r in outcomes(s - x, fmt):
+                    for d, t in outcomes(a - x, fmt):
+                        for c, v in outcomes(b - y, fmt):
+                            for e, w in outcomes(d + c, fmt):
+                                found[float(s), float(e)] += p * q * r * t * v * w
+    except OverflowError:  # of infinity as a fraction
+        return None
+    return found
+
+
+#: All pairs at p = 3, and those with a in [1, 2) at p = 4; how many, and of how many a path overflows. Of a
+#: small first operand, Fast2Sum may overflow in its second operation.
+@pytest.mark.parametrize(
+    ("name", "fmt", "first", "size", "overflows"),
+    [
+        ("fast_two_sum", P3, slice(None), 6241, 278),
+        ("two_sum", P3, slice(None), 6241, 278),
+        ("fast_two_sum", P4, slice(175, 183), 1912, 16),
+        ("two_sum", P4, slice(175, 183), 1912, 8),
+    ],
+)
+def test_paths_are_those_of_fractions(name, fmt, first, size, overflows):
+    a, b = pairs(fmt, first)
+    assert a.size == size
+    paths = paths_of(name, RESOLVING, fmt, a, b)
+    mean = paths.mean(paths.result())
+    at = np.flatnonzero(np.diff(paths.whose, prepend=-1))
+    finite = paths.throughout(paths.finite)
+    assert np.count_nonzero(~finite) == overflows
+    for case, found in enumerate(distributions(paths)):
+        x, y = Fraction(float(a[case])), Fraction(float(b[case]))
+        expected = oracle(name, fmt, x, y)
+        assert (expected is None) == (not finite[case])
+        if expected is not None:
+            assert found == expected
+            assert sum(expected.values()) == 1
+            assert sum(p * (Fraction(s) + Fraction(e)) for (s, e), p in expected.items()) == x + y
+            assert mean.fraction(at[case]) == x + y
+
+
+@pytest.mark.parametrize(
+    ("name", "statement", "constant"),
+    [
+        ("fast_two_sum", "sr_fast_two_sum_path_error", Fraction(64 * 31, 1025)),
+        ("two_sum", "sr_two_sum_path_error", Fraction(64, 33)),
+        ("fast_two_sum", "sr_fast_two_sum_path_error_unordered", Fraction(64, 3)),
+    ],
+)
+def test_the_worst_path_is_that_of_fractions(name, statement, constant):
+    worst = Fraction(0)
+    numbers = [Fraction(float(x)) for x in finite_values(P3)]
+    ordered = statement == "sr_fast_two_sum_path_error"
+    for a, b in itertools.product(numbers, numbers):
+        found = None if ordered and 0 < 2 * abs(a) <= abs(b) else oracle(name, P3, a, b)
+        if found and a + b and not (ordered and a and np.frexp(float(a))[1] < np.frexp(float(b))[1]):
+            worst = max(worst, *(abs((Fraction(s) + Fraction(e)) / (a + b) - 1) for s, e in found))
+    certificate = verify(statement, P3, RESOLVING)
+    assert 64 * worst == constant == Fraction(certificate.worst.constant)
+
+
+# -- all draws, one by one ----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Script(RandomWords):
+    """Random words of which each stream has one number in its highest bits."""
+
+    numbers: tuple[int, ...] = ()
+
+    def draws(self, start, count, bits):
+        return np.full(count, self.numbers[self.stream] << (16 - bits), np.uint16)
+
+
+def everything(ar, a, b):
+    return ar.fma(ar.sqrt(ar.abs(a)), ar.neg(b), ar.round(ar.div(a, 3.0)))
+
+
+@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize(
+    ("algorithm", "operations", "random_bits"),
+    [
+        (THEOREMS["sr_unbiased"].algorithm, 1, 6),
+        (THEOREMS["sr_product_unbiased"].algorithm, 1, 6),
+        (mcf.fast_two_sum, 3, 3),
+        (mcf.two_sum, 6, 1),
+        (everything, 4, 2),
+    ],
+)
+def test_paths_have_the_share_of_all_draws_that_lead_to_them(rule, algorithm, operations, random_bits):
+    a, b = (x.astype(np.float32) for x in pairs(P3))
+    rounding = stochastically(random_bits, rule)
+    emulator = BlockArithmetic(P3, rounding, "exact")
+
+    def codes(case, results):
+        """Number results: in units of the smallest number, and what is not finite as none of these."""
+        for x in results if isinstance(results, tuple) else (results,):
+            with np.errstate(invalid="ignore"):
+                units = np.where(np.isfinite(x), x * 2.0**6, 2000 + np.isnan(x))
+            case = case * 4096 + units.astype(np.int64) + 2048
+        return case
+
+    drawn = []
+    for numbers in itertools.product(range(2**random_bits), repeat=operations):
+        block = emulator.at(Script(0, numbers=numbers), 0, a.size)
+        with np.errstate(all="ignore"):
+            drawn.append(codes(np.arange(a.size), algorithm(block, a, b)))
+        assert block.operations == operations
+    expected, counts = np.unique(np.concatenate(drawn), return_counts=True)
+    paths = try_block(replace(THEOREMS["two_sum"], algorithm=algorithm), emulator, [a, b])
+    found, which = np.unique(codes(paths.whose, paths.results), return_inverse=True)
+    shares = np.bincount(which, weights=paths.probability.numbers())
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(shares * 2 ** (operations * random_bits), counts)
+
+
+# -- verdicts -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("theorem", "rule", "random_bits", "fmt"), CASES, ids=[f"{t.name}-{rule}-{r}" for t, rule, r, _ in CASES]
+)
+def test_verdicts(theorem, rule, random_bits, fmt):
+    certificate = verify(theorem, fmt, stochastically(random_bits, rule))
+    assert certificate.as_expected
+    assert certificate.covers
+    assert certificate.applicable > 1000
+    expected = "open" if theorem.name == "sr_unbiased_any" else "holds" if theorem.holds else "fails"
+    assert certificate.expected == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt", "random_bits", "applicable", "violations", "constant"),
+    [
+        ("sr_unbiased_any", "float8_e4m3fn", 16, 63680, 0, None),
+        ("sr_unbiased_any", "float8_e4m3fn", 8, 63804, 10108, None),
+        ("sr_unbiased_any", "float8_e4m3fn", 2, 64000, 39088, None),
+        ("sr_unbiased_any", "float8_e5m2", 16, 61140, 11420, None),
+        ("sr_unbiased_any", "float8_e5m2", 32, 60952, 0, None),
+        ("sr_variance", "float8_e4m3fn", 16, 63680, 0, "1/4"),
+        ("sr_bias", "float8_e4m3fn", 2, 64000, 0, "4095/4096"),
+        ("sr_bias", "float8_e5m2", 16, 61140, 0, "8191/8192"),
+        ("fast_two_sum_sr", "float8_e4m3fn", 16, 63460, 0, None),
+        ("fast_two_sum_sr", "float8_e5m2", 32, 60722, 0, None),
+        ("two_sum_sr", "float8_e4m3fn", 16, 63460, 0, None),
+        ("two_sum_sr", "float8_e5m2", 32, 60722, 0, None),
+        ("fast_two_sum_sr_exact", "float8_e4m3fn", 16, 34226, 13440, None),
+        ("two_sum_sr_exact", "float8_e4m3fn", 16, 63460, 26880, None),
+        ("sr_fast_two_sum_path_error", "float8_e4m3fn", 16, 34226, 0, "87296/43691"),
+        ("sr_fast_two_sum_path_error", "float8_e5m2", 32, 31924, 0, "1431655744/715827883"),
+        ("sr_two_sum_path_error", "float8_e4m3fn", 16, 63460, 0, "261888/131071"),
+        ("sr_two_sum_path_error", "float8_e5m2", 32, 60722, 0, "4294967232/2147483647"),
+        ("sr_fast_two_sum_path_error_unordered", "float8_e4m3fn", 16, 63460, 24896, "768/17"),
+        ("sr_fast_two_sum_path_error_unordered", "float8_e5m2", 16, 61004, 24656, "64/3"),
+    ],
+)
+def test_counts_and_constants(name, fmt, random_bits, applicable, violations, constant):
+    certificate = verify(name, fmt, stochastically(random_bits))
+    assert (certificate.applicable, certificate.violations) == (applicable, violations)
+    assert (certificate.worst and certificate.worst.constant) == constant
+
+
+@pytest.mark.parametrize("name", ["fast_two_sum_sr_near", "two_sum_sr_near"])
+@pytest.mark.parametrize(
+    "fmt", [Format(f"p{p}", precision=p, emin=-p - 4, emax=p + 4) for p in (2, 3, 4)], ids=str
+)
+def test_near_operands_lose_nothing_on_any_path_and_those_one_further_do(name, fmt):
+    certificate = verify(name, fmt, RESOLVING)
+    assert certificate.verdict is Verdict.VERIFIED
+    a, b = np.float32([1.0]), np.float32([(1 + 2.0 ** (1 - fmt.precision)) * 2.0 ** (-fmt.precision - 1)])
+    paths = paths_of(name, RESOLVING, fmt, a, b)
+    assert not (paths.result() - paths.exact("a") - paths.exact("b")).is_zero().all()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("p", [5, 6])
+def test_near_operands_lose_nothing_at_larger_precisions(p):
+    fmt = Format(f"p{p}", precision=p, emin=-p - 3, emax=p + 3)
+    for name in ("fast_two_sum_sr_near", "two_sum_sr_near"):
+        assert verify(name, fmt, Rounding("stochastic", random_bits=32)).verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
+@pytest.mark.parametrize("theorem", stochastic.THEOREMS, ids=lambda theorem: theorem.name)
+def test_samples_of_sixteen_bits(theorem, fmt):
+    certificate = verify(theorem, fmt, "stochastic", samples=1 << 16)
+    assert certificate.as_expected
+    assert {part.kind for part in certificate.parts} <= {"sample", "family"}
+    assert certificate.parts[-1].cases == 1 << 12
+    if certificate.holds:
+        assert certificate.verdict is Verdict.SAMPLED
+
+
+def test_sampled_operands_are_values_of_the_format():
+    fmt = mcf.get_format("float16")
+    domain = domains.cover(THEOREMS["two_sum_sr"], fmt, RESOLVING, samples=1 << 14)
+    for _, blocks in domain.blocks(0, domain.size):
+        for block in blocks:
+            np.testing.assert_array_equal(mcf.round_to(block, fmt), block)
+
+
+# -- certificates and refusals ------------------------------------------------------------------------------
+def test_a_certificate_says_what_was_drawn(tmp_path):
+    certificate = verify("two_sum_sr_exact", "float8_e5m2", stochastically(5, Rule.CENTRED))
+    (draws,) = certificate.reductions
+    assert "2^5" in draws
+    assert "centred" in draws
+    assert certificate.rounding == "stochastic"
+    path = tmp_path / "certificate.json"
+    certificate.save(path)
+    assert Certificate.load(path) == certificate
+
+
+def test_a_witness_has_the_results_of_every_path():
+    certificate = verify("fast_two_sum_sr_exact", "float8_e5m2", "stochastic")
+    a, b = map(float, certificate.simplest.operands)
+    results = list(map(float, certificate.simplest.results))
+    found = oracle("fast_two_sum", mcf.get_format("float8_e5m2"), Fraction(a), Fraction(b))
+    assert set(zip(results[::2], results[1::2], strict=True)) == set(found)
+    assert any(Fraction(s) + Fraction(e) != Fraction(a) + Fraction(b) for s, e in found)
+
+
+def test_a_name_takes_the_rule_of_the_statement():
+    assert "centred" in verify("sr_bias_centred", "float8_e5m2", "stochastic").reductions[0]
+    other = verify("sr_bias_centred", "float8_e5m2", stochastically(2, Rule.TRUNCATE))
+    assert (other.expected, other.holds) == ("open", False)
+
+
+def test_double_words_are_operands_on_every_path():
+    sums = replace(
+        THEOREMS["two_sum_sr"],
+        algorithm=mcf.double_word.dw_plus_fp,
+        operands=(double_word("a"), value("b")),
+        where=(RESULTS_FINITE,),
+    )
+    certificate = verify(sums, Format("p2", precision=2, emin=-3, emax=3), RESOLVING)
+    assert certificate.holds
+    assert certificate.applicable > 1000
+
+
+def test_a_statement_needs_known_rules():
+    with pytest.raises(ValueError, match="speaks of no rule"):
+        replace(THEOREMS["sr_bias"], rules=())
+    with pytest.raises(ValueError, match="fair"):
+        replace(THEOREMS["sr_bias"], rules=("fair",))
+
+
+def test_other_statements_are_not_tried_at_random_and_these_in_other_modes_say_nothing():
+    with pytest.raises(ValueError, match="'two_sum' says nothing about stochastic rounding"):
+        verify("two_sum", "float8_e5m2", "stochastic")
+    for theorem in stochastic.THEOREMS:
+        assert theorem.modes == {Mode.STOCHASTIC}
+        assert verify(theorem, P3, "nearest_even").expected == "open"
+
+
+def test_an_own_statement_holds_if_it_does_on_every_path():
+    def not_above(t):
+        return t.result() <= t.exact("a") + t.exact("b")
+
+    theorem = mcf.Theorem(
+        "downward",
+        lambda ar, a, b: ar.add(a, b),
+        (value("a"), value("b")),
+        claim("s <= a + b", not_above),
+        where=(RESULTS_FINITE,),
+        modes={Mode.STOCHASTIC},
+    )
+    certificate = verify(theorem, P3, RESOLVING)
+    sums = [Fraction(float(a)) + Fraction(float(b)) for a, b in zip(*pairs(P3), strict=True)]
+    inexact = [x for x in sums if abs(x) <= P3.max and len(outcomes(x, P3)) == 2]
+    assert certificate.violations == len(inexact) > 0

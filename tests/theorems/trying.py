@@ -1,0 +1,94 @@
+"""Statements tried in one go, on a domain or on tables of operands; and rationals to judge them by."""
+
+import itertools
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import get_format
+from mcfsim.rounding import Rounding
+from mcfsim.theorems import domain as domains
+from mcfsim.theorems.check import Findings, try_block
+from mcfsim.theorems.operands import finite_values
+from mcfsim.theorems.parts import Part
+
+
+def on_parts(theorem, fmt, mode, parts):
+    """Try a statement on some operands."""
+    ar = BlockArithmetic(fmt, Rounding(mode, underflow=theorem.underflow), "exact")
+    found = Findings(theorem, fmt.precision)
+    for part in parts:
+        for first, blocks in part.blocks(0, part.size):
+            found.look_at(first, try_block(theorem, ar, blocks))
+    return found
+
+
+def on_tables(theorem, fmt, mode, *tables):
+    """Try a statement on all combinations of values."""
+    fmt = get_format(fmt)
+    carrier = BlockArithmetic(fmt, Rounding(), "exact").carrier
+    part = Part("complete", "", tuple((np.asarray(table, carrier),) for table in tables))
+    return on_parts(theorem, fmt, mode, [part])
+
+
+def on_domain(theorem, fmt, mode, extent="all"):
+    """Try a statement on all operands of a format."""
+    fmt = get_format(fmt)
+    rounding = Rounding(mode, underflow=theorem.underflow)
+    domain = domains.cover(theorem, fmt, rounding, extent)
+    assert domain.format == fmt
+    return on_parts(theorem, fmt, mode, domain.parts)
+
+
+def on_core(theorem, fmt, mode, monkeypatch):
+    """Try a statement on the core, which a small format would not be worth."""
+    monkeypatch.setattr(domains, "FEW", 0)
+    return on_domain(theorem, fmt, mode, "core")
+
+
+def holds_as_expected(theorem, fmt, mode):
+    """Return whether a statement is true of all operands if it is said to be, and false if known to be."""
+    fmt = get_format(fmt)
+    if fmt.precision < theorem.precision:
+        return True
+    true = on_domain(theorem, fmt, mode).violations == 0
+    if theorem.holds:
+        return true
+    return not (true and theorem.refuted(fmt, Rounding(mode).mode))
+
+
+def constant(found):
+    """Return the worst constant, exactly."""
+    return 0 if found.worst is None else found.theorem.claim.constant(found.worst[0], found.precision)
+
+
+def altered(theorem, algorithm):
+    """Return a statement about another algorithm."""
+    return replace(theorem, algorithm=algorithm)
+
+
+class Rationals:
+    """A format as a set of rationals, by its definition."""
+
+    def __init__(self, fmt):
+        self.fmt = fmt
+        self.quantum = Fraction(2) ** (fmt.emin - fmt.precision + 1)
+        self.numbers = [float(x) for x in finite_values(fmt) if not (x == 0 and np.signbit(x))]
+        self.values = set(map(Fraction, self.numbers))
+
+    def tuples(self, count):
+        """Return all tuples of so many numbers."""
+        return itertools.product(self.numbers, repeat=count)
+
+    def exponent(self, x):
+        """Return ``floor(log2 |x|)`` of a number that is not zero."""
+        x = abs(Fraction(x))
+        e = x.numerator.bit_length() - x.denominator.bit_length()
+        return e if x >= Fraction(2) ** e else e - 1
+
+    def ulp(self, x):
+        """Return the unit in the last place."""
+        e = self.fmt.emin if x == 0 else max(self.exponent(x), self.fmt.emin)
+        return Fraction(2) ** (e - self.fmt.precision + 1)

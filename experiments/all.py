@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from experiments import beta2_expansion, collage_options, long_sums, precision_curves, tables
+from experiments import (
+    beta2_expansion,
+    collage_options,
+    fast_two_sum_map,
+    grow_error,
+    long_sums,
+    precision_curves,
+    tables,
+    worst_constants,
+)
 
 
 def main() -> None:
-    """Run all."""
-    for experiment in (beta2_expansion, long_sums, precision_curves, collage_options, tables):
+    """Run all; of what takes many minutes only the drawing."""
+    worst_constants.draw()
+    for experiment in (beta2_expansion, fast_two_sum_map, grow_error, long_sums, precision_curves):
         experiment.main()
+    collage_options.main()
+    tables.main()
 
 
 if __name__ == "__main__":

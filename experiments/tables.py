@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import mcfsim as mcf
+from experiments import theorems
 from experiments.common import ROOT, read_result
 from mcfsim.backends.carriers import carrier_of
 from mcfsim.formats import Grid, Posit, digits, format_table
@@ -135,7 +137,7 @@ def benchmarks() -> str:
     """Return the benchmark of the emulator beside other libraries."""
     result = read_result("benchmarks")
     about = result["versions"]
-    own = ("nearest_even", "one thread")
+    own = ("nearest_even", "one thread", "the algorithm alone")
     steps = ", ".join(f"{row['strategy']} {row['ns_per_parameter']:.0f}" for row in result["adamw"])
     return "\n".join(
         [
@@ -156,6 +158,39 @@ def modes() -> str:
 def threads() -> str:
     """Return the benchmark of two threads beside one."""
     return _beside([pair for pair in read_result("benchmarks")["pairs"] if pair["peer"] == "one thread"])
+
+
+def sweeps() -> str:
+    """Return how many pairs a second statements are tried on."""
+    rows = [pair for pair in read_result("benchmarks")["pairs"] if pair["peer"] == "the algorithm alone"]
+    return markdown_table(
+        [
+            {
+                "statement": row["operation"].removeprefix("verify "),
+                "ns / pair": f"{row['ns']:.2f}",
+                "algorithm alone": f"{row['peer_ns']:.2f}",
+                "Gpair / s": f"{1 / row['ns']:.3f}",
+                "all pairs, s": f"{row['ns'] * 65280**2 / 1e9:.0f}",
+            }
+            for row in rows
+        ]
+    )
+
+
+def constants() -> str:
+    """Return the worst errors of double-word algorithms by precision; sampled ones are in parentheses."""
+    rows = []
+    for name, item in read_result("worst_constants")["statements"].items():
+        if name == "grow_unordered":
+            continue
+        row = {"algorithm": f"`{name}`", "bound at p = 8": ""}
+        for found in item["worst"]:
+            number = f"{float(found['decimal']):.5f}"
+            row[f"p = {found['p']}"] = number if found["exhaustive"] else f"({number})"
+            if found["p"] == 8:
+                row["bound at p = 8"] = f"{float(Fraction(found['bound'])):.4g}"
+        rows.append(row)
+    return markdown_table(rows)
 
 
 def passes() -> str:
@@ -192,8 +227,15 @@ TABLES: dict[str, Callable[[], str]] = {
     "modes": modes,
     "threads": threads,
     "passes": passes,
+    "sweeps": sweeps,
+    "constants": constants,
+    "theorems": theorems.overview,
+    "theorem_details": theorems.details,
 }
-PAGES = (ROOT / "README.md", ROOT / "docs" / "emulator.md", ROOT / "docs" / "benchmarks.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("emulator", "benchmarks", "theorems")),
+)
 
 
 def fill(text: str) -> str:

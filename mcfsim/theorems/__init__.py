@@ -1,7 +1,8 @@
 """Statements about rounded algorithms, verified by trying every operand."""
 
+from mcfsim.theorems.cases import Witness
 from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.certificate import Certificate, Verdict, Witness
+from mcfsim.theorems.certificate import Certificate, Verdict
 from mcfsim.theorems.claims import claim, exact_sum, exactly, normalised, relative_error
 from mcfsim.theorems.hypotheses import hypothesis
 from mcfsim.theorems.operands import double_word, relaxed_pair, sequence, value

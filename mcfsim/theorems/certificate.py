@@ -11,10 +11,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from mcfsim.theorems.cases import Number, Witness
+
 #: Version of the file's layout.
 LAYOUT = "mcfsim-certificate-1"
-#: The most operands or results of a case that are printed.
-SHOWN = 8
 
 
 class Verdict(StrEnum):
@@ -30,50 +30,6 @@ class Verdict(StrEnum):
     SAMPLED = "no counterexample"
     REFUTED = "refuted"
     VACUOUS = "vacuous"
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number in hexadecimal, and in the fewest decimals that tell it from its neighbours in binary64.
-
-    Raises
-    ------
-    ValueError
-        If they are not the same number, so written.
-    """
-
-    hexadecimal: str
-    decimal: str
-
-    def __post_init__(self) -> None:
-        number = float.fromhex(self.hexadecimal)
-        if (number.hex(), repr(number)) != (self.hexadecimal, self.decimal):
-            raise ValueError(f"{self.hexadecimal!r} and {self.decimal!r} are not one number")
-
-    @classmethod
-    def of(cls, x: float) -> Number:
-        """Write a number down."""
-        return cls(float(x).hex(), repr(float(x)))
-
-    def __float__(self) -> float:
-        return float.fromhex(self.hexadecimal)
-
-    def __str__(self) -> str:
-        return self.decimal
-
-
-@dataclass(frozen=True)
-class Witness:
-    """A case: operands, component by component, and what the algorithm returned for them.
-
-    Under stochastic rounding that is what each path returns, one after the other.
-    """
-
-    operands: tuple[Number, ...]
-    results: tuple[Number, ...]
-
-    def __str__(self) -> str:
-        return f"{_listed(self.operands)} -> {_listed(self.results)}"
 
 
 @dataclass(frozen=True)
@@ -289,14 +245,6 @@ class Certificate:
         if certificate.digest != digest:
             raise ValueError(f"{os.fspath(path)} was changed: its digest is not that of its content")
         return certificate
-
-
-def _listed(numbers: tuple[Number, ...]) -> str:
-    """Return numbers in decimal, of many the first ones and how many there are."""
-    shown = [str(number) for number in numbers[:SHOWN]]
-    if len(numbers) > SHOWN:
-        shown.append(f"... {len(numbers)} in all")
-    return f"({', '.join(shown)})"
 
 
 def rational(number: Fraction) -> str:

@@ -22,8 +22,9 @@ from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 from mcfsim.run import versions
-from mcfsim.theorems.domain import DRAWS, LIMIT, SAMPLES, Domain, Extent, cover
+from mcfsim.theorems.domain import DRAWS, LIMIT, SAMPLES, Extent, cover
 from mcfsim.theorems.operands import Block, Operand
+from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.paths import EveryPath
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial, flat

@@ -5,8 +5,7 @@ Every case of a domain has an index, ranges of which are the units of work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import islice
 from math import prod
 from typing import Literal
@@ -18,7 +17,6 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.operands import (
-    Block,
     Columns,
     Operand,
     belongs,
@@ -27,7 +25,7 @@ from mcfsim.theorems.operands import (
     normal,
     significands,
 )
-from mcfsim.theorems.parts import Part, Sample
+from mcfsim.theorems.parts import Domain, Part, Sample
 from mcfsim.theorems.statement import Scaling, Theorem
 
 #: Which operands: ``core`` uses the reductions of the statement, ``all`` uses none.
@@ -40,52 +38,6 @@ FEW = 1 << 25
 LIMIT = 1_100_000_000
 #: So many cases are sampled.
 SAMPLES = 1 << 22
-
-
-@dataclass(frozen=True)
-class Domain:
-    """What is tried, where, and what it stands for.
-
-    Attributes
-    ----------
-    format : Format
-        The one that the algorithm is run in: the format in question, or one of its precision with exponents
-        that stand for unbounded ones.
-    parts : tuple of Part
-    reductions : tuple of str
-        Why the operands tried stand for all.
-    covers : bool
-        Whether they do stand for all operands that meet the hypotheses.
-    """
-
-    format: Format
-    parts: tuple[Part, ...]
-    reductions: tuple[str, ...]
-    covers: bool
-
-    @property
-    def size(self) -> int:
-        """How many cases there are."""
-        return sum(part.size for part in self.parts)
-
-    def starts(self) -> list[int]:
-        """Return the index of each part's first case."""
-        return [sum(part.size for part in self.parts[:i]) for i in range(len(self.parts))]
-
-    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
-        """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
-        for first, part in zip(self.starts(), self.parts, strict=True):
-            a, b = max(start - first, 0), min(stop - first, part.size)
-            if a < b:
-                yield from ((first + index, blocks) for index, blocks in part.blocks(a, b))
-
-    def units(self, size: int) -> list[tuple[int, int]]:
-        """Return ranges of at most so many cases that together are all; none crosses a part's end."""
-        return [
-            (first + a, first + min(a + size, part.size))
-            for first, part in zip(self.starts(), self.parts, strict=True)
-            for a in range(0, part.size, size)
-        ]
 
 
 def cover(

@@ -1,4 +1,4 @@
-"""Parts of a domain: products of tables of operands, or random ones, a block at a time from an index."""
+"""Domains: parts that are products of tables of operands, or random ones, a block at a time from an index."""
 
 from __future__ import annotations
 
@@ -123,3 +123,49 @@ class Sample(Part):
                 # Where the low word would change the high one (a tie that goes away), it is left out.
                 words[1] = np.where(ar.add(words[0], words[1]) == words[0], words[1], words[1] * 0)
             yield from words
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What is tried, where, and what it stands for.
+
+    Attributes
+    ----------
+    format : Format
+        The one that the algorithm is run in: the format in question, or one of its precision with exponents
+        that stand for unbounded ones.
+    parts : tuple of Part
+    reductions : tuple of str
+        Why the operands tried stand for all.
+    covers : bool
+        Whether they do stand for all operands that meet the hypotheses.
+    """
+
+    format: Format
+    parts: tuple[Part, ...]
+    reductions: tuple[str, ...]
+    covers: bool
+
+    @property
+    def size(self) -> int:
+        """How many cases there are."""
+        return sum(part.size for part in self.parts)
+
+    def starts(self) -> list[int]:
+        """Return the index of each part's first case."""
+        return [sum(part.size for part in self.parts[:i]) for i in range(len(self.parts))]
+
+    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
+        """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
+        for first, part in zip(self.starts(), self.parts, strict=True):
+            a, b = max(start - first, 0), min(stop - first, part.size)
+            if a < b:
+                yield from ((first + index, blocks) for index, blocks in part.blocks(a, b))
+
+    def units(self, size: int) -> list[tuple[int, int]]:
+        """Return ranges of at most so many cases that together are all; none crosses a part's end."""
+        return [
+            (first + a, first + min(a + size, part.size))
+            for first, part in zip(self.starts(), self.parts, strict=True)
+            for a in range(0, part.size, size)
+        ]

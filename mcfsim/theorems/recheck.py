@@ -12,8 +12,9 @@ import numpy as np
 from mcfsim.backends.carriers import carrier_of
 from mcfsim.formats import Format, Grid, Posit
 from mcfsim.rounding import Rounding
+from mcfsim.theorems.cases import Witness
 from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.certificate import Certificate, Witness, Worst
+from mcfsim.theorems.certificate import Certificate, Worst
 from mcfsim.theorems.check import WITNESSES, Check, applicable, blaming, structured, violating
 from mcfsim.theorems.operands import Operand
 from mcfsim.theorems.statement import Theorem

@@ -18,8 +18,9 @@ from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.run import versions
 from mcfsim.sweep import Job, Sweep
+from mcfsim.theorems.cases import Number, Witness
 from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.certificate import Certificate, Number, Tried, Witness, Worst, rational
+from mcfsim.theorems.certificate import Certificate, Tried, Worst, rational
 from mcfsim.theorems.check import Check, Findings, try_block
 from mcfsim.theorems.domain import LIMIT, SAMPLES, Extent
 from mcfsim.theorems.operands import Block

@@ -9,7 +9,7 @@ import pytest
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, Certificate, Theorem, claim, recheck, value, verify
-from mcfsim.theorems.certificate import Number
+from mcfsim.theorems.cases import Number
 from mcfsim.theorems.claims import relative_error, sum_of
 
 SMALL = {"limit": 1 << 12, "samples": 1 << 8}

@@ -118,7 +118,8 @@ class Sample(Part):
                     exponent = low + which % (high - low + 1)
                 significand = 1 + (bits >> 1) % (1 << (fmt.precision - 1)) / (1 << (fmt.precision - 1))
                 sign = np.where(bits & 1, -1.0, 1.0)
-                words.append(np.ldexp(sign * significand, exponent).astype(ar.carrier))
+                # A low word may lie among the subnormal numbers, which have fewer bits.
+                words.append(ar.round(np.ldexp(sign * significand, exponent)))
             if operand.kind == "double word":
                 # Where the low word would change the high one (a tie that goes away), it is left out.
                 words[1] = np.where(ar.add(words[0], words[1]) == words[0], words[1], words[1] * 0)

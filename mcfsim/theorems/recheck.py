@@ -102,9 +102,11 @@ def _counts(certificate: Certificate) -> Iterator[str]:
     for part in certificate.parts:
         if not 0 <= part.violations <= part.applicable <= part.cases:
             yield f"{part.text}: {part.violations} violations of {part.applicable} of {part.cases} cases"
-    shown = len(set(certificate.witnesses))
-    if shown != len(certificate.witnesses) or shown != min(certificate.violations, WITNESSES):
-        yield f"{shown} different witnesses for {certificate.violations} violations"
+    shown, different = len(certificate.witnesses), len(set(certificate.witnesses))
+    # The same operands may be a case of a core and of a family.
+    repeated = different < shown and len(certificate.parts) == 1
+    if repeated or shown != min(certificate.violations, WITNESSES):
+        yield f"{different} different witnesses for {certificate.violations} violations"
     if (certificate.simplest is None) != (certificate.violations == 0):
         yield f"simplest: {certificate.simplest!r}, with {certificate.violations} violations"
 

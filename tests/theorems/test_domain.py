@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import Theorem, claim, double_word, relaxed_pair, sequence, value
@@ -160,3 +161,16 @@ def test_units_cover_each_part_once():
 def test_too_many_operands_are_refused():
     with pytest.raises(ValueError, match="operands of toy in bfloat16 cannot all be tried: too many"):
         cover(_theorem(double_word("x"), value("a")), get_format("bfloat16"), Rounding(), "all")
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_samples_are_values_of_the_format_down_to_its_subnormal_numbers(name):
+    fmt = get_format(name)
+    operands, ranges = (double_word("x"), value("a")), ((fmt.emin, fmt.emin + 20),) * 2
+    part = Sample("sample", "", (), operands, fmt, ranges, 5000, 1)
+    ((_, columns),) = part.blocks(0, 5000)
+    for column in columns:
+        assert all(round_fraction(Fraction(float(x)), fmt) == x for x in column)
+    high, low = columns[:2]
+    assert np.count_nonzero(np.abs(low) < 2.0**fmt.emin) > 1000
+    assert (round_to(high.astype(np.float64) + low, fmt) == high).all()

@@ -257,7 +257,9 @@ def verify(
         int | None, Option(min=0, help="Random cases where a core is not all.", show_default="2^22")
     ] = None,
     seed: Annotated[int, Option(min=0, help="Of the random cases.")] = 0,
-    workers: Annotated[int, Option(min=1, help="Processes.")] = 1,
+    workers: Annotated[
+        int | None, Option(min=1, help="Processes.", show_default="as many as cores, if it takes long")
+    ] = None,
     dask: Annotated[str | None, Option(help="Scheduler of a Dask cluster, as tcp://host:8786.")] = None,
     journal: Annotated[
         Path | None, Option(help="Where finished work is kept.", show_default="in the user's folder")
@@ -285,15 +287,14 @@ def verify(
             if output is not None and not output.is_dir():
                 raise ValueError(f"cannot write to {output}: it must be a folder that exists")
             from mcfsim.sweep import Sweep
-            from mcfsim.theorems.verification import plan, run
+            from mcfsim.theorems.verification import plan, run, workers_for
 
             options = _given({"extent": extent, "limit": limit, "samples": samples, "seed": seed})
             checks = plan(theorems, format, rounding, **options)
             path = journal or _default_journal()
             certificates = []
-            with Sweep(
-                workers, dask=dask, journal=path, resume=resume, progress=sys.stderr.isatty()
-            ) as sweep:
+            many, show = workers or workers_for(checks), sys.stderr.isatty()
+            with Sweep(many, dask=dask, journal=path, resume=resume, progress=show) as sweep:
                 for certificate in run(checks, sweep):
                     certificates.append(certificate)
                     if output is not None:

@@ -148,6 +148,17 @@ def plan(
     return checks
 
 
+def workers_for(checks: Iterable[Check]) -> int:
+    """Return how many processes the work is worth: as many as there are cores, or one for a second's work."""
+    cases = 0
+    for check in checks:
+        cases += check.domain().size
+        if cases > UNIT:
+            # Of the machine's cores, those that this process may use, where the system tells.
+            return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1
+
+
 def run(checks: Iterable[Check], sweep: Sweep, unit: int = UNIT) -> Iterator[Certificate]:
     """Yield the certificate of each check, in order."""
     given = list(checks)

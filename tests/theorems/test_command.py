@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,3 +121,10 @@ def test_certificates_are_checked_alone(folder: Path) -> None:
     assert "every witness gives what it says" in call("--check", str(path))
     path.write_text(path.read_text().replace('"violations": 26896', '"violations": 26895'))
     call("--check", str(path), status=2)
+
+
+def test_long_work_is_shared_by_all_cores_unasked() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert verification.workers_for(verification.plan()) == cores
+    assert verification.workers_for(verification.plan(["two_sum"], ["e4m3fn", "e5m2"])) == 1
+    assert verification.workers_for([]) == 1

@@ -83,7 +83,10 @@ class Exact:
 
     def __mul__(self, other: Exact | int) -> Exact:
         if isinstance(other, int):
-            return self * Exact(np.full(self.n.shape, other, np.float64), 0, other.bit_length())
+            bits = other.bit_length()
+            if bits <= 53:
+                return self * Exact(np.full(self.n.shape, other, np.float64), 0, bits)
+            return self * Exact(np.full(self.n.shape, other, object), 0, max(bits, 125))
         bits, q = self.bits + other.bits, self.q + other.q
         if 62 < bits <= 124 and max(self.bits, other.bits) <= 62:
             return Exact(TwoWords.product(_hold(self.n, 62), _hold(other.n, 62)), q, bits)

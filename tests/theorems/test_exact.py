@@ -53,7 +53,11 @@ def test_sums_products_and_comparisons_are_exact(bits, span):
     assert _fractions((x * y - z) * (x + z)) == [
         item * (p + r) for item, p, r in zip(product, one, three, strict=True)
     ]
-    assert _fractions(x * 3) == [3 * item for item in one]
+    for factor in (3, -(2**53), 2**53 + 1, -(2**70) + 1, 2**124, 3**250):
+        assert _fractions(x * factor) == [factor * item for item in one]
+        assert _fractions((x * y - z) * factor + y) == [
+            factor * item + q for item, q in zip(product, two, strict=True)
+        ]
     assert (x <= y).tolist() == [p <= q for p, q in zip(one, two, strict=True)]
     assert (x * y <= z).tolist() == [item <= 0 for item in product]
     assert (x - x).is_zero().all()

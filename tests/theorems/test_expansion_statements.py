@@ -6,11 +6,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.catalogue import expansions
-from mcfsim.theorems.check import Check, Findings
+from mcfsim.theorems.check import Check, Findings, try_block
 from mcfsim.truth import TruthArithmetic
 
 TOY = Format("", precision=3, emin=0, emax=2)
@@ -118,3 +119,37 @@ def test_compensation_collapses_beyond_the_reciprocal_of_u_terms():
     # In units of 4 u S: useless with 8 bits, where 1/u is 256, and good with 11.
     assert errors["bfloat16"] > 10
     assert errors["float16"] < 1
+
+
+def _gamma(n, p):
+    return Fraction(n, 2**p - n)
+
+
+#: What the bounds of sums of 16 terms are, for the exact sum s and the sum S of magnitudes; u = 2**-p.
+BOUNDS = {
+    "recursive_sum": lambda p, s, size: 15 * size / 2**p,
+    "kahan_sum": lambda p, s, size: (Fraction(2, 2**p) + Fraction(64, 4**p)) * size,
+    "neumaier_sum": lambda p, s, size: abs(s) / 2**p + _gamma(15, p) ** 2 * size,
+    "sum_k": lambda p, s, size: (
+        (Fraction(1, 2**p) + 3 * _gamma(15, p) ** 2) * abs(s) + _gamma(30, p) ** 3 * size
+    ),
+    "dw_sum": lambda p, s, size: Fraction(30, 4**p) * (1 + Fraction(2, 4**p)) ** 15 * size,
+}
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_errors_of_sums_are_measured_in_units_of_their_bounds(name, fmt):
+    check = Check(THEOREMS[name], get_format(fmt), Rounding(), samples=200)
+    domain = check.domain()
+    ((_, blocks),) = domain.blocks(0, domain.size)
+    ar = BlockArithmetic(domain.format, Rounding(), "exact")
+    trial = try_block(check.theorem, ar, blocks)
+    measured = check.theorem.claim.measure(trial)
+    for i in range(trial.size):
+        terms = [Fraction(float(block[i])) for block in blocks]
+        total = sum(terms)
+        parts = trial.results if name == "dw_sum" else trial.results[:1]
+        error = sum(Fraction(float(part[i])) for part in parts) - total
+        bound = BOUNDS[name](domain.format.precision, total, sum(map(abs, terms)))
+        assert measured.error.fraction(i) / measured.reference.fraction(i) == error / bound

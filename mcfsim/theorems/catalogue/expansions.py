@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from itertools import pairwise
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -152,7 +153,7 @@ def mixed(
         assert isinstance(exact, Exact)
         assert isinstance(sizes, Exact)
         a, b = shares(t.format.precision)
-        common = a.denominator * b.denominator
+        common = lcm(a.denominator, b.denominator)
         reference = abs(exact) * int(a * common) + sizes * int(b * common)
         return Measured((t.result(0, first) - exact) * common, reference)
 

@@ -75,12 +75,6 @@ def exactly(target: Target, text: str) -> Claim:
     return Claim(text, lambda t: t.once(measure).error.is_zero() & t.finite, measure)
 
 
-def representable(target: Target, text: str) -> Claim:
-    """Claim that the target less the sum of the results is a value of the format."""
-    measure = _error_of(target)
-    return Claim(text, lambda t: is_representable(t, t.once(measure).error) & t.finite)
-
-
 def is_representable(t: Trial, x: Exact) -> Truth:
     """Return where exact numbers are values of the format."""
     fmt = t.format

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from mcfsim.formats import Format
+from mcfsim.theorems.identities import product
 from mcfsim.theorems.statement import Hypothesis
 from mcfsim.theorems.trial import Block, Trial, Truth
 
@@ -111,7 +111,7 @@ def product_in_range(a: str, b: str) -> Hypothesis:
     """Suppose ``|a b| <= max``; values of at most 26 bits have an exact product in binary64."""
 
     def test(t: Trial) -> Truth:
-        return np.abs(_product(t, a, b)) <= float(t.format.max)
+        return np.abs(product(t.head(a), t.head(b))) <= float(t.format.max)
 
     return Hypothesis(f"|{a} {b}| <= max", test)
 
@@ -124,26 +124,12 @@ def product_of_quanta(a: str, b: str) -> Hypothesis:
 def is_of_quanta(t: Trial, a: str, b: str) -> Truth:
     """Return where ``a b`` is a multiple of the smallest subnormal number."""
     fmt = t.format
-    return _is_whole(np.ldexp(_product(t, a, b), fmt.precision - 1 - fmt.emin))
+    return _is_whole(np.ldexp(product(t.head(a), t.head(b)), fmt.precision - 1 - fmt.emin))
 
 
 def not_largest(name: str) -> Hypothesis:
     """Suppose that a value is not the largest finite number, of either sign."""
     return Hypothesis(f"|{name}| < max", lambda t: np.abs(t.head(name)) != float(t.format.max))
-
-
-def at_most(name: str, bound: Callable[[Format], Fraction], text: str) -> Hypothesis:
-    """Suppose ``|name|`` to be at most a number that binary64 holds."""
-    return Hypothesis(
-        f"|{name}| <= {text}", lambda t: np.abs(t.head(name).astype(np.float64)) <= float(bound(t.format))
-    )
-
-
-def at_least(name: str, bound: Callable[[Format], Fraction], text: str) -> Hypothesis:
-    """Suppose ``|name|`` to be at least a number that binary64 holds."""
-    return Hypothesis(
-        f"|{name}| >= {text}", lambda t: np.abs(t.head(name).astype(np.float64)) >= float(bound(t.format))
-    )
 
 
 #: Suppose that no result is infinite or NaN: of nearest modes, that nothing overflows. A format that has
@@ -161,7 +147,3 @@ def exponent(x: Block, fmt: Format) -> Any:
 
 def _is_whole(x: Any) -> Any:
     return np.floor(x) == x
-
-
-def _product(t: Trial, a: str, b: str) -> Any:
-    return np.multiply(t.head(a), t.head(b), dtype=np.float64)

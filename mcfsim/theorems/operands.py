@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.carriers import carrier_of
 from mcfsim.codec import all_values
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
@@ -106,9 +107,8 @@ def normal(
 
 def significands(fmt: Format, exponents: Sequence[int], *, signs: bool) -> Block:
     """Return the normal numbers of the given exponents, in order."""
-    carrier = BlockArithmetic(fmt, Rounding(), "exact").carrier
     one = 1 + np.arange(1 << (fmt.precision - 1)) / (1 << (fmt.precision - 1))
-    values = np.ldexp(one, np.asarray(sorted(exponents))[:, None]).ravel().astype(carrier)
+    values = np.ldexp(one, np.asarray(sorted(exponents))[:, None]).ravel().astype(carrier_of(fmt))
     return np.concatenate([-values[::-1], values]) if signs else values
 
 

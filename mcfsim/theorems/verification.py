@@ -97,12 +97,7 @@ def prepare(theorem: Theorem | str, format: Format | str, rounding: Rounding | s
     TypeError, ValueError
         If a name is unknown, an argument out of range, or there is no one result for every operand.
     """
-    if isinstance(theorem, str):
-        if theorem not in THEOREMS:
-            raise ValueError(f"unknown theorem {theorem!r}; known theorems: {', '.join(THEOREMS)}")
-        theorem = THEOREMS[theorem]
-    if not isinstance(theorem, Theorem):
-        raise TypeError(f"a theorem is a Theorem or the id of one, not {theorem!r}")
+    theorem = _named(theorem)
     fmt, policy = get_format(format), get_rounding(rounding)
     if not isinstance(rounding, Rounding):
         policy = Rounding(policy.mode, underflow=theorem.underflow, rule=theorem.rules[0])
@@ -112,6 +107,16 @@ def prepare(theorem: Theorem | str, format: Format | str, rounding: Rounding | s
             f"it is claimed for {', '.join(mode for mode in Mode if mode in theorem.modes)}"
         )
     return Check(theorem, fmt, policy, **options)
+
+
+def _named(theorem: Theorem | str) -> Theorem:
+    if isinstance(theorem, str):
+        if theorem not in THEOREMS:
+            raise ValueError(f"unknown theorem {theorem!r}; known theorems: {', '.join(THEOREMS)}")
+        return THEOREMS[theorem]
+    if not isinstance(theorem, Theorem):
+        raise TypeError(f"a theorem is a Theorem or the id of one, not {theorem!r}")
+    return theorem
 
 
 def plan(
@@ -133,18 +138,16 @@ def plan(
     **options
         As for `verify`: extent, limit, samples, seed.
     """
-    chosen = list(theorems or THEOREMS)
+    chosen = [_named(theorem) for theorem in theorems or THEOREMS]
     checks = []
-    for format in formats or FORMATS:
-        for item in chosen:
-            found = prepare(item, format, Mode.NEAREST_EVEN, **options).theorem
-            fmt = get_format(format)
+    for fmt in map(get_format, formats or FORMATS):
+        for found in chosen:
             if not theorems and not all(hypothesis.of_format(fmt) for hypothesis in found.where):
                 continue
             own = [mode for mode in Mode if mode in found.modes]
             wanted = list(roundings or own[:1])
             modes = [mode for name in wanted for mode in (own if name == "every" else [name])]
-            checks += [prepare(found, format, mode, **options) for mode in dict.fromkeys(modes)]
+            checks += [prepare(found, fmt, mode, **options) for mode in dict.fromkeys(modes)]
     return checks
 
 

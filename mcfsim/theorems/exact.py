@@ -13,18 +13,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.theorems.elementwise import Elementwise
 from mcfsim.theorems.two_words import TwoWords
 
 Array = NDArray[Any]
 #: Where integers are held: arrays of float64, int64 or Python's, or two words.
 Held = Any
 
+#: A number that stands for itself in every element.
+Real = int | float | Fraction | np.integer[Any] | np.floating[Any]
+
 #: Exponent of a zero that has none in common with its neighbours: any other number's is smaller.
 _NONE = 1 << 20
 
 
-class Exact:
-    """Numbers ``n * 2**q``; operators are exact.
+class Exact(Elementwise):
+    """Numbers ``n * 2**q``; operators and comparisons are exact, elementwise, and between numbers alone.
+
+    The other one is an `Exact` of the same shape or a number for all: an int, a finite float or a Fraction,
+    which for a sum, difference or product must itself be an integer times a power of two. Anything else is a
+    TypeError: an array of floats may hold what is no number.
 
     Parameters
     ----------
@@ -65,28 +73,35 @@ class Exact:
         return cls(n, np.where(n == 0, _NONE, exponent.astype(np.int64) - precision), precision)
 
     def __getitem__(self, index: Any) -> Exact:
+        if isinstance(index, int | np.integer):
+            raise TypeError(f"an Exact is an array: its element {index} is .fraction({index})")
         return Exact(self.n[index], self.q if isinstance(self.q, int) else self.q[index], self.bits)
 
     def __neg__(self) -> Exact:
         return Exact(-self.n, self.q, self.bits)
 
     def __abs__(self) -> Exact:
-        return Exact(np.abs(self.n), self.q, self.bits)
+        return Exact(abs(self.n), self.q, self.bits)
 
-    def __add__(self, other: Exact) -> Exact:
-        a, b, q, bits = self._aligned(other)
+    def __add__(self, other: Exact | Real) -> Exact:
+        a, b, q, bits = self._aligned(self._operand(other))
         bits += 1
         return Exact(_hold(a, bits) + _hold(b, bits), q, bits)
 
-    def __sub__(self, other: Exact) -> Exact:
-        return self + -other
+    def __radd__(self, other: Real) -> Exact:
+        return self + other
 
-    def __mul__(self, other: Exact | int) -> Exact:
-        if isinstance(other, int):
-            bits = other.bit_length()
-            if bits <= 53:
-                return self * Exact(np.full(self.n.shape, other, np.float64), 0, bits)
-            return self * Exact(np.full(self.n.shape, other, object), 0, max(bits, 125))
+    def __sub__(self, other: Exact | Real) -> Exact:
+        return self + -self._operand(other)
+
+    def __rsub__(self, other: Real) -> Exact:
+        return -self + other
+
+    def __rmul__(self, other: Real) -> Exact:
+        return self * other
+
+    def __mul__(self, other: Exact | Real) -> Exact:
+        other = self._operand(other)
         bits, q = self.bits + other.bits, self.q + other.q
         if 62 < bits <= 124 and max(self.bits, other.bits) <= 62:
             return Exact(TwoWords.product(_hold(self.n, 62), _hold(other.n, 62)), q, bits)
@@ -94,9 +109,14 @@ class Exact:
             return Exact(_hold(self.n, 125) * _hold(other.n, 125), q, max(bits, 125))
         return Exact(_hold(self.n, bits) * _hold(other.n, bits), q, bits)
 
-    def __le__(self, other: Exact) -> Array:
-        a, b, _, _ = self._aligned(other)
+    def __le__(self, other: Exact | Real) -> Array:
+        a, b = self._sides(other)
         result: Array = np.asarray(a <= b, dtype=np.bool_)
+        return result
+
+    def __eq__(self, other: Exact | Real) -> Array:  # type: ignore[override]
+        a, b = self._sides(other)
+        result: Array = np.asarray(a == b, dtype=np.bool_)
         return result
 
     def is_zero(self) -> Array:
@@ -145,6 +165,34 @@ class Exact:
         q = self.q if isinstance(self.q, int) else int(self.q[index])
         return Fraction(n) * Fraction(2) ** q
 
+    def _sides(self, other: Exact | Real) -> tuple[Held, Held]:
+        """Return integers that compare as both numbers do."""
+        if isinstance(other, Exact):
+            a, b, _, _ = self._aligned(self._operand(other))
+            return a, b
+        number = _fraction(other)
+        odd = number.denominator // (number.denominator & -number.denominator)
+        a, b, _, _ = (self * odd if odd > 1 else self)._aligned(self._constant(number * odd))
+        return a, b
+
+    def _operand(self, other: Exact | Real) -> Exact:
+        """Return the other operand as an array of the same shape."""
+        if not isinstance(other, Exact):
+            return self._constant(_fraction(other))
+        if other.n.shape != self.n.shape:
+            raise ValueError(f"exact numbers of shapes {self.n.shape} and {other.n.shape} do not go together")
+        return other
+
+    def _constant(self, number: Fraction) -> Exact:
+        """Return a number for every element."""
+        n, d = number.numerator, number.denominator
+        if d & (d - 1):
+            raise TypeError(f"{number} is no integer times a power of two, and can only be compared with")
+        bits = n.bit_length()
+        if bits <= 53:
+            return Exact(np.full(self.n.shape, n, np.float64), 1 - d.bit_length(), bits)
+        return Exact(np.full(self.n.shape, n, object), 1 - d.bit_length(), max(bits, 125))
+
     def _aligned(self, other: Exact) -> tuple[Held, Held, int | Array, int]:
         """Bring both to the smaller exponent; also return it, and the bits that they then have."""
         if isinstance(self.q, int) and isinstance(other.q, int):
@@ -156,6 +204,28 @@ class Exact:
         ups, downs = (np.where(x.is_zero(), 0, x.q - least) for x in (self, other))
         bits = max(self.bits + int(ups.max(initial=0)), other.bits + int(downs.max(initial=0)))
         return _shifted(self.n, ups, bits), _shifted(other.n, downs, bits), least, bits
+
+
+def _fraction(number: object) -> Fraction:
+    """Return a number exactly.
+
+    Raises
+    ------
+    TypeError
+        If it is none: infinities and NaN, arrays, truth values.
+    """
+    if isinstance(number, bool | np.bool_) or not isinstance(
+        number, int | float | Fraction | np.integer | np.floating
+    ):
+        raise TypeError(
+            f"an exact number goes with exact numbers, such as t.exact(name) and t.result(), and with int, "
+            f"float and Fraction, not with {type(number).__name__}"
+        )
+    if isinstance(number, float | np.floating):
+        number = float(number)
+        if not np.isfinite(number):
+            raise TypeError(f"an exact number goes with finite numbers, not with {number}")
+    return Fraction(int(number)) if isinstance(number, np.integer) else Fraction(number)
 
 
 def _power(exponent: int) -> float:

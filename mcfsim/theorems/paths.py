@@ -14,11 +14,12 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic, is_scalar
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Rounding
+from mcfsim.theorems.elementwise import Incomparable
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.trial import Block, Trial, Truth
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Paths(Trial):
     """Operands and results of every path of every case, one element a path.
 
@@ -204,7 +205,7 @@ class EveryPath:
 
 
 @dataclass(frozen=True, eq=False)
-class _Value:
+class _Value(Incomparable):
     """A block of results, from the time when paths had been split so often."""
 
     block: Block

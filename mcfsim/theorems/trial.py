@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mcfsim.arithmetic import Arithmetic
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
+from mcfsim.theorems.elementwise import Components, Incomparable
 from mcfsim.theorems.exact import Exact
 
 Block = NDArray[Any]
@@ -21,8 +22,8 @@ Truth = Any
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True)
-class Measured:
+@dataclass(frozen=True, eq=False)
+class Measured(Incomparable):
     """How far results are from what they should be.
 
     Attributes
@@ -40,9 +41,11 @@ class Measured:
         return self.error.ratio(self.reference)
 
 
-@dataclass(frozen=True)
-class Trial:
+@dataclass(frozen=True, eq=False)
+class Trial(Incomparable):
     """Operands and results, one element a case; under stochastic rounding see `mcfsim.theorems.paths`.
+
+    A tuple of blocks cannot be compared as a whole; its blocks can, and so can exact numbers.
 
     Attributes
     ----------
@@ -61,6 +64,11 @@ class Trial:
     operands: tuple[Any, ...]
     results: tuple[Block, ...]
     _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        named = tuple(Components(item) if isinstance(item, tuple) else item for item in self.operands)
+        object.__setattr__(self, "operands", named)
+        object.__setattr__(self, "results", Components(self.results))
 
     def once(self, function: Callable[[Trial], _Item]) -> _Item:
         """Return ``function(self)``, computed the first time alone."""

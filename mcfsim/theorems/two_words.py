@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.theorems.elementwise import Elementwise
+
 Integers = NDArray[np.int64]
 
 #: Bits of the low word.
@@ -16,7 +18,7 @@ _HALF = np.int64(31)
 _HALF_MASK = np.int64((1 << 31) - 1)
 
 
-class TwoWords:
+class TwoWords(Elementwise):
     """Integers ``high * 2**62 + low`` with ``0 <= low < 2**62``; the caller sees to it that they fit.
 
     Parameters
@@ -65,6 +67,7 @@ class TwoWords:
         return self._negated(self.high < 0)
 
     def __add__(self, other: TwoWords) -> TwoWords:
+        _refuse_other(other)
         low = self.low + other.low
         return TwoWords(self.high + other.high + (low >> BITS), low & _MASK)
 
@@ -73,7 +76,13 @@ class TwoWords:
         shifted, rest = self._shifted(first), by - first
         return shifted._shifted(rest) if np.any(rest) else shifted
 
+    def __eq__(self, other: TwoWords) -> NDArray[np.bool_]:  # type: ignore[override]
+        _refuse_other(other)
+        same: NDArray[np.bool_] = (self.high == other.high) & (self.low == other.low)
+        return same
+
     def __le__(self, other: TwoWords) -> NDArray[np.bool_]:
+        _refuse_other(other)
         same = self.high == other.high
         below: NDArray[np.bool_] = (self.high < other.high) | (same & (self.low <= other.low))
         return below
@@ -106,3 +115,8 @@ class TwoWords:
         rest = BITS - by
         # What int64 shifts out at its end is more than what the mask lets go.
         return TwoWords((self.high << by) | (self.low >> rest), (self.low << by) & _MASK)
+
+
+def _refuse_other(other: object) -> None:
+    if not isinstance(other, TwoWords):
+        raise TypeError(f"integers of two words go with each other, not with {type(other).__name__}")

@@ -244,19 +244,19 @@ INVALID = {
         lambda ar, a, b: ar.mul(a, b),
         claim("p < 4", lambda t: t.results[0] < 4),
         "each",
-        "powers of two",
+        "hypotheses or claim differ",
     ),
     "claims an order": (
         lambda ar, a, b: ar.mul(a, b),
         claim("a < b", lambda t: t["a"] < t["b"]),
         "each",
-        "powers of two",
+        "hypotheses or claim differ",
     ),
     "claims what one large operand gives": (
         lambda ar, a, b: ar.add(a, b),
         claim("s < 1000", lambda t: t.results[0] < 1000),
         "common",
-        "powers of two",
+        "hypotheses or claim differ",
     ),
     "takes the root of odd powers": (lambda ar, a, b: ar.sqrt(ar.mul(a, b)), TRUE, "each", "sqrt takes"),
 }

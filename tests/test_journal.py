@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from mcfsim.journal import Journal
+from mcfsim.journal import VERSION, Journal
 
 
 def test_any_integers_and_texts_are_kept(tmp_path):
@@ -27,7 +27,7 @@ def foreign(path, kind):
                 journal.record("job", start, start + 1, "{}")
         content = bytearray(path.read_bytes())
         if kind == "version":
-            content[60:64] = (2).to_bytes(4, "big")
+            content[60:64] = (VERSION + 1).to_bytes(4, "big")
         else:
             content[100:] = bytes(len(content) - 100)
         path.write_bytes(content)
@@ -43,7 +43,7 @@ def foreign(path, kind):
     ("kind", "message"),
     [
         *[(kind, "is no journal of a sweep") for kind in ("text", "short", "delete", "wal")],
-        ("version", "journal .*file is of version 2; this mcfsim has version 1"),
+        ("version", "journal .*file is of version 3; this mcfsim has version 2"),
         ("damaged", "journal .*file cannot be used: .*malformed"),
     ],
 )

@@ -24,6 +24,8 @@ _HEADER = 100
 _LONGEST = 1 << 24
 #: Seconds for which a journal in use is asked for again, and the pause between two attempts.
 _PATIENCE, _PAUSE = 1.0, (0.005, 0.05)
+#: What SQLite raises: of a damaged file also that its own message is no text, or has no end.
+_FAULTS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 # Ranges are text, because indices of four 16-bit operands exceed SQLite's integers.
 _TABLE = """CREATE TABLE units (
     job TEXT NOT NULL, start TEXT NOT NULL, stop TEXT NOT NULL, result TEXT NOT NULL, digest TEXT NOT NULL,
@@ -69,7 +71,7 @@ class Journal:
             try:
                 self._open()
                 return
-            except sqlite3.Error as problem:
+            except _FAULTS as problem:
                 if not _is_busy(problem) or time.monotonic() > end:
                     raise self._error(problem) from problem
                 # Two that open a new file at once may block each other, so each lets go before it waits.
@@ -134,16 +136,16 @@ class Journal:
     def _execute(self, statement: str, *values: str) -> list[tuple[Any, ...]]:
         try:
             return self._database.execute(statement, values).fetchall()
-        except sqlite3.Error as problem:
+        except _FAULTS as problem:
             raise self._error(problem) from problem
 
-    def _error(self, problem: sqlite3.Error) -> ValueError:
+    def _error(self, problem: Exception) -> ValueError:
         if _is_busy(problem):
             return ValueError(f"journal {self.path} is in use by another run; wait for it, or name another")
         return ValueError(f"journal {self.path} cannot be used: {problem}")
 
 
-def _is_busy(problem: sqlite3.Error) -> bool:
+def _is_busy(problem: Exception) -> bool:
     return getattr(problem, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 

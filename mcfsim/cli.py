@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,7 +38,9 @@ def _errors_in_one_line() -> Iterator[None]:
     """Print what the library has to say about the arguments, and end with status 2."""
     try:
         yield
-    except (ValueError, TypeError, OverflowError, OSError, ImportError) as error:
+    except typer.Exit:  # which is a RuntimeError
+        raise
+    except (ValueError, TypeError, OverflowError, OSError, ImportError, RuntimeError) as error:
         typer.secho(f"Error: {' '.join(str(error).split())}", fg="red", err=True)
         raise typer.Exit(2) from None
 
@@ -265,12 +268,17 @@ def verify(
         Path | None, Option(help="Where finished work is kept.", show_default="in the user's folder")
     ] = None,
     resume: Annotated[
-        bool, Option("--resume", help="Go on from the journal of a run that was ended.")
-    ] = False,
+        bool, Option("--resume/--fresh", help="Go on from what the journal has, or try all of it again.")
+    ] = True,
     output: Annotated[Path | None, Option(help="Folder for the certificates, as JSON.")] = None,
     listing: Annotated[bool, Option("--list", help="List the statements and their sources.")] = False,
     check: Annotated[
-        list[Path] | None, Option(help="Try a certificate's witnesses again, alone; repeat it for several.")
+        list[Path] | None,
+        Option(
+            help="Examine a certificate: try again its witnesses, and of each part random cases by the "
+            "oracle (--samples, --seed) and all by the emulator if they are few (--limit). Repeat it for "
+            "several.",
+        ),
     ] = None,
 ) -> None:
     """Try every operand; exit status 1 if a claim fails that should hold, or holds that should fail."""
@@ -281,47 +289,78 @@ def verify(
         if listing:
             _print_table(theorem_table(THEOREMS.values()), breakable=True)
             return
+        options = _given({"limit": limit, "samples": samples, "seed": seed})
         if check:
-            good = _recheck(check)
+            good = _examine(check, options)
         else:
             if output is not None and not output.is_dir():
                 raise ValueError(f"cannot write to {output}: it must be a folder that exists")
             from mcfsim.sweep import Sweep
             from mcfsim.theorems.verification import plan, run, workers_for
 
-            options = _given({"extent": extent, "limit": limit, "samples": samples, "seed": seed})
-            checks = plan(theorems, format, rounding, **options)
+            checks = plan(theorems, format, rounding, extent=extent, **options)
             path = journal or _default_journal()
             certificates = []
             many, show = workers or workers_for(checks), sys.stderr.isatty()
-            with Sweep(many, dask=dask, journal=path, resume=resume, progress=show) as sweep:
+            anew = None if path is None else resume
+            with (
+                _telling_how_to_go_on(path),
+                Sweep(many, dask=dask, journal=path, resume=anew, progress=show) as sweep,
+            ):
                 for certificate in run(checks, sweep):
                     certificates.append(certificate)
                     if output is not None:
                         certificate.save(output / f"{certificate.name}.json")
+            if sweep.resumed:
+                typer.echo(
+                    f"{sweep.resumed:,} cases are from the journal {path}; --fresh tries them again", err=True
+                )
             _print_table(certificate_table(certificates))
             good = all(certificate.as_expected for certificate in certificates)
     if not good:
         raise typer.Exit(1)
 
 
-def _recheck(paths: list[Path]) -> bool:
-    """Print what is wrong with certificates; return whether nothing is."""
-    from mcfsim.theorems.certificate import Certificate
-    from mcfsim.theorems.recheck import recheck
+def _examine(paths: list[Path], options: dict[str, Any]) -> bool:
+    """Print what is wrong with certificates, and how much was tried again; return whether nothing is."""
+    from mcfsim.theorems.recheck import examine
 
     good = True
     for path in paths:
-        problems = recheck(Certificate.load(path))
-        typer.echo(f"{path}: {'; '.join(problems) or 'every witness gives what it says'}")
-        good &= not problems
+        found = examine(path, **options)
+        typer.echo(f"{path}: {found}")
+        good &= not found.problems
     return good
 
 
-def _default_journal() -> Path:
-    folder = Path(typer.get_app_dir("mcfsim"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / "verify.sqlite"
+def _default_journal() -> Path | None:
+    """Return the journal in the user's folder, or None, and say why, if none can be kept there."""
+    from mcfsim.journal import VERSION, Journal
+
+    path = Path(typer.get_app_dir("mcfsim")) / f"verify-{VERSION}.sqlite"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Journal(path).close()
+    except (OSError, ValueError) as problem:
+        typer.echo(f"No journal is kept ({problem}); --journal FILE keeps one.", err=True)
+        return None
+    return path
+
+
+@contextmanager
+def _telling_how_to_go_on(journal: Path | None) -> Iterator[None]:
+    """On Ctrl-C say which command goes on, and end with status 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if journal is None:
+            text = "Ended; no journal was kept, so the same command begins anew."
+        else:
+            # A fresh start would forget what is finished by now.
+            again = shlex.join(["mcfsim", *(word for word in sys.argv[1:] if word != "--fresh")])
+            text = f"Ended; what is finished is in {journal}. To go on: {again}"
+        typer.echo(f"\n{text}", err=True)
+        raise typer.Exit(130) from None
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Rounding
-from mcfsim.theorems import Theorem, claim, double_word, relaxed_pair, sequence, value
+from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, relaxed_pair, sequence, value
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.operands import every, finite_values, normal, significands
 from mcfsim.theorems.parts import Part, Sample
@@ -127,7 +127,7 @@ def test_samples_do_not_depend_on_the_range():
 
 
 def _theorem(*operands, **options):
-    return Theorem("toy", lambda ar, *_: (), operands, ANYTHING, **options)
+    return Theorem("toy", lambda ar, *given: given, operands, ANYTHING, **options)
 
 
 def test_domains_are_complete_where_they_can_be():
@@ -174,3 +174,16 @@ def test_samples_are_values_of_the_format_down_to_its_subnormal_numbers(name):
     high, low = columns[:2]
     assert np.count_nonzero(np.abs(low) < 2.0**fmt.emin) > 1000
     assert (round_to(high.astype(np.float64) + low, fmt) == high).all()
+
+
+@pytest.mark.parametrize("name", ["two_prod_fma", "div_remainder", "two_sum"])
+def test_single_cases_are_those_of_the_blocks(name):
+    domain = cover(THEOREMS[name], TOY, Rounding(), few=0, samples=1600)
+    for part in domain.parts:
+        whole = [
+            np.concatenate(columns)
+            for columns in zip(*(b for _, b in part.blocks(0, part.size)), strict=True)
+        ]
+        cases = np.random.default_rng(3).choice(part.size, 300)
+        for column, some in zip(whole, part.at(cases), strict=True):
+            assert (some == column[cases]).all()

@@ -79,8 +79,8 @@ class ScaledFormat:
     TypeError
         If a field is of the wrong type.
     ValueError
-        If the block is empty, a format's name or the rule unknown, the rule none for a tensor scale, or scales
-        have no NaN.
+        If the block is empty, a format's name or the rule unknown or none for a tensor scale, or scales have
+        no NaN.
     UnsupportedFormatError
         If the products of elements and scales are not all numbers of float64, or a format's range is too
         wide for quotients to be exact.

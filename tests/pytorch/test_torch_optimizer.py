@@ -106,9 +106,11 @@ def test_float8_state_and_three_components(assert_same):
     )  # fmt: skip
     generator = torch.Generator().manual_seed(0)
     parameters = {"w": torch.nn.Parameter(torch.randn(50, generator=generator).to(torch.float8_e5m2))}
-    reference = mcf.Optimizer(mcf.AdamW(weight_decay=0.01), mine, arrays(parameters), {"w"})
-    optimizer = AdamW(parameters.values(), 1e-2, strategy=mine)
+    hyper = mcf.AdamW(epsilon=2.0**-12, weight_decay=0.01)
+    reference = mcf.Optimizer(hyper, mine, arrays(parameters), {"w"})
+    optimizer = AdamW(parameters.values(), 1e-2, eps=2.0**-12, strategy=mine)
     compare(optimizer, parameters, reference, assert_same)
+    assert np.isfinite(reference.state.parameter).all()
     assert mine.parameter.components == 3
     assert {"parameter_1", "parameter_2", "m_1"} <= optimizer.state[parameters["w"]].keys()
 

@@ -44,7 +44,7 @@ def all_finite(*numbers: ArrayLike) -> bool:
     return all(all(y - y == 0 for y in x.flat) if x.dtype == object else np.isfinite(x).all() for x in arrays)
 
 
-def scaled(vector: Vector) -> tuple[Vector, int]:
+def _scaled(vector: Vector) -> tuple[Vector, int]:
     """Return a vector times ``2**-exponent``, its largest magnitude in [1/2, 1), and the exponent.
 
     One that is zero, empty or not finite is returned as it is, with the exponent 0.
@@ -56,7 +56,7 @@ def scaled(vector: Vector) -> tuple[Vector, int]:
 
 def _norm(vector: Vector) -> tuple[float, int]:
     """Return ``f`` and ``e`` of the norm ``f 2**e``."""
-    near_one, exponent = scaled(vector)
+    near_one, exponent = _scaled(vector)
     return float(np.linalg.norm(near_one)), exponent
 
 
@@ -95,7 +95,7 @@ def edq(intended: ArrayLike, effective: ArrayLike) -> float:
     d, e = _vectors(intended, effective)
     if not all_finite(d, e):
         return math.nan
-    (d, _), (e, exponent) = scaled(d), scaled(e)
+    (d, _), (e, exponent) = _scaled(d), _scaled(e)
     return _ratio(float(d @ e), float(np.linalg.norm(d)), exponent)
 
 
@@ -105,7 +105,7 @@ def normalized_edq(intended: ArrayLike, effective: ArrayLike) -> float:
     d, e = _vectors(intended, effective)
     if not all_finite(d, e):
         return math.nan
-    (d, below), (e, above) = scaled(d), scaled(e)
+    (d, below), (e, above) = _scaled(d), _scaled(e)
     return _ratio(float(d @ e), float(d @ d), above - below)
 
 
@@ -137,7 +137,7 @@ def cosine(intended: ArrayLike, effective: ArrayLike) -> float:
     d, e = _vectors(intended, effective)
     if not all_finite(d, e):
         return math.nan
-    (d, _), (e, _) = scaled(d), scaled(e)
+    (d, _), (e, _) = _scaled(d), _scaled(e)
     return _ratio(float(d @ e), float(np.linalg.norm(d) * np.linalg.norm(e)))
 
 

@@ -151,19 +151,18 @@ class Optimizer:
         if gradient.shape != (self.layout.size,):
             raise ValueError(f"the gradient must have shape ({self.layout.size},), not {gradient.shape}")
         self._warned = self._warned or warn_of_vanishing(self.roles.update, {"rate": rate})
-        self.count += 1
+        count = self.count + 1
         update = np.empty(self.layout.size, dtype=self.state.m[0].dtype)
         with np.errstate(all="ignore"):
             for block, decayed in self._blocks():
-                scalars: Any = self.hyper.scalars(
-                    self.roles, self.strategy, self.count, rate, decayed=decayed
-                )
+                scalars: Any = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
                 old = State(*(tuple(item[block] for item in part) for part in self.state))
-                roles = self._block_roles(block)
+                roles = self._block_roles(block, count)
                 new, update[block] = self.hyper.step(roles, self.strategy, old, gradient[block], scalars)
                 for old_part, new_part in zip(old, new, strict=True):
                     for target, source in zip(old_part, new_part, strict=True):
                         target[...] = source
+        self.count = count
         return update
 
     def weights(self) -> dict[str, NDArray[Any]]:
@@ -174,15 +173,15 @@ class Optimizer:
         """Return copies of the components whose sum is the parameter that the optimizer means."""
         return tuple(item.copy() for item in self.state.represented(self.strategy))
 
-    def _block_roles(self, block: slice) -> Roles:
+    def _block_roles(self, block: slice, count: int) -> Roles:
         """Return the arithmetics that work on one block, cut here so that all of a step work on the same.
 
-        For stochastic rounding the words are those of this step and of each element's index.
+        For stochastic rounding the words are those of the step of this number and of each element's index.
         """
         made: dict[int, Any] = {}
         for ar in self.roles:
             if isinstance(ar, NumpyArithmetic):
-                random = None if ar.random is None else replace(ar.random, step=self.count)
+                random = None if ar.random is None else replace(ar.random, step=count)
                 made.setdefault(id(ar), ar.blocks.at(random, block.start, block.stop - block.start))
         return Roles(*(made.get(id(ar), ar) for ar in self.roles))
 

@@ -125,6 +125,7 @@ def simulate(
     record_every = whole_number("record_every", record_every, least=1)
     checkpoint_every = whole_number("checkpoint_every", checkpoint_every, least=1)
     truth_sample = whole_number("truth_sample", truth_sample, least=0)
+    precision = whole_number("precision", precision, least=64)
     seed = whole_number("seed", seed, least=0)
     clip = None if clip is None or clip == np.inf else finite_number("clip", clip)
     if clip is not None and not clip > 0:

@@ -71,7 +71,7 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if len(set(group["params"])) < len(group["params"]):
             raise ValueError("a parameter appears twice in its group")
         rate, hyper = learning_rate("lr", float(group["lr"])), self._hyper(group)
-        warn_of_vanishing(self._roles.update, {**hyper.entering(), "lr": rate}, stacklevel=5)
+        warn_of_vanishing(self._roles.update, {**hyper.entering(), "lr": rate})
         for parameter in group["params"]:
             self._check(parameter)
         self.param_groups.append(group)

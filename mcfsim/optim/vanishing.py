@@ -15,7 +15,7 @@ class VanishingScalarWarning(UserWarning):
     """A positive hyperparameter rounds to zero in the format that it is used in."""
 
 
-def warn_of_vanishing(ar: Arithmetic, scalars: dict[str, float], *, stacklevel: int = 3) -> bool:
+def warn_of_vanishing(ar: Arithmetic, scalars: dict[str, float]) -> bool:
     """Warn of each number that rounds to zero in an arithmetic's format; return whether one does.
 
     Parameters
@@ -24,8 +24,6 @@ def warn_of_vanishing(ar: Arithmetic, scalars: dict[str, float], *, stacklevel: 
         That of the operations in which they are used.
     scalars : dict of str to float
         By name; `epsilon` is added to the root of the second moment, the others are factors.
-    stacklevel : int, optional
-        As of `warnings.warn`.
     """
     if not isinstance(ar, NumpyArithmetic):
         return False  # numbers of another kind are exact
@@ -38,7 +36,7 @@ def warn_of_vanishing(ar: Arithmetic, scalars: dict[str, float], *, stacklevel: 
             f"{name} = {scalar:.6g} is zero in {ar.format}, whose smallest positive number is "
             f"{float(ar.format.smallest_subnormal):.6g}: {effect}",
             VanishingScalarWarning,
-            stacklevel=stacklevel,
+            stacklevel=3,
         )
     return bool(found)
 

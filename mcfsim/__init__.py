@@ -17,6 +17,7 @@ from mcfsim.optim.adamw import AdamW, adamw
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.sgd import SGD, sgd
 from mcfsim.optim.strategies import STRATEGIES, Strategy, strategy
+from mcfsim.optim.vanishing import VanishingScalarWarning
 from mcfsim.problems import get_problem
 from mcfsim.products import Accumulator, dot, matmul
 from mcfsim.random import RandomWords
@@ -50,6 +51,7 @@ __all__ = [
     "Schedule",
     "Strategy",
     "Theorem",
+    "VanishingScalarWarning",
     "adamw",
     "arithmetic",
     "codec",

@@ -69,7 +69,8 @@ def _states(lane: Lane) -> dict[str, NDArray[Any]]:
     named: dict[str, NDArray[Any]] = {}
     for field, components in lane.optimizer.state._asdict().items():
         named |= {f"{field}{i}": array for i, array in enumerate(components)}
-    return named | {f"average{i}": array for i, array in enumerate(lane.averages)}
+    averages = {f"average{i}": array for i, array in enumerate(lane.averages)}
+    return named | averages | {"diverged_at": lane.diverged_at}
 
 
 def _pack(array: NDArray[Any]) -> NDArray[Any]:

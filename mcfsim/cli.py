@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -43,6 +44,14 @@ def _errors_in_one_line() -> Iterator[None]:
     except (ValueError, TypeError, OverflowError, OSError, ImportError, RuntimeError) as error:
         typer.secho(f"Error: {' '.join(str(error).split())}", fg="red", err=True)
         raise typer.Exit(2) from None
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Print warnings without the line of code that gives them."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: typer.secho(f"Warning: {message}", fg="yellow", err=True)
+        yield
 
 
 def _print_table(rows: list[dict[str, str]], *, breakable: bool = False) -> None:
@@ -162,8 +171,11 @@ def simulate(
     context: Annotated[int | None, Option(help="Language model.", show_default="64")] = None,
     batch: Annotated[int | None, Option(help="Language model: sequences.", show_default="16")] = None,
 ) -> None:
-    """Train a problem under several storage strategies, and show what each of them loses."""
-    with _errors_in_one_line():
+    """Train a problem under several storage strategies, and show what each of them loses.
+
+    Exit status 1 if a strategy diverges: its loss, gradients or state become infinite or NaN.
+    """
+    with _errors_in_one_line(), _warnings_in_one_line():
         from mcfsim.problems.registry import PROBLEMS
         from mcfsim.schedule import Schedule
         from mcfsim.simulate import DEFAULT_STRATEGIES, OPTIMIZERS
@@ -214,9 +226,16 @@ def simulate(
         about += f"; peak rate = {schedule.peak:g}, steps = {steps}, low = {get_format(low)}"
         typer.echo(f"{problem}, {optimizer}: {about}")
         _print_table(run_table(run))
+        diverged = {
+            name: found["diverged_at"] for name, found in run.results.items() if "diverged_at" in found
+        }
+        for name, step in diverged.items():
+            typer.echo(f"{name} diverged at step {step}: its loss, gradient or state is infinite or NaN")
         if output is not None:
             run.save(output)
             typer.echo(f"saved {output}")
+    if diverged:
+        raise typer.Exit(1)
 
 
 @app.command()

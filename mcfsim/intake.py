@@ -1,7 +1,9 @@
-"""What comes in from callers: arrays that are what they seem, and counts of threads."""
+"""What comes in from callers: arrays that are what they seem, single numbers, counts of threads."""
 
 from __future__ import annotations
 
+import math
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -58,6 +60,45 @@ def is_real(dtype: np.dtype[Any]) -> bool:
     # ml_dtypes types are of kind V or f, with NumPy's own void types told apart by their scalar type.
     foreign = dtype.type.__module__ == "ml_dtypes" and np.can_cast(dtype, np.float32)
     return foreign or dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8)
+
+
+def finite_number(label: str, x: Any) -> float:
+    """Return a finite real number as a float.
+
+    Raises
+    ------
+    TypeError
+        If it is no int, float, fraction or NumPy scalar of these; a truth value is none.
+    ValueError
+        If it is NaN or infinite, or an integer beyond binary64.
+    """
+    if not isinstance(x, Real) or isinstance(x, bool | np.bool_):
+        raise TypeError(f"{label} must be a real number, not {x!r}")
+    try:
+        number = float(x)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{label} = {x} must be finite")
+    return number
+
+
+def whole_number(label: str, x: Any, least: int) -> int:
+    """Return an integer that is not less than `least` as an int.
+
+    Raises
+    ------
+    TypeError
+        If it is no int or integer of NumPy; a truth value is none.
+    ValueError
+        If it is less.
+    """
+    if not isinstance(x, Integral) or isinstance(x, bool | np.bool_ | np.timedelta64):
+        raise TypeError(f"{label} must be an int, not {x!r}")
+    if x < least:
+        allowed = "must not be negative" if least == 0 else f"must be at least {least}"
+        raise ValueError(f"{label} = {x} {allowed}")
+    return int(x)
 
 
 def check_threads(threads: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim import metrics
+from mcfsim.clipping import clipped
 from mcfsim.one_step import REFERENCE, one_step, sample_indices
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.optimizer import Optimizer
@@ -23,6 +24,8 @@ class Lane:
         self.problem, self.optimizer = problem, optimizer
         self.exact = optimizer.strategy.parameter.format is None
         self.series: dict[str, list[float]] = {}
+        #: The first step that met or left a number that is not finite; 0 while there is none.
+        self.diverged_at = np.zeros(1, np.int64)
         self.averages = [np.zeros(optimizer.layout.size) for _ in (optimizer.state.m, optimizer.state.v)]
 
     def weights(self) -> dict[str, NDArray[Any]]:
@@ -43,13 +46,9 @@ class Lane:
         """Make step number t, and record its measures if asked."""
         optimizer = self.optimizer
         loss, gradients = self.problem.loss_and_gradient(self.weights(), t, seed)
-        norm = float(np.sqrt(float(sum((g * g).sum() for g in gradients.values()))))
-        if clip is not None and norm > clip:
-            shrink = clip / norm
-            gradients = {
-                name: g * (shrink if self.exact else g.dtype.type(shrink)) for name, g in gradients.items()
-            }
-        gradient = optimizer.receive(gradients)
+        finite = metrics.all_finite(loss, *gradients.values())
+        kept, norm = clipped(gradients, clip)
+        gradient = optimizer.receive(kept)
         if not self.exact:
             self._average(gradient)
         if record and not self.exact:
@@ -77,6 +76,8 @@ class Lane:
                 self.put("binary64_gap", exact.gap)
         else:
             optimizer.step(gradient, rate)
+        if not self.diverged_at[0] and not (finite and self._state_is_finite()):
+            self.diverged_at[0] = t
         if record:
             for measure, number in (("loss", loss), ("rate", rate), ("gradient_norm", norm)):
                 self.put(measure, number)
@@ -84,6 +85,8 @@ class Lane:
     def results(self) -> dict[str, float]:
         """Return the numbers of the whole run."""
         results = {"validation_loss": float(self.problem.validation_loss(self.weights()))}
+        if self.diverged_at[0]:
+            results["diverged_at"] = int(self.diverged_at[0])
         has_v = bool(self.optimizer.state.v)
         if (size := self.optimizer.strategy.stored_bytes(second_moment=has_v)) is not None:
             results["bytes_per_parameter"] = size
@@ -92,6 +95,9 @@ class Lane:
     def put(self, measure: str, number: Any) -> None:
         """Append a number to a series."""
         self.series.setdefault(measure, []).append(float(number))
+
+    def _state_is_finite(self, part: slice = slice(None)) -> bool:
+        return all(metrics.all_finite(item[part]) for items in self.optimizer.state for item in items)
 
     def _average(self, gradient: NDArray[Any]) -> None:
         """Move the reference averages: the optimizer's own text in binary64."""
@@ -119,6 +125,8 @@ class Lane:
                 (leading[part], state.parameter[0][part]),
                 optimizer.strategy.parameter.format,
             )
+            if not self._state_is_finite(part):
+                numbers = dict.fromkeys(numbers, np.nan)
             for label, (stored, exact) in moments.items():
                 if stored:
                     total = np.sum([item[part].astype(np.float64) for item in stored], axis=0)

@@ -2,12 +2,15 @@
 
 D is the *intended* update: the exact value of what the optimizer asked for. E is the *effective* update:
 the change of the represented parameter, the exact sum of its components. All sums are formed in binary64.
+Vectors are brought near 1 by powers of two before they are multiplied, so no square overflows or underflows.
+Where D, E or a parameter is infinite or NaN, what is measured is no number: the measure is NaN.
 The ``released_`` measures are those of the code published with Collage, which differ: there E is the change
 of the leading component alone, and an update of zero counts as lost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +23,7 @@ from mcfsim.formats import Format, get_format
 Vector = NDArray[np.float64]
 
 #: A run that diverged gives inf or NaN, without a warning.
-_quietly = np.errstate(over="ignore", invalid="ignore")
+_quietly = np.errstate(over="ignore", under="ignore", invalid="ignore")
 
 
 def _vectors(*arrays: ArrayLike) -> list[Vector]:
@@ -30,8 +33,31 @@ def _vectors(*arrays: ArrayLike) -> list[Vector]:
     return vectors
 
 
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator else float("nan")
+def _ratio(numerator: float, denominator: float, exponent: int = 0) -> float:
+    """Return ``numerator / denominator * 2**exponent``; NaN if the denominator is zero."""
+    return float(np.ldexp(numerator / denominator, exponent)) if denominator else float("nan")
+
+
+def all_finite(*numbers: ArrayLike) -> bool:
+    """Whether no number is infinite or NaN; numbers of mpmath may be among them."""
+    arrays = [np.asarray(x) for x in numbers]
+    return all(all(y - y == 0 for y in x.flat) if x.dtype == object else np.isfinite(x).all() for x in arrays)
+
+
+def _scaled(vector: Vector) -> tuple[Vector, int]:
+    """Return a vector times ``2**-exponent``, its largest magnitude in [1/2, 1), and the exponent.
+
+    One that is zero, empty or not finite is returned as it is, with the exponent 0.
+    """
+    largest = float(np.abs(vector).max(initial=0.0))
+    exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
+    return (np.ldexp(vector, -exponent), exponent) if exponent else (vector, 0)
+
+
+def _norm(vector: Vector) -> tuple[float, int]:
+    """Return ``f`` and ``e`` of the norm ``f 2**e``."""
+    near_one, exponent = _scaled(vector)
+    return float(np.linalg.norm(near_one)), exponent
 
 
 @_quietly
@@ -47,42 +73,50 @@ def effective_update(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) ->
     -------
     array
         Flat, binary64: the components' changes, each exact in binary64 within its range of exponents,
-        summed from the last.
+        summed from the last. A component that stays infinite did not change.
     """
     if len(before) != len(after):
         raise ValueError(f"{len(before)} components before and {len(after)} after")
     pairs = [_vectors(new, old) for new, old in zip(after, before, strict=True)]
     total = np.zeros(pairs[0][0].size)
     for new, old in reversed(pairs):
-        total += new - old
+        total += np.where(new == old, 0.0, new - old)
     return total
 
 
 @_quietly
 def edq(intended: ArrayLike, effective: ArrayLike) -> float:
-    """Return the effective descent quality ``<D / ||D||, E>``; NaN if D is zero.
+    """Return the effective descent quality ``<D / ||D||, E>``; NaN if D is zero, or a number not finite.
 
     References
     ----------
     Yu et al., Collage, ICML 2024, Definition of EDQ.
     """
     d, e = _vectors(intended, effective)
-    return _ratio(float(d @ e), float(np.linalg.norm(d)))
+    if not all_finite(d, e):
+        return math.nan
+    (d, _), (e, exponent) = _scaled(d), _scaled(e)
+    return _ratio(float(d @ e), float(np.linalg.norm(d)), exponent)
 
 
 @_quietly
 def normalized_edq(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return ``<D, E> / ||D||**2``: 1 if nothing is lost, NaN if D is zero."""
     d, e = _vectors(intended, effective)
-    return _ratio(float(d @ e), float(d @ d))
+    if not all_finite(d, e):
+        return math.nan
+    (d, below), (e, above) = _scaled(d), _scaled(e)
+    return _ratio(float(d @ e), float(d @ d), above - below)
 
 
 def lost_fraction(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return lost arithmetic: the share of elements with D != 0 whose represented value did not move.
 
-    NaN if D is zero everywhere.
+    NaN if D is zero everywhere, or a number is not finite.
     """
     d, e = _vectors(intended, effective)
+    if not all_finite(d, e):
+        return math.nan
     asked = d != 0
     return _ratio(float(np.count_nonzero(asked & (e == 0))), float(np.count_nonzero(asked)))
 
@@ -91,13 +125,19 @@ def lost_fraction(intended: ArrayLike, effective: ArrayLike) -> float:
 def norm_ratio(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return ``||E|| / ||D||``; NaN if D is zero."""
     d, e = _vectors(intended, effective)
-    return _ratio(float(np.linalg.norm(e)), float(np.linalg.norm(d)))
+    if not all_finite(d, e):
+        return math.nan
+    (above, more), (below, less) = _norm(e), _norm(d)
+    return _ratio(above, below, more - less)
 
 
 @_quietly
 def cosine(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return the cosine of the angle between D and E; NaN if one is zero."""
     d, e = _vectors(intended, effective)
+    if not all_finite(d, e):
+        return math.nan
+    (d, _), (e, _) = _scaled(d), _scaled(e)
     return _ratio(float(d @ e), float(np.linalg.norm(d) * np.linalg.norm(e)))
 
 
@@ -120,23 +160,34 @@ def released_imprecision(before: ArrayLike, after: ArrayLike) -> float:
     """Return the released code's "imprecision percentage" as a share: leading components that did not move.
 
     Elements whose update is zero are counted in; for an expansion, whose trailing component takes what
-    the leading one cannot, this is large though almost nothing is lost.
+    the leading one cannot, this is large though almost nothing is lost. NaN if a component is not finite.
     """
     new, old = _vectors(after, before)
+    if not all_finite(new, old):
+        return math.nan
     return _ratio(float(np.count_nonzero(new == old)), float(new.size))
 
 
 @_quietly
 def relative_error(x: ArrayLike, exact: ArrayLike) -> float:
-    """Return ``||x - exact|| / ||exact||``; NaN if the exact value is zero."""
+    """Return ``||x - exact|| / ||exact||``; NaN if the exact value is zero, infinite if `x` alone is."""
     a, b = _vectors(x, exact)
-    return _ratio(float(np.linalg.norm(a - b)), float(np.linalg.norm(b)))
+    difference, more = a - b, 0
+    if not all_finite(difference) and all_finite(a, b):
+        difference, more = a / 2 - b / 2, 1
+    (above, exponent), (below, less) = _norm(difference), _norm(b)
+    return _ratio(above, below, exponent + more - less)
 
 
 @_quietly
 def median_ratio(x: ArrayLike, exact: ArrayLike) -> float:
-    """Return the median of ``x / exact`` over elements with a nonzero exact value; NaN if none."""
+    """Return the median of ``x / exact`` over elements with a nonzero exact value.
+
+    NaN if there is none, or a number is not finite: a median would hide it.
+    """
     a, b = _vectors(x, exact)
+    if not all_finite(a, b):
+        return math.nan
     there = b != 0
     return float(np.median(a[there] / b[there])) if there.any() else float("nan")
 
@@ -145,7 +196,10 @@ def median_ratio(x: ArrayLike, exact: ArrayLike) -> float:
 def residual_norm(components: Sequence[ArrayLike]) -> float:
     """Return the norm of what the components after the first hold together."""
     rest = [_vectors(item)[0] for item in components[1:]]
-    return float(np.linalg.norm(sum(reversed(rest)))) if rest else 0.0
+    if not rest:
+        return 0.0
+    norm, exponent = _norm(sum(reversed(rest), np.zeros(rest[0].size)))
+    return _ratio(norm, 1.0, exponent)
 
 
 @_quietly
@@ -181,10 +235,15 @@ def measure(
         The parameter that the model sees, before and after.
     fmt : Format, optional
         Of that parameter; the released measures take the update rounded to it.
+
+    Returns
+    -------
+    dict of str to float
+        All of them NaN if D or a component of a parameter, before or after, is infinite or NaN.
     """
     rounded = intended if fmt is None else round_to(np.asarray(intended), fmt)
     effective = effective_update(before, after)
-    return {
+    found = {
         "edq": edq(intended, effective),
         "normalized_edq": normalized_edq(intended, effective),
         "lost": lost_fraction(intended, effective),
@@ -194,3 +253,4 @@ def measure(
         "released_edq": released_edq(rounded, *leading),
         "released_imprecision": released_imprecision(*leading),
     }
+    return found if all_finite(intended, *before, *after, *leading) else dict.fromkeys(found, math.nan)

@@ -100,6 +100,9 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> list[Path]:
 def label_ends(axes: Axes, *, gap: float = 0.055, fontsize: float = 8.5) -> None:
     """Write each line's label at its right end, moved apart where they would overlap.
 
+    A line that ends in NaN or infinity, as that of a run that diverged, ends at its last finite point, and
+    the label says so; one without a finite point has its label at the bottom.
+
     Parameters
     ----------
     axes : Axes
@@ -113,8 +116,11 @@ def label_ends(axes: Axes, *, gap: float = 0.055, fontsize: float = 8.5) -> None
     for line in axes.get_lines():
         label = str(line.get_label())
         if not label.startswith("_"):
-            end = np.asarray(line.get_xydata())[-1]
-            ends.append([float(to_axes.transform(end)[1]), label, line.get_color()])
+            points = np.asarray(line.get_xydata(), dtype=float)
+            finite = points[np.isfinite(points).all(axis=1)]
+            height = float(to_axes.transform(finite[-1])[1]) if finite.size else 0.0
+            whole = points.size and np.isfinite(points[-1]).all()
+            ends.append([height, label if whole else f"{label} (not finite)", line.get_color()])
     ends.sort(key=lambda end: end[0])
     for _ in range(200):  # push neighbours apart, a little at a time, and keep all inside
         for lower, upper in pairwise(ends):

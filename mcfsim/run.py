@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 FORMAT = "mcfsim-run-1"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Run:
     """What a simulation recorded.
 
@@ -36,7 +36,12 @@ class Run:
         ``series[strategy][measure]``, one number a recorded step. A measure of one tensor has the name
         ``measure/tensor``.
     results : dict of str to dict of str to float
-        ``results[strategy][name]``: numbers of the whole run, as ``validation_loss``.
+        ``results[strategy][name]``: numbers of the whole run, as ``validation_loss``; ``diverged_at`` is the
+        first step that met or left a number that is not finite, of a strategy that diverged.
+
+    Notes
+    -----
+    Runs are equal if all of these are, with NaN equal to NaN, and lists to tuples as JSON has it.
     """
 
     settings: dict[str, Any]
@@ -44,6 +49,24 @@ class Run:
     steps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     series: dict[str, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     results: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        parts = [f"{self.settings['steps']} steps"] if "steps" in self.settings else []
+        parts = [*self._names("problem", "kind"), *self._names("optimizer", "name"), *parts]
+        ends = [
+            f"{name}: diverged at step {found['diverged_at']}" if "diverged_at" in found else name
+            for name, found in self.results.items()
+        ]
+        return f"<Run of {', '.join(parts) or 'nothing'}; {', '.join(ends) or 'no results'}>"
+
+    def _names(self, label: str, key: str) -> list[str]:
+        described = self.settings.get(label)
+        return [str(described[key])] if isinstance(described, dict) and key in described else []
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Run):
+            return NotImplemented
+        return all(_same(getattr(self, part.name), getattr(other, part.name)) for part in fields(self))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to an ``.npz`` file: arrays ``strategy|measure``, and JSON text ``about``.
@@ -85,6 +108,17 @@ class Run:
         """Return the mean of a series over the last share of its recorded steps."""
         numbers = self.series[strategy][measure]
         return float(np.mean(numbers[-max(1, round(share * numbers.size)) :]))
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether nested dicts, lists, arrays and numbers are equal, NaN to NaN, and tuples to lists."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(a, b, equal_nan=True)
+    return bool(a == b or (a != a and b != b))
 
 
 def versions() -> dict[str, str]:

@@ -12,9 +12,10 @@ import numpy as np
 from mcfsim.checkpoint import load_checkpoint, save_checkpoint
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
+from mcfsim.intake import finite_number, whole_number
 from mcfsim.lane import Lane, record_distances
 from mcfsim.optim.adamw import AdamW
-from mcfsim.optim.optimizer import Hyperparameters, Optimizer
+from mcfsim.optim.optimizer import Hyperparameters, Optimizer, check_hyperparameters
 from mcfsim.optim.sgd import SGD
 from mcfsim.optim.strategies import Strategy, strategy
 from mcfsim.problems import Problem, get_problem
@@ -30,7 +31,7 @@ DEFAULT_STRATEGIES = ("plain", "collage-light", "collage-plus", "fp32-master")
 def simulate(
     problem: Problem | str,
     optimizer: Hyperparameters | str = "adamw",
-    strategies: Sequence[Strategy | str] = DEFAULT_STRATEGIES,
+    strategies: Sequence[Strategy | str] | Strategy | str = DEFAULT_STRATEGIES,
     steps: int = 300,
     schedule: Schedule | None = None,
     seed: int = 0,
@@ -58,7 +59,7 @@ def simulate(
         The objective, or its name.
     optimizer : AdamW, SGD or str, optional
         Hyperparameters, or ``"adamw"`` or ``"sgd"`` for the default ones.
-    strategies : sequence of str or Strategy, optional
+    strategies : sequence of str or Strategy, or one of these, optional
         Names of `STRATEGIES` or declarations; ``"exact"`` trains in mpmath, if the problem can, and then
         every other strategy's distance to it is recorded.
     steps : int, optional
@@ -97,29 +98,53 @@ def simulate(
         `mcfsim.metrics.measure`, in total and per tensor; ``m_error``, ``m_ratio``, ``v_error``, ``v_ratio``
         against averages of the same gradients in binary64; with `truth_sample`, ``one_step_error`` of E
         to the exact update, ``update_length`` of D along it, and ``binary64_gap``; ``distance`` to the
-        exact trajectory relative to its norm. ``results``: ``validation_loss``, ``bytes_per_parameter``.
+        exact trajectory relative to its norm. ``results``: ``validation_loss``, ``bytes_per_parameter``, and
+        of a strategy that diverged ``diverged_at``.
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type, as a class in place of hyperparameters.
     ValueError
         If an argument is out of range, or the checkpoint is of another run.
+
+    Warns
+    -----
+    VanishingScalarWarning
+        If a hyperparameter or a learning rate is zero in the format that it is used in.
+
+    Notes
+    -----
+    A run goes on when a strategy diverges. ``results[strategy]["diverged_at"]`` is the first step whose loss
+    or gradient was infinite or NaN, or which left such a number in parameters, moments or compensations;
+    without one there is no such result. From then on measures of the update are NaN.
     """
     from threadpoolctl import threadpool_limits
 
-    if steps < 1 or record_every < 1 or checkpoint_every < 1:
-        raise ValueError(
-            f"steps = {steps}, record_every = {record_every} and checkpoint_every = {checkpoint_every} "
-            "must be at least 1"
-        )
+    steps = whole_number("steps", steps, least=1)
+    record_every = whole_number("record_every", record_every, least=1)
+    checkpoint_every = whole_number("checkpoint_every", checkpoint_every, least=1)
+    truth_sample = whole_number("truth_sample", truth_sample, least=0)
+    precision = whole_number("precision", precision, least=64)
+    seed = whole_number("seed", seed, least=0)
+    clip = None if clip is None or clip == np.inf else finite_number("clip", clip)
     if clip is not None and not clip > 0:
         raise ValueError(f"clip = {clip} must be positive, or None")
-    clip = None if clip == np.inf else clip
     if isinstance(optimizer, str):
         if optimizer not in OPTIMIZERS:
             raise ValueError(f"unknown optimizer {optimizer!r}; known optimizers: {', '.join(OPTIMIZERS)}")
         optimizer = OPTIMIZERS[optimizer]()
+    check_hyperparameters(optimizer, "optimizer")
     problem = get_problem(problem) if isinstance(problem, str) else problem
-    low, schedule = get_format(low), schedule or Schedule()
+    if isinstance(problem, type) or not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a Problem, as mcfsim.get_problem('quadratic'), not {problem!r}")
+    low, schedule = get_format(low), Schedule() if schedule is None else schedule
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule must be a Schedule, as mcfsim.Schedule(peak=1e-3), not {schedule!r}")
+    if isinstance(strategies, Strategy | str):
+        strategies = [strategies]
+    if not isinstance(strategies, Iterable):
+        raise TypeError(f"strategies must be a sequence of names or Strategies, not {strategies!r}")
     chosen = [strategy(item, low) for item in strategies]
     names = [item.name for item in chosen]
     if not names or len(set(names)) < len(names):

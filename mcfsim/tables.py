@@ -152,7 +152,8 @@ def run_table(run: Run) -> list[dict[str, str]]:
     """Return one row of text a strategy: what it stores, where it arrives, what it loses on the way.
 
     "Late" is the mean over the last fifth of the recorded steps. Measures that no strategy has are left
-    out; one that a strategy has not is "-".
+    out; one that a strategy has not is "-", and one that is no number "nan". If a strategy diverged, a column
+    says at which step.
 
     Parameters
     ----------
@@ -176,8 +177,10 @@ def run_table(run: Run) -> list[dict[str, str]]:
         if REFERENCE in losses:
             row[f"minus {REFERENCE}"] = f"{losses[name] - losses[REFERENCE]:+.3g}"
         for heading, (measure, form) in shown.items():
-            number = run.late(name, measure) if measure in series else math.nan
-            row[heading] = "-" if math.isnan(number) else format(number, form)
+            number = run.late(name, measure) if measure in series else None
+            row[heading] = "-" if number is None else "nan" if math.isnan(number) else format(number, form)
+        if any("diverged_at" in results for results in run.results.values()):
+            row["diverged at step"] = f"{run.results[name].get('diverged_at', '-')}"
         rows.append(row)
     return rows
 

@@ -295,8 +295,8 @@ CALLS = [
     (lambda: quantized_by_long_words(), UnsupportedFormatError, "32 random bits are more"),
     (lambda: scaled(block=0), ValueError, "at least 1 element"),
     (lambda: scaled(block="row"), TypeError, "block must be an int"),
-    (lambda: scaled(scale="float32"), TypeError, "scales are of a Format"),
-    (lambda: scaled(element=None), TypeError, "element must be a Format"),
+    (lambda: scaled(scale=32), TypeError, "scale must be a floating-point format"),
+    (lambda: scaled(element=None), TypeError, "element must be a floating-point format or a grid"),
     (lambda: scaled(rule=None), ValueError, "unknown rule None"),
 ]
 

@@ -114,7 +114,7 @@ def simple(path, **options):
         ({"optimizer": AdamW(weight_decay=0.2)}, "optimizer"),
         ({"schedule": Schedule(1e-3)}, "schedule"),
         ({"clip": None, "rounding": "up"}, "clip, rounding"),
-        ({"low": "float16"}, "low, strategies"),
+        ({"low": "tf32"}, "low, strategies"),
         ({"scalars": "rounded"}, "scalars"),
         ({"record_every": 3}, "record_every"),
         ({"truth_sample": 3, "precision": 500}, "precision, truth_sample"),

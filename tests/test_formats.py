@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from mcfsim.formats import ALIASES, FORMATS, Format, Specials, format_table, get_format
+from mcfsim.formats.grid import grid
+from mcfsim.formats.posit import posit
+from mcfsim.scaled import SCALED, get_scaled_format
 
 IN_NUMPY = ["float16", "float32", "float64"]
 IN_ML_DTYPES = [name for name in FORMATS if hasattr(ml_dtypes, name)]
@@ -162,6 +165,31 @@ def test_an_unknown_format_lists_the_known_ones(spec):
 def test_a_misspelt_format_brings_a_suggestion(typed, meant):
     with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
         get_format(typed)
+
+
+# What int() reads as a digit, what lower() makes a Latin letter of, and what strip() takes for a blank.
+FOREIGN_DIGITS = [chr(code) for code in range(128, 0x110000) if chr(code).isdecimal()]
+FAMILIES = ["e6m9", "binary8p3", "binary10p4uf", "p3109_k8p3", "posit16", "posit16es1", "posit<8,1>", "int8"]
+READERS = {"format": get_format, "grid": grid, "posit": posit, "scaled": get_scaled_format}
+
+
+@pytest.mark.parametrize("name", [*FORMATS, *ALIASES, *FAMILIES, "int4_symmetric", *SCALED])
+def test_other_alphabets_spell_no_format(name):
+    """Every digit of every name in another alphabet: NKo digits and double-struck ones among them."""
+    foreign = [
+        name.replace(digit, chr(code), 1)
+        for digit in sorted({*name} & {*"0123456789"})
+        for code in [ord(zero) - int(zero) + int(digit) for zero in FOREIGN_DIGITS[::7]]
+    ]
+    foreign += [name.replace("k", "\u212a"), f"{name}\u2003", f"\xa0{name}"]
+    for spelling in {*foreign} - {name}:
+        for reader in READERS.values():
+            try:
+                found = reader(spelling)
+            except ValueError as refusal:
+                assert "unknown" in str(refusal)  # noqa: PT017
+            else:
+                assert found is None, spelling
 
 
 def test_the_table_has_a_row_a_format_and_the_numbers_of_each():

@@ -111,6 +111,67 @@ def test_relative_error_and_median_by_hand():
     assert metrics.median_ratio([1.0, 0.0], [2.0, 4.0]) == 0.25
 
 
+# -- near the ends of binary64 -------------------------------------------------------------------------
+ENDS = [-1074, -1060, -1022, -900, -600, -530, -300, 0, 300, 500, 511, 512, 600, 900, 1000]
+
+
+def rounded(exact):
+    """Return a number of mpmath in binary64, infinite beyond it."""
+    return float(exact) if abs(exact) < 2**1024 else math.copysign(math.inf, exact)
+
+
+@pytest.mark.parametrize("size", ENDS)
+@pytest.mark.parametrize("other", ENDS)
+def test_no_square_overflows_or_underflows(size, other):
+    """Vectors of a few bits times 2**size and 2**other, so that all but the results are exact."""
+    d = np.ldexp([3.0, -5.0, 1.0, 7.0], size)
+    e = np.ldexp([2.0, -5.0, 0.0, 9.0], other)
+    exact = exact_measures(d, e)
+    exact[metrics.relative_error] = exact_relative_error(d, e)
+    for measure, number in exact.items():
+        expected, found = rounded(number), measure(d, e)
+        if math.isinf(expected):
+            assert found == expected
+        else:
+            assert abs(found - expected) <= 2.0**-50 * abs(expected) + 5e-324, measure
+    assert metrics.lost_fraction(d, e) == 0.25
+    assert metrics.residual_norm([d, e]) == pytest.approx(math.sqrt(110) * 2.0**other, rel=1e-15, abs=5e-324)
+
+
+def exact_relative_error(x, exact):
+    with mpmath.workdps(50):
+        x, exact = ([mpmath.mpf(float(item)) for item in array] for array in (x, exact))
+        norm = mpmath.sqrt(sum(item * item for item in exact))
+        return mpmath.sqrt(sum((a - b) ** 2 for a, b in zip(x, exact, strict=True))) / norm
+
+
+@pytest.mark.parametrize("number", [5e-324, 1e-320, 1e-310, 1e-170, 1e-160, 1.0, 1e154, 1e160, 1.7e308])
+def test_what_arrives_whole_is_one_at_any_size(number):
+    d = [number, -number]
+    assert metrics.normalized_edq(d, d) == metrics.norm_ratio(d, d) == 1.0
+    assert metrics.cosine(d, d) == pytest.approx(1.0, rel=1e-15)
+    assert metrics.lost_fraction(d, d) == metrics.relative_error(d, d) == 0.0
+    assert metrics.median_ratio(d, d) == 1.0
+    assert metrics.normalized_edq([number], [number]) == metrics.cosine([number], [number]) == 1.0
+    assert metrics.edq([number], [-number]) == pytest.approx(-number, rel=2.0**-51, abs=0)
+    assert metrics.relative_error([number], [-number]) == 2.0
+
+
+def test_scaling_by_powers_of_two_changes_no_bit():
+    """What the measures were before they were brought near 1, for numbers that need not be."""
+    for seed in range(50):
+        random = np.random.default_rng(seed)
+        d = random.standard_normal(int(random.integers(1, 3000))) * 10.0 ** random.uniform(-9, 9)
+        e = d * (1 + random.standard_normal(d.size) / 8) * (random.random(d.size) < 0.9)
+        norm = np.linalg.norm
+        assert metrics.edq(d, e) == float(d @ e) / float(norm(d))
+        assert metrics.normalized_edq(d, e) == float(d @ e) / float(d @ d)
+        assert metrics.norm_ratio(d, e) == float(norm(e)) / float(norm(d))
+        if e.any():
+            assert metrics.cosine(d, e) == float(d @ e) / float(norm(d) * norm(e))
+            assert metrics.relative_error(d, e) == float(norm(d - e)) / float(norm(e))
+
+
 # -- effective update ----------------------------------------------------------------------------------
 def test_effective_update_of_components_that_cancel():
     """The leading component steps up by 2**-7 and the trailing one back by nearly as much."""
@@ -137,6 +198,19 @@ def test_effective_update_is_the_exact_change_of_the_sum(components):
 def test_effective_update_of_binary32_is_not_rounded_to_binary32():
     before, after = np.array([1.0], np.float32), np.array([1e-9], np.float32)
     assert metrics.effective_update([before], [after])[0] == float(after[0]) - 1.0
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf])
+def test_a_component_that_stays_infinite_did_not_move(bad):
+    for before, after, expected in (
+        ([[bad]], [[bad]], 0.0),
+        ([[bad], [1.0]], [[bad], [3.0]], 2.0),
+        ([[1.0]], [[bad]], bad),
+        ([[bad]], [[1.0]], -bad),
+    ):
+        assert metrics.effective_update(before, after).tolist() == [expected]
+    assert metrics.effective_update([[bad]], [[-bad]]).tolist() == [-bad]
+    assert math.isnan(metrics.effective_update([[np.nan]], [[np.nan]])[0])
 
 
 def test_effective_update_refuses_what_does_not_match():
@@ -262,9 +336,10 @@ def test_what_is_not_finite_stays_visible():
 def test_a_parameter_that_diverged_gives_numbers_without_a_warning(bad):
     before, after = np.array([bad, 1.0]), np.array([bad, 2.0])
     effective = metrics.effective_update([before], [after])
-    assert math.isnan(effective[0])
-    assert effective[1] == 1.0
-    found = metrics.measure(np.array([bad, 1.0]), [before], [after], (before, after), FORMATS["bfloat16"])
-    assert math.isnan(found["edq"])
+    # What stays infinite did not move; of a NaN nothing is known.
+    np.testing.assert_array_equal(effective, [math.nan if math.isnan(bad) else 0.0, 1.0])
+    for intended in ([bad, 1.0], [1.0, 1.0]):
+        found = metrics.measure(np.array(intended), [before], [after], (before, after), FORMATS["bfloat16"])
+        assert all(map(math.isnan, found.values())), found
     assert math.isnan(metrics.relative_error([bad], [bad]))
     assert math.isnan(metrics.ulp_error([np.inf], [np.inf], "bfloat16")[0])

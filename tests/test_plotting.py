@@ -107,6 +107,32 @@ def test_a_label_with_room_stands_at_the_end_of_its_line():
     assert heights([10.0, 1000.0], ylim=(1, 10_000), yscale="log") == pytest.approx([0.25, 0.75])
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_a_line_that_ends_in_no_number_says_so_at_its_last_one(bad, scale):
+    lines = {
+        "whole": [1.0, 2.0, 3.0],
+        "diverged": [1.0, 2.0, bad],
+        "never": [bad] * 3,
+        "gap": [1.0, bad, 2.0],
+    }
+    with subplots() as (_, axes):
+        panel = axes[0, 0]
+        panel.set(ylim=(1, 4) if scale == "linear" else (1, 16), yscale=scale)
+        for label, line in lines.items():
+            panel.plot([0, 1, 2], line, label=label)
+        panel.plot([], [], label="empty")
+        label_ends(panel, gap=0.0)
+        found = {text.get_text(): text.get_position()[1] for text in panel.texts}
+    places = (2 / 3, 1 / 3) if scale == "linear" else (np.log(3) / np.log(16), 0.25)
+    assert found == pytest.approx(
+        {
+            **{"whole": places[0], "gap": places[1], "diverged (not finite)": places[1]},
+            **{"never (not finite)": 0.0, "empty (not finite)": 0.0},
+        }
+    )
+
+
 def test_strategies_differ_in_colour_or_dashes():
     assert set(STRATEGY_STYLES) == {*STRATEGIES} - {"exact"}
     styles = [(style["color"], str(style["linestyle"])) for style in STRATEGY_STYLES.values()]

@@ -137,3 +137,70 @@ def test_others_may_read_the_file_as_the_umask_says(tmp_path):
     (tmp_path / "plain").write_text("")
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("run.npz", "plain")]
     assert modes[0] == modes[1]
+
+
+# -- runs among themselves -------------------------------------------------------------------------------
+def test_a_run_equals_its_repetition_and_its_copy_from_a_file(run, tmp_path):
+    again = simulate(LogisticRegression(), "sgd", ["plain", "collage-light", "exact"], 12, record_every=5)
+    assert again == run
+    assert (again != run) is False
+    run.save(tmp_path / "run.npz")
+    assert Run.load(tmp_path / "run.npz") == run
+    assert run != 3
+    assert run != run.settings
+
+
+def parts(run):
+    """Return copies of a run that differ in one number or name each, by what differs."""
+    path = json.dumps(run.settings)
+    yield "setting", Run(json.loads(path) | {"seed": 1}, run.versions, run.steps, run.series, run.results)
+    fewer = {key: value for key, value in run.settings.items() if key != "seed"}
+    yield "fewer settings", Run(fewer, run.versions, run.steps, run.series, run.results)
+    yield "version", Run(run.settings, run.versions | {"numpy": "0"}, run.steps, run.series, run.results)
+    yield "step", Run(run.settings, run.versions, run.steps + 1, run.series, run.results)
+    yield "steps", Run(run.settings, run.versions, run.steps[:-1], run.series, run.results)
+    for name in run.series:
+        for measure, numbers in run.series[name].items():
+            changed = numbers.copy()
+            changed[-1] = np.nextafter(changed[-1], np.inf) if np.isfinite(changed[-1]) else 0.0
+            series = run.series | {name: run.series[name] | {measure: changed}}
+            yield f"{name} {measure}", Run(run.settings, run.versions, run.steps, series, run.results)
+        for result, number in run.results[name].items():
+            changed = run.results | {name: run.results[name] | {result: np.nextafter(number, np.inf)}}
+            yield f"{name} {result}", Run(run.settings, run.versions, run.steps, run.series, changed)
+        yield (
+            f"no {name}",
+            Run(
+                run.settings,
+                run.versions,
+                run.steps,
+                run.series,
+                {k: v for k, v in run.results.items() if k != name},
+            ),
+        )
+
+
+def test_a_run_differs_from_one_that_differs_in_one_number(run):
+    tried = dict(parts(run))
+    assert len(tried) > 50
+    for what, other in tried.items():
+        assert other != run, what
+        assert run != other, what
+        assert other == other, what
+
+
+def test_nan_equals_nan_and_a_tuple_a_list():
+    numbers = {"plain": {"loss": np.array([np.nan, 1.0])}}
+    made = [
+        Run({"a": value}, {}, np.arange(2), dict(numbers), {"plain": {"x": np.nan}}) for value in ((1,), [1])
+    ]
+    assert made[0] == made[1]
+    assert made[0] != Run({"a": [2]}, {}, np.arange(2), dict(numbers), {"plain": {"x": np.nan}})
+    assert made[0] != Run({"a": [1]}, {}, np.arange(2), dict(numbers), {"plain": {"x": 0.0}})
+
+
+def test_what_a_run_is_called(run):
+    assert repr(run) == "<Run of logistic, sgd, 12 steps; plain, collage-light, exact>"
+    assert repr(Run({}, {})) == "<Run of nothing; no results>"
+    diverged = Run({"steps": 3}, {}, results={"plain": {"diverged_at": 2}, "kahan": {}})
+    assert repr(diverged) == "<Run of 3 steps; plain: diverged at step 2, kahan>"

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcfsim.backends.carriers import UnsupportedFormatError
-from mcfsim.formats import FORMATS, Format
+from mcfsim.formats import FORMATS, Format, Posit
 from mcfsim.formats.grid import Grid, grid
 from mcfsim.random import RandomWords
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
@@ -578,8 +578,14 @@ MINE = {"element": grid("int8"), "block": 32, "scale": FORMATS["float32"], "rule
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"element": "int8"}, TypeError, "element must be"),
-        ({"scale": grid("int8")}, TypeError, "scales are of a Format"),
+        ({"element": 8}, TypeError, "element must be a floating-point format or a grid, not 8"),
+        ({"element": Posit(6)}, TypeError, "element must be .* or a grid, not the posit format posit6"),
+        ({"element": "posit6"}, TypeError, "element must be .* or a grid, not the posit format posit6"),
+        ({"element": "int88"}, ValueError, "unknown format 'int88'"),
+        ({"scale": grid("int8")}, TypeError, "scale must be a floating-point format, not the grid int8"),
+        ({"scale": "posit16"}, TypeError, "scale must be .*, not the posit format posit16"),
+        ({"scale": None}, TypeError, "scale must be a floating-point format, not None"),
+        ({"tensor_scale": "int8"}, TypeError, "tensor_scale must be .*, not the grid int8"),
         ({"scale": FORMATS["float4_e2m1fn"]}, ValueError, "has no NaN"),
         ({"block": 0}, ValueError, "at least 1 element"),
         ({"block": 1.5}, TypeError, "block must be"),
@@ -595,6 +601,14 @@ MINE = {"element": grid("int8"), "block": 32, "scale": FORMATS["float32"], "rule
 def test_formats_that_make_no_sense_are_refused(change, error, message):
     with pytest.raises(error, match=message):
         ScaledFormat("mine", **{**MINE, **change})
+
+
+def test_names_stand_for_formats():
+    by_name = ScaledFormat(
+        "mine", element="e2m1fn", block=16, scale="e4m3fn", tensor_scale="fp32", rule="absmax"
+    )
+    assert by_name == SCALED["nvfp4"]
+    assert by_name.bits_per_element == SCALED["nvfp4"].bits_per_element
 
 
 @pytest.mark.parametrize(

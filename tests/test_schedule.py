@@ -56,7 +56,7 @@ def test_a_run_may_end_during_warmup():
     ("arguments", "message"),
     [
         ({"peak": 0.0}, "peak = 0.0 must be positive"),
-        ({"peak": math.nan}, "peak = nan must be positive"),
+        ({"peak": math.nan}, "peak = nan must be finite"),
         ({"warmup": -1}, "warmup = -1 must not be negative"),
         ({"final": -0.1}, r"final = -0.1 must lie in \[0, 1\]"),
         ({"final": 1.5}, r"final = 1.5 must lie in \[0, 1\]"),

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from mcfsim.formats.floating import Format, Specials
 
-_INTEGERS = re.compile(r"int(\d{1,9})(_symmetric)?")
+_INTEGERS = re.compile(r"int(\d{1,9})(_symmetric)?", re.ASCII)
 _WIDEST = 32
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from mcfsim.formats.floating import Format, Specials
 
-_NAMES = re.compile(r"posit(?:(\d{1,9})(?:es(\d{1,9}))?|<(\d{1,9})(?:,\s*(\d{1,9}))?>)")
+_NAMES = re.compile(r"posit(?:(\d{1,9})(?:es(\d{1,9}))?|<(\d{1,9})(?:,\s*(\d{1,9}))?>)", re.ASCII)
 # With two bits there is no regime that ends; codes are handled in words of 64 bits.
 _FEWEST_BITS, _MOST_BITS = 3, 64
 # With six exponent bits not even posits of 32 bits would be numbers of binary64.

@@ -50,8 +50,8 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_IEEE_LIKE = re.compile(r"e(\d{1,9})m(\d{1,9})")
-_P3109 = re.compile(r"(?:binary|p3109_k)(\d{1,9})p(\d{1,9})([su]?)([ef]?)")
+_IEEE_LIKE = re.compile(r"e(\d{1,9})m(\d{1,9})", re.ASCII)
+_P3109 = re.compile(r"(?:binary|p3109_k)(\d{1,9})p(\d{1,9})([su]?)([ef]?)", re.ASCII)
 _WIDEST, _WIDEST_EXPONENT = 10_000, 30
 
 
@@ -139,14 +139,16 @@ def get_format(spec: Any) -> Format:
     Raises
     ------
     ValueError
-        If no format is meant; the message lists the known names.
+        If no format is meant, as by any name with other than ASCII characters; the message lists the known
+        names.
     """
     if isinstance(spec, Format):
         return spec
     name = str(
         spec if isinstance(spec, str) else getattr(spec, "name", None) or getattr(spec, "__name__", spec)
     )
-    key = name.strip().lower()
+    # Other alphabets have letters that become Latin in lower case, and digits that int() reads.
+    key = name.strip().lower() if name.isascii() else ""
     key = ALIASES.get(key, key)
     if key in FORMATS:
         return FORMATS[key]
@@ -163,7 +165,7 @@ def get_format(spec: Any) -> Format:
             return p3109(bits, precision, signed=family[3] != "u", extended=family[4] != "f")
     if (tapered := posit(key)) is not None:
         return tapered
-    close = difflib.get_close_matches(key, [*FORMATS, *ALIASES], n=1)
+    close = difflib.get_close_matches(name.strip().lower(), [*FORMATS, *ALIASES], n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     raise ValueError(
         f"unknown format {name!r}{hint}; known formats: {', '.join(FORMATS)}; 'eEmM', as 'e6m9', for an "

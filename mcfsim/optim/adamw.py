@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from mcfsim.arithmetic import Value
 from mcfsim.expansion import expand
+from mcfsim.intake import finite_number
 from mcfsim.optim.state import State, Step, average, move
 from mcfsim.optim.strategies import Roles, Strategy
 
@@ -34,14 +35,17 @@ class AdamW:
     beta1, beta2 : float
         Decay of the first and of the second moment, in [0, 1).
     epsilon : float
-        Added to the root of the second moment; positive.
+        Added to the root of the second moment; positive. An optimizer warns if it is zero in the format of
+        the moments, as 1e-8 is in fp16 and fp8: where v is zero, 0 / 0 follows.
     weight_decay : float
         Decoupled decay, not negative.
 
     Raises
     ------
+    TypeError
+        If one is no number.
     ValueError
-        If one is out of range.
+        If one is out of range, or not finite.
     """
 
     beta1: float = 0.9
@@ -50,6 +54,8 @@ class AdamW:
     weight_decay: float = 0.1
 
     def __post_init__(self) -> None:
+        for name in ("beta1", "beta2", "epsilon", "weight_decay"):
+            object.__setattr__(self, name, finite_number(name, getattr(self, name)))
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)} must lie in [0, 1)")
@@ -76,6 +82,15 @@ class AdamW:
             decay=self.weight_decay if decayed else 0.0,
             rate=rate,
         )
+
+    def entering(self) -> dict[str, float]:
+        """Return the scalars that enter every step, by the names of what they are in the guide."""
+        return {
+            "1 - beta1": 1.0 - self.beta1,
+            "1 - beta2": 1.0 - self.beta2,
+            "epsilon": self.epsilon,
+            "weight_decay": self.weight_decay,
+        }
 
     @staticmethod
     def step(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: AdamWScalars) -> Step:
@@ -109,7 +124,7 @@ def adamw(roles: Roles, strategy: Strategy, state: State, gradient: Value, scala
     The rounding points, named in `ROUNDING_POINTS`::
 
         m = RN(RN(beta1 m) + (1 - beta1) g)              or Grow(Mul(beta, .), RN(.)) for an expansion,
-        v = RN(RN(beta2 v) + (1 - beta2) RN(g g))        see `mcfsim.optim.state.average`
+        v = RN(RN(beta2 v) + (1 - beta2) RN(g g))        see `mcfsim.optim.state.average`; not torch's m
         D = RN(-lr RN(RN(mhat / RN(RN(sqrt(vhat)) + eps)) + RN(lambda theta)))
             with mhat = RN(m / (1 - beta1^t)) and vhat = RN(v / (1 - beta2^t)) of the leading components
         theta = theta + D by the strategy's addition

@@ -21,6 +21,8 @@ class Layout:
 
     Raises
     ------
+    TypeError
+        If the parameters are no mapping, or the decayed names no collection but a string.
     ValueError
         If there is no tensor, or a decayed name is none of them.
 
@@ -35,6 +37,12 @@ class Layout:
     """
 
     def __init__(self, parameters: Mapping[str, NDArray[Any]], decayed: Collection[str] = ()) -> None:
+        if not isinstance(parameters, Mapping):
+            raise TypeError(
+                f"parameters must be a mapping of names to arrays, not {type(parameters).__name__}"
+            )
+        if isinstance(decayed, str) or not isinstance(decayed, Collection):
+            raise TypeError(f"decayed must be a collection of names, not {decayed!r}")
         if not parameters:
             raise ValueError("there are no parameters")
         if unknown := sorted(set(decayed) - set(parameters)):

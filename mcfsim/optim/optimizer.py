@@ -11,15 +11,31 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.convert import round_to
+from mcfsim.intake import finite_number
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.layout import Layout
 from mcfsim.optim.sgd import SGD
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
+from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.rounding import Rounding
 from mcfsim.scratch import BLOCK
 
 Hyperparameters = AdamW | SGD
+
+
+def check_hyperparameters(given: Any, label: str) -> None:
+    """Raise TypeError unless something is hyperparameters, and not the class or the name of some."""
+    if not isinstance(given, Hyperparameters):
+        what = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
+        raise TypeError(f"{label} must be hyperparameters, as mcfsim.AdamW() or mcfsim.SGD(), not {what}")
+
+
+def learning_rate(label: str, rate: Any) -> float:
+    """Return a learning rate as a float; raise unless it is finite and not negative."""
+    if (number := finite_number(label, rate)) < 0:
+        raise ValueError(f"{label} = {rate} must not be negative")
+    return number
 
 
 class Optimizer:
@@ -30,7 +46,7 @@ class Optimizer:
     hyper : AdamW or SGD
         The hyperparameters; they name the step function.
     strategy : Strategy
-        With its low format put in.
+        With its low format put in, as by `mcfsim.strategy`.
     parameters : mapping of str to array
         The start. It is rounded to nearest even into the parameter's format; a master copy starts from
         its own rounding.
@@ -40,6 +56,18 @@ class Optimizer:
         Of every operation.
     **options
         Passed to `Strategy.roles`, as ``scalars="rounded"``.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type, as a class or a name in place of hyperparameters.
+    ValueError
+        If the strategy's low format is still open, there are no parameters, or an option is refused.
+
+    Warns
+    -----
+    VanishingScalarWarning
+        If a hyperparameter, or the first such rate of `step`, is zero in the format of the moments.
 
     Attributes
     ----------
@@ -60,10 +88,15 @@ class Optimizer:
         rounding: Rounding | str = "nearest_even",
         **options: Any,
     ) -> None:
+        check_hyperparameters(hyper, "hyper")
+        if not isinstance(strategy, Strategy):
+            raise TypeError(f"strategy must be a Strategy, as strategy('plain', 'bf16'), not {strategy!r}")
         self.hyper, self.strategy = hyper, strategy
         self.layout = Layout(parameters, decayed)
         self.roles = strategy.roles(rounding, **options)
         self.count = 0
+        self._warned = False
+        warn_of_vanishing(self.roles.update, hyper.entering())
         start = self.layout.join(parameters)
         nothing = np.zeros(self.layout.size)
         theta, rest = self._stored(self.roles.model, start), self._stored(self.roles.model, nothing)
@@ -98,28 +131,38 @@ class Optimizer:
         gradient : array, shape (size,)
             From `receive`.
         rate : float
-            The learning rate.
+            The learning rate: finite, and not negative.
 
         Returns
         -------
         array, shape (size,)
             The update D that was asked for, before its addition to the parameter.
+
+        Raises
+        ------
+        TypeError
+            If the rate is no number, or the gradient no array.
+        ValueError
+            If the rate is out of range, or the gradient of another shape. Nothing has changed then.
         """
+        rate = learning_rate("rate", rate)
+        if not isinstance(gradient, np.ndarray):
+            raise TypeError(f"the gradient must be an array, as `receive` returns it, not {gradient!r}")
         if gradient.shape != (self.layout.size,):
             raise ValueError(f"the gradient must have shape ({self.layout.size},), not {gradient.shape}")
-        self.count += 1
+        self._warned = self._warned or warn_of_vanishing(self.roles.update, {"rate": rate})
+        count = self.count + 1
         update = np.empty(self.layout.size, dtype=self.state.m[0].dtype)
         with np.errstate(all="ignore"):
             for block, decayed in self._blocks():
-                scalars: Any = self.hyper.scalars(
-                    self.roles, self.strategy, self.count, rate, decayed=decayed
-                )
+                scalars: Any = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
                 old = State(*(tuple(item[block] for item in part) for part in self.state))
-                roles = self._block_roles(block)
+                roles = self._block_roles(block, count)
                 new, update[block] = self.hyper.step(roles, self.strategy, old, gradient[block], scalars)
                 for old_part, new_part in zip(old, new, strict=True):
                     for target, source in zip(old_part, new_part, strict=True):
                         target[...] = source
+        self.count = count
         return update
 
     def weights(self) -> dict[str, NDArray[Any]]:
@@ -130,15 +173,15 @@ class Optimizer:
         """Return copies of the components whose sum is the parameter that the optimizer means."""
         return tuple(item.copy() for item in self.state.represented(self.strategy))
 
-    def _block_roles(self, block: slice) -> Roles:
+    def _block_roles(self, block: slice, count: int) -> Roles:
         """Return the arithmetics that work on one block, cut here so that all of a step work on the same.
 
-        For stochastic rounding the words are those of this step and of each element's index.
+        For stochastic rounding the words are those of the step of this number and of each element's index.
         """
         made: dict[int, Any] = {}
         for ar in self.roles:
             if isinstance(ar, NumpyArithmetic):
-                random = None if ar.random is None else replace(ar.random, step=self.count)
+                random = None if ar.random is None else replace(ar.random, step=count)
                 made.setdefault(id(ar), ar.blocks.at(random, block.start, block.stop - block.start))
         return Roles(*(made.get(id(ar), ar) for ar in self.roles))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mcfsim.arithmetic import Value
+from mcfsim.intake import finite_number
 from mcfsim.optim.state import State, Step, average, move
 from mcfsim.optim.strategies import Roles, Strategy
 
@@ -31,14 +32,18 @@ class SGD:
 
     Raises
     ------
+    TypeError
+        If one is no number.
     ValueError
-        If one is out of range.
+        If one is out of range, or not finite.
     """
 
     momentum: float = 0.9
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("momentum", "weight_decay"):
+            object.__setattr__(self, name, finite_number(name, getattr(self, name)))
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum = {self.momentum} must lie in [0, 1)")
         if not self.weight_decay >= 0:
@@ -49,6 +54,10 @@ class SGD:
     ) -> SGDScalars:
         """Return the scalars at learning rate `rate`; no other depends on the step."""
         return SGDScalars(self.momentum, self.weight_decay if decayed else 0.0, rate)
+
+    def entering(self) -> dict[str, float]:
+        """Return the scalars that enter every step, by name."""
+        return {"momentum": self.momentum, "weight_decay": self.weight_decay}
 
     @staticmethod
     def step(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars) -> Step:

@@ -47,9 +47,10 @@ class Step(NamedTuple):
 def average(ar: Arithmetic, x: tuple[Value, ...], beta: Any, new: Value, gain: float) -> tuple[Value, ...]:
     """Return the moving average ``beta x + gain new``.
 
-    In one component it is ``RN(RN(beta x) + gain new)``, the last product unrounded, as in the kernels
-    ``mul_`` and ``add_(alpha=)`` or ``addcmul_`` that torch's optimizers call one after the other. As an
-    expansion it is ``Grow(Mul(beta, x), RN(gain new))``.
+    In one component it is ``RN(RN(beta x) + gain new)``, the last product unrounded, as in torch's ``mul_``
+    followed by ``addcmul_``, by which its AdamW makes v. Its m is another: ``lerp_`` in torch 2.13, which is
+    ``x + gain (new - x)`` in binary32, see `mcfsim.torch.AdamW`. As an expansion it is
+    ``Grow(Mul(beta, x), RN(gain new))``.
 
     Parameters
     ----------

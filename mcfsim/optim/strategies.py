@@ -13,12 +13,18 @@ from typing import Any, NamedTuple
 from mcfsim.arithmetic import Arithmetic
 from mcfsim.backends.factory import arithmetic
 from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.intake import whole_number
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 
 #: Stands in a declaration for the low format that `strategy` puts in.
 LOW = Format("low", precision=2, emin=0, emax=0)
 FLOAT32 = FORMATS["float32"]
+
+
+def is_open(fmt: Format | None) -> bool:
+    """Whether a format is the one that stands for a low format not yet chosen."""
+    return fmt is not None and (fmt, fmt.name) == (LOW, LOW.name)
 
 
 class Addition(StrEnum):
@@ -41,22 +47,32 @@ class Stored:
 
     Parameters
     ----------
-    format : Format or None
-        Of each component; `LOW` for the strategy's low format, None for exact numbers.
+    format : Format or str or None
+        Of each component, or its name; `LOW` for the strategy's low format, None for exact numbers.
     components : int, optional
         Numbers an element.
+
+    Raises
+    ------
+    TypeError
+        If `components` is no int.
+    ValueError
+        If the format is unknown, or nothing is stored.
     """
 
     format: Format | None
     components: int = 1
 
     def __post_init__(self) -> None:
-        if self.components < 1:
-            raise ValueError(f"components = {self.components}: at least one number is stored")
+        object.__setattr__(self, "components", whole_number("components", self.components, least=1))
+        if self.format is not None:
+            object.__setattr__(self, "format", get_format(self.format))
 
     @property
     def bits(self) -> int | None:
-        """Bits an element; None for exact numbers."""
+        """Bits an element; None for exact numbers. `LOW` has none yet, and raises ValueError."""
+        if is_open(self.format):
+            raise ValueError("the low format is still open; strategy(..., 'bfloat16') puts one in")
         return None if self.format is None else self.format.bits * self.components
 
 
@@ -88,7 +104,7 @@ class Strategy:
     Parameters
     ----------
     name : str
-        A label.
+        A label, not empty and without "|".
     parameter, m, v, gradient : Stored
         The tensors. The moments are computed in the format of `m`, which `v` shares; an optimizer without
         a second moment leaves `v` unused.
@@ -102,6 +118,8 @@ class Strategy:
 
     Raises
     ------
+    TypeError
+        If a part is of the wrong type.
     ValueError
         If the parts contradict each other.
     """
@@ -116,7 +134,19 @@ class Strategy:
     beta2_components: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "addition", Addition(self.addition))
+        if not isinstance(self.name, str):
+            raise TypeError(f"a strategy's name must be a string, not {self.name!r}")
+        for label in ("parameter", "gradient", "m", "v", "extra"):
+            item = getattr(self, label)
+            if not isinstance(item, Stored) and not (label == "extra" and item is None):
+                raise TypeError(f"{self.name}: {label} must be Stored(format, components), not {item!r}")
+        try:
+            object.__setattr__(self, "addition", Addition(self.addition))
+        except ValueError:
+            known = ", ".join(Addition)
+            raise ValueError(f"{self.name}: unknown addition {self.addition!r}; allowed: {known}") from None
+        count = whole_number(f"{self.name}: beta2_components", self.beta2_components, least=1)
+        object.__setattr__(self, "beta2_components", count)
         if not self.name or "|" in self.name:
             raise ValueError(f"a strategy's name must not be empty or have a '|': {self.name!r}")
         if len({item.format is None for item in self.tensors.values()}) > 1:
@@ -140,8 +170,6 @@ class Strategy:
                 f"{self.name}: a compensation is in the parameter's format, {self.parameter.format}, "
                 f"not in {self.extra.format}"
             )
-        if self.beta2_components < 1:
-            raise ValueError(f"{self.name}: beta2_components = {self.beta2_components} must be at least 1")
         if self.beta2_components not in (1, self.v.components):
             raise ValueError(
                 f"{self.name}: beta2 of {self.beta2_components} components multiplies no v of "
@@ -171,11 +199,7 @@ class Strategy:
         """Return the strategy with `low` in place of `LOW`."""
 
         def settle(stored: Stored) -> Stored:
-            return (
-                replace(stored, format=low)
-                if stored.format is not None and stored.format.name == LOW.name
-                else stored
-            )
+            return replace(stored, format=low) if is_open(stored.format) else stored
 
         return replace(
             self,
@@ -196,7 +220,17 @@ class Strategy:
         **options
             Passed to `mcfsim.arithmetic`: ``scalars``, ``overflow``, ``random``; ``precision`` for exact
             numbers.
+
+        Raises
+        ------
+        ValueError
+            If the low format is still open, or the arithmetic refuses an option.
         """
+        if any(is_open(item.format) for item in self.tensors.values()):
+            raise ValueError(
+                f"the low format of strategy {self.name!r} is still open; "
+                f"mcfsim.strategy({self.name!r}, 'bfloat16') puts one in"
+            )
 
         def make(fmt: Format | None, random: RandomWords | None) -> Arithmetic:
             if fmt is None:
@@ -259,6 +293,8 @@ def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
 
     Raises
     ------
+    TypeError
+        If it is neither a name nor a `Strategy`.
     ValueError
         If a name is unknown; the message lists the known ones.
 
@@ -269,8 +305,10 @@ def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
     """
     if isinstance(name, Strategy):
         return name.at(get_format(low))
+    if not isinstance(name, str):
+        raise TypeError(f"a strategy is a Strategy or the name of one, not {name!r}")
     if name not in STRATEGIES:
-        close = difflib.get_close_matches(str(name), STRATEGIES, n=1)
+        close = difflib.get_close_matches(name, STRATEGIES, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(f"unknown strategy {name!r}{hint}; known strategies: {', '.join(STRATEGIES)}")
     return STRATEGIES[name].at(get_format(low))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import IntEnum
+from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -86,6 +88,16 @@ def check_size(label: str, value: object, least: int = 1) -> int:
     if value < least:
         raise ValueError(f"{label} = {value} must be at least {least}")
     return value
+
+
+def check_number(label: str, value: object) -> float:
+    """Return the value as a float if it is a real number, infinite if it is beyond float, else raise."""
+    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+        raise TypeError(f"{label} must be a real number, not {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def as_scalar(value: Any) -> float:

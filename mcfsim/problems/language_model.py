@@ -60,6 +60,8 @@ class LanguageModel:
         self.batch = check_size("batch", batch)
         if width % heads:
             raise ValueError(f"heads = {heads} must divide width = {width}")
+        if not isinstance(corpus, Corpus | None):
+            raise TypeError(f"corpus must be a Corpus, as by Corpus.from_bytes, not {corpus!r}")
         self.corpus = Corpus.from_standard_library() if corpus is None else corpus
         available = min(len(self.corpus.training), len(self.corpus.validation))
         if available <= context:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._matrix import DataMatrix
-from .base import Stream, Tensors, as_scalar, check_tensors, generator
+from .base import Stream, Tensors, as_scalar, check_number, check_tensors, generator
 
 
 class LogisticRegression:
@@ -34,7 +34,7 @@ class LogisticRegression:
     decayed = frozenset({"weights", "bias"})
 
     def __init__(self, l2: float = 1e-4) -> None:
-        self.l2 = float(l2)
+        self.l2 = check_number("l2", l2)
         if not 0 <= self.l2 < math.inf:
             raise ValueError(f"l2 = {l2} must be finite and not negative")
         features, signs = _breast_cancer()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._matrix import DataMatrix
-from .base import Stream, Tensors, as_scalar, check_size, check_tensors, generator
+from .base import Stream, Tensors, as_scalar, check_number, check_size, check_tensors, generator
 
 
 class Quadratic:
@@ -41,7 +41,7 @@ class Quadratic:
 
     def __init__(self, dimension: int = 100, condition_number: float = 1000.0, seed: int = 0) -> None:
         self.dimension = check_size("dimension", dimension, least=2)
-        self.condition_number = float(condition_number)
+        self.condition_number = check_number("condition_number", condition_number)
         if not 1 <= self.condition_number <= 1e12:
             raise ValueError(f"condition_number = {condition_number} must lie between 1 and 1e12")
         self.seed = check_size("seed", seed, least=0)

@@ -34,6 +34,8 @@ def get_problem(name_or_settings: str | Mapping[str, Any], **arguments: Any) -> 
 
     Raises
     ------
+    TypeError
+        If it is neither a name nor settings, or the problem has no such argument.
     ValueError
         If no such problem is known; the message lists the names. Also if the corpus that the settings
         name differs from the one present.
@@ -43,9 +45,11 @@ def get_problem(name_or_settings: str | Mapping[str, Any], **arguments: Any) -> 
     >>> get_problem("rosenbrock", dimension=3).settings()
     {'kind': 'rosenbrock', 'dimension': 3}
     """
+    if not isinstance(name_or_settings, str | Mapping):
+        raise TypeError(f"a problem is made from its name or its settings, not from {name_or_settings!r}")
     settings = {"kind": name_or_settings} if isinstance(name_or_settings, str) else dict(name_or_settings)
     kind: Any = settings.pop("kind", None)
-    if kind not in PROBLEMS:
+    if not isinstance(kind, str) or kind not in PROBLEMS:
         raise ValueError(f"unknown problem {kind!r}; known problems: {', '.join(PROBLEMS)}")
     recorded = settings.pop("corpus", None)
     if isinstance(recorded, Mapping):

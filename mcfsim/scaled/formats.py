@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from mcfsim.backends.carriers import UnsupportedFormatError, carrier_of
-from mcfsim.formats import FORMATS, Format
+from mcfsim.formats import FORMATS, Format, Posit, get_format
 from mcfsim.formats.grid import Grid, grid
 
 #: Elements, and scales with the tensor's, lie between this power of two and its inverse.
@@ -60,16 +60,16 @@ class ScaledFormat:
     ----------
     name : str
         A label, no part of comparison or hashing.
-    element : Format or Grid
-        The format of the elements.
+    element : Format or Grid or str
+        The format of the elements, or its name. Posits are none: their products with scales have no format.
     block : int or "axis" or None
         How many neighbours along an axis share a scale, the last block possibly fewer; ``"axis"``: all of
         them; None: all elements of the tensor.
-    scale : Format
-        The format of the scales, whose sign is not used; one that has NaN.
+    scale : Format or str
+        The floating-point format of the scales, or its name; their sign is not used, and it has NaN.
     rule : {"floor", "round_up", "even", "absmax", "absmean", "max"}
         The default rule, see `ScaleRule`.
-    tensor_scale : Format, optional
+    tensor_scale : Format or str, optional
         The format of a second scale that all blocks share, ``amax / (M S)`` rounded to nearest even, with S
         the largest number of `scale`; the scale of a block is then ``amax / (M tensor_scale)``, and the rule
         must be ``absmax``.
@@ -79,7 +79,8 @@ class ScaledFormat:
     TypeError
         If a field is of the wrong type.
     ValueError
-        If the block is empty, the rule unknown or none for a tensor scale, or scales have no NaN.
+        If the block is empty, a format's name or the rule unknown or none for a tensor scale, or scales have
+        no NaN.
     UnsupportedFormatError
         If the products of elements and scales are not all numbers of float64, or a format's range is too
         wide for quotients to be exact.
@@ -101,12 +102,15 @@ class ScaledFormat:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise TypeError(f"name must be a string, not {self.name!r}")
+        for label in ("element", "scale", "tensor_scale"):
+            if isinstance(getattr(self, label), str):
+                object.__setattr__(self, label, get_format(getattr(self, label)))
         if type(self.element) not in (Format, Grid):
-            raise TypeError(f"element must be a Format or a Grid, not {self.element!r}")
+            raise TypeError(f"element must be a floating-point format or a grid, not {_kind(self.element)}")
         scales = [self.scale] if self.tensor_scale is None else [self.scale, self.tensor_scale]
-        for scale in scales:
+        for label, scale in zip(("scale", "tensor_scale"), scales, strict=False):
             if type(scale) is not Format:
-                raise TypeError(f"scales are of a Format, not {scale!r}")
+                raise TypeError(f"{label} must be a floating-point format, not {_kind(scale)}")
             if not scale.has_nan:
                 raise ValueError(f"{scale} has no NaN, and so no scale for a block that holds one")
         if self.block not in (None, "axis"):
@@ -176,6 +180,12 @@ class ScaledFormat:
         return min(self.element.precision, int(quanta).bit_length())
 
 
+def _kind(given: object) -> str:
+    """Say what was given in place of a format of the right kind."""
+    kinds = {Posit: "the posit format", Grid: "the grid", Format: "the format"}
+    return f"{kinds[type(given)]} {given}" if type(given) in kinds else repr(given)
+
+
 def _floor_log2(value: Fraction) -> int:
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
     return exponent if value >= Fraction(2) ** exponent else exponent - 1
@@ -229,9 +239,10 @@ def get_scaled_format(spec: ScaledFormat | str) -> ScaledFormat:
     """
     if isinstance(spec, ScaledFormat):
         return spec
-    key = str(spec).strip().lower()
+    text = str(spec)
+    key = text.strip().lower() if text.isascii() else ""
     if key in SCALED:
         return SCALED[key]
-    close = difflib.get_close_matches(key, SCALED, n=1)
+    close = difflib.get_close_matches(text.strip().lower(), SCALED, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     raise ValueError(f"unknown scaled format {spec!r}{hint}; known: {', '.join(SCALED)}")

@@ -98,7 +98,7 @@ def test_unknown_names_list_the_known_ones_and_the_nearest():
         ({"beta2_components": 2, "v": Stored(LOW, 3)}, "multiplies no v of 3"),
         ({"addition": "kahan", "extra": Stored(LOW, 2)}, "extra holds one number an element, not 2"),
         ({"addition": "kahan", "extra": Stored(FLOAT32)}, "a compensation is in the parameter's format"),
-        ({"addition": "add"}, "'add' is not a valid Addition"),
+        ({"addition": "add"}, "unknown addition 'add'; allowed: plain, kahan, grow, master"),
     ],
 )
 def test_declarations_that_contradict_themselves(fields, message):

@@ -106,9 +106,11 @@ def test_float8_state_and_three_components(assert_same):
     )  # fmt: skip
     generator = torch.Generator().manual_seed(0)
     parameters = {"w": torch.nn.Parameter(torch.randn(50, generator=generator).to(torch.float8_e5m2))}
-    reference = mcf.Optimizer(mcf.AdamW(weight_decay=0.01), mine, arrays(parameters), {"w"})
-    optimizer = AdamW(parameters.values(), 1e-2, strategy=mine)
+    hyper = mcf.AdamW(epsilon=2.0**-12, weight_decay=0.01)
+    reference = mcf.Optimizer(hyper, mine, arrays(parameters), {"w"})
+    optimizer = AdamW(parameters.values(), 1e-2, eps=2.0**-12, strategy=mine)
     compare(optimizer, parameters, reference, assert_same)
+    assert np.isfinite(reference.state.parameter).all()
     assert mine.parameter.components == 3
     assert {"parameter_1", "parameter_2", "m_1"} <= optimizer.state[parameters["w"]].keys()
 
@@ -264,6 +266,11 @@ def test_parameters_that_are_refused(weight, strategy, message):
     ("options", "message"),
     [
         ({"lr": -1.0}, "lr = -1.0 must not be negative"),
+        ({"lr": float("inf")}, "lr = inf must be finite"),
+        ({"lr": float("nan")}, "lr = nan must be finite"),
+        ({"betas": (0.9, float("nan"))}, "beta2 = nan must be finite"),
+        ({"eps": float("inf")}, "epsilon = inf must be finite"),
+        ({"weight_decay": float("inf")}, "weight_decay = inf must be finite"),
         ({"betas": (1.0, 0.9)}, "beta1 = 1.0"),
         ({"eps": 0.0}, "epsilon = 0.0"),
         ({"weight_decay": -0.1}, "weight_decay = -0.1"),
@@ -285,6 +292,67 @@ def test_a_parameter_twice_is_refused():
     weight = leaf(dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="twice in its group"):
         AdamW([weight, weight])
+
+
+@pytest.mark.parametrize("lr", [float("inf"), float("nan"), -0.1])
+def test_a_rate_that_a_scheduler_spoilt_changes_nothing(lr):
+    first, second = (torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16)) for _ in range(2))
+    optimizer = AdamW([{"params": [first]}, {"params": [second]}])
+    first.grad = second.grad = torch.ones(3, dtype=torch.bfloat16)
+    optimizer.param_groups[1]["lr"] = lr
+    with pytest.raises(ValueError, match="lr = "):
+        optimizer.step()
+    assert first.tolist() == second.tolist() == [1.0, 1.0, 1.0]
+    assert not optimizer.state
+
+
+def test_scalars_that_vanish_are_warned_of():
+    weight = leaf(dtype=torch.float16)
+    with pytest.warns(mcf.VanishingScalarWarning, match="epsilon = 1e-08 is zero in float16"):
+        AdamW([weight], low="float16")
+    optimizer = AdamW([weight], eps=1e-7, low="float16")
+    with pytest.warns(mcf.VanishingScalarWarning, match="lr = 1e-08 is zero in float16"):
+        optimizer.add_param_group({"params": [leaf(dtype=torch.float16)], "lr": 1e-8})
+    AdamW([leaf(dtype=torch.bfloat16)])
+    AdamW([leaf(dtype=torch.float16)], strategy="fp32-optim", low="float16")
+
+
+# -- what torch's own AdamW does otherwise ---------------------------------------------------------------
+def first_moments(dtype, beta1, steps, **how):
+    """Return torch's m and ours after each step, ours made from torch's state before it."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.nn.Parameter(torch.zeros(20_000, dtype=dtype))
+    theirs = torch.optim.AdamW([weight], lr=0.0, betas=(beta1, 0.999), weight_decay=0.0, **how)
+    ar = mcf.arithmetic(str(dtype).removeprefix("torch."))
+    single = mcf.arithmetic("float32")
+    before, found = np.zeros(20_000, np.float32), []
+    for _ in range(steps):
+        weight.grad = torch.randn(20_000, generator=generator).to(dtype)
+        theirs.step()
+        g, m = weight.grad.float().numpy(), theirs.state[weight]["exp_avg"].float().numpy().copy()
+        w = float(np.float32(1 - beta1))
+        apart = single.sub(g, before)
+        fused, separate = single.fma(apart, w, before), single.add(before, single.mul(apart, w))
+        ours = ar.fma(g, 1 - beta1, ar.mul(before, beta1))
+        found.append((m, ours, ar.round(fused), ar.round(separate)))
+        before = m
+    return found
+
+
+@pytest.mark.parametrize(
+    "how", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=["single", "foreach", "fused"]
+)
+@pytest.mark.parametrize("beta1", [0.9, 0.95])
+@pytest.mark.parametrize(
+    ("dtype", "first", "later"), [(torch.float32, 0.20, 0.38), (torch.bfloat16, 0.0, 0.265)], ids=str
+)
+def test_torchs_first_moment_is_a_lerp_and_differs_as_documented(how, beta1, dtype, first, later):
+    found = first_moments(dtype, beta1, 4, **how)
+    # A processor without fused multiply-add rounds the product on its own.
+    assert any(all((step[0] == step[i]).all() for step in found) for i in (2, 3))
+    shares = [np.mean(m != ours) for m, ours, *_ in found]
+    assert shares[0] == pytest.approx(first, abs=0.01)
+    assert shares[1:] == pytest.approx([later] * 3, abs=0.02)
 
 
 def test_a_refused_step_changes_nothing():

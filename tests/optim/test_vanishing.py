@@ -1,0 +1,160 @@
+"""Hyperparameters that are zero in the format that they are used in: a warning for these alone."""
+
+import math
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mcfsim import (
+    SGD,
+    AdamW,
+    Optimizer,
+    RandomWords,
+    Rounding,
+    Schedule,
+    Strategy,
+    VanishingScalarWarning,
+    get_format,
+    simulate,
+    strategy,
+)
+from mcfsim.optim.strategies import LOW, Stored
+from mcfsim.problems import Quadratic
+from mcfsim.truth import round_fraction
+
+START = {"w": np.ones(3)}
+ROUNDINGS = [
+    *("nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"),
+    *(Rounding(underflow=policy) for policy in ("flush_before", "flush_after")),
+]
+FORMATS = ["float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "tf32", "posit8", "int8", "float6_e2m3fn"]
+SCALARS = [3.0 * 10.0**-k for k in range(13)] + [2.0**-k for k in range(0, 30, 3)] + [1e-38, 1e-40, 1e-44]
+
+
+def warned(function, *args, **options):
+    """Return the messages of the warnings that a call gives."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        function(*args, **options)
+    assert all(item.category is VanishingScalarWarning for item in found)
+    return [str(item.message) for item in found]
+
+
+def named(messages):
+    """Return which scalars messages are of."""
+    return {message.split(" = ")[0] for message in messages}
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("rounding", ROUNDINGS, ids=str)
+def test_a_warning_exactly_where_the_definition_rounds_to_zero(fmt, rounding):
+    policy = rounding if isinstance(rounding, Rounding) else Rounding(rounding)
+    target = get_format(fmt)
+    if policy.underflow != "gradual" and not target.has_subnormals:
+        pytest.skip("no subnormal numbers to flush")
+
+    def zero(x):
+        return x > 0 and round_fraction(Fraction(x), target, policy) == 0
+
+    seen = set()
+    for scalar in SCALARS:
+        beta = max(0.0, min(1 - scalar, 1 - 2.0**-53))
+        hyper = AdamW(beta1=beta, beta2=0.75, epsilon=scalar, weight_decay=scalar)
+        expected = {"1 - beta1": 1 - beta, "1 - beta2": 0.25, "epsilon": scalar, "weight_decay": scalar}
+        found = named(warned(Optimizer, hyper, strategy("plain", fmt), START, rounding=rounding))
+        assert found == {name for name, x in expected.items() if zero(x)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimizer = Optimizer(SGD(), strategy("plain", fmt), START, rounding=rounding)
+        gradient = optimizer.receive({"w": np.zeros(3)})
+        assert named(warned(optimizer.step, gradient, scalar)) == ({"rate"} if zero(scalar) else set())
+        seen.add(zero(scalar))
+    upward = policy.mode in ("up", "to_odd") or fmt.startswith("posit")
+    assert seen == ({False} if upward else {True, False})
+
+
+def test_the_message_says_what_where_and_what_follows():
+    (message,) = warned(Optimizer, AdamW(), strategy("plain", "float16"), START)
+    assert message == (
+        "epsilon = 1e-08 is zero in float16, whose smallest positive number is 5.96046e-08: "
+        "where v is zero, a step is 0 / 0"
+    )
+
+
+@pytest.mark.parametrize("scalars", ["exact", "rounded"])
+def test_what_it_warns_of_happens(scalars):
+    """Where v is zero the step is NaN; with an epsilon that is a number of the format it is not."""
+    for epsilon, nan in ((1e-8, True), (2.0**-9, False)):
+
+        def start(epsilon=epsilon):
+            return Optimizer(
+                AdamW(epsilon=epsilon), strategy("plain", "float8_e4m3fn"), START, scalars=scalars
+            )  # fmt: skip
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimizer = start()
+        assert bool(warned(start)) is nan
+        update = optimizer.step(np.zeros(3, np.float32), 0.5)
+        assert np.isnan(update).all() == nan
+
+
+def test_a_rate_is_warned_of_once():
+    optimizer = Optimizer(SGD(), strategy("plain", "float8_e4m3fn"), START)
+    gradient = np.ones(3, np.float32)
+    assert [len(warned(optimizer.step, gradient, rate)) for rate in (0.5, 0.0, 1e-4, 1e-5, 0.5)] == [
+        *(0, 0, 1, 0, 0)
+    ]
+
+
+def test_stochastic_rounding_warns_of_what_no_draw_saves():
+    rounding, random = Rounding("stochastic", random_bits=8), RandomWords(0)
+    found = {}
+    for exponent in range(-24, -8):
+        hyper = AdamW(epsilon=2.0**exponent)
+        low = strategy("plain", "float8_e4m3fn")
+        found[exponent] = bool(warned(Optimizer, hyper, low, START, rounding=rounding, random=random))
+    # A fraction below 2**-8 of the smallest number, 2**-9, is no longer seen by 8 bits.
+    assert found == {exponent: exponent < -17 for exponent in found}
+
+
+@pytest.mark.parametrize("name", ["fp32-optim", "fp32-master", "fp32", "exact"])
+def test_moments_in_a_longer_format_are_enough(name):
+    assert warned(Optimizer, AdamW(), strategy(name, "float8_e4m3fn"), START) == []
+
+
+@pytest.mark.parametrize("low", ["bfloat16", "float32", "tf32"])
+def test_defaults_vanish_in_no_format_of_eight_exponent_bits(low):
+    problem = Quadratic(3, 10.0)
+    names = ["plain", "kahan", "collage-light", "collage-plus", "fp32-master"]
+    assert warned(simulate, problem, "adamw", names, 3, low=low) == []
+
+
+@pytest.mark.parametrize("low", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3", "float16"])
+def test_default_runs_of_short_formats_warn(low):
+    messages = warned(simulate, Quadratic(3, 10.0), "adamw", ["plain", "collage-plus"], 3, low=low)
+    assert "epsilon" in named(messages)
+
+
+@pytest.mark.parametrize("low", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3", "float16"])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_epsilon_that_is_a_number_of_the_format_keeps_a_run_finite(low, seed):
+    """Nothing is warned of, and nothing divides zero by zero."""
+    three = Strategy("three", parameter=Stored(LOW, 3), v=Stored(LOW, 2), beta2_components=2, addition="grow")
+    smallest = float(get_format(low).smallest_subnormal)
+    hyper = AdamW(beta1=0.75, beta2=0.875, epsilon=max(smallest, 2.0**-12), weight_decay=0.0)
+    problem = Quadratic(12, 10.0)
+    run = simulate(problem, hyper, [three, "plain", "kahan"], 60, Schedule(2.0**-5, 0, 1.0), seed, low=low)
+    for name, results in run.results.items():
+        assert "diverged_at" not in results, name
+        assert math.isfinite(results["validation_loss"])
+        assert np.isfinite(run.series[name]["loss"]).all()
+
+
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+def test_without_one_the_run_diverges():
+    run = simulate(Quadratic(12, 10.0), AdamW(), ["plain", "fp32-master"], 10, low="float8_e4m3fn")
+    assert run.results["plain"]["diverged_at"] == 1
+    assert "diverged_at" not in run.results["fp32-master"]

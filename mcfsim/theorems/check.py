@@ -22,6 +22,7 @@ from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 from mcfsim.run import versions
+from mcfsim.subnormals import check_subnormals
 from mcfsim.theorems.domain import DRAWS, LIMIT, SAMPLES, Extent, cover
 from mcfsim.theorems.operands import Block, Operand
 from mcfsim.theorems.parts import Domain
@@ -90,6 +91,7 @@ class Check:
 
     def __call__(self, start: int, stop: int) -> dict[str, Any]:
         """Try the cases of a range."""
+        check_subnormals()  # in each thread and process that works on it
         domain, begun = self.domain(), time.perf_counter()
         ar = BlockArithmetic(domain.format, self.rounding, "exact")
         found = Findings(self.theorem, domain.format.precision)

@@ -203,22 +203,29 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
         Random words go on where the state's do, whatever this optimizer began with. A state of another
         optimizer, strategy or rounding, or of other parameters, raises ValueError.
         """
-        random = self._saved_random(state_dict)
         states: dict[torch.Tensor, dict[str, Any]] = {}
+        random: list[RandomWords | None] = []
+
+        def check(_: Any, given: dict[str, Any]) -> None:
+            states.update(self._restored(given))
+            random.append(self._saved_random(given))
+
         # torch casts all state to the parameter's dtype, which would round what is kept in a longer one.
-        keep = self.register_load_state_dict_pre_hook(lambda _, given: states.update(self._restored(given)))
+        keep = self.register_load_state_dict_pre_hook(check)
         try:
             super().load_state_dict(state_dict)
         finally:
             keep.remove()
         self.state.update(states)
-        self._draw(random)
+        self._draw(random[-1])
 
     def _saved_random(self, given: Mapping[str, Any]) -> RandomWords | None:
         """Return the random words of a saved state; those of this optimizer if it says nothing of them."""
         drawn = given.get("random", None if self.random is None else asdict(self.random))
         if drawn is None:
-            return None if not get_rounding(self.rounding).stochastic else self.random
+            if get_rounding(self.rounding).stochastic:
+                raise ValueError("the state has no random words, and stochastic rounding needs random")
+            return None
         try:
             return RandomWords(**drawn)
         except TypeError as error:

@@ -16,9 +16,10 @@ Value = Any
 class Arithmetic(Protocol):
     """Operations that round each result once, correctly, into one format.
 
-    Operands are values of the format, or Python numbers: a Python number is a *real scalar*, which enters
-    by the arithmetic's scalar policy (``exact``: the operation takes the real number and rounds its result
-    once; ``rounded``: the number is rounded into the format first). NaN operands give NaN; infinities,
+    Operands are values of the format, or Python numbers (float, int of any size, Fraction, Decimal, mpf): a
+    Python number is a *real scalar*, which enters by the arithmetic's scalar policy (``exact``: the operation
+    takes the real number and rounds its result once; ``rounded``: the number is rounded into the format
+    first). NaN operands give NaN; infinities,
     signed zeros and invalid operations follow IEEE 754; overflow follows the rounding's policy.
 
     Attributes
@@ -50,10 +51,10 @@ class Arithmetic(Protocol):
         """Return ``a * b + c``, rounded once."""
 
     def neg(self, a: Value) -> Value:
-        """Return ``-a``, which is exact."""
+        """Return ``-a``: exact for a value of the format, a real scalar's rounded once."""
 
     def abs(self, a: Value) -> Value:
-        """Return ``|a|``, which is exact."""
+        """Return ``|a|``: exact for a value of the format, a real scalar's rounded once."""
 
     def round(self, x: Value) -> Value:
         """Round numbers from anywhere into this arithmetic: the explicit crossing between formats."""
@@ -62,7 +63,7 @@ class Arithmetic(Protocol):
         """Return ``function(arithmetic, *operands)``, in whatever order of elements is fastest.
 
         The function is a branch-free sequence of the operations above; operands are values or tuples of
-        them, and so are the results.
+        them, and so are the results. A Python number among them that is no value of the format is rounded.
         """
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,9 +14,10 @@ from mcfsim.backends.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, c
 from mcfsim.formats import Format, get_format
 from mcfsim.intake import as_array, check_threads, is_real, real_array
 from mcfsim.random import RandomWords, Words
-from mcfsim.reals import nearest_binary64, odd_binary64, to_fraction
+from mcfsim.reals import round_real, to_fraction
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
 from mcfsim.scratch import BLOCK, LARGE_BLOCK
+from mcfsim.subnormals import check_subnormals
 
 
 def round_to(
@@ -79,6 +77,8 @@ def round_to(
         If a name is unknown, `out` does not fit or is read-only, or `threads` is less than 1.
     UnsupportedFormatError
         If float64 cannot hold the format, or an integer cannot be rounded once.
+    FlushedSubnormalsError
+        If the processor is set to treat subnormal numbers as zeros.
 
     Examples
     --------
@@ -88,12 +88,13 @@ def round_to(
     array([1.015625e-01, 4.480000e+02, 4.480000e+02])
     """
     fmt, rounding = get_format(fmt), get_rounding(rounding, overflow, underflow)
+    check_subnormals()
     check_threads(threads)
     number = _as_number(x)
     if number is not None:
         if out is not None:
             raise ValueError("out is for arrays, and x is one number")
-        return round_real(number, fmt, rounding, random)
+        return round_real(number, fmt, rounding, word_source(random, rounding, ())(0, 1))
     array = real_array(x)
     draw = word_source(random, rounding, array.shape)
     target = _target_dtype(array.dtype, fmt)
@@ -152,34 +153,6 @@ def word_source(
         raise ValueError(f"random words of shape {words.shape} do not fit elements of shape {shape}")
     flat = words.reshape(-1)
     return lambda start, count: flat[start : start + count]
-
-
-def round_real(
-    x: Any,
-    fmt: Format,
-    rounding: Rounding,
-    random: RandomWords | NDArray[np.unsignedinteger[Any]] | None = None,
-) -> float:
-    """Round one real number, exactly known, into a format. See `round_to`."""
-    exact = to_fraction(x)
-    if not exact or isinstance(x, float):  # NaN, an infinity or a signed zero among them
-        binary64 = math.nan if isinstance(x, Decimal) and x.is_snan() else float(x)
-    elif fmt.precision + rounding.guard_bits > 53:
-        binary64 = nearest_binary64(exact)
-        finite = math.isfinite(binary64)
-        # The format rounds as binary64 does, and an overflow to infinity may pass for an infinity.
-        once = rounding.mode is Mode.NEAREST_EVEN and fmt.precision == 53 and fmt.emin == -1022
-        harmless = once and (finite or (rounding.overflow is Overflow.IEEE and fmt.has_nan))
-        if not harmless and not (finite and Fraction(binary64) == exact):
-            raise UnsupportedFormatError(
-                f"{x!r} cannot be rounded once to {fmt}, rounding {rounding.mode}, by way of float64"
-            )
-    else:
-        binary64 = odd_binary64(exact)
-    block = np.array([binary64])
-    with np.errstate(all="ignore"):
-        get_kernel(fmt, rounding, FLOAT64)(block, block, word_source(random, rounding, ())(0, 1))
-    return float(block[0])
 
 
 def _as_number(x: Any) -> Any:

@@ -14,9 +14,8 @@ from typing import Any
 
 from mcfsim import double_word
 from mcfsim.arithmetic import Arithmetic, Value, straight_line
-from mcfsim.convert import round_real
 from mcfsim.eft import fast_two_sum, two_prod_fma, two_sum
-from mcfsim.reals import to_fraction
+from mcfsim.reals import round_real, to_fraction
 from mcfsim.rounding import Rounding
 
 Expansion = tuple[Value, ...]

@@ -55,6 +55,22 @@ def real_array(x: Any, label: str = "x") -> NDArray[Any]:
     return array
 
 
+def as_codes(x: Any, label: str = "codes") -> NDArray[Any]:
+    """Return integers as a plain array, see `as_array`; a sequence of none of them as well.
+
+    Raises
+    ------
+    TypeError
+        If they are no integers.
+    """
+    array = as_array(x, label)
+    if not array.size and isinstance(x, list | tuple):  # to NumPy these are floats
+        array = array.astype(np.uint8)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{label} must be integers, not {array.dtype}")
+    return array
+
+
 def is_real(dtype: np.dtype[Any]) -> bool:
     """Whether numbers of a dtype are real numbers of at most 64 bits."""
     # ml_dtypes types are of kind V or f, with NumPy's own void types told apart by their scalar type.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.intake import as_array
+from mcfsim.intake import as_array, as_codes
 
 #: Codes a block: a multiple of 8, so that each block begins with a whole byte.
 BLOCK = 1 << 14
@@ -67,9 +67,7 @@ def pack(codes: ArrayLike, bits: int) -> NDArray[np.uint8]:
     array([33,  3], dtype=uint8)
     """
     dtype = _dtype(bits)
-    given = as_array(codes, "codes")
-    if given.dtype.kind not in "iu":
-        raise TypeError(f"codes must be integers, not {given.dtype}")
+    given = as_codes(codes)
     flat = given.reshape(-1) if given.flags.c_contiguous else given.flat
     unbounded = np.iinfo(given.dtype).min == 0 and np.iinfo(given.dtype).max < 2**bits
     packed = np.empty(packed_size(given.size, bits), dtype=np.uint8)

@@ -5,7 +5,7 @@ So blocks, threads, replicas and resumed runs draw the same words in whatever or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -98,6 +98,10 @@ class RandomWords:
                 raise TypeError(f"{name} must be an int, not {number!r}")
             if not 0 <= number < 2**bits:
                 raise ValueError(f"{name} = {number} must lie in [0, 2**{bits})")
+
+    def of(self, operation: int) -> RandomWords:
+        """Return the stream of an operation, counted from 0: so many streams on."""
+        return replace(self, stream=self.stream + operation)
 
     def words(self, start: int, count: int, bits: int = 32) -> Words:
         """Return the words of `count` indices from `start` on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
@@ -15,11 +16,14 @@ from mcfsim.backends.torch import TORCH_DTYPES, as_array, cut, flat, torch_dtype
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.optim import adamw, sgd
-from mcfsim.optim.optimizer import Hyperparameters, learning_rate
+from mcfsim.optim.optimizer import Hyperparameters, block_roles, learning_rate
 from mcfsim.optim.state import State
-from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
+from mcfsim.optim.strategies import Addition, Stored, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.subnormals import check_subnormals
 
 try:
     import torch
@@ -31,22 +35,33 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """A step of `mcfsim.optim` on tensors: state is kept packed, a block of it at a time is unpacked."""
 
     def __init__(
-        self, params: Any, chosen: Strategy, rounding: str, scalars: Scalars, **defaults: Any
+        self,
+        params: Any,
+        chosen: Strategy,
+        rounding: Rounding | str,
+        scalars: Scalars,
+        random: RandomWords | None,
+        **defaults: Any,
     ) -> None:
-        self._prepare(chosen, rounding, scalars)
+        self._prepare(chosen, rounding, scalars, random)
         super().__init__(params, defaults)
 
     @staticmethod
     def _hyper(group: Mapping[str, Any]) -> Hyperparameters:
         raise NotImplementedError
 
-    def _prepare(self, chosen: Strategy, rounding: str, scalars: Scalars) -> None:
+    def _prepare(
+        self,
+        chosen: Strategy,
+        rounding: Rounding | str,
+        scalars: Scalars,
+        random: RandomWords | None = None,
+    ) -> None:
         """Keep the settings, and derive the arithmetics and each component's name, format and dtype."""
         self.strategy, self.rounding, self.scalars = chosen, rounding, scalars
         if chosen.parameter.format is None:
             raise ValueError(f"strategy {chosen.name!r} keeps exact numbers, which no tensor holds")
-        self._roles = chosen.roles(rounding, scalars=scalars)
-        self._inner = Roles(*(getattr(ar, "blocks", ar) for ar in self._roles))
+        self._draw(random)
         self._formats: dict[str, Format] = {}
 
         def declare(name: str, stored: Stored | None) -> tuple[str, ...]:
@@ -63,6 +78,11 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
             extra=declare("master" if chosen.addition is Addition.MASTER else "compensation", chosen.extra),
         )
         self._dtypes = {name: torch_dtype(fmt) for name, fmt in self._formats.items()}
+
+    def _draw(self, random: RandomWords | None) -> None:
+        """Take random words from a stream, with which stochastic rounding begins."""
+        self.random = random
+        self._roles = self.strategy.roles(self.rounding, scalars=self.scalars, random=random)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters with its own hyperparameters; see `torch.optim.Optimizer`."""
@@ -84,6 +104,7 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """
         with torch.enable_grad():
             loss = closure() if closure is not None else None
+        check_subnormals()
         with torch.no_grad(), np.errstate(all="ignore"):
             moving = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
             for parameter in chain(*moving):
@@ -91,17 +112,23 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 as_array(parameter.grad)
             for group in self.param_groups:
                 learning_rate("lr", float(group["lr"]))  # which a scheduler may have changed
+            first = 0
             for group, parameters in zip(self.param_groups, moving, strict=True):
                 together: dict[int, list[torch.Tensor]] = {}
                 for parameter in parameters:
                     state = self.state[parameter] = self.state[parameter] or self._start(parameter)
                     together.setdefault(state["step"] + 1, []).append(parameter)
                 for count, same in together.items():
-                    self._move(same, self._hyper(group), count, float(group["lr"]))
+                    runs = [(0, same)] if self.random is None else _runs(group["params"], same, first)
+                    for start, neighbours in runs:
+                        self._move(neighbours, self._hyper(group), count, float(group["lr"]), start)
+                first += sum(p.numel() for p in group["params"])
         return loss
 
-    def _move(self, parameters: list[torch.Tensor], hyper: Hyperparameters, count: int, rate: float) -> None:
-        """Make step number `count` of these parameters."""
+    def _move(
+        self, parameters: list[torch.Tensor], hyper: Hyperparameters, count: int, rate: float, start: int
+    ) -> None:
+        """Make step number `count` of these parameters, whose elements are numbered from `start` on."""
         scalars: Any = hyper.scalars(self._roles, self.strategy, count, rate, decayed=True)
         held = [{**self.state[p], "parameter": p} for p in parameters]
         stored = {name: [flat(tensors[name]) for tensors in held] for name in self._formats}
@@ -118,7 +145,9 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 given = gradients[index][part]
                 gradient[place] = given if exact[index] else round_to(given, fmt)
             old = State(*(tuple(blocks[name] for name in names) for names in self._names))
-            new, _ = hyper.step(self._inner, self.strategy, old, gradient, scalars)
+            roles = block_roles(self._roles, count, start)
+            start += size
+            new, _ = hyper.step(roles, self.strategy, old, gradient, scalars)
             for name, block in zip(chain(*self._names), chain(*new), strict=True):
                 for index, part, place in pieces:
                     stored[name][index][part] = block[place]
@@ -163,22 +192,48 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return total
 
     def state_dict(self) -> dict[str, Any]:
-        """Return state and groups as torch does, and under ``arithmetic`` what the state is of."""
-        return {**super().state_dict(), "arithmetic": self._arithmetic()}
+        """Return state and groups as torch does, and under ``arithmetic`` what the state is of.
+
+        Under ``random`` is where stochastic rounding draws from, by `mcfsim.RandomWords`' fields, or None.
+        """
+        drawn = None if self.random is None else asdict(self.random)
+        return {**super().state_dict(), "arithmetic": self._arithmetic(), "random": drawn}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a `state_dict`, whose tensors are copied, to the same bits.
 
-        One of another optimizer, strategy or rounding, or of other parameters, raises ValueError.
+        Random words go on where the state's do, whatever this optimizer began with. A state of another
+        optimizer, strategy or rounding, or of other parameters, raises ValueError.
         """
         states: dict[torch.Tensor, dict[str, Any]] = {}
+        random: list[RandomWords | None] = []
+
+        def check(_: Any, given: dict[str, Any]) -> None:
+            states.update(self._restored(given))
+            random.append(self._saved_random(given))
+
         # torch casts all state to the parameter's dtype, which would round what is kept in a longer one.
-        keep = self.register_load_state_dict_pre_hook(lambda _, given: states.update(self._restored(given)))
+        keep = self.register_load_state_dict_pre_hook(check)
         try:
             super().load_state_dict(state_dict)
         finally:
             keep.remove()
         self.state.update(states)
+        self._draw(random[-1])
+
+    def _saved_random(self, given: Mapping[str, Any]) -> RandomWords | None:
+        """Return the random words of a saved state; those of this optimizer if it says nothing of them."""
+        drawn = given.get("random", None if self.random is None else asdict(self.random))
+        if drawn is None:
+            if get_rounding(self.rounding).stochastic:
+                raise ValueError("the state has no random words, and stochastic rounding needs random")
+            return None
+        try:
+            return RandomWords(**drawn)
+        except TypeError as error:
+            raise ValueError(
+                f"the state's random = {drawn!r} is no seed, step and stream: {error}"
+            ) from error
 
     def _restored(self, given: dict[str, Any]) -> dict[torch.Tensor, dict[str, Any]]:
         """Return copies of the saved states in their own dtypes, by parameter."""
@@ -201,13 +256,33 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return dict(zip(("optimizer", "strategy", "rounding", "scalars"), settings, strict=True))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "settings": (self.strategy, self.rounding, self.scalars)}
+        settings = (self.strategy, self.rounding, self.scalars, self.random)
+        return {**super().__getstate__(), "settings": settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         settings = state.pop("settings", None)
         super().__setstate__(state)
         if settings is not None:  # torch also comes here with loaded state alone
             self._prepare(*settings)
+
+
+def _runs(
+    group: list[torch.Tensor], chosen: list[torch.Tensor], first: int
+) -> list[tuple[int, list[torch.Tensor]]]:
+    """Return those chosen from a group as runs of neighbours, each with the number of its first element.
+
+    The group's elements are numbered from `first` on, in the order of its parameters.
+    """
+    runs: list[tuple[int, list[torch.Tensor]]] = []
+    wanted, end = set(chosen), -1
+    for parameter in group:
+        if parameter in wanted:
+            if first != end:
+                runs.append((first, []))
+            runs[-1][1].append(parameter)
+            end = first + parameter.numel()
+        first += parameter.numel()
+    return runs
 
 
 def _described(state: Mapping[str, Any]) -> dict[str, str]:
@@ -232,8 +307,13 @@ class AdamW(_Optimizer):
         A name of `mcfsim.STRATEGIES` or a declaration whose formats torch has dtypes for.
     low : Format or str, optional
         The low format.
-    rounding, scalars : str, optional
-        Rounding mode of every operation, and how hyperparameters enter, see `mcfsim.Arithmetic`.
+    rounding : str or Rounding, optional
+        Rounding mode of every operation.
+    scalars : {"exact", "rounded"}, optional
+        How hyperparameters enter, see `mcfsim.Arithmetic`.
+    random : RandomWords, optional
+        For stochastic rounding, which needs it: each parameter's step takes the words of its number, each
+        element those of its index among all elements of all parameters, in their order.
 
     Raises
     ------
@@ -268,11 +348,12 @@ class AdamW(_Optimizer):
         *,
         strategy: Strategy | str = "collage-plus",
         low: Format | str = "bfloat16",
-        rounding: str = "nearest_even",
+        rounding: Rounding | str = "nearest_even",
         scalars: Scalars = "exact",
+        random: RandomWords | None = None,
     ) -> None:
         chosen, defaults = get_strategy(strategy, low), {"eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, chosen, rounding, scalars, lr=lr, betas=betas, **defaults)
+        super().__init__(params, chosen, rounding, scalars, random, lr=lr, betas=betas, **defaults)
 
     @staticmethod
     def _hyper(group: Mapping[str, Any]) -> Hyperparameters:
@@ -286,7 +367,7 @@ class SGD(_Optimizer):
 
     Parameters
     ----------
-    params, lr, weight_decay, strategy, low, rounding, scalars
+    params, lr, weight_decay, strategy, low, rounding, scalars, random
         As of `AdamW`.
     momentum : float, optional
         Decay of the one moment.
@@ -301,11 +382,12 @@ class SGD(_Optimizer):
         *,
         strategy: Strategy | str = "collage-plus",
         low: Format | str = "bfloat16",
-        rounding: str = "nearest_even",
+        rounding: Rounding | str = "nearest_even",
         scalars: Scalars = "exact",
+        random: RandomWords | None = None,
     ) -> None:
         chosen, defaults = get_strategy(strategy, low), {"momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(params, chosen, rounding, scalars, lr=lr, **defaults)
+        super().__init__(params, chosen, rounding, scalars, random, lr=lr, **defaults)
 
     @staticmethod
     def _hyper(group: Mapping[str, Any]) -> Hyperparameters:

@@ -6,25 +6,60 @@ import math
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, Literal
+from fractions import Fraction
+from functools import lru_cache, wraps
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.arithmetic import Value
-from mcfsim.backends import _wide
+from mcfsim.backends import _rational, _wide
 from mcfsim.backends._kernels import get_kernel
 from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.formats import Format, Posit
-from mcfsim.random import RandomWords, Words
+from mcfsim.random import Words
+from mcfsim.reals import exact_or_binary64, is_scalar, round_real
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 from mcfsim.scratch import retain_freed_memory
+from mcfsim.subnormals import check_subnormals
 
 #: Between these powers of two, products, quotients and the residuals of `_wide` stay normal in binary64.
 _COMFORT = 480
+_LARGEST, _LARGEST_EXPONENT = np.finfo(np.float64).max, 1023
 
 Scalars = Literal["exact", "rounded"]
+
+
+class Stream(Protocol):
+    """The random words of an operation, see `mcfsim.random.RandomWords`."""
+
+    def draws(self, start: int, count: int, bits: int) -> Words:
+        """Return the words of some indices."""
+
+
+class Streams(Protocol):
+    """Where the operations of an algorithm find their random words."""
+
+    def of(self, operation: int) -> Stream:
+        """Return the stream of an operation, counted from 0."""
+
+
+def _operation(carry_out: Callable[..., Any]) -> Callable[..., Any]:
+    """Make an operation on numbers alone give a number: the same one in every block, by one random word."""
+
+    @wraps(carry_out)
+    def run(ar: BlockArithmetic, *operands: Value) -> Value:
+        for x in operands:
+            if not is_scalar(x):
+                return carry_out(ar, *operands)
+        alone = ar.at(ar.random, 0)
+        alone.operations = ar.operations
+        result = carry_out(alone, *operands)
+        ar.operations = alone.operations
+        return float(result[0])
+
+    return run
 
 
 class BlockArithmetic:
@@ -37,21 +72,29 @@ class BlockArithmetic:
     ``wide``: the same in binary64.
     ``sticky``: in binary64 with the residual, made odd, then rounded: exact in every mode. Where binary64
     holds every sum or product, there is no residual.
+
+    A real scalar that binary64 does not hold, or that lies so far out that intermediate results could leave
+    its range, is worked with in fractions, element by element.
+
+    The result of an operation on scalars alone is a scalar, a Python float.
     """
 
-    #: Where the words of stochastic rounding come from, for which elements, and the operations so far.
-    random: RandomWords | None = None
-    start = size = operations = 0
+    #: Where the words of stochastic rounding come from, from which element on, and the operations so far.
+    random: Streams | None = None
+    start = operations = 0
 
     def __init__(self, fmt: Format, rounding: Rounding, scalars: Scalars) -> None:
+        check_subnormals()
         retain_freed_memory()
         self.format, self.rounding, self.scalars = fmt, rounding, scalars
+        self._origin = self  # of the arithmetics for single blocks
         self.carrier = carrier_of(fmt)
         # A result is no operand: where those are flushed, results stay gradual.
         self._flushes = rounding.underflow is Underflow.FLUSH_INPUTS
         if self._flushes:
             get_kernel(fmt, rounding, self.carrier)  # refuses formats that have nothing to flush
         of_results = replace(rounding, underflow=Underflow.GRADUAL) if self._flushes else rounding
+        self._of_results = of_results
         self._kernel = get_kernel(fmt, of_results, self.carrier)
         self._wide_kernel = get_kernel(fmt, of_results, FLOAT64)
         self._smallest_normal = float(fmt.smallest_normal)
@@ -65,19 +108,21 @@ class BlockArithmetic:
         self._down = rounding.mode is Mode.DOWN
         self._mirrored = fmt.lowest == -fmt.max
 
-    def at(self, random: RandomWords | None, start: int, size: int) -> BlockArithmetic:
-        """Return the arithmetic for one block; its operations take the streams from `random` on."""
+    def at(self, random: Streams | None, start: int) -> BlockArithmetic:
+        """Return the arithmetic for the block that begins with an element, and its operations' streams."""
         if not self.rounding.stochastic:
             return self
         block = copy(self)
-        block.random, block.start, block.size, block.operations = random, start, size, 0
+        block.random, block.start, block.operations = random, start, 0
         return block
 
     # -- the operations -----------------------------------------------------------------------------------
+    @_operation
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
         return self._sum("add", *self._enter(a, b))
 
+    @_operation
     def sub(self, a: Value, b: Value) -> Value:
         """Return ``a - b``."""
         a, b, real = self._enter(a, b)
@@ -96,6 +141,7 @@ class BlockArithmetic:
         y = np.add(a, b) if self._sum_exact and not real else self._decide(operation, a, b)
         return self._leave(-y if self._down else y)
 
+    @_operation
     def mul(self, a: Value, b: Value) -> Value:
         """Return ``a * b``."""
         a, b, real = self._enter(a, b)
@@ -108,6 +154,7 @@ class BlockArithmetic:
             return self._leave(np.multiply(a, b, dtype=np.float64))
         return self._leave(self._decide("mul", a, b))
 
+    @_operation
     def div(self, a: Value, b: Value) -> Value:
         """Return ``a / b``."""
         a, b, real = self._enter(a, b)
@@ -117,6 +164,7 @@ class BlockArithmetic:
             return self._leave(np.divide(a, b, dtype=np.float64))
         return self._leave(self._decide("div", a, b))
 
+    @_operation
     def sqrt(self, a: Value) -> Value:
         """Return the square root."""
         a, _, real = self._enter(a, None)
@@ -126,43 +174,60 @@ class BlockArithmetic:
             return self._leave(np.sqrt(a, dtype=np.float64))
         return self._leave(self._decide("sqrt", a))
 
+    @_operation
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return ``a * b + c``, rounded once: never by a wider fma, whose second rounding can be wrong."""
         a, b, real = self._enter(a, b)
         c, _, _ = self._enter(c, None)
-        self._need_room("fma", a, b, c)
+        self._need_room("fma")
         a, b, c = _widen(a), _widen(b), _widen(c)
         if self._down:
             a, c = -a, -c
-        if self._product_exact and not real:
+        if self._product_exact and not real and not self._far("fma", c):
             y = _wide.make_odd(*_wide.add(a * b, c))
         else:
             y = self._decide("fma", a, b, c)
         return self._leave(-y if self._down else y)
 
+    @_operation
     def neg(self, a: Value) -> Value:
         """Return ``-a``; where that is no value of the format, what the rounding makes of it."""
-        result = np.negative(self._value(a))
+        if is_scalar(a):
+            return self._settled(a, np.negative)
+        result = np.negative(a)
         if not self._mirrored:
             return self._round_in_place(result)
         return result if self.format.has_negative_zero else result + self.carrier.type(0)
 
+    @_operation
     def abs(self, a: Value) -> Value:
         """Return ``|a|``; where that is no value of the format, what the rounding makes of it."""
-        result = np.absolute(self._value(a))
+        if is_scalar(a):
+            return self._settled(a, np.absolute)
+        result = np.absolute(a)
         if self.format.signed and not self._mirrored:
             return self._round_in_place(result)
         return result
 
+    @_operation
     def round(self, x: Value) -> Value:
-        """Round a block of either carrier."""
+        """Round a block of either carrier, or a number."""
         if is_scalar(x):
-            return self._leave(self._flushed(np.array([x], dtype=np.float64)))
+            words = self._words(1)
+            return np.array([round_real(x, self.format, self.rounding, words)], dtype=self.carrier)
         if x.dtype == self.carrier:
             result = np.empty_like(x)
             self._kernel(self._flushed(x), result, self._words(x.size))
             return result
         return self._leave(self._flushed(x.astype(np.float64)))
+
+    @_operation
+    def settle(self, x: Value) -> Value:
+        """Return values as they are, and a number that is no value of the format rounded.
+
+        That is how a number leaves an algorithm that did nothing with it.
+        """
+        return self._settled(x, np.positive) if is_scalar(x) else x
 
     def keeps(self, x: NDArray[Any]) -> bool:
         """Return whether a block of the carrier holds values of the format, or NaN, alone."""
@@ -185,23 +250,27 @@ class BlockArithmetic:
         """Put zeros in place of small operands if that is the policy."""
         if not self._flushes or x is None:
             return x
+        if x.dtype == object:
+            return np.array([math.copysign(0.0, x[0])]) if abs(x[0]) < self._smallest_normal else x
         return np.where(np.abs(x) < self._smallest_normal, np.copysign(x.dtype.type(0), x), x)
 
-    def _scalar_block(self, x: float, *, rounded: bool = False) -> tuple[NDArray[Any], bool]:
-        # The odd part of a binary64 number has at most 53 bits.
-        if isinstance(x, int) and (x.bit_length() - (x & -x).bit_length() >= 53 or x.bit_length() > 1024):
-            raise ValueError(f"the scalar {x} is no binary64 number; round it into a format first")
+    def _scalar_block(self, x: Any) -> tuple[NDArray[Any], bool]:
+        """Return a scalar as a block of one element, and whether it is no value of the format."""
+        number = exact_or_binary64(x)
         # The sign is a key of its own: 0.0 and -0.0 compare equal.
-        exact, value = _scalar_blocks(self, float(x), math.copysign(1.0, x))
-        if rounded or self.scalars == "rounded" or value[0] == exact[0] or np.isnan(exact[0]):
-            return value, False
-        if isinstance(self.format, Posit) and np.isinf(exact[0]):  # it stands for NaR, and not for 1 / 0
-            return value, False
-        return exact, True
+        return _entered(self._origin, number, isinstance(number, float) and math.copysign(1.0, number))
 
-    def _value(self, a: Value) -> Value:
-        """Turn a scalar into an array of one element, a value of the format."""
-        return self._scalar_block(a, rounded=True)[0] if is_scalar(a) else a
+    def _settled(self, x: Any, change: Callable[[Any], Any]) -> NDArray[Any]:
+        """Return a scalar, its sign changed: as it is if that is a value of the format, else rounded."""
+        number, real = self._scalar_block(x)
+        if change is np.positive and not real:
+            return number
+        number = change(number)
+        if number.dtype != object and self._wide_kernel.keeps(_widen(number)):
+            value: NDArray[Any] = number.astype(self.carrier)
+            return value if self.format.has_negative_zero else value + self.carrier.type(0)
+        rounded = round_real(number[0], self.format, self._of_results, self._words(1))
+        return np.array([rounded], dtype=self.carrier)
 
     def _round_in_place(self, y: NDArray[Any]) -> NDArray[Any]:
         self._kernel(y, y, self._words(y.size))
@@ -212,26 +281,43 @@ class BlockArithmetic:
         return y if self.carrier == FLOAT64 else y.astype(self.carrier)
 
     def _words(self, size: int) -> Words | None:
-        """Return the next stream's words for this block; a scalar has those of index 0 in every block."""
+        """Return the next stream's words for this block."""
         if not self.rounding.stochastic:
             return None
         if self.random is None:
             raise ValueError("stochastic rounding needs random=RandomWords(seed)")
-        stream = replace(self.random, stream=self.random.stream + self.operations)
+        stream = self.random.of(self.operations)
         self.operations += 1
-        return stream.draws(self.start if size == self.size else 0, size, self.rounding.random_bits)
+        return stream.draws(self.start, size, self.rounding.random_bits)
 
     def _decide(self, operation: str, *operands: NDArray[Any]) -> NDArray[np.float64]:
         """Carry out an operation in binary64, odd wherever that could change the rounding."""
-        self._need_room(operation, *operands)
-        y = _wide.decided(operation, *operands, undecided_bits=self._undecided_bits)
-        if operation in ("add", "sub") and _wide.bring_back(y, *operands) and self.rounding.stochastic:
+        self._need_room(operation)
+        if self._far(operation, *operands):
+            y = _rational.decided(operation, *operands)
+            left = self.format.emax == _LARGEST_EXPONENT and bool((np.abs(y) == _LARGEST).any())
+        else:
+            y = _wide.decided(operation, *operands, undecided_bits=self._undecided_bits)
+            left = operation in ("add", "sub") and _wide.bring_back(y, *operands)
+        if left and self.rounding.stochastic:
             raise UnsupportedFormatError(
-                f"a sum in {self.format}, rounding {self.rounding.mode}, leaves the range of binary64"
+                f"{operation} in {self.format}, rounding {self.rounding.mode}, leaves the range of binary64"
             )
         return y
 
-    def _need_room(self, operation: str, *operands: NDArray[Any]) -> None:
+    def _far(self, operation: str, *operands: NDArray[Any]) -> bool:
+        """Whether a real scalar is no binary64 number, or one that takes results out of binary64's range."""
+        for x in operands:
+            if x.dtype == object:
+                return True
+            # Only a real scalar can lie outside a comfortable format's range. A sum may take tiny ones.
+            if self._comfortable and x.dtype == FLOAT64 and x.size == 1 and 0 < abs(x[0]) < np.inf:
+                least = 0.0 if operation in ("add", "sub") else 2.0**-_COMFORT
+                if not least <= abs(x[0]) <= 2.0**_COMFORT:
+                    return True
+        return False
+
+    def _need_room(self, operation: str) -> None:
         """Refuse what binary64 cannot decide exactly."""
         why = None
         if self.format.precision + self.rounding.guard_bits > 53:
@@ -241,12 +327,6 @@ class BlockArithmetic:
             )
         elif operation not in ("add", "sub") and not self._comfortable:
             why = "products and quotients of its extreme values leave the range of binary64"
-        for x in operands:
-            # Only a real scalar can lie outside a comfortable format's range. A sum may take tiny ones.
-            real = x.dtype == FLOAT64 and x.size == 1 and 0 < abs(x[0]) < np.inf
-            least = 0.0 if operation in ("add", "sub") else 2.0**-_COMFORT
-            if real and self._comfortable and not least <= abs(x[0]) <= 2.0**_COMFORT:
-                why = f"the scalar {x[0]!r} is beyond 2**+-{_COMFORT}"
         if why is not None:
             raise UnsupportedFormatError(
                 f"{operation} in {self.format}, rounding {self.rounding.mode}, has no exact path: {why}; "
@@ -273,25 +353,23 @@ def _innocuous(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> bool:
     return floating and nearest and precise and nonzero and (overflow_is_infinite or roomy)
 
 
-def is_scalar(x: Any) -> bool:
-    """Return whether x is a Python number, and so enters by the scalar policy."""
-    return isinstance(x, float | int) and not isinstance(x, bool)
-
-
-def _widen(x: NDArray[Any]) -> NDArray[np.float64]:
-    return x.astype(np.float64, copy=False)
+def _widen(x: NDArray[Any]) -> NDArray[Any]:
+    return x if x.dtype == object else x.astype(np.float64, copy=False)
 
 
 @lru_cache(maxsize=1024)
-def _scalar_blocks(
-    arithmetic: BlockArithmetic, x: float, sign: float
-) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """One-element blocks with the real number itself, and with its rounding."""
-    exact = np.array([x])
-    rounded = np.empty(1)
+def _entered(ar: BlockArithmetic, number: float | Fraction, sign: float) -> tuple[NDArray[Any], bool]:
+    """Return a scalar as `BlockArithmetic._scalar_block` does: of float64, of the carrier, or a Fraction."""
+    exact = np.array([number], dtype=object if isinstance(number, Fraction) else FLOAT64)
+    exact.flags.writeable = False
+    if isinstance(number, Fraction) and ar.scalars == "exact":
+        return exact, True
     # A scalar that must be a value of the format is no operation: it is never rounded at random.
-    rounding = Rounding() if arithmetic.rounding.stochastic else arithmetic.rounding
-    get_kernel(arithmetic.format, rounding, FLOAT64)(exact, rounded)
-    rounded = rounded.astype(arithmetic.carrier)
-    exact.flags.writeable = rounded.flags.writeable = False
-    return exact, rounded
+    rounding = Rounding() if ar.rounding.stochastic else ar.rounding
+    value = np.array([round_real(number, ar.format, rounding)], dtype=ar.carrier)
+    value.flags.writeable = False
+    # An infinity stands for NaR in posits, and not for 1 / 0.
+    nar = isinstance(ar.format, Posit) and np.isinf(float(number))
+    if ar.scalars == "rounded" or float(value[0]) == number or number != number or nar:
+        return value, False
+    return exact, True

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.scratch import BLOCK, LARGE_BLOCK
+from mcfsim.subnormals import check_subnormals
 
 Array = NDArray[Any]
 
@@ -73,6 +74,7 @@ def for_each_block(
     inputs = len(operands)
 
     def run(part: np.nditer, start: int) -> None:
+        check_subnormals()  # a setting of each thread
         with np.errstate(all="ignore"):
             for arrays in part:
                 function(start, *arrays)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mcfsim.arithmetic import Value
-from mcfsim.reals import to_fraction
+from mcfsim.reals import as_float, is_scalar, to_fraction
 
 
 class ExactArithmetic:
@@ -37,6 +37,7 @@ class ExactArithmetic:
         self.precision = precision
         self.context = mpmath.MPContext()
         self.context.prec = precision
+        self._rational = mpmath.libmp.from_rational  # rounds once
         self._convert = np.frompyfunc(self._number, 1, 1)
         self._root = np.frompyfunc(self._square_root, 1, 1)
 
@@ -48,8 +49,8 @@ class ExactArithmetic:
             return x
         exact = to_fraction(x)
         if exact is None:
-            return self.context.mpf(float(x))
-        return self.context.mpf(exact.numerator) / exact.denominator
+            return self.context.mpf(as_float(x))
+        return self.context.make_mpf(self._rational(exact.numerator, exact.denominator, self.precision, "n"))
 
     def _square_root(self, x: Any) -> Any:
         if x < 0:
@@ -58,7 +59,8 @@ class ExactArithmetic:
 
     def round(self, x: Value) -> Value:
         """Take numbers in exactly, or to ``precision`` bits if they have more."""
-        converted = self._convert(x)
+        with np.errstate(invalid="ignore"):  # NaN
+            converted = self._convert(x)
         return +converted if not isinstance(converted, np.ndarray) else converted
 
     def add(self, a: Value, b: Value) -> Value:
@@ -94,5 +96,10 @@ class ExactArithmetic:
         return abs(self.round(a))
 
     def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(self, *operands)``."""
-        return function(self, *operands)
+        """Return ``function(self, *operands)``; a Python number leaves as an mpf."""
+        return self._leave(function(self, *operands))
+
+    def _leave(self, results: Any) -> Any:
+        if isinstance(results, tuple):
+            return tuple(map(self._leave, results))
+        return self.round(results) if is_scalar(results) else results

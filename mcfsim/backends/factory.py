@@ -9,6 +9,7 @@ from mcfsim.backends.native import NativeArithmetic, native_dtype
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
+from mcfsim.subnormals import check_subnormals
 
 if TYPE_CHECKING:
     from mcfsim.backends.torch import TorchArithmetic
@@ -41,7 +42,7 @@ def arithmetic(
         ``numpy``: the emulator. ``torch``: the same on PyTorch's CPU tensors. ``native``: NumPy's or
         ml_dtypes' own type, nearest even only. ``exact``: mpmath, nothing rounded.
     **options
-        ``scalars`` and ``threads`` of `NumpyArithmetic`, and ``device`` too of `TorchArithmetic`;
+        ``scalars``, ``threads`` and ``random`` of `NumpyArithmetic`, and ``device`` too of `TorchArithmetic`;
         ``precision`` in bits of `ExactArithmetic`.
 
     Raises
@@ -50,6 +51,8 @@ def arithmetic(
         If PyTorch is asked for and not installed.
     ValueError
         If a name is unknown, or the backend cannot do what is asked.
+    FlushedSubnormalsError
+        If the processor is set to treat subnormal numbers as zeros.
 
     Examples
     --------
@@ -57,6 +60,7 @@ def arithmetic(
     >>> ar.add(256.0, 1.0)
     256.0
     """
+    check_subnormals()
     policy = get_rounding(rounding, overflow, underflow)
     if backend == "exact":
         if fmt is not None:

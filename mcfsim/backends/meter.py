@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcfsim.arithmetic import Arithmetic, Value
+from mcfsim.backends import _rational, _wide
+from mcfsim.formats import Format, Grid
+from mcfsim.reals import exact_or_binary64, is_scalar
 
 
 @dataclass
 class Tally:
     """What a `Meter` saw of one kind of operation.
+
+    Judged are elements whose operands are finite and whose exact result is a real number: what comes of an
+    infinity or NaN, of a division by zero or of the square root of a negative number, is counted by `calls`
+    and `elements` alone.
 
     Attributes
     ----------
@@ -22,16 +31,27 @@ class Tally:
     elements : int
         On how many elements in all.
     inexact : int
-        Elements whose result differs from the exact one.
+        Elements whose result differs from the exact one, over- and underflows among them.
+    overflow : int
+        Elements whose result is infinite or NaN, as a format without infinity has it, or that saturated: the
+        result is an end of the format's range, and beyond it the exact one, by a unit in the last place of
+        that end or more.
+    underflow : int
+        Elements whose result is zero though the exact one is not.
     lost : int
-        Additions and subtractions whose result is the one operand though the other is not zero.
+        Additions and subtractions whose result is the one operand though the other is not zero. Where that
+        is an overflow it is not counted here.
     max_error : float
-        Largest relative error of a finite nonzero result, in units of u = 2**-p of the format.
+        Largest relative error in units of u = 2**-p of the format, p its precision, where the result is
+        neither zero nor an overflow. Near the smallest subnormal number it may exceed 1, as an absolute
+        error of half that number does.
     """
 
     calls: int = 0
     elements: int = 0
     inexact: int = 0
+    overflow: int = 0
+    underflow: int = 0
     lost: int = 0
     max_error: float = 0.0
 
@@ -39,8 +59,9 @@ class Tally:
 class Meter:
     """Any arithmetic, watched: results are those of the wrapped one.
 
-    Exact results are judged in extended or binary64 arithmetic of NumPy: what is inexact and what is lost
-    is exact for formats of at most 26 bits, but for a residual below 2**-53 of the result.
+    Exact results are judged as binary64 numbers with a residual: what is counted is exact where operands lie
+    within 2**+-480, and for real scalars and integers that binary64 does not hold. A real scalar counts as
+    the number that it is, whatever the scalar policy.
 
     Parameters
     ----------
@@ -70,67 +91,134 @@ class Meter:
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``, and count it."""
-        return self._watch("add", np.add, a, b)
+        return self._watch("add", a, b)
 
     def sub(self, a: Value, b: Value) -> Value:
         """Return ``a - b``, and count it."""
-        return self._watch("sub", np.subtract, a, b)
+        return self._watch("sub", a, b)
 
     def mul(self, a: Value, b: Value) -> Value:
         """Return ``a * b``, and count it."""
-        return self._watch("mul", np.multiply, a, b)
+        return self._watch("mul", a, b)
 
     def div(self, a: Value, b: Value) -> Value:
         """Return ``a / b``, and count it."""
-        return self._watch("div", np.divide, a, b)
+        return self._watch("div", a, b)
 
     def sqrt(self, a: Value) -> Value:
         """Return the square root, and count it."""
-        return self._watch("sqrt", np.sqrt, a)
+        return self._watch("sqrt", a)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return ``a * b + c``, and count it."""
-        return self._watch("fma", lambda x, y, z: x * y + z, a, b, c)
+        return self._watch("fma", a, b, c)
 
     def neg(self, a: Value) -> Value:
         """Return ``-a``, and count it."""
-        return self._watch("neg", np.negative, a)
+        return self._watch("neg", a)
 
     def abs(self, a: Value) -> Value:
         """Return ``|a|``, and count it."""
-        return self._watch("abs", np.absolute, a)
+        return self._watch("abs", a)
 
     def round(self, x: Value) -> Value:
         """Round into the format, and count it."""
-        return self._watch("round", np.positive, x)
+        return self._watch("round", x)
 
     def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(self, *operands)``: whole arrays, so that every operation is seen."""
-        return function(self, *operands)
+        """Return ``function(self, *operands)``: whole arrays, so that every operation is seen.
 
-    def _watch(self, name: str, exactly: Callable[..., Any], *operands: Value) -> Value:
+        A Python number that the function returns as it was leaves as the wrapped arithmetic has it.
+        """
+        return self._leave(function(self, *operands))
+
+    def _leave(self, results: Any) -> Any:
+        if isinstance(results, tuple):
+            return tuple(map(self._leave, results))
+        return self.arithmetic.evaluate(lambda _, x: x, results) if is_scalar(results) else results
+
+    def _watch(self, name: str, *operands: Value) -> Value:
         result = getattr(self.arithmetic, name)(*operands)
         tally = self.tallies.setdefault(name, Tally())
         self.trace.append(name)
         tally.calls += 1
         tally.elements += int(np.size(result))
-        fmt = self.format
-        if fmt is None:
-            return result
-        with np.errstate(all="ignore"):
-            wide = [np.asarray(x, dtype=np.float64) for x in operands]
-            exact, rounded = exactly(*wide), np.asarray(result, dtype=np.float64)
-            error = rounded - exact
-            if name in ("add", "sub"):
-                # What binary64 loses itself: the residual of 2Sum.
-                a, b = wide if name == "add" else (wide[0], -wide[1])
-                part = exact - b
-                error -= (a - part) + (b - (exact - part))
-                kept = (rounded == a) & (b != 0) | (rounded == b) & (a != 0)
-                tally.lost += int(np.count_nonzero(kept & (error != 0)))
-            finite = np.isfinite(error)
-            tally.inexact += int(np.count_nonzero(finite & (error != 0)))
-            relative = np.abs(error / exact)[finite & (exact != 0)]
-            if relative.size:
-                tally.max_error = max(tally.max_error, float(relative.max()) * 2.0**fmt.precision)
+        if self.format is not None:
+            with np.errstate(all="ignore"):
+                self._judge(
+                    tally,
+                    name,
+                    [_numbers(x) for x in operands],
+                    np.atleast_1d(np.asarray(result, np.float64)),
+                )
         return result
+
+    def _judge(self, tally: Tally, name: str, operands: list[NDArray[Any]], rounded: NDArray[Any]) -> None:
+        """Compare results with the exact ones."""
+        fmt: Format = self.format
+        if name == "sub":
+            operands[1] = -operands[1]
+        real = np.ones(rounded.shape, np.bool_)
+        for x in operands:
+            real &= True if x.dtype == object else np.isfinite(x)
+        if name == "div":
+            real &= operands[1] != 0
+        elif name == "sqrt":
+            real &= operands[0] >= 0
+        exact, residual = _exactly(name, operands)
+        error = (rounded - exact) - residual
+        inexact = real & ~((rounded == exact) & (residual == 0))
+        unit = fmt.quantum if isinstance(fmt, Grid) else Fraction(2) ** (fmt.emax - fmt.precision + 1)
+        highest, lowest = float(fmt.max), float(fmt.lowest)
+        beyond = ((rounded == highest) & (exact > highest)) | ((rounded == lowest) & (exact < lowest))
+        overflow = inexact & (~np.isfinite(rounded) | (beyond & (np.abs(error) >= float(unit))))
+        underflow = inexact & (rounded == 0) & ~overflow
+        tally.inexact += int(np.count_nonzero(inexact))
+        tally.overflow += int(np.count_nonzero(overflow))
+        tally.underflow += int(np.count_nonzero(underflow))
+        if name in ("add", "sub"):
+            a, b = operands
+            kept = ((rounded == a) & (b != 0)) | ((rounded == b) & (a != 0))
+            tally.lost += int(np.count_nonzero(kept & inexact & ~overflow))
+        relative = np.abs(error / exact)[inexact & ~overflow & ~underflow]
+        if relative.size:
+            tally.max_error = max(tally.max_error, float(relative.max()) * 2.0**fmt.precision)
+
+
+def _numbers(x: Any) -> NDArray[Any]:
+    """Return an operand as an array of float64, or of fractions where binary64 does not hold it."""
+    if is_scalar(x):
+        number = exact_or_binary64(x)
+        return np.array([number], dtype=object if isinstance(number, Fraction) else np.float64)
+    array = np.atleast_1d(np.asarray(x))
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+        return np.asarray(np.frompyfunc(Fraction, 1, 1)(array.astype(object)))
+    return array.astype(np.float64)
+
+
+def _exactly(name: str, operands: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return exact results, as binary64 numbers and residuals that are zero where there is none."""
+    signs = {"neg": np.negative, "abs": np.absolute, "round": np.positive}
+    if name in signs:
+        (x,) = operands
+        changed = signs[name](x)
+        if x.dtype != object:
+            return changed, np.zeros_like(changed)
+        return _rational.with_residual("add", changed, np.zeros(()))
+    if any(x.dtype == object for x in operands):
+        return _rational.with_residual(name, *operands)
+    exact, residual = _WIDE[name](*operands)
+    if name in ("div", "sqrt"):  # a remainder, of which so much is the residual
+        share = np.abs(operands[1]) if name == "div" else 2 * exact
+        residual = np.where(residual == 0, residual, residual / share)
+    return exact, residual
+
+
+_WIDE: dict[str, Callable[..., tuple[NDArray[Any], NDArray[Any]]]] = {
+    "add": _wide.add,
+    "sub": _wide.add,  # of the negative
+    "mul": _wide.mul,
+    "div": _wide.div,
+    "sqrt": _wide.sqrt,
+    "fma": _wide.fma,
+}

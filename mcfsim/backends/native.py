@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from mcfsim.arithmetic import Value
-from mcfsim.backends.carriers import UnsupportedFormatError
+from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError
 from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.reals import is_scalar, round_real
+from mcfsim.rounding import Rounding
 
 
 def native_dtype(fmt: Format) -> np.dtype[Any]:
@@ -33,8 +35,8 @@ def native_dtype(fmt: Format) -> np.dtype[Any]:
 class NativeArithmetic:
     """NumPy's operators on arrays of one dtype: to compare with, and the inner workings of the emulator.
 
-    Rounding is to nearest even, as the type's library does it. Python numbers are converted to the dtype,
-    so the scalar policy is ``rounded``. Floating-point warnings are NumPy's.
+    Rounding is to nearest even, as the type's library does it. Python numbers are rounded to the dtype first,
+    each once, so the scalar policy is ``rounded``. Floating-point warnings are NumPy's.
 
     Parameters
     ----------
@@ -58,7 +60,7 @@ class NativeArithmetic:
 
     def _enter(self, x: Value) -> Value:
         """Convert Python numbers, which ml_dtypes' operators refuse."""
-        return self.round(x) if isinstance(x, float | int) and not isinstance(x, bool) else x
+        return self.round(x) if is_scalar(x) else x
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
@@ -104,9 +106,14 @@ class NativeArithmetic:
         return np.absolute(self._enter(a), dtype=self.dtype)
 
     def round(self, x: Value) -> Value:
-        """Cast to the dtype by its library, which for float64 sources may round twice."""
+        """Cast to the dtype: arrays by its library, which for float64 sources may round twice."""
+        if is_scalar(x) and not (isinstance(x, float) and self.dtype == FLOAT64):
+            x = round_real(x, self._format, Rounding())
         return np.asarray(x).astype(self.dtype)
 
     def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(self, *operands)``."""
-        return function(self, *operands)
+        """Return ``function(self, *operands)``; a Python number leaves converted."""
+        return self._leave(function(self, *operands))
+
+    def _leave(self, results: Any) -> Any:
+        return tuple(map(self._leave, results)) if isinstance(results, tuple) else self._enter(results)

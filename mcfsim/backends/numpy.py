@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.arithmetic import Value
-from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars, is_scalar
+from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars
 from mcfsim.backends.blocks import for_each_block
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.intake import as_array, check_threads, is_real
 from mcfsim.random import RandomWords
+from mcfsim.reals import is_scalar
 from mcfsim.rounding import Rounding
 from mcfsim.scratch import BLOCK
+from mcfsim.subnormals import check_subnormals
 
 
 class NumpyArithmetic:
@@ -36,7 +38,9 @@ class NumpyArithmetic:
         Threads that share the blocks of large arrays.
     random : RandomWords, optional
         For stochastic rounding, which needs it: each operation takes the next stream, and each element
-        the word of its index in row-major order.
+        the word of its index in row-major order; a result of scalars alone is one number, drawn for by the
+        word of index 0. Threads that share the arithmetic never share a stream, but which operation of
+        which thread takes which is up to their scheduling.
 
     Attributes
     ----------
@@ -53,6 +57,8 @@ class NumpyArithmetic:
     ------
     UnsupportedFormatError
         If float64 does not hold the format, or an operation has no exact path.
+    FlushedSubnormalsError
+        Here and in operations, if the processor is set to treat subnormal numbers as zeros.
     """
 
     def __init__(
@@ -124,11 +130,14 @@ class NumpyArithmetic:
         return self._apply(BlockArithmetic.fma, a, b, c)
 
     def neg(self, a: Value) -> Value:
-        """Return ``-a``; in a format without negative zero the negative of zero is zero."""
+        """Return ``-a``, rounded where it is no value of the format, as a real scalar's may be.
+
+        In a format without negative zero the negative of zero is zero.
+        """
         return self._apply(BlockArithmetic.neg, a)
 
     def abs(self, a: Value) -> Value:
-        """Return ``|a|``."""
+        """Return ``|a|``, rounded where it is no value of the format, as a real scalar's may be."""
         return self._apply(BlockArithmetic.abs, a)
 
     def round(self, x: Value) -> Value:
@@ -136,8 +145,8 @@ class NumpyArithmetic:
 
         Unlike the other operations this takes any numbers, and the result has the carrier's dtype.
         """
-        result = round_to(x, self.format, self.rounding, threads=self.threads, random=self.random)
-        self._advance(1)
+        random = _Streams(self).of(0) if self.rounding.stochastic else None
+        result = round_to(x, self.format, self.rounding, threads=self.threads, random=random)
         return result if np.isscalar(result) else np.asarray(result, dtype=self.carrier)
 
     def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
@@ -150,11 +159,12 @@ class NumpyArithmetic:
         *operands : value or (nested) tuple of values
             The result has the shape of all of them broadcast together.
         """
+        check_subnormals()
         leaves: list[Value] = []
         layout = _flatten(operands, leaves)
         arrays = {index: self._operand(leaf) for index, leaf in enumerate(leaves) if not is_scalar(leaf)}
         shapes: list[Any] = []
-        operations: list[int] = []
+        streams = _Streams(self)
 
         def on_blocks(start: int, *blocks: NDArray[Any]) -> list[NDArray[Any]]:
             if not all(map(self.blocks.keeps, blocks)):
@@ -164,15 +174,13 @@ class NumpyArithmetic:
             for index, block in zip(arrays, blocks, strict=True):
                 values[index] = block
             results: list[Any] = []
-            inner = self.blocks.at(self.random, start, blocks[0].size if blocks else 1)
+            inner = self.blocks.at(streams, start)
             shapes[:] = [_flatten(function(inner, *_unflatten(layout, values)), results)]
-            operations[:] = [inner.operations]
-            return results
+            return [inner.settle(item) for item in results]
 
         if not arrays:
             with np.errstate(all="ignore"):
                 scalars: list[Any] = [float(np.asarray(item).reshape(())) for item in on_blocks(0)]
-            self._advance(operations[0])
             return _unflatten(shapes[0], scalars)
         shape = _broadcast(arrays.values())
         with np.errstate(all="ignore"):
@@ -180,7 +188,9 @@ class NumpyArithmetic:
                 small = [np.broadcast_to(array, shape).reshape(-1) for array in arrays.values()]
                 size = small[0].shape
                 found = on_blocks(0, *small)
-                results = [np.array(np.broadcast_to(item, size)).reshape(shape) for item in found]
+                results = [
+                    np.array(np.broadcast_to(item, size), self.carrier).reshape(shape) for item in found
+                ]
             else:  # a first run on one element tells how many results there are
                 count = len(on_blocks(0, *(np.zeros(1, self.carrier) for _ in arrays)))
 
@@ -194,7 +204,6 @@ class NumpyArithmetic:
                     threads=self.threads,
                     ordered=self.rounding.stochastic,
                 )
-        self._advance(operations[0])
         return _unflatten(shapes[0], results)
 
     def _apply(self, operation: Callable[..., Any], *operands: Value) -> Any:
@@ -202,10 +211,6 @@ class NumpyArithmetic:
         if any(isinstance(operand, tuple) for operand in operands):
             raise TypeError("an operand is a tuple of values; write an array as a list")
         return self.evaluate(operation, *operands)
-
-    def _advance(self, streams: int) -> None:
-        if self.random is not None:
-            self.random = replace(self.random, stream=self.random.stream + streams)
 
     def _operand(self, x: Any) -> NDArray[Any]:
         """Return an operand as an array; one of the carrier's dtype is checked later, in its blocks."""
@@ -233,6 +238,29 @@ class NumpyArithmetic:
             )
         result: NDArray[Any] = rounded
         return result
+
+
+class _Streams:
+    """The streams that the operations of one call take from an arithmetic, the same in all its blocks.
+
+    Each is taken once, by the block that comes first to its operation.
+    """
+
+    _taking = threading.Lock()
+
+    def __init__(self, ar: NumpyArithmetic) -> None:
+        self._ar = ar
+        self._taken: list[RandomWords] = []
+
+    def of(self, operation: int) -> RandomWords:
+        """Return the stream of an operation, counted from 0."""
+        with self._taking:
+            while len(self._taken) <= operation:
+                next_one = self._ar.random
+                assert next_one is not None
+                self._taken.append(next_one)
+                self._ar.random = next_one.of(1)
+            return self._taken[operation]
 
 
 def _broadcast(arrays: Iterable[NDArray[Any]]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from mcfsim.backends.block_arithmetic import Scalars
 from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.formats import FORMATS, Format
+from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.scratch import BLOCK
 
@@ -99,8 +100,8 @@ class TorchArithmetic:
         Mode and overflow policy.
     device : str or torch.device, optional
         ``"cpu"``; others are refused.
-    scalars, threads
-        As for `NumpyArithmetic`.
+    scalars, threads, random
+        As for `NumpyArithmetic`, whose random words an element of the same index gets.
 
     Attributes
     ----------
@@ -130,10 +131,11 @@ class TorchArithmetic:
         device: str | torch.device = "cpu",
         scalars: Scalars = "exact",
         threads: int = 1,
+        random: RandomWords | None = None,
     ) -> None:
         if torch.device(device).type != "cpu":
             raise ValueError(f"device {str(device)!r} is not supported; supported: 'cpu'")
-        self._numpy = NumpyArithmetic(fmt, rounding, scalars=scalars, threads=threads)
+        self._numpy = NumpyArithmetic(fmt, rounding, scalars=scalars, threads=threads, random=random)
 
     def __repr__(self) -> str:
         return repr(self._numpy).replace("Numpy", "Torch", 1)
@@ -152,6 +154,11 @@ class TorchArithmetic:
     def scalars(self) -> Scalars:
         """How Python numbers enter."""
         return self._numpy.scalars
+
+    @property
+    def random(self) -> RandomWords | None:
+        """The stream that the next operation draws from, if rounding is stochastic."""
+        return self._numpy.random
 
     @property
     def carrier(self) -> torch.dtype:

@@ -13,7 +13,7 @@ from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.backends.codes import codes_by_kind
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
-from mcfsim.intake import as_array, real_array
+from mcfsim.intake import as_codes, real_array
 
 Block = NDArray[Any]
 
@@ -111,9 +111,7 @@ def decode(codes: ArrayLike, fmt: Format | str) -> NDArray[Any]:
     """
     fmt = get_format(fmt)
     carrier = carrier_of(fmt)
-    given = as_array(codes, "codes")
-    if given.dtype.kind not in "iu":
-        raise TypeError(f"codes must be integers, not {given.dtype}")
+    given = as_codes(codes)
     if given.size and not 0 <= int(given.min()) <= int(given.max()) < 2**fmt.bits:
         wrong = (given < 0) | (given > 2**fmt.bits - 1)
         refuse(given, int(np.argmax(wrong)), f"is no code: codes of {fmt} lie in [0, 2**{fmt.bits})")

@@ -20,6 +20,7 @@ from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.rounding import Rounding
 from mcfsim.scratch import BLOCK
+from mcfsim.subnormals import check_subnormals
 
 Hyperparameters = AdamW | SGD
 
@@ -150,6 +151,7 @@ class Optimizer:
             raise TypeError(f"the gradient must be an array, as `receive` returns it, not {gradient!r}")
         if gradient.shape != (self.layout.size,):
             raise ValueError(f"the gradient must have shape ({self.layout.size},), not {gradient.shape}")
+        check_subnormals()
         self._warned = self._warned or warn_of_vanishing(self.roles.update, {"rate": rate})
         count = self.count + 1
         update = np.empty(self.layout.size, dtype=self.state.m[0].dtype)
@@ -157,7 +159,7 @@ class Optimizer:
             for block, decayed in self._blocks():
                 scalars: Any = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
                 old = State(*(tuple(item[block] for item in part) for part in self.state))
-                roles = self._block_roles(block, count)
+                roles = block_roles(self.roles, count, block.start)
                 new, update[block] = self.hyper.step(roles, self.strategy, old, gradient[block], scalars)
                 for old_part, new_part in zip(old, new, strict=True):
                     for target, source in zip(old_part, new_part, strict=True):
@@ -173,20 +175,21 @@ class Optimizer:
         """Return copies of the components whose sum is the parameter that the optimizer means."""
         return tuple(item.copy() for item in self.state.represented(self.strategy))
 
-    def _block_roles(self, block: slice, count: int) -> Roles:
-        """Return the arithmetics that work on one block, cut here so that all of a step work on the same.
-
-        For stochastic rounding the words are those of the step of this number and of each element's index.
-        """
-        made: dict[int, Any] = {}
-        for ar in self.roles:
-            if isinstance(ar, NumpyArithmetic):
-                random = None if ar.random is None else replace(ar.random, step=count)
-                made.setdefault(id(ar), ar.blocks.at(random, block.start, block.stop - block.start))
-        return Roles(*(made.get(id(ar), ar) for ar in self.roles))
-
     def _blocks(self) -> Iterator[tuple[slice, bool]]:
         edge, size = self.layout.decayed_size, self.layout.size
         for begin, end, decayed in ((0, edge, True), (edge, size, False)):
             for start in range(begin, end, BLOCK):
                 yield slice(start, min(start + BLOCK, end)), decayed
+
+
+def block_roles(roles: Roles, step: int, start: int) -> Roles:
+    """Return the arithmetics that work on one block, cut here so that all of a step work on the same.
+
+    For stochastic rounding the words are those of the step and of each element's index, from `start` on.
+    """
+    made: dict[int, Any] = {}
+    for ar in roles:
+        if isinstance(ar, NumpyArithmetic):
+            random = None if ar.random is None else replace(ar.random, step=step)
+            made.setdefault(id(ar), ar.blocks.at(random, start))
+    return Roles(*(made.get(id(ar), ar) for ar in roles))

@@ -243,7 +243,7 @@ class Strategy:
         # Arithmetics that draw at random have streams of their own, more than a step has operations.
         random = options.get("random")
         made = {
-            fmt: make(fmt, random and replace(random, stream=random.stream + (index << 16)))
+            fmt: make(fmt, random.of(index << 16) if isinstance(random, RandomWords) else random)
             for index, fmt in enumerate(formats)
         }
         moments = made[self.m.format]

@@ -19,6 +19,7 @@ from mcfsim.intake import check_threads
 from mcfsim.products.accumulator import Accumulator, Order, Products
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, get_rounding
+from mcfsim.subnormals import check_subnormals
 
 Array = NDArray[Any]
 Wide = NDArray[np.float64]
@@ -61,6 +62,7 @@ class Unit:
         lefts, rights = np.broadcast_to(a, (*stack, m, k)), np.broadcast_to(b, (*stack, k, n))
 
         def run(tile: tuple[slice, slice, slice]) -> None:
+            check_subnormals()  # a setting of each thread
             matrices, rows, columns = tile
             index: tuple[Any, ...] = np.unravel_index(np.arange(matrices.start, matrices.stop), stack)
 

@@ -23,6 +23,7 @@ from mcfsim.rounding import Rounding
 from mcfsim.run import versions
 from mcfsim.schema import build
 from mcfsim.source import DIGEST
+from mcfsim.subnormals import check_subnormals
 from mcfsim.theorems.cores import DRAWS
 from mcfsim.theorems.domain import FEW, LIMIT, SAMPLES, Extent, cover
 from mcfsim.theorems.judge import applicable, try_block, violating
@@ -131,6 +132,7 @@ class Check:
 
     def __call__(self, start: int, stop: int) -> dict[str, Any]:
         """Try the cases of a range."""
+        check_subnormals()  # in each thread and process that works on it
         domain, begun = self.domain(), time.perf_counter()
         found = self._of(domain, start, stop)
         return {**found.as_data(), "seconds": time.perf_counter() - begun}

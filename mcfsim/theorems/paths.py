@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from mcfsim.arithmetic import Value
-from mcfsim.backends.block_arithmetic import BlockArithmetic, is_scalar
+from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords, Words
+from mcfsim.reals import is_scalar
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.elementwise import Incomparable
 from mcfsim.theorems.exact import Exact
@@ -200,7 +201,9 @@ class EveryPath:
     def _drawn(self, operation: str, blocks: list[Any], draw: int | Block) -> Block:
         """Carry out an operation with given random bits."""
         size = max((x.size for x in blocks if not is_scalar(x)), default=self.whose.size)
-        result: Block = getattr(self._ar.at(_Draws(0, draw=draw), 0, size), operation)(*blocks)
+        result = np.asarray(
+            getattr(self._ar.at(_Draws(0, draw=draw), 0), operation)(*blocks), self._ar.carrier
+        )
         return result if result.size == size else np.broadcast_to(result, size)
 
 

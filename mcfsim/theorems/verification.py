@@ -17,6 +17,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.run import versions
+from mcfsim.subnormals import check_subnormals
 from mcfsim.sweep import Job, Sweep
 from mcfsim.theorems.cases import Number, Witness
 from mcfsim.theorems.catalogue import THEOREMS
@@ -166,6 +167,7 @@ def workers_for(checks: Iterable[Check]) -> int:
 
 def run(checks: Iterable[Check], sweep: Sweep, unit: int = UNIT) -> Iterator[Certificate]:
     """Yield the certificate of each check, in order."""
+    check_subnormals()
     given = list(checks)
     for check in given:
         if THEOREMS.get(check.theorem.name) is not check.theorem:

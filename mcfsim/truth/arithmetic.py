@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding, Underflow
-from mcfsim.truth.definition import NEAREST_EVEN, NO_ONE_RESULT, operate, round_float
+from mcfsim.truth.definition import NEAREST_EVEN, NO_ONE_RESULT, Number, operate, round_float, round_fraction
+
+#: A real number: float, int, Fraction, Decimal or mpf.
+Real = Any
 
 
 class TruthArithmetic:
@@ -26,8 +31,8 @@ class TruthArithmetic:
 
     Notes
     -----
-    An operand is a Python float, or an int that is a binary64 number. One that is no value of the format is
-    a real number: it enters exactly, but for `neg` and `abs`, which round it.
+    An operand is a Python float, an int of any size, a Fraction, a Decimal or an mpf. One that is no value of
+    the format is a real number, which enters exactly.
 
     Raises
     ------
@@ -35,8 +40,7 @@ class TruthArithmetic:
         If the format is no Format or the rounding no Rounding; in an operation, if an operand is no Python
         number.
     ValueError
-        If the mode is stochastic, or binary64 does not hold the format; in an operation, if an int is no
-        binary64 number.
+        If the mode is stochastic, or binary64 does not hold the format.
     """
 
     def __init__(self, fmt: Format, rounding: Rounding = NEAREST_EVEN) -> None:
@@ -52,64 +56,86 @@ class TruthArithmetic:
     def __repr__(self) -> str:
         return f"TruthArithmetic({self.format}, {self.rounding.mode}, {self.rounding.overflow})"
 
-    def add(self, a: float, b: float) -> float:
+    def add(self, a: Real, b: Real) -> float:
         """Return ``a + b``."""
         return self._operate("add", a, b)
 
-    def sub(self, a: float, b: float) -> float:
+    def sub(self, a: Real, b: Real) -> float:
         """Return ``a - b``."""
         return self._operate("sub", a, b)
 
-    def mul(self, a: float, b: float) -> float:
+    def mul(self, a: Real, b: Real) -> float:
         """Return ``a * b``; 0 times infinity is NaN."""
         return self._operate("mul", a, b)
 
-    def div(self, a: float, b: float) -> float:
+    def div(self, a: Real, b: Real) -> float:
         """Return ``a / b``; x / 0 is an infinity (NaN in a format without), 0 / 0 is NaN."""
         return self._operate("div", a, b)
 
-    def sqrt(self, a: float) -> float:
+    def sqrt(self, a: Real) -> float:
         """Return the square root; NaN below zero, and -0 of -0."""
         return self._operate("sqrt", a)
 
-    def fma(self, a: float, b: float, c: float) -> float:
+    def fma(self, a: Real, b: Real, c: Real) -> float:
         """Return ``a * b + c``, rounded once."""
         return self._operate("fma", a, b, c)
 
-    def neg(self, a: float) -> float:
+    def neg(self, a: Real) -> float:
         """Return ``-a``; where that is no value of the format, what the rounding makes of it."""
-        negative = -self._value(a)
-        if self.format.signed or self.rounding.underflow is Underflow.FLUSH_INPUTS:
-            return self._value(negative)
-        return self.round(negative)
+        return self._settled(-_number(a))
 
-    def abs(self, a: float) -> float:
+    def abs(self, a: Real) -> float:
         """Return ``|a|``; where that is no value of the format, what the rounding makes of it."""
-        return self._value(abs(self._value(a)))
+        number: Any = _number(a)
+        return self._settled(abs(number))
 
-    def round(self, x: float) -> float:
+    def round(self, x: Real) -> float:
         """Round a real number into the format."""
-        return round_float(_number(x), self.format, self.rounding)
+        return self._round(_number(x), self.rounding)
 
     def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(self, *operands)``."""
-        return function(self, *operands)
+        """Return ``function(self, *operands)``; a number that is no value of the format leaves rounded."""
+        return self._leave(function(self, *operands))
 
-    def _operate(self, name: str, *operands: float) -> float:
+    def _leave(self, results: Any) -> Any:
+        if isinstance(results, tuple):
+            return tuple(map(self._leave, results))
+        return self._settled(_number(results)) if _is_real(results) else results
+
+    def _operate(self, name: str, *operands: Real) -> float:
         return operate(name, [_number(operand) for operand in operands], self.format, self.rounding)
 
-    def _value(self, x: float) -> float:
+    def _settled(self, exact: Number) -> float:
         """Return a value of the format as it is, subnormal or not, and another number rounded."""
-        return round_float(_number(x), self.format, replace(self.rounding, underflow=Underflow.GRADUAL))
+        value = self._round(exact, replace(self.rounding, underflow=Underflow.GRADUAL))
+        if value == exact or self.rounding.underflow is Underflow.FLUSH_INPUTS:
+            return value
+        return self._round(exact, self.rounding)
+
+    def _round(self, x: Number, rounding: Rounding) -> float:
+        if isinstance(x, Fraction):
+            return round_fraction(x, self.format, rounding)
+        return round_float(x, self.format, rounding)
 
 
-def _number(x: Any) -> float:
-    if not isinstance(x, float | int) or isinstance(x, bool):
+def _is_real(x: Any) -> bool:
+    known = isinstance(x, float | int | Fraction | Decimal) and not isinstance(x, bool)
+    return known or hasattr(type(x), "man_exp")  # mpmath's
+
+
+def _number(x: Any) -> Number:
+    """Return a real number as a fraction; a zero, an infinity, NaN and any float as a float."""
+    if not _is_real(x):
         raise TypeError(f"an operand must be a Python float, not {x!r} of type {type(x).__name__}")
-    try:
-        number = float(x)
-    except OverflowError:
-        number = float("inf")
-    if number != x and isinstance(x, int):
-        raise ValueError(f"the operand {x} is no binary64 number")
-    return number
+    if isinstance(x, float):
+        return float(x)
+    if isinstance(x, Decimal):
+        finite = x.is_finite()
+        return Fraction(x) if finite and x else float("nan") if x.is_nan() else float(x)
+    if isinstance(x, int | Fraction):
+        return Fraction(x) if x else 0.0
+    if x == 0 or x - x != 0:
+        return float(x)
+    mantissa, exponent = map(int, x.man_exp)
+    magnitude = abs(mantissa) * Fraction(2) ** exponent
+    return -magnitude if x < 0 else magnitude

@@ -19,6 +19,9 @@ from mcfsim.truth.posits import operate_posit, round_posit
 NEAREST_EVEN = Rounding()
 NO_ONE_RESULT = "stochastic rounding has no one result; the oracle rounds in the other modes"
 
+#: A real number; only a float can be NaN, an infinity or a signed zero.
+Number = float | Fraction
+
 
 def round_fraction(
     value: Fraction, fmt: Format, rounding: Rounding = NEAREST_EVEN, *, negative_zero: bool = False
@@ -92,15 +95,17 @@ def round_float(value: float, fmt: Format, rounding: Rounding = NEAREST_EVEN) ->
     return round_fraction(Fraction(value), fmt, rounding, negative_zero=_negative(value))
 
 
-def operate(name: str, operands: Sequence[float], fmt: Format, rounding: Rounding = NEAREST_EVEN) -> float:
+def operate(
+    name: str, operands: Sequence[float | Fraction], fmt: Format, rounding: Rounding = NEAREST_EVEN
+) -> float:
     """Apply an operation of IEEE 754 to numbers and round its exact result once.
 
     Parameters
     ----------
     name : {"add", "sub", "mul", "div", "sqrt", "fma"}
         The operation; ``fma`` of x, y, z is ``x * y + z``.
-    operands : sequence of float
-        As many as the operation takes: numbers of any format, infinities and NaN.
+    operands : sequence of float or Fraction
+        As many as the operation takes: any real numbers, infinities and NaN.
     fmt : Format
         The format of the result.
     rounding : Rounding, optional
@@ -166,14 +171,14 @@ def negative_value(fmt: Format, rounding: Rounding) -> float:
 
 
 # -- the operations -------------------------------------------------------------------------------------
-def _multiply_add(x: float, y: float, z: float, fmt: Format, rounding: Rounding) -> float:
-    if any(map(math.isnan, (x, y, z))):
+def _multiply_add(x: Number, y: Number, z: Number, fmt: Format, rounding: Rounding) -> float:
+    if any(map(_is_nan, (x, y, z))):
         return math.nan
     negative = _negative(x) != _negative(y)  # the product's sign
-    if math.isinf(x) or math.isinf(y):
-        opposed = math.isinf(z) and _negative(z) != negative
+    if _is_infinite(x) or _is_infinite(y):
+        opposed = _is_infinite(z) and _negative(z) != negative
         return math.nan if opposed or x == 0 or y == 0 else infinity_value(negative, fmt)
-    if math.isinf(z):
+    if _is_infinite(z):
         return infinity_value(_negative(z), fmt)
     # A sum that is exactly zero has the sign that both terms share; if they differ it is positive, and
     # negative in the mode down (IEEE 754-2019, 6.3).
@@ -183,20 +188,20 @@ def _multiply_add(x: float, y: float, z: float, fmt: Format, rounding: Rounding)
     )
 
 
-def _divide(x: float, y: float, fmt: Format, rounding: Rounding) -> float:
+def _divide(x: Number, y: Number, fmt: Format, rounding: Rounding) -> float:
     negative = _negative(x) != _negative(y)
-    if math.isnan(x) or math.isnan(y) or (math.isinf(x) and math.isinf(y)) or (x == 0 and y == 0):
+    if _is_nan(x) or _is_nan(y) or (_is_infinite(x) and _is_infinite(y)) or (x == 0 and y == 0):
         return math.nan
-    if math.isinf(x) or y == 0:
+    if _is_infinite(x) or y == 0:
         return infinity_value(negative, fmt)
-    quotient = Fraction(0) if math.isinf(y) else Fraction(x) / Fraction(y)
+    quotient = Fraction(0) if _is_infinite(y) else Fraction(x) / Fraction(y)
     return round_fraction(quotient, fmt, rounding, negative_zero=negative)
 
 
-def _square_root(x: float, fmt: Format, rounding: Rounding) -> float:
-    if math.isnan(x) or x < 0:
+def _square_root(x: Number, fmt: Format, rounding: Rounding) -> float:
+    if _is_nan(x) or x < 0:
         return math.nan
-    if math.isinf(x):
+    if _is_infinite(x):
         return infinity_value(False, fmt)
     # In units of 2**-scale every number of the format, and every midpoint of two, is an integer. All modes
     # therefore round a root between two consecutive integers as they round the middle of the two.
@@ -257,10 +262,10 @@ def _round_at(value: Fraction, scale: int, exponent: int, fmt: Format, mode: Mod
     return _times_power(Fraction(whole), scale)
 
 
-def _without_small(operand: float, fmt: Format) -> float:
+def _without_small(operand: Number, fmt: Format) -> Number:
     """Return an operand, or the zero that is put in its place."""
-    small = math.isfinite(operand) and abs(operand) < fmt.smallest_normal
-    return math.copysign(0.0, operand) if small else operand
+    small = not (_is_nan(operand) or _is_infinite(operand)) and abs(Fraction(operand)) < fmt.smallest_normal
+    return (-0.0 if _negative(operand) else 0.0) if small else operand
 
 
 def _zero(negative: bool, fmt: Format) -> float:
@@ -269,6 +274,14 @@ def _zero(negative: bool, fmt: Format) -> float:
     return -0.0 if negative and fmt.has_negative_zero else 0.0
 
 
-def _negative(value: float) -> bool:
+def _negative(value: Number) -> bool:
     """Whether the sign is negative, that of zero included."""
-    return math.copysign(1.0, value) < 0
+    return value < 0 if isinstance(value, Fraction) else math.copysign(1.0, value) < 0
+
+
+def _is_nan(value: Number) -> bool:
+    return value != value
+
+
+def _is_infinite(value: Number) -> bool:
+    return not isinstance(value, Fraction) and math.isinf(value)

@@ -84,7 +84,7 @@ def truncated_code(magnitude: Fraction, fmt: Posit) -> int:
 
 
 def operate_posit(
-    name: str, operands: Sequence[float], fmt: Posit, rounding: Rounding = NEAREST_EVEN
+    name: str, operands: Sequence[float | Fraction], fmt: Posit, rounding: Rounding = NEAREST_EVEN
 ) -> float:
     """Apply an operation to numbers and round its exact result once to a posit.
 
@@ -92,8 +92,8 @@ def operate_posit(
     ----------
     name : {"round", "add", "sub", "mul", "div", "sqrt", "fma"}
         The operation; ``fma`` of x, y, z is ``x * y + z``.
-    operands : sequence of float
-        As many as the operation takes, of any format. NaN and infinities stand for NaR.
+    operands : sequence of float or Fraction
+        As many as the operation takes: any real numbers. NaN and infinities stand for NaR.
     fmt : Posit
         The format of the result, whose values must be binary64 numbers.
     rounding : Rounding, optional
@@ -113,7 +113,7 @@ def operate_posit(
     """
     if fmt.precision > 53 or fmt.emin < -1022:
         raise ValueError(f"{fmt} has numbers that binary64 does not hold")
-    if not all(map(math.isfinite, operands)):
+    if not all(isinstance(operand, Fraction) or math.isfinite(operand) for operand in operands):
         return math.nan
     match name, [Fraction(operand) for operand in operands]:
         case "round", [x]:

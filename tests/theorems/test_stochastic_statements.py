@@ -182,7 +182,7 @@ def test_paths_have_the_share_of_all_draws_that_lead_to_them(rule, algorithm, op
 
     drawn = []
     for numbers in itertools.product(range(2**random_bits), repeat=operations):
-        block = emulator.at(Script(0, numbers=numbers), 0, a.size)
+        block = emulator.at(Script(0, numbers=numbers), 0)
         with np.errstate(all="ignore"):
             drawn.append(codes(np.arange(a.size), algorithm(block, a, b)))
         assert block.operations == operations

@@ -103,8 +103,6 @@ def test_real_numbers_enter_exactly():
         (lambda: TruthArithmetic(BF16).add(True, 1.0), TypeError, "not True of type bool"),
         (lambda: TruthArithmetic(BF16).round("1"), TypeError, "not '1' of type str"),
         (lambda: TruthArithmetic(BF16).neg((1.0, 2.0)), TypeError, "of type tuple"),
-        (lambda: TruthArithmetic(BF16).add(1.0, 2**53 + 1), ValueError, "9007199254740993 is no binary64"),
-        (lambda: TruthArithmetic(BF16).add(1.0, -(10**400)), ValueError, "is no binary64 number"),
     ],
 )
 def test_what_it_cannot_do_is_refused(call, error, message):

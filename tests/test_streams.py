@@ -1,0 +1,219 @@
+"""Random words depend on seed, step, stream and index alone: not on blocks, threads or who shares what."""
+
+import itertools
+import math
+import threading
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim import double_word, expansion, summation
+from mcfsim.formats import Format, get_format
+from mcfsim.optim.optimizer import Optimizer
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Overflow, Rounding, Rule
+from mcfsim.scratch import BLOCK, LARGE_BLOCK
+
+#: Each has a result of scalars alone on the way, drawn for at random.
+ALGORITHMS = {
+    "recursive_sum": lambda ar, x: summation.recursive_sum(ar, (1.0, 2.0**-9, 2.0**-10, x)),
+    "kahan_sum": lambda ar, x: summation.kahan_sum(ar, (1.0, 2.0**-9, 2.0**-10, x)),
+    "dw_sum": lambda ar, x: summation.dw_sum(ar, (1.0, 2.0**-9, 0.3, x)),
+    "sum_3": lambda ar, x: summation.sum_k(ar, (0.1, 0.2, 0.3, x), 3),
+    "dot2": lambda ar, x: summation.dot2(ar, (0.1, 0.7, x), (0.3, 0.9, x)),
+    "two_sum of scalars": lambda ar, x: mcf.two_sum(ar, mcf.two_sum(ar, 1.0, 2.0**-9)[0], x),
+    "dw_times_fp": lambda ar, x: double_word.dw_times_fp3(ar, (1.0, 2.0**-9), x),
+    "dw_times_dw": lambda ar, x: double_word.dw_times_dw2(
+        ar, double_word.dw_times_fp3(ar, (0.1, 0.0), 0.3), (x, 0.0)
+    ),
+    "expansion product": lambda ar, x: expansion.mul(ar, expansion.mul(ar, (0.9, 0.1), (0.7, 0.1)), (x, x)),
+    "a sign": lambda ar, x: ar.evaluate(lambda inner, y: inner.add(inner.neg(0.1), y), x),
+    "a rounding": lambda ar, x: ar.evaluate(lambda inner, y: inner.add(inner.round(Fraction(1, 3)), y), x),
+    "a fraction": lambda ar, x: ar.evaluate(lambda inner, y: inner.add(inner.mul(0.1, Fraction(1, 3)), y), x),
+    "a number passed on": lambda ar, x: ar.evaluate(lambda inner, n, y: (n, inner.add(n, y)), 0.1, x),
+}
+
+
+def drawn(threads=1, fmt="bfloat16", seed=1, bits=16):
+    rounding = Rounding("stochastic", random_bits=bits)
+    return mcf.arithmetic(fmt, rounding, random=RandomWords(seed), threads=threads)
+
+
+def flat(results):
+    return results if isinstance(results, tuple) else (results,)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_results_depend_on_no_threads_and_no_blocks(name):
+    """Where blocks end, the last element is what it is in a longer array."""
+    x = mcf.round_to(np.random.default_rng(0).standard_normal(LARGE_BLOCK + 2).astype(np.float32), "bfloat16")
+    expected = flat(ALGORITHMS[name](drawn(), x))
+    for size, threads in ((1, 1), (BLOCK, 1), (BLOCK + 1, 1), (BLOCK + 1, 2), (LARGE_BLOCK + 1, 4)):
+        found = flat(ALGORITHMS[name](drawn(threads), x[:size]))
+        for one, other in zip(found, expected, strict=True):
+            assert np.array_equal(one, other[:size], equal_nan=True), (size, threads)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_streams_are_as_many_as_the_operations_whatever_the_blocks(name):
+    taken = set()
+    for size, threads in ((1, 1), (7, 1), (BLOCK + 1, 2)):
+        ar = drawn(threads)
+        ALGORITHMS[name](ar, np.ones(size, np.float32))
+        taken.add(ar.random.stream)
+    assert len(taken) == 1
+    assert taken != {0}
+
+
+def test_a_result_of_scalars_alone_has_the_word_of_index_0():
+    """Two quanta above 1 and a fraction f: up as the first word of the stream says."""
+    f = 0.5
+    for seed in range(60):
+        word = int(RandomWords(seed).words(0, 1, 16)[0])
+        expected = 1.0 + 2.0**-7 * (math.floor(f * 2**16) + word >= 2**16)
+        for size in (1, 5):
+            ar = drawn(seed=seed)
+            inside = ar.evaluate(
+                lambda inner, x: inner.add(x, inner.add(1.0, 2.0**-8)), np.zeros(size, np.float32)
+            )
+            assert (inside == expected).all()
+        assert drawn(seed=seed).add(1.0, 2.0**-8) == expected
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_products_and_scaled_formats_draw_alike_on_any_threads(threads):
+    rng = np.random.default_rng(1)
+    a, b = (mcf.round_to(rng.standard_normal((150, 170)), "bfloat16").astype(np.float32) for _ in range(2))
+    accumulator = mcf.Accumulator("bfloat16", "stochastic", block=16)
+    one, many = (mcf.matmul(a, b.T, accumulator, random=RandomWords(3), threads=n) for n in (1, threads))
+    assert np.array_equal(one, many)
+
+
+def test_a_step_of_an_optimizer_depends_on_no_block():
+    """A tensor whose last block is one element long, and the same tensor in a longer one."""
+    low = mcf.strategy("collage-plus", "bfloat16")
+    rng = np.random.default_rng(2)
+    x, g = rng.standard_normal((2, BLOCK + 2)).astype(np.float32)
+    after = []
+    for size in (BLOCK + 1, BLOCK + 2):
+        optimizer = Optimizer(mcf.AdamW(), low, {"x": x[:size]}, {"x"}, "stochastic", random=RandomWords(4))
+        for _ in range(2):
+            optimizer.step(optimizer.receive({"x": g[:size]}), 0.01)
+        after.append([item[: BLOCK + 1] for item in optimizer.represented()])
+    for one, other in zip(*after, strict=True):
+        assert np.array_equal(one, other)
+
+
+# -- several threads that share an arithmetic -------------------------------------------------------------
+def test_threads_that_share_an_arithmetic_share_no_stream():
+    shared, rounds = drawn(bits=16), 300
+    quarter = np.full(256, 1 + 2.0**-9)
+    seen = [[] for _ in range(4)]
+    begin = threading.Barrier(4)
+
+    def work(own):
+        begin.wait()
+        for turn in range(rounds):
+            if turn % 3 == 0:
+                own.append(shared.round(quarter).tobytes())
+            elif turn % 3 == 1:
+                own.append(shared.mul(np.ones(256, np.float32), 1 + 2.0**-9).tobytes())
+            else:
+                pair = shared.evaluate(
+                    lambda ar, x: (ar.mul(x, 1 + 2.0**-9), ar.add(x, 2.0**-9)), np.ones(256, np.float32)
+                )
+                own += [item.tobytes() for item in pair]
+
+    threads = [threading.Thread(target=work, args=(own,)) for own in seen]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    results = list(itertools.chain(*seen))
+    assert shared.random.stream == len(results) == 4 * rounds * 4 // 3
+    streams = {
+        mcf.round_to(
+            quarter.astype(np.float32), "bfloat16", "stochastic", random=RandomWords(1, stream=s)
+        ).tobytes()
+        for s in range(len(results))
+    }
+    assert len(streams) == len(results)  # so a result tells its stream
+    assert set(results) == streams
+
+
+def test_operations_one_after_the_other_take_streams_in_order():
+    ar = drawn()
+    for stream, operation in enumerate((ar.add, ar.sub, ar.mul)):
+        assert ar.random.stream == stream
+        operation(np.ones(3, np.float32), np.ones(3, np.float32))
+    ar.neg(np.ones(3, np.float32))
+    assert ar.random.stream == 3
+
+
+# -- numbers beyond binary64 ------------------------------------------------------------------------------
+def ups(rule, f, r, draw):
+    """Whether a fraction rounds up by the rule's inequality."""
+    whole = 2**r
+    match rule:
+        case Rule.TRUNCATE:
+            return math.floor(f * whole) + draw >= whole
+        case Rule.CENTRED:
+            return math.floor(2 * f * whole) + 2 * draw + 1 >= 2 * whole
+        case Rule.NEAREST_FIRST:
+            return round(f * whole) + draw >= whole
+
+
+def by_definition(x, fmt, rounding, draw):
+    """Round a rational number stochastically, the exponent unbounded above, and judge overflow then."""
+    magnitude, rule, r = abs(x), rounding.rule, rounding.random_bits
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    exponent -= magnitude < Fraction(2) ** exponent
+    quantum = Fraction(2) ** (max(exponent, fmt.emin) - fmt.precision + 1)
+    whole, f = divmod(magnitude / quantum, 1)
+    sign = -1.0 if x < 0 else 1.0
+    rounded = (whole + ups(rule, f, r, draw)) * quantum
+    over = rounded > fmt.max
+    if rounding.overflow is Overflow.NEAREST_BOUNDARY and magnitude > fmt.max:
+        half = Fraction(2) ** (fmt.emax - fmt.precision)
+        over = ups(rule, min((magnitude - fmt.max) / half, Fraction(1)), r, draw)
+        rounded = fmt.max
+    if over and rounding.overflow is not Overflow.SATURATE and fmt.has_nan:
+        return sign * math.inf if fmt.has_infinity else math.nan
+    return sign * float(min(rounded, fmt.max))
+
+
+@pytest.mark.parametrize("overflow", Overflow)
+@pytest.mark.parametrize("rule", Rule)
+def test_numbers_beyond_binary64_are_drawn_by_the_definition(rule, overflow):
+    formats = [
+        Format(precision=p, emin=-1022, emax=1023, specials=specials)
+        for p, specials in itertools.product((2, 8, 20), ("ieee", "fn", "none"))
+    ]
+    formats += [get_format("bfloat16"), get_format("e4m3fn"), Format(precision=5, emin=-1000, emax=1000)]
+    for fmt, r in itertools.product(formats, (1, 2, 16)):
+        rounding = Rounding("stochastic", overflow, random_bits=r, rule=rule)
+        top, least = Fraction(2) ** 1024, fmt.smallest_subnormal
+        numbers = [top, 2**1100, top - 1, top - Fraction(1, 3), top * Fraction(4, 3), Fraction(10) ** 400]
+        numbers += [
+            fmt.max + Fraction(k, 4) * Fraction(2) ** (fmt.emax - fmt.precision + 1) for k in range(6)
+        ]
+        numbers += [least * Fraction(k, 7) for k in range(1, 15)]
+        numbers += [least / 2**r, least / 2 ** (r + 1), least / 2 ** (r + 1) + least / 2**200, least / 2**300]
+        for x, sign, draw in itertools.product(
+            numbers, (1, -1), {0, 1, 2**r - 2, 2**r - 1} & set(range(2**r))
+        ):
+            word = np.array(draw << (16 - r), dtype=np.uint16)
+            found = mcf.round_to(sign * Fraction(x), fmt, rounding, random=word)
+            expected = by_definition(sign * Fraction(x), fmt, rounding, draw)
+            assert found == expected or (math.isnan(found) and math.isnan(expected)), (fmt, r, x, draw)
+
+
+def test_2_to_the_1100_is_infinite_for_every_seed():
+    fmt = Format(precision=8, emin=-1022, emax=1023)
+    ar = [mcf.arithmetic(fmt, "stochastic", random=RandomWords(seed)) for seed in range(50)]
+    assert {x.round(2**1100) for x in ar} == {math.inf}
+    assert {x.evaluate(lambda inner: inner.round(-(2**1100))) for x in ar} == {-math.inf}
+    zero = np.array(0, dtype=np.uint16)  # the word that moves least
+    assert mcf.round_to(2**1100, fmt, "stochastic", random=zero) == math.inf

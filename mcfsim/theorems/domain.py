@@ -6,6 +6,8 @@ Every case of a domain has an index, ranges of which are the units of work.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from itertools import islice
 from math import prod
 from typing import Literal
@@ -13,7 +15,6 @@ from typing import Literal
 import numpy as np
 
 from mcfsim.backends.carriers import carrier_of
-from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.operands import (
@@ -22,16 +23,16 @@ from mcfsim.theorems.operands import (
     belongs,
     every,
     finite_values,
+    has_all,
     normal,
     significands,
+    unbounded,
 )
 from mcfsim.theorems.parts import Domain, Part, Sample
 from mcfsim.theorems.statement import Scaling, Theorem
 
 #: Which operands: ``core`` uses the reductions of the statement, ``all`` uses none.
 Extent = Literal["core", "all"]
-#: Exponents of the format that stands for unbounded ones; binary32 carries it up to precision 11.
-UNBOUNDED = (-100, 100)
 #: Up to so many cases, a core is not worth its reductions.
 FEW = 1 << 25
 #: A core of pairs of words has at most so many cases, and an eighth of it if its low words lie deep.
@@ -69,7 +70,7 @@ def cover(
     ValueError
         If every operand is asked for, and there are too many to list.
     """
-    if not all(hypothesis.of_format(fmt) for hypothesis in theorem.where):
+    if not theorem.possible(fmt, rounding):
         return Domain(fmt, (), (), covers=True)
     whole = _complete(theorem, fmt) if theorem.range == "bounded" else None
     if extent == "all":
@@ -87,19 +88,17 @@ def cover(
         return Domain(fmt, (whole,), (), covers=True)
     if any(operand.kind == "sequence" for operand in theorem.operands) or not reducible:
         # A case of several paths, each tried with many draws, costs as much as many cases.
-        return _drawn(theorem, fmt, samples // 16 if rounding.stochastic else samples, seed)
+        return _drawn(theorem, fmt, rounding, _share(samples, 16) if rounding.stochastic else samples, seed)
     if values and theorem.range == "bounded":
         core = _core_of_values(theorem, fmt, rounding)
         # Again, pairs of 16 bits are tried; a case of more operands takes longer.
         most = 1 << 32 if len(theorem.operands) < 3 else limit // 8
-        return core if core.size <= most else _drawn(theorem, fmt, samples, seed)
+        if core.size <= most:
+            return core
+        drawn = _drawn(theorem, fmt, rounding, samples, seed)
+        return replace(drawn, reductions=(*drawn.reductions, NO_CORE.format(core.size, most)))
     most = limit // 8 if theorem.variant else limit
     return _core_of_pairs(theorem, fmt, rounding, most, samples, seed)
-
-
-def unbounded(precision: int) -> Format:
-    """Return the format that stands for all of its precision where nothing overflows or underflows."""
-    return Format(f"p{precision}", precision=precision, emin=UNBOUNDED[0], emax=UNBOUNDED[1])
 
 
 def _complete(theorem: Theorem, fmt: Format) -> Part | None:
@@ -151,8 +150,10 @@ def _core_of_values(theorem: Theorem, fmt: Format, rounding: Rounding) -> Domain
         tables = [(small[~np.signbit(small)] if i == 0 and not signs else small,) for i in range(others + 1)]
         parts.append(Part("edge", f"all operands below 2^{fmt.emin + 3}", tuple(tables)))
     # Of three operands, two may interact far from the first one.
-    gap = GAP.format(low, high)
-    return Domain(fmt, tuple(parts), (*reductions, COMMON, gap), covers=others < 2 and gradual)
+    gap, covers = GAP.format(low, high), others < 2 and gradual
+    if not covers:
+        parts += _known(theorem, fmt, rounding)
+    return Domain(fmt, tuple(parts), (*reductions, COMMON, gap), covers=covers)
 
 
 def _core_of_pairs(
@@ -168,24 +169,28 @@ def _core_of_pairs(
     reductions = [*([] if signs else [sign]), scaling, UNBOUNDED_EXPONENTS]
     if common:
         reductions.append(GAP.format(low, high))
-    families = _families(theorem, wide)
+    families = _known(theorem, wide, rounding)
     rest = _sample(theorem, wide, samples, seed)
     exponents = [first, *[later] * (len(theorem.operands) - 1)]
+    fewest = 0
     for depth in range(p + 2, 0, -1):
         most = limit if depth == 1 else limit // 8
-        if prod(_fewest(o, e, p, depth) for o, e in zip(theorem.operands, exponents, strict=True)) > most:
+        fewest = prod(_fewest(o, e, p, depth) for o, e in zip(theorem.operands, exponents, strict=True))
+        if fewest > most:
             continue  # before long tables are made
         tables = [normal(theorem.operands[0], wide, first, depth, signs=signs, zero=False)]
         for operand in theorem.operands[1:]:
             tables.append(normal(operand, wide, later, depth, signs=signs or common, zero=common))
-        if prod(len(table[0]) for table in tables) <= most:
+        fewest = prod(len(table[0]) for table in tables)
+        if fewest <= most:
             text = (
                 f"exponents {first[0]} to {first[-1]} of the first operand, {later[0]} to {later[-1]} of "
                 f"others, low words zero or in the {depth} binades below half an ulp"
             )
             core = Part("core", text, tuple(tables))
             return Domain(wide, (core, *families, rest), tuple(reductions), covers=False)
-    return Domain(wide, (*families, rest), tuple(reductions[-2:]), covers=False)
+    none = NO_CORE.format(fewest, limit)
+    return Domain(wide, (*families, rest), (*reductions[-2:], none), covers=False)
 
 
 def _fewest(operand: Operand, exponents: Sequence[int], p: int, depth: int) -> int:
@@ -193,10 +198,10 @@ def _fewest(operand: Operand, exponents: Sequence[int], p: int, depth: int) -> i
     return (len(exponents) << (p - 1)) * (depth << p if operand.paired else 1)
 
 
-def _drawn(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Domain:
+def _drawn(theorem: Theorem, fmt: Format, rounding: Rounding, samples: int, seed: int) -> Domain:
     free = theorem.range == "unbounded"
     used = unbounded(fmt.precision) if free else fmt
-    parts = (*_families(theorem, used), _sample(theorem, used, samples, seed))
+    parts = (*_known(theorem, used, rounding), _sample(theorem, used, samples, seed))
     return Domain(used, parts, (UNBOUNDED_EXPONENTS,) if free else (), covers=False)
 
 
@@ -213,23 +218,28 @@ def _sample(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Sample:
     else:
         exponents = [(0, 1)] * len(theorem.operands)
     # Long sequences cost as much as many short operands.
-    count = max(1, samples // max(1, theorem.components // 4))
+    count = _share(samples, max(1, theorem.components // 4))
     text = f"random operands, seed {seed}"
     return Sample("sample", text, (), theorem.operands, fmt, tuple(exponents), count, seed)
 
 
-def _families(theorem: Theorem, fmt: Format) -> tuple[Part, ...]:
-    """Return the known extremal operands, as far as the format holds them."""
-    cases = []
-    for case in theorem.families(fmt.precision):
-        numbers = np.array([float(number) for number in case])
-        exact = all(number == exactly for number, exactly in zip(numbers.tolist(), case, strict=True))
-        if exact and np.array_equal(round_to(numbers, fmt), numbers):
-            cases.append(numbers)
+def _share(samples: int, cost: int) -> int:
+    """Return how many cases are drawn that cost so much each: some, unless none are asked for."""
+    return max(min(samples, 1), samples // cost)
+
+
+def _known(theorem: Theorem, fmt: Format, rounding: Rounding) -> tuple[Part, ...]:
+    """Return the known extremal operands, and a known counterexample, as far as the format has them."""
+    cases = [tuple(map(Fraction, case)) for case in theorem.families(fmt.precision)]
+    cases = [case for case in cases if has_all(fmt, case)]
+    witness = theorem.witness(fmt, rounding)
+    if witness is not None and witness not in cases:
+        cases.append(witness)
     if not cases:
         return ()
     # One table of whole cases: a product of tables would mix them.
-    table: Columns = tuple(np.array(cases, dtype=carrier_of(fmt)).T.copy())
+    numbers = [[float(number) for number in case] for case in cases]
+    table: Columns = tuple(np.array(numbers, dtype=carrier_of(fmt)).T.copy())
     words = iter(table)
     for operand in theorem.operands:
         if not belongs(operand, tuple(islice(words, operand.components)), fmt).all():
@@ -253,6 +263,8 @@ UNBOUNDED_EXPONENTS = (
     "range: the exponents are unbounded; what is found holds in any format of this precision wherever "
     "nothing overflows or underflows"
 )
+#: What is not tried is said where reasons are given for what is.
+NO_CORE = "no core: it would have {} cases or more, and at most {} are allowed"
 GAP = "gap: operands whose exponents differ from the first's by less than {} or more than {} do not interact"
 #: Why the operands of a core of pairs have so few signs, and so few exponents.
 OF_PAIRS = {

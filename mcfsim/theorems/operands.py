@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -13,12 +14,15 @@ from numpy.typing import NDArray
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.carriers import carrier_of
 from mcfsim.codec import all_values
+from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 
 Block = NDArray[Any]
 #: The columns of a table of operands: one array a component.
 Columns = tuple[Block, ...]
+#: Exponents of the format that stands for unbounded ones; binary32 carries it up to precision 11.
+UNBOUNDED = (-100, 100)
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,21 @@ def significands(fmt: Format, exponents: Sequence[int], *, signs: bool) -> Block
     one = 1 + np.arange(1 << (fmt.precision - 1)) / (1 << (fmt.precision - 1))
     values = np.ldexp(one, np.asarray(sorted(exponents))[:, None]).ravel().astype(carrier_of(fmt))
     return np.concatenate([-values[::-1], values]) if signs else values
+
+
+def unbounded(precision: int) -> Format:
+    """Return the format that stands for all of its precision where nothing overflows or underflows."""
+    return Format(f"p{precision}", precision=precision, emin=UNBOUNDED[0], emax=UNBOUNDED[1])
+
+
+def has_all(fmt: Format, numbers: Sequence[Fraction]) -> bool:
+    """Return whether exact numbers are finite values of a format, one and all."""
+    try:
+        near = [float(number) for number in numbers]
+    except OverflowError:  # beyond binary64, and so beyond what carries formats
+        return False
+    exact = all(number == exactly for number, exactly in zip(near, numbers, strict=True))
+    return exact and np.array_equal(round_to(np.array(near), fmt), near)
 
 
 @lru_cache(maxsize=8)

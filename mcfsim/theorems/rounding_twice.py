@@ -14,6 +14,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.statement import Hypothesis
+from mcfsim.theorems.witnesses import quantum
 from mcfsim.truth.arithmetic import TruthArithmetic
 
 Widening = Callable[[Format], Format]
@@ -110,11 +111,6 @@ class Need:
     bits: Callable[[Format], int]
     quantum: Callable[[Format], int]
     formulas: tuple[str, str]
-
-
-def quantum(fmt: Format) -> int:
-    """Return the exponent of the smallest subnormal number."""
-    return fmt.emin - fmt.precision + 1
 
 
 #: The bits of the first four are those of Figueroa and Roux. At the bottom, a sum is a multiple of the

@@ -152,7 +152,7 @@ TOY = Format("", precision=2, emin=-8, emax=0)
 def test_the_core_of_sums_stands_for_all_of_a_format(name, mode, operand):
     theorem = THEOREMS[name]
     operands = tuple(operand(o.name) if o.paired else o for o in theorem.operands)
-    theorem = replace(theorem, operands=operands, families=lambda p: ())
+    theorem = replace(theorem, operands=operands, families=lambda p: (), witnesses=None)
     whole = cover(theorem, TOY, Rounding(mode), "all")
     core = cover(theorem, unbounded(2), Rounding(mode), samples=0)
     assert [part.kind for part in core.parts] == ["core", "sample"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import islice
+from itertools import compress, islice
 from math import prod
 from typing import Literal
 
@@ -206,9 +206,7 @@ def _drawn(theorem: Theorem, fmt: Format, rounding: Rounding, samples: int, seed
 
 
 def _sample(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Sample:
-    p = fmt.precision
-    low, high = theorem.gaps(p)
-    low, high = max(low, fmt.emin), min(high, fmt.emax - 1)
+    low, high = theorem.gaps(fmt.precision)
     if any(operand.kind == "sequence" for operand in theorem.operands):
         exponents = [(low, high)] * len(theorem.operands)
     elif theorem.scaling is Scaling.COMMON:
@@ -217,6 +215,9 @@ def _sample(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Sample:
         exponents = [(fmt.emin, fmt.emax - 1)] * len(theorem.operands)
     else:
         exponents = [(0, 1)] * len(theorem.operands)
+    # Where there is room, so that an operand is no largest number.
+    least, most = fmt.emin, max(fmt.emin, fmt.emax - 1)
+    exponents = [(min(max(a, least), most), max(min(b, most), least)) for a, b in exponents]
     # Long sequences cost as much as many short operands.
     count = _share(samples, max(1, theorem.components // 4))
     text = f"random operands, seed {seed}"
@@ -231,7 +232,7 @@ def _share(samples: int, cost: int) -> int:
 def _known(theorem: Theorem, fmt: Format, rounding: Rounding) -> tuple[Part, ...]:
     """Return the known extremal operands, and a known counterexample, as far as the format has them."""
     cases = [tuple(map(Fraction, case)) for case in theorem.families(fmt.precision)]
-    cases = [case for case in cases if has_all(fmt, case)]
+    cases = list(compress(cases, has_all(fmt, cases)))
     witness = theorem.witness(fmt, rounding)
     if witness is not None and witness not in cases:
         cases.append(witness)

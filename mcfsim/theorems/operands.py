@@ -121,14 +121,23 @@ def unbounded(precision: int) -> Format:
     return Format(f"p{precision}", precision=precision, emin=UNBOUNDED[0], emax=UNBOUNDED[1])
 
 
-def has_all(fmt: Format, numbers: Sequence[Fraction]) -> bool:
-    """Return whether exact numbers are finite values of a format, one and all."""
+def has_all(fmt: Format, cases: Sequence[Sequence[Fraction]]) -> NDArray[np.bool_]:
+    """Return of which cases all numbers, which are exact, are finite values of a format."""
+    if not cases:
+        return np.zeros(0, np.bool_)
+    near = np.array([[_in_binary64(number) for number in case] for case in cases])
+    with np.errstate(over="ignore"):
+        there: NDArray[np.bool_] = (round_to(near, fmt) == near).all(axis=1)
+    return there
+
+
+def _in_binary64(number: Fraction) -> float:
+    """Return a number as it is, or NaN if it is none of binary64, which carries every format."""
     try:
-        near = [float(number) for number in numbers]
-    except OverflowError:  # beyond binary64, and so beyond what carries formats
-        return False
-    exact = all(number == exactly for number, exactly in zip(near, numbers, strict=True))
-    return exact and np.array_equal(round_to(np.array(near), fmt), near)
+        near = float(number)
+    except OverflowError:
+        return np.nan
+    return near if near == number else np.nan
 
 
 @lru_cache(maxsize=8)

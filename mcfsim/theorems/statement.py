@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from itertools import compress
 from typing import Any, Literal
 
 import mpmath
@@ -210,8 +211,8 @@ class Theorem:
         """Return the first known counterexample whose numbers a format has, if there is one."""
         if self.witnesses is None or not self.possible(fmt, rounding):
             return None
-        cases = (tuple(map(Fraction, case)) for case in self.witnesses(fmt, rounding))
-        return next((case for case in cases if has_all(fmt, case)), None)
+        cases = [tuple(map(Fraction, case)) for case in self.witnesses(fmt, rounding)]
+        return next(compress(cases, has_all(fmt, cases)), None)
 
     def refuted(self, fmt: Format, rounding: Rounding | Mode) -> bool:
         """Return whether a counterexample is known, of a false statement about this format and rounding."""

@@ -226,7 +226,7 @@ def _product_below(carrier: Format) -> Witnesses:
 
     def witnesses(fmt: Format, _: Rounding) -> Iterator[Case]:
         p, last = fmt.precision, quantum(fmt) + 1 - 2 * fmt.precision
-        if p > 3 and 24 * power(last) <= power(quantum(carrier)):
+        if p > 3 and 24 * power(last) <= power(quantum(carrier)) < power(quantum(fmt)):
             first, second = halves(last)
             yield (3 * 2 ** (p - 2) + 3) * power(first), (2**p - 4) * power(second)
 

@@ -21,8 +21,8 @@ NAMED = [fmt for fmt in FORMATS.values() if fmt.signed and fmt.precision <= 24]
 #: Of every precision up to that of float16, with the least range, a middling one and a wide one.
 OTHERS = [
     Format(precision=p, emin=-reach, emax=reach + 1)
-    for p in range(2, 12)
-    for reach in (p // 2, p + 3, 2 * p + 6, 100)
+    for p in (2, 3, 4, 5, 7, 10)
+    for reach in (p // 2, p + 3, 100)
 ]
 LARGE = ["bfloat16", "float16", "tf32"]
 #: What is not refuted in these larger formats, and why: the formats in which it fails are others.
@@ -157,7 +157,7 @@ def _judge(seed, formats, most):
 
 
 def test_verdicts_in_random_formats_are_as_expected():
-    counts = _judge(1, 6, 1 << 14)
+    counts = _judge(1, 4, 1 << 12)
     assert min(counts.values()) > 10
 
 
@@ -171,7 +171,7 @@ def test_verdicts_in_many_random_formats_are_as_expected(seed):
 @pytest.mark.parametrize("name", ["float4_e2m1fn", "float6_e3m2fn", "float6_e2m3fn"])
 def test_verdicts_in_the_smallest_named_formats_are_as_expected(name):
     fmt = get_format(name)
-    for theorem, rounding, expected, found in _verdicts(fmt, random.Random(0), 1 << 19):
+    for theorem, rounding, expected, found in _verdicts(fmt, random.Random(0), 1 << 16):
         assert (expected, bool(found.violations)) in {
             ("holds", False),
             ("fails", True),

@@ -188,7 +188,8 @@ def _long_terms(p: int) -> Iterable[Case]:
 
 
 def _stagnating(fmt: Format, _: Rounding) -> Iterable[Case]:
-    return _long_terms(fmt.precision) if fmt.precision <= 8 and fmt.emax > 11 else ()
+    if fmt.precision <= 8 and fmt.emax > 11:
+        yield next(iter(_long_terms(fmt.precision)))
 
 
 def _adjacent(p: int) -> Case:

@@ -314,10 +314,11 @@ def verify(
         else:
             if output is not None and not output.is_dir():
                 raise ValueError(f"cannot write to {output}: it must be a folder that exists")
+            from mcfsim.backends.carriers import UnsupportedFormatError
             from mcfsim.sweep import Sweep
-            from mcfsim.theorems.verification import plan, run, workers_for
+            from mcfsim.theorems.verification import plan, run, sort_out, workers_for
 
-            checks = plan(theorems, format, rounding, extent=extent, **options)
+            checks, refused = sort_out(plan(theorems, format, rounding, extent=extent, **options))
             path = journal or _default_journal()
             certificates = []
             many, show = workers or workers_for(checks), sys.stderr.isatty()
@@ -334,8 +335,13 @@ def verify(
                 typer.echo(
                     f"{sweep.resumed:,} cases are from the journal {path}; --fresh tries them again", err=True
                 )
-            _print_table(certificate_table(certificates))
+            if certificates:
+                _print_table(certificate_table(certificates))
+            for one, reason in refused:
+                typer.echo(f"refused: {one.theorem.name}, {one.format}, {one.rounding.mode}: {reason}")
+            # What does not apply is no failure; what is left without a case is one.
             good = all(certificate.as_expected for certificate in certificates)
+            good &= all(isinstance(reason, UnsupportedFormatError) for _, reason in refused)
     if not good:
         raise typer.Exit(1)
 

@@ -89,17 +89,48 @@ class Check:
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
+    def refusal(self) -> ValueError | None:
+        """Return why the statement cannot be tried there, if it cannot.
+
+        An `UnsupportedFormatError` says that it is about other formats or roundings, or that an operation has
+        no exact path; another error that the limit and the number of samples leave nothing to try.
+        """
+        fmt = self.format
+        if not (fmt.signed and fmt.zero):
+            lack = "zero" if fmt.signed else "sign"
+            return UnsupportedFormatError(f"it is about formats with sign and zero, and {fmt} has no {lack}")
+        if self.theorem.range == "unbounded" and (type(fmt) is not Format or fmt.precision == 1):
+            return UnsupportedFormatError(
+                f"it is tried with unbounded exponents in floats of at least 2 bits, and {fmt} is none"
+            )
+        try:
+            domain = self.domain()
+            if not domain.size and not domain.covers:
+                few = f"limit = {self.limit} leaves no core, and samples = {self.samples}"
+                return ValueError(f"nothing would be tried: {few}")
+            self.rehearse()
+        except UnsupportedFormatError as error:
+            return error
+        except ValueError as error:
+            # Where it says something it must run; elsewhere its algorithm may need what is not there.
+            if self.theorem.speaks_of(fmt, self.rounding):
+                raise
+            return UnsupportedFormatError(str(error))
+        return None
+
     def rehearse(self) -> None:
-        """Try two cases and the reductions: what is wrong with a statement is said before the work begins.
+        """Try two cases, so that what is wrong with a statement is said before the work begins."""
+        self(0, min(2, self.domain().size))
+
+    def try_reductions(self) -> None:
+        """Try whether what the statement declares of powers of two is so, if anything rests on it.
 
         Raises
         ------
         ValueError
-            If a reduction is not valid for it, as far as can be told.
+            If it is not so, as far as can be told.
         """
-        domain = self.domain()
-        self(0, min(2, domain.size))
-        if domain.reductions:
+        if self.domain().reductions:
             try_scaling(self.theorem, self.format, self.rounding)
             self._try_toy()
 

@@ -29,6 +29,8 @@ UNBOUNDED_EXPONENTS = (
     "range: the exponents are unbounded; what is found holds in any format of this precision wherever "
     "nothing overflows or underflows"
 )
+#: What is not tried is said where reasons are given for what is.
+NO_CORE = "no core: it would have {} cases or more, and at most {} are allowed"
 GAP = "gap: operands whose exponents differ from the first's by less than {} or more than {} do not interact"
 #: Why the operands of a core of pairs have so few signs, and so few exponents.
 OF_PAIRS = {

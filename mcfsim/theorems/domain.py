@@ -6,33 +6,41 @@ Every case of a domain has an index, ranges of which are the units of work.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
-from itertools import islice
+from itertools import compress, islice
 from math import prod
 from typing import Literal
 
 import numpy as np
 
 from mcfsim.backends.carriers import carrier_of
-from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
-from mcfsim.theorems.cores import GAP, OF_PAIRS, SIGN, UNBOUNDED_EXPONENTS, core_of_values, positive_stands
+from mcfsim.theorems.cores import (
+    GAP,
+    NO_CORE,
+    OF_PAIRS,
+    SIGN,
+    UNBOUNDED_EXPONENTS,
+    core_of_values,
+    positive_stands,
+)
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.operands import (
     Columns,
     Operand,
     belongs,
     every,
+    has_all,
     normal,
+    unbounded,
 )
 from mcfsim.theorems.parts import Domain, Part, Sample
 from mcfsim.theorems.statement import Scaling, Theorem
 
 #: Which operands: ``core`` uses the reductions of the statement, ``all`` uses none.
 Extent = Literal["core", "all"]
-#: Exponents of the format that stands for unbounded ones; binary32 carries it up to precision 11.
-UNBOUNDED = (-100, 100)
 #: Up to so many cases, a core is not worth its reductions.
 FEW = 1 << 25
 #: A core of pairs of words has at most so many cases, and an eighth of it if its low words lie deep.
@@ -74,7 +82,7 @@ def cover(
         If every operand is asked for, and there are too many to list; or the algorithm does not scale as the
         statement says.
     """
-    if not all(hypothesis.of_format(fmt) for hypothesis in theorem.where):
+    if not theorem.possible(fmt, rounding):
         return Domain(fmt, (), (), covers=True)
     whole = _complete(theorem, fmt) if theorem.range == "bounded" else None
     if extent == "all":
@@ -98,24 +106,22 @@ def cover(
         return Domain(fmt, (whole,), (), covers=True)
     if any(operand.kind == "sequence" for operand in theorem.operands) or not reducible:
         # A case of several paths, each tried with many draws, costs as much as many cases.
-        return _drawn(theorem, fmt, samples // 16 if rounding.stochastic else samples, seed)
+        return _drawn(theorem, fmt, rounding, _share(samples, 16) if rounding.stochastic else samples, seed)
     if values and theorem.range == "bounded":
         assert scales is not None
         core = core_of_values(theorem, fmt, rounding, scales, samples, seed)
         # Again, pairs of 16 bits are tried; a case of more operands takes longer.
         most = 1 << 32 if len(theorem.operands) < 3 else limit // 8
         if core.size <= most:
-            return core
+            return (
+                core if core.covers else replace(core, parts=(*core.parts, *_known(theorem, fmt, rounding)))
+            )
         if whole is not None and whole.size <= 1 << 32:
             return Domain(fmt, (whole,), (), covers=True)
-        return _drawn(theorem, fmt, samples, seed)
+        drawn = _drawn(theorem, fmt, rounding, samples, seed)
+        return replace(drawn, reductions=(*drawn.reductions, NO_CORE.format(core.size, most)))
     most = limit // 8 if theorem.variant else limit
     return _core_of_pairs(theorem, fmt, rounding, scales, most, samples, seed)
-
-
-def unbounded(precision: int) -> Format:
-    """Return the format that stands for all of its precision where nothing overflows or underflows."""
-    return Format(f"p{precision}", precision=precision, emin=UNBOUNDED[0], emax=UNBOUNDED[1])
 
 
 def _complete(theorem: Theorem, fmt: Format) -> Part | None:
@@ -171,24 +177,28 @@ def _core_of_pairs(
     reductions = [*([sign] if positive[0] else []), scaling, UNBOUNDED_EXPONENTS]
     if common:
         reductions.append(GAP.format(low, high))
-    families = _families(theorem, wide)
+    families = _known(theorem, wide, rounding)
     rest = _sample(theorem, wide, samples, seed)
     exponents = [first, *[later] * (len(theorem.operands) - 1)]
+    fewest = 0
     for depth in range(p + 2, 0, -1):
         most = limit if depth == 1 else limit // 8
-        if prod(_fewest(o, e, p, depth) for o, e in zip(theorem.operands, exponents, strict=True)) > most:
+        fewest = prod(_fewest(o, e, p, depth) for o, e in zip(theorem.operands, exponents, strict=True))
+        if fewest > most:
             continue  # before long tables are made
         tables = [normal(theorem.operands[0], wide, first, depth, signs=not positive[0], zero=False)]
         for operand in theorem.operands[1:]:
             tables.append(normal(operand, wide, later, depth, signs=not positive[1], zero=common))
-        if prod(len(table[0]) for table in tables) <= most:
+        fewest = prod(len(table[0]) for table in tables)
+        if fewest <= most:
             text = (
                 f"exponents {first[0]} to {first[-1]} of the first operand, {later[0]} to {later[-1]} of "
                 f"others, low words zero or in the {depth} binades below half an ulp"
             )
             core = Part("core", text, tuple(tables))
             return Domain(wide, (core, *families, rest), tuple(reductions), covers=False)
-    return Domain(wide, (*families, rest), tuple(reductions[-2:]), covers=False)
+    none = NO_CORE.format(fewest, limit)
+    return Domain(wide, (*families, rest), (*reductions[-2:], none), covers=False)
 
 
 def _fewest(operand: Operand, exponents: Sequence[int], p: int, depth: int) -> int:
@@ -196,17 +206,15 @@ def _fewest(operand: Operand, exponents: Sequence[int], p: int, depth: int) -> i
     return (len(exponents) << (p - 1)) * (depth << p if operand.paired else 1)
 
 
-def _drawn(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Domain:
+def _drawn(theorem: Theorem, fmt: Format, rounding: Rounding, samples: int, seed: int) -> Domain:
     free = theorem.range == "unbounded"
     used = unbounded(fmt.precision) if free else fmt
-    parts = (*_families(theorem, used), _sample(theorem, used, samples, seed))
+    parts = (*_known(theorem, used, rounding), _sample(theorem, used, samples, seed))
     return Domain(used, parts, (UNBOUNDED_EXPONENTS,) if free else (), covers=False)
 
 
 def _sample(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Sample:
-    p = fmt.precision
-    low, high = theorem.gaps(p)
-    low, high = max(low, fmt.emin), min(high, fmt.emax - 1)
+    low, high = theorem.gaps(fmt.precision)
     if any(operand.kind == "sequence" for operand in theorem.operands):
         exponents = [(low, high)] * len(theorem.operands)
     elif theorem.scaling is Scaling.COMMON:
@@ -215,24 +223,32 @@ def _sample(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Sample:
         exponents = [(fmt.emin, fmt.emax - 1)] * len(theorem.operands)
     else:
         exponents = [(0, 1)] * len(theorem.operands)
+    # Where there is room, so that an operand is no largest number.
+    least, most = fmt.emin, max(fmt.emin, fmt.emax - 1)
+    exponents = [(min(max(a, least), most), max(min(b, most), least)) for a, b in exponents]
     # Long sequences cost as much as many short operands.
-    count = max(1, samples // max(1, theorem.components // 4))
+    count = _share(samples, max(1, theorem.components // 4))
     text = f"random operands, seed {seed}"
     return Sample("sample", text, (), theorem.operands, fmt, tuple(exponents), count, seed)
 
 
-def _families(theorem: Theorem, fmt: Format) -> tuple[Part, ...]:
-    """Return the known extremal operands, as far as the format holds them."""
-    cases = []
-    for case in theorem.families(fmt.precision):
-        numbers = np.array([float(number) for number in case])
-        exact = all(number == exactly for number, exactly in zip(numbers.tolist(), case, strict=True))
-        if exact and np.array_equal(round_to(numbers, fmt), numbers):
-            cases.append(numbers)
+def _share(samples: int, cost: int) -> int:
+    """Return how many cases are drawn that cost so much each: some, unless none are asked for."""
+    return max(min(samples, 1), samples // cost)
+
+
+def _known(theorem: Theorem, fmt: Format, rounding: Rounding) -> tuple[Part, ...]:
+    """Return the known extremal operands, and a known counterexample, as far as the format has them."""
+    cases = [tuple(map(Fraction, case)) for case in theorem.families(fmt.precision)]
+    cases = list(compress(cases, has_all(fmt, cases)))
+    witness = theorem.witness(fmt, rounding)
+    if witness is not None and witness not in cases:
+        cases.append(witness)
     if not cases:
         return ()
     # One table of whole cases: a product of tables would mix them.
-    table: Columns = tuple(np.array(cases, dtype=carrier_of(fmt)).T.copy())
+    numbers = [[float(number) for number in case] for case in cases]
+    table: Columns = tuple(np.array(numbers, dtype=carrier_of(fmt)).T.copy())
     words = iter(table)
     for operand in theorem.operands:
         if not belongs(operand, tuple(islice(words, operand.components)), fmt).all():

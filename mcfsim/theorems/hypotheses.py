@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mcfsim.formats import Format
+from mcfsim.rounding import Overflow
 from mcfsim.theorems.identities import product
 from mcfsim.theorems.statement import Hypothesis
 from mcfsim.theorems.trial import Block, Trial, Truth
@@ -132,10 +133,13 @@ def not_largest(name: str) -> Hypothesis:
     return Hypothesis(f"|{name}| < max", lambda t: np.abs(t.head(name)) != float(t.format.max))
 
 
-#: Suppose that no result is infinite or NaN: of nearest modes, that nothing overflows. A format that has
-#: neither saturates, and its results do not show it.
+#: Suppose that no result is infinite or NaN: of nearest modes, that nothing overflows. Where numbers
+#: saturate, by policy or for want of both, results do not show it.
 RESULTS_FINITE = Hypothesis(
-    "no overflow", lambda t: t.finite, of_format=lambda fmt: fmt.has_nan or fmt.has_infinity
+    "no overflow",
+    lambda t: t.finite,
+    of_format=lambda fmt: fmt.has_nan or fmt.has_infinity,
+    of_rounding=lambda rounding: rounding.overflow is not Overflow.SATURATE,
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -13,12 +14,15 @@ from numpy.typing import NDArray
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.carriers import carrier_of
 from mcfsim.codec import all_values
+from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 
 Block = NDArray[Any]
 #: The columns of a table of operands: one array a component.
 Columns = tuple[Block, ...]
+#: Exponents of the format that stands for unbounded ones; binary32 carries it up to precision 11.
+UNBOUNDED = (-100, 100)
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,30 @@ def sparse(fmt: Format) -> Block:
     some = np.isin(significand, [0, 1, 1.5])
     some |= np.isin(significand, normal_too) & (np.abs(values) >= 2.0**fmt.emin)
     return values[some]
+
+
+def unbounded(precision: int) -> Format:
+    """Return the format that stands for all of its precision where nothing overflows or underflows."""
+    return Format(f"p{precision}", precision=precision, emin=UNBOUNDED[0], emax=UNBOUNDED[1])
+
+
+def has_all(fmt: Format, cases: Sequence[Sequence[Fraction]]) -> NDArray[np.bool_]:
+    """Return of which cases all numbers, which are exact, are finite values of a format."""
+    if not cases:
+        return np.zeros(0, np.bool_)
+    near = np.array([[_in_binary64(number) for number in case] for case in cases])
+    with np.errstate(over="ignore"):
+        there: NDArray[np.bool_] = (round_to(near, fmt) == near).all(axis=1)
+    return there
+
+
+def _in_binary64(number: Fraction) -> float:
+    """Return a number as it is, or NaN if it is none of binary64, which carries every format."""
+    try:
+        near = float(number)
+    except OverflowError:
+        return np.nan
+    return near if near == number else np.nan
 
 
 @lru_cache(maxsize=8)

@@ -15,6 +15,7 @@ from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.homogeneity import Scales
 from mcfsim.theorems.statement import Hypothesis
+from mcfsim.theorems.witnesses import quantum
 from mcfsim.truth.arithmetic import TruthArithmetic
 
 Widening = Callable[[Format], Format]
@@ -106,18 +107,17 @@ class Need:
         Returns the least precision for a format.
     quantum : callable
         Returns the largest exponent of the smallest subnormal number.
+    largest : callable
+        Returns the exponent of the largest result. A carrier must have it if the format has no NaN: what
+        overflows there saturates, and not in the carrier.
     formulas : tuple of str
-        Both, written with p, emin and emax of the format.
+        All three, written with p, emin and emax of the format.
     """
 
     bits: Callable[[Format], int]
     quantum: Callable[[Format], int]
-    formulas: tuple[str, str]
-
-
-def quantum(fmt: Format) -> int:
-    """Return the exponent of the smallest subnormal number."""
-    return fmt.emin - fmt.precision + 1
+    largest: Callable[[Format], int]
+    formulas: tuple[str, str, str]
 
 
 #: The bits of the first four are those of Figueroa and Roux. At the bottom, a sum is a multiple of the
@@ -125,18 +125,35 @@ def quantum(fmt: Format) -> int:
 #: is away from it by a share 2**-p; a root keeps all its bits. An fma either is a multiple of the smallest
 #: subnormal number, and fits while in range, or its product is so small beside c that no midpoint is near.
 NEEDS = {
-    "add": Need(lambda f: 2 * f.precision + 1, quantum, ("2p + 1", "emin - p + 1")),
-    "mul": Need(lambda f: 2 * f.precision, lambda f: f.emin - 3 * f.precision + 1, ("2p", "emin - 3p + 1")),
-    "div": Need(lambda f: 2 * f.precision, lambda f: f.emin - 2 * f.precision + 1, ("2p", "emin - 2p + 1")),
+    "add": Need(
+        lambda f: 2 * f.precision + 1,
+        quantum,
+        lambda f: f.emax + 1,
+        ("2p + 1", "emin - p + 1", "emax + 1"),
+    ),
+    "mul": Need(
+        lambda f: 2 * f.precision,
+        lambda f: f.emin - 3 * f.precision + 1,
+        lambda f: 2 * f.emax + 1,
+        ("2p", "emin - 3p + 1", "2 emax + 1"),
+    ),
+    "div": Need(
+        lambda f: 2 * f.precision,
+        lambda f: f.emin - 2 * f.precision + 1,
+        lambda f: f.emax - quantum(f),
+        ("2p", "emin - 2p + 1", "emax - emin + p - 1"),
+    ),
     "sqrt": Need(
         lambda f: 2 * f.precision + 2,
         lambda f: quantum(f) // 2 - 2 * f.precision - 1,
-        ("2p + 2", "floor((emin - p + 1)/2) - 2p - 1"),
+        lambda f: f.emax // 2,
+        ("2p + 2", "floor((emin - p + 1)/2) - 2p - 1", "floor(emax/2)"),
     ),
     "fma": Need(
         lambda f: max(3 * f.precision + 3, f.emax + 1 - quantum(f)),
         lambda f: f.emin - 3 * f.precision + 1,
-        ("max(3p + 3, emax - emin + p)", "emin - 3p + 1"),
+        lambda f: max(2 * f.emax + 1, f.emax) + 1,
+        ("max(3p + 3, emax - emin + p)", "emin - 3p + 1", "max(2 emax + 1, emax) + 1"),
     ),
 }
 
@@ -144,12 +161,16 @@ NEEDS = {
 def suffices(operation: str, carrier: Format) -> Hypothesis:
     """Suppose that a carrier has the bits and the range that an operation needs."""
     need = NEEDS[operation]
-    bits, least = need.formulas
-    text = f"{bits} <= {carrier.precision}, {quantum(carrier)} <= {least}, emax <= {carrier.emax}"
+    bits, least, largest = need.formulas
+    text = (
+        f"{bits} <= {carrier.precision}, {quantum(carrier)} <= {least}, emax <= {carrier.emax}, "
+        f"and {largest} if there is no NaN"
+    )
 
     def test(fmt: Format) -> bool:
         enough = need.bits(fmt) <= carrier.precision and quantum(carrier) <= need.quantum(fmt)
-        return enough and fmt.emax <= carrier.emax
+        in_range = fmt.has_nan or need.largest(fmt) <= carrier.emax
+        return enough and in_range and fmt.emax <= carrier.emax
 
     return _of_formats(text, test)
 

@@ -81,6 +81,7 @@ def shrink(theorem: Theorem, ar: BlockArithmetic, case: Iterable[float]) -> tupl
     span = range(min(last, 0), max(first, first - last, 0) + 2)
     wholes, groups = _groups(theorem)
     while True:
+        # What overflows binary64 is left out below.
         shifted = (_replaced(now, group, _scaled(now[group], len(span))) for group in wholes)
         changed = (_replaced(now, group, _changed(now[group], span)) for group in groups)
         for candidates in map(_joined, (shifted, changed, _two(now))):
@@ -96,6 +97,7 @@ def _simplest(
     theorem: Theorem, ar: BlockArithmetic, now: Cases, candidates: Cases, span: range
 ) -> Cases | None:
     """Return the simplest candidate that is simpler than the case, allowed and a violation."""
+    candidates = candidates[np.isfinite(candidates).all(axis=1)]
     cases = np.concatenate([now[None], candidates + 0.0])
     order = np.lexsort(_key(cases)[::-1])  # stable, so whatever is not simpler comes after the case
     cases = cases[order[: np.flatnonzero(order == 0)[0]]]
@@ -166,7 +168,8 @@ def _groups(theorem: Theorem) -> tuple[list[slice], list[slice]]:
 
 
 def _joined(parts: Iterable[Cases]) -> Cases:
-    return np.concatenate(list(parts))
+    with np.errstate(over="ignore"):
+        return np.concatenate(list(parts))
 
 
 def _replaced(now: Cases, group: slice, by: Cases) -> Cases:

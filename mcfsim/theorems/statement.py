@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from itertools import compress
 from typing import Any, Literal
 
 import mpmath
 
 from mcfsim.formats import Format
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow
-from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.operands import Operand, has_all, unbounded
 from mcfsim.theorems.trial import Measured, Trial, Truth
 
 NEAREST = frozenset({Mode.NEAREST_EVEN, Mode.NEAREST_AWAY})
@@ -49,11 +50,14 @@ class Hypothesis:
         Says of each case of a `Trial` whether it holds, exactly.
     of_format : callable, optional
         Says of a format whether it can hold there: where not, no operand need be tried.
+    of_rounding : callable, optional
+        Says the same of a rounding.
     """
 
     text: str
     test: Callable[[Trial], Truth]
     of_format: Callable[[Format], bool] = lambda fmt: True
+    of_rounding: Callable[[Rounding], bool] = lambda rounding: True
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,10 @@ class Theorem:
         The least precision for which it is claimed.
     holds : bool, optional
         False for a statement that is often made, and false.
-    refuted : callable, optional
-        Of a false statement: ``refuted(fmt, mode)`` says where a counterexample is known to exist.
+    witnesses : callable, optional
+        Of a false statement: ``witnesses(fmt, rounding)`` yields cases, each a tuple of exact numbers, one
+        for every component, that refute it in the format if this has them all. Where none is yielded none
+        is known; without the function the statement is said to be refuted everywhere.
     scaling : Scaling, optional
         Which reduction of the operands is valid for it.
     range : {"bounded", "unbounded"}, optional
@@ -142,7 +148,7 @@ class Theorem:
     modes: frozenset[Mode] = field(default=NEAREST)
     precision: int = 2
     holds: bool = True
-    refuted: Callable[[Format, Mode], bool] = lambda fmt, mode: True
+    witnesses: Callable[[Format, Rounding], Iterable[Sequence[int | Fraction]]] | None = None
     scaling: Scaling = Scaling.NONE
     range: Literal["bounded", "unbounded"] = "bounded"
     gaps: Callable[[int], tuple[int, int]] = lambda p: (-p - 3, p + 3)
@@ -198,6 +204,26 @@ class Theorem:
         usual = type(fmt) is Format and fmt.signed and fmt.zero and rounding.underflow is self.underflow
         ruled = not rounding.stochastic or rounding.rule in self.rules
         return usual and ruled and rounding.mode in self.modes and fmt.precision >= self.precision
+
+    def possible(self, fmt: Format, rounding: Rounding) -> bool:
+        """Return whether the hypotheses leave any operand to a format and rounding."""
+        return all(each.of_format(fmt) and each.of_rounding(rounding) for each in self.where)
+
+    def witness(self, fmt: Format, rounding: Rounding) -> tuple[Fraction, ...] | None:
+        """Return the first known counterexample whose numbers a format has, if there is one."""
+        if self.witnesses is None or not self.possible(fmt, rounding):
+            return None
+        cases = [tuple(map(Fraction, case)) for case in self.witnesses(fmt, rounding)]
+        return next(compress(cases, has_all(fmt, cases)), None)
+
+    def refuted(self, fmt: Format, rounding: Rounding | Mode) -> bool:
+        """Return whether a counterexample is known, of a false statement about this format and rounding."""
+        if not isinstance(rounding, Rounding):
+            rounding = Rounding(rounding, underflow=self.underflow, rule=self.rules[0])
+        if self.holds or not self.speaks_of(fmt, rounding) or not self.possible(fmt, rounding):
+            return False
+        tried_in = unbounded(fmt.precision) if self.range == "unbounded" else fmt
+        return self.witnesses is None or self.witness(tried_in, rounding) is not None
 
     def __reduce__(self) -> Any:
         # A statement of the catalogue travels to other processes by its id, since its predicates cannot.

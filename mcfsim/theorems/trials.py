@@ -136,7 +136,7 @@ def _both(
     shifts: tuple[int, ...],
 ) -> Iterator[tuple[tuple[list[Block], list[Block]], Outcome, Outcome]]:
     """Yield a part's operands and what they are transformed into, and what comes of either."""
-    if not all(hypothesis.of_format(fmt) for hypothesis in theorem.where) or part.size > MOST:
+    if not theorem.possible(fmt, rounding) or part.size > MOST:
         return
     try:
         ar = BlockArithmetic(fmt, rounding, "exact")

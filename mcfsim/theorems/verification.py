@@ -82,10 +82,16 @@ def verify(
         If an argument is of the wrong type, or the algorithm or a test returns something else than blocks.
     ValueError
         If the statement is unknown or raises exceptions, an argument is out of range, the rounding is
-        stochastic and the statement is not, there are too many operands to try all, or the journal is none,
-        damaged or in use.
+        stochastic and the statement is not, there are too many operands to try all, or none to try, or the
+        journal is none, damaged or in use.
+    UnsupportedFormatError
+        If the statement cannot be run there: the format has no sign or no zero, say, or an operation no
+        exact path.
     """
     check = prepare(theorem, format, rounding, extent=extent, limit=limit, samples=samples, seed=seed)
+    refusal = check.refusal()
+    if refusal is not None:
+        raise refusal
     with Sweep(
         workers, kind=kind, dask=dask, journal=journal and Path(journal), resume=resume, progress=progress
     ) as sweep:
@@ -154,6 +160,13 @@ def plan(
     return checks
 
 
+def sort_out(checks: Iterable[Check]) -> tuple[list[Check], list[tuple[Check, ValueError]]]:
+    """Return the checks that can be run, and those that are refused, with the reason: see `Check.refusal`."""
+    found = [(check, check.refusal()) for check in checks]
+    good = [check for check, reason in found if reason is None]
+    return good, [(check, reason) for check, reason in found if reason is not None]
+
+
 def workers_for(checks: Iterable[Check]) -> int:
     """Return how many processes the work is worth: as many as there are cores, or one for a second's work."""
     cases = 0
@@ -172,6 +185,7 @@ def run(checks: Iterable[Check], sweep: Sweep, unit: int = UNIT) -> Iterator[Cer
     for check in given:
         if THEOREMS.get(check.theorem.name) is not check.theorem:
             check.rehearse()
+            check.try_reductions()
     jobs = [
         Job(
             check.key,
@@ -213,7 +227,7 @@ def about(check: Check) -> dict[str, Any]:
     """Return what a certificate says of a check, whatever its results."""
     domain, theorem = check.domain(), check.theorem
     speaks = theorem.speaks_of(check.format, check.rounding)
-    fails = not theorem.holds and theorem.refuted(check.format, check.rounding.mode)
+    fails = theorem.refuted(check.format, check.rounding)
     return {
         "theorem": theorem.name,
         "statement": theorem.statement,

@@ -7,13 +7,16 @@ from fractions import Fraction
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.carriers import carrier_of
 from mcfsim.formats import get_format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import domain as domains
 from mcfsim.theorems.check import Findings
-from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import finite_values
+from mcfsim.theorems.oracle import is_of_kind, results_of, trial_of
 from mcfsim.theorems.parts import Part
+from mcfsim.truth import TruthArithmetic
 
 
 def on_parts(theorem, fmt, mode, parts):
@@ -99,3 +102,28 @@ class Rationals:
         """Return the unit in the last place."""
         e = self.fmt.emin if x == 0 else max(self.exponent(x), self.fmt.emin)
         return Fraction(2) ** (e - self.fmt.precision + 1)
+
+
+def by_oracle(theorem, fmt, rounding, case):
+    """Return whether a case of exact numbers meets the hypotheses and fails the claim, run by the oracle.
+
+    Stochastic results are for no oracle to repeat: there every path is run.
+    """
+    numbers = [float(x) for x in case]
+    assert [Fraction(x) for x in numbers] == list(case)
+    blocks = [np.array([x], carrier_of(fmt)) for x in numbers]
+    if rounding.stochastic:
+        trial = try_block(theorem, BlockArithmetic(fmt, rounding, "exact"), blocks)
+    else:
+        truth = TruthArithmetic(fmt, rounding)
+        operands = structured(theorem.operands, numbers)
+        for operand, words in zip(theorem.operands, operands, strict=True):
+            assert is_of_kind(operand, words, fmt), (operand, words)
+        trial = trial_of(theorem, truth, [numbers], [results_of(theorem, truth, numbers)])
+    there = applicable(theorem, trial)
+    return (there is None or bool(there[0])) and bool(violating(theorem, trial, there)[0])
+
+
+def rounding_of(theorem, mode, **options):
+    """Return the rounding in a mode that a statement speaks of."""
+    return Rounding(mode, **{"underflow": theorem.underflow, "rule": theorem.rules[0], **options})

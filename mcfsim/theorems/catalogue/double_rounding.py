@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
 from mcfsim.formats import FORMATS, Format
-from mcfsim.rounding import Mode, Underflow
+from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.claims import same_results
 from mcfsim.theorems.operands import value
-from mcfsim.theorems.rounding_twice import held, quantum, suffices, twice, wider
+from mcfsim.theorems.rounding_twice import held, suffices, twice, wider
 from mcfsim.theorems.statement import DIRECTED, EVERY_MODE, FAITHFUL, Scaling, Theorem
+from mcfsim.theorems.witnesses import Case, Witnesses, halves, nearest_to, power, quantum, scaled, shows
 
 FORMULAS = {"add": "a + b", "mul": "a b", "div": "a / b", "sqrt": "sqrt(a)", "fma": "a b + c"}
 OPERANDS = {"add": "ab", "mul": "ab", "div": "ab", "sqrt": "a", "fma": "abc"}
@@ -64,11 +65,6 @@ def _odd(operation: str, more: int, **facts: Any) -> Theorem:
     return _statement(name, operation, algorithm, how, source=BOLDO_MELQUIOND, **facts)
 
 
-def _span(fmt: Format) -> int:
-    """Return how many bits a sum may have."""
-    return fmt.emax + 1 - quantum(fmt)
-
-
 # -- carriers -----------------------------------------------------------------------------------------------
 def _via(operation: str, carrier: str) -> Theorem:
     """State that a carrier with the bits and the range needed serves."""
@@ -83,9 +79,9 @@ def _via(operation: str, carrier: str) -> Theorem:
     )
 
 
-def _via_any(operation: str, carrier: str, refuted: Iterable[str], **facts: Any) -> Theorem:
+def _via_any(operation: str, carrier: str, **facts: Any) -> Theorem:
     """State the same of every carrier that holds the operands, which is false of some formats."""
-    fmt, known = FORMATS[carrier], [FORMATS[name] for name in refuted]
+    fmt = FORMATS[carrier]
     return _statement(
         f"{operation}_via_{carrier}_any",
         operation,
@@ -94,7 +90,6 @@ def _via_any(operation: str, carrier: str, refuted: Iterable[str], **facts: Any)
         where=(held(fmt),),
         source="a common belief",
         holds=False,
-        refuted=lambda fmt, mode: fmt in known,
         **facts,
     )
 
@@ -106,18 +101,171 @@ def _beside_midpoints(p: int) -> Iterator[tuple[Fraction, ...]]:
         yield Fraction(3), Fraction(product, 3), Fraction(1, 2**c)
 
 
-#: Their product lies just above half the smallest subnormal number of tf32, and is that half in float32.
-TINY = (Fraction(1044, 2**79), Fraction(2009, 2**79))
+# -- counterexamples ----------------------------------------------------------------------------------------
+def _seen(
+    fmt: Format, rounding: Rounding, case: tuple[int | Fraction, Fraction], upper: int, last: int
+) -> Iterator[Case]:
+    """Yield a case at two scales, see `scaled`, if the upper of its two results does not saturate."""
+    for *operands, result in scaled((*case, upper), fmt, last):
+        if shows(fmt, rounding, result):
+            yield tuple(operands)
+
+
+def _sum_at_midpoint(bits: Callable[[int], int]) -> Witnesses:
+    """Return sums next to a midpoint that is what so many bits make of them, by a tie to even or away."""
+
+    def witnesses(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+        p, q = fmt.precision, bits(fmt.precision)
+        if not p + 2 <= q <= 2 * p:
+            return
+        one, half, step = 2 ** (p - 1), Fraction(1, 2), power(p - 1 - q)
+        yield from _seen(fmt, rounding, (one + 1, half - step), one + 2, p - 1 - q)
+        if rounding.mode is Mode.NEAREST_EVEN:
+            yield from _seen(fmt, rounding, (one, half + step), one + 1, p - 1 - q)
+
+    return witnesses
+
+
+def _product_at_midpoint(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield products of 2p bits, the last two of which are beside those of a midpoint."""
+    p = fmt.precision
+    if rounding.mode is Mode.NEAREST_AWAY:
+        a, b = 2 ** (p - 1) + 1, 2**p - 1
+    elif p >= 4:
+        a = b = 13 if p == 4 else 3 * 2 ** (p - 2) - 1
+    else:
+        return
+    low = max(fmt.emin - 2 * p + 1, 2 * quantum(fmt))
+    for total in nearest_to(0, low, min(fmt.emax, 2 * fmt.emax + 1) - 2 * p):
+        first, second = halves(total)
+        yield a * power(first), b * power(second)
+
+
+def _quotient_at_midpoint(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield quotients just above a midpoint that goes down, or just below one that goes up."""
+    p = fmt.precision
+    x, y = 2 ** (p - 1), 2**p - 1
+    if rounding.mode is Mode.NEAREST_AWAY:
+        if p == 2:
+            return
+        # 2**(p+1) x = (3 2**(p-1) + 1) y - 1
+        x, y = 3 * 2**p // 8 + 1, 2 ** (p - 1) + 1
+    for shift in nearest_to(0, fmt.emin + 1, fmt.emax):
+        least = max(quantum(fmt), quantum(fmt) - shift)
+        yield from scaled((x * power(shift), y), fmt, quantum(fmt) - least)
+
+
+def _root_at_midpoint(fmt: Format, _: Rounding) -> Iterator[Case]:
+    """Yield ``1 - u`` times a power of four, of root ``1 - u/2 - u^2/8``, less a little, times one of two."""
+    p = fmt.precision
+    low = max(quantum(fmt), 2 * fmt.emin + 2 - p)
+    high = min(fmt.emax - p + (fmt.max_significand == 2**p - 1), 2 * fmt.emax - p)
+    for exponent in nearest_to(-p, low + (low - p) % 2, high - (high - p) % 2):
+        yield ((2**p - 1) * power(exponent),)
+
+
+def _lost_in_nearest(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield a number and so little that to nearest in 2p + 1 bits it is lost, and in the direction not."""
+    p, mode = fmt.precision, rounding.mode
+    a, b = Fraction(1), power(-2 * p - 1)
+    if mode is Mode.DOWN:
+        a, b = -a, -b
+    elif mode is Mode.TOWARD_ZERO:
+        a, b = 1 + power(1 - p), -b
+    return scaled((a, b), fmt, -2 * p - 1)
+
+
+def _odd_sum(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield numbers and a quarter, or three, of their ulp: p + 1 bits, rounded to odd, make a half of it."""
+    one = 2 ** (fmt.precision - 1)
+    yield from _seen(fmt, rounding, (one + 1, Fraction(1, 4)), one + 2, -2)
+    if rounding.mode is Mode.NEAREST_EVEN:
+        yield from _seen(fmt, rounding, (one, Fraction(3, 4)), one + 1, -2)
+
+
+def _odd_product(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield a product a quarter of an ulp above an odd significand; of p = 2, one above an even one."""
+    p = fmt.precision
+    if p > 2 or rounding.mode is Mode.NEAREST_AWAY:
+        low = max(fmt.emin - p - 1, 2 * quantum(fmt))
+        for total in nearest_to(0, low, min(fmt.emax - p - 2, 2 * fmt.emax - p)):
+            first, second = halves(total)
+            yield 3 * power(first), (2**p - 1) * power(second)
+
+
+def _odd_fma(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield products to which nothing is added, and sums of a number times 1."""
+    yield from ((a, b, Fraction(0)) for a, b in _odd_product(fmt, rounding))
+    yield from ((a, Fraction(1), b) for a, b in _odd_sum(fmt, rounding))
+
+
+ODD: Mapping[str, Witnesses] = {
+    "add": _odd_sum,
+    "mul": _odd_product,
+    "div": _quotient_at_midpoint,
+    "sqrt": _root_at_midpoint,
+    "fma": _odd_fma,
+}
+
+
+def _root_in(bits: int) -> Witnesses:
+    """Return roots next to a midpoint that a carrier of so many bits makes of them."""
+
+    def witnesses(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+        if fmt.precision < bits <= 2 * fmt.precision + 1:
+            yield from _root_at_midpoint(fmt, rounding)
+
+    return witnesses
+
+
+def _product_below(carrier: Format) -> Witnesses:
+    """Return products just below three halves of the smallest number, to which a carrier rounds them.
+
+    ``(3 2**(p-2) + 3) (2**p - 4) = 3 2**(2p-2) - 12``.
+    """
+
+    def witnesses(fmt: Format, _: Rounding) -> Iterator[Case]:
+        p, last = fmt.precision, quantum(fmt) + 1 - 2 * fmt.precision
+        if p > 3 and 24 * power(last) <= power(quantum(carrier)) < power(quantum(fmt)):
+            first, second = halves(last)
+            yield (3 * 2 ** (p - 2) + 3) * power(first), (2**p - 4) * power(second)
+
+    return witnesses
+
+
+def _fma_at_midpoint(carrier: Format) -> Witnesses:
+    """Return products midway between two values, and summands that a carrier drops, and which decide."""
+
+    def witnesses(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+        p = fmt.precision
+        if p < 3 or carrier.precision < p + 2:
+            return
+        product = 2**p + (1 if p % 2 else 5)  # a multiple of 3
+        sign = -1 if rounding.mode is Mode.NEAREST_AWAY else 1
+        for total in nearest_to(0, quantum(fmt) + carrier.precision - p, fmt.emax - p - 1):
+            first, second = halves(total)
+            c = sign * power(total + p - carrier.precision)
+            yield 3 * power(first), Fraction(product, 3) * power(second), c
+
+    return witnesses
+
+
+def _flushed(fmt: Format, _: Rounding) -> Iterator[Case]:
+    """Yield a product of three quarters of the smallest number, if that is subnormal in float32."""
+    if quantum(fmt) <= FORMATS["float32"].emin:
+        first, second = halves(quantum(fmt) - 2)
+        yield 3 * power(first), power(second)
+
 
 THEOREMS: tuple[Theorem, ...] = (
     _innocuous("add", 1),
-    _innocuous("add", 0, holds=False, refuted=lambda fmt, mode: _span(fmt) > 2 * fmt.precision),
+    _innocuous("add", 0, holds=False, witnesses=_sum_at_midpoint(lambda p: 2 * p)),
     _innocuous("mul", 0),
-    _innocuous("mul", -1, holds=False, refuted=lambda fmt, mode: fmt.precision >= 4),
+    _innocuous("mul", -1, holds=False, witnesses=_product_at_midpoint),
     _innocuous("div", 0),
-    _innocuous("div", -1, holds=False, refuted=lambda fmt, mode: fmt.precision >= 3),
+    _innocuous("div", -1, holds=False, witnesses=_quotient_at_midpoint),
     _innocuous("sqrt", 2),
-    _innocuous("sqrt", 1, holds=False),
+    _innocuous("sqrt", 1, holds=False, witnesses=_root_at_midpoint),
     *map(_same_direction, FORMULAS),
     _statement(
         "directed_add_after_nearest",
@@ -127,22 +275,20 @@ THEOREMS: tuple[Theorem, ...] = (
         source=OWN,
         modes=DIRECTED,
         holds=False,
-        refuted=lambda fmt, mode: _span(fmt) > 2 * fmt.precision + 1,
+        witnesses=_lost_in_nearest,
         gaps=lambda p: (-2 * p - 4, 2 * p + 4),
     ),
     *(_odd(operation, 2, modes=EVERY_MODE) for operation in FORMULAS),
-    *(
-        _odd(operation, 1, holds=False, refuted=lambda fmt, mode: fmt.precision >= 3)
-        for operation in FORMULAS
-    ),
+    *(_odd(operation, 1, holds=False, witnesses=ODD[operation]) for operation in FORMULAS),
     *(_via(operation, carrier) for operation in ("add", "mul", "div", "sqrt") for carrier in CARRIERS),
     *(_via("fma", carrier) for carrier in ("float16", "float32", "float64")),
-    _via_any("add", "bfloat16", ["float8_e4m3fn"]),
-    _via_any("sqrt", "bfloat16", ["float8_e4m3fn"]),
-    _via_any("mul", "float32", ["tf32"], families=lambda p: [TINY]),
-    _via_any("fma", "float16", ["float8_e4m3fn"], families=_beside_midpoints),
-    _via_any("fma", "float32", ["float8_e5m2", "float16", "bfloat16", "tf32"], families=_beside_midpoints),
-    _via_any("fma", "float64", ["bfloat16", "tf32"], families=_beside_midpoints),
+    _via_any("add", "bfloat16", witnesses=_sum_at_midpoint(lambda _: 8)),
+    _via_any("sqrt", "bfloat16", witnesses=_root_in(8)),
+    _via_any("mul", "float32", witnesses=_product_below(FORMATS["float32"])),
+    *(
+        _via_any("fma", name, families=_beside_midpoints, witnesses=_fma_at_midpoint(FORMATS[name]))
+        for name in ("float16", "float32", "float64")
+    ),
     _statement(
         "mul_via_float32_flushed",
         "mul",
@@ -151,6 +297,6 @@ THEOREMS: tuple[Theorem, ...] = (
         where=(suffices("mul", FORMATS["float32"]),),
         source=OWN,
         holds=False,
-        refuted=lambda fmt, mode: fmt == FORMATS["bfloat16"],
+        witnesses=_flushed,
     ),
 )

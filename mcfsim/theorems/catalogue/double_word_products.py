@@ -10,7 +10,9 @@ from fractions import Fraction
 from typing import Any
 
 from mcfsim import double_word as dw
-from mcfsim.theorems.catalogue.double_words import EVEN, JMP, MR, NUMBER, Case, X, Y, double, unit
+from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
+from mcfsim.theorems.catalogue.double_words import EVEN, JMP, MR, NUMBER, X, Y, double, unit
 from mcfsim.theorems.claims import (
     all_of,
     normalised,
@@ -22,6 +24,7 @@ from mcfsim.theorems.claims import (
 )
 from mcfsim.theorems.hypotheses import nonzero, positive
 from mcfsim.theorems.statement import NEAREST, Scaling, Theorem
+from mcfsim.theorems.witnesses import Case
 
 PRODUCT, QUOTIENT = product_of("x", "y"), quotient_of("x", "y")
 
@@ -38,6 +41,15 @@ def _products_family(low: int, high: int, other: int) -> Callable[[int], Iterabl
         yield 1 + 2 * u, u - low * u**2, 1 + high * u, u - other * u**2
 
     return family
+
+
+def _one_sided(fmt: Format, _: Rounding) -> Iterable[Case]:
+    """Yield factors, in one order of which ``xl yh`` is rounded before its last bits have broken a tie."""
+    u = unit(fmt.precision)
+    if fmt.precision < 4:
+        yield Fraction(1), 3 * u / 32, Fraction(3, 2), Fraction(1, 8)
+    else:
+        yield Fraction(1), (1 + 2 * u) * u / 8, 1 + 2 * u, u / 2
 
 
 PRODUCTS = (
@@ -119,6 +131,7 @@ PRODUCTS = (
         same_results("x y = y x, bit for bit"),
         source=f"of {JMP}, Algorithm 11, which treats its factors differently",
         holds=False,
+        witnesses=_one_sided,
         variant=True,
         **OF_PRODUCTS,
     ),

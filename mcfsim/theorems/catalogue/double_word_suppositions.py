@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.rounding import Mode
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.catalogue import double_word_products, double_words
 from mcfsim.theorems.catalogue.double_word_products import PRODUCT
-from mcfsim.theorems.catalogue.double_words import EVEN, Case, double, unit
+from mcfsim.theorems.catalogue.double_words import EVEN, double, unit
 from mcfsim.theorems.claims import claim
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponent, hypothesis
 from mcfsim.theorems.operands import belongs, double_word, relaxed_pair
 from mcfsim.theorems.statement import NEAREST, Hypothesis, Scaling, Theorem
 from mcfsim.theorems.trial import Trial, Truth
+from mcfsim.theorems.witnesses import Case, power, quantum, scaled
 
 AWAY = frozenset({Mode.NEAREST_AWAY})
 
@@ -59,6 +61,21 @@ def _add222_family(p: int) -> Iterable[Case]:
         yield Fraction(1), -u + u**2, -(1 - u) / 2, -low * (1 + 2 * u)
 
 
+def _relaxed_away(fmt: Format, _: Rounding) -> Iterable[Case]:
+    for case in _relaxed_family_away(fmt.precision):
+        yield from scaled(case, fmt, -2 * fmt.precision)
+
+
+def _add222(fmt: Format, rounding: Rounding) -> Iterable[Case]:
+    p = fmt.precision
+    even, away = _add222_family(p)
+    if rounding.mode is Mode.NEAREST_EVEN:
+        return scaled(even, fmt, -3 * p - 1)
+    if p == 3:  # the family is at the bound, and its neighbour beyond
+        away = (away[0], -unit(p), *away[2:])
+    return scaled(away, fmt, -2 * p - 2)
+
+
 RELAXED = (
     _relaxed(
         "dw_plus_fp",
@@ -74,11 +91,12 @@ RELAXED = (
         modes=AWAY,
         holds=False,
         families=_relaxed_family_away,
+        witnesses=_relaxed_away,
         worst=lambda p: 2 / (1 - unit(p) + 2 * unit(p) ** 2),
         sharp="2u^2/(1-u+2u^2) is the worst wherever all were tried",
     ),
     _relaxed("accurate_dw_plus_dw"),
-    _relaxed("add222", source="measured", holds=False, families=_add222_family),
+    _relaxed("add222", source="measured", holds=False, families=_add222_family, witnesses=_add222),
     _relaxed("dw_times_fp3"),
     _relaxed("dw_times_dw1", claim=double(Fraction(11, 2), PRODUCT, "5.5u^2")),
     _relaxed("dw_times_dw2"),
@@ -94,8 +112,16 @@ def _is_double_word(t: Trial) -> Truth:
     return belongs(double_word("result"), t.results, t.format)
 
 
-def _ties_away(name: str) -> Theorem:
-    """Return the statement that ties away from zero, too, make double words of double words."""
+def _ties_away(name: str, *rest: Fraction) -> Theorem:
+    """Return the statement that ties away from zero, too, make double words of double words.
+
+    A case refutes it if its exact result is ``2**(p-1) + 1/2``: the tie goes up, and leaves ``-1/2``. Its
+    first component is ``2**(p-1)``, and these are the others.
+    """
+
+    def witnesses(fmt: Format, _: Rounding) -> Iterable[Case]:
+        return scaled((2 ** (fmt.precision - 1), *rest), fmt, -1)
+
     return replace(
         _NAMED[name],
         name=f"{name}_ties_away",
@@ -104,13 +130,19 @@ def _ties_away(name: str) -> Theorem:
         modes=AWAY,
         precision=3,
         holds=False,
+        witnesses=witnesses,
         worst=None,
         sharp="",
         variant=True,
     )
 
 
-TIES = tuple(map(_ties_away, ("dw_plus_fp", "accurate_dw_plus_dw", "dw_times_dw2")))
+NONE, HALF, ONE = Fraction(0), Fraction(1, 2), Fraction(1)
+TIES = (
+    _ties_away("dw_plus_fp", NONE, HALF),
+    _ties_away("accurate_dw_plus_dw", NONE, HALF, NONE),
+    _ties_away("dw_times_dw2", HALF, ONE, NONE),
+)
 
 
 # -- underflow ----------------------------------------------------------------------------------------------
@@ -134,12 +166,18 @@ def _in_format(name: str, *where: Hypothesis, **changes: Any) -> Theorem:
     )
 
 
+def _vanishing(fmt: Format, _: Rounding) -> Iterable[Case]:
+    """Yield the smallest number, squared, which vanishes if it is below 1."""
+    if quantum(fmt) < 0:
+        yield power(quantum(fmt)), Fraction(0), power(quantum(fmt))
+
+
 UNDERFLOW = (
     _in_format(
         "dw_times_fp3_in_range",
         hypothesis("e(xh) + e(y) >= emin + p - 1, xl y = 0 or |xl y| >= 2^emin", _does_not_underflow),
     ),
-    _in_format("dw_times_fp3_underflow", source="measured", holds=False),
+    _in_format("dw_times_fp3_underflow", source="measured", holds=False, witnesses=_vanishing),
 )
 
 THEOREMS = (*RELAXED, *TIES, *UNDERFLOW)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from mcfsim import double_word as dw
-from mcfsim.rounding import Mode
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.claims import (
     Target,
     all_of,
@@ -29,8 +30,7 @@ from mcfsim.theorems.hypotheses import (
 from mcfsim.theorems.operands import double_word, value
 from mcfsim.theorems.statement import Claim, Scaling, Theorem
 from mcfsim.theorems.trial import Trial, Truth
-
-Case = tuple[Fraction, ...]
+from mcfsim.theorems.witnesses import Case, scaled
 
 X, Y, NUMBER = double_word("x"), double_word("y"), value("y")
 SUM = sum_of("x", "y")
@@ -97,6 +97,20 @@ def _cancelling_family(p: int) -> Iterable[Case]:
         yield 2 - 6 * u, u - u**2, -(2 - 4 * u), u
 
 
+def _cancelling(fmt: Format, _: Rounding) -> Iterable[Case]:
+    u = unit(fmt.precision)
+    for case in _cancelling_family(fmt.precision):
+        yield from scaled(case, fmt, -2 * fmt.precision)
+    # Nothing is left of the high words, and the sum of the low ones is rounded.
+    yield from scaled((1, u, -1, u**2), fmt, -2 * fmt.precision)
+
+
+def _accurate(fmt: Format, _: Rounding) -> Iterable[Case]:
+    if fmt.precision >= 4:
+        for case in _accurate_family(fmt.precision):
+            yield from scaled(case, fmt, -3 * fmt.precision)
+
+
 def _half_family(p: int) -> Iterable[Case]:
     u = unit(p)
     yield Fraction(1), u / 2 + u**2, -(1 - u) / 2, (1 - u) * u**2 / 2
@@ -140,6 +154,7 @@ THEOREMS = (
         source=f"{JMP}, Algorithm 5, which claims no bound where signs differ",
         holds=False,
         families=_cancelling_family,
+        witnesses=_cancelling,
         sharp="the relative error reaches 1",
         **OF_SUMS,
     ),
@@ -188,8 +203,8 @@ THEOREMS = (
         relative_error(Fraction(9, 4), SUM, text="2.25u^2"),
         source=f"conjectured to be the worst: {JMP}; refuted: {MR}, Property 2.1",
         holds=False,
-        refuted=lambda fmt, mode: fmt.precision >= 4,
         families=_accurate_family,
+        witnesses=_accurate,
         **OF_SUMS,
     ),
     Theorem(

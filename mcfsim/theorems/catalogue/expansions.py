@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.rounding import Mode
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode, Rounding
 from mcfsim.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, vec_sum
 from mcfsim.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
 from mcfsim.theorems.claims import Target, all_of, bounded, exactly, sum_of
@@ -19,6 +20,7 @@ from mcfsim.theorems.hypotheses import RESULTS_FINITE
 from mcfsim.theorems.operands import Block, sequence, value
 from mcfsim.theorems.statement import Claim, Hypothesis, Scaling, Theorem
 from mcfsim.theorems.trial import Measured, Trial, Truth
+from mcfsim.theorems.witnesses import Case, scaled
 
 SHEWCHUK = "Shewchuk, Discrete Comput. Geom. 18, 1997"
 ORO = "Ogita, Rump, Oishi, SIAM J. Sci. Comput. 26(6), 2005"
@@ -175,7 +177,7 @@ def to_sum(shares: Callable[[int], tuple[Fraction, Fraction]], text: str, first:
     return mixed(sum_of("x"), terms_of("x"), shares, text, first)
 
 
-def _long_terms(p: int) -> Iterable[tuple[Fraction, ...]]:
+def _long_terms(p: int) -> Iterable[Case]:
     """Return a few sequences of positive terms between 1 and 2, by a linear congruence."""
     for seed in range(4):
         state, terms = seed, []
@@ -183,6 +185,16 @@ def _long_terms(p: int) -> Iterable[tuple[Fraction, ...]]:
             state = (1103515245 * state + 12345) % 2**31
             terms.append(1 + Fraction(state >> (32 - p), 2 ** (p - 1)))
         yield tuple(terms)
+
+
+def _stagnating(fmt: Format, _: Rounding) -> Iterable[Case]:
+    if fmt.precision <= 8 and fmt.emax > 11:
+        yield next(iter(_long_terms(fmt.precision)))
+
+
+def _adjacent(p: int) -> Case:
+    """Return three terms whose sum comes out in adjacent components."""
+    return Fraction(-(2 ** (p - 1)) - 6), Fraction(-(2 ** (p + 1))), Fraction(2 ** (p + 1) + 4)
 
 
 N = X.components
@@ -251,9 +263,8 @@ THEOREMS = (
         precision=4,
         holds=False,
         scaling=Scaling.COMMON,
-        families=lambda p: [
-            (Fraction(-(2 ** (p - 1)) - 6), Fraction(-(2 ** (p + 1))), Fraction(2 ** (p + 1) + 4))
-        ],
+        families=lambda p: [_adjacent(p)],
+        witnesses=lambda fmt, _: scaled(_adjacent(fmt.precision), fmt, 1),
         sharp="the sum is exact and nonoverlapping nevertheless",
     ),
     Theorem(
@@ -290,8 +301,8 @@ THEOREMS = (
         to_sum(lambda p: (Fraction(0), Fraction(4, 2**p)), "4 u S, for 1024 terms"),
         source="the hope that the sum of errors is never itself a long sum",
         holds=False,
-        refuted=lambda fmt, mode: fmt.precision <= 8 and fmt.emax > 11,
         families=_long_terms,
+        witnesses=_stagnating,
         sharp="beyond 1/u terms the sum of the errors stagnates; kahan_sum and dw_sum do not",
         **SUM_OPTIONS,
     ),

@@ -15,7 +15,9 @@ import numpy as np
 from mcfsim import double_word as dw
 from mcfsim import expansion
 from mcfsim.arithmetic import Arithmetic, Value
-from mcfsim.theorems.catalogue.double_words import EVEN, JMP, Case, unit
+from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
+from mcfsim.theorems.catalogue.double_words import EVEN, JMP, unit
 from mcfsim.theorems.claims import all_of, exactly, normalised, relative_error, same_results, sum_of
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
@@ -27,6 +29,7 @@ from mcfsim.theorems.hypotheses import (
 from mcfsim.theorems.operands import double_word, relaxed_pair, value
 from mcfsim.theorems.statement import NEAREST, Scaling, Theorem
 from mcfsim.theorems.trial import Trial, Truth
+from mcfsim.theorems.witnesses import Case, unordered
 
 X, Y, A = double_word("x"), double_word("y"), value("a")
 BOUND = all_of(relative_error(2, sum_of("x", "a"), text="2u^2"), normalised())
@@ -46,6 +49,11 @@ def _family(p: int) -> Iterable[Case]:
 def _relaxed_family(p: int) -> Iterable[Case]:
     u = unit(p)
     yield Fraction(1), -u + u**2, -(1 - 3 * u) / 2
+
+
+def _unordered(fmt: Format, rounding: Rounding) -> Iterable[Case]:
+    """Yield what Fast2Sum is off by a share u of, the low word zero."""
+    return ((a, Fraction(0), b) for a, b in unordered(fmt, rounding))
 
 
 def _exponents(t: Trial) -> tuple[Any, Any]:
@@ -135,6 +143,7 @@ THEOREMS = (
         holds=False,
         gaps=lambda p: (1, 2 * p + 3),
         families=lambda p: (),
+        witnesses=_unordered,
         worst=None,
         sharp="the error reaches u: the compensation is lost",
     ),

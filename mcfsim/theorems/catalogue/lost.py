@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from mcfsim.formats import Format
-from mcfsim.rounding import Mode
+from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.theorems.catalogue.representability import add
 from mcfsim.theorems.claims import claim
 from mcfsim.theorems.hypotheses import hypothesis, nonzero, sum_in_range
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import DIRECTED, NEAREST, Claim, Scaling, Theorem
 from mcfsim.theorems.trial import Trial, Truth
+from mcfsim.theorems.witnesses import Case, power, scaled
 
 PAIR = (value("a"), value("b"))
 NONZERO = nonzero("a", "b")
+IN_RANGE = sum_in_range("a", "b")
 DEFINITION = "the definition of the rounding: a, its neighbours and the midpoints between them"
 #: To the neighbour of a on b's side, halved.
 H = "h half the distance from a to its neighbour on the side of b"
@@ -90,16 +93,36 @@ def _directed(t: Trial) -> Truth:
     return reached
 
 
+def _not_saturated(t: Trial) -> Truth:
+    if t.format.has_nan and t.rounding.overflow is not Overflow.SATURATE:
+        return np.ones(t.size, np.bool_)
+    return IN_RANGE.test(t)
+
+
 def _within(t: Trial, halves: int) -> Truth:
     """Return where ``|b| <= halves u |a| / 2``."""
     scale = 2.0 ** (t.format.precision + 1) / halves  # a power of two; what overflows is larger indeed
     return np.abs(t["b"]) * t["b"].dtype.type(scale) <= np.abs(t["a"])
 
 
+def _downward(fmt: Format, _: Rounding) -> Iterator[Case]:
+    """Yield 1 and -u: numbers below a power of two are twice as dense."""
+    return scaled((1, -power(-fmt.precision)), fmt, -fmt.precision)
+
+
+def _tie(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield a number and half its ulp, where that tie falls on it."""
+    u = power(-fmt.precision)
+    case = (1 + 2 * u, -u) if rounding.mode is Mode.NEAREST_AWAY else (Fraction(1), u)
+    return scaled(case, fmt, -fmt.precision)
+
+
 UP_TO_HALF_U = hypothesis("|b| <= u |a| / 2", lambda t: _within(t, 1))
 UP_TO_U = hypothesis("|b| <= u |a|", lambda t: _within(t, 2))
 ABOVE_HALF_U = hypothesis("|b| > u |a| / 2", lambda t: ~_within(t, 1))
 ABOVE_U = hypothesis("|b| > u |a|", lambda t: ~_within(t, 2))
+#: Where numbers saturate, the largest loses whatever is added.
+SHOWN = hypothesis("|a + b| <= max if overflow saturates", _not_saturated)
 LOST = claim("a + b rounds to a", lost)
 NOT_LOST = claim("a + b does not round to a", lambda t: ~lost(t))
 
@@ -109,7 +132,7 @@ THEOREMS = (
         add,
         PAIR,
         _just_where(f"|b| < h, or |b| = h and a is even; {H}", lambda t: _reaches(t, is_even)),
-        where=(NONZERO,),
+        where=(NONZERO, SHOWN),
         source=DEFINITION,
         modes=frozenset({Mode.NEAREST_EVEN}),
         scaling=Scaling.COMMON,
@@ -122,7 +145,7 @@ THEOREMS = (
             f"|b| < h, or |b| = h and a b < 0; {H}",
             lambda t: _reaches(t, opposed),
         ),
-        where=(NONZERO,),
+        where=(NONZERO, SHOWN),
         source=DEFINITION,
         modes=frozenset({Mode.NEAREST_AWAY}),
         scaling=Scaling.COMMON,
@@ -134,7 +157,7 @@ THEOREMS = (
         _just_where(
             f"|b| < 2 h, and a b > 0 toward zero, b < 0 up, b > 0 down, a is odd to odd; {H}", _directed
         ),
-        where=(NONZERO, sum_in_range("a", "b")),
+        where=(NONZERO, IN_RANGE),
         source=DEFINITION,
         modes=DIRECTED | {Mode.TO_ODD},
         scaling=Scaling.COMMON,
@@ -155,7 +178,7 @@ THEOREMS = (
         add,
         PAIR,
         NOT_LOST,
-        where=(NONZERO, ABOVE_U),
+        where=(NONZERO, ABOVE_U, SHOWN),
         source=DEFINITION,
         modes=NEAREST,
         scaling=Scaling.COMMON,
@@ -170,6 +193,7 @@ THEOREMS = (
         source="a common reading of u, which is the bound for powers of two alone",
         modes=NEAREST,
         holds=False,
+        witnesses=_downward,
         scaling=Scaling.COMMON,
     ),
     Theorem(
@@ -177,10 +201,11 @@ THEOREMS = (
         add,
         PAIR,
         NOT_LOST,
-        where=(NONZERO, ABOVE_HALF_U),
+        where=(NONZERO, ABOVE_HALF_U, SHOWN),
         source="the converse of lost_sufficient",
         modes=NEAREST,
         holds=False,
+        witnesses=_tie,
         scaling=Scaling.COMMON,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import product as every_one_of
 from typing import Any
@@ -11,7 +11,8 @@ import numpy as np
 
 from mcfsim.arithmetic import Arithmetic, Value
 from mcfsim.eft import err_fma, split, two_prod, two_prod_fma
-from mcfsim.rounding import Mode
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.claims import all_of, claim, normalised
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
@@ -33,6 +34,7 @@ from mcfsim.theorems.identities import (
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import EVERY_MODE, Hypothesis, Scaling, Theorem
 from mcfsim.theorems.trial import Trial, Truth
+from mcfsim.theorems.witnesses import Case, halves, power, quantum
 
 PAIR = (value("a"), value("b"))
 TRIPLE = (*PAIR, value("c"))
@@ -131,6 +133,35 @@ def _near_cancellation(p: int) -> Iterable[tuple[Fraction, ...]]:
                 yield a, b, sign * c * Fraction(2) ** exponent_of_c
 
 
+# -- counterexamples ----------------------------------------------------------------------------------------
+def _halves_too_long(fmt: Format, _: Rounding) -> Iterator[Case]:
+    """Yield numbers of (p + 1) / 2 bits, all ones: their own high halves, with a product of p + 1 bits."""
+    p, least = fmt.precision, quantum(fmt)
+    if p % 2 == 0:
+        return
+    ones = 2 ** ((p + 1) // 2) - 1
+    a, b = (ones * power(exponent) for exponent in halves(max(fmt.emin, 2 * least)))
+    if b * (ones + 2) <= fmt.max and 2 * a * b <= fmt.max:
+        yield a, b
+
+
+def _smallest(fmt: Format, _: Rounding) -> Iterator[Case]:
+    """Yield the smallest number, squared: no multiple of itself if it is below 1."""
+    if quantum(fmt) < 0:
+        yield (power(quantum(fmt)),) * 2
+
+
+def _long_error(fmt: Format, _: Rounding) -> Iterator[Case]:
+    """Yield a product of more than p bits, all of them lost beside a power of two; of p = 2 a complement."""
+    p, least = fmt.precision, quantum(fmt)
+    factor = -(-(2**p) // 3) | 1  # the smallest odd number from which three times it has more than p bits
+    last = max(least, 2 * least)
+    first, second = halves(last)
+    a, b, c = 3 * power(first), factor * power(second), power(last + 2 * p + 1)
+    if a * b + c <= fmt.max:
+        yield a, b, c
+
+
 THEOREMS = (
     Theorem(
         "split",
@@ -170,7 +201,7 @@ THEOREMS = (
         source=f"{BOLDO}, on why s = ceil(p/2)",
         precision=3,
         holds=False,
-        refuted=lambda fmt, mode: fmt.precision % 2 == 1 and fmt.emax - fmt.emin >= 2 * fmt.precision,
+        witnesses=_halves_too_long,
         scaling=Scaling.EACH,
     ),
     Theorem(
@@ -195,6 +226,7 @@ THEOREMS = (
         source=f"{BOLDO_DAUMAS}, on why the error must not underflow",
         modes=EVERY_MODE,
         holds=False,
+        witnesses=_smallest,
         scaling=Scaling.EACH,
     ),
     Theorem(
@@ -216,5 +248,6 @@ THEOREMS = (
         source=f"{BOLDO_MULLER}, on why it takes two numbers",
         holds=False,
         families=_near_cancellation,
+        witnesses=_long_error,
     ),
 )

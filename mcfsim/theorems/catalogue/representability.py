@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from mcfsim.arithmetic import Arithmetic, Value
 from mcfsim.formats import Format
-from mcfsim.rounding import Mode
+from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.claims import claim
 from mcfsim.theorems.hypotheses import (
     exponent,
@@ -31,6 +32,7 @@ from mcfsim.theorems.identities import (
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import EVERY_MODE, FAITHFUL, Scaling, Theorem
 from mcfsim.theorems.trial import Trial, Truth
+from mcfsim.theorems.witnesses import Case, beyond_the_gap, halves, nearest_to, power, quantum
 
 A, B, X, Y = map(value, "abxy")
 
@@ -132,6 +134,17 @@ def _large_quotient(t: Trial) -> Truth:
     return exponent(t["y"], fmt) + exponent(q, fmt) >= fmt.emin + fmt.precision - 1
 
 
+def _root_in_range(t: Trial) -> Truth:
+    x = t["x"]
+    largest = np.asarray(float(t.format.max))
+    return x <= product(largest, largest)
+
+
+def _normal_root(t: Trial) -> Truth:
+    (s,) = t.results
+    return np.isfinite(s) & (s >= float(t.format.smallest_normal))
+
+
 def _large_root(t: Trial) -> Truth:
     return 2 * exponent(t.results[0], t.format) >= t.format.emin + t.format.precision - 1
 
@@ -143,11 +156,50 @@ QUOTIENT_IN_RANGE = hypothesis("|x / y| <= max", _quotient_in_range)
 NORMAL_QUOTIENT = hypothesis("q is normal", _normal_quotient)
 LARGE_QUOTIENT = hypothesis("e(y) + e(q) >= emin + p - 1", _large_quotient)
 LARGE_ROOT = hypothesis("2 e(s) >= emin + p - 1", _large_root)
+NORMAL_ROOT = hypothesis("s is normal", _normal_root)
+ROOT_IN_RANGE = hypothesis("sqrt(x) <= max", _root_in_range)
 
 
-def _root_refuted(fmt: Format, mode: Mode) -> bool:
-    least = 3 if mode in (Mode.UP, Mode.TO_ODD) else 4
-    return fmt.precision >= least and fmt.emax - fmt.emin >= fmt.precision
+# -- counterexamples ----------------------------------------------------------------------------------------
+def _exact_product(fmt: Format, _: Rounding) -> Iterator[Case]:
+    """Yield powers of two with an exact product, of exponents as near to the bound as there are."""
+    least = quantum(fmt)
+    low, high = max(2 * least, least), min(fmt.emin + fmt.precision - 2, fmt.emax, 2 * fmt.emax)
+    for total in nearest_to(high, low, high):
+        a, b = map(power, halves(total))
+        yield a, b
+
+
+def _odd_remainder(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield 3 and 1, or 5, at exponents where the last bit of the remainder is below all numbers.
+
+    ``2**(p+1) / 3``, and toward zero ``5 2**(p-1) / 3`` if p is even, are rounded to an odd integer Q, so
+    that the remainder, 1 or -1, is odd in units of the product of both ulps. Of p = 2 it is 2 toward zero.
+    """
+    p, mode, least = fmt.precision, rounding.mode, quantum(fmt)
+    above = p % 2 == 0  # whether the odd one of the two neighbours of the quotient is the upper one
+    sign = -1 if mode is (Mode.DOWN if above else Mode.UP) else 1
+    dividend, shift = (5, p - 1) if mode is Mode.TOWARD_ZERO and above and p > 2 else (1, p + 1)
+    spare = int(mode is Mode.TOWARD_ZERO and p == 2)
+    # Of the quotient's ulp and the divisor's.
+    for total in nearest_to(least - 1 - spare, max(2 * least, least - shift), least - 1 - spare):
+        of_quotient = max(least, min(fmt.emax - p, total // 2))
+        yield 3 * power(total - of_quotient), sign * dividend * power(total + shift)
+
+
+def _directed_root(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield a number whose root is rounded by nearly an ulp, to an odd integer S, at an even shift.
+
+    Upward it is ``S = 2**p - 1`` of ``2**p (2**p - 3)``, which leaves ``2**p + 1``; downward
+    ``S = 2**p - 3`` of ``2**p (2**p - 4)``, which leaves ``2**(p+1) - 9``: odd numbers above ``2**p``.
+    """
+    p, upward = fmt.precision, rounding.mode in (Mode.UP, Mode.TO_ODD)
+    if p < (3 if upward else 4):
+        return
+    low = max(fmt.emin + 1, 2 * fmt.emin - p + 2)
+    high = min(fmt.emax - p + 1, 2 * fmt.emax - p + 1)
+    for shift in nearest_to(-p, low + (low - p) % 2, high - (high - p) % 2):
+        yield ((2**p - (3 if upward else 4)) * power(shift),)
 
 
 THEOREMS = (
@@ -191,7 +243,7 @@ THEOREMS = (
         source="shows that the gap of add_error_representable_faithful is the largest",
         modes=FAITHFUL,
         holds=False,
-        refuted=lambda fmt, mode: fmt.emax - fmt.emin > fmt.precision,
+        witnesses=beyond_the_gap,
         scaling=Scaling.COMMON,
         gaps=lambda p: (-p - 1, p + 1),
     ),
@@ -230,6 +282,7 @@ THEOREMS = (
         source="often said; significands that end in zeros refute it",
         modes=EVERY_MODE,
         holds=False,
+        witnesses=_exact_product,
         scaling=Scaling.EACH,
     ),
     Theorem(
@@ -251,7 +304,7 @@ THEOREMS = (
         source=f"{BOLDO_DAUMAS}, on why exponents are bounded below",
         modes=EVERY_MODE,
         holds=False,
-        refuted=lambda fmt, mode: fmt.precision > 2,
+        witnesses=_odd_remainder,
         scaling=Scaling.EACH,
     ),
     Theorem(
@@ -259,7 +312,7 @@ THEOREMS = (
         root,
         (X,),
         ROOT,
-        where=(positive("x"), LARGE_ROOT),
+        where=(positive("x"), NORMAL_ROOT, LARGE_ROOT, ROOT_IN_RANGE),
         source=BOLDO_DAUMAS,
     ),
     Theorem(
@@ -267,10 +320,10 @@ THEOREMS = (
         root,
         (X,),
         ROOT,
-        where=(positive("x"), LARGE_ROOT),
+        where=(positive("x"), NORMAL_ROOT, LARGE_ROOT, ROOT_IN_RANGE),
         source=f"{BOLDO_DAUMAS}, on why the root is rounded to nearest",
         modes=FAITHFUL,
         holds=False,
-        refuted=_root_refuted,
+        witnesses=_directed_root,
     ),
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
 from mcfsim.eft import fast_two_sum, two_sum
-from mcfsim.rounding import Mode, Rule
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode, Rounding, Rule
 from mcfsim.theorems.catalogue.representability import add, multiply
 from mcfsim.theorems.claims import claim, exact_sum, is_representable, product_of, relative_error, sum_of
 from mcfsim.theorems.expectations import (
@@ -28,6 +30,7 @@ from mcfsim.theorems.hypotheses import (
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import Claim, Hypothesis, Scaling, Theorem
 from mcfsim.theorems.trial import Trial, Truth
+from mcfsim.theorems.witnesses import Case, beyond_the_gap, power, unordered
 
 PAIR = (value("a"), value("b"))
 CONNOLLY = "Connolly, Higham, Mary, SIAM J. Sci. Comput. 43(1), 2021"
@@ -61,6 +64,22 @@ def _lost_below(extra: int, text: str) -> Claim:
         return always == ~(limit <= abs(t.exact("b")))
 
     return claim(f"a + b rounds to a on every draw if and only if |b| < {text}", test)
+
+
+def _unresolved(fmt: Format, _: Rounding) -> Iterator[Case]:
+    if fmt.emin <= -FAR:
+        yield Fraction(1), power(-FAR)
+
+
+def _rounded_up(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield a sum that has a quarter of an ulp too much, if the draws resolve that."""
+    if rounding.random_bits > 1 or rounding.rule is not Rule.TRUNCATE:
+        yield from beyond_the_gap(fmt, rounding)
+
+
+def _unordered(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield what a draw is off by 1 of, if none of them overflows."""
+    return ((a, b) for a, b in unordered(fmt, rounding) if abs(b) + 2 * a <= fmt.max)
 
 
 def _theorem(name: str, algorithm: Any, about: Claim, *where: Hypothesis, **others: Any) -> Theorem:
@@ -98,8 +117,8 @@ THEOREMS = (
         unbiased(SUM, "E[s] = a + b"),
         source=f"{FITZGIBBON}, against it",
         holds=False,
-        refuted=lambda fmt, mode: fmt.emin <= -FAR,
-        families=lambda p: ((Fraction(1), Fraction(1, 1 << FAR)),),
+        families=lambda p: ((Fraction(1), power(-FAR)),),
+        witnesses=_unresolved,
     ),
     _theorem(
         "sr_neighbour",
@@ -160,6 +179,7 @@ THEOREMS = (
         ORDERED,
         source="fast_two_sum carried over from rounding to nearest",
         holds=False,
+        witnesses=_rounded_up,
     ),
     _theorem(
         "two_sum_sr_near",
@@ -174,6 +194,7 @@ THEOREMS = (
         EXACT,
         source="two_sum carried over from rounding to nearest",
         holds=False,
+        witnesses=_rounded_up,
     ),
     _theorem(
         "sr_fast_two_sum_path_error",
@@ -189,6 +210,7 @@ THEOREMS = (
         ERROR,
         source="sr_fast_two_sum_path_error without its hypothesis",
         holds=False,
+        witnesses=_unordered,
     ),
     _theorem(
         "sr_two_sum_path_error",

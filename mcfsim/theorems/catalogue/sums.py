@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
 
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.formats import Format
-from mcfsim.rounding import Mode, Underflow
+from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.claims import claim, exact_sum, relative_error, sum_of
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
@@ -23,6 +24,15 @@ from mcfsim.theorems.identities import is_value, rest_of, rest_of_sum
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import FAITHFUL, Scaling, Theorem
 from mcfsim.theorems.trial import Trial, Truth
+from mcfsim.theorems.witnesses import (
+    Case,
+    beyond_the_gap,
+    exchanged,
+    power,
+    quantum,
+    shows,
+    unordered,
+)
 
 PAIR = (value("a"), value("b"))
 IN_RANGE = sum_in_range("a", "b")
@@ -61,10 +71,21 @@ def _wide(p: int) -> tuple[int, int]:
     return -2 * p - 4, 2 * p + 4
 
 
-def _overflows_on_the_way(fmt: Format, mode: Mode) -> bool:
-    """Whether a sum that rounds to the largest number may be less than half an ulp below the next one."""
-    to_infinity = mode is Mode.NEAREST_AWAY or (fmt.max_significand % 2 == 1 and fmt.precision > 2)
-    return fmt.has_nan and to_infinity
+def _overflows_on_the_way(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield the largest number and one that the sum loses a half of, so that ``s - b`` rounds beyond it."""
+    if fmt.emax == fmt.emin or not shows(fmt, rounding, 2 * fmt.max):
+        return
+    half = power(fmt.emax - fmt.precision)  # of the largest number's ulp
+    if rounding.mode is Mode.NEAREST_AWAY and fmt.max_significand > 2 ** (fmt.precision - 1):
+        yield fmt.max, -half
+    elif rounding.mode is Mode.NEAREST_EVEN and fmt.max_significand % 2 == 1 and fmt.precision > 2:
+        yield fmt.max, -3 * half
+
+
+def _flushed(fmt: Format, _: Rounding) -> Iterator[Case]:
+    """Yield the two smallest normal numbers, whose difference is flushed."""
+    least = fmt.smallest_normal
+    yield least + power(quantum(fmt)), -least
 
 
 THEOREMS = (
@@ -86,7 +107,7 @@ THEOREMS = (
         where=(IN_RANGE,),
         source=BGM,
         holds=False,
-        refuted=_overflows_on_the_way,
+        witnesses=_overflows_on_the_way,
         scaling=Scaling.COMMON,
     ),
     Theorem(
@@ -107,7 +128,8 @@ THEOREMS = (
         source=BGM,
         modes=FAITHFUL,
         holds=False,
-        refuted=lambda fmt, mode: fmt.emax - fmt.emin > fmt.precision,
+        # The larger of the two may be the largest number of all.
+        witnesses=exchanged(beyond_the_gap),
         scaling=Scaling.COMMON,
     ),
     Theorem(
@@ -130,6 +152,7 @@ THEOREMS = (
         where=(hypothesis("a and b are normal or zero", _normal_or_zero), IN_RANGE, NOT_LARGEST),
         source="flushing to zero loses errors below 2^emin",
         holds=False,
+        witnesses=exchanged(_flushed),
         scaling=Scaling.COMMON,
         underflow=Underflow.FLUSH_AFTER,
     ),
@@ -169,6 +192,7 @@ THEOREMS = (
         where=(IN_RANGE,),
         source=f"{DEKKER}, on why operands are ordered",
         holds=False,
+        witnesses=unordered,
         scaling=Scaling.COMMON,
     ),
     Theorem(
@@ -224,6 +248,7 @@ THEOREMS = (
         where=(hypothesis("a and b are normal or zero", _normal_or_zero), ORDERED, IN_RANGE),
         source="flushing to zero loses errors below 2^emin",
         holds=False,
+        witnesses=_flushed,
         scaling=Scaling.COMMON,
         underflow=Underflow.FLUSH_AFTER,
     ),

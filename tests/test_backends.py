@@ -15,6 +15,7 @@ from mcfsim.backends.exact import ExactArithmetic
 from mcfsim.backends.meter import Meter
 from mcfsim.backends.native import NativeArithmetic, native_dtype
 from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.codec import all_values
 from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import DETERMINISTIC, Rounding
 
@@ -228,6 +229,115 @@ def test_quotients_and_roots_are_inexact_where_they_are_no_values():
     meter.fma(np.float32([1, 1]), np.float32([1, 1]), np.float32([1, 2**-9]))
     meter.round(np.array([0.1, 0.5]))
     assert [meter.tallies[name].inexact for name in ("div", "sqrt", "fma", "round")] == [1, 1, 1, 1]
+
+
+# What each measure means beside infinities and zeros.
+def test_an_overflow_is_inexact_and_what_follows_it_is_not_lost():
+    meter = Meter(mcf.arithmetic("fp16"))
+    meter.add(np.float32([65504.0]), np.float32([65504.0]))
+    tally = meter.tallies["add"]
+    assert (tally.inexact, tally.overflow, tally.lost, tally.max_error) == (1, 1, 0, 0.0)
+    meter.add(np.float32([np.inf, np.inf, np.nan, 1.0]), np.float32([1.0, -np.inf, 1.0, -np.inf]))
+    assert (tally.elements, tally.inexact, tally.overflow, tally.lost) == (5, 1, 1, 0)
+
+
+def test_an_underflow_to_zero_is_counted_and_is_no_relative_error():
+    meter = Meter(mcf.arithmetic("bf16"))
+    meter.mul(np.float32([2.0**-100]), np.float32([2.0**-100]))
+    tally = meter.tallies["mul"]
+    assert (tally.inexact, tally.underflow, tally.overflow, tally.max_error) == (1, 1, 0, 0.0)
+
+
+def test_a_zero_divisor_and_a_root_of_less_than_zero_are_not_judged():
+    meter = Meter(mcf.arithmetic("e4m3fn"))
+    meter.div(np.float32([1.0, 0.0]), np.float32([0.0, 0.0]))
+    meter.sqrt(np.float32([-1.0]))
+    assert [meter.tallies[name].inexact for name in ("div", "sqrt")] == [0, 0]
+    assert [meter.tallies[name].overflow for name in ("div", "sqrt")] == [0, 0]
+
+
+EXACTLY = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "fma": lambda a, b, c: a * b + c,
+    "neg": lambda a: -a,
+    "abs": abs,
+    "round": lambda a: a,
+}
+
+
+def tally_by_definition(name, fmt, operands, results):
+    """Count in fractions, one element after the other, what `Tally` says of its fields."""
+    found = dict.fromkeys(("inexact", "overflow", "underflow", "lost", "max_error"), 0)
+    quantum = fmt.quantum if hasattr(fmt, "quantum") else Fraction(2) ** (fmt.emax - fmt.precision + 1)
+    for row, result in zip(zip(*operands, strict=True), results, strict=True):
+        if not all(isinstance(x, Fraction | int) or math.isfinite(x) for x in row):
+            continue
+        numbers = [Fraction(x) for x in row]
+        if name == "div" and numbers[1] == 0:
+            continue
+        exact = EXACTLY[name](*numbers)
+        finite = math.isfinite(result)
+        if finite and Fraction(result) == exact:
+            continue
+        found["inexact"] += 1
+        end = finite and (exact > fmt.max == result or exact < fmt.lowest == result)
+        if not finite or (end and abs(Fraction(result) - exact) >= quantum):
+            found["overflow"] += 1
+            continue
+        if result == 0:
+            found["underflow"] += 1
+        else:
+            relative = abs((Fraction(result) - exact) / exact) * 2**fmt.precision
+            found["max_error"] = max(found["max_error"], relative)
+        if name in ("add", "sub"):
+            a, b = numbers[0], numbers[1] if name == "add" else -numbers[1]
+            found["lost"] += (result == a and b != 0) or (result == b and a != 0)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["ieee", "saturate"])
+@pytest.mark.parametrize("name", EXACTLY)
+def test_the_meter_counts_by_the_definition(name, policy):
+    """On operands of all kinds, with infinities, zeros, over- and underflows, and on scalars of any kind."""
+    arity = 3 if name == "fma" else 1 if name in ("neg", "abs", "round") else 2
+    for fmt in map(
+        mcf.get_format, ("float8_e5m2", "float8_e4m3fn", "bfloat16", "int8", "posit8", "binary8p4uf")
+    ):
+        for mode in DETERMINISTIC:
+            ar = mcf.arithmetic(fmt, mode, policy)
+            rng = np.random.default_rng(1)
+            drawn = rng.choice(all_values(fmt) if fmt.bits <= 8 else corner_values(fmt), (arity, 60))
+            operands = [x.astype(ar.carrier) for x in drawn]
+            if name == "round":
+                operands = [drawn[0].astype(np.float64) * 1.37]
+            meter = Meter(ar)
+            results = getattr(meter, name)(*operands)
+            expected = tally_by_definition(name, fmt, [x.tolist() for x in operands], results.tolist())
+            if name == "add":  # and with a scalar that binary64 does not hold
+                second = meter.add(operands[0], Fraction(1, 3))
+                rows = [operands[0].tolist(), [Fraction(1, 3)] * 60]
+                more = tally_by_definition(name, fmt, rows, second.tolist())
+                joined = {key: expected[key] + more[key] for key in expected}
+                expected = {**joined, "max_error": max(expected["max_error"], more["max_error"])}
+            tally = meter.tallies[name]
+            for key in ("inexact", "overflow", "underflow", "lost"):
+                assert getattr(tally, key) == expected[key], (fmt, mode, key)
+            assert tally.max_error == pytest.approx(float(expected["max_error"]), rel=1e-12, abs=0)
+
+
+def corner_values(fmt):
+    return np.concatenate([values(fmt)[::97], [np.inf, -np.inf, np.nan, 0.0, -0.0]])
+
+
+def test_the_meter_takes_long_integers_as_they_are():
+    meter = Meter(mcf.arithmetic("bf16"))
+    meter.round(np.array([2**60 + 1, 2**60, 3], dtype=np.int64))
+    assert meter.tallies["round"].inexact == 1
+    meter.add(2**60 + 1, -(2**60))
+    assert (meter.tallies["add"].inexact, meter.tallies["add"].lost) == (0, 0)
 
 
 def test_the_meter_watches_every_arithmetic():

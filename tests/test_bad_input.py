@@ -195,10 +195,7 @@ CALLS = [
         ValueError,
         "is no value of float8_e4m3fn",
     ),
-    (lambda: AR.add(10**400, 1.0), ValueError, "is no binary64 number"),
-    (lambda: AR.add(2**60 + 1, 1.0), ValueError, "is no binary64 number"),
-    (lambda: AR.add(Fraction(1, 3), 1.0), TypeError, "no array of real numbers"),
-    (lambda: AR.mul(1e-300, X), UnsupportedFormatError, "beyond"),
+    (lambda: AR.add(np.array(Fraction(1, 3)), 1.0), TypeError, "no array of real numbers"),
     (lambda: AR.add(X, X[:2]), ValueError, r"shapes \(3,\), \(2,\) do not broadcast"),
     (lambda: AR.fma(X, X, np.ones((2, 2))), ValueError, "do not broadcast"),
     (lambda: AR.add((X, X), X), TypeError, "an operand is a tuple"),
@@ -557,9 +554,12 @@ def test_odd_operands_give_the_right_number_or_our_exception(seed, assert_same):
             continue
         results += 1
         fmt, rounding = mcf.get_format(name), mcf.Rounding(mode)
-        arrays = [np.asarray(elements(x), float).reshape(np.shape(x)) for x in operands]
+        numbers = [[exact(item) for item in elements(x)] for x in operands]
         if not fmt.has_negative_zero:  # an operand is a value of the format
-            arrays = [array + 0.0 for array in arrays]
+            numbers = [[item or 0.0 for item in row] for row in numbers]
+        arrays = [
+            np.array(row, object).reshape(np.shape(x)) for row, x in zip(numbers, operands, strict=True)
+        ]
         arrays = np.broadcast_arrays(*arrays)
         tuples = zip(*(array.ravel().tolist() for array in arrays), strict=True)
         expected = [operate(operation, each, fmt, rounding) for each in tuples]

@@ -239,3 +239,17 @@ def test_memory_beyond_the_result_is_a_few_blocks(bits):
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < result.nbytes + 64 * BLOCK < result.nbytes + codes.nbytes / 2
+
+
+@pytest.mark.parametrize("empty", [[], (), [[]], [[], []]])
+@pytest.mark.parametrize("bits", [1, 4, 8, 11, 64])
+def test_no_codes_take_no_bytes(empty, bits):
+    packed = pack(empty, bits)
+    assert (packed.dtype, packed.shape) == (np.uint8, (0,))
+    assert unpack(packed, bits, 0).size == 0
+    assert decode(empty, "e4m3fn").size == 0
+
+
+def test_no_codes_in_an_array_of_floats_are_refused():
+    with pytest.raises(TypeError, match="codes must be integers, not float64"):
+        pack(np.zeros(0), 4)

@@ -113,9 +113,8 @@ def cover(
         # Again, pairs of 16 bits are tried; a case of more operands takes longer.
         most = 1 << 32 if len(theorem.operands) < 3 else limit // 8
         if core.size <= most:
-            return (
-                core if core.covers else replace(core, parts=(*core.parts, *_known(theorem, fmt, rounding)))
-            )
+            known = () if core.covers else _known(theorem, fmt, rounding)
+            return replace(core, parts=(*core.parts, *known))
         if whole is not None and whole.size <= 1 << 32:
             return Domain(fmt, (whole,), (), covers=True)
         drawn = _drawn(theorem, fmt, rounding, samples, seed)

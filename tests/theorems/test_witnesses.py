@@ -10,8 +10,9 @@ from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.theorems import THEOREMS, verify
-from mcfsim.theorems.check import Findings, try_block
+from mcfsim.theorems.check import Findings
 from mcfsim.theorems.domain import cover
+from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import unbounded
 from mcfsim.theorems.verification import about, prepare
 from theorems.trying import by_oracle, rounding_of

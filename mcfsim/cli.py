@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,9 +38,45 @@ def _errors_in_one_line() -> Iterator[None]:
     """Print what the library has to say about the arguments, and end with status 2."""
     try:
         yield
-    except (ValueError, TypeError, OverflowError, OSError, ImportError) as error:
-        typer.secho(f"Error: {' '.join(str(error).split())}", fg="red", err=True)
+    except (
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        OSError,
+        ImportError,
+        MemoryError,
+        RecursionError,
+    ) as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, MemoryError):
+            text = f"this takes more memory than there is: {text}"
+        typer.secho(f"Error: {text}", fg="red", err=True)
         raise typer.Exit(2) from None
+
+
+@contextmanager
+def _interruptible(call: typer.Context, *, resumes: bool) -> Iterator[None]:
+    """On Ctrl-C print the command that goes on, and end with status 130, as shells do."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        how = f"go on with: {_command(call)}" if resumes else "nothing is kept, for want of --checkpoint FILE"
+        typer.secho(f"Interrupted; {how}", err=True)
+        raise typer.Exit(130) from None
+
+
+def _command(call: typer.Context) -> str:
+    """Return the command line of a call, ready for a shell."""
+    words = ["mcfsim", str(call.info_name)]
+    for parameter in call.command.params:
+        source = call.get_parameter_source(str(parameter.name))
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        value = call.params[str(parameter.name)]
+        option = parameter.opts[:1] if parameter.param_type_name == "option" else []
+        for item in value if isinstance(value, list | tuple) else [value]:
+            words += option if item is True else [*option, str(item)]
+    return shlex.join(words)
 
 
 def _print_table(rows: list[dict[str, str]], *, breakable: bool = False) -> None:
@@ -115,6 +152,7 @@ def inspect_command(
 
 @app.command()
 def simulate(
+    call: typer.Context,
     problem: Annotated[
         str, Option(help="language-model, logistic, quadratic or rosenbrock.")
     ] = "language-model",
@@ -146,6 +184,9 @@ def simulate(
     checkpoint: Annotated[
         Path | None, Option(help="Save the state here as it goes, and go on from it if it is there.")
     ] = None,
+    checkpoint_every: Annotated[
+        int | None, Option(help="Steps between two checkpoints.", show_default="100")
+    ] = None,
     output: Annotated[Path | None, Option(help="Save the run here, as .npz.")] = None,
     dimension: Annotated[
         int | None, Option(help="Quadratic and Rosenbrock.", show_default="100 and 2")
@@ -160,16 +201,17 @@ def simulate(
     batch: Annotated[int | None, Option(help="Language model: sequences.", show_default="16")] = None,
 ) -> None:
     """Train a problem under several storage strategies, and show what each of them loses."""
-    with _errors_in_one_line():
+    with _errors_in_one_line(), _interruptible(call, resumes=checkpoint is not None):
+        from mcfsim.files import check_outputs
         from mcfsim.problems.registry import PROBLEMS
         from mcfsim.schedule import Schedule
         from mcfsim.simulate import DEFAULT_STRATEGIES, OPTIMIZERS
         from mcfsim.simulate import simulate as run_simulation
         from mcfsim.tables import run_table
 
-        for path in (checkpoint, output):
-            if path is not None and (path.is_dir() or not path.parent.is_dir()):
-                raise ValueError(f"cannot write {path}: it must be a file in a folder that exists")
+        if checkpoint_every is not None and checkpoint is None:
+            raise ValueError("--checkpoint-every needs --checkpoint, which names the file")
+        check_outputs({"--checkpoint": checkpoint, "--output": output})
         shape = {"layers": layers, "width": width, "heads": heads, "context": context, "batch": batch}
         objective = _make(
             *("problem", problem, PROBLEMS),
@@ -206,6 +248,7 @@ def simulate(
             record_every=record_every,
             truth_sample=truth_sample,
             checkpoint=checkpoint,
+            **_given({"checkpoint_every": checkpoint_every}),
         )
         about = ", ".join(f"{name} = {value:g}" for name, value in asdict(hyperparameters).items())
         about += f"; peak rate = {schedule.peak:g}, steps = {steps}, low = {get_format(low)}"

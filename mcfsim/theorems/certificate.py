@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from mcfsim.files import write_text
 from mcfsim.theorems.cases import Number, Witness
 
 #: Version of the file's layout.
@@ -207,10 +208,7 @@ class Certificate:
             "verdict": self.verdict,
             "digest": self.digest,
         }
-        target = Path(path)
-        scratch = target.with_name(f".{target.name}.{os.getpid()}")
-        scratch.write_text(json.dumps(about, indent=1) + "\n")
-        os.replace(scratch, target)
+        write_text(path, json.dumps(about, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Certificate:

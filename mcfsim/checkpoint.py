@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mcfsim.archive import Form, Forms, read_archive, write_archive
 from mcfsim.convert import round_to
+from mcfsim.files import check_outputs
 from mcfsim.formats import Format
 from mcfsim.lane import Lane
 from mcfsim.problems import Problem
@@ -82,18 +83,15 @@ class Checkpoint:
         OutputError
             If the file cannot be written.
         """
+        check_outputs({"checkpoint": self.path})
         self.keep(0)
-        if not os.path.lexists(self.path):
+        self._found = _signature(self.path)
+        if self._found is None:
             try:
                 self.save()
                 return 0
             except FileExistsError:  # another run was faster
-                pass
-        # Before anything is read: what is there now is what we compare with later.
-        self._found = _signature(self.path)
-        if self._found is None:  # a link that leads nowhere yet
-            self.save()
-            return 0
+                self._found = _signature(self.path)
         about, arrays = read_archive(self.path, self._check)
         try:
             states = {name: self._values(name, lane, arrays) for name, lane in self.lanes.items()}

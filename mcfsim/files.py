@@ -53,7 +53,7 @@ def destination(path: Pathlike) -> Path:
     except (OSError, ValueError) as problem:  # a loop of links; a NUL in the name
         raise _refusal(path, getattr(problem, "strerror", None) or str(problem)) from problem
     if mode is not None and not stat.S_ISREG(mode):
-        raise _refusal(path, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something')}, and no regular file")
+        raise _refusal(path, f"it is {_kind(mode)}, and no regular file")
     # An administrator may write to it all the same, but whoever made it so wants it kept.
     if mode is not None and not (mode & 0o222 and os.access(target, os.W_OK)):
         raise _refusal(path, "it is read-only")
@@ -144,13 +144,11 @@ def open_regular(path: Pathlike) -> IO[bytes]:
     OSError
         If it is not there or cannot be read.
     """
-    # A pipe without a writer would keep us waiting.
+    _refuse_irregular(path, os.stat(path).st_mode)
+    # A pipe put there meanwhile would keep us waiting for a writer.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
-        mode = os.fstat(handle).st_mode
-        if not stat.S_ISREG(mode):
-            kind = _KINDS.get(stat.S_IFMT(mode), "something")
-            raise ValueError(f"{os.fspath(path)} is {kind}, and no regular file")
+        _refuse_irregular(path, os.fstat(handle).st_mode)
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
@@ -223,6 +221,15 @@ def _locked(file: IO[bytes]) -> bool | None:
     except OSError:  # some file systems of networks
         return None
     return True
+
+
+def _refuse_irregular(path: Pathlike, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{os.fspath(path)} is {_kind(mode)}, and no regular file")
+
+
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 def _take_permissions(file: IO[bytes], target: Path) -> None:

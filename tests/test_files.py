@@ -1,4 +1,4 @@
-"""Output files: written whole, only where they may be, with links and permissions kept, and nothing left over."""
+"""Output files: written whole, only where they may be; links and permissions stay, and nothing is left over."""
 
 import itertools
 import json
@@ -281,9 +281,14 @@ def test_files_of_others_are_never_removed(tmp_path):
 def test_a_failure_leaves_the_old_file(failure, tmp_path):
     path = tmp_path / "it"
     path.write_text("old")
-    with pytest.raises(type(failure)), replacing(path) as file:
-        file.write(b"half")
-        raise failure
+
+    def fail():
+        with replacing(path) as file:
+            file.write(b"half")
+            raise failure
+
+    with pytest.raises(type(failure)):
+        fail()
     assert look(tmp_path) == {"it": (path.stat().st_mode, None, b"old")}
 
 

@@ -27,6 +27,9 @@ app = typer.Typer(
 #: Options named otherwise than the argument that they stand for.
 OPTION_NAMES = {"seed": "problem-seed", "epsilon": "eps"}
 
+#: What the library raises of arguments that it cannot take, or that take more than there is.
+_REFUSALS = (ValueError, TypeError, ArithmeticError, OSError, ImportError, RuntimeError, MemoryError)
+
 
 def main() -> None:
     """Run the command line."""
@@ -38,15 +41,9 @@ def _errors_in_one_line() -> Iterator[None]:
     """Print what the library has to say about the arguments, and end with status 2."""
     try:
         yield
-    except (
-        ValueError,
-        TypeError,
-        ArithmeticError,
-        OSError,
-        ImportError,
-        MemoryError,
-        RecursionError,
-    ) as error:
+    except typer.Exit:  # which is a RuntimeError
+        raise
+    except _REFUSALS as error:
         text = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, MemoryError):
             text = f"this takes more memory than there is: {text}"
@@ -55,28 +52,17 @@ def _errors_in_one_line() -> Iterator[None]:
 
 
 @contextmanager
-def _interruptible(call: typer.Context, *, resumes: bool) -> Iterator[None]:
-    """On Ctrl-C print the command that goes on, and end with status 130, as shells do."""
+def _saving_on_interrupt(checkpoint: Path | None) -> Iterator[None]:
+    """On Ctrl-C say which command goes on from the checkpoint, and end with status 130."""
     try:
         yield
     except KeyboardInterrupt:
-        how = f"go on with: {_command(call)}" if resumes else "nothing is kept, for want of --checkpoint FILE"
-        typer.secho(f"Interrupted; {how}", err=True)
+        if checkpoint is None:
+            text = "Ended; nothing is kept, for want of --checkpoint FILE."
+        else:
+            text = f"Ended; the run is in {checkpoint}. To go on: {shlex.join(['mcfsim', *sys.argv[1:]])}"
+        typer.echo(f"\n{text}", err=True)
         raise typer.Exit(130) from None
-
-
-def _command(call: typer.Context) -> str:
-    """Return the command line of a call, ready for a shell."""
-    words = ["mcfsim", str(call.info_name)]
-    for parameter in call.command.params:
-        source = call.get_parameter_source(str(parameter.name))
-        if source is None or source.name != "COMMANDLINE":
-            continue
-        value = call.params[str(parameter.name)]
-        option = parameter.opts[:1] if parameter.param_type_name == "option" else []
-        for item in value if isinstance(value, list | tuple) else [value]:
-            words += option if item is True else [*option, str(item)]
-    return shlex.join(words)
 
 
 def _print_table(rows: list[dict[str, str]], *, breakable: bool = False) -> None:
@@ -152,7 +138,6 @@ def inspect_command(
 
 @app.command()
 def simulate(
-    call: typer.Context,
     problem: Annotated[
         str, Option(help="language-model, logistic, quadratic or rosenbrock.")
     ] = "language-model",
@@ -201,7 +186,7 @@ def simulate(
     batch: Annotated[int | None, Option(help="Language model: sequences.", show_default="16")] = None,
 ) -> None:
     """Train a problem under several storage strategies, and show what each of them loses."""
-    with _errors_in_one_line(), _interruptible(call, resumes=checkpoint is not None):
+    with _errors_in_one_line(), _saving_on_interrupt(checkpoint):
         from mcfsim.files import check_outputs
         from mcfsim.problems.registry import PROBLEMS
         from mcfsim.schedule import Schedule
@@ -308,12 +293,17 @@ def verify(
         Path | None, Option(help="Where finished work is kept.", show_default="in the user's folder")
     ] = None,
     resume: Annotated[
-        bool, Option("--resume", help="Go on from the journal of a run that was ended.")
-    ] = False,
+        bool, Option("--resume/--fresh", help="Go on from what the journal has, or try all of it again.")
+    ] = True,
     output: Annotated[Path | None, Option(help="Folder for the certificates, as JSON.")] = None,
     listing: Annotated[bool, Option("--list", help="List the statements and their sources.")] = False,
     check: Annotated[
-        list[Path] | None, Option(help="Try a certificate's witnesses again, alone; repeat it for several.")
+        list[Path] | None,
+        Option(
+            help="Examine a certificate: try again its witnesses, and of each part random cases by the "
+            "oracle (--samples, --seed) and all by the emulator if they are few (--limit). Repeat it for "
+            "several.",
+        ),
     ] = None,
 ) -> None:
     """Try every operand; exit status 1 if a claim fails that should hold, or holds that should fail."""
@@ -324,47 +314,78 @@ def verify(
         if listing:
             _print_table(theorem_table(THEOREMS.values()), breakable=True)
             return
+        options = _given({"limit": limit, "samples": samples, "seed": seed})
         if check:
-            good = _recheck(check)
+            good = _examine(check, options)
         else:
             if output is not None and not output.is_dir():
                 raise ValueError(f"cannot write to {output}: it must be a folder that exists")
             from mcfsim.sweep import Sweep
             from mcfsim.theorems.verification import plan, run, workers_for
 
-            options = _given({"extent": extent, "limit": limit, "samples": samples, "seed": seed})
-            checks = plan(theorems, format, rounding, **options)
+            checks = plan(theorems, format, rounding, extent=extent, **options)
             path = journal or _default_journal()
             certificates = []
             many, show = workers or workers_for(checks), sys.stderr.isatty()
-            with Sweep(many, dask=dask, journal=path, resume=resume, progress=show) as sweep:
+            anew = None if path is None else resume
+            with (
+                _telling_how_to_go_on(path),
+                Sweep(many, dask=dask, journal=path, resume=anew, progress=show) as sweep,
+            ):
                 for certificate in run(checks, sweep):
                     certificates.append(certificate)
                     if output is not None:
                         certificate.save(output / f"{certificate.name}.json")
+            if sweep.resumed:
+                typer.echo(
+                    f"{sweep.resumed:,} cases are from the journal {path}; --fresh tries them again", err=True
+                )
             _print_table(certificate_table(certificates))
             good = all(certificate.as_expected for certificate in certificates)
     if not good:
         raise typer.Exit(1)
 
 
-def _recheck(paths: list[Path]) -> bool:
-    """Print what is wrong with certificates; return whether nothing is."""
-    from mcfsim.theorems.certificate import Certificate
-    from mcfsim.theorems.recheck import recheck
+def _examine(paths: list[Path], options: dict[str, Any]) -> bool:
+    """Print what is wrong with certificates, and how much was tried again; return whether nothing is."""
+    from mcfsim.theorems.recheck import examine
 
     good = True
     for path in paths:
-        problems = recheck(Certificate.load(path))
-        typer.echo(f"{path}: {'; '.join(problems) or 'every witness gives what it says'}")
-        good &= not problems
+        found = examine(path, **options)
+        typer.echo(f"{path}: {found}")
+        good &= not found.problems
     return good
 
 
-def _default_journal() -> Path:
-    folder = Path(typer.get_app_dir("mcfsim"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / "verify.sqlite"
+def _default_journal() -> Path | None:
+    """Return the journal in the user's folder, or None, and say why, if none can be kept there."""
+    from mcfsim.journal import VERSION, Journal
+
+    path = Path(typer.get_app_dir("mcfsim")) / f"verify-{VERSION}.sqlite"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Journal(path).close()
+    except (OSError, ValueError) as problem:
+        typer.echo(f"No journal is kept ({problem}); --journal FILE keeps one.", err=True)
+        return None
+    return path
+
+
+@contextmanager
+def _telling_how_to_go_on(journal: Path | None) -> Iterator[None]:
+    """On Ctrl-C say which command goes on, and end with status 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if journal is None:
+            text = "Ended; no journal was kept, so the same command begins anew."
+        else:
+            # A fresh start would forget what is finished by now.
+            again = shlex.join(["mcfsim", *(word for word in sys.argv[1:] if word != "--fresh")])
+            text = f"Ended; what is finished is in {journal}. To go on: {again}"
+        typer.echo(f"\n{text}", err=True)
+        raise typer.Exit(130) from None
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

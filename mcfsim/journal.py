@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from random import uniform
+from reprlib import repr as shortened
 from types import TracebackType
 from typing import Any
 
 #: Says in the file's header that it is ours: "mcfs" in ASCII.
 APPLICATION = 0x6D636673
-VERSION = 1
+VERSION = 2
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER = 100
+#: No result is longer: 8 witnesses and a fraction of thousands of digits have some kilobytes.
+_LONGEST = 1 << 24
+#: Seconds for which a journal in use is asked for again, and the pause between two attempts.
+_PATIENCE, _PAUSE = 1.0, (0.005, 0.05)
+#: What SQLite raises: of a damaged file also that its own message is no text, or has no end.
+_FAULTS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
+# Ranges are text, because indices of four 16-bit operands exceed SQLite's integers.
+_TABLE = """CREATE TABLE units (
+    job TEXT NOT NULL, start TEXT NOT NULL, stop TEXT NOT NULL, result TEXT NOT NULL, digest TEXT NOT NULL,
+    PRIMARY KEY (job, start, stop)
+) WITHOUT ROWID"""
 _OPENING = (
     # One process owns the file, so that two runs cannot mix, and WAL needs no shared memory.
     "PRAGMA locking_mode = EXCLUSIVE",
     "BEGIN EXCLUSIVE",
     f"PRAGMA application_id = {APPLICATION}",
     f"PRAGMA user_version = {VERSION}",
-    # Ranges are text, because indices of four 16-bit operands exceed SQLite's integers.
-    """CREATE TABLE IF NOT EXISTS units (
-           job TEXT NOT NULL, start TEXT NOT NULL, stop TEXT NOT NULL, result TEXT NOT NULL,
-           PRIMARY KEY (job, start, stop)
-       ) WITHOUT ROWID""",
+    _TABLE.replace("TABLE", "TABLE IF NOT EXISTS"),
     "COMMIT",
     # A commit is then one write, without waiting for the disk.
     "PRAGMA journal_mode = WAL",
@@ -37,7 +49,8 @@ class Journal:
     """Results of units by job and range, each kept from the moment that it is recorded.
 
     A process killed at any instant leaves a journal with every result recorded until then; a crash of the
-    machine may take the last few. One process at a time may have it open.
+    machine may take the last few. One process at a time may have it open. Each row has a digest, so that what
+    the disk or an editor made of it is not taken for a result.
 
     Parameters
     ----------
@@ -53,16 +66,16 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         _refuse_foreign(self.path)
-        try:
-            self._database = sqlite3.connect(self.path, timeout=1, isolation_level=None)
-        except sqlite3.Error as problem:
-            raise self._error(problem) from problem
-        try:
-            for statement in _OPENING:
-                self._execute(statement)
-        except BaseException:
-            self.close()
-            raise
+        end = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._open()
+                return
+            except _FAULTS as problem:
+                if not _is_busy(problem) or time.monotonic() > end:
+                    raise self._error(problem) from problem
+                # Two that open a new file at once may block each other, so each lets go before it waits.
+                time.sleep(uniform(*_PAUSE))
 
     def __enter__(self) -> Journal:
         return self
@@ -73,13 +86,28 @@ class Journal:
         self.close()
 
     def results(self, job: str) -> dict[tuple[int, int], str]:
-        """Return the recorded results of a job, JSON text by range."""
-        rows = self._execute("SELECT start, stop, result FROM units WHERE job = ?", job)
-        return {(int(start), int(stop)): text for start, stop, text in rows}
+        """Return the recorded results of a job, JSON text by range.
+
+        Raises
+        ------
+        ValueError
+            If a row is not as it was recorded.
+        """
+        found = {}
+        for row in self._execute("SELECT start, stop, result, digest FROM units WHERE job = ?", job):
+            start, stop, text, digest = row
+            if not all(isinstance(item, str) for item in row) or digest != _digest(job, start, stop, text):
+                raise ValueError(
+                    f"journal {self.path} is damaged: the row of job {shortened(job)}, range "
+                    f"[{shortened(start)}, {shortened(stop)}) is not as it was recorded"
+                )
+            found[int(start), int(stop)] = text
+        return found
 
     def record(self, job: str, start: int, stop: int, result: str) -> None:
         """Keep the result of a unit, JSON text, in the place of an older one."""
-        self._execute("INSERT OR REPLACE INTO units VALUES (?, ?, ?, ?)", job, str(start), str(stop), result)
+        row = (job, str(start), str(stop), result)
+        self._execute("INSERT OR REPLACE INTO units VALUES (?, ?, ?, ?, ?)", *row, _digest(*row))
 
     def drop(self, jobs: Iterable[str]) -> None:
         """Forget all results of some jobs."""
@@ -92,20 +120,44 @@ class Journal:
         """Let go of the file."""
         self._database.close()
 
+    def _open(self) -> None:
+        # Not SQLite's own patience, which keeps the lock that another one waits for.
+        self._database = sqlite3.connect(self.path, timeout=0, isolation_level=None)
+        try:
+            self._database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+            for statement in _OPENING:
+                self._database.execute(statement)
+            if self._database.execute("SELECT sql FROM sqlite_master").fetchall() != [(_TABLE,)]:
+                raise ValueError(f"journal {self.path} is damaged: its table is not that of a journal")
+        except BaseException:
+            self._database.close()
+            raise
+
     def _execute(self, statement: str, *values: str) -> list[tuple[Any, ...]]:
         try:
             return self._database.execute(statement, values).fetchall()
-        except sqlite3.Error as problem:
+        except _FAULTS as problem:
             raise self._error(problem) from problem
 
-    def _error(self, problem: sqlite3.Error) -> ValueError:
-        if getattr(problem, "sqlite_errorname", "") == "SQLITE_BUSY":
+    def _error(self, problem: Exception) -> ValueError:
+        if _is_busy(problem):
             return ValueError(f"journal {self.path} is in use by another run; wait for it, or name another")
         return ValueError(f"journal {self.path} cannot be used: {problem}")
 
 
+def _is_busy(problem: Exception) -> bool:
+    return getattr(problem, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+
+
+def _digest(*row: str) -> str:
+    """Return the SHA-256 of what a row says."""
+    return hashlib.sha256(json.dumps(row).encode()).hexdigest()
+
+
 def _refuse_foreign(path: Path) -> None:
     """Look at the bytes of the header alone: SQLite might already write to a file that it opens."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ValueError(f"{path} is no regular file, and so no journal")
     try:
         with open(path, "rb") as file:
             header = file.read(_HEADER)
@@ -118,4 +170,6 @@ def _refuse_foreign(path: Path) -> None:
     if len(header) < _HEADER or not header.startswith(_MAGIC) or application != APPLICATION:
         raise ValueError(f"{path} is no journal of a sweep; it is left as it is, name another file")
     if version != VERSION:
-        raise ValueError(f"journal {path} is of version {version}; this mcfsim has version {VERSION}")
+        raise ValueError(
+            f"journal {path} is of version {version}; this mcfsim has version {VERSION}; name another"
+        )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mcfsim.journal import Journal
+from mcfsim.schema import parse
 from mcfsim.workers import Work, Workers, open_workers
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ class Job:
         once; for processes and Dask it must survive pickling, with cloudpickle if that is installed.
     units : sequence of (int, int)
         Ranges ``[start, stop)`` of the index, each the work of a fraction of a second to minutes.
+    validate : callable, optional
+        ``validate(start, stop, result)`` raises ValueError if that is no result of the range: of what comes
+        from a journal or from another process, nothing is taken on trust.
 
     Raises
     ------
@@ -52,6 +55,7 @@ class Job:
     label: str
     work: Work
     units: Sequence[tuple[int, int]]
+    validate: Callable[[int, int, Any], None] | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.work):
@@ -79,17 +83,23 @@ class Sweep:
     journal : path, optional
         Where results are kept as they come, see `mcfsim.journal.Journal`.
     resume : bool, optional
-        Take results that the journal has for the same key and range, and compute only the others. Without
-        it, the journal forgets what it has of the jobs that are run.
+        Whether to take results that the journal has for the same key and range, and compute only the others,
+        as it does unless told otherwise. False makes the journal forget what it has of the jobs that are run.
     progress : bool, optional
         Show a bar on stderr.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of range, no Dask scheduler answers, or the file is no journal or is in use.
+        If an argument is out of range, no Dask scheduler answers, one of its workers has another mcfsim, or
+        the file is no journal or is in use.
     ImportError
         If Dask is asked for and not installed.
+
+    Attributes
+    ----------
+    resumed : int
+        How many operands were taken from the journal so far.
     """
 
     def __init__(
@@ -99,7 +109,7 @@ class Sweep:
         kind: Literal["threads", "processes"] = "processes",
         dask: str | None = None,
         journal: str | os.PathLike[str] | None = None,
-        resume: bool = False,
+        resume: bool | None = None,
         progress: bool = False,
     ) -> None:
         if not isinstance(workers, int):
@@ -108,10 +118,13 @@ class Sweep:
             raise ValueError(f"workers = {workers} must be at least 1")
         if kind not in ("threads", "processes"):
             raise ValueError(f"unknown kind of workers {kind!r}; known kinds: threads, processes")
+        if resume is not None and not isinstance(resume, bool):
+            raise TypeError(f"resume must be True or False, not {resume!r}")
         if resume and journal is None:
             raise ValueError("resume needs the journal to go on from")
         self._asked = (workers, kind, dask)
-        self._path, self._resume, self._shown = journal, resume, progress
+        self._path, self._resume, self._shown = journal, resume is not False, progress
+        self.resumed = 0
         self._workers: Workers | None = None
         self._journal: Journal | None = None
         self._bar: Bar | None = None
@@ -159,7 +172,10 @@ class Sweep:
             a unit dies `ATTEMPTS` times (for Dask, as often as its scheduler allows, each time). The text
             tells job and range; nothing more is begun. Also outside of the ``with`` statement.
         ValueError
-            If keys are not different, or work cannot be pickled and must be.
+            If keys are not different, work cannot be pickled and must be, or the journal has a row that is no
+            result of its range.
+        ConnectionError
+            If the Dask scheduler is lost. What is finished is in the journal.
         """
         if self._workers is None:
             raise RuntimeError("a Sweep runs inside its with statement")
@@ -199,6 +215,10 @@ class Sweep:
                         if unit.attempts == ATTEMPTS:
                             raise self._gave_up(unit, running) from problem
                         waiting.appendleft(unit)
+                    except workers.cut_off as problem:
+                        raise ConnectionError(
+                            f"{unit}: {workers.cut_off_text}. {self._what_is_kept()}"
+                        ) from problem
                     except Exception as problem:
                         raise RuntimeError(f"{unit} failed: {type(problem).__name__}: {problem}") from problem
                     else:
@@ -215,7 +235,14 @@ class Sweep:
             if (start, stop) not in recorded:
                 units.append(_Unit(begun, index, start, stop))
                 continue
-            begun.results[index] = json.loads(recorded[start, stop])
+            try:
+                begun.results[index] = _checked(job, start, stop, recorded[start, stop])
+            except ValueError as problem:
+                raise ValueError(
+                    f"journal {self._path} is damaged: its row of {job.label}, range [{start}, {stop}): "
+                    f"{problem}; resume=False computes it again"
+                ) from problem
+            self.resumed += stop - start
             if self._bar:
                 self._bar.skip(stop - start)
         begun.missing = len(units)
@@ -230,9 +257,13 @@ class Sweep:
         return units
 
     def _finish(self, unit: _Unit, text: str) -> None:
+        job = unit.owner.job
+        try:
+            unit.owner.results[unit.index] = _checked(job, unit.start, unit.stop, text)
+        except ValueError as problem:
+            raise RuntimeError(f"{unit} failed: what came back is no result of it: {problem}") from problem
         if self._journal:
-            self._journal.record(unit.owner.job.key, unit.start, unit.stop, text)
-        unit.owner.results[unit.index] = json.loads(text)
+            self._journal.record(job.key, unit.start, unit.stop, text)
         unit.owner.missing -= 1
         if self._bar:
             self._bar.advance(unit.stop - unit.start)
@@ -244,13 +275,29 @@ class Sweep:
             f"{unit}: workers died {ATTEMPTS} times while this was under way, of too little memory perhaps, "
             'or of a script without `if __name__ == "__main__":`. '
             + (f"As unfinished: {beside}. " if others else "")
-            + ("resume=True goes on from the finished units." if self._journal else "No journal was kept.")
+            + self._what_is_kept()
+        )
+
+    def _what_is_kept(self) -> str:
+        if self._journal is None:
+            return "No journal was kept."
+        return (
+            f"The finished units are in the journal {self._path}: the same call goes on from them "
+            "(resume=True, as by default)."
         )
 
     def _end_workers(self, *error: object) -> None:
         assert self._workers is not None
         self._workers.close(abandon=error[0] is not None)
         self._workers = None
+
+
+def _checked(job: Job, start: int, stop: int, text: str) -> Any:
+    """Return the result that JSON text is, if it is one."""
+    result = parse(text)
+    if job.validate is not None:
+        job.validate(start, stop, result)
+    return result
 
 
 class _Begun:

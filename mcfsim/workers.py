@@ -13,10 +13,17 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from functools import lru_cache
+from logging import CRITICAL, getLogger
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from platform import node
 from threading import Thread
 from typing import Any, Literal, Protocol
+
+from mcfsim.source import DIGEST, package_version
+
+#: What results depend on besides the work: the same must run wherever they are computed.
+SOURCE = (package_version(), DIGEST)
 
 Work = Callable[[int, int], Any]
 
@@ -30,10 +37,14 @@ class Workers(Protocol):
         How many units to hand over at once, so that no worker waits for its next.
     lost : tuple of exception types
         What the future of a unit raises whose worker died.
+    cut_off : tuple of exception types
+        What it raises when all workers are out of reach for good, and in words.
     """
 
     room: int
     lost: tuple[type[Exception], ...]
+    cut_off: tuple[type[Exception], ...]
+    cut_off_text: str
 
     def pack(self, work: Work) -> Any:
         """Return the work as `submit` takes it; raise whatever pickling it raises."""
@@ -62,6 +73,8 @@ class Here:
 
     room = 1
     lost: tuple[type[Exception], ...] = ()
+    cut_off: tuple[type[Exception], ...] = ()
+    cut_off_text = ""
 
     def pack(self, work: Work) -> Work:
         """Return the work itself."""
@@ -87,6 +100,8 @@ class Threads:
     """Threads of this process. A unit that has begun is finished even when the sweep is abandoned."""
 
     lost: tuple[type[Exception], ...] = ()
+    cut_off: tuple[type[Exception], ...] = ()
+    cut_off_text = ""
 
     def __init__(self, count: int) -> None:
         self.room = 2 * count
@@ -117,6 +132,8 @@ class Processes:
     """
 
     lost: tuple[type[Exception], ...] = (BrokenProcessPool,)
+    cut_off: tuple[type[Exception], ...] = ()
+    cut_off_text = ""
 
     def __init__(self, count: int) -> None:
         self.room = 2 * count
@@ -130,11 +147,11 @@ class Processes:
     def submit(self, work: bytes, start: int, stop: int) -> Future[str]:
         """Begin a unit."""
         try:
-            return self._pool.submit(evaluate_pickled, work, start, stop)
+            return self._pool.submit(evaluate_pickled, SOURCE, work, start, stop)
         except BrokenProcessPool:
             self.close(abandon=True)
             self._start()
-            return self._pool.submit(evaluate_pickled, work, start, stop)
+            return self._pool.submit(evaluate_pickled, SOURCE, work, start, stop)
 
     def cancel(self, futures: Iterable[Future[str]]) -> None:
         """Drop the units that have not begun."""
@@ -163,7 +180,7 @@ class Dask:
 
     def __init__(self, address: str) -> None:
         try:
-            from distributed import Client, KilledWorker
+            from distributed import CancelledError, Client, KilledWorker
         except ImportError as missing:
             raise ImportError("dask needs the package distributed: pip install 'mcfsim[dask]'") from missing
         refusal = ""
@@ -176,6 +193,19 @@ class Dask:
             gc.collect()
             raise ValueError(f"no Dask scheduler can be reached at {address!r}: {refusal}")
         self.lost: tuple[type[Exception], ...] = (KilledWorker,)
+        self.cut_off: tuple[type[Exception], ...] = (CancelledError,)
+        self.cut_off_text = f"the Dask scheduler at {address} was lost"
+        try:
+            self._compare()
+        except BaseException:
+            self.close(abandon=True)
+            raise
+
+    def _compare(self) -> None:
+        """Refuse workers of another mcfsim; one that comes later refuses its first unit itself."""
+        for address, found in self._client.run(source_here, on_error="return").items():
+            if found != SOURCE:
+                raise ValueError(f"the Dask worker {address} {_otherwise(found)}")
 
     def pack(self, work: Work) -> bytes:
         """Pickle the work."""
@@ -183,7 +213,11 @@ class Dask:
 
     def submit(self, work: bytes, start: int, stop: int) -> Any:
         """Begin a unit."""
-        return self._client.submit(evaluate_pickled, work, start, stop, pure=False)
+        if self._client.status != "running":  # its future would wait for ever
+            future: Future[str] = Future()
+            future.set_exception(self.cut_off[0]("the connection is closed"))
+            return future
+        return self._client.submit(evaluate_pickled, SOURCE, work, start, stop, pure=False)
 
     def cancel(self, futures: Iterable[Any]) -> None:
         """Drop the units that have not begun, unless the cluster was left before."""
@@ -192,6 +226,9 @@ class Dask:
 
     def close(self, *, abandon: bool) -> None:
         """Leave the cluster, which forgets what it was asked."""
+        if self._client.status != "running":
+            # It would log, with a traceback, that it no longer tries to connect again.
+            getLogger("distributed.client").setLevel(CRITICAL)
         self._client.close()
 
 
@@ -200,8 +237,26 @@ def evaluate(work: Work, start: int, stop: int) -> str:
     return json.dumps(work(start, stop))
 
 
-def evaluate_pickled(pickled: bytes, start: int, stop: int) -> str:
+def source_here() -> tuple[str, str]:
+    """Return version and digest of the package that this process runs."""
+    return SOURCE
+
+
+def _otherwise(found: Any) -> str:
+    """Say how the package of another process differs from this one."""
+    if not isinstance(found, tuple):
+        return f"has no mcfsim that can be compared with this one: {type(found).__name__}: {found}"
+    (version, digest), (own, other) = found, SOURCE
+    return (
+        f"has mcfsim {version} of source {digest[:12]}, this process {own} of source {other[:12]}: "
+        "install the same one everywhere, and restart the workers"
+    )
+
+
+def evaluate_pickled(source: tuple[str, str], pickled: bytes, start: int, stop: int) -> str:
     """Return the result of a unit of pickled work as JSON text; any exception survives the way back."""
+    if source != SOURCE:
+        raise ValueError(f"this worker, process {os.getpid()} of {node()}, {_otherwise(source)}")
     try:
         return evaluate(_unpickled(pickled), start, stop)
     except Exception as problem:

@@ -1,4 +1,4 @@
-"""Output files: written whole, only where they may be; links and permissions stay, and nothing is left over."""
+"""Output files: written whole, only where they may be; links and permissions stay, nothing is left."""
 
 import itertools
 import json

@@ -93,13 +93,14 @@ def test_damaged_files_are_refused_or_read_as_they_were(name, cases, tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", KINDS)
-def test_every_flipped_bit_is_refused_or_changes_nothing(name, tmp_path):
+def test_a_flipped_bit_of_any_byte_is_refused_or_changes_nothing(name, tmp_path):
     kind, path = KINDS[name], tmp_path / "file.npz"
     kind.make(path)
     data, expected = path.read_bytes(), kind.load(path)
-    for bit in range(8 * len(data)):
+    random = np.random.default_rng(5)
+    for place in range(len(data)):
         flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
+        flipped[place] ^= 1 << int(random.integers(8))
         check(kind, path, bytes(flipped), expected)
 
 

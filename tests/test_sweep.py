@@ -404,13 +404,18 @@ def test_the_workers_of_a_killed_sweep_end(start, tmp_path):
     until(lambda: all(gone(pid) for pid in pids))
 
 
-def test_without_resume_the_journal_starts_anew(tmp_path):
+def test_a_fresh_start_must_be_asked_for(tmp_path):
     path = tmp_path / "journal"
     with Journal(path) as journal:
         journal.record("tens", 0, 10, '"stale"')
         journal.record("other", 0, 10, '"kept"')
-    with Sweep(journal=path) as sweep:
+    for options in ({}, {"resume": None}, {"resume": True}):
+        with Sweep(journal=path, **options) as sweep:
+            assert [results[0] for _, results in sweep.run([tens(20)])] == ["stale"]
+            assert sweep.resumed == (10 if options == {} else 20)
+    with Sweep(journal=path, resume=False) as sweep:
         assert list(sweep.run([tens(20)])) == [(tens(20), expected(tens(20)))]
+        assert sweep.resumed == 0
     with Journal(path) as journal:
         assert [json.loads(text) for text in journal.results("tens").values()] == expected(tens(20))
         assert journal.results("other") == {(0, 10): '"kept"'}

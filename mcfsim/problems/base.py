@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Protocol, runtime_checkable
@@ -86,6 +87,21 @@ def check_size(label: str, value: object, least: int = 1) -> int:
     if value < least:
         raise ValueError(f"{label} = {value} must be at least {least}")
     return value
+
+
+def check_memory(label: str, numbers: int, size: int = 8) -> None:
+    """Raise MemoryError if so many numbers of so many bytes are more than the machine's memory holds.
+
+    A system that promises more memory than it has would end the process, without a word, when it is used.
+    """
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not told here
+        return
+    if numbers * size > memory:
+        raise MemoryError(
+            f"{label} needs {numbers * size >> 30} GiB, and this machine has {memory >> 30} GiB"
+        )
 
 
 def as_scalar(value: Any) -> float:

@@ -6,13 +6,14 @@ from mcfsim.theorems.certificate import Certificate, Verdict
 from mcfsim.theorems.claims import claim, exact_sum, exactly, normalised, relative_error
 from mcfsim.theorems.hypotheses import hypothesis
 from mcfsim.theorems.operands import double_word, relaxed_pair, sequence, value
-from mcfsim.theorems.recheck import recheck
+from mcfsim.theorems.recheck import Examination, examine, recheck
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.verification import verify
 
 __all__ = [
     "THEOREMS",
     "Certificate",
+    "Examination",
     "Scaling",
     "Theorem",
     "Verdict",
@@ -21,6 +22,7 @@ __all__ = [
     "double_word",
     "exact_sum",
     "exactly",
+    "examine",
     "hypothesis",
     "normalised",
     "recheck",

@@ -22,7 +22,10 @@ class Number:
     decimal: str
 
     def __post_init__(self) -> None:
-        number = float.fromhex(self.hexadecimal)
+        try:
+            number = float.fromhex(self.hexadecimal)
+        except OverflowError as problem:
+            raise ValueError(f"{self.hexadecimal!r} is no number of binary64") from problem
         if (number.hex(), repr(number)) != (self.hexadecimal, self.decimal):
             raise ValueError(f"{self.hexadecimal!r} and {self.decimal!r} are not one number")
 

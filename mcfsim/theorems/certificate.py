@@ -5,17 +5,32 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from mcfsim.files import write_text
-from mcfsim.theorems.cases import Number, Witness
+from mcfsim.formats import Format, Grid, Posit
+from mcfsim.rounding import Rounding
+from mcfsim.schema import build, parse
+from mcfsim.theorems.cases import Witness
+from mcfsim.theorems.domain import Extent
 
 #: Version of the file's layout.
 LAYOUT = "mcfsim-certificate-1"
+#: A file of more bytes is no certificate: eight witnesses of a thousand operands are a tenth of it.
+_LARGEST = 1 << 23
+#: What a sound certificate stays far below, so that checking it needs no more than a verification.
+_CASES, _EXPONENT, _WHOLE = 1 << 60, 1 << 14, 1 << 53
+#: How much of a problem is told: what a file has in the place of a number may fill pages.
+_SAID = 300
+_KINDS = ("complete", "core", "edge", "family", "sample")
+_RATIONAL = re.compile(r"-?[0-9]{1,2000}/[0-9]{1,2000}")
+_DECIMAL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,4})?")
 
 
 class Verdict(StrEnum):
@@ -220,29 +235,40 @@ class Certificate:
             If the file is no certificate, or its digest is not that of its content.
         """
         try:
-            about = json.loads(Path(path).read_text())
-            if about["layout"] != LAYOUT:
-                raise ValueError(f"layout {about['layout']!r}, not {LAYOUT!r}")
-            data = {item.name: about[item.name] for item in fields(cls)}
-            for name in ("hypotheses", "operands", "reductions"):
-                data[name] = tuple(data[name])
-            data["parts"] = tuple(Tried(**part) for part in data["parts"])
-            data["witnesses"] = tuple(map(_witness, data["witnesses"]))
-            data["simplest"] = None if data["simplest"] is None else _witness(data["simplest"])
-            if data["worst"] is not None:
-                data["worst"] = Worst(**{**data["worst"], "case": _witness(data["worst"]["case"])})
-            certificate = cls(**data)
-            digest = about["digest"]
+            about = parse(_text(Path(path)))
+            if not isinstance(about, dict):
+                raise ValueError("it is no JSON object")
+            if about.get("layout") != LAYOUT:
+                raise ValueError(f"layout {about.get('layout')!r}, not {LAYOUT!r}")
+            own = [item.name for item in fields(cls)]
+            certificate: Certificate = build(cls, {name: about[name] for name in own if name in about}, "")
+            summary = {name: item for name, item in about.items() if name not in own}
+            summed: _Summary = build(_Summary, summary, "")
+            if problem := next(_out_of_range(certificate), None):
+                raise ValueError(problem)
             for name in ("tried", "applicable", "violations", "verdict"):
-                if about[name] != getattr(certificate, name):
+                if getattr(summed, name) != getattr(certificate, name):
                     raise ValueError(
-                        f"{name} {about[name]!r}, but its parts say {getattr(certificate, name)}"
+                        f"{name} {getattr(summed, name)!r}, but its parts say {getattr(certificate, name)}"
                     )
-        except (KeyError, TypeError, AttributeError, ValueError) as problem:
-            raise ValueError(f"{os.fspath(path)} is no certificate: {problem}") from problem
-        if certificate.digest != digest:
+        except ValueError as problem:
+            said = str(problem) if len(str(problem)) <= _SAID else f"{str(problem)[:_SAID]}..."
+            raise ValueError(f"{os.fspath(path)} is no certificate: {said}") from problem
+        if certificate.digest != summed.digest:
             raise ValueError(f"{os.fspath(path)} was changed: its digest is not that of its content")
         return certificate
+
+
+@dataclass(frozen=True)
+class _Summary:
+    """What a file says besides the fields of a certificate."""
+
+    layout: str
+    tried: int
+    applicable: int
+    violations: int
+    verdict: str
+    digest: str
 
 
 def rational(number: Fraction) -> str:
@@ -250,6 +276,90 @@ def rational(number: Fraction) -> str:
     return f"{number.numerator}/{number.denominator}"
 
 
-def _witness(data: dict[str, Any]) -> Witness:
-    operands, results = ([Number(**number) for number in data[key]] for key in ("operands", "results"))
-    return Witness(tuple(operands), tuple(results))
+def format_of(fields: dict[str, Any]) -> Format:
+    """Return the format of which a certificate keeps the kind and the fields.
+
+    Raises
+    ------
+    ValueError
+        If they are those of no format.
+    """
+    kinds: dict[Any, type[Format]] = {kind.__name__: kind for kind in (Format, Grid, Posit)}
+    try:
+        kind = kinds[fields["kind"]]
+        given = {name: field for name, field in fields.items() if name != "kind"}
+        for name, number in given.items():
+            most = _WHOLE if name in ("low", "high") else _EXPONENT
+            if isinstance(number, int) and abs(number) > most:
+                raise ValueError(f"{name} is beyond {most}")
+        return kind(**given)
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise ValueError(f"no format: {problem}") from problem
+
+
+def rounding_of(fields: dict[str, Any]) -> Rounding:
+    """Return the rounding of which a certificate keeps the fields.
+
+    Raises
+    ------
+    ValueError
+        If they are those of no rounding.
+    """
+    try:
+        return Rounding(**fields)
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"no rounding: {problem}") from problem
+
+
+def _text(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no regular file")
+    with open(path, "rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise ValueError(f"it has more than {_LARGEST:,} bytes")
+    return content.decode()
+
+
+def _out_of_range(certificate: Certificate) -> Iterator[str]:
+    """Say what no verification can come to, whatever the statement."""
+    c = certificate
+    for name, least in (("limit", 1), ("samples", 0), ("seed", 0)):
+        number = getattr(c, name)
+        if not least <= number < (1 << 64 if name == "seed" else _CASES):
+            yield f"{name} is out of range"
+    if c.extent not in get_args(Extent):
+        yield f"unknown extent {c.extent!r}"
+    if c.expected not in ("holds", "fails", "open"):
+        yield f"unknown expectation {c.expected!r}"
+    if c.seconds < 0:
+        yield f"it took {c.seconds} seconds"
+    for part in c.parts:
+        if part.kind not in _KINDS:
+            yield f"unknown kind of part {part.kind!r}"
+        if not 0 <= part.violations <= part.applicable <= part.cases < _CASES:
+            yield f"{part.text!r}: {part.violations} violations of {part.applicable} of {part.cases} cases"
+    for name in ("format", "run_in"):
+        format_of(c.arithmetic.get(name))  # type: ignore[arg-type]
+    rounding_of(c.arithmetic.get("rounding"))  # type: ignore[arg-type]
+    if len(c.arithmetic) != 3:
+        yield "arithmetic: format, run_in and rounding are all there is"
+    if c.worst is not None:
+        yield from _no_number(c.worst)
+
+
+def _no_number(worst: Worst) -> Iterator[str]:
+    for name in ("ratio", "bound", "constant"):
+        text = getattr(worst, name)
+        if not (_is_rational(text) or (name == "constant" and _DECIMAL.fullmatch(text))):
+            yield f"worst.{name} is no number"
+    if not _DECIMAL.fullmatch(worst.decimal):
+        yield "worst.decimal is no number"
+
+
+def _is_rational(text: str) -> bool:
+    """Whether it is one as `rational` writes it, and not too large to be printed."""
+    if not _RATIONAL.fullmatch(text) or int(text.split("/")[1]) == 0:
+        return False
+    number = Fraction(text)
+    return rational(number) == text and abs(number) < 1 << 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 from mcfsim.run import versions
+from mcfsim.schema import build
+from mcfsim.source import DIGEST
 from mcfsim.theorems.domain import DRAWS, LIMIT, SAMPLES, Extent, cover
 from mcfsim.theorems.operands import Block, Operand
 from mcfsim.theorems.parts import Domain
@@ -31,6 +34,7 @@ from mcfsim.theorems.trial import Trial, flat
 
 #: How many violations a certificate shows.
 WITNESSES = 8
+_INTEGER = re.compile("-?[0-9]{1,4000}")
 #: Quotients in binary64 that are this near the largest are compared as fractions.
 _SHARE = 2.0**-45
 #: The most of them, since a bound that is attained may be attained often.
@@ -80,7 +84,7 @@ class Check:
             "rounding": repr(self.rounding),
             "operands": [self.extent, self.limit, self.samples, self.seed],
             "domain": [[part.kind, part.text, part.size] for part in self.domain().parts],
-            "versions": [versions()["mcfsim"], np.__version__],
+            "versions": [versions()["mcfsim"], DIGEST, np.__version__],
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -96,6 +100,42 @@ class Check:
         for first, blocks in domain.blocks(start, stop):
             found.look_at(first, try_block(self.theorem, ar, blocks))
         return {**found.as_data(), "seconds": time.perf_counter() - begun}
+
+    def validate(self, start: int, stop: int, data: Any) -> None:
+        """Raise ValueError if that is not what trying the cases of a range may return."""
+        found: _Found = build(_Found, data, "")
+        if not 0 <= found.violations <= found.applicable <= stop - start:
+            raise ValueError(
+                f"{found.violations} violations of {found.applicable} of {stop - start} cases cannot be"
+            )
+        cases = list(found.witnesses)
+        if cases != sorted(set(cases)) or len(cases) != min(found.violations, WITNESSES):
+            raise ValueError(f"witnesses {cases} are not the first ones of {found.violations} violations")
+        if found.worst is not None:
+            if self.theorem.claim.measure is None or self.theorem.claim.constant is None:
+                raise ValueError("it has a worst error, which the statement does not measure")
+            numerator, denominator, case = found.worst
+            if (
+                not (_INTEGER.fullmatch(numerator) and _INTEGER.fullmatch(denominator))
+                or int(denominator) < 1
+            ):
+                raise ValueError("its worst error is no fraction")
+            cases.append(case)
+        if any(not start <= case < stop for case in cases):
+            raise ValueError(f"its cases {cases} are not all in the range [{start}, {stop})")
+        if found.seconds < 0:
+            raise ValueError(f"it took {found.seconds} seconds")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The data of a range."""
+
+    applicable: int
+    violations: int
+    witnesses: tuple[int, ...]
+    worst: tuple[str, str, int] | None
+    seconds: float
 
 
 class Findings:

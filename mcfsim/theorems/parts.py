@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format
@@ -58,6 +59,11 @@ class Part:
             yield start, [block[offset : offset + size] for block in self._run(axis, outer, row, rows)]
             start += size
 
+    def at(self, cases: NDArray[np.int64]) -> list[Block]:
+        """Return single cases by their indices: a block a component."""
+        places = np.unravel_index(cases, [len(table[0]) for table in self.tables])
+        return [column[place] for table, place in zip(self.tables, places, strict=True) for column in table]
+
     def _run(self, axis: int, outer: int, row: int, rows: int) -> Iterator[Block]:
         sizes = [len(table[0]) for table in self.tables]
         shape = (rows, *sizes[axis + 1 :])
@@ -97,6 +103,12 @@ class Sample(Part):
         """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
         for first in range(start, stop, BLOCK):
             yield first, list(self._draw(first, min(BLOCK, stop - first)))
+
+    def at(self, cases: NDArray[np.int64]) -> list[Block]:
+        """Return single cases by their indices: a block a component."""
+        runs = np.split(cases, np.flatnonzero(np.diff(cases) != 1) + 1)
+        drawn = [list(self._draw(int(run[0]), run.size)) for run in runs]
+        return [np.concatenate(column) for column in zip(*drawn, strict=True)]
 
     def _draw(self, start: int, size: int) -> Iterator[Block]:
         fmt = self.format

@@ -1,36 +1,83 @@
-"""Check a certificate again: single cases by the oracle, which had no part in finding them."""
+"""Check a certificate again, by the oracle, which had no part in making it, and by the emulator."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from mcfsim.backends.carriers import carrier_of
-from mcfsim.formats import Format, Grid, Posit
-from mcfsim.rounding import Rounding
 from mcfsim.theorems.cases import Witness
 from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.certificate import Certificate, Worst
-from mcfsim.theorems.check import WITNESSES, Check, applicable, blaming, structured, violating
-from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.certificate import Certificate, Worst, format_of, rounding_of
+from mcfsim.theorems.check import WITNESSES, Check, applicable, structured, violating
+from mcfsim.theorems.oracle import is_of_kind, results_of, trial_of
+from mcfsim.theorems.retry import LIMIT, SAMPLES, Retried, retry
 from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import Block, Trial, flat
+from mcfsim.theorems.trial import Trial
 from mcfsim.theorems.verification import about, worst_of
 from mcfsim.truth import TruthArithmetic, same
 
 
-def recheck(certificate: Certificate | str | os.PathLike[str], theorem: Theorem | None = None) -> list[str]:
-    """Return what is wrong with a certificate.
+@dataclass(frozen=True)
+class Examination:
+    """What is wrong with a certificate, and how much was tried again to find out.
 
-    Each witness, the simplest one, and the worst case are run again, alone, by `TruthArithmetic`, which
-    rounds by the definition: the results must be the same bits, the hypotheses must hold, the claim must fail
-    where it is said to, and the error must come out as the rational that is written down. What the
-    certificate says of the statement and of the operands tried must be so. That no other case fails is for a
-    verification to tell.
+    Attributes
+    ----------
+    problems : tuple of str
+        In words; none if nothing was found.
+    witnesses : int
+        How many of the cases that it shows were run again, the worst one among them.
+    retried : tuple of Retried
+        How many cases of each part were tried again; nothing where a problem was found before.
+    """
+
+    problems: tuple[str, ...]
+    witnesses: int
+    retried: tuple[Retried, ...]
+
+    def __str__(self) -> str:
+        shown = f"nothing is wrong, and every witness gives what it says ({self.witnesses} cases)"
+        said = "; ".join(self.problems) or shown
+        return "\n".join([said, *(f"tried again: {part}" for part in self.retried)])
+
+
+def recheck(
+    certificate: Certificate | str | os.PathLike[str],
+    theorem: Theorem | None = None,
+    *,
+    samples: int = SAMPLES,
+    limit: int = LIMIT,
+    seed: int = 0,
+) -> list[str]:
+    """Return what is wrong with a certificate: the problems of `examine`."""
+    return list(examine(certificate, theorem, samples=samples, limit=limit, seed=seed).problems)
+
+
+def examine(
+    certificate: Certificate | str | os.PathLike[str],
+    theorem: Theorem | None = None,
+    *,
+    samples: int = SAMPLES,
+    limit: int = LIMIT,
+    seed: int = 0,
+) -> Examination:
+    """Examine a certificate, and say how much of it was tried again.
+
+    What it says of the statement and of the operands must be so, and for a statement of the catalogue it
+    must not come to the contrary of what is known. Each witness, the simplest one, and the worst case are
+    run again, alone, by `TruthArithmetic`, which rounds by the definition: the results must be the same
+    bits, the hypotheses must hold, the claim must fail where it is said to, and the error must come out as
+    the rational that is written down.
+
+    If all this is so, cases are tried again that it does not show. The oracle takes random ones of every
+    part, and the emulator, which must give the same bits, every case of parts that are small enough and
+    random ones of the others. What they come to must be possible by the counts, and credible: no violation
+    where none is counted, no share of applicable cases that chance would show less often than once in 10^15,
+    no error beyond the worst. Where every part was small enough, everything is compared.
 
     Parameters
     ----------
@@ -38,33 +85,45 @@ def recheck(certificate: Certificate | str | os.PathLike[str], theorem: Theorem 
         The certificate, or the file that `Certificate.save` wrote.
     theorem : Theorem, optional
         The statement, if it is none of `THEOREMS`.
+    samples : int, optional
+        How many random cases of a part the oracle tries, or all if it has no more; of operands next to
+        overflow and underflow eight times as many.
+    limit : int, optional
+        How many cases the emulator tries in whole parts; with as many as the certificate has, all.
+    seed : int, optional
+        Which random cases: they also depend on the digest of the certificate.
 
     Returns
     -------
-    list of str
-        The problems, in words; none if all is well.
+    Examination
+        Its problems, and how many cases were tried again.
 
     Raises
     ------
-    ValueError
-        If the file is no certificate or was changed, the statement is unknown or another one than given, or
-        the rounding is stochastic: such results are for no oracle to repeat.
+    TypeError, ValueError
+        If the file is no certificate or was changed, the statement is unknown or another one than given, an
+        argument is no int or negative, or the rounding is stochastic: such results are for no oracle to
+        repeat.
     """
+    for label, number in (("samples", samples), ("limit", limit), ("seed", seed)):
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TypeError(f"{label} must be an int, not {number!r}")
+        if number < 0:
+            raise ValueError(f"{label} = {number} must be at least 0")
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
-    if theorem is None:
-        theorem = THEOREMS.get(certificate.theorem)
-        if theorem is None:
-            raise ValueError(f"{certificate.theorem!r} is not in the catalogue; give the statement, too")
-    if theorem.name != certificate.theorem:
-        raise ValueError(f"the certificate is one of {certificate.theorem!r}, not of {theorem.name!r}")
+    theorem = _of(certificate, theorem)
     try:
         check = _check(certificate, theorem)
-        truth = TruthArithmetic(_format(certificate.arithmetic["run_in"]), check.rounding)
+        truth = TruthArithmetic(format_of(certificate.arithmetic["run_in"]), check.rounding)
+        problems = [*_statement(certificate, check)]
+    except MemoryError:
+        raise ValueError("its operands are too many for the memory there is") from None
     except (KeyError, TypeError, ValueError) as problem:
         raise ValueError(f"{certificate.arithmetic!r} is no arithmetic of the oracle: {problem}") from problem
-    problems = [*_statement(certificate, check), *_counts(certificate)]
-    for label, case in _cases(certificate):
+    problems += _counts(certificate)
+    shown = list(_cases(certificate))
+    for label, case in shown:
         try:
             if isinstance(case, Worst):
                 _look_at_worst(theorem, truth, case, refuted=not certificate.holds)
@@ -72,19 +131,32 @@ def recheck(certificate: Certificate | str | os.PathLike[str], theorem: Theorem 
                 _look_at_violation(theorem, truth, case)
         except _Wrong as problem:
             problems.append(f"{label}: {problem}")
-    return problems
+    if not problems and THEOREMS.get(theorem.name) is theorem and not certificate.as_expected:
+        problems.append(
+            f"{certificate.verdict} contradicts the catalogue, by which the statement {certificate.expected}"
+        )
+    if problems:
+        return Examination(tuple(problems), len(shown), ())
+    retried, problems = retry(certificate, check, samples=samples, limit=limit, seed=seed)
+    return Examination(tuple(problems), len(shown), retried)
+
+
+def _of(certificate: Certificate, theorem: Theorem | None) -> Theorem:
+    """Return the statement that the certificate is about."""
+    if theorem is None:
+        theorem = THEOREMS.get(certificate.theorem)
+        if theorem is None:
+            raise ValueError(f"{certificate.theorem!r} is not in the catalogue; give the statement, too")
+    if theorem.name != certificate.theorem:
+        raise ValueError(f"the certificate is one of {certificate.theorem!r}, not of {theorem.name!r}")
+    return theorem
 
 
 def _check(certificate: Certificate, theorem: Theorem) -> Check:
     """Return the check that the certificate is about."""
     c = certificate
-    fmt, rounding = _format(c.arithmetic["format"]), Rounding(**c.arithmetic["rounding"])
+    fmt, rounding = format_of(c.arithmetic["format"]), rounding_of(c.arithmetic["rounding"])
     return Check(theorem, fmt, rounding, c.extent, c.limit, c.samples, c.seed)  # type: ignore[arg-type]
-
-
-def _format(fields: dict[str, Any]) -> Format:
-    kinds: dict[str, type[Format]] = {kind.__name__: kind for kind in (Format, Grid, Posit)}
-    return kinds[fields["kind"]](**{name: field for name, field in fields.items() if name != "kind"})
 
 
 # -- what is said of the whole ------------------------------------------------------------------------------
@@ -154,47 +226,18 @@ def _run(theorem: Theorem, truth: TruthArithmetic, case: Witness) -> Trial:
         raise _Wrong(f"{strange[0]!r} is no value of {truth.format}")
     operands = structured(theorem.operands, numbers)
     for operand, words in zip(theorem.operands, operands, strict=True):
-        if not _is_of_kind(operand, words, truth.format):
+        if not is_of_kind(operand, words, truth.format):
             raise _Wrong(f"{operand.name} = {words} is no {operand.kind}")
-    with blaming(theorem, "the algorithm, run by the oracle,"):
-        results = flat(theorem.algorithm(truth, *operands))
+    results = results_of(theorem, truth, numbers)
     said = [float(x) for x in case.results]
     if len(results) != len(said) or not same(results, said).all():
         raise _Wrong(f"the results are {results}, not {said}")
-    trial = _trial(theorem, truth, numbers, results)
+    trial = trial_of(theorem, truth, [numbers], [results])
     there = applicable(theorem, trial)
     if there is not None and not there[0]:
         raise _Wrong("the hypotheses are not met")
     return trial
 
 
-def _is_of_kind(operand: Operand, words: Any, fmt: Format) -> bool:
-    if not operand.paired:
-        return True
-    high, low = words
-    if operand.kind == "double word":
-        return bool(TruthArithmetic(fmt).add(high, low) == high)
-    exponent = max(math.frexp(high)[1] - 1, fmt.emin)
-    return bool(abs(low) <= math.ldexp(1.0, exponent - fmt.precision) if high else low == 0)
-
-
 def _fails(theorem: Theorem, trial: Trial) -> bool:
     return bool(violating(theorem, trial, None)[0])
-
-
-def _trial(theorem: Theorem, truth: TruthArithmetic, numbers: list[float], results: list[Any]) -> Trial:
-    """Return a case as predicates see it: in blocks of one."""
-    carrier = carrier_of(truth.format)
-    blocks, made = ([np.array([x], dtype=carrier) for x in row] for row in (numbers, results))
-    names = tuple(operand.name for operand in theorem.operands)
-    return Trial(_InBlocks(truth), names, structured(theorem.operands, blocks), tuple(made))
-
-
-class _InBlocks:
-    """The oracle on blocks, a number at a time: the arithmetic that predicates may ask."""
-
-    def __init__(self, truth: TruthArithmetic) -> None:
-        self._truth, self.format, self.rounding = truth, truth.format, truth.rounding
-
-    def __getattr__(self, operation: str) -> Callable[..., Block]:
-        return np.vectorize(getattr(self._truth, operation), otypes=[carrier_of(self.format)])

@@ -46,7 +46,7 @@ def verify(
     kind: Literal["threads", "processes"] = "processes",
     dask: str | None = None,
     journal: str | os.PathLike[str] | None = None,
-    resume: bool = False,
+    resume: bool | None = None,
     progress: bool = False,
 ) -> Certificate:
     """Check a statement on every operand of a format, or on a core that stands for them.
@@ -80,7 +80,8 @@ def verify(
         If an argument is of the wrong type, or the algorithm or a test returns something else than blocks.
     ValueError
         If the statement is unknown or raises exceptions, an argument is out of range, the rounding is
-        stochastic and the statement is not, or there are too many operands to try all.
+        stochastic and the statement is not, there are too many operands to try all, or the journal is none,
+        damaged or in use.
     """
     check = prepare(theorem, format, rounding, extent=extent, limit=limit, samples=samples, seed=seed)
     with Sweep(
@@ -169,7 +170,13 @@ def run(checks: Iterable[Check], sweep: Sweep, unit: int = UNIT) -> Iterator[Cer
         if THEOREMS.get(check.theorem.name) is not check.theorem:
             check.rehearse()
     jobs = [
-        Job(check.key, f"{check.theorem.name} {check.format} {check.rounding.mode}", check, units)
+        Job(
+            check.key,
+            f"{check.theorem.name} {check.format} {check.rounding.mode}",
+            check,
+            units,
+            check.validate,
+        )
         for check in given
         for units in [check.domain().units(unit)]
     ]

@@ -1,0 +1,213 @@
+"""Try cases of a certificate again, and say what contradicts its counts and its worst error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.scratch import BLOCK
+from mcfsim.theorems.certificate import Certificate, Tried
+from mcfsim.theorems.check import Check, Findings, try_block
+from mcfsim.theorems.oracle import results_of, trial_of
+from mcfsim.theorems.parts import Part, Sample
+from mcfsim.theorems.verification import certify
+from mcfsim.truth import TruthArithmetic, same
+
+#: Indices of cases in a part.
+Cases = NDArray[np.int64]
+
+#: How many random cases of a part the oracle tries again: a quarter of a second's work or so.
+SAMPLES = 256
+#: So many times as many next to overflow and underflow, where reductions end.
+EDGES = 8
+#: How many cases the emulator tries again, whole parts first: seconds.
+LIMIT = 1 << 24
+#: How many random ones of each part that is too large for that.
+SPOTS = 1 << 18
+#: Of random operands, so many in a row.
+RUN = 1 << 10
+#: Counts that a sound certificate shows with a probability below e**-35 = 6e-16 are called wrong.
+_SURPRISE = 35.0
+
+
+@dataclass(frozen=True)
+class Retried:
+    """How many cases of a part were tried again, by the oracle and by the emulator."""
+
+    text: str
+    cases: int
+    by_oracle: int
+    by_emulator: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.text}: {self.by_oracle:,} of {self.cases:,} cases by the oracle, "
+            f"{'all' if self.by_emulator == self.cases else f'{self.by_emulator:,}'} by the emulator"
+        )
+
+
+def retry(
+    certificate: Certificate, check: Check, *, samples: int, limit: int, seed: int
+) -> tuple[tuple[Retried, ...], list[str]]:
+    """Try cases of each part again; return how many they were, and what contradicts the certificate.
+
+    The certificate must be one of the check: its parts are those of the check's domain.
+    """
+    domain, retried = check.domain(), []
+    problems: list[str] = []
+    draw = Random(f"{certificate.digest} {seed}")
+    whole = _affordable([part.size for part in domain.parts], limit)
+    truth = TruthArithmetic(domain.format, check.rounding)
+    emulator = BlockArithmetic(domain.format, check.rounding, "exact")
+    results = []
+    for index, (first, part, said) in enumerate(
+        zip(domain.starts(), domain.parts, certificate.parts, strict=True)
+    ):
+        look = _Look(certificate, check, said, problems)
+        many = min(part.size, samples * (EDGES if part.kind == "edge" else 1))
+        if many > 0:
+            _ask_oracle(look, truth, emulator, part, _chosen(draw, part.size, many))
+        if index in whole:
+            results.append(((first, first + part.size), check(first, first + part.size)))
+            look.compare(part.size, _added(check, [results[-1][1]]))
+            spots = part.size
+        else:
+            cases = _spots(draw, part, min(SPOTS, limit, part.size))
+            spots = cases.size
+            look.compare(spots, _tried(check, emulator, part, cases))
+        retried.append(Retried(part.text, part.size, many, spots))
+    if len(whole) == len(domain.parts) and not problems:
+        problems += _differences(certificate, certify(check, results))
+    return tuple(retried), problems
+
+
+def _affordable(sizes: list[int], limit: int) -> set[int]:
+    """Return which parts are tried whole: the smallest ones, as many as together have so many cases."""
+    whole: set[int] = set()
+    for index in sorted(range(len(sizes)), key=sizes.__getitem__):
+        limit -= sizes[index]
+        if limit < 0:
+            break
+        whole.add(index)
+    return whole
+
+
+def _chosen(draw: Random, size: int, count: int) -> Cases:
+    """Return so many different cases, in order."""
+    return np.array(sorted(draw.sample(range(size), count)), dtype=np.int64)
+
+
+def _spots(draw: Random, part: Part, count: int) -> Cases:
+    """Return cases for the emulator: of random operands, runs of them, which are drawn faster."""
+    if not isinstance(part, Sample) or count < RUN:
+        return _chosen(draw, part.size, count)
+    runs = _chosen(draw, part.size // RUN, count // RUN)
+    return (runs[:, None] * RUN + np.arange(RUN)).ravel()
+
+
+def _tried(check: Check, ar: BlockArithmetic, part: Part, cases: Cases) -> Findings:
+    found = Findings(check.theorem, ar.format.precision)
+    for start in range(0, cases.size, BLOCK):
+        found.look_at(start, try_block(check.theorem, ar, part.at(cases[start : start + BLOCK])))
+    return found
+
+
+def _added(check: Check, results: list[dict[str, Any]]) -> Findings:
+    found = Findings(check.theorem, check.domain().format.precision)
+    for data in results:
+        found.add(data)
+    return found
+
+
+def _ask_oracle(
+    look: _Look, truth: TruthArithmetic, emulator: BlockArithmetic, part: Part, cases: Cases
+) -> None:
+    theorem, blocks = look.check.theorem, part.at(cases)
+    rows = [list(map(float, row)) for row in zip(*blocks, strict=True)]
+    made = [results_of(theorem, truth, row) for row in rows]
+    emulated = zip(*(block.tolist() for block in try_block(theorem, emulator, blocks).results), strict=True)
+    for row, right, other in zip(rows, made, emulated, strict=True):
+        if len(right) != len(other) or not same(right, list(other)).all():
+            look.problems.append(
+                f"{part.text}: of {row} the oracle makes {right}, the emulator {list(other)}"
+            )
+            return
+    found = Findings(theorem, truth.format.precision)
+    found.look_at(0, trial_of(theorem, truth, rows, made))
+    look.compare(len(rows), found)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A part under examination, and the problems found so far."""
+
+    certificate: Certificate
+    check: Check
+    said: Tried
+    problems: list[str]
+
+    def compare(self, cases: int, found: Findings) -> None:
+        """Compare what is said of a part with what some of its cases came to."""
+        if not cases:
+            return
+        for problem in (*self._counts(cases, found), *self._worst(found)):
+            if problem not in self.problems:
+                self.problems.append(problem)
+
+    def _counts(self, cases: int, found: Findings) -> Iterator[str]:
+        said = self.said
+        kinds = (
+            ("applicable", found.applicable, said.applicable),
+            ("violations", found.violations, said.violations),
+            (
+                "applicable without violation",
+                found.applicable - found.violations,
+                said.applicable - said.violations,
+            ),
+        )
+        for what, seen, counted in kinds:
+            # The cases tried again are some of the others, and the rest of them are some of the rest.
+            possible = seen <= counted and cases - seen <= said.cases - counted
+            if not possible or _surprise(seen, cases, counted, said.cases) > _SURPRISE:
+                yield (
+                    f"{said.text}: {counted:,} of {said.cases:,} cases are {what}, it says; "
+                    f"of {cases:,} tried again {seen:,} are"
+                )
+                return
+
+    def _worst(self, found: Findings) -> Iterator[str]:
+        claim, worst = self.check.theorem.claim, self.certificate.worst
+        if found.worst is None or claim.constant is None or claim.bound is None:
+            return
+        size = claim.constant(found.worst[0], found.precision)
+        if worst is None or size > claim.constant(Fraction(worst.ratio), found.precision):
+            yield (
+                f"{self.said.text}: a case tried again has the constant {float(size):.8g}, more than "
+                f"the worst, {'none' if worst is None else worst.decimal}"
+            )
+
+
+def _surprise(seen: int, cases: int, counted: int, all_cases: int) -> float:
+    """Return -log of a bound on the probability of a share so far from the true one.
+
+    By W. Hoeffding, J. Amer. Statist. Assoc. 58 (1963), theorem 1 and section 6: draws without replacement
+    from a population deviate from its mean no more than those with.
+    """
+    share, true = seen / cases, counted / all_cases
+    terms = ((share, true), (1 - share, 1 - true))
+    return cases * sum(x * math.log(x / p) for x, p in terms if x and p)
+
+
+def _differences(certificate: Certificate, right: Certificate) -> Iterator[str]:
+    for name in ("parts", "witnesses", "worst", "simplest"):
+        said, found = getattr(certificate, name), getattr(right, name)
+        if said != found:
+            yield f"{name}: {said!r}, but every case tried again gives {found!r}"

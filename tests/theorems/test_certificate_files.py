@@ -1,0 +1,205 @@
+"""Files of certificates, altered by the thousand: a ValueError that names the file, or the right content."""
+
+import hashlib
+import json
+import os
+import random
+import string
+
+import pytest
+
+from mcfsim.theorems import Certificate, examine, verify
+from mcfsim.theorems.certificate import format_of, rounding_of
+
+#: What stands where something else should: of every type, too large, too deep, and almost right.
+HOSTILE = [
+    *(None, True, False, 0, -1, 1, 2**31, 2**62, 2**64, 10**30, "HUGE", -(10**18), 1.5, 1e308, -0.0),
+    *(float("nan"), float("inf"), "", "x", "0x1p99999", "1e999999999", "1/0", "9" * 5000, "\ud800", "\0"),
+    *([], {}, [[]], {"kind": "Format"}, [None], ["up"], {"": 0}, "float8_e4m3fn", "core", "holds", "Grid"),
+]
+
+
+def spoiled(content, draw):
+    """Return bytes with one change: a bit, a byte, some of them gone, doubled or new."""
+    place = draw.randrange(len(content))
+    match draw.randrange(5):
+        case 0:
+            new = bytes([content[place] ^ 1 << draw.randrange(8)])
+            return content[:place] + new + content[place + 1 :]
+        case 1:
+            new = draw.choice(string.printable + "0123456789-" * 9).encode()
+            return content[:place] + new + content[place + 1 :]
+        case 2:
+            return content[:place] + content[place + draw.randrange(1, 80) :]
+        case 3:
+            return content[:place]
+        case _:
+            return content[:place] + content[max(place - draw.randrange(80), 0) :]
+
+
+def places(data, path=()):
+    """Yield the way to everything in JSON data."""
+    yield path
+    if isinstance(data, dict | list):
+        for key, item in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from places(item, (*path, key))
+
+
+def exchanged(about, draw):
+    """Return the data with one thing gone, new or another, under a digest that is right again."""
+    about = json.loads(json.dumps(about))
+    *way, last = draw.choice([path for path in places(about) if path and path[0] != "digest"])
+    inner = about
+    for key in way:
+        inner = inner[key]
+    match draw.randrange(6):
+        case 0:
+            del inner[last]
+        case 1 if isinstance(inner, dict):
+            inner["another"] = draw.choice(HOSTILE)
+        case 2 if isinstance(inner[last], int):
+            inner[last] += draw.choice([-1, 1, 10**6, -(10**6)])
+        case _:
+            inner[last] = draw.choice(HOSTILE)
+    return signed(about)
+
+
+def signed(about):
+    """Return the data with the digest, the sums and the verdict that its content has."""
+    outside = ("layout", "tried", "applicable", "violations", "verdict", "digest", "seconds", "versions")
+    content = {key: value for key, value in about.items() if key not in outside}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return {**about, "digest": digest}
+
+
+@pytest.fixture(scope="module")
+def originals():
+    checks = [
+        ("fast_two_sum_unordered", "float8_e4m3fn", "nearest_even"),
+        ("dw_plus_fp", "bfloat16", "nearest_even"),
+        ("two_sum", "float6_e3m2fn", "up"),
+        ("two_sum", "int4", "nearest_even"),
+    ]
+    return [verify(*check, limit=1 << 12, samples=1 << 8) for check in checks]
+
+
+def load(content, path):
+    """Return what a file holds, or None where it is refused as it should be."""
+    path.write_bytes(content)
+    try:
+        return Certificate.load(path)
+    except ValueError as error:
+        told = str(error)
+    assert told.startswith(str(path))
+    assert len(told) < len(str(path)) + 500
+    return None
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(2500, marks=pytest.mark.exhaustive)])
+def test_spoiled_files_are_refused_or_say_the_same(count, originals, tmp_path):
+    draw, path, refused = random.Random(count), tmp_path / "c.json", 0
+    for certificate in originals:
+        certificate.save(path)
+        content = path.read_bytes()
+        about = {**vars(certificate), "seconds": 0, "versions": {}}
+        for _ in range(count):
+            found = load(spoiled(content, draw), path)
+            refused += found is None
+            # Duration and versions are no part of the digest; all else is.
+            assert found is None or {**vars(found), "seconds": 0, "versions": {}} == about
+    assert refused > 0.9 * count * len(originals)
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(1500, marks=pytest.mark.exhaustive)])
+def test_exchanged_content_is_refused_or_found_out(count, originals, tmp_path):
+    draw, path = random.Random(count), tmp_path / "c.json"
+    for certificate in originals:
+        certificate.save(path)
+        about = json.loads(path.read_text())
+        for _ in range(count):
+            changed = exchanged(about, draw)
+            # More digits than Python reads or writes are put in by hand.
+            text = json.dumps(changed).replace('"HUGE"', "9" * 5000)
+            found = load(text.encode(), path)
+            if found is None:
+                continue
+            try:
+                problems = examine(found, samples=8, limit=1 << 17).problems
+            except ValueError:
+                continue
+            assert problems or is_true(found), changed
+
+
+def is_true(certificate):
+    """Whether it is the one that its own settings give: some of them make no difference to the others."""
+    c, used = certificate, certificate.arithmetic
+    place = format_of(used["format"]), rounding_of(used["rounding"])
+    return verify(c.theorem, *place, extent=c.extent, limit=c.limit, samples=c.samples, seed=c.seed) == c
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"[" * 200_000, "nested too deeply"),
+        (b'{"layout": ' * 50_000, "nested too deeply"),
+        (b"9" * 5000, "digits"),
+        (b"[]", "no JSON object"),
+        (b'{"layout": 1, "layout": 2}', "'layout' is named twice"),
+        (b"\xff\xfe", "decode"),
+        (b"", "Expecting value"),
+        (b" " * (1 << 24), "more than 8,388,608 bytes"),
+    ],
+)
+def test_what_is_no_certificate(content, problem, tmp_path):
+    path = tmp_path / "c.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=problem) as error:
+        Certificate.load(path)
+    assert str(error.value).startswith(f"{path} is no certificate: ")
+
+
+def test_what_is_no_file(tmp_path):
+    with pytest.raises(ValueError, match="no regular file"):
+        Certificate.load(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="no regular file"):
+        Certificate.load(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="no regular file"):
+        Certificate.load("/dev/zero")
+    with pytest.raises(FileNotFoundError):
+        Certificate.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("way", "value"),
+    [
+        (("arithmetic", "format", "emax"), 10**9),
+        (("arithmetic", "run_in", "precision"), 10**9),
+        (("arithmetic", "rounding", "mode"), "sideways"),
+        (("worst", "bound"), "1/0"),
+        (("worst", "bound"), "1" * 400 + "/1"),
+        (("worst", "ratio"), "1e999999999"),
+        (("worst", "ratio"), "2/4"),
+        (("worst", "constant"), "nan"),
+        (("worst", "decimal"), "1e99999999"),
+        (("seconds",), float("nan")),
+        (("seconds",), -1),
+        (("limit",), 10**30),
+        (("covers",), 0),
+        (("seed",), True),
+        (("parts", 0, "violations"), -1),
+        (("parts", 0, "kind"), "other"),
+        (("versions", "mcfsim"), None),
+    ],
+)
+def test_fields_out_of_range_are_refused(way, value, originals, tmp_path):
+    path = tmp_path / "c.json"
+    originals[1].save(path)
+    about = json.loads(path.read_text())
+    inner = about
+    for key in way[:-1]:
+        inner = inner[key]
+    inner[way[-1]] = value
+    path.write_text(json.dumps(signed(about)))
+    with pytest.raises(ValueError, match=r"c\.json is no certificate"):
+        Certificate.load(path)

@@ -1,0 +1,259 @@
+"""Certificates forged by the hundred, each under a digest made anew: examined, every one is found out."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.rounding import Mode
+from mcfsim.theorems import (
+    THEOREMS,
+    Certificate,
+    Theorem,
+    claim,
+    double_word,
+    examine,
+    hypothesis,
+    recheck,
+    retry,
+    value,
+    verify,
+)
+from mcfsim.theorems.claims import relative_error, sum_of
+
+SMALL = {"limit": 1 << 12, "samples": 1 << 9}
+
+
+def with_part(certificate, index, **fields):
+    parts = list(certificate.parts)
+    parts[index] = replace(parts[index], **fields)
+    return replace(certificate, parts=tuple(parts))
+
+
+def hidden(certificate, **fields):
+    """Count no violation, and show none."""
+    parts = tuple(replace(part, violations=0, **fields) for part in certificate.parts)
+    return replace(certificate, parts=parts, witnesses=(), simplest=None)
+
+
+def forgeries(c, draw):
+    """Yield certificates with one falsehood each, as coherent otherwise as they can be."""
+    yield hidden(c)
+    yield replace(hidden(c, applicable=0), worst=None)
+    yield replace(c, covers=not c.covers)
+    yield replace(c, claimed=not c.claimed)
+    yield replace(c, expected=draw.choice(["holds", "fails", "open"]))
+    yield replace(c, reductions=c.reductions[1:] or ("sign",))
+    yield replace(c, statement=c.statement + ".")
+    yield replace(c, worst=None)
+    yield replace(c, simplest=c.witnesses[-1] if c.witnesses else None)
+    yield replace(c, witnesses=c.witnesses[1:])
+    yield replace(c, witnesses=c.witnesses[::-1])
+    yield replace(c, witnesses=c.witnesses[:-1] + c.witnesses[:1])
+    if c.worst is not None:
+        yield replace(c, worst=replace(c.worst, ratio="-" + c.worst.ratio.lstrip("-")))
+        yield replace(c, worst=replace(c.worst, bound="1000/1"))
+    for index, part in enumerate(c.parts):
+        yield replace(c, parts=c.parts[:index] + c.parts[index + 1 :])
+        yield with_part(c, index, kind=draw.choice(["complete", "core", "edge", "family", "sample"]))
+        yield with_part(c, index, text="every operand")
+        if not part.cases:
+            continue
+        yield with_part(c, index, cases=part.cases + draw.choice([1, 10**6]))
+        yield with_part(c, index, applicable=draw.randint(part.violations, part.cases))
+        yield with_part(c, index, applicable=min(part.applicable + 1, part.cases))
+        yield with_part(c, index, applicable=max(part.applicable - 1, part.violations))
+        yield with_part(c, index, violations=draw.randint(0, part.applicable))
+        yield with_part(c, index, violations=min(part.violations + 1, part.applicable))
+        yield with_part(c, index, violations=max(part.violations - 1, 0))
+        yield with_part(c, index, applicable=0, violations=0)
+        yield with_part(c, index, applicable=part.cases, violations=part.cases)
+
+
+def attack(names, formats, draw, path):
+    """Return how many forgeries of certificates were tried; none goes undetected."""
+    count = 0
+    for name in names:
+        theorem = THEOREMS[name]
+        mode = draw.choice(sorted(theorem.modes - {Mode.STOCHASTIC}) or [Mode.NEAREST_EVEN])
+        certificate = verify(name, draw.choice(formats), mode, **SMALL)
+        if not certificate.as_expected:
+            assert examine(certificate).problems
+            continue
+        assert recheck(certificate) == []
+        for forged in forgeries(certificate, draw):
+            if forged == certificate:
+                continue
+            forged.save(path)
+            assert recheck(path) != [], (name, certificate.name, forged)
+            count += 1
+    return count
+
+
+def test_forgeries_are_found_out(tmp_path):
+    draw = random.Random(0)
+    # Of three operands of 8 bits there are 16 million cases, a second for each forgery.
+    names = [name for name in THEOREMS if THEOREMS[name].components <= 2]
+    formats = ["float8_e4m3fn", "float8_e5m2", "float6_e3m2fn", "float6_e2m3fn"]
+    assert attack(draw.sample(names, 10), formats, draw, tmp_path / "c.json") > 150
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float6_e3m2fn", "bfloat16"])
+def test_forgeries_of_every_statement_are_found_out(fmt, tmp_path):
+    names = [name for name in THEOREMS if not (THEOREMS[name].components > 2 and fmt == "float8_e4m3fn")]
+    names = [name for name in names if fmt != "bfloat16" or THEOREMS[name].range == "unbounded"]
+    assert attack(names, [fmt], random.Random(fmt), tmp_path / "c.json") > 700
+
+
+# -- parts that are too large to be tried whole ------------------------------------------------------------
+@pytest.fixture(scope="module")
+def refuted():
+    return verify("fast_two_sum_unordered", "float8_e5m2")
+
+
+@pytest.fixture(scope="module")
+def edged():
+    """A certificate of a core and four edges: no more than a share is tried again."""
+    return verify("fast_two_sum", "bfloat16")
+
+
+def gross(certificate, parts):
+    """Forge counts by as much as is to be seen in random cases."""
+    for index in parts:
+        part = certificate.parts[index]
+        yield with_part(certificate, index, applicable=part.violations)
+        yield with_part(certificate, index, applicable=part.cases)
+        shift = part.cases // 3
+        yield with_part(certificate, index, applicable=(part.applicable + shift) % part.cases)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"), [({"samples": 100, "limit": 0}, [1]), ({"samples": 0, "limit": 1 << 12}, range(5))]
+)
+def test_shares_that_chance_would_not_show_are_found_by_either(edged, options, parts):
+    assert recheck(edged, **options) == []
+    for forged in gross(edged, parts):
+        assert forged == edged or any("tried again" in text for text in recheck(forged, **options))
+
+
+def test_hidden_violations_are_found_by_either():
+    theorem = Theorem(
+        "own",
+        lambda ar, a, b: ar.sub(ar.add(a, b), a),
+        (value("a"), value("b")),
+        claim("b comes back", lambda t: t.results[0] == t["b"]),
+    )
+    certificate = verify(theorem, "float8_e5m2")
+    for options in ({"limit": 0}, {"samples": 0, "limit": 1 << 10}, {}):
+        assert recheck(certificate, theorem, **options) == []
+        assert recheck(hidden(certificate), theorem, **options)
+        assert recheck(hidden(certificate, applicable=0), theorem, **options)
+
+
+def test_an_error_beyond_the_worst_is_found_by_either():
+    theorem = Theorem(
+        "own",
+        lambda ar, x, y: ar.add(x[0], ar.add(x[1], y)),
+        (double_word("x"), value("y")),
+        relative_error(2, sum_of("x", "y")),
+    )
+    certificate = verify(theorem, "float8_e5m2")
+    # A true case with its true error, but not the largest one.
+    large = hypothesis("both are large", lambda t: (t["y"] > 64) & (t["x"][0] > 64))
+    lesser = verify(replace(theorem, where=(large,)), "float8_e5m2").worst
+    forged = replace(certificate, worst=lesser)
+    assert forged != certificate
+    for options in ({"limit": 0}, {"samples": 0, "limit": 1 << 12}, {}):
+        assert recheck(certificate, theorem, **options) == []
+        assert any("more than the worst" in text for text in recheck(forged, theorem, **options))
+        assert recheck(replace(certificate, worst=None), theorem, **options)
+
+
+def test_an_emulator_that_errs_is_found_by_the_oracle(monkeypatch):
+    """Certificate and emulator agree, and are wrong: a worker with another `add`, say."""
+    add = BlockArithmetic.add
+
+    def wrong(self, a, b):
+        found = add(self, a, b)
+        return np.where(abs(found) == 6, found * 0, found)
+
+    theorem = Theorem(
+        "own",
+        lambda ar, a, b: ar.add(a, b),
+        (value("a"), value("b")),
+        claim("no number is infinite", lambda t: ~np.isinf(t.results[0])),
+    )
+    monkeypatch.setattr(BlockArithmetic, "add", wrong)
+    certificate = verify(theorem, "float8_e4m3fn")
+    (problem,) = recheck(certificate, theorem)
+    assert "the oracle makes [6.0], the emulator [0.0]" in problem.replace("-", "")
+    monkeypatch.undo()
+    assert recheck(certificate, theorem) == []
+
+
+# -- what the catalogue knows -------------------------------------------------------------------------------
+def test_what_contradicts_the_catalogue_is_refused():
+    certificate = verify("two_sum", "float8_e5m2")
+    assert recheck(certificate) == []
+    (problem,) = recheck(hidden(verify("fast_two_sum_unordered", "float8_e5m2")))
+    assert problem == "verified contradicts the catalogue, by which the statement fails"
+    # Of an own statement the catalogue knows nothing, whatever it is called.
+    theorem = replace(THEOREMS["fast_two_sum_unordered"], holds=True)
+    own = verify(theorem, "float8_e5m2")
+    assert (own.expected, own.holds) == ("holds", False)
+    assert recheck(own, theorem) == []
+
+
+# -- how much was tried again -------------------------------------------------------------------------------
+def test_it_is_told_how_much_was_tried_again(edged):
+    found = examine(edged, samples=10, limit=1 << 20)
+    assert (found.problems, found.witnesses) == ((), 0)
+    kinds = [part.kind for part in edged.parts]
+    assert kinds.count("edge") == 4
+    assert [part.by_oracle for part in found.retried] == [80 if kind == "edge" else 10 for kind in kinds]
+    sizes = [part.cases for part in edged.parts]
+    whole = [part.by_emulator == size for part, size in zip(found.retried, sizes, strict=True)]
+    assert whole.count(True) == 1
+    assert whole.index(True) == sizes.index(min(sizes))
+    assert {part.by_emulator for part in found.retried} == {min(sizes), retry.SPOTS}
+    text = str(found)
+    assert "every witness gives what it says" in text
+    for part in found.retried:
+        assert f"tried again: {part.text}: {part.by_oracle} of {part.cases:,} cases by the oracle, " in text
+    # With as many cases as there are, all of it.
+    assert all(part.by_emulator == part.cases for part in examine(edged, samples=1).retried)
+
+
+def test_nothing_is_tried_again_where_a_problem_shows_at_once(refuted):
+    found = examine(replace(refuted, covers=False))
+    assert (len(found.problems), found.retried) == (1, ())
+
+
+def test_cases_depend_on_the_digest_and_on_the_seed(refuted, monkeypatch):
+    chosen = []
+    take = retry._chosen
+    monkeypatch.setattr(retry, "_chosen", lambda *a: chosen.append(take(*a).tolist()) or take(*a))
+    for certificate, seed in ((refuted, 0), (refuted, 0), (refuted, 1), (replace(refuted, seed=1), 0)):
+        examine(certificate, seed=seed)
+    first, again, other, altered = chosen
+    assert first == again
+    assert first != other
+    assert first != altered
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"samples": -1}, ValueError), ({"limit": 1.5}, TypeError), ({"seed": True}, TypeError)],
+)
+def test_bad_options_are_refused(options, error, refuted):
+    with pytest.raises(error, match=f"{next(iter(options))}"):
+        examine(refuted, **options)
+
+
+def test_saved_forgeries_load(refuted, tmp_path):
+    """Loading finds no fault with a coherent forgery: that is for `examine`."""
+    hidden(refuted).save(tmp_path / "c.json")
+    assert Certificate.load(tmp_path / "c.json") == hidden(refuted)

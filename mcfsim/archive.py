@@ -113,7 +113,7 @@ def _read(
         infos = dict(members)
         about = json.loads(_about(archive, infos.pop(ABOUT)))
         if not isinstance(about, dict) or not isinstance(about.get("arrays"), dict):
-            raise ValueError("it does not say what it holds")
+            raise ValueError("it does not say what arrays it holds, as files of earlier versions do not")
         digest = about.pop("digest", None)
         text = json.dumps(about)
         forms = {name: _form(said) for name, said in about.pop("arrays").items()}

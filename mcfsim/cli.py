@@ -320,10 +320,14 @@ def verify(
         else:
             if output is not None and not output.is_dir():
                 raise ValueError(f"cannot write to {output}: it must be a folder that exists")
+            from mcfsim.files import check_outputs
             from mcfsim.sweep import Sweep
             from mcfsim.theorems.verification import plan, run, workers_for
 
             checks = plan(theorems, format, rounding, extent=extent, **options)
+            names = {f"{item.theorem.name}-{item.format}-{item.rounding.mode}" for item in checks}
+            places = {f"certificate {name}": output / f"{name}.json" for name in sorted(names) if output}
+            check_outputs({"--journal": journal, **places})
             path = journal or _default_journal()
             certificates = []
             many, show = workers or workers_for(checks), sys.stderr.isatty()

@@ -75,20 +75,23 @@ def check_outputs(outputs: Mapping[str, Pathlike | None]) -> None:
     OutputError
         See `destination`; or if no file can be made in the folder.
     """
-    found: dict[str, Path] = {}
+    found: dict[object, str] = {}
+    folders: set[Path] = set()
     for label, path in outputs.items():
         if path is None:
             continue
         target = destination(path)
-        for other, place in found.items():
-            if target == place or (target.exists() and place.exists() and target.samefile(place)):
-                raise OutputError(f"{other} and {label} are one and the same file, {target}; name two")
-        found[label] = target
-        try:
-            with _scratch(target.parent):
-                pass
-        except OSError as problem:
-            raise _refusal(path, problem.strerror or str(problem)) from problem
+        keys: list[object] = [target]
+        with suppress(FileNotFoundError):  # hard links have different names
+            about = os.stat(target)
+            keys.append((about.st_dev, about.st_ino))
+        for key in keys:
+            if key in found:
+                raise OutputError(f"{found[key]} and {label} are one and the same file, {target}; name two")
+            found[key] = label
+        if target.parent not in folders:
+            folders.add(target.parent)
+            _try_out(target.parent, path)
 
 
 @contextmanager
@@ -187,6 +190,15 @@ def _scratch(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
     finally:
         file.close()
         scratch.unlink(missing_ok=True)
+
+
+def _try_out(folder: Path, path: Pathlike) -> None:
+    """Refuse a folder in which no file can be made."""
+    try:
+        with _scratch(folder):
+            pass
+    except OSError as problem:
+        raise _refusal(path, problem.strerror or str(problem)) from problem
 
 
 def _put_first(scratch: Path, target: Path) -> None:

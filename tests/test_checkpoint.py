@@ -98,6 +98,20 @@ def test_resumed_is_uninterrupted(case, at, tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["checkpoint.npz"]
 
 
+@pytest.mark.parametrize(
+    "options", [{"rounding": "stochastic"}, {"low": "posit8"}, {"low": "int8", "scalars": "rounded"}]
+)
+def test_resumed_is_uninterrupted_whatever_the_rounding_and_format(options, tmp_path):
+    problem, *rest = CASES["three components" if "rounding" not in options else "logistic with truth"]
+    path, whole, resumed = tmp_path / "checkpoint.npz", Interrupted(problem), Interrupted(problem)
+    expected = train(whole, *rest, **options)
+    with pytest.raises(KeyboardInterrupt):
+        train(Interrupted(problem, 7), *rest, **options, checkpoint=path)
+    assert_same_run(train(resumed, *rest, **options, checkpoint=path), expected)
+    assert resumed.steps[:2] == [1, 7]
+    assert repr(resumed.finals[1:]) == repr(whole.finals)  # of NaN, too
+
+
 @pytest.mark.parametrize("at", [1, 3, 6, 13, 23])
 def test_a_run_that_breaks_off_goes_on_from_its_last_checkpoint(at, tmp_path):
     problem, *rest = CASES["quadratic with exact"]

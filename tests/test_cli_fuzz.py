@@ -164,7 +164,7 @@ def furnish(folder: Path) -> None:
     (folder / "link").symlink_to("text")
 
 
-@pytest.mark.parametrize("cases", [60, pytest.param(2500, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("cases", [30, pytest.param(600, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_any_command_line_is_answered_or_refused(command, cases, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--journal", help="file from which an interrupted run goes on")
     journal = parser.parse_args(arguments).journal
-    with Sweep(WORKERS, journal=journal, resume=journal is not None, progress=True) as sweep:
+    with Sweep(WORKERS, journal=journal, progress=True) as sweep:
         certificates = list(run(plan(), sweep))
     write_result("theorems", {"certificates": [summary(item) for item in certificates]})
     unexpected = [item.name for item in certificates if not item.as_expected]

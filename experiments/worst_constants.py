@@ -64,7 +64,7 @@ def measure(journal: str | None) -> None:
         for p in PRECISIONS
     ]
     found: dict[str, list[dict[str, Any]]] = {}
-    with Sweep(WORKERS, journal=journal, resume=journal is not None, progress=True) as sweep:
+    with Sweep(WORKERS, journal=journal, progress=True) as sweep:
         for check, certificate in zip(checks, run(checks, sweep), strict=True):
             found.setdefault(certificate.theorem, []).append(_row(check.format.precision, certificate))
     statements = {

@@ -181,6 +181,7 @@ class Dask:
     def __init__(self, address: str) -> None:
         try:
             from distributed import CancelledError, Client, KilledWorker
+            from distributed.comm import CommClosedError
         except ImportError as missing:
             raise ImportError("dask needs the package distributed: pip install 'mcfsim[dask]'") from missing
         refusal = ""
@@ -193,7 +194,7 @@ class Dask:
             gc.collect()
             raise ValueError(f"no Dask scheduler can be reached at {address!r}: {refusal}")
         self.lost: tuple[type[Exception], ...] = (KilledWorker,)
-        self.cut_off: tuple[type[Exception], ...] = (CancelledError,)
+        self.cut_off: tuple[type[Exception], ...] = (CancelledError, CommClosedError)
         self.cut_off_text = f"the Dask scheduler at {address} was lost"
         try:
             self._compare()

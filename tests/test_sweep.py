@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import mcfsim
 from mcfsim.journal import Journal
 from mcfsim.sweep import ATTEMPTS, Job, Sweep
 
@@ -535,3 +537,150 @@ def test_without_distributed_the_extra_is_named(monkeypatch):
         Sweep(dask="tcp://127.0.0.1:8786"),
     ):
         pass
+
+
+# -- nothing is taken on trust ------------------------------------------------------------------------------
+def sums_to(start, stop, result):
+    if result["sum"] != sum(range(start, stop)):
+        raise ValueError(f"{result['sum']} is not the sum")
+
+
+def wrong_in_a_worker(start, stop):
+    return {"sum": -1 if start == 30 else sum(range(start, stop))}
+
+
+def test_what_comes_back_from_a_worker_is_validated(place, tmp_path):
+    job = Job("tens", "by tens", wrong_in_a_worker, tens(60).units, sums_to)
+    with (
+        Sweep(**place, journal=tmp_path / "journal") as sweep,
+        pytest.raises(RuntimeError, match=r"by tens, range \[30, 40\) failed: .*-1 is not the sum"),
+    ):
+        list(sweep.run([job]))
+    with Journal(tmp_path / "journal") as journal:
+        assert (30, 40) not in journal.results("tens")
+
+
+@pytest.mark.parametrize("text", ['{"sum": -1}', "{", "[" * 10**5, '{"sum": 1, "sum": 2}', "9" * 5000])
+def test_what_comes_from_a_journal_is_validated(text, tmp_path):
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.record("tens", 10, 20, text)
+    job = Job("tens", "by tens", work, tens(60).units, sums_to)
+    with (
+        Sweep(journal=path) as sweep,
+        pytest.raises(
+            ValueError, match=r"journal .*journal is damaged: its row of by tens, range \[10, 20\)"
+        ),
+    ):
+        list(sweep.run([job]))
+    with Sweep(journal=path, resume=False) as sweep:
+        assert list(sweep.run([job])) == [(job, expected(job))]
+
+
+# -- Dask: the same package everywhere, and a scheduler that is lost ----------------------------------------
+@pytest.fixture
+def dask_cluster(tmp_path):
+    """Return a function that starts a scheduler and workers, each with a copy of the package or ours."""
+    distributed = pytest.importorskip("distributed")
+    begun = []
+
+    def launch(kind, *arguments, path=None):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, *sys.path]))}
+        command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", "--no-dashboard", *arguments]
+        begun.append(
+            subprocess.Popen(
+                command, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        )
+        return begun[-1]
+
+    def start(*packages):
+        file = tmp_path / "scheduler.json"
+        scheduler = launch("scheduler", "--port", "0", "--scheduler-file", str(file))
+        until(lambda: file.exists() and file.read_text())
+        address = json.loads(file.read_text())["address"]
+        for package in packages:
+            launch("worker", address, "--nthreads", "1", "--no-nanny", path=package)
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(len(packages), timeout=PATIENCE)
+        return address, scheduler, lambda package: launch("worker", address, "--no-nanny", path=package)
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+def copied(folder, alter):
+    """Copy the package and alter the copy."""
+    package = folder / "mcfsim"
+    shutil.copytree(Path(mcfsim.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    alter(package)
+    return str(folder)
+
+
+def append(name, text):
+    return lambda package: (package / name).write_text((package / name).read_text() + text)
+
+
+@pytest.mark.parametrize(
+    ("alter", "told"),
+    [
+        (
+            append("eft.py", "\n\ndef two_sum(ar, a, b):\n    return ar.add(a, b), a\n"),
+            "has mcfsim .* of source",
+        ),
+        # One of before there was anything to compare.
+        pytest.param(
+            append("workers.py", "\ndel source_here\n"),
+            "has no mcfsim that can be compared with this one",
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
+    ids=["altered", "older"],
+)
+def test_a_dask_worker_with_another_package_is_refused_before_work_is_sent(
+    alter, told, dask_cluster, tmp_path
+):
+    address, *_ = dask_cluster(None, copied(tmp_path, alter))
+    with (
+        pytest.raises(ValueError, match=f"the Dask worker tcp://.* {told}"),
+        Sweep(dask=address, journal=tmp_path / "journal"),
+    ):
+        pass
+    Journal(tmp_path / "journal").close()  # was let go
+
+
+@pytest.mark.exhaustive
+def test_a_dask_worker_with_another_package_that_comes_later_refuses_its_work(dask_cluster, tmp_path):
+    address, _, launch = dask_cluster(None)
+    job = tens(10**4, slowly)
+    with Sweep(dask=address) as sweep:
+        results = sweep.run([job])
+        launch(copied(tmp_path, append("eft.py", "#")))
+        with pytest.raises(RuntimeError, match=r"this worker, process \d+ of .* has mcfsim"):
+            list(results)
+
+
+def slowly(start, stop):
+    time.sleep(0.02)
+    return work(start, stop)
+
+
+def test_a_lost_scheduler_is_named_and_what_is_finished_is_kept(dask_cluster, tmp_path):
+    address, scheduler, _ = dask_cluster(None, None)
+    job, path = tens(4000, slowly), tmp_path / "journal"
+
+    def kill():
+        until(lambda: path.exists() and len(recorded(tmp_path, "tens")) > 10)
+        scheduler.kill()
+
+    killer = threading.Thread(target=kill)
+    with Sweep(dask=address, journal=path) as sweep:
+        killer.start()
+        with pytest.raises(ConnectionError, match=f"scheduler at {address} was lost.*in the journal {path}"):
+            list(sweep.run([job]))
+    killer.join()
+    with Sweep(2, kind="threads", journal=path) as sweep:
+        assert list(sweep.run([job])) == [(job, expected(job))]
+        assert sweep.resumed >= 100

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import shlex
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from mcfsim.cli import app
 from mcfsim.formats import get_format
+from mcfsim.journal import VERSION, Journal
 from mcfsim.rounding import Mode
 from mcfsim.theorems import THEOREMS, Certificate, verification
 
@@ -50,12 +60,12 @@ def test_verdicts_are_printed_and_certificates_saved(folder: Path) -> None:
 
 def test_workers_resumed_runs_and_single_ones_give_the_same_certificates(folder: Path) -> None:
     digests = []
-    for i, options in enumerate(((), ("--workers", "2"), ("--resume",))):
+    for i, options in enumerate(((), ("--workers", "2", "--fresh"), ("--resume",), ())):
         out = folder / str(i)
         out.mkdir()
         call("two_sum", "dw_plus_fp", "--format", "e4m3fn", *options, "--output", str(out))
         digests.append({path.name: Certificate.load(path).digest for path in out.iterdir()})
-    assert digests[0] == digests[1] == digests[2]
+    assert digests[0] == digests[1] == digests[2] == digests[3]
     assert len(digests[0]) == 2
 
 
@@ -118,7 +128,15 @@ def test_a_false_statement_that_holds_ends_with_status_one(monkeypatch: pytest.M
 def test_certificates_are_checked_alone(folder: Path) -> None:
     call("fast_two_sum_unordered", "--format", "e5m2", "--output", str(folder))
     (path,) = folder.glob("*.json")
-    assert "every witness gives what it says" in call("--check", str(path))
+    text = call("--check", str(path), "--samples", "100")
+    assert "every witness gives what it says" in text
+    assert "tried again: every operand of float8_e5m2: 100 of 61,504 cases by the oracle, all by the" in text
+    # Violations hidden, and a digest made anew.
+    certificate = Certificate.load(path)
+    parts = tuple(replace(part, violations=0) for part in certificate.parts)
+    forged = folder / "forged.json"
+    replace(certificate, parts=parts, witnesses=(), simplest=None).save(forged)
+    assert "verified contradicts the catalogue" in call("--check", str(forged), status=1)
     path.write_text(path.read_text().replace('"violations": 26896', '"violations": 26895'))
     call("--check", str(path), status=2)
 
@@ -128,3 +146,172 @@ def test_long_work_is_shared_by_all_cores_unasked() -> None:
     assert verification.workers_for(verification.plan()) == cores
     assert verification.workers_for(verification.plan(["two_sum"], ["e4m3fn", "e5m2"])) == 1
     assert verification.workers_for([]) == 1
+
+
+# -- the journal ------------------------------------------------------------------------------------------
+def test_it_goes_on_from_the_journal_unless_a_fresh_start_is_asked_for(folder: Path) -> None:
+    journal = folder / "journal"
+    for options, resumed in (((), False), ((), True), (("--fresh",), False), (("--resume",), True)):
+        text = call("two_sum", "--format", "e5m2", "--journal", str(journal), *options)
+        assert (f"61,504 cases are from the journal {journal}" in text) == resumed
+
+
+def row(journal: Path) -> tuple[str, int, int, dict[str, Any]]:
+    """Return the only row of a journal."""
+    with closing(sqlite3.connect(journal)) as database:
+        ((job, start, stop, text),) = database.execute("SELECT job, start, stop, result FROM units")
+    return job, int(start), int(stop), json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"violations": -5},
+        {"violations": 10**9},
+        {"applicable": 61_505},
+        {"applicable": -1},
+        {"applicable": 1.5},
+        {"applicable": True},
+        {"applicable": "26896"},
+        {"applicable": 10**30},
+        {"violations": 26_895, "applicable": 26_894},
+        {"witnesses": []},
+        {"witnesses": [1] * 8},
+        {"witnesses": [8, 7, 6, 5, 4, 3, 2, 1]},
+        {"witnesses": [1, 2, 3, 4, 5, 6, 7, 61_504]},
+        {"witnesses": [-1, 2, 3, 4, 5, 6, 7, 8]},
+        {"witnesses": None},
+        {"worst": ["1", "2", 3]},
+        {"worst": "none"},
+        {"seconds": -1.0},
+        {"seconds": float("nan")},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_rows_that_no_check_gives_are_refused(change: dict[str, Any], folder: Path) -> None:
+    journal = folder / "journal"
+    arguments = ("fast_two_sum_unordered", "--format", "e5m2", "--journal", str(journal))
+    call(*arguments)
+    job, start, stop, data = row(journal)
+    with Journal(journal) as opened:
+        opened.record(job, start, stop, json.dumps(data | change))
+    text = call(*arguments, status=2)
+    assert text.startswith(f"Error: journal {journal} is damaged: its row of fast_two_sum_unordered")
+    assert text.count("\n") == 1
+    call(*arguments, "--fresh")
+    assert row(journal)[3].keys() == data.keys()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"worst": None}, {"worst": [1, 2]}, {"worst": ["1", "0", 3]}, {"worst": ["1e9", "1", 3]}],
+    ids=str,
+)
+def test_a_worst_error_that_is_none_is_refused(change: dict[str, Any]) -> None:
+    check = verification.prepare("dw_plus_fp", "float8_e5m2", "nearest_even", samples=10)
+    data = check(0, 100)
+    assert data["worst"] is not None
+    check.validate(0, 100, json.loads(json.dumps(data)))
+    check.validate(0, 100, json.loads(json.dumps(data | {"worst": None})))
+    if change["worst"] is not None:
+        with pytest.raises(ValueError, match="worst"):
+            check.validate(0, 100, data | change)
+
+
+@pytest.mark.parametrize("content", [b"Chapter 1. " * 40, b"{}", b"SQLite format 3\0" + bytes(4080)])
+def test_a_file_that_is_no_journal_is_refused(content: bytes, folder: Path) -> None:
+    (folder / "file").write_bytes(content)
+    text = call("two_sum", "--format", "e5m2", "--journal", str(folder / "file"), status=2)
+    assert str(folder / "file") in text
+    assert (folder / "file").read_bytes() == content
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(1500, marks=pytest.mark.exhaustive)])
+def test_a_spoiled_journal_gives_the_same_certificate_or_status_2(count: int, folder: Path) -> None:
+    draw, journal, out = random.Random(count), folder / "journal", folder / "out"
+    out.mkdir()
+    arguments = ("two_sum_any", "--format", "e3m2", "--journal", str(journal), "--output", str(out))
+    call(*arguments)
+    (path,) = out.iterdir()
+    digest, sound, statuses = Certificate.load(path).digest, journal.read_bytes(), set()
+    used = [place for place, byte in enumerate(sound) if byte]
+    for _ in range(count):
+        content = bytearray(sound)
+        content[draw.choice(used)] ^= 1 << draw.randrange(8)
+        journal.write_bytes(content)
+        result = CliRunner().invoke(app, ["verify", *arguments])
+        statuses.add(result.exit_code)
+        if result.exit_code == 2:
+            assert str(journal) in result.output
+        else:
+            assert (result.exit_code, Certificate.load(path).digest) == (0, digest)
+    assert statuses == {0, 2}
+
+
+@pytest.mark.parametrize("kind", ["no folder", "foreign", "in use"])
+def test_without_a_place_for_its_own_journal_it_goes_on(kind: str, folder: Path) -> None:
+    place = folder / "mcfsim" / f"verify-{VERSION}.sqlite"
+    if kind == "no folder":
+        (folder / "mcfsim").touch()
+    else:
+        place.parent.mkdir()
+    if kind == "foreign":
+        place.write_text("Chapter 1")
+    with Journal(place) if kind == "in use" else nullcontext():
+        text = call("two_sum", "--format", "e5m2")
+    assert "No journal is kept (" in text
+    assert "verified" in text
+    assert kind != "foreign" or place.read_text() == "Chapter 1"
+
+
+def test_a_home_that_cannot_be_written_is_no_obstacle(folder: Path) -> None:
+    if os.geteuid() == 0:
+        # Nothing is read-only for root, but nobody makes a folder in a device.
+        home = Path("/dev/null")
+    else:
+        home = folder / "home"
+        home.mkdir()
+        home.chmod(0o500)
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("XDG_")}
+    result = subprocess.run(
+        [sys.executable, "-m", "mcfsim", "verify", "two_sum", "--format", "e5m2"],
+        env={**environment, "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, "verified" in result.stdout) == (0, True), result.stderr
+    assert result.stderr.startswith("No journal is kept (")
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.exhaustive)])
+def test_ctrl_c_prints_the_command_that_goes_on(workers: str, folder: Path) -> None:
+    journal, out = folder / "a journal", folder / "out"
+    out.mkdir()
+    # Some seconds' work, a unit of which is soon finished.
+    arguments = ["verify", "two_sum", "fma_via_float64_any", "--format", "e5m2", "--rounding", "nearest_even"]
+    arguments += ["--workers", workers, "--journal", str(journal), "--output", str(out)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mcfsim", *arguments, "--fresh"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    end = time.monotonic() + 60
+    while not list(out.iterdir()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in err) == (130, False), err
+    again = err.splitlines()[-1].split(f"what is finished is in {journal}. To go on: ")[1]
+    assert shlex.split(again) == ["mcfsim", *arguments]
+    result = subprocess.run(
+        [sys.executable, "-m", *shlex.split(again)], capture_output=True, text=True, env=environment
+    )
+    assert result.returncode == 0, result.stderr
+    assert "cases are from the journal" in result.stderr
+    assert len(list(out.iterdir())) == 2

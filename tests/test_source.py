@@ -1,0 +1,47 @@
+"""The digest of the package's source: of every file's path and content, and in the key of every check."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import mcfsim
+from mcfsim import source
+from mcfsim.theorems import check
+from mcfsim.theorems.verification import prepare
+
+PACKAGE = Path(mcfsim.__file__).parent
+
+
+@pytest.fixture
+def package(tmp_path):
+    return Path(shutil.copytree(PACKAGE, tmp_path / "copy", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def test_a_copy_has_the_same_digest(package):
+    assert source._digest(package) == source.DIGEST == source._digest(PACKAGE)
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "eft.pyc").write_bytes(b"compiled")
+    assert source._digest(package) == source.DIGEST
+
+
+def test_every_file_counts(package):
+    digests = {source.DIGEST}
+    files = sorted(package.rglob("*.py"))
+    assert len(files) > 100
+    for file in files:
+        content = file.read_bytes()
+        file.write_bytes(content + b"#")
+        digests.add(source._digest(package))
+        file.write_bytes(content)
+    assert len(digests) == len(files) + 1
+    files[-1].rename(files[-1].with_name("another.py"))
+    assert source._digest(package) not in digests
+
+
+def test_results_of_another_source_are_not_taken_from_a_journal(monkeypatch):
+    one = prepare("two_sum", "float8_e5m2", "nearest_even")
+    key = one.key
+    assert prepare("two_sum", "float8_e5m2", "nearest_even").key == key
+    monkeypatch.setattr(check, "DIGEST", "of another source")
+    assert one.key != key

@@ -9,6 +9,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from mcfsim.files import write_text
+
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "figures"
 RESULTS = ROOT / "experiments" / "results"
@@ -20,7 +22,7 @@ def write_result(name: str, result: dict[str, Any]) -> None:
     """Write a result file, numbers to six digits, so that a rerun shows as few changes as there are."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     text = json.dumps(_shorten(result), indent=1)
-    (RESULTS / f"{name}.json").write_text(text + "\n")
+    write_text(RESULTS / f"{name}.json", text + "\n")
 
 
 def read_result(name: str) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import mcfsim as mcf
 from experiments import theorems
 from experiments.common import ROOT, read_result
 from mcfsim.backends.carriers import carrier_of
+from mcfsim.files import write_text
 from mcfsim.formats import Grid, Posit, digits, format_table
 from mcfsim.rounding import Underflow
 from mcfsim.scaled import scaled_table
@@ -259,7 +259,7 @@ def fill(text: str) -> str:
 def main() -> None:
     """Rewrite the pages, and print what the options cost."""
     for page in PAGES:
-        Path(page).write_text(fill(page.read_text()))
+        write_text(page, fill(page.read_text()))
     print(options())
 
 

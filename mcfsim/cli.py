@@ -28,6 +28,9 @@ app = typer.Typer(
 #: Options named otherwise than the argument that they stand for.
 OPTION_NAMES = {"seed": "problem-seed", "epsilon": "eps"}
 
+#: What the library raises of arguments that it cannot take, or that take more than there is.
+_REFUSALS = (ValueError, TypeError, ArithmeticError, OSError, ImportError, RuntimeError, MemoryError)
+
 
 def main() -> None:
     """Run the command line."""
@@ -41,8 +44,11 @@ def _errors_in_one_line() -> Iterator[None]:
         yield
     except typer.Exit:  # which is a RuntimeError
         raise
-    except (ValueError, TypeError, OverflowError, OSError, ImportError, RuntimeError) as error:
-        typer.secho(f"Error: {' '.join(str(error).split())}", fg="red", err=True)
+    except _REFUSALS as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, MemoryError):
+            text = f"this takes more memory than there is: {text}"
+        typer.secho(f"Error: {text}", fg="red", err=True)
         raise typer.Exit(2) from None
 
 
@@ -158,6 +164,9 @@ def simulate(
     checkpoint: Annotated[
         Path | None, Option(help="Save the state here as it goes, and go on from it if it is there.")
     ] = None,
+    checkpoint_every: Annotated[
+        int | None, Option(help="Steps between two checkpoints.", show_default="100")
+    ] = None,
     output: Annotated[Path | None, Option(help="Save the run here, as .npz.")] = None,
     dimension: Annotated[
         int | None, Option(help="Quadratic and Rosenbrock.", show_default="100 and 2")
@@ -175,16 +184,18 @@ def simulate(
 
     Exit status 1 if a strategy diverges: its loss, gradients or state become infinite or NaN.
     """
-    with _errors_in_one_line(), _warnings_in_one_line():
+    nothing = "nothing is kept, for want of --checkpoint FILE."
+    with _errors_in_one_line(), _warnings_in_one_line(), _telling_how_to_go_on(checkpoint, nothing):
+        from mcfsim.files import check_outputs
         from mcfsim.problems.registry import PROBLEMS
         from mcfsim.schedule import Schedule
         from mcfsim.simulate import DEFAULT_STRATEGIES, OPTIMIZERS
         from mcfsim.simulate import simulate as run_simulation
         from mcfsim.tables import run_table
 
-        for path in (checkpoint, output):
-            if path is not None and (path.is_dir() or not path.parent.is_dir()):
-                raise ValueError(f"cannot write {path}: it must be a file in a folder that exists")
+        if checkpoint_every is not None and checkpoint is None:
+            raise ValueError("--checkpoint-every needs --checkpoint, which names the file")
+        check_outputs({"--checkpoint": checkpoint, "--output": output})
         shape = {"layers": layers, "width": width, "heads": heads, "context": context, "batch": batch}
         objective = _make(
             *("problem", problem, PROBLEMS),
@@ -221,6 +232,7 @@ def simulate(
             record_every=record_every,
             truth_sample=truth_sample,
             checkpoint=checkpoint,
+            **_given({"checkpoint_every": checkpoint_every}),
         )
         about = ", ".join(f"{name} = {value:g}" for name, value in asdict(hyperparameters).items())
         about += f"; peak rate = {schedule.peak:g}, steps = {steps}, low = {get_format(low)}"
@@ -315,16 +327,20 @@ def verify(
             if output is not None and not output.is_dir():
                 raise ValueError(f"cannot write to {output}: it must be a folder that exists")
             from mcfsim.backends.carriers import UnsupportedFormatError
+            from mcfsim.files import check_outputs
             from mcfsim.sweep import Sweep
             from mcfsim.theorems.verification import plan, run, sort_out, workers_for
 
             checks, refused = sort_out(plan(theorems, format, rounding, extent=extent, **options))
+            names = {f"{item.theorem.name}-{item.format}-{item.rounding.mode}" for item in checks}
+            places = {f"certificate {name}": output / f"{name}.json" for name in sorted(names) if output}
+            check_outputs({"--journal": journal, **places})
             path = journal or _default_journal()
             certificates = []
             many, show = workers or workers_for(checks), sys.stderr.isatty()
             anew = None if path is None else resume
             with (
-                _telling_how_to_go_on(path),
+                _telling_how_to_go_on(path, "no journal was kept, so the same command begins anew."),
                 Sweep(many, dask=dask, journal=path, resume=anew, progress=show) as sweep,
             ):
                 for certificate in run(checks, sweep):
@@ -373,18 +389,15 @@ def _default_journal() -> Path | None:
 
 
 @contextmanager
-def _telling_how_to_go_on(journal: Path | None) -> Iterator[None]:
-    """On Ctrl-C say which command goes on, and end with status 130."""
+def _telling_how_to_go_on(kept: Path | None, otherwise: str) -> Iterator[None]:
+    """On Ctrl-C say which command goes on from what is kept in a file, and end with status 130."""
     try:
         yield
     except KeyboardInterrupt:
-        if journal is None:
-            text = "Ended; no journal was kept, so the same command begins anew."
-        else:
-            # A fresh start would forget what is finished by now.
-            again = shlex.join(["mcfsim", *(word for word in sys.argv[1:] if word != "--fresh")])
-            text = f"Ended; what is finished is in {journal}. To go on: {again}"
-        typer.echo(f"\n{text}", err=True)
+        # A fresh start would forget what is finished by now.
+        again = shlex.join(["mcfsim", *(word for word in sys.argv[1:] if word != "--fresh")])
+        text = otherwise if kept is None else f"what is finished is in {kept}. To go on: {again}"
+        typer.echo(f"\nEnded; {text}", err=True)
         raise typer.Exit(130) from None
 
 

@@ -16,6 +16,11 @@ from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.state import average
 from mcfsim.problems import Problem
 
+#: What every lane records, and what it records besides of a step compared with the exact one.
+BASE = ("loss", "rate", "gradient_norm")
+COMPARED = ("one_step_error", "update_length", "binary64_gap")
+DISTANCE = "distance"
+
 
 class Lane:
     """One strategy's part of a simulation: its optimizer, reference averages and series."""
@@ -71,16 +76,37 @@ class Lane:
             self._measure(update, before, leading)
             if exact is not None:
                 effective = metrics.effective_update(before, optimizer.represented())
-                self.put("one_step_error", metrics.relative_error(effective, exact.update))
-                self.put("update_length", metrics.normalized_edq(exact.update, update))
-                self.put("binary64_gap", exact.gap)
+                compared = (
+                    metrics.relative_error(effective, exact.update),
+                    metrics.normalized_edq(exact.update, update),
+                    exact.gap,
+                )
+                for measure, number in zip(COMPARED, compared, strict=True):
+                    self.put(measure, number)
         else:
             optimizer.step(gradient, rate)
         if not self.diverged_at[0] and not (finite and self._state_is_finite()):
             self.diverged_at[0] = t
         if record:
-            for measure, number in (("loss", loss), ("rate", rate), ("gradient_norm", norm)):
+            for measure, number in zip(BASE, (loss, rate, norm), strict=True):
                 self.put(measure, number)
+
+    def measures(self, sample: int, distance: bool) -> list[str]:
+        """Return the names of the series that this lane records, in order.
+
+        Parameters
+        ----------
+        sample : int
+            As for `step`.
+        distance : bool
+            Whether `record_distances` finds an exact trajectory.
+        """
+        if self.exact:
+            return list(BASE)
+        trial = Lane(self.problem, self.optimizer)
+        state = self.optimizer.state.parameter[0]
+        trial._measure(np.zeros_like(state), self.optimizer.represented(), state)
+        return [*trial.series, *(COMPARED if sample > 0 else ()), *BASE, *((DISTANCE,) if distance else ())]
 
     def results(self) -> dict[str, float]:
         """Return the numbers of the whole run."""
@@ -147,4 +173,4 @@ def record_distances(lanes: Collection[Lane]) -> None:
     for lane in lanes:
         if lane is not truth:
             difference = sum((ar.round(item) for item in lane.optimizer.represented()), -exact)
-            lane.put("distance", ar.sqrt((difference * difference).sum()) / norm if norm else np.nan)
+            lane.put(DISTANCE, ar.sqrt((difference * difference).sum()) / norm if norm else np.nan)

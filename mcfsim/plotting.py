@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mcfsim.files import replacing
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -92,7 +94,8 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> list[Path]:
     for suffix, metadata in ((".svg", {"Date": None}), (".png", {"Software": None})):
         target = Path(path).with_suffix(suffix)
         target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target, metadata=metadata)
+        with replacing(target) as file:
+            figure.savefig(file, format=suffix[1:], metadata=metadata)
         written.append(target)
     return written
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = "mcfsim-run-1"
+from mcfsim.archive import Form, Forms, read_archive, write_archive
+
+FORMAT = "mcfsim-run-2"
+
+_STEPS = "steps"
 
 
 @dataclass(eq=False, repr=False)
@@ -72,6 +72,13 @@ class Run:
         """Write the run to an ``.npz`` file: arrays ``strategy|measure``, and JSON text ``about``.
 
         The file is replaced at once when all of it is written, so none is ever half there.
+
+        Raises
+        ------
+        ValueError
+            If a series has not one number a recorded step, or something else is not as the attributes say.
+        OutputError
+            If the path is no place for a file, see `mcfsim.files.destination`.
         """
         about = {
             "format": FORMAT,
@@ -79,26 +86,36 @@ class Run:
             "versions": self.versions,
             "results": self.results,
         }
-        arrays = {
-            f"{strategy}|{measure}": numbers
-            for strategy, by_measure in self.series.items()
-            for measure, numbers in by_measure.items()
-        }
-        write_arrays(path, about, {"steps": self.steps, **arrays})
+        arrays = {_STEPS: np.asarray(self.steps, dtype=np.int64)}
+        for strategy, by_measure in self.series.items():
+            if "|" in strategy:
+                raise ValueError(f"the run has a strategy {strategy!r}, whose name must not have a '|'")
+            for measure, numbers in by_measure.items():
+                arrays[f"{strategy}|{measure}"] = np.asarray(numbers, dtype=np.float64)
+        try:
+            _check(about, {name: Form(array.dtype, array.shape) for name, array in arrays.items()})
+            _check_steps(self.settings, arrays[_STEPS])
+        except ValueError as problem:
+            raise ValueError(f"the run {problem}") from None
+        write_archive(path, about, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
-        """Read what `save` wrote.
+        """Read what `save` wrote, all of it or nothing.
 
         Raises
         ------
         ValueError
-            If the file is none of ours.
+            If the file is none of ours, or is damaged, or what it says is no record of a run.
+        OSError
+            If it is not there or cannot be read.
         """
-        about, arrays = read_arrays(path)
-        if about.get("format") != FORMAT:
-            raise ValueError(f"{os.fspath(path)} holds {about.get('format')!r}, not {FORMAT!r}")
-        run = cls(about["settings"], about["versions"], arrays.pop("steps"), results=about["results"])
+        about, arrays = read_archive(path, _check)
+        run = cls(about["settings"], about["versions"], arrays.pop(_STEPS), results=about["results"])
+        try:
+            _check_steps(run.settings, run.steps)
+        except ValueError as problem:
+            raise ValueError(f"{os.fspath(path)} {problem}") from None
         for key, numbers in arrays.items():
             strategy, measure = key.split("|", 1)
             run.series.setdefault(strategy, {})[measure] = numbers
@@ -132,36 +149,89 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write_arrays(
-    path: str | os.PathLike[str], about: dict[str, Any], arrays: dict[str, NDArray[Any]]
-) -> None:
-    """Write arrays and JSON data to one ``.npz`` file, replacing an old one only when all is written."""
-    target = Path(path)
-    text = np.array(json.dumps(about))
-    scratch = target.with_name(f".{target.name}.{uuid4().hex}.npz")
-    try:
-        with open(scratch, "xb") as file:
-            np.savez_compressed(file, allow_pickle=False, about=text, **arrays)
-        os.replace(scratch, target)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
-
-
-def read_arrays(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Read what `write_arrays` wrote.
+def check_kinds(about: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    """Refuse JSON data that lack a part, or have another, or one of another kind.
 
     Raises
     ------
     ValueError
-        If it is no such file.
+        With what the file does, as "lacks 'step'".
     """
-    try:
-        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        about = json.loads(str(arrays.pop("about")))
-        if not isinstance(about, dict):
-            raise ValueError(f"{about!r} describes nothing")
-    except (KeyError, ValueError, EOFError, TypeError, BadZipFile, zlib.error) as problem:
-        raise ValueError(f"{os.fspath(path)} is no file of mcfsim: {problem}") from problem
-    return about, arrays
+    for name, kind in kinds.items():
+        if name not in about:
+            raise ValueError(f"lacks {name!r}")
+        if not isinstance(about[name], kind) or isinstance(about[name], bool):
+            raise ValueError(f"has {name!r} = {_short(about[name])}, which is no {kind.__name__}")
+    if stray := sorted(about.keys() - kinds.keys()):
+        raise ValueError(f"has {stray[0]!r}, which is unknown")
+
+
+def check_versions(texts: Mapping[str, Any]) -> None:
+    """Refuse versions that are not texts."""
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise ValueError(f"has version {_short(text)} of {name}")
+
+
+def _check(about: Mapping[str, Any], forms: Forms) -> None:
+    """Refuse what is no record of a run, by its JSON data and the forms of its arrays."""
+    if about.get("format") != FORMAT:
+        raise ValueError(f"holds {_short(about.get('format'))}, not {FORMAT!r}")
+    check_kinds(about, {"format": str, "settings": dict, "versions": dict, "results": dict})
+    check_versions(about["versions"])
+    strategies = _strategies(about["settings"])
+    for strategy, numbers in about["results"].items():
+        _check_strategy(strategy, strategies)
+        if not isinstance(numbers, dict):
+            raise ValueError(f"has results {_short(numbers)} of {strategy!r}")
+        for name, number in numbers.items():
+            if not isinstance(number, int | float) or isinstance(number, bool):
+                raise ValueError(f"has {_short(number)} for {name!r} of {strategy!r}")
+    if _STEPS not in forms or forms[_STEPS].dtype != np.int64 or len(forms[_STEPS].shape) != 1:
+        raise ValueError("has no list of the steps recorded")
+    for key, form in forms.items():
+        strategy, bar, measure = key.partition("|")
+        if key == _STEPS:
+            continue
+        if not bar or not strategy or not measure:
+            raise ValueError(f"has an array {_short(key)}, which is no series")
+        _check_strategy(strategy, strategies)
+        if form.dtype != np.float64 or form.shape != forms[_STEPS].shape:
+            raise ValueError(
+                f"has series {key!r} of {form.dtype} and shape {form.shape}; "
+                f"it must have one float64 a recorded step, of which there are {forms[_STEPS].shape[0]}"
+            )
+
+
+def _check_steps(settings: Mapping[str, Any], steps: NDArray[np.int64]) -> None:
+    """Refuse recorded steps that do not increase from 0 or 1 to at most the run's length."""
+    last = settings.get("steps", np.iinfo(np.int64).max)
+    if type(last) is not int or last < 0:
+        raise ValueError(f"has settings of {_short(last)} steps")
+    if steps.size and not (steps[0] >= 0 and steps[-1] <= last and (steps[1:] > steps[:-1]).all()):
+        raise ValueError(f"has recorded steps that do not increase, or not within 0 to {last}")
+
+
+def _strategies(settings: Mapping[str, Any]) -> set[str] | None:
+    """Return the names of the strategies in the settings, None if these do not say."""
+    given = settings.get("strategies")
+    if given is None:
+        return None
+    if not isinstance(given, list) or not all(
+        isinstance(item, dict) and isinstance(item.get("name"), str) for item in given
+    ):
+        raise ValueError("has settings whose strategies have no names")
+    return {item["name"] for item in given}
+
+
+def _check_strategy(name: str, known: set[str] | None) -> None:
+    if known is not None and name not in known:
+        raise ValueError(f"has numbers of {name!r}, which is none of its strategies")
+
+
+def _short(value: Any) -> str:
+    """Return a value's text, cut where it is long."""
+    text = (
+        repr(value) if not isinstance(value, int) else f"{value:#x}" if abs(value) >= 10**20 else str(value)
+    )
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from mcfsim.checkpoint import load_checkpoint, save_checkpoint
+from mcfsim.checkpoint import Checkpoint, fingerprint
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
 from mcfsim.intake import finite_number, whole_number
@@ -85,7 +85,9 @@ def simulate(
     precision : int, optional
         Bits of mpmath; 400 are 120 decimal digits.
     checkpoint : path, optional
-        The run is saved here as it goes. If the file is there, the run goes on from it, to the same bits.
+        The run is saved here as it goes: its start, so that no other run can take the place, every so many
+        steps, at the last, and when KeyboardInterrupt (Ctrl-C) ends it. If the file is there, the run goes
+        on from it, to the same bits.
     checkpoint_every : int, optional
         Steps between two checkpoints.
     progress : bool, optional
@@ -106,7 +108,8 @@ def simulate(
     TypeError
         If an argument is of the wrong type, as a class in place of hyperparameters.
     ValueError
-        If an argument is out of range, or the checkpoint is of another run.
+        If an argument is out of range; or the checkpoint is of another run or another problem's data, or is
+        damaged, or its place cannot be written.
 
     Warns
     -----
@@ -178,24 +181,51 @@ def simulate(
         },
         versions=versions(),
     )
-    first = load_checkpoint(checkpoint, run, lanes) + 1 if checkpoint is not None else 1
-    recorded = [t for t in range(1, steps + 1) if t in (1, steps) or t % record_every == 0]
+    exact = any(lane.exact for lane in lanes.values())
+
+    def recorded(t: int) -> bool:
+        return t in (1, steps) or t % record_every == 0
+
     # One thread of BLAS sums in one order, whatever the machine has, and is faster on small matrices.
     # A run that diverges shows it in its series, not by warnings.
     with threadpool_limits(limits=1), np.errstate(over="ignore", invalid="ignore"):
-        for t in _steps(range(first, steps + 1), sys.stderr.isatty() if progress is None else progress):
-            rate = schedule.rate(t, steps)
-            for lane in lanes.values():
-                lane.step(t, seed, rate, clip, t in recorded, truth_sample, precision)
-            if t in recorded:
-                record_distances(lanes.values())
-            if checkpoint is not None and (t % checkpoint_every == 0 or t == steps):
-                save_checkpoint(checkpoint, run, lanes, t)
-        run.steps = np.array(recorded, dtype=np.int64)
+        first, saved = 1, None
+        if checkpoint is not None:
+            saved = Checkpoint(
+                checkpoint,
+                run,
+                fingerprint(problem, seed, next(iter(lanes.values())).dtype),
+                lanes,
+                lambda t: _count_recorded(steps, record_every, t),
+                {name: lane.measures(truth_sample, exact) for name, lane in lanes.items()},
+            )
+            first = saved.resume() + 1
+        try:
+            for t in _steps(range(first, steps + 1), sys.stderr.isatty() if progress is None else progress):
+                rate = schedule.rate(t, steps)
+                record = recorded(t)
+                for lane in lanes.values():
+                    lane.step(t, seed, rate, clip, record, truth_sample, precision)
+                if record:
+                    record_distances(lanes.values())
+                if saved is not None:
+                    saved.keep(t)
+                    if t % checkpoint_every == 0 or t == steps:
+                        saved.save()
+        except KeyboardInterrupt:
+            if saved is not None:
+                saved.save()
+            raise
+        run.steps = np.array(list(filter(recorded, range(1, steps + 1))), dtype=np.int64)
         for name, lane in lanes.items():
             run.series[name] = {measure: np.array(numbers) for measure, numbers in lane.series.items()}
             run.results[name] = lane.results()
     return run
+
+
+def _count_recorded(steps: int, every: int, until: int) -> int:
+    """Return how many steps are recorded until one, that included: the first, multiples, and the last."""
+    return until // every + (every > 1 <= until) + (until == steps > 1 and steps % every > 0)
 
 
 def _steps(steps: range, progress: bool) -> Iterable[int]:

@@ -74,6 +74,10 @@ def foreign_files(folder):
     Run({}, {}).save(folder / "whole.npz")
     whole = (folder / "whole.npz").read_bytes()
     (folder / "half.npz").write_bytes(whole[: len(whole) // 2])
+    content = {"settings": {}, "versions": {}, "results": {}}
+    np.savez(
+        folder / "older.npz", about=json.dumps({"format": "mcfsim-run-1", **content}), steps=np.arange(3)
+    )
     for path in folder.iterdir():
         if path.name != "whole.npz":
             files[path.name] = path
@@ -84,7 +88,7 @@ def foreign_files(folder):
     "name",
     [
         *("arrays.npz", "about.npz", "number.npz", "other.npz", "array.npy"),
-        *("text.npz", "empty.npz", "half.npz"),
+        *("text.npz", "empty.npz", "half.npz", "older.npz"),
     ],
 )
 def test_foreign_and_damaged_files_are_refused_by_name(tmp_path, name):
@@ -96,7 +100,7 @@ def test_foreign_and_damaged_files_are_refused_by_name(tmp_path, name):
 def test_a_checkpoint_is_no_run(tmp_path):
     path = tmp_path / "checkpoint.npz"
     simulate(Quadratic(2, 1.0), "sgd", ["plain"], steps=1, checkpoint=path)
-    with pytest.raises(ValueError, match="holds 'mcfsim-checkpoint-1', not 'mcfsim-run-1'"):
+    with pytest.raises(ValueError, match="holds 'mcfsim-checkpoint-2', not 'mcfsim-run-2'"):
         Run.load(path)
 
 
@@ -124,7 +128,7 @@ def test_a_failure_while_writing_leaves_the_old_file(tmp_path, monkeypatch, fail
         file.write(b"PK half an archive")
         raise failure
 
-    monkeypatch.setattr(np, "savez_compressed", fail)
+    monkeypatch.setattr(np.lib.format, "write_array", fail)
     with pytest.raises(type(failure)):
         Run({"seed": 2}, {}).save(path)
     monkeypatch.undo()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from enum import IntEnum
 from numbers import Real
@@ -98,6 +99,21 @@ def check_number(label: str, value: object) -> float:
         return float(value)
     except OverflowError:
         return math.inf
+
+
+def check_memory(label: str, numbers: int, size: int = 8) -> None:
+    """Raise MemoryError if so many numbers of so many bytes are more than the machine's memory holds.
+
+    A system that promises more memory than it has would end the process, without a word, when it is used.
+    """
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not told here
+        return
+    if numbers * size > memory:
+        raise MemoryError(
+            f"{label} needs {numbers * size >> 30} GiB, and this machine has {memory >> 30} GiB"
+        )
 
 
 def as_scalar(value: Any) -> float:

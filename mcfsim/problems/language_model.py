@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._transformer import Array, causal_attention, cross_entropy, embedding, matmul, rms_norm, squared_relu
-from .base import Stream, Tensors, check_size, check_tensors, generator
+from .base import Stream, Tensors, check_memory, check_size, check_tensors, generator
 from .corpus import Corpus
 
 VOCABULARY = 256
@@ -66,6 +66,10 @@ class LanguageModel:
         available = min(len(self.corpus.training), len(self.corpus.validation))
         if available <= context:
             raise ValueError(f"context = {context} needs longer texts than one of {available} bytes")
+        # Weights, gradient and two of their like; names; what a batch leaves behind on its way forward.
+        weights = (VOCABULARY + context) * width + layers * 12 * width**2
+        on_the_way = batch * context * (VOCABULARY + layers * (16 * width + heads * context))
+        check_memory("a model of this shape", 4 * weights + 300 * layers + on_the_way, 4)
         self.shapes = self._shapes()
         self.decayed = frozenset(name for name, shape in self.shapes.items() if len(shape) == 2)
 

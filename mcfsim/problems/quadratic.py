@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._matrix import DataMatrix
-from .base import Stream, Tensors, as_scalar, check_number, check_size, check_tensors, generator
+from .base import Stream, Tensors, as_scalar, check_memory, check_number, check_size, check_tensors, generator
 
 
 class Quadratic:
@@ -45,6 +45,8 @@ class Quadratic:
         if not 1 <= self.condition_number <= 1e12:
             raise ValueError(f"condition_number = {condition_number} must lie between 1 and 1e12")
         self.seed = check_size("seed", seed, least=0)
+        # Eigenvectors, those scaled, their product, A, and what the factorisation works on.
+        check_memory(f"dimension = {dimension}", 5 * dimension**2)
         random = generator(seed, Stream.DATA)
         eigenvectors, _ = np.linalg.qr(random.standard_normal((dimension, dimension)))
         eigenvalues = np.geomspace(1.0, 1.0 / self.condition_number, dimension)

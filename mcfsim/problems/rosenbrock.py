@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Tensors, as_scalar, check_size, check_tensors
+from .base import Tensors, as_scalar, check_memory, check_size, check_tensors
 
 
 class Rosenbrock:
@@ -28,6 +28,7 @@ class Rosenbrock:
 
     def __init__(self, dimension: int = 2) -> None:
         self.dimension = check_size("dimension", dimension, least=2)
+        check_memory(f"dimension = {dimension}", 5 * dimension)  # a point, its gradient, and on the way there
 
     def settings(self) -> dict[str, object]:
         """Return the kind and the argument of the constructor."""

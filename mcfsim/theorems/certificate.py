@@ -13,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_args
 
+from mcfsim.files import write_text
 from mcfsim.formats import Format, Grid, Posit
 from mcfsim.rounding import Rounding
 from mcfsim.schema import build, parse
@@ -222,10 +223,7 @@ class Certificate:
             "verdict": self.verdict,
             "digest": self.digest,
         }
-        target = Path(path)
-        scratch = target.with_name(f".{target.name}.{os.getpid()}")
-        scratch.write_text(json.dumps(about, indent=1) + "\n")
-        os.replace(scratch, target)
+        write_text(path, json.dumps(about, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Certificate:

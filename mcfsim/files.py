@@ -1,0 +1,262 @@
+"""Files that are written whole or not at all, where they can be written, and read only if they are files."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import IO
+from uuid import uuid4
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # no POSIX
+    fcntl = None
+
+Pathlike = str | os.PathLike[str]
+
+#: New files until they are whole. Its writer holds a lock on each, so one without a lock is left over.
+_SCRATCH = re.compile(r"\.mcfsim-[0-9a-f]{32}\.partial")
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+class OutputError(OSError, ValueError):
+    """A place that cannot be written, or should not be."""
+
+
+def destination(path: Pathlike) -> Path:
+    """Return the file that a path leads to through all links; it need not be there yet.
+
+    Raises
+    ------
+    OutputError
+        If it is there and is no regular file, or is read-only (nobody may write to it, or this process may
+        not); or if there is no folder for it.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = None
+    except (OSError, ValueError) as problem:  # a loop of links; a NUL in the name
+        raise _refusal(path, getattr(problem, "strerror", None) or str(problem)) from problem
+    if mode is not None and not stat.S_ISREG(mode):
+        raise _refusal(path, f"it is {_kind(mode)}, and no regular file")
+    # An administrator may write to it all the same, but whoever made it so wants it kept.
+    if mode is not None and not (mode & 0o222 and os.access(target, os.W_OK)):
+        raise _refusal(path, "it is read-only")
+    if not target.parent.is_dir():
+        raise _refusal(path, f"there is no folder {target.parent}")
+    return target
+
+
+def check_outputs(outputs: Mapping[str, Pathlike | None]) -> None:
+    """Refuse outputs that cannot be written, or of which two are one file, before any work is done for them.
+
+    Parameters
+    ----------
+    outputs : mapping of str to path or None
+        What the caller calls each, and where it goes; None is left out.
+
+    Raises
+    ------
+    OutputError
+        See `destination`; or if no file can be made in the folder.
+    """
+    found: dict[object, str] = {}
+    folders: set[Path] = set()
+    for label, path in outputs.items():
+        if path is None:
+            continue
+        target = destination(path)
+        keys: list[object] = [target]
+        with suppress(FileNotFoundError):  # hard links have different names
+            about = os.stat(target)
+            keys.append((about.st_dev, about.st_ino))
+        for key in keys:
+            if key in found:
+                raise OutputError(f"{found[key]} and {label} are one and the same file, {target}; name two")
+            found[key] = label
+        if target.parent not in folders:
+            folders.add(target.parent)
+            _try_out(target.parent, path)
+
+
+@contextmanager
+def replacing(path: Pathlike, *, exclusive: bool = False) -> Iterator[IO[bytes]]:
+    """Open a new file that takes its place, at once and whole, when the block ends without an exception.
+
+    A process that is killed at any instant leaves the old file or the new one. Links to the place stay and
+    lead to the new file, which has the permissions of the old one. What killed processes left in the same
+    folder is removed.
+
+    Parameters
+    ----------
+    path : path
+        The place.
+    exclusive : bool, optional
+        Whether nothing may be there; so of several processes one alone comes first.
+
+    Raises
+    ------
+    OutputError
+        See `destination`.
+    FileExistsError
+        If something is there that may not.
+    """
+    target = destination(path)
+    _remove_stranded(target.parent)
+    with _scratch(target.parent) as (scratch, file):
+        _take_permissions(file, target)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        if fcntl is None:
+            file.close()  # an open file cannot be moved there
+        if exclusive:
+            _put_first(scratch, target)
+        else:
+            os.replace(scratch, target)
+
+
+def write_text(path: Pathlike, text: str) -> None:
+    """Write a whole text file in UTF-8, see `replacing`."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def open_regular(path: Pathlike) -> IO[bytes]:
+    """Open a file for reading; refuse what is none, as a pipe or a device, which might never end.
+
+    Raises
+    ------
+    ValueError
+        If it is no regular file.
+    OSError
+        If it is not there or cannot be read.
+    """
+    _refuse_irregular(path, os.stat(path).st_mode)
+    # A pipe put there meanwhile would keep us waiting for a writer.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        _refuse_irregular(path, os.fstat(handle).st_mode)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_text(path: Pathlike, limit: int) -> str:
+    """Return the text of a file in UTF-8 of at most so many bytes.
+
+    Raises
+    ------
+    ValueError
+        If it is longer, no text, or no regular file.
+    OSError
+        If it is not there or cannot be read.
+    """
+    with open_regular(path) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"{os.fspath(path)} has more than {limit} bytes")
+    return data.decode()
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """Make a new file in a folder, locked as long as it is open, and remove what is left of it."""
+    while True:
+        scratch = folder / f".mcfsim-{uuid4().hex}.partial"
+        file = open(scratch, "xb")  # noqa: SIM115  # closed below
+        # Whoever removes what is left over may have come between the two calls.
+        if _locked(file) is not False and scratch.exists():
+            break
+        file.close()
+    try:
+        yield scratch, file
+    finally:
+        file.close()
+        scratch.unlink(missing_ok=True)
+
+
+def _try_out(folder: Path, path: Pathlike) -> None:
+    """Refuse a folder in which no file can be made."""
+    try:
+        with _scratch(folder):
+            pass
+    except OSError as problem:
+        raise _refusal(path, problem.strerror or str(problem)) from problem
+
+
+def _put_first(scratch: Path, target: Path) -> None:
+    """Give a file its name if nothing has it."""
+    try:
+        os.link(scratch, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links, where another may still come between
+        if target.exists():
+            raise FileExistsError(f"{target} is there already") from None
+        os.replace(scratch, target)
+
+
+def _remove_stranded(folder: Path) -> None:
+    """Remove new files whose writers are dead."""
+    with suppress(OSError), os.scandir(folder) as entries:  # an unreadable folder may still be written to
+        for scratch in [entry.path for entry in entries if _SCRATCH.fullmatch(entry.name)]:
+            with suppress(OSError), open_regular(scratch) as file:
+                if fcntl is None or _locked(file):
+                    os.unlink(scratch)
+
+
+def _locked(file: IO[bytes]) -> bool | None:
+    """Lock a file; return False if another has locked it, None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some file systems of networks
+        return None
+    return True
+
+
+def _refuse_irregular(path: Pathlike, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{os.fspath(path)} is {_kind(mode)}, and no regular file")
+
+
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+def _take_permissions(file: IO[bytes], target: Path) -> None:
+    """Give a new file the owner and permissions of the one that it replaces, as far as we may."""
+    try:
+        old = target.stat()
+    except FileNotFoundError:
+        return
+    if hasattr(os, "fchown"):
+        new = os.fstat(file.fileno())
+        if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+            with suppress(OSError):
+                os.fchown(file.fileno(), old.st_uid, old.st_gid)
+        os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
+
+
+def _refusal(path: Pathlike, why: str) -> OutputError:
+    return OutputError(f"cannot write {os.fspath(path)}: {why}")

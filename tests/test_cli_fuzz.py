@@ -1,0 +1,188 @@
+"""Random command lines, of every command and option that there is: an answer or one line of refusal."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from mcfsim.cli import app
+from mcfsim.optim.strategies import STRATEGIES
+
+COMMANDS: dict[str, Any] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+#: What may be written anywhere.
+NASTY = (
+    *(
+        "",
+        " ",
+        "-",
+        "--",
+        "x",
+        "nan",
+        "inf",
+        "-inf",
+        "-0",
+        "0",
+        "1",
+        "2",
+        "-1",
+        "-5",
+        "3.5",
+        "1e400",
+        "1e-400",
+    ),
+    *("-1e400", "1/3", "1/0", "0/0", "0x1p-3", "0x1p999999999", "1e999999999", "1e-999999999", "9" * 5000),
+    *(
+        "100000",
+        "10000000000",
+        "1" + "0" * 30,
+        "None",
+        "True",
+        "[]",
+        "a\nb",
+        "\N{SNOWMAN}",
+        "٣",
+        "\ud800",
+        "%s",
+    ),
+    *("/", ".", "..", "/nonexistent/x", "$HOME", "*", "a" * 300),
+)
+#: What is meant, of each sort, so that not all ends at the first option.
+FORMATS = (
+    *("bfloat16", "float16", "e4m3fn", "e2m1", "float4_e2m1fn", "e5m2", "posit8", "int4", "ternary"),
+    *(
+        "float8_e8m0fnu",
+        "binary8p1",
+        "binary8p4uf",
+        "e6m9",
+        "float64",
+        "mxfp4",
+        "float32",
+        "e2m1fn",
+        "posit64",
+    ),
+)
+MODES = ("nearest_even", "up", "toward_zero", "stochastic", "nearest_away", "to_odd", "every")
+MEANT = {
+    "names": FORMATS,
+    "format": FORMATS,
+    "low": FORMATS,
+    "rounding": MODES,
+    "overflow": ("ieee", "saturate", "nearest_boundary"),
+    "underflow": ("gradual", "flush_inputs", "flush_before", "flush_after"),
+    "scalars": ("exact", "rounded"),
+    "problem": ("quadratic", "rosenbrock", "logistic", "language-model"),
+    "optimizer": ("adamw", "sgd"),
+    "strategy": tuple(STRATEGIES),
+    "dimension": ("2", "3", "100000", "10000000000"),
+    "width": ("8", "4", "1000000000"),
+    "heads": ("1", "2"),
+    "context": ("4",),
+    "batch": ("1",),
+    "layers": ("1", "2", "1000000000000"),
+    "theorems": ("sterbenz", "two_sum", "fast_two_sum", "neg_exact", "lost_iff"),
+    "extent": ("core",),
+    "value": ("0.999", "-0", "1e-40"),
+}
+#: These ask for work without an end, or for others' machines: what is tried of them takes a moment.
+MODEST: dict[str, tuple[str, ...]] = {
+    "steps": ("1", "2", "3", "0", "-1", "x", ""),
+    "samples": ("0", "1", "5", "-1", "x", "", "nan"),
+    "limit": ("1", "100", "0", "-1", "x"),
+    "workers": ("1", "0", "-1", "x"),
+    "dask": ("", "x"),
+    "extent": ("core", "x", ""),
+    "truth_sample": ("0", "1", "-1", "x", "1" + "0" * 30),
+    "listing": ("",),
+}
+#: So that a line is short work where it is right.
+ALWAYS = {
+    "simulate": {"problem": "rosenbrock", "steps": "2", "strategy": "plain"},
+    "verify": {"theorems": "sterbenz", "format": "float4_e2m1fn", "samples": "5", "limit": "100"},
+    "inspect": {"value": "0.1"},
+}
+
+
+def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
+    """Return a command with some of its options, each meant, nasty, or a place in a folder."""
+
+    def pick(choices: Any) -> str:
+        return str(choices[int(random.integers(len(choices)))])
+
+    def value(name: str) -> str:
+        if name in MODEST:
+            return pick(MODEST[name])
+        if name in ("checkpoint", "output", "journal", "check"):
+            places = (
+                "new",
+                "pipe",
+                "sub",
+                "text",
+                "link",
+                "run.npz",
+                "empty",
+                "read-only",
+                "none/x",
+                "\0",
+                "",
+            )
+            return str(folder / pick(places))
+        return pick(MEANT[name]) if name in MEANT and random.random() < 0.6 else pick(NASTY)
+
+    always = dict(ALWAYS.get(command, {}))
+    words, positional = [command], []
+    for parameter in COMMANDS[command].params:
+        name = str(parameter.name)
+        given = random.random() < 3 / len(COMMANDS[command].params)
+        if not given and name not in always:
+            continue
+        text = value(name) if given else always[name]
+        if parameter.param_type_name == "argument":
+            positional += [text] if text or given else []
+        elif getattr(parameter, "is_flag", False):
+            words.append(parameter.opts[0])
+        else:
+            words += [parameter.opts[0], text]
+    return [*words, *positional] if random.random() < 0.95 else [*words, *positional, pick(NASTY)]
+
+
+def furnish(folder: Path) -> None:
+    """Make a folder with all that may be in a place."""
+    folder.mkdir()
+    (folder / "sub").mkdir()
+    os.mkfifo(folder / "pipe")
+    (folder / "text").write_text("hello")
+    (folder / "empty").write_text("")
+    (folder / "read-only").write_text("mine")
+    (folder / "read-only").chmod(0o444)
+    (folder / "link").symlink_to("text")
+
+
+@pytest.mark.parametrize("cases", [30, pytest.param(600, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_any_command_line_is_answered_or_refused(command, cases, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    random, statuses = np.random.default_rng(cases), []
+    for case in range(cases):
+        folder = tmp_path / str(case)
+        furnish(folder)
+        words = line(command, folder, random)
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code in (0, 1, 2), (words, result.exception)
+        assert result.exception is None or isinstance(result.exception, SystemExit), (words, result.exception)
+        assert "Traceback" not in result.output, words
+        if result.exit_code == 2:
+            assert result.stderr.strip(), words
+        assert (folder / "read-only").read_text() == "mine", words
+        assert (folder / "pipe").is_fifo(), words
+        assert (folder / "link").is_symlink(), words
+        statuses.append(result.exit_code)
+    assert 0 in statuses
+    assert 2 in statuses

@@ -1,0 +1,306 @@
+"""Output files: written whole, only where they may be; links and permissions stay, nothing is left."""
+
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from mcfsim import Run, simulate
+from mcfsim.files import check_outputs, open_regular, read_text, replacing, write_text
+from mcfsim.plotting import save, subplots
+from mcfsim.problems import Quadratic
+from mcfsim.theorems import verify
+
+CERTIFICATE = verify("sterbenz", "float8_e4m3fn")
+
+
+def figure(path):
+    with subplots() as (drawn, _):
+        save(drawn, path.with_suffix(""))
+
+
+#: Every writer, and the name's end where it sets it.
+WRITERS = {
+    "text": (lambda path: write_text(path, "new"), ""),
+    "run": (lambda path: Run({"seed": 1}, {}).save(path), ".npz"),
+    "checkpoint": (
+        lambda path: simulate(Quadratic(2, 1.0), "sgd", ["plain"], 1, checkpoint=path, clip=None),
+        ".npz",
+    ),
+    "certificate": (lambda path: CERTIFICATE.save(path), ".json"),
+    "figure": (figure, ".svg"),
+}
+
+
+def no_file(kind, path):
+    """Make something of a kind in a place where no file may be written."""
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(os.path.relpath(path))  # a long path is no address
+        made.close()
+    elif kind == "device":
+        # One of our own: the system's must not be at the mercy of what is tested.
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        except PermissionError:
+            pytest.skip("only an administrator makes devices")
+    elif kind == "link to a device":
+        no_file("device", path.with_name("target"))
+        path.symlink_to("target")
+    elif kind == "link to itself":
+        path.symlink_to(path)
+    elif kind == "read-only":
+        path.write_text("old")
+        path.chmod(0o444)
+    elif kind == "link to read-only":
+        no_file("read-only", path.with_name("target"))
+        path.symlink_to("target")
+    elif kind == "link into no folder":
+        path.symlink_to(path.parent / "none" / "file")
+
+
+KINDS = (
+    *("folder", "pipe", "socket", "device", "link to a device", "link to itself"),
+    *("read-only", "link to read-only", "link into no folder"),
+)
+
+
+def look(folder):
+    """Return what is in a folder: kinds, permissions, links, bytes."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        about = path.lstat()
+        regular = stat.S_ISREG(about.st_mode)
+        found[path.name] = (
+            about.st_mode,
+            os.readlink(path) if path.is_symlink() else None,
+            path.read_bytes() if regular else None,
+        )
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_is_no_file_to_be_replaced_is_refused_and_left_as_it_is(writer, kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write, suffix = WRITERS[writer]
+    path = tmp_path / f"out{suffix}"
+    no_file(kind, path)
+    before = look(tmp_path)
+    with pytest.raises(ValueError, match=r"cannot write .*out"):
+        write(path)
+    assert look(tmp_path) == before
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_links_stay_and_permissions_are_kept(writer, tmp_path):
+    write, suffix = WRITERS[writer]
+    target, link, other = (tmp_path / name for name in ("target", f"link{suffix}", f"new{suffix}"))
+    write(other)
+    if writer == "checkpoint":  # what is replaced must be one
+        shutil.copy(other, target)
+    else:
+        target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to("middle")
+    (tmp_path / "middle").symlink_to(target)
+    write(link)
+    assert os.readlink(link) == "middle"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert target.read_bytes() == other.read_bytes()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_link_that_leads_nowhere_yet_leads_to_the_new_file(writer, tmp_path):
+    write, suffix = WRITERS[writer]
+    link = tmp_path / f"link{suffix}"
+    (tmp_path / "folder").mkdir()
+    link.symlink_to("folder/target")
+    write(link)
+    assert os.readlink(link) == "folder/target"
+    assert (tmp_path / "folder" / "target").is_file()
+
+
+def test_names_that_no_system_takes_are_refused(tmp_path):
+    for name in ("a\0b", "x" * 300, "missing/file"):
+        with pytest.raises((ValueError, OSError)):
+            check_outputs({"it": tmp_path / name})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "there"),
+    [
+        *itertools.product(["same", "dotted", "link", "through a folder's link", "relative"], [True, False]),
+        ("hard link", True),
+    ],
+)
+def test_two_outputs_in_one_file_are_refused(other, there, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "a"
+    if there:
+        path.write_text("old")
+    names = {
+        "same": path,
+        "dotted": tmp_path / "." / "x" / ".." / "a",
+        "link": tmp_path / "link",
+        "hard link": tmp_path / "hard",
+        "through a folder's link": tmp_path / "folder" / "a",
+        "relative": "a",
+    }
+    (tmp_path / "x").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "folder").symlink_to(".")
+    if other == "hard link":
+        (tmp_path / "hard").hardlink_to(path)
+    with pytest.raises(ValueError, match="one and the same file"):
+        check_outputs({"--checkpoint": path, "--output": names[other]})
+    check_outputs({"--checkpoint": path, "--output": tmp_path / "b", "--other": None})
+
+
+def test_checking_changes_nothing(tmp_path):
+    (tmp_path / "old").write_text("old")
+    before = look(tmp_path)
+    check_outputs({"one": tmp_path / "old", "two": tmp_path / "new"})
+    assert look(tmp_path) == before
+
+
+def test_only_one_of_many_comes_first(tmp_path):
+    won = []
+
+    def try_it(i):
+        try:
+            with replacing(tmp_path / "it", exclusive=True) as file:
+                file.write(b"%d" % i)
+        except FileExistsError:
+            return
+        won.append(i)
+
+    threads = [threading.Thread(target=try_it, args=(i,)) for i in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert (tmp_path / "it").read_text() == str(won[0])
+    assert [item.name for item in tmp_path.iterdir()] == ["it"]
+
+
+@pytest.mark.parametrize("writer", ["certificate", "run"])
+def test_threads_write_one_file(writer, tmp_path):
+    write, suffix = WRITERS[writer]
+    path, failed = tmp_path / f"it{suffix}", []
+
+    def save_often():
+        try:
+            for _ in range(50):
+                write(path)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=save_often) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert [item.name for item in tmp_path.iterdir()] == [path.name]
+
+
+def write_for_ever(path):
+    run, i = Run({}, {}, np.arange(2000), {"plain": {"loss": np.zeros(2000)}}), 0
+    while True:
+        i += 1
+        run.settings = {"seed": i}
+        run.series["plain"]["loss"][:] = i
+        run.save(path)
+
+
+@pytest.mark.parametrize("kills", [12, pytest.param(150, marks=pytest.mark.exhaustive)])
+def test_a_killed_writer_leaves_a_whole_file_and_what_it_strands_goes(kills, tmp_path):
+    path, stranded, last = tmp_path / "run.npz", 0, 0
+    Run({"seed": 0}, {}, np.arange(1), {"plain": {"loss": np.zeros(1)}}).save(path)
+    random = np.random.default_rng(1)
+    context = multiprocessing.get_context("fork")
+    for _ in range(kills):
+        process = context.Process(target=write_for_ever, args=(path,))
+        process.start()
+        time.sleep(random.uniform(0.02, 0.1))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        run = Run.load(path)
+        assert (run.series["plain"]["loss"] == run.settings["seed"]).all()
+        assert run.settings["seed"] >= 0
+        last += run.settings["seed"] > 0
+        stranded += len(list(tmp_path.iterdir())) - 1
+        assert len(list(tmp_path.iterdir())) <= 2  # the next one has removed what the one before left
+    assert stranded > 0  # or nothing was tried
+    assert last > 0
+    run.save(path)
+    assert [item.name for item in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_what_is_being_written_is_not_taken_for_stranded(tmp_path):
+    with replacing(tmp_path / "slow") as file:
+        for i in range(3):
+            write_text(tmp_path / "quick", str(i))
+        code = f"from mcfsim.files import write_text; write_text({str(tmp_path / 'other')!r}, 'x')"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        file.write(b"whole")
+    assert (tmp_path / "slow").read_text() == "whole"
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["other", "quick", "slow"]
+
+
+def test_files_of_others_are_never_removed(tmp_path):
+    names = (".mcfsim-x.partial", ".mcfsim-" + "0" * 32 + ".partial.bak", "a.partial", ".run.npz.tmp")
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    left = tmp_path / (".mcfsim-" + "0" * 32 + ".partial")
+    left.write_text("half")
+    write_text(tmp_path / "out", "text")
+    assert sorted(item.name for item in tmp_path.iterdir()) == sorted([*names, "out"])
+
+
+@pytest.mark.parametrize("failure", [OSError("no space left on device"), KeyboardInterrupt(), MemoryError()])
+def test_a_failure_leaves_the_old_file(failure, tmp_path):
+    path = tmp_path / "it"
+    path.write_text("old")
+
+    def fail():
+        with replacing(path) as file:
+            file.write(b"half")
+            raise failure
+
+    with pytest.raises(type(failure)):
+        fail()
+    assert look(tmp_path) == {"it": (path.stat().st_mode, None, b"old")}
+
+
+def test_what_is_no_file_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, reader in [
+        *((tmp_path / "pipe", reader) for reader in (open_regular, Run.load)),
+        *((tmp_path, reader) for reader in (open_regular, Run.load)),
+        *(("/dev/zero", reader) for reader in (open_regular, Run.load, lambda path: read_text(path, 10))),
+    ]:
+        with pytest.raises(ValueError, match="no regular file"):
+            reader(path)
+    (tmp_path / "long").write_text(json.dumps([0] * 10))
+    with pytest.raises(ValueError, match="more than 10 bytes"):
+        read_text(tmp_path / "long", 10)

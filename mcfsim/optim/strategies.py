@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from mcfsim.arithmetic import Arithmetic
 from mcfsim.backends.factory import arithmetic
+from mcfsim.components import check_components
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
@@ -129,6 +130,9 @@ class Strategy:
             )
         if self.addition is not Addition.GROW and self.parameter.components != 1:
             raise ValueError(f"{self.name}: a parameter of several components needs addition='grow'")
+        for item in self.tensors.values():
+            if item.components > 1:
+                check_components(item.format)
         if self.m.format != self.v.format:
             raise ValueError(
                 f"{self.name}: m and v are computed in one format, not in {self.m.format} and {self.v.format}"

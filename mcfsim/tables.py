@@ -222,7 +222,7 @@ def memory_table(parameters: float, low: Format) -> list[dict[str, str]]:
 
 
 def certificate_table(certificates: Sequence[Certificate]) -> list[dict[str, str]]:
-    """Return one row of text a certificate: verdict, cases, the worst constant beside its bound."""
+    """Return one row of text a certificate: verdict, cases, the worst constant and where it lies."""
     return [
         {
             "theorem": item.theorem,
@@ -236,6 +236,7 @@ def certificate_table(certificates: Sequence[Certificate]) -> list[dict[str, str
             "M/s": f"{item.rate / 1e6:.1f}",
             "worst": item.worst.decimal if item.worst else "",
             "bound": f"{float(Fraction(item.worst.bound)):.8g}" if item.worst else "",
+            "at": str(item.worst.case) if item.worst else "",
             "counterexample": str(item.simplest or item.witnesses[0]) if item.witnesses else "",
         }
         for item in certificates

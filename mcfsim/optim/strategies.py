@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -16,6 +15,7 @@ from mcfsim.components import check_components
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
+from mcfsim.suggest import hint
 
 #: Stands in a declaration for the low format that `strategy` puts in.
 LOW = Format("low", precision=2, emin=0, emax=0)
@@ -274,7 +274,6 @@ def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
     if isinstance(name, Strategy):
         return name.at(get_format(low))
     if name not in STRATEGIES:
-        close = difflib.get_close_matches(str(name), STRATEGIES, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"unknown strategy {name!r}{hint}; known strategies: {', '.join(STRATEGIES)}")
+        meant = hint(str(name), STRATEGIES)
+        raise ValueError(f"unknown strategy {name!r}{meant}; known strategies: {', '.join(STRATEGIES)}")
     return STRATEGIES[name].at(get_format(low))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
@@ -13,8 +12,10 @@ from typing import Literal
 import numpy as np
 
 from mcfsim.backends.carriers import UnsupportedFormatError, carrier_of
-from mcfsim.formats import FORMATS, Format
+from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.formats.grid import Grid, grid
+from mcfsim.formats.registry import RELATED
+from mcfsim.suggest import hint
 
 #: Elements, and scales with the tensor's, lie between this power of two and its inverse.
 _RANGE = 200
@@ -218,6 +219,12 @@ _ALL = (
 #: The named scaled formats: the concrete formats of OCP MX, NVIDIA's NVFP4, integers with a scale a tensor.
 SCALED: Mapping[str, ScaledFormat] = MappingProxyType({item.name: item for item in _ALL})
 
+RELATED.update(
+    (name, f"a scaled format, of numbers that share scales: use mcfsim.quantize(x, {name!r})")
+    for name in SCALED
+    if not name.startswith(("int", "ternary"))  # there are formats of these names, too
+)
+
 
 def get_scaled_format(spec: ScaledFormat | str) -> ScaledFormat:
     """Return the scaled format of a name of `SCALED`; a `ScaledFormat` is returned as it is.
@@ -232,6 +239,8 @@ def get_scaled_format(spec: ScaledFormat | str) -> ScaledFormat:
     key = str(spec).strip().lower()
     if key in SCALED:
         return SCALED[key]
-    close = difflib.get_close_matches(key, SCALED, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise ValueError(f"unknown scaled format {spec!r}{hint}; known: {', '.join(SCALED)}")
+    try:
+        meant = f": it is a format of single numbers, {get_format(key)}, for mcfsim.round_to"
+    except ValueError:
+        meant = hint(key, SCALED)
+    raise ValueError(f"unknown scaled format {spec!r}{meant}; known: {', '.join(SCALED)}")

@@ -35,6 +35,7 @@ SIMULATE: Legend = {
     "-": "not measured",
 }
 MEMORY: Legend = {
+    "strategy": "those of several components are left out where the low format has none",
     "parameter ... extra": "bytes of each tensor for one parameter",
     "extra": "master copy or compensation",
     "-": "not stored",

@@ -18,6 +18,7 @@ import mcfsim as mcf
 from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.codec import all_values, encode, ulp
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
+from mcfsim.tables import memory_table
 from mcfsim.truth import round_fraction
 
 GRIDS = [
@@ -233,6 +234,8 @@ def test_a_strategy_of_several_components_is_refused_in_such_a_format(low):
         with pytest.raises(UnsupportedFormatError, match=f"{low} is no format for several components"):
             mcf.strategy(name, low)
     assert mcf.strategy("kahan", low).parameter.format == get_format(low)
+    listed = [row["strategy"] for row in memory_table(1e9, get_format(low))]
+    assert listed == ["plain", "kahan", "fp32-optim", "fp32-master", "fp32"]
 
 
 @pytest.mark.parametrize(

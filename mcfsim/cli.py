@@ -16,7 +16,10 @@ import typer
 from typer import Argument, Option
 
 # The rest is imported by the command that needs it, so that the others start at once.
+from mcfsim import legends
 from mcfsim.formats import FORMATS, format_table, get_format
+from mcfsim.suggest import hint
+from mcfsim.terminal import output_width, print_columns, print_legend, print_rows
 
 app = typer.Typer(
     help="Bit-exact emulation of low-precision training.",
@@ -60,18 +63,6 @@ def _warnings_in_one_line() -> Iterator[None]:
         yield
 
 
-def _print_table(rows: list[dict[str, str]], *, breakable: bool = False) -> None:
-    from rich.console import Console
-
-    from mcfsim.tables import terminal_table
-
-    # A file or pipe has no width, and a number is better wrapped by the terminal than cut off.
-    fits = breakable and sys.stdout.isatty()
-    Console(width=None if fits else 1_000_000, highlight=False).print(
-        terminal_table(rows, breakable=breakable)
-    )
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -89,7 +80,7 @@ def common(
     """Bit-exact emulation of low-precision training."""
 
 
-@app.command()
+@app.command(epilog=legends.help_text(legends.FORMATS))
 def formats(
     names: Annotated[
         list[str] | None,
@@ -105,12 +96,17 @@ def formats(
 
             typer.echo(markdown_table(rows))
         else:
-            _print_table(rows)
+            print_rows(rows, legends.FORMATS)
 
 
 # Unknown options are passed on as arguments, so that -0 and -inf need no "--" before them.
-@app.command("inspect", context_settings={"ignore_unknown_options": True})
+@app.command(
+    "inspect",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    epilog=legends.help_text(legends.INSPECT),
+)
 def inspect_command(
+    context: typer.Context,
     value: Annotated[
         str, Argument(help="A decimal, taken exactly; a hex float 0x1.8p3; a fraction 1/3; inf, nan or -0.")
     ],
@@ -126,12 +122,17 @@ def inspect_command(
         from mcfsim.inspect import inspect_value
         from mcfsim.tables import inspection_table
 
+        options = [name for item in context.command.params for name in item.opts if name.startswith("--")]
+        if value.startswith("--"):
+            raise ValueError(f"{value!r} is no number and no option{hint(value, options)}")
+        for text in context.args:
+            raise ValueError(f"{text!r} is no option{hint(text, options)}, and one number is enough")
         names = format or ["bfloat16"]
         inspections = [inspect_value(value, name, rounding, overflow, underflow) for name in names]
-        _print_table(inspection_table(value, inspections), breakable=True)
+        print_columns(inspection_table(value, inspections), legends.INSPECT)
 
 
-@app.command()
+@app.command(epilog=legends.help_text(legends.SIMULATE))
 def simulate(
     problem: Annotated[
         str, Option(help="language-model, logistic, quadratic or rosenbrock.")
@@ -234,10 +235,13 @@ def simulate(
             checkpoint=checkpoint,
             **_given({"checkpoint_every": checkpoint_every}),
         )
-        about = ", ".join(f"{name} = {value:g}" for name, value in asdict(hyperparameters).items())
-        about += f"; peak rate = {schedule.peak:g}, steps = {steps}, low = {get_format(low)}"
+        about = ", ".join(f"{name} = {value!r}" for name, value in asdict(hyperparameters).items())
+        about += f"; peak rate = {schedule.peak!r}, steps = {steps}, low = {get_format(low)}"
         typer.echo(f"{problem}, {optimizer}: {about}")
-        _print_table(run_table(run))
+        rows = run_table(run)
+        print_rows(rows, {})
+        cells = [text for row in rows for text in row.values()]
+        print_legend(legends.under(legends.SIMULATE, rows[0], cells), output_width())
         diverged = {
             name: found["diverged_at"] for name, found in run.results.items() if "diverged_at" in found
         }
@@ -250,7 +254,7 @@ def simulate(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=legends.help_text(legends.MEMORY))
 def memory(
     parameters: Annotated[float, Argument(help="How many parameters, as 7e9.", min=1)] = 1e9,
     low: Annotated[str, Option(help="Low format.")] = "bfloat16",
@@ -259,13 +263,14 @@ def memory(
     with _errors_in_one_line():
         from mcfsim.tables import memory_table
 
-        _print_table(memory_table(parameters, get_format(low)))
+        print_rows(memory_table(parameters, get_format(low)), legends.MEMORY)
 
 
-@app.command()
+@app.command(epilog=legends.help_text(legends.VERIFY, legends.LISTING))
 def verify(
     theorems: Annotated[
-        list[str] | None, Argument(metavar="[ID]...", help="Statements; all by default.")
+        list[str] | None,
+        Argument(metavar="[ID]...", help="Statements; all by default. With --list, patterns."),
     ] = None,
     format: Annotated[
         list[str] | None,
@@ -302,7 +307,13 @@ def verify(
         bool, Option("--resume/--fresh", help="Go on from what the journal has, or try all of it again.")
     ] = True,
     output: Annotated[Path | None, Option(help="Folder for the certificates, as JSON.")] = None,
-    listing: Annotated[bool, Option("--list", help="List the statements and their sources.")] = False,
+    listing: Annotated[
+        bool,
+        Option(
+            "--list",
+            help="List statements and their sources: all, or those whose id matches, as 'dw_*' or sum.",
+        ),
+    ] = False,
     check: Annotated[
         list[Path] | None,
         Option(
@@ -316,9 +327,11 @@ def verify(
     with _errors_in_one_line():
         from mcfsim.tables import certificate_table, theorem_table
         from mcfsim.theorems import THEOREMS
+        from mcfsim.theorems.verification import matching
 
         if listing:
-            _print_table(theorem_table(THEOREMS.values()), breakable=True)
+            chosen = theorem_table(THEOREMS[name] for name in matching(theorems or ["*"]))
+            print_rows(chosen, legends.LISTING, ("statement", "source"), numbers=False)
             return
         options = _given({"limit": limit, "samples": samples, "seed": seed})
         if check:
@@ -352,7 +365,7 @@ def verify(
                     f"{sweep.resumed:,} cases are from the journal {path}; --fresh tries them again", err=True
                 )
             if certificates:
-                _print_table(certificate_table(certificates))
+                print_rows(certificate_table(certificates), legends.VERIFY, ("at", "counterexample"))
             for one, reason in refused:
                 typer.echo(f"refused: {one.theorem.name}, {one.format}, {one.rounding.mode}: {reason}")
             # What does not apply is no failure; what is left without a case is one.
@@ -408,7 +421,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 def _make(label: str, name: str, kinds: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Return the problem or optimizer of a name; refuse options that it has no use for."""
     if name not in kinds:
-        raise ValueError(f"unknown {label} {name!r}; known {label}s: {', '.join(kinds)}")
+        raise ValueError(f"unknown {label} {name!r}{hint(name, kinds)}; known {label}s: {', '.join(kinds)}")
     given = _given(options)
     taken = [argument for argument in inspect.signature(kinds[name]).parameters if argument in options]
     if stray := [argument for argument in given if argument not in taken]:

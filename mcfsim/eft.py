@@ -1,8 +1,9 @@
 """Error-free transformations: a rounded result together with its exact error.
 
-Each function takes the arithmetic first and runs on any of them. "Exact" below supposes rounding to
-nearest, gradual underflow and no overflow, unless a docstring says more. In the formulas u = 2**-p is the
-unit roundoff and p the precision of the arithmetic's format.
+Each function takes the arithmetic first and runs on any of them. "Exact" below supposes a binary
+floating-point format with sign and zero, rounding to nearest, gradual underflow and no overflow, unless a
+docstring says more: among posits, for one, the error of a sum need not be a posit. In the formulas u = 2**-p
+is the unit roundoff and p the precision of the arithmetic's format.
 """
 
 from __future__ import annotations

@@ -2,67 +2,25 @@
 
 A component of an expansion is what remains after the ones before it, rounded: ``x[0] = RN(x[0] + x[1])``
 and so on. So two components of precision p hold about 2 p bits, three about 3 p, as far as the smallest
-subnormal number allows. Every function takes the arithmetic first and runs on any of them; expansions are
-tuples, most significant component first; two components are a double word. Bounds are relative errors, with
-u = 2**-p, for rounding to nearest even, without overflow, and without underflow of products and quotients.
+subnormal number allows. Every function takes the arithmetic first; expansions are tuples, most significant
+component first; two components are a double word. Bounds are relative errors, with u = 2**-p, for rounding
+to nearest even, without overflow, and without underflow of products and quotients. They rest on rounding
+errors being numbers of the format: arithmetic on two components or more runs in binary floating point with
+sign and zero, or exactly, and refuses posits, grids and the rest with `UnsupportedFormatError`.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 from mcfsim import double_word
 from mcfsim.arithmetic import Arithmetic, Value, straight_line
+from mcfsim.components import check_components
+from mcfsim.components import expand as expand
 from mcfsim.eft import fast_two_sum, two_prod_fma, two_sum
-from mcfsim.reals import round_real, to_fraction
-from mcfsim.rounding import Rounding
+from mcfsim.reals import to_fraction
 
 Expansion = tuple[Value, ...]
-
-
-def expand(ar: Arithmetic, value: Any, n: int) -> tuple[Any, ...]:
-    """Return the real number ``value`` as n components: each is the rest, rounded to nearest even.
-
-    Parameters
-    ----------
-    ar : Arithmetic
-        Its format takes the components. An arithmetic without a format gives the number and n - 1 zeros.
-    value : float, int, Fraction, Decimal or mpf
-        A finite real number, taken exactly: ``0.999`` is the binary64 number, ``Decimal("0.999")`` is not.
-    n : int
-        Number of components, at least 1.
-
-    Returns
-    -------
-    tuple of float
-        The components; they end in zeros where the rest is zero or below half the smallest subnormal.
-
-    Raises
-    ------
-    ValueError
-        If n < 1, or the value is not finite or overflows the format.
-    """
-    if n < 1:
-        raise ValueError(f"n = {n}: an expansion has at least one component")
-    rest = to_fraction(value)
-    if rest is None:
-        raise ValueError(f"cannot expand {value!r}: it is not finite")
-    if ar.format is None:
-        return (ar.round(value), *(ar.round(0) for _ in range(n - 1)))
-    components = []
-    for _ in range(n):
-        component = round_real(rest, ar.format, Rounding())
-        exact = to_fraction(component)
-        # A format without NaN and infinity saturates, and that shows only here.
-        half_ulp = ar.format.max / (2 * ar.format.max_significand)
-        if exact is None or (not ar.format.has_nan and abs(rest) - ar.format.max >= half_ulp):
-            raise ValueError(
-                f"cannot expand {value!r} in {ar.format}: it exceeds the maximum {float(ar.format.max)}"
-            )
-        components.append(component)
-        rest -= exact
-    return tuple(components)
 
 
 def value(x: Expansion) -> Fraction:
@@ -96,6 +54,7 @@ def renormalize(ar: Arithmetic, x: Expansion) -> Expansion:
     ----------
     VecSum: Ogita, Rump, Oishi, SIAM J. Sci. Comput. 26(6), 2005, Algorithm 4.3.
     """
+    _check_format(ar, x)
     parts = list(x)
     for first in range(len(parts) - 1):
         for i in range(len(parts) - 1, first, -1):
@@ -132,6 +91,7 @@ def grow(ar: Arithmetic, x: Expansion, a: Value, *, ordered: bool = False) -> Ex
     For n = 2 see `dw_plus_fp`. The first sweep for larger n: Shewchuk, Discrete Comput. Geom. 18, 1997,
     Theorem 10, from the other end.
     """
+    _check_format(ar, x)
     if len(x) == 1:
         return (ar.add(x[0], a),)
     if len(x) == 2:
@@ -168,6 +128,7 @@ def add(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
     """
     if len(x) != len(y):
         raise ValueError(f"expansions of {len(x)} and {len(y)} components cannot be added")
+    _check_format(ar, x)
     if len(x) == 2:
         return double_word.accurate_dw_plus_dw(ar, x, y)
     for component in y:
@@ -193,6 +154,7 @@ def scale(ar: Arithmetic, x: Expansion, a: Value) -> Expansion:
     expansion
         Of n components. For n = 2 the relative error is at most 2 u**2, in 6 operations: see `dw_times_fp3`.
     """
+    _check_format(ar, x)
     if len(x) == 1:
         return (ar.mul(x[0], a),)
     if len(x) == 2:
@@ -227,6 +189,7 @@ def mul(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
     n = len(x)
     if n != len(y):
         raise ValueError(f"expansions of {n} and {len(y)} components cannot be multiplied")
+    _check_format(ar, x)
     if n == 1:
         return (ar.mul(x[0], y[0]),)
     if n == 2:
@@ -266,6 +229,7 @@ def div(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
     if len(x) != len(y):
         raise ValueError(f"expansions of {len(x)} and {len(y)} components cannot be divided")
     _check_short(x, "divided")
+    _check_format(ar, x)
     return double_word.dw_div_dw2(ar, x, y) if len(x) == 2 else (ar.div(x[0], y[0]),)
 
 
@@ -291,7 +255,13 @@ def sqrt(ar: Arithmetic, x: Expansion) -> Expansion:
         If x has more than two components.
     """
     _check_short(x, "put under a square root")
+    _check_format(ar, x)
     return double_word.sqrt_dw(ar, x) if len(x) == 2 else (ar.sqrt(x[0]),)
+
+
+def _check_format(ar: Arithmetic, x: Expansion) -> None:
+    if len(x) > 1:
+        check_components(ar.format)
 
 
 def _check_short(x: Expansion, done: str) -> None:

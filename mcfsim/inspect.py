@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from mcfsim.codec import encode, next_down, next_up, ulp
-from mcfsim.formats import Format, get_format
+from mcfsim.components import components
+from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.reals import to_fraction
-from mcfsim.rounding import Mode, Overflow, Rounding, get_rounding
+from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.truth.definition import round_float, round_fraction
 
 #: Lengths of the expansions shown.
@@ -56,8 +57,7 @@ class Inspection:
     ulp : Fraction or None
         Unit in the last place of the rounding; None if that is not finite.
     expansions : tuple of tuple of float
-        The number as 2 and as 3 components, each the rest rounded to nearest even; empty if the number is
-        not finite or overflows the format, or the format has no zero or not the number's sign.
+        The number as 2 and as 3 components, see `mcfsim.expand`; empty if that finds no 3, and says why.
     """
 
     format: Format
@@ -83,8 +83,10 @@ class Inspection:
 
     @property
     def beyond_maximum(self) -> bool:
-        """Whether the number is finite and larger than the largest finite number of the format."""
-        return self.exact is not None and abs(self.exact) > self.format.max
+        """Whether the number is finite and lies beyond the largest or the least one of the format."""
+        if self.exact is None or 0 <= self.exact < self.format.lowest:  # between zero and a number
+            return False
+        return not self.format.lowest <= self.exact <= self.format.max
 
     @property
     def bits(self) -> tuple[str, ...] | None:
@@ -115,10 +117,11 @@ class Inspection:
 
     @property
     def ulp_error(self) -> Fraction | None:
-        """The error in units in the last place of the number (of the maximum, beyond it)."""
+        """The error in units in the last place of the number, see `mcfsim.codec.ulp`."""
         if self.error is None or self.exact is None:
             return None
-        truncated = round_fraction(self.exact, self.format, Rounding(Mode.TOWARD_ZERO, Overflow.SATURATE))
+        # The unit changes at numbers of binary64 only.
+        truncated = round_fraction(self.exact, FORMATS["float64"], Rounding(Mode.TOWARD_ZERO))
         return self.error / _ulp(truncated, self.format)
 
     def residual(self, expansion: tuple[float, ...]) -> Fraction:
@@ -259,15 +262,9 @@ def _ulp(value: float, fmt: Format) -> Fraction:
 
 
 def _expansions(exact: Fraction, fmt: Format) -> tuple[tuple[float, ...], ...]:
-    """Return the expansions of each of `LENGTHS`; none if the number overflows, or nothing is zero."""
-    if not fmt.zero or (exact < 0 and not fmt.signed):
+    """Return the expansions of each of `LENGTHS`; none if the longest of them cannot be."""
+    try:
+        found = components(exact, fmt, max(LENGTHS), lambda rest: round_fraction(rest, fmt))
+    except ValueError:
         return ()
-    half = _ulp(float(fmt.max), fmt) / 2
-    excess = abs(exact) - fmt.max
-    if excess > half or (excess == half and fmt.max_significand % 2):  # a tie goes to the even neighbour
-        return ()
-    components: list[float] = []
-    for _ in range(max(LENGTHS)):
-        components.append(round_fraction(exact, fmt))
-        exact -= Fraction(components[-1])
-    return tuple(tuple(components[:length]) for length in LENGTHS)
+    return tuple(found[:length] for length in LENGTHS)

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mcfsim.codec import ulp
 from mcfsim.convert import round_to
-from mcfsim.formats import Format, get_format
+from mcfsim.formats import Format
 
 Vector = NDArray[np.float64]
 
@@ -206,13 +207,16 @@ def residual_norm(components: Sequence[ArrayLike]) -> float:
 def ulp_error(x: ArrayLike, exact: ArrayLike, fmt: Format | str) -> Vector:
     """Return ``|x - exact|`` in units in the last place of the exact value in a format.
 
-    The unit is ``2**(max(e, emin) - p + 1)`` for ``2**e <= |exact| < 2**(e + 1)``, also beyond emax.
+    The unit is that of `mcfsim.codec.ulp`, in every kind of format: beyond the largest number it is that of
+    the largest one. NaN if the exact value is not finite.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If float64 cannot hold the format.
     """
-    target = get_format(fmt)
     a, b = _vectors(x, exact)
-    exponent = np.where(b == 0, target.emin, np.frexp(b)[1] - 1)
-    unit = np.ldexp(1.0, np.maximum(exponent, target.emin) - target.precision + 1)
-    result: Vector = np.abs(a - b) / unit
+    result: Vector = np.abs(a - b) / ulp(b, fmt)
     return result
 
 

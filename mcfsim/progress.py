@@ -7,6 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.filesize import pick_unit_and_suffix
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 #: Seconds over which the speed is taken: units may take minutes.
@@ -18,13 +19,14 @@ class Bar:
 
     def __init__(self) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            _Done(),
-            _Speed(),
+            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+            BarColumn(bar_width=20),
+            _Done(table_column=Column(no_wrap=True)),
+            _Speed(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             speed_estimate_period=_PERIOD,
+            expand=True,
         )
         self._task = self._progress.add_task("", total=0)
 

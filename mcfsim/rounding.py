@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from mcfsim.suggest import hint
+
 
 class Mode(StrEnum):
     """Direction of rounding.
@@ -173,4 +175,6 @@ def _member(kind: type[_Choice], name: str, label: str) -> _Choice:
     try:
         return kind(name)
     except ValueError:
-        raise ValueError(f"unknown {label} {name!r}; allowed: {', '.join(kind)}") from None
+        raise ValueError(
+            f"unknown {label} {name!r}{hint(str(name), kind)}; allowed: {', '.join(kind)}"
+        ) from None

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, str]]
 
+#: Digits of a decimal that is printed only if so many say all.
+SHOWN_DIGITS = 12
+
 #: What the other strategies' losses are compared with.
 REFERENCE = "fp32-master"
 
@@ -124,10 +127,12 @@ def inspection_table(number: str, inspections: Sequence[Inspection]) -> list[dic
 def _properties(item: Inspection) -> dict[str, str]:
     """Return all of an inspection as text, by label; "-" stands for what there is not."""
     fmt = item.format
-    exponent = item.ulp and item.ulp.numerator.bit_length() - item.ulp.denominator.bit_length()
-    beyond = (
-        f" (the number is beyond the maximum {decimal_text(float(fmt.max))})" if item.beyond_maximum else ""
-    )
+    beyond = ""
+    if item.beyond_maximum:
+        end = f"beyond the maximum {decimal_text(float(fmt.max))}"
+        if item.exact and item.exact < 0:
+            end = f"below the least value {decimal_text(float(fmt.lowest))}"
+        beyond = f" (the number is {end})"
     texts = {
         "rounded": decimal_text(item.rounded),
         "hex float": hexadecimal_text(item.rounded),
@@ -138,7 +143,7 @@ def _properties(item: Inspection) -> dict[str, str]:
         "code": "no code" if item.code is None else code_text(item.code, fmt),
         "below": _neighbour(item.below, fmt),
         "above": _neighbour(item.above, fmt),
-        "ulp": "-" if item.ulp is None else f"2^{exponent} = {digits(item.ulp, 6)}",
+        "ulp": "-" if item.ulp is None else power_text(item.ulp),
     }
     for length in LENGTHS:
         texts |= {f"{length} components": "-", f"residual of {length}": "-"}
@@ -186,7 +191,7 @@ def run_table(run: Run) -> list[dict[str, str]]:
 
 
 def memory_table(parameters: float, low: Format) -> list[dict[str, str]]:
-    """Return one row of text a strategy: the bytes of each stored tensor, for a parameter and in all.
+    """Return one row of text a strategy that the format allows: the bytes of each tensor, and in all.
 
     Parameters
     ----------
@@ -195,11 +200,15 @@ def memory_table(parameters: float, low: Format) -> list[dict[str, str]]:
     low : Format
         The strategies' low format.
     """
+    from mcfsim.backends.carriers import UnsupportedFormatError
     from mcfsim.optim.strategies import STRATEGIES, strategy
 
     rows = []
     for name in STRATEGIES:
-        chosen = strategy(name, low)
+        try:
+            chosen = strategy(name, low)
+        except UnsupportedFormatError:  # a format that several components are not made of
+            continue
         total = chosen.bytes_per_parameter
         if total is None:
             continue
@@ -216,7 +225,7 @@ def memory_table(parameters: float, low: Format) -> list[dict[str, str]]:
 
 
 def certificate_table(certificates: Sequence[Certificate]) -> list[dict[str, str]]:
-    """Return one row of text a certificate: verdict, cases, the worst constant beside its bound."""
+    """Return one row of text a certificate: verdict, cases, the worst constant and where it lies."""
     return [
         {
             "theorem": item.theorem,
@@ -230,6 +239,7 @@ def certificate_table(certificates: Sequence[Certificate]) -> list[dict[str, str
             "M/s": f"{item.rate / 1e6:.1f}",
             "worst": item.worst.decimal if item.worst else "",
             "bound": f"{float(Fraction(item.worst.bound)):.8g}" if item.worst else "",
+            "at": str(item.worst.case) if item.worst else "",
             "counterexample": str(item.simplest or item.witnesses[0]) if item.witnesses else "",
         }
         for item in certificates
@@ -257,6 +267,18 @@ def decimal_text(value: float) -> str:
 def hexadecimal_text(value: float) -> str:
     """Return a float in hexadecimal, as C writes it, without trailing zeros."""
     return re.sub(r"\.?0*p", "p", value.hex()) if math.isfinite(value) else str(value)
+
+
+def power_text(number: Fraction) -> str:
+    """Return an integer times a power of two as that, and in decimal: exactly, or about what it is."""
+    odd, exponent = number.numerator, 1 - number.denominator.bit_length()
+    twos = (odd & -odd).bit_length() - 1
+    odd, exponent = odd >> twos, exponent + twos
+    product = f"2^{exponent}" if odd == 1 else f"{odd} * 2^{exponent}"
+    decimal = digits(number, SHOWN_DIGITS)
+    return (
+        f"{product} = {decimal}" if Fraction(decimal) == number else f"{product}, about {digits(number, 6)}"
+    )
 
 
 def code_text(code: int, fmt: Format) -> str:

@@ -287,8 +287,8 @@ E4M3 = FORMATS["float8_e4m3fn"]  # p = 4, emin = -6, maximum 448
         (0.0, 2.0**-30, 2.0**-21),
         (2.0**-9, 0.0, 1.0),
         (448.0, 464.0, 0.5),  # above the maximum, the same binade
-        (448.0, 512.0, 1.0),  # and beyond emax: the unit doubles, to 64
-        (448.0, 2.0**20, (2.0**20 - 448) / 2**17),
+        (448.0, 512.0, 2.0),  # and beyond emax: the unit stays 32
+        (448.0, 2.0**20, (2.0**20 - 448) / 32),
         (0.0, 5e-324, 5e-324 * 2**9),
     ],
 )

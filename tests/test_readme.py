@@ -1,5 +1,6 @@
 """The README keeps its word: tables are those of the results, examples run, and the claims hold in them."""
 
+import ast
 import re
 
 import pytest
@@ -35,6 +36,25 @@ def test_examples_run(page):
         if "mcfsim.torch" in code:  # needs the extra, and a model
             continue
         exec(compile(code, page, "exec"), {})
+
+
+def test_a_comment_behind_an_expression_begins_with_what_it_prints():
+    seen = 0
+    for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+        if "mcfsim.torch" in code:
+            continue
+        names = {}
+        for statement in ast.parse(code).body:
+            last = code.splitlines()[statement.end_lineno - 1]
+            if isinstance(statement, ast.Expr) and "  # " in last:
+                printed = repr(eval(ast.unparse(statement), names))
+                assert re.match(re.escape(printed) + r"(?!\w|\.\d)", last.split("  # ")[1]), (
+                    f"{last}: {printed}"
+                )
+                seen += 1
+            else:
+                exec(ast.unparse(statement), names)
+    assert seen >= 5
 
 
 OPTIONS = read_result("collage_options")

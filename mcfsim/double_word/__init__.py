@@ -3,9 +3,9 @@
 A double word is a tuple ``(high, low)`` with ``high = RN(high + low)``. Every algorithm is a straight line of
 operations of the arithmetic that it takes first, runs on any of them, and returns a double word where its
 operands are double words. Its docstring counts the operations, changes of sign left out, and bounds the
-relative error in units of u**2, u = 2**-p, for a format of precision p that rounds to nearest even, without
-overflow and without underflow of products and quotients: sums may be subnormal. In other modes nothing is
-claimed.
+relative error in units of u**2, u = 2**-p, for floating point of precision p that rounds to nearest even,
+without overflow and without underflow of products and quotients: sums may be subnormal. In other modes, and
+of posits and grids, nothing is claimed.
 
 NaN or an infinity as an operand or high word, a division by zero and the square root of a negative number
 make both words NaN; where a step overflows to infinity, the low word is not finite. A result that is zero may

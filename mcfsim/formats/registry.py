@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import Any
 from mcfsim.formats.floating import Format, Parity, Specials
 from mcfsim.formats.grid import grid
 from mcfsim.formats.posit import posit
+from mcfsim.suggest import nearest
 
 
 def _named(*formats: Format) -> Mapping[str, Format]:
@@ -49,6 +49,9 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         **{"fp64": "float64", "double": "float64", "binary64": "float64", "tensorfloat32": "tf32"},
     }
 )
+
+#: What is meant by names of other things, for the error message; who defines such things adds them here.
+RELATED: dict[str, str] = {}
 
 _IEEE_LIKE = re.compile(r"e(\d{1,9})m(\d{1,9})", re.ASCII)
 _P3109 = re.compile(r"(?:binary|p3109_k)(\d{1,9})p(\d{1,9})([su]?)([ef]?)", re.ASCII)
@@ -165,10 +168,13 @@ def get_format(spec: Any) -> Format:
             return p3109(bits, precision, signed=family[3] != "u", extended=family[4] != "f")
     if (tapered := posit(key)) is not None:
         return tapered
-    close = difflib.get_close_matches(name.strip().lower(), [*FORMATS, *ALIASES], n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    if key in RELATED:
+        raise ValueError(f"{name!r} is {RELATED[key]}")
+    hint = ""
+    if close := nearest(key, [*FORMATS, *ALIASES, *RELATED], 1):
+        hint = f" (did you mean {close[0]!r}{', ' + RELATED[close[0]] if close[0] in RELATED else ''}?)"
     raise ValueError(
         f"unknown format {name!r}{hint}; known formats: {', '.join(FORMATS)}; 'eEmM', as 'e6m9', for an "
         "IEEE-like one; 'binaryKpP', as 'binary8p3', of IEEE P3109; 'positN' or 'positNesE', as 'posit16'; "
-        "'intN'; or mcfsim.Format(precision=, emin=, emax=)"
+        "'intN', N from 2 to 32; or mcfsim.Format(precision=, emin=, emax=)"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,10 +11,12 @@ from typing import Any, NamedTuple
 
 from mcfsim.arithmetic import Arithmetic
 from mcfsim.backends.factory import arithmetic
+from mcfsim.components import check_components
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.intake import whole_number
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
+from mcfsim.suggest import hint
 
 #: Stands in a declaration for the low format that `strategy` puts in.
 LOW = Format("low", precision=2, emin=0, emax=0)
@@ -159,6 +160,9 @@ class Strategy:
             )
         if self.addition is not Addition.GROW and self.parameter.components != 1:
             raise ValueError(f"{self.name}: a parameter of several components needs addition='grow'")
+        for item in self.tensors.values():
+            if item.components > 1:
+                check_components(item.format)
         if self.m.format != self.v.format:
             raise ValueError(
                 f"{self.name}: m and v are computed in one format, not in {self.m.format} and {self.v.format}"
@@ -308,7 +312,6 @@ def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
     if not isinstance(name, str):
         raise TypeError(f"a strategy is a Strategy or the name of one, not {name!r}")
     if name not in STRATEGIES:
-        close = difflib.get_close_matches(name, STRATEGIES, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"unknown strategy {name!r}{hint}; known strategies: {', '.join(STRATEGIES)}")
+        meant = hint(name, STRATEGIES)
+        raise ValueError(f"unknown strategy {name!r}{meant}; known strategies: {', '.join(STRATEGIES)}")
     return STRATEGIES[name].at(get_format(low))

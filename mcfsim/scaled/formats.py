@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
@@ -15,6 +14,8 @@ import numpy as np
 from mcfsim.backends.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.formats import FORMATS, Format, Posit, get_format
 from mcfsim.formats.grid import Grid, grid
+from mcfsim.formats.registry import RELATED
+from mcfsim.suggest import hint
 
 #: Elements, and scales with the tensor's, lie between this power of two and its inverse.
 _RANGE = 200
@@ -228,6 +229,12 @@ _ALL = (
 #: The named scaled formats: the concrete formats of OCP MX, NVIDIA's NVFP4, integers with a scale a tensor.
 SCALED: Mapping[str, ScaledFormat] = MappingProxyType({item.name: item for item in _ALL})
 
+RELATED.update(
+    (name, f"a scaled format, of numbers that share scales: use mcfsim.quantize(x, {name!r})")
+    for name in SCALED
+    if not name.startswith(("int", "ternary"))  # there are formats of these names, too
+)
+
 
 def get_scaled_format(spec: ScaledFormat | str) -> ScaledFormat:
     """Return the scaled format of a name of `SCALED`; a `ScaledFormat` is returned as it is.
@@ -243,6 +250,8 @@ def get_scaled_format(spec: ScaledFormat | str) -> ScaledFormat:
     key = text.strip().lower() if text.isascii() else ""
     if key in SCALED:
         return SCALED[key]
-    close = difflib.get_close_matches(text.strip().lower(), SCALED, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise ValueError(f"unknown scaled format {spec!r}{hint}; known: {', '.join(SCALED)}")
+    try:
+        meant = f": it is a format of single numbers, {get_format(key)}, for mcfsim.round_to"
+    except ValueError:
+        meant = hint(text.strip().lower(), SCALED)
+    raise ValueError(f"unknown scaled format {spec!r}{meant}; known: {', '.join(SCALED)}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from inspect import signature
 from pathlib import Path
@@ -18,6 +20,7 @@ from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.run import versions
 from mcfsim.subnormals import check_subnormals
+from mcfsim.suggest import hint
 from mcfsim.sweep import Job, Sweep
 from mcfsim.theorems.cases import Number, Witness
 from mcfsim.theorems.catalogue import THEOREMS
@@ -121,11 +124,37 @@ def prepare(theorem: Theorem | str, format: Format | str, rounding: Rounding | s
 def _named(theorem: Theorem | str) -> Theorem:
     if isinstance(theorem, str):
         if theorem not in THEOREMS:
+            if meant := hint(theorem, THEOREMS, most=3):
+                raise ValueError(f"unknown theorem {theorem!r}{meant}; THEOREMS, or --list, has all")
             raise ValueError(f"unknown theorem {theorem!r}; known theorems: {', '.join(THEOREMS)}")
         return THEOREMS[theorem]
     if not isinstance(theorem, Theorem):
         raise TypeError(f"a theorem is a Theorem or the id of one, not {theorem!r}")
     return theorem
+
+
+def matching(patterns: Iterable[str]) -> list[str]:
+    """Return the ids of the statements that match one of the patterns, in their order.
+
+    Parameters
+    ----------
+    patterns : iterable of str
+        A glob, as ``dw_*``, or a part of an id; upper and lower case are the same.
+
+    Raises
+    ------
+    ValueError
+        If a pattern matches none.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        glob = pattern.lower()
+        own = {name for name in THEOREMS if glob in name or fnmatchcase(name, glob)}
+        if not own:
+            meant = hint(re.sub(r"[*?]", "", pattern), THEOREMS, most=3)
+            raise ValueError(f"no statement matches {pattern!r}{meant}; --list without a pattern shows all")
+        found |= own
+    return [name for name in THEOREMS if name in found]
 
 
 def plan(

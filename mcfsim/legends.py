@@ -1,0 +1,83 @@
+"""What the headings and words of the printed tables mean: under the tables, and in each command's help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+Legend = Mapping[str, str]
+
+FORMATS: Legend = {
+    "p": "significand bits, the implicit one included",
+    "emin, emax": "exponents of the smallest normal and of the largest number",
+    "max, smallest": "rounded to 6 digits",
+    "u": "unit roundoff, the largest relative error of rounding to nearest",
+    "-0": "whether the format has a negative zero",
+}
+INSPECT: Legend = {
+    "relative error": "(rounded - number) / |number|, to 6 digits",
+    "error in ulp": "the same difference in units in the last place of the number",
+    "below, above": "the next values of the format, their codes in parentheses",
+    "ulp": "distance of the values there, exactly, or about what it is in decimal",
+    "components": "values of the format, each of them what the ones before it leave, rounded",
+    "residual": "number - sum of the components, to 17 digits",
+    "-": "there is none",
+}
+SIMULATE: Legend = {
+    "late": "mean over the last fifth of the recorded steps",
+    "lost": "share of the parameters that were to change and did not",
+    "EDQ": "normalised effective descent quality <D, E> / <D, D>, of the update D that was asked for and the "
+    "change E that came of it: 1 if nothing is lost",
+    "v / exact": "median ratio of the stored second moment to that of the same gradients in binary64",
+    "one-step error": "||E - exact update|| / ||exact update||",
+    "distance to exact": "||parameters - those of the exact run|| / ||those||",
+    "minus fp32-master": "difference of the validation losses",
+    "-": "not measured",
+}
+MEMORY: Legend = {
+    "strategy": "those of several components are left out where the low format has none",
+    "parameter ... extra": "bytes of each tensor for one parameter",
+    "extra": "master copy or compensation",
+    "-": "not stored",
+}
+VERIFY: Legend = {
+    "verified": "by trying every operand, or as many as stand for all",
+    "core verified": "every operand of a stated core, the others sampled",
+    "no counterexample": "among samples",
+    "refuted": "there is a counterexample",
+    "vacuous": "no operand meets the hypotheses",
+    "holds": "expected, since it is claimed here",
+    "fails": "expected, since it is known to be false here",
+    "open": "neither is claimed or known here, and either verdict will do",
+    "cases, applicable, violations": "operands tried, those that meet the hypotheses, those that fail",
+    "M/s": "million cases a second",
+    "worst, bound": "the largest constant found before the power of u, and the one that is claimed",
+    "at": "where the worst is reached: the operands in parentheses, component by component, and the results",
+    "counterexample": "operands and results in the same form, the simplest found that fail",
+}
+LISTING: Legend = {
+    "is": "claimed, or false: stated because it is not so, and refuted where it can be",
+}
+
+#: How tables are laid out, for the help.
+LAYOUT = (
+    "Tables are laid out for the width of the terminal, or COLUMNS if that is set: a row that is too wide "
+    "goes on in the lines below it. To a file or pipe each row is one line, with all columns."
+)
+
+
+def under(legend: Legend, headings: Iterable[str], cells: Iterable[str]) -> Legend:
+    """Return the part of a legend that explains these headings, or words that are cells of the table."""
+    words = " ".join(headings)
+    texts = {part for cell in cells for part in cell.split(", ")}
+    return {
+        term: text
+        for term, text in legend.items()
+        if any(part in texts or (part in words and part != "-") for part in re.split(r", | \.\.\. ", term))
+    }
+
+
+def help_text(*legends: Legend) -> str:
+    """Return legends as paragraphs for a command's help."""
+    lines = [f"{term}: {text}." for legend in legends for term, text in legend.items()]
+    return "\n\n".join([*lines, LAYOUT])

@@ -138,7 +138,7 @@ def test_what_diverged_stays_visible_and_spoils_no_other(hyper, bad):
     optimizer, gradient = situation(hyper, "plain")
     gradient[0] = bad
     found = judge(optimizer, gradient, [0, 1])
-    assert not np.isfinite(found.update[0]) or (isinstance(hyper, AdamW) and found.update[0] == 0)
+    assert not np.isfinite(found.update[0])
     assert np.isfinite(found.update[1:]).all()
     assert 0 <= judge(optimizer, gradient, [1]).gap < 1e-14
     assert math.isnan(judge(optimizer, gradient, [0]).gap)

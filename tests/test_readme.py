@@ -1,8 +1,10 @@
 """The README keeps its word: tables are those of the results, examples run, and the claims hold in them."""
 
 import ast
+import math
 import re
 
+import numpy as np
 import pytest
 
 import mcfsim as mcf
@@ -11,6 +13,7 @@ from experiments.tables import PAGES, fill
 from mcfsim.problems import LanguageModel
 
 README = (ROOT / "README.md").read_text()
+EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -31,11 +34,38 @@ def test_links_and_figures_exist():
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/optimizers.md", "docs/emulator.md"])
-def test_examples_run(page):
-    for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
-        if "mcfsim.torch" in code:  # needs the extra, and a model
-            continue
-        exec(compile(code, page, "exec"), {})
+def test_examples_run_and_none_diverges(page):
+    examples = [code for code in EXAMPLE.findall((ROOT / page).read_text()) if "mcfsim.torch" not in code]
+    assert examples  # those of torch need the extra, and a model
+    runs = []
+    for code in examples:
+        names: dict[str, object] = {}
+        exec(compile(code, page, "exec"), names)
+        runs += [thing for thing in names.values() if isinstance(thing, mcf.Run)]
+    assert len(runs) >= code_of(page).count("mcf.simulate(")
+    for run in runs:
+        assert run.results
+        for name, results in run.results.items():
+            assert "diverged_at" not in results, (page, name)
+            assert math.isfinite(results["validation_loss"])
+            assert np.isfinite(run.series[name]["loss"]).all()
+
+
+def code_of(page):
+    """Return all examples of a page, as one text."""
+    return "".join(EXAMPLE.findall((ROOT / page).read_text()))
+
+
+def test_what_the_guide_says_of_rates_and_of_three_components():
+    names: dict[str, object] = {}
+    first, second = (code for code in EXAMPLE.findall((ROOT / "docs/optimizers.md").read_text()))
+    exec(compile(first, "first", "exec"), names)
+    losses = {name: results["validation_loss"] for name, results in names["run"].results.items()}
+    assert round(losses["three components"], 3) == 0.058
+    assert (round(losses["plain"], 1), round(losses["exact"], 3)) == (1.3, 0.060)
+    exec(compile(second, "second", "exec"), names)
+    rates = [names["schedule"].rate(step, 100) for step in (1, 20, 60, 100)]
+    assert rates == pytest.approx([0.0005, 0.01, 0.0055, 0.001], rel=1e-12)
 
 
 def test_a_comment_behind_an_expression_begins_with_what_it_prints():

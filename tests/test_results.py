@@ -1,0 +1,109 @@
+"""Committed results are what the code gives: what is cheap is computed again, to the last digit."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from experiments import (
+    beta2_expansion,
+    fast_two_sum_map,
+    grow_error,
+    long_sums,
+    precision_curves,
+    theorems,
+    worst_constants,
+)
+from experiments.common import _shorten as shorten
+from experiments.common import read_result
+from mcfsim.formats import Format
+
+#: So few cases take a fraction of a second.
+FEW = 70_000
+CERTIFICATES = [item for item in read_result("theorems")["certificates"] if item["cases"] <= FEW]
+CONSTANTS = read_result("worst_constants")["statements"]
+
+
+def name_of(item):
+    """Return a name for a certificate's summary."""
+    return f"{item['theorem']}-{item['format']}-{item['rounding']}"
+
+
+def check_certificate(item):
+    """Try the operands again, and compare everything that is kept, the digest among it."""
+    again = mcf.verify(item["theorem"], item["format"], item["rounding"])
+    assert shorten(theorems.summary(again)) == item
+
+
+@pytest.mark.parametrize("item", CERTIFICATES[::9], ids=name_of)
+def test_certificates(item):
+    check_certificate(item)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("item", CERTIFICATES, ids=name_of)
+def test_all_certificates_of_few_cases(item):
+    check_certificate(item)
+
+
+@pytest.mark.parametrize("name", [*worst_constants.ALGORITHMS, *worst_constants.OTHERS])
+def test_worst_constants_of_three_bits(name):
+    (row,) = (row for row in CONSTANTS[name]["worst"] if row["p"] == 3)
+    assert row["exhaustive"]
+    if row["tried"]["core"] > FEW:
+        pytest.skip("takes longer")
+    fmt = Format(precision=3, emin=-100, emax=100)
+    certificate = mcf.verify(name, fmt, "nearest_even", limit=worst_constants.LIMIT, samples=1)
+    again = worst_constants._row(3, certificate)
+    kept = ("constant", "decimal", "bound", "exhaustive", "core", "verdict")
+    assert {key: again[key] for key in kept} == {key: row[key] for key in kept}
+    assert again["tried"]["core"] == row["tried"]["core"]
+
+
+def test_where_fast_two_sum_is_exact():
+    result = read_result("fast_two_sum_map")
+    for mode in fast_two_sum_map.PANELS:
+        assert shorten(fast_two_sum_map.shares(mode).sum(axis=1).tolist()) == result["exact"][mode]
+
+
+@pytest.mark.parametrize("octave", [-12, -1, 0, 1, 12])
+def test_errors_of_grow(octave):
+    result, bins = read_result("grow_error"), grow_error.BINS
+    ratio, found = grow_error.errors(octave)
+    place = np.floor(bins * (np.log2(ratio) - octave)).astype(int)
+    for form, error in found.items():
+        for kind, of in (("worst", np.max), ("mean", np.mean)):
+            again = [float(of(error[place == i])) for i in range(bins)]
+            start = bins * grow_error.OCTAVES.index(octave)
+            assert shorten(again) == result["errors_in_u2"][form][kind][start : start + bins]
+
+
+@pytest.mark.parametrize("fmt", precision_curves.FORMATS)
+def test_errors_by_the_number_of_components(fmt):
+    ar, result = mcf.arithmetic(fmt), read_result("precision_curves")["median_relative_error"]
+    tasks = (precision_curves.total, precision_curves.moving_average, precision_curves.update)
+    for task, rows in zip(tasks, result.values(), strict=True):
+        for n in (1, 2):
+            assert shorten(precision_curves.error(*task(ar, n))) == rows[fmt][n - 1]
+
+
+def test_errors_of_long_sums(monkeypatch):
+    few = [n for n in long_sums.TERMS if n <= 512]
+    monkeypatch.setattr(long_sums, "TERMS", few)
+    result = read_result("long_sums")["error_over_u_S"]["positive"]
+    for name, error in long_sums.errors("positive").items():
+        again = np.percentile(error, long_sums.QUARTILES, axis=1).T.tolist()
+        assert shorten(again) == result[name][: len(few)]
+
+
+def test_the_second_moment():
+    result = read_result("beta2_expansion")
+    scale = beta2_expansion.SIGNIFICANDS.astype(np.float64) ** 2
+    for name, v in beta2_expansion.follow("constant").items():
+        ratio = v[-1] / scale
+        again = [float(ratio.min()), float(np.median(ratio)), float(ratio.max())]
+        assert shorten(again) == result["v_over_g_squared_at_the_end"]["constant"][name]
+    for name, found in result["expansions"].items():
+        parts = mcf.expand(mcf.arithmetic("bfloat16"), Fraction(name), 2)
+        assert shorten([*parts, float(sum(map(Fraction, parts)))]) == found

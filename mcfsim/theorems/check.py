@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from inspect import unwrap
-from reprlib import repr as shortened
 from types import CodeType
 from typing import Any, get_args
 
@@ -22,12 +20,14 @@ from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 from mcfsim.run import versions
-from mcfsim.theorems.domain import DRAWS, LIMIT, SAMPLES, Extent, cover
-from mcfsim.theorems.operands import Block, Operand
+from mcfsim.theorems.cores import DRAWS
+from mcfsim.theorems.domain import FEW, LIMIT, SAMPLES, Extent, cover
+from mcfsim.theorems.judge import applicable, try_block, violating
+from mcfsim.theorems.operands import Block
 from mcfsim.theorems.parts import Domain
-from mcfsim.theorems.paths import EveryPath
 from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import Trial, flat
+from mcfsim.theorems.trial import Trial
+from mcfsim.theorems.trials import try_scaling
 
 #: How many violations a certificate shows.
 WITNESSES = 8
@@ -85,17 +85,58 @@ class Check:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def rehearse(self) -> None:
-        """Try two cases, so that what is wrong with a statement is said before the work begins."""
-        self(0, min(2, self.domain().size))
+        """Try two cases and the reductions: what is wrong with a statement is said before the work begins.
+
+        Raises
+        ------
+        ValueError
+            If a reduction is not valid for it, as far as can be told.
+        """
+        domain = self.domain()
+        self(0, min(2, domain.size))
+        if domain.reductions:
+            try_scaling(self.theorem, self.format, self.rounding)
+            self._try_toy()
+
+    def _try_toy(self) -> None:
+        """Compare a core with all operands, in a format where these are few."""
+        p = max(4, self.theorem.precision)
+        reach = max(18, 2 * p + 4, *map(abs, self.theorem.gaps(p)))
+        toy = replace(self.format, name="", precision=p, emin=-reach, emax=reach)
+        options = (self.theorem, toy, self.rounding)
+        try:
+            core = cover(*options, few=0, samples=0)
+            if not (core.reductions and core.covers):
+                return
+            whole = cover(*options, "all")
+            if whole.size > FEW:
+                return
+            found, right = (self._of(domain) for domain in (core, whole))
+        except (ValueError, UnsupportedFormatError):
+            return  # such a format has no list of all operands, or no exact path
+        for what, ours, theirs in (
+            ("operands that meet the hypotheses", found.applicable > 0, right.applicable > 0),
+            ("violations", found.violations > 0, right.violations > 0),
+            ("the worst error", found.worst and found.worst[0], right.worst and right.worst[0]),
+        ):
+            if ours != theirs:
+                raise ValueError(
+                    f"scaling={str(self.theorem.scaling)!r} is not valid for {self.theorem.name!r}: of all "
+                    f"operands of {toy}, {what}: {theirs}; of those that should stand for all: {ours}"
+                )
 
     def __call__(self, start: int, stop: int) -> dict[str, Any]:
         """Try the cases of a range."""
         domain, begun = self.domain(), time.perf_counter()
+        found = self._of(domain, start, stop)
+        return {**found.as_data(), "seconds": time.perf_counter() - begun}
+
+    def _of(self, domain: Domain, start: int = 0, stop: int | None = None) -> Findings:
         ar = BlockArithmetic(domain.format, self.rounding, "exact")
         found = Findings(self.theorem, domain.format.precision)
-        for first, blocks in domain.blocks(start, stop):
+        for first, blocks in domain.blocks(start, domain.size if stop is None else stop):
             found.look_at(first, try_block(self.theorem, ar, blocks))
-        return {**found.as_data(), "seconds": time.perf_counter() - begun}
+        return found
 
 
 class Findings:
@@ -174,94 +215,6 @@ class Findings:
         constant = self.theorem.claim.constant
         assert constant is not None
         return constant(ratio, self.precision)
-
-
-def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
-    """Run the algorithm of a statement on a block of operands, one array a component.
-
-    Under stochastic rounding it is run on every path.
-
-    Raises
-    ------
-    TypeError
-        If the algorithm returns something else than blocks, nested in tuples or not.
-    ValueError
-        If it raises an exception, which is the cause.
-    """
-    operands, size = structured(theorem.operands, blocks), blocks[0].size
-    paths = EveryPath(ar, size) if isinstance(ar, BlockArithmetic) and ar.rounding.stochastic else None
-    with np.errstate(all="ignore"), blaming(theorem, "the algorithm"):
-        results = tuple(flat(theorem.algorithm(paths or ar, *operands)))
-    if paths:
-        results, size = tuple(map(paths.settled, results)), paths.whose.size
-    for number, result in enumerate(results, 1):
-        if not _is_block(result, "f", (size,)):
-            raise TypeError(
-                f"{theorem.name!r}: result {number} of the algorithm is {_described(result)}; it must be a "
-                f"block of {size} numbers, one a case, made of operands by the arithmetic"
-            )
-    if not results:
-        raise TypeError(f"{theorem.name!r}: the algorithm returns no results")
-    names = tuple(operand.name for operand in theorem.operands)
-    return paths.trial(names, operands, results) if paths else Trial(ar, names, operands, results)
-
-
-def structured(operands: tuple[Operand, ...], components: list[Any]) -> tuple[Any, ...]:
-    """Return components as values, and tuples of them for operands that have several."""
-    rest = iter(components)
-    return tuple(
-        next(rest) if operand.kind == "value" else tuple(next(rest) for _ in range(operand.components))
-        for operand in operands
-    )
-
-
-def applicable(theorem: Theorem, trial: Trial) -> Block | None:
-    """Return where all hypotheses hold, or None if there are none."""
-    there: Block | None = None
-    for hypothesis in theorem.where:
-        held = _judged(theorem, f"the hypothesis {hypothesis.text!r}", hypothesis.test, trial)
-        there = held if there is None else there & held
-    return there
-
-
-def violating(theorem: Theorem, trial: Trial, there: Block | None) -> Block:
-    """Return where the claim fails, of the cases where all hypotheses hold, as `applicable` says."""
-    failing = ~_judged(theorem, f"the claim {theorem.claim.text!r}", theorem.claim.test, trial)
-    return failing if there is None else failing & there
-
-
-def _judged(theorem: Theorem, what: str, test: Callable[[Trial], Any], trial: Trial) -> Block:
-    """Return what a test says of each case: if that is so throughout."""
-    with np.errstate(all="ignore"), blaming(theorem, what):
-        held: Block = test(trial)
-    if not _is_block(held, "b", (trial.size,)):
-        raise TypeError(
-            f"{theorem.name!r}: {what} gave {_described(held)}; its test must return a block of {trial.size} "
-            "truth values, one a case"
-        )
-    of_cases: Block = trial.throughout(held)
-    return of_cases
-
-
-def _is_block(x: Any, kind: str, shape: tuple[int, ...]) -> bool:
-    return isinstance(x, np.ndarray) and x.dtype.kind == kind and x.shape == shape
-
-
-def _described(x: Any) -> str:
-    if isinstance(x, np.ndarray):
-        return f"an array of {x.dtype}, shape {x.shape}"
-    return f"{shortened(x)} of type {type(x).__name__}"
-
-
-@contextmanager
-def blaming(theorem: Theorem, what: str) -> Iterator[None]:
-    """Say whose fault an exception is; that there is no exact path for an operation says it itself."""
-    try:
-        yield
-    except UnsupportedFormatError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{theorem.name!r}: {what} raised {type(error).__name__}: {error}") from error
 
 
 def _code(function: Any) -> list[Any]:

@@ -6,6 +6,7 @@ Every case of a domain has an index, ranges of which are the units of work.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import islice
 from math import prod
 from typing import Literal
@@ -15,15 +16,15 @@ import numpy as np
 from mcfsim.backends.carriers import carrier_of
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.rounding import Mode, Rounding, Underflow
+from mcfsim.rounding import Rounding
+from mcfsim.theorems.cores import GAP, OF_PAIRS, SIGN, UNBOUNDED_EXPONENTS, core_of_values, positive_stands
+from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.operands import (
     Columns,
     Operand,
     belongs,
     every,
-    finite_values,
     normal,
-    significands,
 )
 from mcfsim.theorems.parts import Domain, Part, Sample
 from mcfsim.theorems.statement import Scaling, Theorem
@@ -49,6 +50,7 @@ def cover(
     limit: int = LIMIT,
     samples: int = SAMPLES,
     seed: int = 0,
+    few: int | None = None,
 ) -> Domain:
     """Return the operands on which to try a statement.
 
@@ -63,11 +65,14 @@ def cover(
         The most cases of a core of pairs of words; it is made less deep until it has no more.
     samples, seed : int, optional
         How many random cases there are where the core is not all, and which.
+    few : int, optional
+        Up to so many cases all are tried, whatever the reductions; by default `FEW`.
 
     Raises
     ------
     ValueError
-        If every operand is asked for, and there are too many to list.
+        If every operand is asked for, and there are too many to list; or the algorithm does not scale as the
+        statement says.
     """
     if not all(hypothesis.of_format(fmt) for hypothesis in theorem.where):
         return Domain(fmt, (), (), covers=True)
@@ -81,20 +86,31 @@ def cover(
     usual = type(fmt) is Format and fmt.signed and fmt.zero
     values = theorem.components == len(theorem.operands)
     reducible = theorem.scaling is not Scaling.NONE and usual and (fmt.bits <= 16 or not values)
+    reducible &= theorem.scaling is not Scaling.SQUARE or len(theorem.operands) == 1
     reducible &= not rounding.stochastic  # with some probability operands interact across any gap
+    if whole is not None and whole.size <= (FEW if few is None else few):
+        return Domain(fmt, (whole,), (), covers=True)
+    scales = _scales(theorem, fmt, rounding) if reducible else None
+    if values and theorem.range == "bounded":
+        reducible &= _reduces(theorem, scales)
     # Without a reduction, pairs of 16 bits are the most that is tried unasked, and on every path those of 8.
-    if whole is not None and whole.size <= (FEW if reducible or rounding.stochastic else 1 << 32):
+    if whole is not None and whole.size <= 1 << 32 and not reducible and not rounding.stochastic:
         return Domain(fmt, (whole,), (), covers=True)
     if any(operand.kind == "sequence" for operand in theorem.operands) or not reducible:
         # A case of several paths, each tried with many draws, costs as much as many cases.
         return _drawn(theorem, fmt, samples // 16 if rounding.stochastic else samples, seed)
     if values and theorem.range == "bounded":
-        core = _core_of_values(theorem, fmt, rounding)
+        assert scales is not None
+        core = core_of_values(theorem, fmt, rounding, scales, samples, seed)
         # Again, pairs of 16 bits are tried; a case of more operands takes longer.
         most = 1 << 32 if len(theorem.operands) < 3 else limit // 8
-        return core if core.size <= most else _drawn(theorem, fmt, samples, seed)
+        if core.size <= most:
+            return core
+        if whole is not None and whole.size <= 1 << 32:
+            return Domain(fmt, (whole,), (), covers=True)
+        return _drawn(theorem, fmt, samples, seed)
     most = limit // 8 if theorem.variant else limit
-    return _core_of_pairs(theorem, fmt, rounding, most, samples, seed)
+    return _core_of_pairs(theorem, fmt, rounding, scales, most, samples, seed)
 
 
 def unbounded(precision: int) -> Format:
@@ -112,60 +128,47 @@ def _complete(theorem: Theorem, fmt: Format) -> Part | None:
     return part if part.size < 1 << 40 else None
 
 
-def _core_of_values(theorem: Theorem, fmt: Format, rounding: Rounding) -> Domain:
-    signs = rounding.mode in (Mode.UP, Mode.DOWN)
-    reductions = [] if signs else [SIGN]
-    values = finite_values(fmt)
-    magnitude = np.abs(values)
-    p, others = fmt.precision, len(theorem.operands) - 1
+def _scales(theorem: Theorem, fmt: Format, rounding: Rounding) -> Scales | None:
+    """Return how the algorithm scales, if it can be told."""
+    common = theorem.scaling in (Scaling.COMMON, Scaling.SQUARE)
+    degree = 2 if theorem.scaling is Scaling.SQUARE else 1
+    try:
+        return scales_of(theorem.algorithm, theorem.operands, fmt, rounding, common=common, degree=degree)
+    except NotHomogeneousError as problem:
+        raise ValueError(
+            f"scaling={str(theorem.scaling)!r} is not valid for {theorem.name!r}: in its algorithm, {problem}"
+        ) from problem
+
+
+def _reduces(theorem: Theorem, scales: Scales | None) -> bool:
+    """Return whether the operands of a core stand for all values, overflow and underflow included."""
+    if scales is None or len(theorem.operands) < 2:
+        return False
     if theorem.scaling is Scaling.EACH:
-        exponents = sorted({min(max(e, fmt.emin), fmt.emax) for e in (-p - 3, 1)})
-        first = (significands(fmt, exponents, signs=signs),)
-        text = f"exponents {' and '.join(map(str, exponents))} of the first operand, every other operand"
-        part = Part("core", text, (first, *[(values,)] * others))
-        return Domain(fmt, (part,), (*reductions, EACH), covers=True)
-    low, high = theorem.gaps(p)
-    middle = (fmt.emin + fmt.emax) // 2
-    window = range(max(middle + low, fmt.emin), min(middle + high, fmt.emax) + 1)
-    first = (significands(fmt, [middle], signs=signs),)
-    near = (np.append(significands(fmt, window, signs=True), values.dtype.type(0)),)
-    gradual = rounding.underflow is Underflow.GRADUAL
-    least = fmt.emin + 1
-    reach = max(high, -low) if others > 1 else 0
-    parts = [Part("core", f"exponent {middle} of a, gaps {low} to {high}", (first, *[near] * others))]
-    for i in range(others + 1):
-        below, above = max(reach, high if i else -low), max(reach, -low if i else high)
-        for name, edge, beside in (
-            ("overflow", magnitude >= 2.0 ** (fmt.emax - 1), magnitude >= 2.0 ** (fmt.emax - 1 - below)),
-            ("underflow", magnitude < 2.0**least, magnitude < 2.0 ** (least + above)),
-        ):
-            tables = [(values[beside],)] * (others + 1)
-            tables[i] = (values[edge],)
-            if not signs:
-                tables[0] = (tables[0][0][~np.signbit(tables[0][0])],)
-            text = f"operand {i + 1} next to {name}, others within the gap"
-            parts.append(Part("edge", text, tuple(tables)))
-    if not gradual:
-        # Here sums of normal numbers are flushed; so are some of larger ones, which are left out.
-        small = values[magnitude < 2.0 ** (fmt.emin + 3)]
-        tables = [(small[~np.signbit(small)] if i == 0 and not signs else small,) for i in range(others + 1)]
-        parts.append(Part("edge", f"all operands below 2^{fmt.emin + 3}", tuple(tables)))
-    # Of three operands, two may interact far from the first one.
-    gap = GAP.format(low, high)
-    return Domain(fmt, tuple(parts), (*reductions, COMMON, gap), covers=others < 2 and gradual)
+        return len(theorem.operands) == 2
+    # Of numbers that scale as the operands do it is known where they overflow, and when they underflow.
+    return theorem.scaling is Scaling.COMMON and all(x.degrees == (Fraction(1),) for x in scales.quantities)
 
 
 def _core_of_pairs(
-    theorem: Theorem, fmt: Format, rounding: Rounding, limit: int, samples: int, seed: int
+    theorem: Theorem,
+    fmt: Format,
+    rounding: Rounding,
+    scales: Scales | None,
+    limit: int,
+    samples: int,
+    seed: int,
 ) -> Domain:
     wide, p = unbounded(fmt.precision), fmt.precision
-    signs = rounding.mode in (Mode.UP, Mode.DOWN)
+    positive = positive_stands(theorem, wide, rounding, scales)
     low, high = theorem.gaps(p)
     first = range(2) if theorem.scaling is Scaling.SQUARE else range(1)
     common = theorem.scaling is Scaling.COMMON
     later = range(low, high + 1) if common else range(1)
     sign, scaling = OF_PAIRS[theorem.scaling]
-    reductions = [*([] if signs else [sign]), scaling, UNBOUNDED_EXPONENTS]
+    if not positive[1] and theorem.scaling is Scaling.EACH:
+        sign = SIGN
+    reductions = [*([sign] if positive[0] else []), scaling, UNBOUNDED_EXPONENTS]
     if common:
         reductions.append(GAP.format(low, high))
     families = _families(theorem, wide)
@@ -175,9 +178,9 @@ def _core_of_pairs(
         most = limit if depth == 1 else limit // 8
         if prod(_fewest(o, e, p, depth) for o, e in zip(theorem.operands, exponents, strict=True)) > most:
             continue  # before long tables are made
-        tables = [normal(theorem.operands[0], wide, first, depth, signs=signs, zero=False)]
+        tables = [normal(theorem.operands[0], wide, first, depth, signs=not positive[0], zero=False)]
         for operand in theorem.operands[1:]:
-            tables.append(normal(operand, wide, later, depth, signs=signs or common, zero=common))
+            tables.append(normal(operand, wide, later, depth, signs=not positive[1], zero=common))
         if prod(len(table[0]) for table in tables) <= most:
             text = (
                 f"exponents {first[0]} to {first[-1]} of the first operand, {later[0]} to {later[-1]} of "
@@ -237,26 +240,3 @@ def _families(theorem: Theorem, fmt: Format) -> tuple[Part, ...]:
                 f"{theorem.name!r}: a family has {operand.name} that is no {operand.kind} in {fmt}"
             )
     return (Part("family", "operands known or conjectured to be extremal", (table,)),)
-
-
-SIGN = "sign: negating all operands negates all results, so the first operand is positive"
-COMMON = (
-    "scaling: a power of two common to all operands multiplies all results, while nothing overflows; sums of "
-    "subnormal numbers are exact"
-)
-EACH = "scaling: powers of two of single operands multiply the results, while nothing overflows or underflows"
-SQUARE = "scaling: powers of four multiply the results by their roots, while nothing overflows or underflows"
-SIGN_OF_EACH = "sign: negating one operand negates all results, so operands are positive"
-NO_NEGATIVE = "sign: the operand is not negative, by hypothesis"
-DRAWS = "draws: each operation gives what each of 2^{} draws makes of it, by the rule {}"
-UNBOUNDED_EXPONENTS = (
-    "range: the exponents are unbounded; what is found holds in any format of this precision wherever "
-    "nothing overflows or underflows"
-)
-GAP = "gap: operands whose exponents differ from the first's by less than {} or more than {} do not interact"
-#: Why the operands of a core of pairs have so few signs, and so few exponents.
-OF_PAIRS = {
-    Scaling.COMMON: (SIGN, COMMON),
-    Scaling.EACH: (SIGN_OF_EACH, EACH),
-    Scaling.SQUARE: (NO_NEGATIVE, SQUARE),
-}

@@ -112,6 +112,19 @@ def significands(fmt: Format, exponents: Sequence[int], *, signs: bool) -> Block
     return np.concatenate([-values[::-1], values]) if signs else values
 
 
+def sparse(fmt: Format) -> Block:
+    """Return zeros, and of every exponent and either sign the significands 1, 1 + 2u, 3/2 and 2 - 2u.
+
+    Of subnormal numbers, which have fewer bits, those that are 1 and 3/2 times a power of two.
+    """
+    values = finite_values(fmt)
+    significand = 2 * np.abs(np.frexp(values.astype(np.float64))[0])
+    normal_too = [1 + 2.0 ** (1 - fmt.precision), 2 - 2.0 ** (1 - fmt.precision)]
+    some = np.isin(significand, [0, 1, 1.5])
+    some |= np.isin(significand, normal_too) & (np.abs(values) >= 2.0**fmt.emin)
+    return values[some]
+
+
 @lru_cache(maxsize=8)
 def finite_values(fmt: Format) -> Block:
     """Return the finite values of a format, in order."""

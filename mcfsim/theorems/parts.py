@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -22,9 +23,10 @@ class Part:
 
     Attributes
     ----------
-    kind : {"complete", "core", "edge", "family", "sample"}
+    kind : {"complete", "core", "edge", "spread", "family", "sample"}
         Every operand of the format, or every one up to the reductions; operands near overflow or underflow,
-        where reductions end; known extremal ones; random ones.
+        where reductions end; some of all exponents, whatever the reductions say; known extremal ones; random
+        ones.
     text : str
         What they are.
     tables : tuple
@@ -71,6 +73,22 @@ class Part:
                     own = column[row : row + rows] if i == axis else column
                     block[...] = own.reshape([-1 if j == i - axis else 1 for j in range(len(shape))])
                 yield block.ravel()
+
+
+@dataclass(frozen=True)
+class Pieces(Part):
+    """Several products of tables, one after the other: the `Part` whose tables are those of its pieces."""
+
+    pieces: tuple[Part, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many cases there are."""
+        return sum(piece.size for piece in self.pieces)
+
+    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
+        """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
+        return across(self.pieces, start, stop)
 
 
 @dataclass(frozen=True)
@@ -154,14 +172,11 @@ class Domain:
 
     def starts(self) -> list[int]:
         """Return the index of each part's first case."""
-        return [sum(part.size for part in self.parts[:i]) for i in range(len(self.parts))]
+        return starts(self.parts)
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
         """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
-        for first, part in zip(self.starts(), self.parts, strict=True):
-            a, b = max(start - first, 0), min(stop - first, part.size)
-            if a < b:
-                yield from ((first + index, blocks) for index, blocks in part.blocks(a, b))
+        return across(self.parts, start, stop)
 
     def units(self, size: int) -> list[tuple[int, int]]:
         """Return ranges of at most so many cases that together are all; none crosses a part's end."""
@@ -170,3 +185,16 @@ class Domain:
             for first, part in zip(self.starts(), self.parts, strict=True)
             for a in range(0, part.size, size)
         ]
+
+
+def starts(parts: Sequence[Part]) -> list[int]:
+    """Return the index of each part's first case, of all one after the other."""
+    return [0, *accumulate(part.size for part in parts)][:-1]
+
+
+def across(parts: Sequence[Part], start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
+    """Yield the cases of a range of several parts a block at a time, as one part does."""
+    for first, part in zip(starts(parts), parts, strict=True):
+        a, b = max(start - first, 0), min(stop - first, part.size)
+        if a < b:
+            yield from ((first + index, blocks) for index, blocks in part.blocks(a, b))

@@ -15,7 +15,8 @@ from mcfsim.rounding import Rounding
 from mcfsim.theorems.cases import Witness
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Worst
-from mcfsim.theorems.check import WITNESSES, Check, applicable, blaming, structured, violating
+from mcfsim.theorems.check import WITNESSES, Check
+from mcfsim.theorems.judge import applicable, blaming, structured, violating
 from mcfsim.theorems.operands import Operand
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Block, Trial, flat

@@ -13,6 +13,7 @@ from mcfsim.arithmetic import Value
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import Mode, Rounding, Underflow
+from mcfsim.theorems.homogeneity import Scales
 from mcfsim.theorems.statement import Hypothesis
 from mcfsim.truth.arithmetic import TruthArithmetic
 
@@ -83,7 +84,9 @@ def _operate(ar: Any, operation: str, operands: tuple[Value, ...]) -> Value:
 
 
 def _beside(ar: Any, fmt: Format, rounding: Rounding) -> Any:
-    """Return an arithmetic in another format: the oracle's beside the oracle, else the emulator's."""
+    """Return an arithmetic in another format, of the same kind: the oracle's, what scales, the emulator's."""
+    if isinstance(ar, Scales):
+        return ar.beside(fmt, rounding)
     return TruthArithmetic(fmt, rounding) if isinstance(ar, TruthArithmetic) else _blocks(fmt, rounding)
 
 

@@ -12,7 +12,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.scratch import BLOCK
-from mcfsim.theorems.check import applicable, structured, try_block, violating
+from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import belongs
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import flat

@@ -26,7 +26,9 @@ class Scaling(StrEnum):
     """By which powers of two operands may be multiplied without changing anything else.
 
     ``common``: all by the same, as in sums. ``each``: each by its own, as in products and quotients.
-    ``square``: an even one, as under a root. ``none``: by none.
+    ``square``: all by the same even one, as under a root. ``none``: by none. "Anything else" are hypotheses
+    and claim, as long as nothing overflows or underflows. What does not scale as it says is refused, as far
+    as that can be told.
     """
 
     COMMON = "common"

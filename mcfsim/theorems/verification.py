@@ -21,8 +21,9 @@ from mcfsim.sweep import Job, Sweep
 from mcfsim.theorems.cases import Number, Witness
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Tried, Worst, rational
-from mcfsim.theorems.check import Check, Findings, try_block
+from mcfsim.theorems.check import Check, Findings
 from mcfsim.theorems.domain import LIMIT, SAMPLES, Extent
+from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.shrink import shrink
 from mcfsim.theorems.statement import Claim, Theorem

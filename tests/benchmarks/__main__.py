@@ -27,7 +27,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.rounding import DETERMINISTIC, Mode
 from mcfsim.run import versions
 from mcfsim.scratch import BLOCK
-from mcfsim.theorems.check import try_block
+from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.verification import prepare
 
 SIZE = 1 << 24

@@ -9,13 +9,15 @@ from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
 from mcfsim.theorems import THEOREMS, verify
 from mcfsim.theorems.catalogue import double_rounding
 from mcfsim.theorems.certificate import Verdict
-from mcfsim.theorems.check import try_block
 from mcfsim.theorems.claims import same_results
-from mcfsim.theorems.domain import _core_of_values, cover
+from mcfsim.theorems.domain import cover
+from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import value
+from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.rounding_twice import NEEDS, twice, wider
 from mcfsim.theorems.statement import EVERY_MODE, Theorem
 from mcfsim.truth import TruthArithmetic
+from tests.theorems.trying import core_of
 
 STATEMENTS = [theorem.name for theorem in double_rounding.THEOREMS]
 PAIRS = [name for name in STATEMENTS if "fma" not in name]
@@ -159,7 +161,7 @@ def test_core_and_all_operands_agree(operation, mode):
             seen = set()
             for q in range(p + 1, 2 * p + 2):
                 theorem = state(operation, wider(lambda _, q=q: q), first)
-                core = _core_of_values(theorem, fmt, Rounding(mode))
+                core = Domain(fmt, tuple(core_of(theorem, fmt, Rounding(mode))), (), covers=True)
                 found = len(wrong(theorem, core, mode)) > 0
                 assert found == (len(every_wrong(theorem, fmt, mode)) > 0), (p, q, first)
                 seen.add(found)

@@ -11,7 +11,8 @@ from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.catalogue import expansions
-from mcfsim.theorems.check import Check, Findings, try_block
+from mcfsim.theorems.check import Check, Findings
+from mcfsim.theorems.judge import try_block
 from mcfsim.truth import TruthArithmetic
 
 TOY = Format("", precision=3, emin=0, emax=2)

@@ -17,8 +17,10 @@ from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, claim, verify
 from mcfsim.theorems import domain as domains
 from mcfsim.theorems.catalogue import lost
-from mcfsim.theorems.check import Findings, try_block
+from mcfsim.theorems.check import Findings
+from mcfsim.theorems.judge import try_block
 from mcfsim.truth import operate
+from tests.theorems.trying import core_of, on_parts
 
 P3 = Format("p3", precision=3, emin=-4, emax=4)
 P4 = Format("p4", precision=4, emin=-6, emax=7)
@@ -174,11 +176,11 @@ ALTERED = [
     [*STATEMENTS, *((theorem, Mode.NEAREST_EVEN) for theorem in ALTERED)],
     ids=[*IDS, *(theorem.claim.text for theorem in ALTERED)],
 )
-def test_the_core_finds_what_all_pairs_show(theorem, mode, fmt, monkeypatch):
+def test_the_core_finds_what_all_pairs_show(theorem, mode, fmt):
     all_pairs, _ = _found(theorem, fmt, mode, extent="all")
-    monkeypatch.setattr(domains, "FEW", 0)
-    core, domain = _found(theorem, fmt, mode)
-    assert {part.kind for part in domain.parts} == {"core", "edge"}
+    parts = core_of(theorem, fmt, Rounding(mode))
+    core = on_parts(theorem, fmt, mode, parts)
+    assert {part.kind for part in parts} == {"core", "edge"}
     assert bool(core.violations) == bool(all_pairs.violations)
     assert bool(core.applicable) == bool(all_pairs.applicable)
     assert bool(all_pairs.violations) == (theorem in ALTERED or not theorem.holds)

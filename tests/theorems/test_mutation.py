@@ -16,7 +16,8 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, verify
-from mcfsim.theorems.check import Check, applicable, structured, try_block, violating
+from mcfsim.theorems.check import Check
+from mcfsim.theorems.judge import applicable, structured, try_block, violating
 
 WIDE = Format(precision=4, emin=-126, emax=127)
 #: By the number of operands, all of them values: formats of which every operand can be tried. The first one

@@ -19,9 +19,9 @@ from mcfsim.theorems import (
     value,
     verify,
 )
-from mcfsim.theorems.check import applicable, try_block, violating
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.hypotheses import nonzero
+from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.shrink import shrink
 
 

@@ -18,8 +18,8 @@ from mcfsim.rounding import Mode, Rounding, Rule
 from mcfsim.theorems import THEOREMS, Certificate, Verdict, claim, double_word, value, verify
 from mcfsim.theorems import domain as domains
 from mcfsim.theorems.catalogue import stochastic
-from mcfsim.theorems.check import try_block
 from mcfsim.theorems.hypotheses import RESULTS_FINITE
+from mcfsim.theorems.judge import try_block
 from mcfsim.truth import round_fraction
 
 P3 = Format("p3", precision=3, emin=-4, emax=4)

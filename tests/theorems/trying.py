@@ -10,7 +10,8 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import get_format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import domain as domains
-from mcfsim.theorems.check import Findings, try_block
+from mcfsim.theorems.check import Findings
+from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.parts import Part
 
@@ -42,10 +43,16 @@ def on_domain(theorem, fmt, mode, extent="all"):
     return on_parts(theorem, fmt, mode, domain.parts)
 
 
-def on_core(theorem, fmt, mode, monkeypatch):
-    """Try a statement on the core, which a small format would not be worth."""
-    monkeypatch.setattr(domains, "FEW", 0)
-    return on_domain(theorem, fmt, mode, "core")
+def on_core(theorem, fmt, mode):
+    """Try a statement on the core, which a small format would not be worth, and on nothing beside it."""
+    fmt, rounding = get_format(fmt), Rounding(mode, underflow=theorem.underflow)
+    return on_parts(theorem, fmt, mode, core_of(theorem, fmt, rounding))
+
+
+def core_of(theorem, fmt, rounding):
+    """Return the operands that stand for all by the reductions, without those that are tried to make sure."""
+    parts = domains.cover(theorem, fmt, rounding, few=0).parts
+    return [part for part in parts if part.kind not in ("spread", "sample")]
 
 
 def holds_as_expected(theorem, fmt, mode):

@@ -1,0 +1,147 @@
+"""Cores: values of two or more operands that stand for all, by the reductions that a statement declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode, Rounding, Underflow
+from mcfsim.theorems.cells import core
+from mcfsim.theorems.homogeneity import Scales
+from mcfsim.theorems.operands import finite_values, significands, sparse
+from mcfsim.theorems.parts import Domain, Part, Sample
+from mcfsim.theorems.statement import Scaling, Theorem
+from mcfsim.theorems.trials import signs_hold
+
+SIGN = "sign: negating all operands negates all results, so the first operand is positive"
+COMMON = (
+    "scaling: a power of two common to all operands multiplies all results, while nothing overflows; sums of "
+    "subnormal numbers are exact"
+)
+EACH = "scaling: powers of two of single operands multiply the results, while nothing overflows or underflows"
+SQUARE = "scaling: powers of four multiply the results by their roots, while nothing overflows or underflows"
+SIGN_OF_EACH = "sign: negating one operand negates all results, so operands are positive"
+NO_NEGATIVE = "sign: the operand is not negative, by hypothesis"
+DRAWS = "draws: each operation gives what each of 2^{} draws makes of it, by the rule {}"
+UNBOUNDED_EXPONENTS = (
+    "range: the exponents are unbounded; what is found holds in any format of this precision wherever "
+    "nothing overflows or underflows"
+)
+GAP = "gap: operands whose exponents differ from the first's by less than {} or more than {} do not interact"
+#: Why the operands of a core of pairs have so few signs, and so few exponents.
+OF_PAIRS = {
+    Scaling.COMMON: (SIGN, COMMON),
+    Scaling.EACH: (SIGN_OF_EACH, EACH),
+    Scaling.SQUARE: (NO_NEGATIVE, SQUARE),
+}
+
+
+def core_of_values(
+    theorem: Theorem, fmt: Format, rounding: Rounding, scales: Scales, samples: int, seed: int
+) -> Domain:
+    """Return a core of values, what the reductions leave out at its edges, and some of everything.
+
+    Parameters
+    ----------
+    theorem, fmt, rounding, samples, seed
+        As for `mcfsim.theorems.domain.cover`.
+    scales : Scales
+        How the algorithm scales.
+    """
+    positive = positive_stands(theorem, fmt, rounding, scales)
+    each = theorem.scaling is Scaling.EACH
+    sign = (SIGN_OF_EACH,) if positive[1] else (SIGN,) if positive[0] else ()
+    middle = (fmt.emin + fmt.emax) // 2
+    if each:
+        parts: tuple[Part, ...] = (core(fmt, scales, positive),)
+        reductions = (*sign, EACH)
+    else:
+        low, high = _window(theorem, fmt, scales)
+        first = significands(fmt, [middle], signs=not positive[0])
+        near = significands(
+            fmt, range(max(middle + low, fmt.emin), min(middle + high, fmt.emax) + 1), signs=True
+        )
+        others = [(np.append(near, near.dtype.type(0)),)] * (len(theorem.operands) - 1)
+        inside = Part("core", f"exponent {middle} of a, gaps {low} to {high}", ((first,), *others))
+        parts = (inside, *_edges(theorem, fmt, rounding, scales, (low, high), positive[0]))
+        reductions = (*sign, COMMON, GAP.format(low, high))
+    exponents = ((fmt.emin, fmt.emax - 1),) * len(theorem.operands)
+    text = f"random operands of all exponents, seed {seed}"
+    rest = Sample("sample", text, (), theorem.operands, fmt, exponents, samples // 16, seed)
+    pairs = len(theorem.operands) == 2
+    parts = (*parts, *(_spread(fmt, middle) if pairs else ()), rest)
+    # Of three operands, two may interact far from the first one. Where sums of normal numbers are flushed,
+    # so are some of larger ones, which are left out.
+    covers = each or (pairs and rounding.underflow is Underflow.GRADUAL)
+    return Domain(fmt, parts, reductions, covers=covers)
+
+
+def _window(theorem: Theorem, fmt: Format, scales: Scales) -> tuple[int, int]:
+    """Return the gaps beyond which operands do not interact.
+
+    The statement says it of the operands themselves. Constants and sums in the algorithm bring them nearer.
+    """
+    low, high = theorem.gaps(fmt.precision)
+    more = max([0, *(x.top - 1 for x in scales.quantities)])
+    more += max([0, *(1 - fmt.precision - x.unit for x in scales.quantities)])
+    return low - more, high + more
+
+
+def _edges(
+    theorem: Theorem,
+    fmt: Format,
+    rounding: Rounding,
+    scales: Scales,
+    gaps: tuple[int, int],
+    positive: bool,
+) -> list[Part]:
+    """Return the operands next to overflow and underflow, for scaling that is common to all."""
+    values, others, (low, high) = finite_values(fmt), len(theorem.operands) - 1, gaps
+    magnitude = np.abs(values)
+    # From one exponent on nothing is rounded by underflow, up to another nothing overflows.
+    least = max([fmt.emin, *(x.safe_from for x in scales.quantities)]) + 1
+    most = min([fmt.emax, *(x.safe_to for x in scales.quantities)]) + 1
+    reach = max(high, -low) if others > 1 else 0
+    parts = []
+    for i in range(others + 1):
+        below, above = max(reach, high if i else -low), max(reach, -low if i else high)
+        for name, edge, beside in (
+            ("overflow", magnitude >= 2.0**most, magnitude >= 2.0 ** (most - below)),
+            ("underflow", magnitude < 2.0**least, magnitude < 2.0 ** (least + above)),
+        ):
+            tables = [(values[beside | (magnitude == 0)],)] * (others + 1)
+            tables[i] = (values[edge],)
+            if positive:
+                tables[0] = (tables[0][0][~np.signbit(tables[0][0])],)
+            text = f"operand {i + 1} next to {name}, others within the gap"
+            parts.append(Part("edge", text, tuple(tables)))
+    if rounding.underflow is not Underflow.GRADUAL:
+        small = values[magnitude < 2.0 ** (fmt.emin + 3)]
+        tables = [(small[~np.signbit(small)] if i == 0 and positive else small,) for i in range(others + 1)]
+        parts.append(Part("edge", f"all operands below 2^{fmt.emin + 3}", tuple(tables)))
+    return parts
+
+
+def _spread(fmt: Format, middle: int) -> Iterator[Part]:
+    """Yield pairs of all exponents, with few significands: a claim may be of what reductions leave out."""
+    few, many = (sparse(fmt),), (significands(fmt, [middle], signs=True),)
+    text = "pairs of all exponents and either sign, significands 1, 1 + 2u, 3/2 and 2 - 2u"
+    yield Part("spread", text, (few, few))
+    yield Part("spread", f"the same, the first of exponent {middle} and any significand", (many, few))
+    yield Part("spread", f"the same, the second of exponent {middle} and any significand", (few, many))
+
+
+def positive_stands(
+    theorem: Theorem, fmt: Format, rounding: Rounding, scales: Scales | None
+) -> tuple[bool, bool]:
+    """Return whether positive values of the first operand, and of the others, stand for all."""
+    if rounding.mode in (Mode.UP, Mode.DOWN):
+        return False, False
+    each = theorem.scaling is Scaling.EACH and (scales is None or scales.odd_in_each)
+    if each and signs_hold(theorem, fmt, rounding, each=True):
+        return True, True
+    # A root takes no negative numbers: they are left out where hypotheses exclude them.
+    odd = scales is None or scales.odd or theorem.scaling is Scaling.SQUARE
+    return odd and signs_hold(theorem, fmt, rounding, each=False), False

@@ -1,0 +1,263 @@
+"""How the numbers in an algorithm scale with its operands, shown by running it on powers of two.
+
+An algorithm that only adds what scales alike is homogeneous: if operand i is multiplied by ``2**k[i]``,
+each number in it is multiplied by ``2**(d . k)``, with a vector d of degrees of its own, as long as nothing
+overflows or underflows. Where that could happen follows from how large and how small each of its numbers can
+be. If all operands are multiplied by one power, there is one degree only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
+from mcfsim.theorems.operands import Operand
+
+#: A last bit that may lie anywhere.
+_ANYWHERE = -(1 << 20)
+
+
+class NotHomogeneousError(ValueError):
+    """An algorithm combines numbers that scale differently."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number in an algorithm, relative to ``2**(degrees . exponents)`` of the operands.
+
+    Attributes
+    ----------
+    degrees : tuple of Fraction
+        In each operand, or the one in all.
+    signs : tuple of bool
+        Whether negating an operand negates it.
+    low, top, unit : int
+        Its magnitude is zero, or from ``2**low`` to ``2**top``; it is a multiple of ``2**unit``. Of several
+        operands with one degree in all, low and unit are relative to the smallest, top to the largest.
+    exact : int
+        What `unit` was before it was rounded.
+    format, rounding : Format, Rounding
+        Into which it was rounded, and how.
+    zero : bool
+        Whether it is the constant 0, which scales as anything does.
+    """
+
+    degrees: tuple[Fraction, ...]
+    signs: tuple[bool, ...]
+    low: int
+    top: int
+    unit: int
+    format: Format
+    rounding: Rounding
+    exact: int = _ANYWHERE
+    zero: bool = False
+
+    @property
+    def safe_from(self) -> int:
+        """The exponent from which on it does not underflow, or is exact if it does."""
+        quantum = self.format.emin - self.format.precision + 1
+        return min(quantum - self.exact, self.format.emin - self.low)
+
+    @property
+    def safe_to(self) -> int:
+        """The exponent up to which it does not overflow."""
+        return self.format.emax - self.top
+
+
+@dataclass
+class Scales:
+    """An `mcfsim.arithmetic.Arithmetic` on quantities, each of which stands for all numbers of its range.
+
+    Attributes
+    ----------
+    format, rounding : Format, Rounding
+    operands : int
+        How many operands there are.
+    common : bool
+        Whether all are multiplied by one power of two.
+    quantities : list of Quantity
+        All that was computed, operands not included.
+    odd : bool
+        Whether so far negating all operands negates a number, or leaves it as it is, throughout.
+    odd_in_each : bool
+        Whether the same is so of every single operand.
+    """
+
+    format: Format
+    rounding: Rounding
+    operands: int
+    common: bool
+    quantities: list[Quantity] = field(default_factory=list)
+    odd: bool = True
+    odd_in_each: bool = True
+    _root: Scales | None = None
+
+    def beside(self, fmt: Format, rounding: Rounding) -> Scales:
+        """Return the same for another format: what is computed there is recorded here."""
+        root = self._root or self
+        return Scales(fmt, rounding, self.operands, self.common, self.quantities, _root=root)
+
+    def operand(self, index: int, degree: int = 1) -> Quantity:
+        """Return operand number `index`, a normal number."""
+        among = range(1 if self.common else self.operands)
+        degrees = tuple(Fraction(degree * (self.common or i == index)) for i in among)
+        signs = tuple(i == index for i in range(self.operands))
+        return Quantity(degrees, signs, 0, 1, 1 - self.format.precision, self.format, self.rounding)
+
+    def add(self, a: Any, b: Any) -> Quantity:
+        """Return ``a + b``."""
+        return self._sum("add", self._taken(a), self._taken(b))
+
+    def sub(self, a: Any, b: Any) -> Quantity:
+        """Return ``a - b``."""
+        return self._sum("sub", self._taken(a), self._taken(b))
+
+    def mul(self, a: Any, b: Any) -> Quantity:
+        """Return ``a * b``."""
+        return self._rounded(self._product(self._taken(a), self._taken(b)))
+
+    def fma(self, a: Any, b: Any, c: Any) -> Quantity:
+        """Return ``a * b + c``."""
+        return self._sum("fma", self._product(self._taken(a), self._taken(b)), self._taken(c))
+
+    def div(self, a: Any, b: Any) -> Quantity:
+        """Return ``a / b``."""
+        x, y = self._taken(a), self._taken(b)
+        return self._rounded(
+            replace(
+                x,
+                degrees=tuple(p - q for p, q in zip(x.degrees, y.degrees, strict=True)),
+                signs=tuple(p != q for p, q in zip(x.signs, y.signs, strict=True)),
+                low=x.low - y.top,
+                top=x.top - y.low,
+                unit=_ANYWHERE,
+            )
+        )
+
+    def sqrt(self, a: Any) -> Quantity:
+        """Return the square root."""
+        x = self._taken(a)
+        self._asymmetric(all(x.signs), any(x.signs))
+        degrees = tuple(degree / 2 for degree in x.degrees)
+        if any(degree.denominator > 1 for degree in degrees):
+            raise NotHomogeneousError(f"sqrt takes the root of {_described(x)}, by an odd power of two")
+        signs = (False,) * self.operands
+        return self._rounded(
+            replace(x, degrees=degrees, signs=signs, low=x.low // 2, top=-(-x.top // 2), unit=_ANYWHERE)
+        )
+
+    def neg(self, a: Any) -> Quantity:
+        """Return ``-a``."""
+        return self._rounded(self._taken(a))
+
+    def abs(self, a: Any) -> Quantity:
+        """Return ``|a|``."""
+        return self._rounded(replace(self._taken(a), signs=(False,) * self.operands))
+
+    def round(self, x: Any) -> Quantity:
+        """Round into the format."""
+        return self._rounded(self._taken(x))
+
+    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return ``function(self, *operands)``."""
+        return function(self, *operands)
+
+    def _taken(self, x: Any) -> Quantity:
+        """Return a quantity, or a constant as one."""
+        if isinstance(x, Quantity):
+            return x
+        value = abs(Fraction(x))
+        nothing = tuple(0 * d for d in self.operand(0).degrees), (False,) * self.operands
+        if not value:
+            return Quantity(*nothing, 0, 0, 0, self.format, self.rounding, zero=True)
+        n, d = value.numerator, value.denominator
+        low = n.bit_length() - d.bit_length()
+        low -= value < Fraction(2) ** low
+        unit = (n & -n).bit_length() - d.bit_length() if d & (d - 1) == 0 else _ANYWHERE
+        return Quantity(*nothing, low, low + 1, unit, self.format, self.rounding)
+
+    def _product(self, x: Quantity, y: Quantity) -> Quantity:
+        return replace(
+            x,
+            degrees=tuple(p + q for p, q in zip(x.degrees, y.degrees, strict=True)),
+            signs=tuple(p != q for p, q in zip(x.signs, y.signs, strict=True)),
+            low=x.low + y.low,
+            top=x.top + y.top,
+            unit=max(x.unit + y.unit, _ANYWHERE),
+            zero=x.zero or y.zero,
+        )
+
+    def _sum(self, operation: str, x: Quantity, y: Quantity) -> Quantity:
+        if x.zero or y.zero:
+            return self._rounded(y if x.zero else x)
+        if x.degrees != y.degrees:
+            raise NotHomogeneousError(
+                f"{operation} combines {_described(x)} with {_described(y)}, which scales differently"
+            )
+        odd = sum(x.signs) % 2 == sum(y.signs) % 2
+        self._asymmetric(not odd, x.signs != y.signs)
+        unit = min(x.unit, y.unit)
+        return self._rounded(replace(x, low=unit, top=max(x.top, y.top) + 1, unit=unit))
+
+    def _asymmetric(self, throughout: bool, somewhere: bool) -> None:
+        root = self._root or self
+        root.odd &= not throughout
+        root.odd_in_each &= not (throughout or somewhere)
+
+    def _rounded(self, x: Quantity) -> Quantity:
+        """Return the quantity rounded into the format, and keep it."""
+        unit = max(x.unit, x.low - self.format.precision + 1)
+        found = replace(x, unit=unit, exact=x.unit, format=self.format, rounding=self.rounding)
+        if not found.zero:
+            self.quantities.append(found)
+        return found
+
+
+def scales_of(
+    algorithm: Callable[..., Any],
+    operands: tuple[Operand, ...],
+    fmt: Format,
+    rounding: Rounding,
+    *,
+    common: bool = False,
+    degree: int = 1,
+) -> Scales | None:
+    """Run an algorithm on quantities; None if it does anything else than operations of its arithmetic.
+
+    Parameters
+    ----------
+    algorithm, operands, fmt, rounding
+        As of a `mcfsim.theorems.Theorem`, and where it is tried.
+    common : bool, optional
+        Whether all operands are multiplied by one power of two.
+    degree : int, optional
+        Of each operand: 2 where operands are multiplied by powers of four.
+
+    Raises
+    ------
+    NotHomogeneousError
+        If the algorithm combines numbers that scale differently.
+    """
+    scales = Scales(fmt, rounding, len(operands), common)
+    taken: list[Any] = []
+    for i, operand in enumerate(operands):
+        high = scales.operand(i, degree)
+        # How deep a low word may lie is not bounded.
+        low = replace(high, low=_ANYWHERE, unit=_ANYWHERE)
+        taken.append(high if operand.kind == "value" else (high, *[low] * (operand.components - 1)))
+    try:
+        algorithm(scales, *taken)
+    except NotHomogeneousError:
+        raise
+    except Exception:  # whatever an algorithm does with what is no block
+        return None
+    return scales
+
+
+def _described(x: Quantity) -> str:
+    degrees = ", ".join(str(degree) for degree in x.degrees)
+    return f"a number of degree ({degrees}) in the operands"

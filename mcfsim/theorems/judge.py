@@ -1,0 +1,105 @@
+"""A statement on one block of operands: its algorithm run, its hypotheses and its claim asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from reprlib import repr as shortened
+from typing import Any
+
+import numpy as np
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.carriers import UnsupportedFormatError
+from mcfsim.theorems.operands import Block, Operand
+from mcfsim.theorems.paths import EveryPath
+from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.trial import Trial, flat
+
+
+def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
+    """Run the algorithm of a statement on a block of operands, one array a component.
+
+    Under stochastic rounding it is run on every path.
+
+    Raises
+    ------
+    TypeError
+        If the algorithm returns something else than blocks, nested in tuples or not.
+    ValueError
+        If it raises an exception, which is the cause.
+    """
+    operands, size = structured(theorem.operands, blocks), blocks[0].size
+    paths = EveryPath(ar, size) if isinstance(ar, BlockArithmetic) and ar.rounding.stochastic else None
+    with np.errstate(all="ignore"), blaming(theorem, "the algorithm"):
+        results = tuple(flat(theorem.algorithm(paths or ar, *operands)))
+    if paths:
+        results, size = tuple(map(paths.settled, results)), paths.whose.size
+    for number, result in enumerate(results, 1):
+        if not _is_block(result, "f", (size,)):
+            raise TypeError(
+                f"{theorem.name!r}: result {number} of the algorithm is {_described(result)}; it must be a "
+                f"block of {size} numbers, one a case, made of operands by the arithmetic"
+            )
+    if not results:
+        raise TypeError(f"{theorem.name!r}: the algorithm returns no results")
+    names = tuple(operand.name for operand in theorem.operands)
+    return paths.trial(names, operands, results) if paths else Trial(ar, names, operands, results)
+
+
+def structured(operands: tuple[Operand, ...], components: list[Any]) -> tuple[Any, ...]:
+    """Return components as values, and tuples of them for operands that have several."""
+    rest = iter(components)
+    return tuple(
+        next(rest) if operand.kind == "value" else tuple(next(rest) for _ in range(operand.components))
+        for operand in operands
+    )
+
+
+def applicable(theorem: Theorem, trial: Trial) -> Block | None:
+    """Return where all hypotheses hold, or None if there are none."""
+    there: Block | None = None
+    for hypothesis in theorem.where:
+        held = _judged(theorem, f"the hypothesis {hypothesis.text!r}", hypothesis.test, trial)
+        there = held if there is None else there & held
+    return there
+
+
+def violating(theorem: Theorem, trial: Trial, there: Block | None) -> Block:
+    """Return where the claim fails, of the cases where all hypotheses hold, as `applicable` says."""
+    failing = ~_judged(theorem, f"the claim {theorem.claim.text!r}", theorem.claim.test, trial)
+    return failing if there is None else failing & there
+
+
+def _judged(theorem: Theorem, what: str, test: Callable[[Trial], Any], trial: Trial) -> Block:
+    """Return what a test says of each case: if that is so throughout."""
+    with np.errstate(all="ignore"), blaming(theorem, what):
+        held: Block = test(trial)
+    if not _is_block(held, "b", (trial.size,)):
+        raise TypeError(
+            f"{theorem.name!r}: {what} gave {_described(held)}; its test must return a block of {trial.size} "
+            "truth values, one a case"
+        )
+    of_cases: Block = trial.throughout(held)
+    return of_cases
+
+
+def _is_block(x: Any, kind: str, shape: tuple[int, ...]) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind == kind and x.shape == shape
+
+
+def _described(x: Any) -> str:
+    if isinstance(x, np.ndarray):
+        return f"an array of {x.dtype}, shape {x.shape}"
+    return f"{shortened(x)} of type {type(x).__name__}"
+
+
+@contextmanager
+def blaming(theorem: Theorem, what: str) -> Iterator[None]:
+    """Say whose fault an exception is; that there is no exact path for an operation says it itself."""
+    try:
+        yield
+    except UnsupportedFormatError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{theorem.name!r}: {what} raised {type(error).__name__}: {error}") from error

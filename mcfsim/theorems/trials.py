@@ -1,0 +1,161 @@
+"""Trials of the symmetries that a statement declares, before anything rests on them.
+
+That an algorithm scales is shown by `mcfsim.theorems.homogeneity`. Hypotheses and claims are functions of
+anybody's, of which it can only be tried: on all operands of small formats, and at random in the precision in
+question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.carriers import UnsupportedFormatError
+from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
+from mcfsim.theorems.judge import applicable, try_block, violating
+from mcfsim.theorems.operands import Block, every, normal
+from mcfsim.theorems.parts import Part, Sample
+from mcfsim.theorems.statement import Scaling, Theorem
+
+#: Exponents so far from the operands of a trial that powers of two of them neither over- nor underflow.
+FAR = 300
+#: Random cases of a trial, and the most of one on all operands of a small format.
+RANDOM, MOST = 1 << 12, 1 << 21
+#: By so many binades operands are multiplied.
+_SHIFTS = (1, -2, 5, -38, 40)
+
+Transformed = Callable[[list[Block], int], list[Block]]
+Outcome = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]
+
+
+def signs_hold(theorem: Theorem, fmt: Format, rounding: Rounding, *, each: bool) -> bool:
+    """Return whether trials agree that cases with positive operands stand for all.
+
+    Parameters
+    ----------
+    theorem, fmt, rounding
+        What is to be verified, and where.
+    each : bool
+        Whether every operand is made positive by itself; else all are negated where the first is negative.
+    """
+
+    def positive(blocks: list[Block], _: int) -> list[Block]:
+        heads = _heads(theorem)
+        return [
+            np.where(np.signbit(blocks[heads[i] if each else 0]), -block, block)
+            for i, block in enumerate(blocks)
+        ]
+
+    bounded = theorem.range == "bounded"
+    places = [_small(theorem, fmt, span=3 if bounded else FAR), _wide(theorem, fmt)]
+    for where, part in (*places, (fmt, _random(theorem, fmt)) if bounded else places[1]):
+        for ours, theirs in _both(theorem, where, rounding, part, positive, (0,)):
+            # What is left out may be no worse than what stands for it.
+            if np.any(ours[0] & ~theirs[0]) or np.any(ours[1] & ~theirs[1]) or np.any(ours[2] > theirs[2]):
+                return False
+    return True
+
+
+def try_scaling(theorem: Theorem, fmt: Format, rounding: Rounding) -> None:
+    """Try whether hypotheses and claim change where operands are multiplied by powers of two.
+
+    Raises
+    ------
+    ValueError
+        If they do, although nothing overflows or underflows.
+    """
+    heads = _heads(theorem)
+
+    def scaled(blocks: list[Block], shift: int) -> list[Block]:
+        if theorem.scaling is Scaling.SQUARE:
+            shift *= 2
+        alone = theorem.scaling is Scaling.EACH
+        # Of operands scaled by themselves, the first ones move, each further than the next.
+        by = [shift // (1 + heads[i]) if alone else shift for i in range(len(blocks))]
+        return [np.ldexp(block, power) for block, power in zip(blocks, by, strict=True)]
+
+    for where, part in (_small(theorem, fmt, span=FAR), _wide(theorem, fmt)):
+        for ours, theirs in _both(theorem, where, rounding, part, scaled, _SHIFTS):
+            different = (ours[0] != theirs[0]) | (ours[1] != theirs[1]) | (ours[2] != theirs[2])
+            if different.any():
+                raise ValueError(
+                    f"scaling={str(theorem.scaling)!r} is not valid for {theorem.name!r}: in precision "
+                    f"{where.precision}, hypotheses or claim are not the same of all operands that differ by "
+                    f"powers of two, {np.count_nonzero(different)} of {different.size} in a trial"
+                )
+
+
+def _heads(theorem: Theorem) -> list[int]:
+    """Return for each component where that operand's first one is."""
+    heads: list[int] = []
+    for operand in theorem.operands:
+        heads += [len(heads)] * operand.components
+    return heads
+
+
+def _small(theorem: Theorem, fmt: Format, span: int) -> tuple[Format, Part]:
+    """Return a small format, and all operands of few exponents."""
+    p = max(2, min(theorem.precision, fmt.precision))
+    small = replace(fmt, name="", precision=p, emin=-span, emax=span)
+    if span < FAR and theorem.components == len(theorem.operands):
+        tables = tuple(every(operand, small) for operand in theorem.operands)
+    else:
+        few = range(-1, 2) if len(theorem.operands) > 1 else range(-3, 4)
+        small = replace(small, emin=-FAR, emax=FAR)
+        tables = tuple(normal(o, small, few, p + 1, signs=True, zero=True) for o in theorem.operands)
+    return small, Part("complete", "", tables)
+
+
+def _wide(theorem: Theorem, fmt: Format) -> tuple[Format, Part]:
+    """Return a format of the precision in question and without limits, and random operands."""
+    wide = replace(fmt, name="", emin=-FAR, emax=FAR)
+    low, high = theorem.gaps(fmt.precision)
+    near = (-3, 3)
+    far = (max(low, -40), min(high, 40)) if theorem.scaling is Scaling.COMMON else near
+    exponents = [near] + [far] * (len(theorem.operands) - 1)
+    return wide, Sample("sample", "", (), theorem.operands, wide, tuple(exponents), RANDOM, 1)
+
+
+def _random(theorem: Theorem, fmt: Format) -> Part:
+    exponents = [(fmt.emin, fmt.emax - 1)] * len(theorem.operands)
+    return Sample("sample", "", (), theorem.operands, fmt, tuple(exponents), RANDOM, 2)
+
+
+def _both(
+    theorem: Theorem,
+    fmt: Format,
+    rounding: Rounding,
+    part: Part,
+    transformed: Transformed,
+    shifts: tuple[int, ...],
+) -> Iterator[tuple[Outcome, Outcome]]:
+    """Yield what comes of a part's operands, and of what they are transformed into."""
+    if not all(hypothesis.of_format(fmt) for hypothesis in theorem.where) or part.size > MOST:
+        return
+    try:
+        ar = BlockArithmetic(fmt, rounding, "exact")
+        for _, blocks in part.blocks(0, part.size):
+            ours = _outcome(theorem, ar, blocks)
+            for shift in shifts:
+                yield ours, _outcome(theorem, ar, transformed(blocks, shift))
+    except UnsupportedFormatError:
+        return  # this arithmetic has no exact path for so wide a range
+
+
+def _outcome(theorem: Theorem, ar: BlockArithmetic, blocks: list[Block]) -> Outcome:
+    """Return where the hypotheses hold, where the claim then fails, and the size of the error."""
+    trial = try_block(theorem, ar, blocks)
+    there = applicable(theorem, trial)
+    failing = violating(theorem, trial, there)
+    held = np.ones(trial.size, np.bool_) if there is None else there
+    error = np.zeros(trial.size)
+    if theorem.claim.measure is not None:
+        with np.errstate(all="ignore"):
+            ratio = np.abs(trial.once(theorem.claim.measure).ratio)
+        error = np.where(held & np.isfinite(ratio) & trial.finite, ratio, 0)
+    return held, failing, error

@@ -51,6 +51,10 @@ class Toy:
         self._sorted = self.values.view(np.int64)[self._order]
         self._tables: dict[Any, Array] = {}
 
+    def holds(self, x: float) -> bool:
+        """Return whether a number is a finite value."""
+        return bool(np.isin(np.float64(x).view(np.int64), self.finite.view(np.int64)))
+
     def codes(self, x: Array) -> Array:
         """Return the codes of values."""
         x = np.where(np.isnan(x), np.nan, x)  # one NaN

@@ -68,8 +68,11 @@ def _of_witnesses(
 ) -> str | None:
     """Return which witness is none: its operands, and the results that go with them."""
     for witness in [*certificate.witnesses, *filter(None, [certificate.simplest])]:
-        index = place(statement, tried, [float(x) for x in witness.operands])
-        if not truth.failing[index]:
+        operands = [float(x) for x in witness.operands]
+        if not all(map(tried.toy.holds, operands)):
+            return f"{witness}: an operand is no value of the format"
+        index = place(statement, tried, operands)
+        if index is None or not truth.failing[index]:
             return f"{witness} is no violation"
         results = [tried.toy.values[codes[index]] for codes in tried.results]
         if not np.array_equal(results, [float(x) for x in witness.results], equal_nan=True):
@@ -77,8 +80,8 @@ def _of_witnesses(
     return None
 
 
-def place(statement: Statement, tried: brute.Tried, operands: list[float]) -> int:
-    """Return the number of a case."""
+def place(statement: Statement, tried: brute.Tried, operands: list[float]) -> int | None:
+    """Return the number of a case, if there is one of these operands."""
     toy, given, index = tried.toy, iter(operands), 0
     for (_, kind), size in zip(statement.line.operands, tried.shape, strict=True):
         if kind == "value":
@@ -86,7 +89,10 @@ def place(statement: Statement, tried: brute.Tried, operands: list[float]) -> in
         else:
             high, low = (toy.codes(np.array([next(given)]))[0] for _ in range(2))
             columns = toy.pairs(kind)
-            row = int(np.flatnonzero((columns[0] == high) & (columns[1] == low))[0])
+            (rows,) = np.nonzero((columns[0] == high) & (columns[1] == low))
+            if not rows.size:
+                return None
+            row = int(rows[0])
         index = index * size + row
     return index
 

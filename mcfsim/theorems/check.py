@@ -117,7 +117,7 @@ class Check:
         for what, ours, theirs in (
             ("operands that meet the hypotheses", found.applicable > 0, right.applicable > 0),
             ("violations", found.violations > 0, right.violations > 0),
-            ("the worst error", found.worst and found.worst[0], right.worst and right.worst[0]),
+            ("the worst constant", found.constant, right.constant),
         ):
             if ours != theirs:
                 raise ValueError(
@@ -148,7 +148,7 @@ class Findings:
         self.witnesses: list[int] = []
         #: The largest error's signed quotient and its case, and the constant that it amounts to.
         self.worst: tuple[Fraction, int] | None = None
-        self._constant: Any = 0
+        self.constant: Any = 0
 
     def look_at(self, first: int, trial: Trial) -> None:
         """Add a block of cases, the first of which has the given number."""
@@ -204,12 +204,12 @@ class Findings:
         """Whether a quotient, wrong by a little, is certainly no larger an error than the worst so far."""
         if self.worst is None:
             return False
-        return bool(self._size(Fraction(ratio) * (1 + Fraction(1, 1 << 44))) < self._constant)
+        return bool(self._size(Fraction(ratio) * (1 + Fraction(1, 1 << 44))) < self.constant)
 
     def _compare(self, ratio: Fraction, case: int) -> None:
         size = self._size(ratio)
-        if self.worst is None or size > self._constant or (size == self._constant and case < self.worst[1]):
-            self.worst, self._constant = (ratio, case), size
+        if self.worst is None or size > self.constant or (size == self.constant and case < self.worst[1]):
+            self.worst, self.constant = (ratio, case), size
 
     def _size(self, ratio: Fraction) -> Any:
         constant = self.theorem.claim.constant

@@ -216,9 +216,10 @@ def _within(measured: Measured, limit: Fraction) -> Any:
     """Return where ``|error| <= limit |reference|``."""
     ratio = np.abs(measured.ratio)
     ok = ratio <= float(limit)
-    for place in np.flatnonzero(np.abs(ratio - float(limit)) <= _SHARE * float(limit)):
-        i = int(place)
-        ok[i] = abs(measured.error.fraction(i)) <= limit * abs(measured.reference.fraction(i))
+    near = np.flatnonzero(np.abs(ratio - float(limit)) <= _SHARE * float(limit))
+    if near.size:
+        error, reference = abs(measured.error[near]), abs(measured.reference[near])
+        ok[near] = error * limit.denominator <= reference * limit.numerator
     return ok
 
 

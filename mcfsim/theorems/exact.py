@@ -127,13 +127,14 @@ class Exact(Elementwise):
 
     def ratio(self, other: Exact) -> NDArray[np.float64]:
         """Return the quotient in binary64, to a relative error below ``2**-50``; 0 where both are zero."""
-        numerator, denominator = _numbers(self.n), _numbers(other.n)
+        (numerator, up), (denominator, down) = _leading(self.n), _leading(other.n)
         with np.errstate(divide="ignore", invalid="ignore"):
             quotient = numerator / denominator
         quotient[(numerator == 0) & (denominator == 0)] = 0.0
-        if isinstance(self.q, int) and isinstance(other.q, int) and abs(self.q - other.q) < 1000:
-            return quotient * _power(self.q - other.q)
-        shift = np.clip(self.q - other.q, -2000, 2000)
+        shift = self.q - other.q + up - down
+        if isinstance(shift, int) and abs(shift) < 1000:
+            return quotient * _power(shift)
+        shift = np.clip(shift, -2000, 2000)
         return np.ldexp(quotient, np.broadcast_to(shift, quotient.shape).astype(np.int32))
 
     def numbers(self) -> NDArray[np.float64]:
@@ -144,10 +145,11 @@ class Exact(Elementwise):
         OverflowError
             If one has more than 53 bits.
         """
-        wide = _numbers(self.n)
-        if self.bits > 53 and np.any(wide.astype(object) != self.integers()):
+        wide, up = _leading(self.n)
+        back = [int(w) << int(s) for w, s in np.broadcast(wide, up)]
+        if self.bits > 53 and back != self.integers().ravel().tolist():
             raise OverflowError("a number has more bits than binary64 holds")
-        q = np.where(wide == 0, 0, self.q)
+        q = np.where(wide == 0, 0, self.q + up)
         return np.ldexp(wide, np.broadcast_to(q, wide.shape).astype(np.int32))
 
     def integers(self) -> Array:
@@ -250,6 +252,15 @@ def _numbers(n: Held) -> NDArray[np.float64]:
         return n.numbers()
     wide: NDArray[np.float64] = n.astype(np.float64)
     return wide
+
+
+def _leading(n: Held) -> tuple[NDArray[np.float64], int | Array]:
+    """Return integers in binary64, to a relative error below ``2**-51``, times powers of two."""
+    if isinstance(n, TwoWords) or n.dtype != object:
+        return _numbers(n), 0
+    # Python's may be beyond binary64. What is cut off is below the share 2**-60.
+    spare = np.array([max(x.bit_length() - 62, 0) for x in n.ravel()], object).reshape(n.shape)
+    return (n >> spare).astype(np.float64), spare.astype(np.int64)
 
 
 def _shifted(n: Held, by: int | Array, bits: int) -> Held:

@@ -106,9 +106,10 @@ def normal(
 
 
 def significands(fmt: Format, exponents: Sequence[int], *, signs: bool) -> Block:
-    """Return the normal numbers of the given exponents, in order."""
+    """Return the normal numbers of the given exponents that are finite values, in order."""
     one = 1 + np.arange(1 << (fmt.precision - 1)) / (1 << (fmt.precision - 1))
     values = np.ldexp(one, np.asarray(sorted(exponents))[:, None]).ravel().astype(carrier_of(fmt))
+    values = values[values <= float(fmt.max)]  # not every format has all of the largest exponent
     return np.concatenate([-values[::-1], values]) if signs else values
 
 

@@ -54,7 +54,7 @@ def signs_hold(theorem: Theorem, fmt: Format, rounding: Rounding, *, each: bool)
     bounded = theorem.range == "bounded"
     places = [_small(theorem, fmt, span=3 if bounded else FAR), _wide(theorem, fmt)]
     for where, part in (*places, (fmt, _random(theorem, fmt)) if bounded else places[1]):
-        for ours, theirs in _both(theorem, where, rounding, part, positive, (0,)):
+        for _, ours, theirs in _both(theorem, where, rounding, part, positive, (0,)):
             # What is left out may be no worse than what stands for it.
             if np.any(ours[0] & ~theirs[0]) or np.any(ours[1] & ~theirs[1]) or np.any(ours[2] > theirs[2]):
                 return False
@@ -80,13 +80,14 @@ def try_scaling(theorem: Theorem, fmt: Format, rounding: Rounding) -> None:
         return [np.ldexp(block, power) for block, power in zip(blocks, by, strict=True)]
 
     for where, part in (_small(theorem, fmt, span=FAR), _wide(theorem, fmt)):
-        for ours, theirs in _both(theorem, where, rounding, part, scaled, _SHIFTS):
+        for cases, ours, theirs in _both(theorem, where, rounding, part, scaled, _SHIFTS):
             different = (ours[0] != theirs[0]) | (ours[1] != theirs[1]) | (ours[2] != theirs[2])
             if different.any():
+                first = int(np.argmax(different))
+                one, other = (tuple(float(block[first]) for block in blocks) for blocks in cases)
                 raise ValueError(
-                    f"scaling={str(theorem.scaling)!r} is not valid for {theorem.name!r}: in precision "
-                    f"{where.precision}, hypotheses or claim are not the same of all operands that differ by "
-                    f"powers of two, {np.count_nonzero(different)} of {different.size} in a trial"
+                    f"scaling={str(theorem.scaling)!r} is not valid for {theorem.name!r}: hypotheses or "
+                    f"claim differ at {one} and {other}"
                 )
 
 
@@ -133,8 +134,8 @@ def _both(
     part: Part,
     transformed: Transformed,
     shifts: tuple[int, ...],
-) -> Iterator[tuple[Outcome, Outcome]]:
-    """Yield what comes of a part's operands, and of what they are transformed into."""
+) -> Iterator[tuple[tuple[list[Block], list[Block]], Outcome, Outcome]]:
+    """Yield a part's operands and what they are transformed into, and what comes of either."""
     if not all(hypothesis.of_format(fmt) for hypothesis in theorem.where) or part.size > MOST:
         return
     try:
@@ -142,7 +143,8 @@ def _both(
         for _, blocks in part.blocks(0, part.size):
             ours = _outcome(theorem, ar, blocks)
             for shift in shifts:
-                yield ours, _outcome(theorem, ar, transformed(blocks, shift))
+                others = transformed(blocks, shift)
+                yield (blocks, others), ours, _outcome(theorem, ar, others)
     except UnsupportedFormatError:
         return  # this arithmetic has no exact path for so wide a range
 

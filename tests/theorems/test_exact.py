@@ -6,7 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mcfsim.formats import Format
 from mcfsim.theorems.exact import Exact
+from mcfsim.theorems.operands import finite_values, significands
 from mcfsim.theorems.two_words import TwoWords
 
 RNG = np.random.default_rng(5)
@@ -116,3 +118,24 @@ def test_two_words_against_integers():
     for i, item in enumerate(exact):
         assert abs(Fraction(float(a.numbers()[i])) - item) <= Fraction(abs(item), 2**51)
         assert a.integer(i) == item
+
+
+def test_quotients_and_numbers_of_integers_beyond_binary64():
+    """Of integers of thousands of bits, where the numbers themselves are of any size."""
+    x = Exact.of(np.array([1.5, -3.0, 2.0**900, 2.0**-1000, 0.0]))
+    huge = x * 2**3000 * Fraction(1, 2**2990)
+    assert huge.numbers().tolist() == [1536.0, -3072.0, 2.0**910, 2.0**-990, 0.0]
+    one = x * 3**700
+    ratio = one.ratio(x * (3**700 + 1))
+    assert np.all(np.abs(ratio[:4] - 1) < 2.0**-50)
+    assert ratio[4] == 0
+    with pytest.raises(OverflowError):
+        one.numbers()
+
+
+@pytest.mark.parametrize("specials", ["ieee", "fn", "fnuz", "nuz", "none"])
+def test_significands_are_values_of_the_format(specials):
+    fmt = Format("", precision=3, emin=-4, emax=5, specials=specials)
+    found = significands(fmt, range(-4, 6), signs=True)
+    assert np.isin(found, finite_values(fmt)).all()
+    assert found.max() == fmt.max

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.theorems import domain, verify
+from mcfsim.theorems import cores, domain, verify
+from mcfsim.theorems.operands import finite_values
 from tests.theorems.campaign import brute
 from tests.theorems.campaign.declared import theorem
 from tests.theorems.campaign.draw import UNBOUNDED, Case
@@ -18,14 +19,22 @@ SAMPLES = 500
 
 def certified(case: Case) -> Any:
     """Return the certificate of a case, a core being tried where one is meant; or why there is none."""
-    few, unbounded = domain.FEW, domain.UNBOUNDED
+    few, unbounded, sparse = domain.FEW, domain.UNBOUNDED, cores.sparse
     domain.FEW, domain.UNBOUNDED = 0 if case.core else few, UNBOUNDED
+    # In so short a precision the significands that are tried at all exponents would be all there are.
+    cores.sparse = powers_of_two
     try:
         return verify(theorem(case.statement), case.format, case.rounding, samples=SAMPLES)
     except ValueError as error:
         return error
     finally:
-        domain.FEW, domain.UNBOUNDED = few, unbounded
+        domain.FEW, domain.UNBOUNDED, cores.sparse = few, unbounded, sparse
+
+
+def powers_of_two(fmt: Any) -> Any:
+    """Return the finite values of a format that are powers of two, and zero."""
+    values = finite_values(fmt)
+    return values[np.isin(np.abs(np.frexp(values)[0]), (0.0, 0.5))]
 
 
 def judged(case: Case) -> tuple[brute.Judged, brute.Tried]:

@@ -39,7 +39,8 @@ def operands(random: Random) -> list[Both]:
     info = np.finfo(dtype)
     precision = random.choice((2, 4, 8, 11, 20, 24) if dtype is np.float32 else (3, 11, 24, 30, 50, 53))
     span = random.choice((0, 2, 10, 30, 60, 200))
-    middle = random.choice((0, 0, 0, 20, -40, int(info.minexp) + 3, int(info.maxexp) - 1))
+    edge = int(info.minexp) + precision + random.randint(-3, 3)  # where powers end
+    middle = random.choice((0, 0, 0, 20, -40, edge, edge, int(info.maxexp) - 1))
     drawn = []
     for _ in range(3):
         n = np.array([random.randrange(1 - 2**precision, 2**precision) for _ in range(SIZE)], np.float64)

@@ -1,0 +1,274 @@
+"""The verifier's own text, altered in one place, and judged by the campaign.
+
+Alterations are made systematically, from the syntax tree: every comparison, sum, number and so on, but for
+messages, annotations and the limits at the top of a module, which are about cost. An altered module is
+imported in a process of its own, forked from one that holds cases and what is true of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.abc
+import importlib.util
+import json
+import os
+import re
+import resource
+import signal
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tests.theorems.campaign import brute
+from tests.theorems.campaign.draw import draw
+
+#: What an operator is exchanged for.
+EXCHANGED: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+    ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitXor: ast.BitOr,
+}  # fmt: skip
+#: What a function is exchanged for.
+OTHER = {
+    **{"min": "max", "max": "min", "any": "all", "all": "any"},
+    **{"minimum": "maximum", "maximum": "minimum", "floor": "ceil"},
+}
+#: What is said of a mutant that is not contradicted.
+ALIVE = re.compile(r"\d+ cases")
+#: Modules of the campaign that use the verifier.
+JUDGES = tuple(f"tests.theorems.campaign.{name}" for name in ("declared", "compare", "numbers"))
+#: Seconds of processor time that a mutant has, and bytes of memory.
+SECONDS, MEMORY = 60, 4 << 30
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """An altered text.
+
+    Attributes
+    ----------
+    module : str
+        Of `mcfsim.theorems`.
+    what : str
+        Where it is altered and how: the function, the line of text before and after, and a number if there
+        are several the same.
+    source : str
+        The whole text.
+    """
+
+    module: str
+    what: str
+    source: str
+
+
+def path_of(module: str) -> Path:
+    """Return where a module of `mcfsim.theorems` lies, which need not be imported for it."""
+    return Path(__file__).parents[3] / "mcfsim" / "theorems" / f"{module}.py"
+
+
+def mutants(module: str) -> list[Mutant]:
+    """Return all mutants of a module, in order."""
+    tree = ast.parse(path_of(module).read_text())
+    count: Counter[str] = Counter()
+    made = []
+    for function, node, altered in _alterations(tree):
+        before, after = (ast.unparse(x) for x in (node, altered))
+        what = f"{function}: {before} -> {after or 'nothing'}"
+        count[what] += 1
+        if count[what] > 1:
+            what += f" ({count[what]})"
+        made.append(Mutant(module, what, ast.unparse(_with(tree, node, altered))))
+    return made
+
+
+def _with(tree: ast.AST, node: ast.AST, altered: ast.AST) -> ast.AST:
+    """Return a tree in which a node is another one."""
+    copy = deepcopy(tree, {id(node): altered})
+    return ast.fix_missing_locations(copy)
+
+
+def _alterations(tree: ast.Module) -> Iterator[tuple[str, ast.AST, ast.AST]]:
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef):
+            yield from _of_function(statement.name, statement)
+        elif isinstance(statement, ast.ClassDef):
+            for method in statement.body:
+                if isinstance(method, ast.FunctionDef):
+                    yield from _of_function(f"{statement.name}.{method.name}", method)
+
+
+def _of_function(name: str, function: ast.FunctionDef) -> Iterator[tuple[str, ast.AST, ast.AST]]:
+    for statement in function.body:
+        for node in _nodes(statement):
+            yield from ((name, node, altered) for altered in _altered(node))
+
+
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what can be altered: no docstring, message or annotation, and nothing that only raises."""
+    raises = isinstance(node, ast.If) and all(isinstance(item, ast.Raise) for item in node.body)
+    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert) or raises or text:
+        return
+    yield node
+    for label, child in ast.iter_fields(node):
+        if label in ("annotation", "returns", "type_comment"):
+            continue
+        for item in child if isinstance(child, list) else [child]:
+            if isinstance(item, ast.AST):
+                yield from _nodes(item)
+
+
+def _altered(node: ast.AST) -> Iterator[ast.AST]:
+    match node:
+        case ast.Compare(ops=ops):
+            for i, op in enumerate(ops):
+                other = deepcopy(node)
+                other.ops[i] = EXCHANGED[type(op)]()
+                yield other
+        case ast.BoolOp(op=op, values=values):
+            yield ast.BoolOp(EXCHANGED[type(op)](), values)
+            yield values[0]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in EXCHANGED:
+            yield ast.BinOp(left, EXCHANGED[type(op)](), right)
+            yield left
+        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert(), operand=operand):
+            yield operand
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield ast.Constant(value + 1)
+        case ast.Call(func=ast.Name(id=name) as function) if name in OTHER:
+            yield ast.Call(ast.Name(OTHER[name], function.ctx), node.args, node.keywords)
+        case ast.Call(func=ast.Attribute(attr=name) as function) if name in OTHER:
+            yield ast.Call(ast.Attribute(function.value, OTHER[name], function.ctx), node.args, node.keywords)
+        case ast.IfExp(body=body, orelse=orelse):
+            yield body
+            yield orelse
+        case ast.AugAssign() | ast.Expr(value=ast.Call()):
+            yield ast.Pass()
+        case ast.If(body=body, orelse=orelse):
+            yield ast.If(ast.Constant(False), body, orelse)
+
+
+# -- altered modules ----------------------------------------------------------------------------------------
+class _Altered(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module from an altered text."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.name, self.source = f"mcfsim.theorems.{mutant.module}", mutant.source
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        return importlib.util.spec_from_loader(name, self) if name == self.name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self.source, self.name, "exec"), module.__dict__)
+
+
+#: Of each group of the campaign, how many cases judge a mutant, and of random expressions of exact numbers.
+CASES = {
+    **{"complete": 3, "long single": 6, "common": 24, "common wide": 24, "common default": 24, "each": 30},
+    **{"square": 3, "each three": 3, "unbounded": 3},
+}
+EXPRESSIONS = 250
+#: Modules, and of how many of their mutants one is tried.
+TRIED = {"domain": 9, "cores": 7, "cells": 6, "exact": 9, "two_words": 9}
+#: Functions that draw or list more operands where a core does not stand for all: nothing rests on them.
+OTHERS = ("_sample", "_spread", "_drawn", "_families", "_fewest", "_core_of_pairs", "unbounded")
+
+
+def chosen(module: str) -> list[Mutant]:
+    """Return the mutants that are tried: a systematic sample."""
+    return [m for m in mutants(module) if not m.what.startswith(OTHERS)][:: TRIED[module]]
+
+
+def judges() -> list[Any]:
+    """Return the cases that judge, and what is true of them, each group's first ones first."""
+    cases = []
+    for group, count in CASES.items():
+        for number in range(count):
+            case = draw(group, number)
+            tried = brute.run(case.statement.line, brute.toy(case.format, case.rounding))
+            truth = brute.judge(case.statement, tried)
+            tried.registers, tried._known = [], {}
+            cases.append((number / count, (case, truth, tried)))
+    return [item for _, item in sorted(cases, key=lambda item: item[0])]
+
+
+def fate(mutant: Mutant, cases: list[Any]) -> str:
+    """Return what the campaign finds against a mutant, or of how many operands it finds nothing.
+
+    It is tried in a fork of this process, which imports the verifier once more.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(read)
+            os.write(write, _verdict(mutant, cases).encode()[:4000])
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        text = pipe.read().decode(errors="replace")
+    os.waitpid(child, 0)
+    return text or "it did not return"
+
+
+def _verdict(mutant: Mutant, cases: list[Any]) -> str:
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # it ends the process, which then has said nothing
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for name in [*sys.modules]:
+        if name.startswith(("mcfsim.theorems", *JUDGES)):
+            del sys.modules[name]
+    sys.meta_path.insert(0, _Altered(mutant))
+    try:
+        compare, numbers = (
+            importlib.import_module(f"tests.theorems.campaign.{x}") for x in ("compare", "numbers")
+        )
+        if mutant.module in ("exact", "two_words"):
+            found = numbers.first_wrong(EXPRESSIONS)
+            if found is not None:
+                return found
+            cases = [item for item in cases if item[0].name.startswith(("complete", "long"))]
+        # What a statement declares is not tried first, as `verify` does: the core is judged, not the trial.
+        importlib.import_module("mcfsim.theorems.check").Check.rehearse = lambda check: None
+        # Nor is anything rested on pairs of all exponents, which are tried besides.
+        importlib.import_module("mcfsim.theorems.cores")._spread = lambda fmt, middle: ()
+        count = 0
+        for case, truth, tried in cases:
+            certificate = compare.certified(case)
+            found = compare.contradiction(case, certificate, truth, tried)
+            if found is not None:
+                return f"{case.name}: {found}"
+            count += sum(part.cases for part in certificate.parts)
+    except BaseException as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {error} at {Path(last.filename).name}:{last.lineno}"
+    return f"{count} cases"
+
+
+def main(module: str, part: int, parts: int) -> None:
+    """Print, as a line of JSON each, what mutants of a module come to: every so manieth of those chosen."""
+    cases = judges()
+    text = fate(Mutant(module, "", path_of(module).read_text()), cases)
+    assert ALIVE.fullmatch(text), text
+    for mutant in chosen(module)[part::parts]:
+        found = fate(mutant, cases)
+        if ALIVE.fullmatch(found):
+            # To try more operands than the text does is a fault, too, if no false one.
+            more = int(found.split()[0]) > int(text.split()[0])
+            found = f"it tries {found} instead of {text}" if more else ""
+        print(json.dumps([mutant.what, found]), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -14,7 +14,7 @@ from mcfsim.optim.strategies import LOW, Stored, is_open
 from mcfsim.problems import Corpus, LanguageModel, LogisticRegression, Quadratic, Rosenbrock
 
 
-def label(value):
+def named(value):
     """Name a case alike in every process: without the address of an object."""
     return str(value).split(" at 0x")[0]
 
@@ -93,7 +93,7 @@ NO_INTEGER = [
 
 
 @pytest.mark.parametrize(("make", "label"), REALS)
-@pytest.mark.parametrize("bad", [*NOTHING_REAL, None], ids=label)
+@pytest.mark.parametrize("bad", [*NOTHING_REAL, None], ids=named)
 def test_what_is_no_real_number_is_refused_by_name(make, label, bad):
     if (make, label) == (simulated, "clip") and bad is None:
         pytest.skip("no clipping")
@@ -112,7 +112,7 @@ def test_what_is_not_finite_is_refused_by_name(make, label, bad):
 
 
 @pytest.mark.parametrize(("make", "label"), INTEGERS)
-@pytest.mark.parametrize("bad", NO_INTEGER, ids=label)
+@pytest.mark.parametrize("bad", NO_INTEGER, ids=named)
 def test_what_is_no_integer_is_refused_by_name(make, label, bad):
     with pytest.raises(TypeError, match=rf"{label} must be an int, not"):
         make(**{label: bad})
@@ -183,20 +183,20 @@ def test_a_step_that_the_arithmetic_refuses_leaves_it_too():
 NO_HYPERPARAMETERS = ["adamw", mcf.AdamW, mcf.SGD, None, 0.9, {"beta1": 0.9}, mcf.adamw, mcf.Schedule()]
 
 
-@pytest.mark.parametrize("bad", NO_HYPERPARAMETERS, ids=label)
+@pytest.mark.parametrize("bad", NO_HYPERPARAMETERS, ids=named)
 def test_an_optimizer_takes_hyperparameters_only(bad):
     with pytest.raises(TypeError, match=r"^hyper must be hyperparameters, as mcfsim.AdamW\(\)"):
         mcf.Optimizer(bad, mcf.strategy("plain"), START)
 
 
-@pytest.mark.parametrize("bad", [bad for bad in NO_HYPERPARAMETERS if bad != "adamw"], ids=label)
+@pytest.mark.parametrize("bad", [bad for bad in NO_HYPERPARAMETERS if bad != "adamw"], ids=named)
 def test_a_run_takes_hyperparameters_or_a_name(bad):
     with pytest.raises(TypeError, match=r"^optimizer must be hyperparameters, as mcfsim.AdamW\(\)"):
         simulated(optimizer=bad)
     assert simulated(optimizer="adamw") == simulated(optimizer=mcf.AdamW())
 
 
-@pytest.mark.parametrize("bad", ["plain", None, mcf.Strategy, Stored(LOW), ["plain"]], ids=label)
+@pytest.mark.parametrize("bad", ["plain", None, mcf.Strategy, Stored(LOW), ["plain"]], ids=named)
 def test_an_optimizer_takes_a_strategy_only(bad):
     with pytest.raises(TypeError, match=r"^strategy must be a Strategy, as strategy"):
         mcf.Optimizer(mcf.AdamW(), bad, START)
@@ -260,7 +260,7 @@ def test_names_of_strategies_are_strings(bad):
         mcf.strategy(bad)
 
 
-@pytest.mark.parametrize("bad", [None, 5, [], {}, "add", b"grow"], ids=label)
+@pytest.mark.parametrize("bad", [None, 5, [], {}, "add", b"grow"], ids=named)
 def test_unknown_additions_are_refused(bad):
     with pytest.raises(ValueError, match=r"mine: unknown addition .*; allowed: plain, kahan, grow, master"):
         declared(addition=bad)
@@ -315,19 +315,19 @@ def test_gradients_of_another_type(bad):
         stepped(gradient=bad)
 
 
-@pytest.mark.parametrize("bad", [None, 5, ["quadratic"], Quadratic, Rosenbrock()], ids=label)
+@pytest.mark.parametrize("bad", [None, 5, ["quadratic"], Quadratic, Rosenbrock()], ids=named)
 def test_a_problem_is_made_from_a_name_or_settings(bad):
     with pytest.raises(TypeError, match="a problem is made from its name or its settings"):
         mcf.get_problem(bad)
 
 
-@pytest.mark.parametrize("bad", [{}, {"kind": None}, {"kind": []}, {"kind": "linear"}, "linear"], ids=label)
+@pytest.mark.parametrize("bad", [{}, {"kind": None}, {"kind": []}, {"kind": "linear"}, "linear"], ids=named)
 def test_unknown_problems(bad):
     with pytest.raises(ValueError, match=r"unknown problem .*; known problems: quadratic"):
         mcf.get_problem(bad)
 
 
-@pytest.mark.parametrize("bad", ["text", b"text", 5, Corpus], ids=label)
+@pytest.mark.parametrize("bad", ["text", b"text", 5, Corpus], ids=named)
 def test_a_language_model_takes_a_corpus(bad):
     with pytest.raises(TypeError, match="corpus must be a Corpus"):
         LanguageModel(bad)

@@ -245,7 +245,7 @@ def test_names_stand_for_the_formats_that_are_stored():
 
 @pytest.mark.parametrize("label", ["parameter", "m", "v", "gradient", "extra"])
 @pytest.mark.parametrize(
-    "bad", ["bfloat16", mcf.get_format("bf16"), 2, LOW, Stored, [Stored(LOW)]], ids=label
+    "bad", ["bfloat16", mcf.get_format("bf16"), 2, LOW, Stored, [Stored(LOW)]], ids=named
 )
 def test_parts_of_a_strategy_are_stored_tensors(label, bad):
     with pytest.raises(TypeError, match=rf"^mine: {label} must be Stored\(format, components\), not"):

@@ -75,7 +75,11 @@ def representatives(classes: Places, fmt: Format, scales: Scales) -> Places:
     high = np.stack([x.ravel() for x in np.meshgrid(classes[order], classes[order], indexing="ij")])
     found = [_places(quantity, low, high, operand=True) for quantity in map(scales.operand, (0, 1))]
     found += [_places(quantity, low, high) for quantity in dict.fromkeys(scales.quantities)]
-    _, first = np.unique(np.stack(found, axis=1), axis=0, return_index=True)
+    cell = np.zeros(low.shape[1], np.int64)
+    for places in found:  # a number that is the same only where all places so far are
+        different, number = np.unique(places, return_inverse=True)
+        cell = np.unique(cell * different.size + number, return_inverse=True)[1]
+    first = np.unique(cell, return_index=True)[1]
     rows = high[:, np.sort(first)].T
     result: Places = rows[np.lexsort(rows.T[::-1])]
     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
+from mcfsim.scratch import BLOCK
 from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.operands import Block, every, normal
 from mcfsim.theorems.parts import Part, Sample
@@ -24,8 +26,8 @@ from mcfsim.theorems.statement import Scaling, Theorem
 
 #: Exponents so far from the operands of a trial that powers of two of them neither over- nor underflow.
 FAR = 300
-#: Random cases of a trial, and the most of one on all operands of a small format.
-RANDOM, MOST = 1 << 12, 1 << 21
+#: Random cases of a trial, and the most of one on operands of a small format: all, or as many among them.
+RANDOM, MOST = 1 << 12, 1 << 17
 #: By so many binades operands are multiplied.
 _SHIFTS = (1, -2, 5, -38, 40)
 
@@ -33,6 +35,7 @@ Transformed = Callable[[list[Block], int], list[Block]]
 Outcome = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]
 
 
+@lru_cache(maxsize=1024)
 def signs_hold(theorem: Theorem, fmt: Format, rounding: Rounding, *, each: bool) -> bool:
     """Return whether trials agree that cases with positive operands stand for all.
 
@@ -136,11 +139,13 @@ def _both(
     shifts: tuple[int, ...],
 ) -> Iterator[tuple[tuple[list[Block], list[Block]], Outcome, Outcome]]:
     """Yield a part's operands and what they are transformed into, and what comes of either."""
-    if not theorem.possible(fmt, rounding) or part.size > MOST:
+    if not theorem.possible(fmt, rounding):
         return
+    some = np.linspace(0, part.size - 1, min(part.size, MOST)).astype(np.int64)
     try:
         ar = BlockArithmetic(fmt, rounding, "exact")
-        for _, blocks in part.blocks(0, part.size):
+        for start in range(0, some.size, BLOCK):
+            blocks = part.at(some[start : start + BLOCK])
             ours = _outcome(theorem, ar, blocks)
             for shift in shifts:
                 others = transformed(blocks, shift)

@@ -176,7 +176,7 @@ class _Altered(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 #: Of each group of the campaign, how many cases judge a mutant, and of random expressions of exact numbers.
 CASES = {
     **{"complete": 60, "long single": 6, "common": 70, "common wide": 40, "common default": 40, "each": 200},
-    **{"square": 10, "each three": 3, "unbounded": 3},
+    **{"square": 10, "each three": 3, "unbounded": 3, "common products": 40},
 }
 EXPRESSIONS = 250
 #: Modules, and of how many of their mutants one is tried.

@@ -72,7 +72,10 @@ def shrink(theorem: Theorem, ar: BlockArithmetic, case: Iterable[float]) -> tupl
     one integers, or one place above. Each time the simplest neighbour that is a violation takes the case's
     place, of the first kind in which there is one.
     """
-    now = np.array(list(case), dtype=np.float64) + 0.0  # no zero is negative
+    given = np.array(list(case), dtype=np.float64)
+    now = given + 0.0  # no zero is negative, unless it must be
+    if not _violating(theorem, ar, now[None])[0]:
+        now = given
     if not _violating(theorem, ar, now[None])[0]:
         raise ValueError(
             f"{theorem.name!r}: {tuple(now.tolist())} is no violation, so there is nothing to shrink"
@@ -98,7 +101,8 @@ def _simplest(
 ) -> Cases | None:
     """Return the simplest candidate that is simpler than the case, allowed and a violation."""
     candidates = candidates[np.isfinite(candidates).all(axis=1)]
-    cases = np.concatenate([now[None], candidates + 0.0])
+    kept = (now == 0) & np.signbit(now)  # where the sign of a zero is what matters
+    cases = np.concatenate([now[None], np.where(kept & (candidates == 0), now, candidates + 0.0)])
     order = np.lexsort(_key(cases)[::-1])  # stable, so whatever is not simpler comes after the case
     cases = cases[order[: np.flatnonzero(order == 0)[0]]]
     first, last = _exponents(cases)

@@ -26,6 +26,7 @@ COUNTS = {
     "common wide": (15, 350),
     "common default": (15, 350),
     "common three": (5, 100),
+    "common products": (15, 250),
     "each": (25, 650),
     "each three": (15, 250),
     "square": (20, 400),
@@ -75,7 +76,7 @@ def test_random_statements(group, start):
     verdicts = collections.Counter(came_to for _, came_to, _ in found)
     if stop - start == CHUNK:
         # A campaign whose statements are all of one kind would show little.
-        assert verdicts["refuted"] >= CHUNK // 12
+        assert verdicts["refuted"] >= (CHUNK // 12 if group in ("complete", *TYPED) else 1)
         truly = sum(came_to == "verified" and less for _, came_to, less in found)
         assert truly >= VERIFIED.get(group, 0) * CHUNK
 

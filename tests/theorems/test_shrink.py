@@ -144,3 +144,14 @@ def test_long_sequences_shrink_in_groups():
 def test_what_is_no_violation_is_refused():
     with pytest.raises(ValueError, match=r"'fast_two_sum_unordered': \(2.0, 1.0\) is no violation"):
         shrink(THEOREMS["fast_two_sum_unordered"], arithmetic("bfloat16"), (2.0, 1.0))
+
+
+def test_a_violation_may_rest_on_the_sign_of_a_zero():
+    infinite = claim(
+        "no a / 0 is infinity of a < 0", lambda t: ~((t["a"] < 0) & (t["b"] == 0) & (t.results[0] == np.inf))
+    )
+    quotient = Theorem("quotient", lambda ar, a, b: ar.div(a, b), [value("a"), value("b")], infinite)
+    certificate = verify(quotient, "float8_e5m2")
+    assert certificate.verdict == "refuted"
+    assert [x.hexadecimal for x in certificate.simplest.operands] == ["-0x1.0000000000000p+0", "-0x0.0p+0"]
+    assert violations(quotient, "float8_e5m2").shape == (123, 2)  # each negative number by -0

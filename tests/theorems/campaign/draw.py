@@ -71,6 +71,8 @@ GROUPS: dict[str, tuple[str, tuple[int, ...], tuple[tuple[int, int, int], ...]]]
     "common wide": ("common", (2,), ((2, -16, 15), (2, -18, 12))),
     "common default": ("common", (2,), ((2, -9, 9), (3, -9, 9), (4, -9, 9))),
     "common three": ("common", (3,), ((2, -5, 4), (2, -3, 4))),
+    # What scales, but overflows and underflows far from where its operands do.
+    "common products": ("common", (2,), ((2, -9, 9), (3, -6, 6))),
     "each": ("each", (1, 2, 2, 2), ((2, -7, 7), (3, -8, 6), (3, -5, 9))),
     "each three": ("each", (3,), ((2, -4, 4), (2, -6, 2))),
     "square": ("square", (1, 2, 2), ((2, -9, 9), (3, -9, 8), (2, -8, 10))),
@@ -96,7 +98,9 @@ def draw(group: str, number: int) -> Case:
     if scaling == "ranged":
         scaling = random.choice(("common", "each", "square"))
     operands = _operands(random, random.choice(counts), group)
-    maker = Maker(random, rules(scaling, str(rounding.mode), typed=not false), operands)
+    maker = Maker(
+        random, rules(scaling, str(rounding.mode), typed=not false, sums=group != "common products"), operands
+    )
     most = 3 if group == "common wide" else 1 if group == "common default" else 8
     if group.startswith("long"):
         maker.factors, maker.longest, maker.numbers = LONG, 90, 0.15
@@ -188,7 +192,7 @@ def _claimed(random: Random, maker: Maker, tried: brute.Tried, there: Any, group
 def _measured(random: Random, maker: Maker, statement: Statement, tried: brute.Tried) -> Statement | None:
     """Bound an error by its largest value, or by a little less."""
     pair = maker.both()
-    if pair is None:
+    if pair is None or pair[1][0] == "number":
         return None
     result, target, kind = pair
     error, reference = ("-", result, target), target

@@ -72,10 +72,10 @@ class Rules:
         return not (self.typed and self.signs and x[1])
 
 
-def rules(scaling: str, mode: str, *, typed: bool = True) -> Rules:
-    """Return the rules for a reduction under a rounding mode."""
+def rules(scaling: str, mode: str, *, typed: bool = True, sums: bool = True) -> Rules:
+    """Return the rules for a reduction under a rounding mode; common scaling is of sums, or of anything."""
     names = ALL
-    if typed:
+    if typed and (sums or scaling != "common"):
         names = {"common": SUMS, "each": PRODUCTS}.get(scaling, ALL)
     return Rules(scaling, mode not in ("up", "down"), typed and scaling != "none", names)
 
@@ -240,7 +240,10 @@ class Maker:
                 tree, kind = self.exact()
                 return ("value", tree) if kind[0] == self.rules.of_operand(0, len(kind[0]))[0] else None
             case 7:
-                return random.choice((("finite",), ("not", ("zero", self.term()[0]))))
+                tree, kind = self.term()
+                if tree[0] == "r" and self.rules.ordered(kind) and random.random() < 0.6:
+                    return ("is", random.choice(("<", "<=", ">", ">=")), ("result", tree[1]), 0.0)
+                return random.choice((("finite",), ("not", ("zero", tree))))
         raise AssertionError
 
     def hypothesis(self) -> Tree:

@@ -9,6 +9,12 @@ from numpy.typing import ArrayLike
 from mcfsim.truth import same
 
 
+@pytest.fixture(autouse=True)
+def _width_of_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the width that a terminal, or what distributes the tests, has set for those that it starts."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="session")
 def assert_same() -> Callable[..., None]:
     """Return an assertion that arrays hold the same values, NaNs alike and zeros of equal sign."""

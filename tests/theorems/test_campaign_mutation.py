@@ -30,10 +30,10 @@ ALIVE: dict[str, dict[str, str]] = {
     "cells": {
         "core: fmt.emin - 1 -> fmt.emin": "the next line gives what is smaller the exponent that is meant",
         "representatives: 1 -> 2": "one binade of the margin below, which no claim here asks about",
-        "representatives: True -> False": "no operand is as small or as large as what this leads to",
+        "representatives: True -> False": "no operand is as small or as large as that",
         "_places: 0 -> 1": "subnormal exponents differ by less than the margin in this precision",
         "_places: smallest << 32": "the largest is the smallest and a constant, or subnormal: a sum does",
-        "_places: 1 << 62 -> 1": "the smallest exponent is not above the largest: it gives none of the marks",
+        "_places: 1 << 62 -> 1": "the smallest is not above the largest: it gives none of the marks",
         "_places: fmt.emax - _ABOVE": "the margin above, which no claim here asks about",
         "_places: rounding.mode is Mode.TOWARD": "the other modes also make one number of all that is so small",
         "_places: fmt.emax + 1 + _ABOVE": "the margin above, which no claim here asks about",
@@ -41,7 +41,8 @@ ALIVE: dict[str, dict[str, str]] = {
     "cores": {
         "core_of_values: fmt.emin + fmt.emax": "gaps that the window then lacks are tried next to overflow",
         "core_of_values: _spread": "mutants are judged without these",
-        "_window: 1 - fmt.precision - x.unit": "constants here are whole: no unit is finer than the operands'",
+        "core_of_values: fmt.emax - 1": "of random operands, without which mutants are judged",
+        "_window: 1 - fmt.precision - x.unit": "constants are whole here: no number has a finer unit",
         "_window: high + more": "gaps that the window then lacks are tried next to overflow",
         "_edges: max([fmt.emin": "sums of subnormal numbers are exact: none is rounded by underflow",
         "_edges: max(high, -low) if": "of three operands a core does not say that it covers",

@@ -30,6 +30,7 @@ COUNTS = {
     "each": (25, 650),
     "each three": (15, 250),
     "square": (20, 400),
+    "signs": (15, 250),
     "unbounded": (10, 150),
     "unbounded pairs": (1, 30),
     "false common": (40, 450),

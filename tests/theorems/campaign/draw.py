@@ -76,6 +76,8 @@ GROUPS: dict[str, tuple[str, tuple[int, ...], tuple[tuple[int, int, int], ...]]]
     "each": ("each", (1, 2, 2, 2), ((2, -7, 7), (3, -8, 6), (3, -5, 9))),
     "each three": ("each", (3,), ((2, -4, 4), (2, -6, 2))),
     "square": ("square", (1, 2, 2), ((2, -9, 9), (3, -9, 8), (2, -8, 10))),
+    # What scales, but is not the same of operands of other signs.
+    "signs": ("signed", (2,), ((2, -9, 9), (3, -8, 6))),
     # Cores of unbounded exponents, values and pairs: they do not cover.
     "unbounded": ("ranged", (1, 2, 2), ((2, *UNBOUNDED),)),
     "unbounded pairs": ("ranged", (2, 3), ((2, *UNBOUNDED),)),
@@ -95,12 +97,15 @@ def draw(group: str, number: int) -> Case:
     false = group.startswith("false")
     if scaling == "any":
         scaling = random.choice(("none", "none", "common", "each", "square"))
+    if scaling == "signed":
+        scaling = random.choice(("common", "each"))
     if scaling == "ranged":
         scaling = random.choice(("common", "each", "square"))
     operands = _operands(random, random.choice(counts), group)
-    maker = Maker(
-        random, rules(scaling, str(rounding.mode), typed=not false, sums=group != "common products"), operands
+    own = rules(
+        scaling, str(rounding.mode), typed=not false, sums=group != "common products", signs=group != "signs"
     )
+    maker = Maker(random, own, operands)
     most = 3 if group == "common wide" else 1 if group == "common default" else 8
     if group.startswith("long"):
         maker.factors, maker.longest, maker.numbers = LONG, 90, 0.15

@@ -72,12 +72,15 @@ class Rules:
         return not (self.typed and self.signs and x[1])
 
 
-def rules(scaling: str, mode: str, *, typed: bool = True, sums: bool = True) -> Rules:
-    """Return the rules for a reduction under a rounding mode; common scaling is of sums, or of anything."""
+def rules(scaling: str, mode: str, *, typed: bool = True, sums: bool = True, signs: bool = True) -> Rules:
+    """Return the rules for a reduction under a rounding mode.
+
+    Common scaling may be of sums or of anything; a statement that scales need not be one of any signs.
+    """
     names = ALL
     if typed and (sums or scaling != "common"):
         names = {"common": SUMS, "each": PRODUCTS}.get(scaling, ALL)
-    return Rules(scaling, mode not in ("up", "down"), typed and scaling != "none", names)
+    return Rules(scaling, signs and mode not in ("up", "down"), typed and scaling != "none", names)
 
 
 class Maker:

@@ -32,10 +32,10 @@ ALIVE: dict[str, dict[str, str]] = {
         "representatives: 1 -> 2": "one binade of the margin below, which no claim here asks about",
         "representatives: True -> False": "no operand is as small or as large as that",
         "_places: 0 -> 1": "subnormal exponents differ by less than the margin in this precision",
-        "_places: smallest << 32": "the largest is the smallest and a constant, or subnormal: a sum does",
-        "_places: 1 << 62 -> 1": "the smallest is not above the largest: it gives none of the marks",
+        "_places: smallest << 32": "the largest is the smallest and a constant, or subnormal",
+        "_places: 1 << 62 -> 1": "the smallest is not above the largest: no mark comes of it",
         "_places: fmt.emax - _ABOVE": "the margin above, which no claim here asks about",
-        "_places: rounding.mode is Mode.TOWARD": "the other modes also make one number of all that is so small",
+        "_places: rounding.mode is Mode.TOWARD": "other modes make one number of all that is so small, too",
         "_places: fmt.emax + 1 + _ABOVE": "the margin above, which no claim here asks about",
     },
     "cores": {

@@ -244,8 +244,9 @@ class Maker:
                 return ("value", tree) if kind[0] == self.rules.of_operand(0, len(kind[0]))[0] else None
             case 7:
                 tree, kind = self.term()
-                if tree[0] == "r" and self.rules.ordered(kind) and random.random() < 0.6:
-                    return ("is", random.choice(("<", "<=", ">", ">=")), ("result", tree[1]), 0.0)
+                if self.rules.ordered(kind) and random.random() < 0.6:
+                    place = "result" if tree[0] == "r" else "head"
+                    return ("is", random.choice(("<", "<=", ">", ">=")), (place, tree[1]), 0.0)
                 return random.choice((("finite",), ("not", ("zero", tree))))
         raise AssertionError
 

@@ -176,7 +176,7 @@ class _Altered(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 #: Of each group of the campaign, how many cases judge a mutant, and of random expressions of exact numbers.
 CASES = {
     **{"complete": 60, "long single": 6, "common": 60, "common wide": 30, "common default": 30, "each": 150},
-    **{"square": 10, "each three": 3, "unbounded": 3, "common products": 40, "signs": 50},
+    **{"square": 10, "each three": 3, "unbounded": 3, "common products": 40, "signs": 75},
 }
 EXPRESSIONS = 250
 #: Modules, and of how many of their mutants one is tried.

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,6 +76,7 @@ def path_of(module: str) -> Path:
     return Path(__file__).parents[3] / "mcfsim" / "theorems" / f"{module}.py"
 
 
+@lru_cache
 def mutants(module: str) -> list[Mutant]:
     """Return all mutants of a module, in order."""
     tree = ast.parse(path_of(module).read_text())

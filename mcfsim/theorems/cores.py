@@ -84,8 +84,11 @@ def _window(theorem: Theorem, fmt: Format, scales: Scales) -> tuple[int, int]:
     """Return the gaps beyond which operands do not interact.
 
     The statement says it of the operands themselves. Constants and sums in the algorithm bring them nearer.
+    Of three operands no core covers all, and none is made larger.
     """
     low, high = theorem.gaps(fmt.precision)
+    if len(theorem.operands) > 2:
+        return low, high
     more = max([0, *(x.top - 1 for x in scales.quantities)])
     more += max([0, *(1 - fmt.precision - x.unit for x in scales.quantities)])
     return low - more, high + more
@@ -103,8 +106,9 @@ def _edges(
     values, others, (low, high) = finite_values(fmt), len(theorem.operands) - 1, gaps
     magnitude = np.abs(values)
     # From one exponent on nothing is rounded by underflow, up to another nothing overflows.
-    least = max([fmt.emin, *(x.safe_from for x in scales.quantities)]) + 1
-    most = min([fmt.emax, *(x.safe_to for x in scales.quantities)]) + 1
+    quantities = scales.quantities if others == 1 else []
+    least = max([fmt.emin, *(x.safe_from for x in quantities)]) + 1
+    most = min([fmt.emax - 2 * (others > 1), *(x.safe_to for x in quantities)]) + 1
     reach = max(high, -low) if others > 1 else 0
     parts = []
     for i in range(others + 1):

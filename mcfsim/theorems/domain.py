@@ -115,7 +115,7 @@ def cover(
         if core.size <= most:
             known = () if core.covers else _known(theorem, fmt, rounding)
             return replace(core, parts=(*core.parts, *known))
-        if whole is not None and whole.size <= 1 << 32:
+        if whole is not None and whole.size <= most:
             return Domain(fmt, (whole,), (), covers=True)
         drawn = _drawn(theorem, fmt, rounding, samples, seed)
         return replace(drawn, reductions=(*drawn.reductions, NO_CORE.format(core.size, most)))

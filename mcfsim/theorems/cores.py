@@ -11,7 +11,7 @@ from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.cells import core
 from mcfsim.theorems.homogeneity import Scales
 from mcfsim.theorems.operands import finite_values, significands, sparse
-from mcfsim.theorems.parts import Domain, Part, Sample
+from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.trials import signs_hold
 
@@ -69,7 +69,7 @@ def core_of_values(
         inside = Part("core", f"exponent {middle} of a, gaps {low} to {high}", ((first,), *others))
         parts = (inside, *_edges(theorem, fmt, rounding, scales, (low, high), positive[0]))
         reductions = (*sign, COMMON, GAP.format(low, high))
-    exponents = ((fmt.emin, fmt.emax - 1),) * len(theorem.operands)
+    exponents = (anywhere(fmt),) * len(theorem.operands)
     text = f"random operands of all exponents, seed {seed}"
     rest = Sample("sample", text, (), theorem.operands, fmt, exponents, samples // 16, seed)
     pairs = len(theorem.operands) == 2

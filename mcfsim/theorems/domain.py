@@ -36,7 +36,7 @@ from mcfsim.theorems.operands import (
     normal,
     unbounded,
 )
-from mcfsim.theorems.parts import Domain, Part, Sample
+from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
 
 #: Which operands: ``core`` uses the reductions of the statement, ``all`` uses none.
@@ -219,11 +219,10 @@ def _sample(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Sample:
     elif theorem.scaling is Scaling.COMMON:
         exponents = [(0, 0)] + [(low, high)] * (len(theorem.operands) - 1)
     elif theorem.scaling is Scaling.NONE:
-        exponents = [(fmt.emin, fmt.emax - 1)] * len(theorem.operands)
+        exponents = [anywhere(fmt)] * len(theorem.operands)
     else:
         exponents = [(0, 1)] * len(theorem.operands)
-    # Where there is room, so that an operand is no largest number.
-    least, most = fmt.emin, max(fmt.emin, fmt.emax - 1)
+    least, most = anywhere(fmt)
     exponents = [(min(max(a, least), most), max(min(b, most), least)) for a, b in exponents]
     # Long sequences cost as much as many short operands.
     count = _share(samples, max(1, theorem.components // 4))

@@ -210,6 +210,11 @@ class Domain:
         ]
 
 
+def anywhere(fmt: Format) -> tuple[int, int]:
+    """Return the exponents of random operands of all of a format; where there is room, none of the largest."""
+    return fmt.emin, max(fmt.emin, fmt.emax - 1)
+
+
 def starts(parts: Sequence[Part]) -> list[int]:
     """Return the index of each part's first case, of all one after the other."""
     return [0, *accumulate(part.size for part in parts)][:-1]

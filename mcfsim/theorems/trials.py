@@ -21,7 +21,7 @@ from mcfsim.rounding import Rounding
 from mcfsim.scratch import BLOCK
 from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.operands import Block, every, normal
-from mcfsim.theorems.parts import Part, Sample
+from mcfsim.theorems.parts import Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
 
 #: Exponents so far from the operands of a trial that powers of two of them neither over- nor underflow.
@@ -126,7 +126,7 @@ def _wide(theorem: Theorem, fmt: Format) -> tuple[Format, Part]:
 
 
 def _random(theorem: Theorem, fmt: Format) -> Part:
-    exponents = [(fmt.emin, fmt.emax - 1)] * len(theorem.operands)
+    exponents = [anywhere(fmt)] * len(theorem.operands)
     return Sample("sample", "", (), theorem.operands, fmt, tuple(exponents), RANDOM, 2)
 
 

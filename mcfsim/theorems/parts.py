@@ -211,7 +211,7 @@ class Domain:
 
 
 def anywhere(fmt: Format) -> tuple[int, int]:
-    """Return the exponents of random operands of all of a format; where there is room, none of the largest."""
+    """Return the exponents of operands drawn from all of a format: not the largest, where there is room."""
     return fmt.emin, max(fmt.emin, fmt.emax - 1)
 
 

@@ -212,16 +212,16 @@ def test_what_contradicts_the_catalogue_is_refused():
 
 # -- how much was tried again -------------------------------------------------------------------------------
 def test_it_is_told_how_much_was_tried_again(edged):
-    found = examine(edged, samples=10, limit=1 << 20)
+    sizes = [part.cases for part in edged.parts]
+    found = examine(edged, samples=10, limit=min(sizes))
     assert (found.problems, found.witnesses) == ((), 0)
     kinds = [part.kind for part in edged.parts]
     assert kinds.count("edge") == 4
     assert [part.by_oracle for part in found.retried] == [80 if kind == "edge" else 10 for kind in kinds]
-    sizes = [part.cases for part in edged.parts]
     whole = [part.by_emulator == size for part, size in zip(found.retried, sizes, strict=True)]
     assert whole.count(True) == 1
     assert whole.index(True) == sizes.index(min(sizes))
-    assert {part.by_emulator for part in found.retried} == {min(sizes), retry.SPOTS}
+    assert {part.by_emulator for part in found.retried} == {min(sizes), min(sizes + [retry.SPOTS])}
     text = str(found)
     assert "every witness gives what it says" in text
     for part in found.retried:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.theorems import cores, domain, verify
+from mcfsim.theorems import cores, domain, operands, verify
 from mcfsim.theorems.operands import finite_values
 from tests.theorems.campaign import brute
 from tests.theorems.campaign.declared import theorem
@@ -19,8 +19,8 @@ SAMPLES = 500
 
 def certified(case: Case) -> Any:
     """Return the certificate of a case, a core being tried where one is meant; or why there is none."""
-    few, unbounded, sparse = domain.FEW, domain.UNBOUNDED, cores.sparse
-    domain.FEW, domain.UNBOUNDED = 0 if case.core else few, UNBOUNDED
+    few, unbounded, sparse = domain.FEW, operands.UNBOUNDED, cores.sparse
+    domain.FEW, operands.UNBOUNDED = 0 if case.core else few, UNBOUNDED
     # In so short a precision the significands that are tried at all exponents would be all there are.
     cores.sparse = powers_of_two
     try:
@@ -28,7 +28,7 @@ def certified(case: Case) -> Any:
     except ValueError as error:
         return error
     finally:
-        domain.FEW, domain.UNBOUNDED, cores.sparse = few, unbounded, sparse
+        domain.FEW, operands.UNBOUNDED, cores.sparse = few, unbounded, sparse
 
 
 def powers_of_two(fmt: Any) -> Any:

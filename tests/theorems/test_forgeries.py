@@ -221,7 +221,7 @@ def test_it_is_told_how_much_was_tried_again(edged):
     whole = [part.by_emulator == size for part, size in zip(found.retried, sizes, strict=True)]
     assert whole.count(True) == 1
     assert whole.index(True) == sizes.index(min(sizes))
-    assert {part.by_emulator for part in found.retried} == {min(sizes), min(sizes + [retry.SPOTS])}
+    assert {part.by_emulator for part in found.retried} == {min(sizes), min([*sizes, retry.SPOTS])}
     text = str(found)
     assert "every witness gives what it says" in text
     for part in found.retried:

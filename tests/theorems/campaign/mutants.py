@@ -242,9 +242,9 @@ def _verdict(mutant: Mutant, cases: list[Any]) -> str:
                 return found
             cases = [item for item in cases if item[0].name.startswith("long")]
         # What a statement declares is not tried first, as `verify` does: the core is judged, not the trial.
-        importlib.import_module("mcfsim.theorems.check").Check.rehearse = lambda check: None
+        importlib.import_module("mcfsim.theorems.check").Check.try_reductions = lambda check: None
         # Nor is anything rested on random operands, and on pairs of all exponents, which are tried besides.
-        compare.SAMPLES = 0
+        compare.SAMPLES = 1
         importlib.import_module("mcfsim.theorems.cores")._spread = lambda fmt, middle: ()
         count = covering = 0
         for case, truth, tried in cases:

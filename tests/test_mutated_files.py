@@ -220,8 +220,20 @@ def test_a_step_that_the_run_has_not_is_refused(step, tmp_path):
         train(path)
 
 
-@pytest.mark.parametrize("low", ["bfloat16", "float8_e4m3fn", "posit8", "int8"])
-@pytest.mark.parametrize("field", ["parameter0", "m0", "v0", "parameter1", "extra0"])
+FLOATS = ["bfloat16", "float8_e4m3fn"]
+
+
+# In fp8 epsilon vanishes, in int8 much else: what a file may hold does not depend on it.
+@pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
+@pytest.mark.parametrize(
+    ("field", "low"),
+    [
+        *itertools.product(
+            ["parameter0", "m0", "v0", "extra0"], ["bfloat16", "float8_e4m3fn", "posit8", "int8"]
+        ),
+        *itertools.product(["parameter1"], ["bfloat16", "float8_e4m3fn"]),
+    ],
+)
 def test_a_number_that_is_no_value_of_its_format_is_refused(field, low, tmp_path):
     path = tmp_path / "file.npz"
     strategies = {"parameter1": "collage-plus", "extra0": "kahan"}

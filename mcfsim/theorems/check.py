@@ -130,7 +130,8 @@ class Check:
         ValueError
             If it is not so, as far as can be told.
         """
-        if self.domain().reductions:
+        # Under stochastic rounding all draws are tried, and no reduction is used.
+        if self.domain().reductions and not self.rounding.stochastic:
             try_scaling(self.theorem, self.format, self.rounding)
             self._try_toy()
 

@@ -149,7 +149,7 @@ class Check:
             if whole.size > FEW:
                 return
             found, right = (self._of(domain) for domain in (core, whole))
-        except (ValueError, UnsupportedFormatError):
+        except ValueError:
             return  # such a format has no list of all operands, or no exact path
         for what, ours, theirs in (
             ("operands that meet the hypotheses", found.applicable > 0, right.applicable > 0),

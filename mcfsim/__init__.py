@@ -1,5 +1,7 @@
 """Bit-exact emulation of low-precision training, and measures of what rounding costs."""
 
+import typing
+
 from mcfsim import codec, double_word, eft, expansion, metrics, packing
 from mcfsim.arithmetic import Arithmetic, straight_line
 from mcfsim.backends.factory import arithmetic
@@ -26,7 +28,9 @@ from mcfsim.run import Run
 from mcfsim.scaled import SCALED, Scaled, ScaledFormat, get_scaled_format, quantize
 from mcfsim.schedule import Schedule
 from mcfsim.simulate import simulate
-from mcfsim.theorems import THEOREMS, Certificate, Theorem, verify
+
+if typing.TYPE_CHECKING:
+    from mcfsim.theorems import THEOREMS, Certificate, Theorem, verify
 
 __all__ = [
     "FORMATS",
@@ -87,3 +91,19 @@ __all__ = [
     "two_sum",
     "verify",
 ]
+
+#: What the theorem laboratory gives: it takes as long to import as all the rest, so at its first use.
+_OF_THEOREMS = ("THEOREMS", "Certificate", "Theorem", "verify")
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in ("theorems", *_OF_THEOREMS):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import mcfsim.theorems as laboratory
+
+    globals().update({key: getattr(laboratory, key) for key in _OF_THEOREMS})
+    return laboratory if name == "theorems" else globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "theorems", *_OF_THEOREMS})

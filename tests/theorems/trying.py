@@ -46,6 +46,12 @@ def on_domain(theorem, fmt, mode, extent="all"):
     return on_parts(theorem, fmt, mode, domain.parts)
 
 
+def modes_in_turn(theorem, fmt, modes, among):
+    """Return the modes to try a statement in: of float16, most of whose pairs a core holds, one by turns."""
+    modes = sorted(theorem.modes & modes)
+    return [modes[among.index(theorem) % len(modes)]] if modes and fmt == "float16" else modes
+
+
 def on_core(theorem, fmt, mode):
     """Try a statement on the core, which a small format would not be worth, and on nothing beside it."""
     fmt, rounding = get_format(fmt), Rounding(mode, underflow=theorem.underflow)

@@ -187,3 +187,12 @@ def test_single_cases_are_those_of_the_blocks(name):
         cases = np.random.default_rng(3).choice(part.size, 300)
         for column, some in zip(whole, part.at(cases), strict=True):
             assert (some == column[cases]).all()
+
+
+@pytest.mark.parametrize("name", ["posit8", "int8", "float8_e8m0fnu", "unsigned"])
+@pytest.mark.parametrize("theorem", ["two_sum_any", "innocuous_mul_2p"])
+def test_reductions_are_of_signed_floats_with_a_zero(name, theorem):
+    """Elsewhere all operands are tried, if they are asked for or not."""
+    fmt = Format("", precision=4, emin=-3, emax=4, signed=False) if name == "unsigned" else get_format(name)
+    (part,) = (domain := cover(THEOREMS[theorem], fmt, Rounding(), few=0)).parts
+    assert (part.kind, part.size, domain.reductions) == ("complete", finite_values(fmt).size ** 2, ())

@@ -10,7 +10,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments.common import FIGURES, write_result
 from mcfsim.optim.state import average
-from mcfsim.plotting import COLOURS, label_ends, save, subplots
+from mcfsim.report.plotting import COLOURS, label_ends, save, subplots
 
 BETA2 = 0.999
 STEPS = 5000

@@ -12,7 +12,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments.common import FIGURES, in_processes, write_result
 from mcfsim.optim.strategies import LOW, Addition, Stored
-from mcfsim.plotting import STRATEGY_STYLES, save, subplots
+from mcfsim.report.plotting import STRATEGY_STYLES, save, subplots
 
 STEPS = 300
 SEEDS = (0, 1, 2)

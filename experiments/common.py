@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mcfsim.files import write_text
+from mcfsim.storage.files import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "figures"

@@ -8,7 +8,7 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments.common import FIGURES, write_result
-from mcfsim.plotting import COLOURS, label_ends, save, subplots
+from mcfsim.report.plotting import COLOURS, label_ends, save, subplots
 from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.operands import significands
 from mcfsim.theorems.trial import Trial

@@ -8,8 +8,8 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments.common import FIGURES, write_result
-from mcfsim.plotting import COLOURS, label_ends, save, subplots
-from mcfsim.summation import dw_sum, kahan_sum, neumaier_sum, recursive_sum
+from mcfsim.multiword.summation import dw_sum, kahan_sum, neumaier_sum, recursive_sum
+from mcfsim.report.plotting import COLOURS, label_ends, save, subplots
 
 FORMAT = mcf.get_format("bfloat16")
 ONE_OVER_U = 2**FORMAT.precision

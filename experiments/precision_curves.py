@@ -9,9 +9,9 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments.common import FIGURES, write_result
-from mcfsim.expansion import value
+from mcfsim.multiword.expansion import value
 from mcfsim.optim.state import average
-from mcfsim.plotting import COLOURS, save, subplots
+from mcfsim.report.plotting import COLOURS, save, subplots
 
 FORMATS = {
     "bfloat16": (COLOURS["blue"], "o"),

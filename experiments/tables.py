@@ -10,12 +10,12 @@ from typing import Any
 import mcfsim as mcf
 from experiments import theorems
 from experiments.common import ROOT, read_result
-from mcfsim.backends.carriers import carrier_of
-from mcfsim.files import write_text
 from mcfsim.formats import Grid, Posit, digits, format_table
+from mcfsim.kernels.carriers import carrier_of
+from mcfsim.report.tables import markdown_table
 from mcfsim.rounding import Underflow
 from mcfsim.scaled import scaled_table
-from mcfsim.tables import markdown_table
+from mcfsim.storage.files import write_text
 
 #: Rows of the README's table, by the result's name for the strategy.
 OPTIONS = {

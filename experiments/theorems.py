@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from experiments.common import WORKERS, read_result, write_result
-from mcfsim.sweep import Sweep
-from mcfsim.tables import markdown_table
+from mcfsim.report.tables import markdown_table
+from mcfsim.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.catalogue import CHAPTERS
 from mcfsim.theorems.certificate import Certificate

@@ -11,8 +11,8 @@ from typing import Any
 
 from experiments.common import FIGURES, WORKERS, read_result, write_result
 from mcfsim.formats import Format
-from mcfsim.plotting import COLOURS, save, subplots
-from mcfsim.sweep import Sweep
+from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, Certificate
 from mcfsim.theorems.verification import prepare, run
 

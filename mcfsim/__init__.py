@@ -2,19 +2,20 @@
 
 import typing
 
-from mcfsim import codec, double_word, eft, expansion, metrics, packing
-from mcfsim.arithmetic import Arithmetic, straight_line
+from mcfsim import codec, eft
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.meter import Meter
+from mcfsim.codec import packing
 from mcfsim.convert import round_to
 from mcfsim.eft import fast_two_sum, split, two_prod, two_prod_fma, two_sum
-from mcfsim.expansion import add as expansion_add
-from mcfsim.expansion import div as expansion_div
-from mcfsim.expansion import expand, grow, renormalize
-from mcfsim.expansion import mul as expansion_mul
-from mcfsim.expansion import scale as expansion_scale
-from mcfsim.expansion import sqrt as expansion_sqrt
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format, p3109
+from mcfsim.multiword import double_word, expansion
+from mcfsim.multiword.expansion import add as expansion_add
+from mcfsim.multiword.expansion import div as expansion_div
+from mcfsim.multiword.expansion import expand, grow, renormalize
+from mcfsim.multiword.expansion import mul as expansion_mul
+from mcfsim.multiword.expansion import scale as expansion_scale
+from mcfsim.multiword.expansion import sqrt as expansion_sqrt
 from mcfsim.optim.adamw import AdamW, adamw
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.sgd import SGD, sgd
@@ -22,12 +23,14 @@ from mcfsim.optim.strategies import STRATEGIES, Strategy, strategy
 from mcfsim.optim.vanishing import VanishingScalarWarning
 from mcfsim.problems import get_problem
 from mcfsim.products import Accumulator, dot, matmul
+from mcfsim.protocol import Arithmetic, straight_line
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
-from mcfsim.run import Run
 from mcfsim.scaled import SCALED, Scaled, ScaledFormat, get_scaled_format, quantize
-from mcfsim.schedule import Schedule
-from mcfsim.simulate import simulate
+from mcfsim.training import metrics
+from mcfsim.training.record import Run
+from mcfsim.training.schedule import Schedule
+from mcfsim.training.simulate import simulate
 
 if typing.TYPE_CHECKING:
     from mcfsim.theorems import THEOREMS, Certificate, Theorem, verify

@@ -15,11 +15,12 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-# The rest is imported by the command that needs it, so that the others start at once.
-from mcfsim import legends
+from mcfsim.checks.names import hint
 from mcfsim.formats import FORMATS, format_table, get_format
-from mcfsim.suggest import hint
-from mcfsim.terminal import output_width, print_columns, print_legend, print_rows
+
+# The rest is imported by the command that needs it, so that the others start at once.
+from mcfsim.report import legends
+from mcfsim.report.terminal import output_width, print_columns, print_legend, print_rows
 
 app = typer.Typer(
     help="Bit-exact emulation of low-precision training.",
@@ -92,7 +93,7 @@ def formats(
     with _errors_in_one_line():
         rows = format_table(map(get_format, names) if names else FORMATS.values())
         if markdown:
-            from mcfsim.tables import markdown_table
+            from mcfsim.report.tables import markdown_table
 
             typer.echo(markdown_table(rows))
         else:
@@ -119,8 +120,8 @@ def inspect_command(
 ) -> None:
     """Look at one number in a format: its rounding, code, neighbours, ulp and expansions."""
     with _errors_in_one_line():
-        from mcfsim.inspect import inspect_value
-        from mcfsim.tables import inspection_table
+        from mcfsim.report.inspect import inspect_value
+        from mcfsim.report.tables import inspection_table
 
         options = [name for item in context.command.params for name in item.opts if name.startswith("--")]
         if value.startswith("--"):
@@ -187,12 +188,12 @@ def simulate(
     """
     nothing = "nothing is kept, for want of --checkpoint FILE."
     with _errors_in_one_line(), _warnings_in_one_line(), _telling_how_to_go_on(checkpoint, nothing):
-        from mcfsim.files import check_outputs
         from mcfsim.problems.registry import PROBLEMS
-        from mcfsim.schedule import Schedule
-        from mcfsim.simulate import DEFAULT_STRATEGIES, OPTIMIZERS
-        from mcfsim.simulate import simulate as run_simulation
-        from mcfsim.tables import run_table
+        from mcfsim.report.tables import run_table
+        from mcfsim.storage.files import check_outputs
+        from mcfsim.training.schedule import Schedule
+        from mcfsim.training.simulate import DEFAULT_STRATEGIES, OPTIMIZERS
+        from mcfsim.training.simulate import simulate as run_simulation
 
         if checkpoint_every is not None and checkpoint is None:
             raise ValueError("--checkpoint-every needs --checkpoint, which names the file")
@@ -261,7 +262,7 @@ def memory(
 ) -> None:
     """Show what every storage strategy keeps for each parameter, and for all of them."""
     with _errors_in_one_line():
-        from mcfsim.tables import memory_table
+        from mcfsim.report.tables import memory_table
 
         print_rows(memory_table(parameters, get_format(low)), legends.MEMORY)
 
@@ -325,7 +326,7 @@ def verify(
 ) -> None:
     """Try every operand; exit status 1 if a claim fails that should hold, or holds that should fail."""
     with _errors_in_one_line():
-        from mcfsim.tables import certificate_table, theorem_table
+        from mcfsim.report.tables import certificate_table, theorem_table
         from mcfsim.theorems import THEOREMS
         from mcfsim.theorems.verification import matching
 
@@ -339,9 +340,9 @@ def verify(
         else:
             if output is not None and not output.is_dir():
                 raise ValueError(f"cannot write to {output}: it must be a folder that exists")
-            from mcfsim.backends.carriers import UnsupportedFormatError
-            from mcfsim.files import check_outputs
-            from mcfsim.sweep import Sweep
+            from mcfsim.kernels.carriers import UnsupportedFormatError
+            from mcfsim.storage.files import check_outputs
+            from mcfsim.sweeps.sweep import Sweep
             from mcfsim.theorems.verification import plan, run, sort_out, workers_for
 
             checks, refused = sort_out(plan(theorems, format, rounding, extent=extent, **options))
@@ -389,7 +390,7 @@ def _examine(paths: list[Path], options: dict[str, Any]) -> bool:
 
 def _default_journal() -> Path | None:
     """Return the journal in the user's folder, or None, and say why, if none can be kept there."""
-    from mcfsim.journal import VERSION, Journal
+    from mcfsim.sweeps.journal import VERSION, Journal
 
     path = Path(typer.get_app_dir("mcfsim")) / f"verify-{VERSION}.sqlite"
     try:

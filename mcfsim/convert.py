@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends._kernels import get_kernel
-from mcfsim.backends.blocks import for_each_block
-from mcfsim.backends.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
+from mcfsim.buffers import BLOCK, LARGE_BLOCK
+from mcfsim.checks.arguments import as_array, check_threads, is_real, real_array
+from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format, get_format
-from mcfsim.intake import as_array, check_threads, is_real, real_array
+from mcfsim.kernels.blocks import for_each_block
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
+from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.real_numbers import round_real, to_fraction
 from mcfsim.random import RandomWords, Words
-from mcfsim.reals import round_real, to_fraction
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
-from mcfsim.scratch import BLOCK, LARGE_BLOCK
-from mcfsim.subnormals import check_subnormals
 
 
 def round_to(
@@ -191,16 +191,16 @@ def _round_integers(
     draw: Callable[[int, int], Words | None],
 ) -> NDArray[Any]:
     """Round integers of up to 64 bits by way of binary64 rounded to odd."""
-    from mcfsim.backends import _wide
+    from mcfsim.kernels import residuals
 
     kernel = get_kernel(fmt, rounding, FLOAT64)
     # Two halves of 32 bits are exact in binary64, and so is the larger one shifted.
     half = array.dtype.type(32) if array.dtype.itemsize == 8 else None
 
     def on_block(start: int, high: NDArray[Any], low: NDArray[Any], rounded: NDArray[Any]) -> None:
-        y, residual = _wide.add(high, low)
+        y, residual = residuals.add(high, low)
         if fmt.precision + rounding.guard_bits <= 53:
-            y = _wide.make_odd(y, residual)
+            y = residuals.make_odd(y, residual)
         elif residual.any() and not (rounding.mode is Mode.NEAREST_EVEN and fmt.precision == 53):
             raise UnsupportedFormatError(f"integers beyond 2**53 cannot be rounded {rounding.mode} to {fmt}")
         kernel(y, rounded, draw(start, y.size))

@@ -8,7 +8,7 @@ is the unit roundoff and p the precision of the arithmetic's format.
 
 from __future__ import annotations
 
-from mcfsim.arithmetic import Arithmetic, Value, straight_line
+from mcfsim.protocol import Arithmetic, Value, straight_line
 
 
 @straight_line

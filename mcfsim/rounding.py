@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from mcfsim.suggest import hint
+from mcfsim.checks.names import hint
 
 
 class Mode(StrEnum):

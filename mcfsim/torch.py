@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import Scalars
-from mcfsim.backends.carriers import carrier_of
 from mcfsim.backends.torch import TORCH_DTYPES, as_array, cut, flat, torch_dtype
+from mcfsim.checks.processor import check_subnormals
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
+from mcfsim.kernels.carriers import carrier_of
 from mcfsim.optim import adamw, sgd
 from mcfsim.optim.optimizer import Hyperparameters, block_roles, learning_rate
 from mcfsim.optim.state import State
@@ -23,7 +24,6 @@ from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
-from mcfsim.subnormals import check_subnormals
 
 try:
     import torch

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from mcfsim.truth import same
+from mcfsim.oracle import same
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,13 @@ import pytest
 from truth.operands import SMALL_FORMATS, label, random_tuples, values
 
 import mcfsim as mcf
-from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.backends.exact import ExactArithmetic
 from mcfsim.backends.meter import Meter
-from mcfsim.backends.native import NativeArithmetic, native_dtype
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.codec import all_values
 from mcfsim.formats import FORMATS, Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.native import NativeArithmetic, native_dtype
 from mcfsim.rounding import DETERMINISTIC, Rounding
 
 BINARY = ["add", "sub", "mul", "div"]

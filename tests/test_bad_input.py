@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim import codec, packing
-from mcfsim.backends.carriers import UnsupportedFormatError
-from mcfsim.truth import operate, round_float, round_fraction
+from mcfsim import codec
+from mcfsim.codec import packing
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.oracle import operate, round_float, round_fraction
 
 PACKAGE = Path(mcf.__file__).parent
 X = np.array([1.0, -2.5, 3.0], np.float32)

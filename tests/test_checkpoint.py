@@ -181,7 +181,7 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path, options, named):
 def test_the_checkpoint_of_other_versions_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint.npz"
     simple(path)
-    module = sys.modules["mcfsim.simulate"]  # the attribute of this name is the function
+    module = sys.modules["mcfsim.training.simulate"]  # the attribute of this name is the function
     others = module.versions() | {"numpy": "1.0", "mpmath": "0.1"}
     monkeypatch.setattr(module, "versions", lambda: others)
     with pytest.raises(ValueError, match="versions differ in mpmath, numpy; remove it"):
@@ -415,7 +415,7 @@ def test_ctrl_c_without_a_checkpoint(tmp_path, monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["mcfsim.simulate"], "simulate", interrupt)
+    monkeypatch.setattr(sys.modules["mcfsim.training.simulate"], "simulate", interrupt)
     result = CliRunner().invoke(app, ["simulate", "--problem", "rosenbrock"])
     assert result.exit_code == 130
     assert result.stderr == "\nEnded; nothing is kept, for want of --checkpoint FILE.\n"

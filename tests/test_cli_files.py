@@ -47,7 +47,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     import mcfsim.theorems.verification
 
-    monkeypatch.setattr(sys.modules["mcfsim.simulate"], "simulate", begun)
+    monkeypatch.setattr(sys.modules["mcfsim.training.simulate"], "simulate", begun)
     monkeypatch.setattr(mcfsim.theorems.verification, "run", begun)
 
 
@@ -118,7 +118,7 @@ def test_more_than_the_memory_is_one_line_of_refusal(words: tuple[str, ...]) -> 
 
 
 def test_every_so_many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mcfsim.checkpoint import Checkpoint
+    from mcfsim.training.checkpoint import Checkpoint
 
     saved, save = [], Checkpoint.save
 

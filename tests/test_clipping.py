@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mcfsim import SGD, Schedule, simulate
-from mcfsim.clipping import clipped
-from mcfsim.reals import nearest_binary64, to_fraction
+from mcfsim.kernels.real_numbers import nearest_binary64, to_fraction
+from mcfsim.training.clipping import clipped
 
 
 @np.errstate(invalid="ignore")  # mpmath looks at an infinity with operations that are none

@@ -12,7 +12,7 @@ import pytest
 from truth.operands import SMALL_FORMATS, UNUSUAL_FORMATS, WIDE_FORMATS, label, magnitudes
 
 from mcfsim import round_to
-from mcfsim.backends.carriers import UnsupportedFormatError
+from mcfsim.buffers import BLOCK
 from mcfsim.codec import (
     all_values,
     as_dtype,
@@ -27,9 +27,9 @@ from mcfsim.codec import (
 from mcfsim.formats import FORMATS, Format, p3109
 from mcfsim.formats.grid import Grid
 from mcfsim.formats.posit import Posit
-from mcfsim.scratch import BLOCK
-from mcfsim.truth import round_fraction
-from mcfsim.truth.posits import posit_value
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.oracle import round_fraction
+from mcfsim.oracle.posits import posit_value
 
 IN_LIBRARIES = [fmt for fmt in FORMATS.values() if fmt.bits <= 16]
 IN_ML_DTYPES = [fmt for fmt in FORMATS.values() if hasattr(ml_dtypes, fmt.name)]

@@ -15,11 +15,11 @@ import pytest
 from truth.operands import SMALL_FORMATS, UNUSUAL_FORMATS, label
 
 import mcfsim as mcf
-from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.codec import all_values, encode, ulp
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
-from mcfsim.tables import memory_table
-from mcfsim.truth import round_fraction
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.oracle import round_fraction
+from mcfsim.report.tables import memory_table
 
 GRIDS = [
     *map(get_format, ("int2", "int4", "int8", "int8_symmetric", "ternary")),

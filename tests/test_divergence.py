@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mcfsim import SGD, STRATEGIES, AdamW, Run, Schedule, Strategy, metrics, simulate
+from mcfsim import SGD, STRATEGIES, AdamW, Run, Schedule, Strategy, simulate
 from mcfsim.cli import app
 from mcfsim.optim.strategies import LOW, Stored
-from mcfsim.tables import run_table
+from mcfsim.report.tables import run_table
+from mcfsim.training import metrics
 
 NUMBERED = [name for name in STRATEGIES if name != "exact"]
 #: Those of one step that say how much of an update arrived.

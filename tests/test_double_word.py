@@ -10,10 +10,10 @@ from truth import steps
 from truth.operands import MODES, label, magnitudes, random_tuples
 
 import mcfsim as mcf
-from mcfsim import double_word
 from mcfsim.formats import FORMATS, Format
+from mcfsim.multiword import double_word
+from mcfsim.oracle import OracleArithmetic, operate_integers, round_integers
 from mcfsim.rounding import Rounding
-from mcfsim.truth import TruthArithmetic, operate_integers, round_integers
 
 BF16, E4M3FN, E5M2 = (FORMATS[name] for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"))
 NEAREST = Rounding()
@@ -170,7 +170,7 @@ def test_double_words_one_by_one_give_the_bits_of_the_oracle(algorithm, fmt, ass
     x, y = (double_words(fmt, 40, seed, exponents=(-span, span)) for seed in (2, 3))
     x, y = (tuple(round_integers(part, fmt) for part in pair) for pair in (x, y))
     operands = algorithm.operands(*of_same_sign(algorithm, x, y))
-    truth = TruthArithmetic(fmt)
+    truth = OracleArithmetic(fmt)
     rows = zip(
         *(zip(*o, strict=True) if isinstance(o, tuple) else o for o in map(listed, operands)), strict=True
     )
@@ -307,7 +307,7 @@ def relative_error(result, exact):
 def test_the_worst_known_sum_with_a_number(precision):
     u = Fraction(1, 2**precision)
     x, y = (Fraction(1), u / 2 + u**2), -(1 - u) / 2
-    result = double_word.dw_plus_fp(TruthArithmetic(unbounded(precision)), tuple(map(float, x)), float(y))
+    result = double_word.dw_plus_fp(OracleArithmetic(unbounded(precision)), tuple(map(float, x)), float(y))
     assert relative_error(result, sum(x) + y) == 2 * u**2 / (1 + 2 * u + 2 * u**2)
 
 
@@ -318,7 +318,7 @@ def test_the_worst_known_sum(precision):
     x, y = (Fraction(1), u - u**2), (-Fraction(1, 2) + u / 2, -(u**2) / 2 + u**3)
     operands = (tuple(map(float, x)), tuple(map(float, y)))
     expected = (3 - 2 * u) * u**2 / (1 + 3 * u - 3 * u**2 + 2 * u**3)
-    for ar in (TruthArithmetic(unbounded(precision)), mcf.arithmetic(unbounded(precision))):
+    for ar in (OracleArithmetic(unbounded(precision)), mcf.arithmetic(unbounded(precision))):
         result = double_word.accurate_dw_plus_dw(ar, *operands)
         assert relative_error(result, sum(x) + sum(y)) == expected
 
@@ -429,7 +429,7 @@ def test_where_the_result_overflows_the_low_word_is_not_finite(algorithm, fmt):
 @every_algorithm
 def test_what_is_no_pair_of_words_is_refused(algorithm):
     ar, good = mcf.arithmetic("bf16"), (1.5, 0.0)
-    for backend in (ar, TruthArithmetic(BF16)):
+    for backend in (ar, OracleArithmetic(BF16)):
         with pytest.raises(ValueError, match=r"a tuple \(high, low\), not one of 3 components"):
             algorithm(backend, *algorithm.operands((1.0, 0.0, 0.0), good))
         with pytest.raises(TypeError, match=r"a tuple \(high, low\), not of type float"):

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from mcfsim import Run, simulate
-from mcfsim.files import check_outputs, open_regular, read_text, replacing, write_text
-from mcfsim.plotting import save, subplots
 from mcfsim.problems import Quadratic
+from mcfsim.report.plotting import save, subplots
+from mcfsim.storage.files import check_outputs, open_regular, read_text, replacing, write_text
 from mcfsim.theorems import verify
 
 CERTIFICATE = verify("sterbenz", "float8_e4m3fn")
@@ -260,7 +260,7 @@ def test_what_is_being_written_is_not_taken_for_stranded(tmp_path):
     with replacing(tmp_path / "slow") as file:
         for i in range(3):
             write_text(tmp_path / "quick", str(i))
-        code = f"from mcfsim.files import write_text; write_text({str(tmp_path / 'other')!r}, 'x')"
+        code = f"from mcfsim.storage.files import write_text; write_text({str(tmp_path / 'other')!r}, 'x')"
         subprocess.run([sys.executable, "-c", code], check=True)
         file.write(b"whole")
     assert (tmp_path / "slow").read_text() == "whole"

@@ -10,8 +10,8 @@ from truth.operands import ROUNDINGS, WIDE_FORMATS, corners, count, label, magni
 
 import mcfsim as mcf
 from mcfsim.formats import FORMATS, Format
+from mcfsim.oracle import operate, operate_integers
 from mcfsim.rounding import DETERMINISTIC, Rounding
-from mcfsim.truth import operate, operate_integers
 
 E4M3FN, E5M2, BF16, FP16, TF32 = (
     FORMATS[name] for name in ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "tf32")

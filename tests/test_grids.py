@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcfsim.backends import grid_kernel
-from mcfsim.backends.carriers import FLOAT32, FLOAT64, UnsupportedFormatError
-from mcfsim.backends.grid_kernel import GridKernel
 from mcfsim.convert import round_to
 from mcfsim.formats.floating import Format
 from mcfsim.formats.grid import Grid, grid
+from mcfsim.kernels import grids
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError
+from mcfsim.kernels.grids import GridKernel
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
 
 NAMES = ["ternary", "int2", "int3", "int4", "int8", "int4_symmetric", "int8_symmetric"]
@@ -246,22 +246,22 @@ def test_a_carrier_too_narrow_is_refused():
 def test_codes_are_integers_in_twos_complement_and_decode_to_their_values(fmt, assert_same):
     integers = range(fmt.low, fmt.high + 1)
     values = np.array([float(k * fmt.quantum) for k in integers])
-    codes = grid_kernel.encode(values, fmt)
+    codes = grids.encode(values, fmt)
     assert codes.dtype == np.uint64
     assert codes.tolist() == [k % 2**fmt.bits for k in integers]
-    assert_same(grid_kernel.decode(codes, fmt), values)
+    assert_same(grids.decode(codes, fmt), values)
 
 
 def test_codes_of_int8_are_the_bytes_of_numpy():
     values = np.arange(-128, 128)
-    codes = grid_kernel.encode(values.astype(np.float32).reshape(16, 16), grid("int8"))
+    codes = grids.encode(values.astype(np.float32).reshape(16, 16), grid("int8"))
     assert (codes == values.astype(np.int8).view(np.uint8).reshape(16, 16)).all()
 
 
 @pytest.mark.parametrize("wrong", [0.5, 8.0, -9.0, np.nan, np.inf, -np.inf, 1e300])
 def test_what_is_no_value_has_no_code(wrong):
     with pytest.raises(ValueError, match=r"element \(1,\) = .* no value of int4"):
-        grid_kernel.encode(np.array([1.0, wrong]), grid("int4"))
+        grids.encode(np.array([1.0, wrong]), grid("int4"))
 
 
 @pytest.mark.parametrize(
@@ -269,4 +269,4 @@ def test_what_is_no_value_has_no_code(wrong):
 )
 def test_codes_of_nothing_are_refused(fmt, wrong):
     with pytest.raises(ValueError, match=rf"code {wrong} at \(1,\)"):
-        grid_kernel.decode(np.array([1, wrong]), fmt)
+        grids.decode(np.array([1, wrong]), fmt)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.inspect import inspect_value, read_number
+from mcfsim.report.inspect import inspect_value, read_number
 from mcfsim.rounding import DETERMINISTIC, Mode
 
 THOUSANDTHS = Fraction("0.999")

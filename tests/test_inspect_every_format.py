@@ -16,9 +16,9 @@ from truth.operands import UNUSUAL_FORMATS, label
 import mcfsim as mcf
 from mcfsim.codec import decode, next_down, next_up, ulp
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format, p3109
-from mcfsim.inspect import inspect_value, read_number
+from mcfsim.report.inspect import inspect_value, read_number
+from mcfsim.report.tables import inspection_table, power_text
 from mcfsim.rounding import DETERMINISTIC, Overflow
-from mcfsim.tables import inspection_table, power_text
 
 SPECIAL = (
     *(

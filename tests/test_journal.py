@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from mcfsim.journal import _OPENING, VERSION, Journal
+from mcfsim.sweeps.journal import _OPENING, VERSION, Journal
 
 
 def test_any_integers_and_texts_are_kept(tmp_path):
@@ -216,7 +216,7 @@ class Colliding:
 
 @pytest.mark.parametrize("number", range(4))
 def test_of_two_that_open_a_new_journal_at_once_one_is_refused(number, monkeypatch, tmp_path):
-    monkeypatch.setattr("mcfsim.journal._OPENING", Colliding(_OPENING))
+    monkeypatch.setattr("mcfsim.sweeps.journal._OPENING", Colliding(_OPENING))
     path, both, ends = tmp_path / "journal", threading.Barrier(2), []
 
     def take():
@@ -241,7 +241,7 @@ def test_of_two_that_open_a_new_journal_at_once_one_is_refused(number, monkeypat
 
 OPENS = """
 import sys, time
-from mcfsim.journal import Journal
+from mcfsim.sweeps.journal import Journal
 time.sleep(max(0.0, float(sys.argv[2]) - time.time()))
 try:
     journal = Journal(sys.argv[1])

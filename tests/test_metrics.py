@@ -7,7 +7,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from mcfsim import FORMATS, Format, metrics, round_to
+from mcfsim import FORMATS, Format, round_to
+from mcfsim.training import metrics
 
 NAN = float("nan")
 PAIRWISE = [metrics.edq, metrics.normalized_edq, metrics.lost_fraction, metrics.norm_ratio, metrics.cosine]

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim import archive
-from mcfsim.journal import Journal
 from mcfsim.problems import Quadratic
+from mcfsim.storage import archive
+from mcfsim.sweeps.journal import Journal
 from mcfsim.theorems import verify
 from mcfsim.theorems.certificate import Certificate
 from tests.mutations import changed, damaged

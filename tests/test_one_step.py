@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from mcfsim import SGD, AdamW, Optimizer, strategy
-from mcfsim.backends.native import NativeArithmetic
-from mcfsim.one_step import one_step, sample_indices
+from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import STRATEGIES, Roles
+from mcfsim.training.exact_step import one_step, sample_indices
 
 HYPERS = {"adamw": AdamW(0.9, 0.95, 1e-8, 0.1), "sgd": SGD(0.9, 0.1)}
 NAMES = [name for name in STRATEGIES if name != "exact"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mcfsim.codec import all_values, decode, encode
+from mcfsim.codec.packing import BLOCK, pack, packed_size, unpack
 from mcfsim.formats import FORMATS
-from mcfsim.packing import BLOCK, pack, packed_size, unpack
 
 WIDTHS = range(1, 65)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mcfsim import STRATEGIES
-from mcfsim.plotting import COLOURS, STRATEGY_STYLES, label_ends, save, subplots
+from mcfsim.report.plotting import COLOURS, STRATEGY_STYLES, label_ends, save, subplots
 
 
 def draw(folder, name="figure"):

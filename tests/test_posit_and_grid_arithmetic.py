@@ -7,10 +7,10 @@ import pytest
 from truth.operands import MODES, label
 
 import mcfsim as mcf
-from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.codec import all_values
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.oracle import operate
 from mcfsim.rounding import Rounding
-from mcfsim.truth import operate
 
 BINARY = ["add", "sub", "mul", "div"]
 TINY = ["posit5", "posit6", "posit6es0", "posit6es3", "int4", "int4_symmetric", "ternary"]

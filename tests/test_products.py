@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from truth.operands import MODES, label, values
 
-from mcfsim.backends import accumulators
-from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.backends.factory import arithmetic
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format
+from mcfsim.kernels import exact_dot
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.oracle import round_fraction
+from mcfsim.oracle.definition import infinity_value
 from mcfsim.products import Accumulator, dot, matmul
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.truth import round_fraction
-from mcfsim.truth.definition import infinity_value
 
 ACCUMULATORS = [FORMATS[name] for name in ("float32", "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn")]
 INPUTS = [FORMATS[name] for name in ("bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "float32")]
@@ -200,17 +200,17 @@ def test_a_long_accumulator_rounds_the_exact_sum_to_odd(spread):
     terms[6:10] = -terms[2:6]  # what is left is two terms and what the next lines add
     terms[10] = np.ldexp(rng.choice([0.0, 1.0, -1.0, 3.0], 2000), -900)
     terms[11] = -terms[0] * rng.choice([0.0, 1.0], 2000)
-    total = accumulators.LongAccumulator(len(terms))
+    total = exact_dot.LongAccumulator(len(terms))
     for part in (terms[:1], terms[1:7], terms[7:]):
         total.add(part, math.frexp(np.abs(part).max())[1])
     for y, column in zip(total.to_odd().tolist(), terms.T.tolist(), strict=True):
         exact = sum(map(Fraction, column))
-        assert to_odd(exact, y, 53) or to_odd(exact, y, accumulators.ODD_BITS)
+        assert to_odd(exact, y, 53) or to_odd(exact, y, exact_dot.ODD_BITS)
 
 
 def test_a_sum_that_falls_a_binade_below_its_lower_digits_keeps_52_bits():
     # A digit of one quantum, minus half of it in the next, and what is lower still.
-    total = accumulators.LongAccumulator(8)
+    total = exact_dot.LongAccumulator(8)
     terms = [2.0**total.width, -(2.0 ** (total.width - 1)), -(2.0**-60), 3 * 2.0**-130]
     for term in terms:
         total.add(np.array([[term]]), math.frexp(abs(term))[1])
@@ -218,13 +218,13 @@ def test_a_sum_that_falls_a_binade_below_its_lower_digits_keeps_52_bits():
     (y,) = total.to_odd().tolist()
     exact = sum(map(Fraction, terms))
     assert not to_odd(exact, y, 53)
-    assert to_odd(exact, y, accumulators.ODD_BITS)
+    assert to_odd(exact, y, exact_dot.ODD_BITS)
 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_long_sums_taken_in_pieces_are_exact(wide, monkeypatch, assert_same):
-    monkeypatch.setattr(accumulators, "PIECE", 64)
-    monkeypatch.setattr(accumulators, "TILE", 8)
+    monkeypatch.setattr(exact_dot, "PIECE", 64)
+    monkeypatch.setattr(exact_dot, "TILE", 8)
     rng = np.random.default_rng(1)
     a, b = (np.ldexp(rng.standard_normal((5, 300)), rng.integers(-30, 30, (5, 300))) for _ in range(2))
     if not wide:
@@ -255,18 +255,18 @@ def test_both_ways_to_an_exact_sum_agree(fmt, scale, pairs, monkeypatch, assert_
     a, b = round_to(rng.standard_normal((40, 64)), fmt), round_to(rng.standard_normal((64, 30)), fmt)
     a[3], b[:, 4], a[:, 5], b[7] = 0.0, -0.0, a[:, 5] * scale, b[7] * scale
     taken = []
-    sliced = accumulators._slices
+    sliced = exact_dot._slices
 
     def watched(a, b, most):
         slices = sliced(a, b, most)
         taken.append(len(slices[0]) * len(slices[1]) if slices is not None else 0)
         return slices
 
-    monkeypatch.setattr(accumulators, "_slices", watched)
+    monkeypatch.setattr(exact_dot, "_slices", watched)
     accumulator = Accumulator("float32", "down", block=32)
     by_slices = matmul(a, b, accumulator)
     assert max(taken) == pairs
-    monkeypatch.setattr(accumulators, "_slices", lambda a, b, most: None)
+    monkeypatch.setattr(exact_dot, "_slices", lambda a, b, most: None)
     assert_same(by_slices, matmul(a, b, accumulator))
 
 
@@ -415,7 +415,7 @@ def test_stochastic_results_depend_on_no_tile_or_thread(order, products, monkeyp
     accumulator = Accumulator("float16", "stochastic", block=5, order=order, products=products)
     whole = matmul(a, b, accumulator, random=RandomWords(4))
     for tile in (5, 13, 221):
-        monkeypatch.setattr(accumulators, "TILE", tile)
+        monkeypatch.setattr(exact_dot, "TILE", tile)
         assert_same(matmul(a, b, accumulator, random=RandomWords(4), threads=3), whole)
 
 
@@ -466,7 +466,7 @@ def test_the_count_of_roundings_is_that_of_the_streams(length, expected, options
 )
 @pytest.mark.parametrize("tile", [1, 7, 1 << 15])
 def test_shapes_broadcast_as_those_of_numpy(left, right, tile, monkeypatch):
-    monkeypatch.setattr(accumulators, "TILE", tile)
+    monkeypatch.setattr(exact_dot, "TILE", tile)
     rng = np.random.default_rng(9)
     a, b = (rng.integers(-9, 9, shape).astype(np.float32) for shape in (left, right))
     expected = a @ b  # integers, so that NumPy's sums are exact
@@ -490,7 +490,7 @@ def test_matrix_products_are_dot_products_of_rows_and_columns(assert_same):
     b = round_to(rng.standard_normal((21, 210)), "bfloat16")
     a[3, 4], a[5, 6], b[4, 9], b[6, 209] = np.inf, np.nan, 0.0, -np.inf
     accumulator = Accumulator("float32", "toward_zero", block=8)
-    assert a.shape[0] * b.shape[1] > accumulators.TILE
+    assert a.shape[0] * b.shape[1] > exact_dot.TILE
     result = matmul(a, b, accumulator, threads=2)
     assert_same(result, dot(a[:, np.newaxis], b.T, accumulator))
     assert_same(result[::40, 7], by_definition(a[::40], np.tile(b[:, 7], (5, 1)), accumulator))

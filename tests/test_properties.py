@@ -10,10 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mcfsim import Accumulator, RandomWords, arithmetic, codec, dot, packing, round_to
+from mcfsim import Accumulator, RandomWords, arithmetic, codec, dot, round_to
+from mcfsim.codec import packing
 from mcfsim.formats import FORMATS, Format, Grid, Parity, Posit, Specials, get_format
+from mcfsim.oracle import operate, round_float, round_fraction
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
-from mcfsim.truth import operate, round_float, round_fraction
 
 BOUNDED = settings(max_examples=60, derandomize=True, deadline=None, database=None)
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1}

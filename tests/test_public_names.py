@@ -10,7 +10,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim import convert
-from mcfsim.backends.carriers import UnsupportedFormatError
+from mcfsim.kernels.carriers import UnsupportedFormatError
 
 
 def to_fraction(x):

@@ -20,8 +20,8 @@ from truth.operands import count, label, magnitudes, random_tuples, values
 import mcfsim as mcf
 from mcfsim import round_to
 from mcfsim.formats import FORMATS, Grid, Parity, p3109
+from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Mode, Overflow, Rounding, Rule
-from mcfsim.truth import round_fraction
 
 E8M0 = FORMATS["float8_e8m0fnu"]
 INFO = {

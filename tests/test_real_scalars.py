@@ -11,12 +11,12 @@ import pytest
 from truth.operands import FLUSHING, ROUNDINGS, label
 
 import mcfsim as mcf
-from mcfsim import double_word, expansion, shewchuk, summation
-from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import Format, Grid, get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.multiword import double_word, expansion, shewchuk, summation
+from mcfsim.oracle import OracleArithmetic, round_fraction, same
 from mcfsim.random import RandomWords
 from mcfsim.rounding import DETERMINISTIC, Rounding
-from mcfsim.truth import TruthArithmetic, round_fraction, same
 
 FORMATS = [
     *map(get_format, ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "tf32")),
@@ -82,7 +82,7 @@ def test_a_sign_changes_before_the_rounding(name, rounding):
     rng = np.random.default_rng(1)
     for fmt in FORMATS:
         try:
-            ar, truth = mcf.arithmetic(fmt, rounding), TruthArithmetic(fmt, rounding)
+            ar, truth = mcf.arithmetic(fmt, rounding), OracleArithmetic(fmt, rounding)
         except UnsupportedFormatError:
             continue  # nothing to flush there
         for x in (*reals(fmt, rng, 3), *NOT_FINITE, *ZEROS):
@@ -96,7 +96,7 @@ def test_signs_of_reals_by_the_definition():
     """The oracle's own, where no policy plays a part."""
     rng = np.random.default_rng(2)
     for fmt, rounding in itertools.product(FORMATS, ROUNDINGS):
-        truth = TruthArithmetic(fmt, rounding)
+        truth = OracleArithmetic(fmt, rounding)
         for x in reals(fmt, rng, 1):
             assert agree(truth.neg(x), round_fraction(-x, fmt, rounding))
             assert agree(truth.abs(x), round_fraction(abs(x), fmt, rounding))
@@ -154,7 +154,7 @@ def test_reals_of_every_kind_are_rounded_once(name, mode):
     """Alone and with an array, in an operation, in a straight line and in a block of many elements."""
     rng = np.random.default_rng(4)
     for fmt in FORMATS:
-        ar, truth = mcf.arithmetic(fmt, mode), TruthArithmetic(fmt, Rounding(mode))
+        ar, truth = mcf.arithmetic(fmt, mode), OracleArithmetic(fmt, Rounding(mode))
         numbers = reals(fmt, rng, 2)
         for _ in range(12):
             operands = [numbers[i] for i in rng.integers(0, len(numbers), ARITY[name])]
@@ -178,7 +178,7 @@ def test_sums_with_reals_that_cancel_down_to_nearly_nothing(mode):
     """The rest of them lies far beyond 53 bits."""
     rng = np.random.default_rng(5)
     for fmt in FORMATS[:9]:
-        ar, truth = mcf.arithmetic(fmt, mode), TruthArithmetic(fmt, Rounding(mode))
+        ar, truth = mcf.arithmetic(fmt, mode), OracleArithmetic(fmt, Rounding(mode))
         for rest in (Fraction(1, 3 * 2**90), Fraction(-1, 7 * 2**200), Fraction(0)):
             a, b = (truth.round(float(rng.normal())) for _ in range(2))
             for name, operands in {
@@ -194,7 +194,10 @@ def test_an_infinity_or_a_zero_beside_a_real_of_any_size():
     special = [math.inf, -math.inf, math.nan, 0.0, -0.0]
     for x, s in itertools.product(special, (Fraction(1, 3), -(10**400), Fraction(-1, 10**400))):
         for rounding in (Rounding(), Rounding("down")):
-            ar, truth = mcf.arithmetic("float8_e5m2", rounding), TruthArithmetic(get_format("e5m2"), rounding)
+            ar, truth = (
+                mcf.arithmetic("float8_e5m2", rounding),
+                OracleArithmetic(get_format("e5m2"), rounding),
+            )
             block = np.float32([x])
             for name, operands in itertools.product(("add", "sub", "mul", "div"), ((block, s), (s, block))):
                 expected = getattr(truth, name)(*[x if o is block else o for o in operands])
@@ -250,7 +253,7 @@ def test_what_is_no_real_number_stays_refused(value):
     with pytest.raises(TypeError):
         mcf.arithmetic("bfloat16").add(np.float32([1]), value)
     with pytest.raises(TypeError):
-        TruthArithmetic(get_format("bfloat16")).add(1.0, value)
+        OracleArithmetic(get_format("bfloat16")).add(1.0, value)
 
 
 def test_a_number_with_too_many_digits_is_refused_by_what_it_is():
@@ -293,9 +296,9 @@ def test_a_number_leaves_an_algorithm_as_a_value_of_the_format(name, mode):
     run = OF_ONE[name]
     for fmt in map(get_format, ("bfloat16", "float8_e4m3fn", "posit8", "int8")):
         for x in (0.1, Fraction(1, 3), -(10**30), -0.0):
-            expected = TruthArithmetic(fmt, Rounding(mode)).round(x)
+            expected = OracleArithmetic(fmt, Rounding(mode)).round(x)
             assert agree(run(mcf.arithmetic(fmt, mode), x), expected)
-            assert agree(run(TruthArithmetic(fmt, Rounding(mode)), x), expected)
+            assert agree(run(OracleArithmetic(fmt, Rounding(mode)), x), expected)
             assert agree(run(mcf.Meter(mcf.arithmetic(fmt, mode)), x), expected)
 
 
@@ -325,4 +328,4 @@ def test_a_subnormal_value_is_not_flushed_on_its_way_through():
         ar = mcf.arithmetic("float16", rounding)
         for x in (2.0**-24, -(3 * 2.0**-24)):
             assert summation.recursive_sum(ar, (x,)) == x
-            assert summation.recursive_sum(TruthArithmetic(get_format("float16"), rounding), (x,)) == x
+            assert summation.recursive_sum(OracleArithmetic(get_format("float16"), rounding), (x,)) == x

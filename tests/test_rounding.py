@@ -17,13 +17,13 @@ from truth.operands import (
     values,
 )
 
-from mcfsim.backends._aligned import Aligned
-from mcfsim.backends._kernels import get_kernel
-from mcfsim.backends.carriers import FLOAT32, FLOAT64
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format
+from mcfsim.kernels.by_addition import Aligned
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64
+from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.oracle import round_float, round_integers
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, get_rounding
-from mcfsim.truth import round_float, round_integers
 
 NARROW_FORMATS = [*SMALL_FORMATS, *UNUSUAL_FORMATS, *WIDE_FORMATS]
 IN_ML_DTYPES = [fmt for fmt in NARROW_FORMATS if hasattr(ml_dtypes, fmt.name) and fmt.zero]

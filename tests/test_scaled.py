@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import FORMATS, Format, Posit
 from mcfsim.formats.grid import Grid, grid
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.oracle import round_fraction, same
 from mcfsim.random import RandomWords
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
 from mcfsim.scaled import SCALED, ScaledFormat, ScaleRule, get_scaled_format, quantize, scaled_table
-from mcfsim.truth import round_fraction, same
 
 RULES = [(fmt, rule) for fmt in SCALED.values() for rule in ScaleRule if not fmt.tensor_scale]
 RULES.append((SCALED["nvfp4"], ScaleRule.ABSMAX))

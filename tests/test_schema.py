@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcfsim.schema import build, parse
+from mcfsim.storage.schema import build, parse
 
 
 @dataclass(frozen=True)

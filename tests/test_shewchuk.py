@@ -8,8 +8,8 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.formats import Format
-from mcfsim.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, merge, vec_sum
-from mcfsim.truth import round_fraction
+from mcfsim.multiword.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, merge, vec_sum
+from mcfsim.oracle import round_fraction
 
 NEARESTS = ["nearest_even", "nearest_away"]
 NO_BIT = 2**62  # in place of the lowest set bit of zero

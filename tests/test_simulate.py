@@ -6,21 +6,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mcfsim import (
-    SGD,
-    STRATEGIES,
-    AdamW,
-    Optimizer,
-    Schedule,
-    Strategy,
-    metrics,
-    round_to,
-    simulate,
-    strategy,
-)
+from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, Schedule, Strategy, round_to, simulate, strategy
+from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.optim.strategies import LOW, Stored
 from mcfsim.problems import Corpus, LanguageModel, LogisticRegression, Quadratic, Rosenbrock
-from mcfsim.reals import to_fraction
+from mcfsim.training import metrics
 
 LOW_STRATEGIES = [name for name in STRATEGIES if name != "exact"]
 CONSTANT = Schedule(2.0**-4, 0, 1.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import mcfsim
-from mcfsim import source
+from mcfsim.sweeps import source
 from mcfsim.theorems import check
 from mcfsim.theorems.verification import prepare
 

@@ -9,9 +9,9 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.codec import all_values, next_up
+from mcfsim.oracle import round_fraction
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, Rule
-from mcfsim.truth import round_fraction
 
 #: Ups out of four draws (r = 2) for the fraction k / 16, k = 0..15.
 UPS = {

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim import double_word, expansion, summation
+from mcfsim.buffers import BLOCK, LARGE_BLOCK
 from mcfsim.formats import Format, get_format
+from mcfsim.multiword import double_word, expansion, summation
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, Rule
-from mcfsim.scratch import BLOCK, LARGE_BLOCK
 
 #: Each has a result of scalars alone on the way, drawn for at random.
 ALGORITHMS = {

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
+from mcfsim.checks.processor import FlushedSubnormalsError, check_subnormals
 from mcfsim.optim.optimizer import Optimizer
-from mcfsim.subnormals import FlushedSubnormalsError, check_subnormals
 
 #: Bits of MXCSR: results (FTZ), operands (DAZ), and both.
 SETTINGS = {"FTZ": 0x8000, "DAZ": 0x0040, "FTZ and DAZ": 0x8040}

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 import mcfsim as mcf
+from mcfsim.checks.names import hint, nearest
 from mcfsim.cli import app
 from mcfsim.problems.registry import PROBLEMS
 from mcfsim.rounding import Mode
-from mcfsim.suggest import hint, nearest
 from mcfsim.theorems import THEOREMS
 
 KNOWN = {

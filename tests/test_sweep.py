@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import mcfsim
-from mcfsim.journal import Journal
-from mcfsim.sweep import ATTEMPTS, Job, Sweep
+from mcfsim.sweeps.journal import Journal
+from mcfsim.sweeps.sweep import ATTEMPTS, Job, Sweep
 
 #: More than a slow machine takes for anything here.
 PATIENCE = 60.0
@@ -321,7 +321,7 @@ from functools import partial
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 import test_sweep
-from mcfsim.sweep import Sweep
+from mcfsim.sweeps.sweep import Sweep
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
@@ -472,7 +472,7 @@ def test_the_bar_tells_the_job_and_the_operands(capsys):
 
 
 def test_resumed_operands_are_done_but_do_not_count_as_speed(capsys):
-    from mcfsim.progress import Bar  # here, since every worker imports this file
+    from mcfsim.sweeps.progress import Bar  # here, since every worker imports this file
 
     with Bar() as bar:
         bar.expect(10**9)

@@ -10,9 +10,8 @@ import pytest
 from rich.console import Console
 
 from mcfsim.formats import FORMATS, format_table
-from mcfsim.inspect import inspect_value
-from mcfsim.run import Run
-from mcfsim.tables import (
+from mcfsim.report.inspect import inspect_value
+from mcfsim.report.tables import (
     code_text,
     decimal_text,
     digits,
@@ -22,6 +21,7 @@ from mcfsim.tables import (
     run_table,
     terminal_table,
 )
+from mcfsim.training.record import Run
 
 ROWS = [{"name": "a|b", "p": "8"}, {"name": "c", "p": "1000"}]
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mcfsim import legends
 from mcfsim.cli import app
 from mcfsim.formats import FORMATS
 from mcfsim.optim.strategies import STRATEGIES
+from mcfsim.report import legends
+from mcfsim.report.tables import certificate_table
+from mcfsim.report.terminal import labelled, output_width, print_columns, print_rows, stacked
 from mcfsim.rounding import Mode
-from mcfsim.tables import certificate_table
-from mcfsim.terminal import labelled, output_width, print_columns, print_rows, stacked
 from mcfsim.theorems import THEOREMS, verify
 
 WIDTHS = [40, 60, 80, 100, 120, 160, 250]

@@ -11,9 +11,9 @@ from truth.operands import SMALL_FORMATS, label
 import mcfsim as mcf
 from mcfsim.codec import all_values, ulp
 from mcfsim.formats import FORMATS, Format
+from mcfsim.oracle import operate, round_float, round_fraction, same
 from mcfsim.rounding import DETERMINISTIC, Rounding, Rule
 from mcfsim.scaled import quantize
-from mcfsim.truth import operate, round_float, round_fraction, same
 
 # Operation, format, mode, operands, result. In comments, what another way of computing it gives.
 OPERATIONS = [

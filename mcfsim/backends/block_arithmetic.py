@@ -13,16 +13,16 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.arithmetic import Value
-from mcfsim.backends import _rational, _wide
-from mcfsim.backends._kernels import get_kernel
-from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError, carrier_of, holds
+from mcfsim.buffers import retain_freed_memory
+from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format, Posit
+from mcfsim.kernels import rational, residuals
+from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of, holds
+from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, round_real
+from mcfsim.protocol import Value
 from mcfsim.random import Words
-from mcfsim.reals import exact_or_binary64, is_scalar, round_real
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
-from mcfsim.scratch import retain_freed_memory
-from mcfsim.subnormals import check_subnormals
 
 #: Between these powers of two, products, quotients and the residuals of `_wide` stay normal in binary64.
 _COMFORT = 480
@@ -184,7 +184,7 @@ class BlockArithmetic:
         if self._down:
             a, c = -a, -c
         if self._product_exact and not real and not self._far("fma", c):
-            y = _wide.make_odd(*_wide.add(a * b, c))
+            y = residuals.make_odd(*residuals.add(a * b, c))
         else:
             y = self._decide("fma", a, b, c)
         return self._leave(-y if self._down else y)
@@ -294,11 +294,11 @@ class BlockArithmetic:
         """Carry out an operation in binary64, odd wherever that could change the rounding."""
         self._need_room(operation)
         if self._far(operation, *operands):
-            y = _rational.decided(operation, *operands)
+            y = rational.decided(operation, *operands)
             left = self.format.emax == _LARGEST_EXPONENT and bool((np.abs(y) == _LARGEST).any())
         else:
-            y = _wide.decided(operation, *operands, undecided_bits=self._undecided_bits)
-            left = operation in ("add", "sub") and _wide.bring_back(y, *operands)
+            y = residuals.decided(operation, *operands, undecided_bits=self._undecided_bits)
+            left = operation in ("add", "sub") and residuals.bring_back(y, *operands)
         if left and self.rounding.stochastic:
             raise UnsupportedFormatError(
                 f"{operation} in {self.format}, rounding {self.rounding.mode}, leaves the range of binary64"

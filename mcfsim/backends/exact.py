@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.arithmetic import Value
-from mcfsim.reals import as_float, is_scalar, to_fraction
+from mcfsim.kernels.real_numbers import as_float, is_scalar, to_fraction
+from mcfsim.protocol import Value
 
 
 class ExactArithmetic:

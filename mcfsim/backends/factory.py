@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcfsim.backends.exact import ExactArithmetic
-from mcfsim.backends.native import NativeArithmetic, native_dtype
 from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.native import NativeArithmetic, native_dtype
 from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
-from mcfsim.subnormals import check_subnormals
 
 if TYPE_CHECKING:
     from mcfsim.backends.torch import TorchArithmetic

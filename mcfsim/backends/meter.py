@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.arithmetic import Arithmetic, Value
-from mcfsim.backends import _rational, _wide
 from mcfsim.formats import Format, Grid
-from mcfsim.reals import exact_or_binary64, is_scalar
+from mcfsim.kernels import rational, residuals
+from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar
+from mcfsim.protocol import Arithmetic, Value
 
 
 @dataclass
@@ -204,9 +204,9 @@ def _exactly(name: str, operands: list[NDArray[Any]]) -> tuple[NDArray[Any], NDA
         changed = signs[name](x)
         if x.dtype != object:
             return changed, np.zeros_like(changed)
-        return _rational.with_residual("add", changed, np.zeros(()))
+        return rational.with_residual("add", changed, np.zeros(()))
     if any(x.dtype == object for x in operands):
-        return _rational.with_residual(name, *operands)
+        return rational.with_residual(name, *operands)
     exact, residual = _WIDE[name](*operands)
     if name in ("div", "sqrt"):  # a remainder, of which so much is the residual
         share = np.abs(operands[1]) if name == "div" else 2 * exact
@@ -215,10 +215,10 @@ def _exactly(name: str, operands: list[NDArray[Any]]) -> tuple[NDArray[Any], NDA
 
 
 _WIDE: dict[str, Callable[..., tuple[NDArray[Any], NDArray[Any]]]] = {
-    "add": _wide.add,
-    "sub": _wide.add,  # of the negative
-    "mul": _wide.mul,
-    "div": _wide.div,
-    "sqrt": _wide.sqrt,
-    "fma": _wide.fma,
+    "add": residuals.add,
+    "sub": residuals.add,  # of the negative
+    "mul": residuals.mul,
+    "div": residuals.div,
+    "sqrt": residuals.sqrt,
+    "fma": residuals.fma,
 }

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.arithmetic import Value
 from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars
-from mcfsim.backends.blocks import for_each_block
+from mcfsim.buffers import BLOCK
+from mcfsim.checks.arguments import as_array, check_threads, is_real
+from mcfsim.checks.processor import check_subnormals
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.intake import as_array, check_threads, is_real
+from mcfsim.kernels.blocks import for_each_block
+from mcfsim.kernels.real_numbers import is_scalar
+from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
-from mcfsim.reals import is_scalar
 from mcfsim.rounding import Rounding
-from mcfsim.scratch import BLOCK
-from mcfsim.subnormals import check_subnormals
 
 
 class NumpyArithmetic:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.arithmetic import Value
 from mcfsim.backends.block_arithmetic import Scalars
-from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.buffers import BLOCK
 from mcfsim.formats import FORMATS, Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
-from mcfsim.scratch import BLOCK
 
 try:
     import torch

@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.backends.blocks import for_each_block
-from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError, carrier_of
-from mcfsim.backends.codes import codes_by_kind
+from mcfsim.checks.arguments import as_codes, real_array
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
-from mcfsim.intake import as_codes, real_array
+from mcfsim.kernels.blocks import for_each_block
+from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.codes_by_kind import codes_by_kind
 
 Block = NDArray[Any]
 

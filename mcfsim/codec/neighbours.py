@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.backends.blocks import for_each_block
-from mcfsim.backends.carriers import FLOAT64, carrier_of
-from mcfsim.backends.codes import FloatCodes, codes_by_kind, scaled
 from mcfsim.codec.codes import real_numbers
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.blocks import for_each_block
+from mcfsim.kernels.carriers import FLOAT64, carrier_of
+from mcfsim.kernels.codes_by_kind import FloatCodes, codes_by_kind, scaled
 
 Block = NDArray[Any]
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.native import native_dtype
+from mcfsim.checks.arguments import as_array
 from mcfsim.codec.codes import code_dtype, refuse
 from mcfsim.formats import FORMATS, Format, get_format
-from mcfsim.intake import as_array
+from mcfsim.kernels.native import native_dtype
 
 
 def codes_of(array: NDArray[Any]) -> NDArray[Any]:
@@ -50,7 +50,7 @@ def as_dtype(codes: NDArray[Any], fmt: Format | str) -> NDArray[Any]:
     ----------
     codes : array of unsigned integers
         In `code_dtype` and the machine's byte order; any shape and strides. Codes of 4 and 6 bits take a byte
-        each, as in ml_dtypes; see `mcfsim.packing` for fewer.
+        each, as in ml_dtypes; see `mcfsim.codec.packing` for fewer.
     fmt : Format or str
         The format.
 

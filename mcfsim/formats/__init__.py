@@ -3,8 +3,8 @@
 from mcfsim.formats.floating import Format, Parity, Specials
 from mcfsim.formats.grid import Grid, grid
 from mcfsim.formats.posit import Posit
+from mcfsim.formats.printed import digits, format_table
 from mcfsim.formats.registry import ALIASES, FORMATS, get_format, p3109
-from mcfsim.formats.table import digits, format_table
 
 __all__ = [
     "ALIASES",

@@ -8,10 +8,10 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
+from mcfsim.checks.names import nearest
 from mcfsim.formats.floating import Format, Parity, Specials
 from mcfsim.formats.grid import grid
 from mcfsim.formats.posit import posit
-from mcfsim.suggest import nearest
 
 
 def _named(*formats: Format) -> Mapping[str, Format]:

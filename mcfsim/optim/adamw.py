@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mcfsim.arithmetic import Value
-from mcfsim.expansion import expand
-from mcfsim.intake import finite_number
+from mcfsim.checks.arguments import finite_number
+from mcfsim.multiword.expansion import expand
 from mcfsim.optim.state import State, Step, average, move
 from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.protocol import Value
 
 
 class AdamWScalars(NamedTuple):

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.buffers import BLOCK
+from mcfsim.checks.arguments import finite_number
+from mcfsim.checks.processor import check_subnormals
 from mcfsim.convert import round_to
-from mcfsim.intake import finite_number
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.layout import Layout
 from mcfsim.optim.sgd import SGD
@@ -19,8 +21,6 @@ from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.rounding import Rounding
-from mcfsim.scratch import BLOCK
-from mcfsim.subnormals import check_subnormals
 
 Hyperparameters = AdamW | SGD
 

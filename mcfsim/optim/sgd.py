@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mcfsim.arithmetic import Value
-from mcfsim.intake import finite_number
+from mcfsim.checks.arguments import finite_number
 from mcfsim.optim.state import State, Step, average, move
 from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.protocol import Value
 
 
 class SGDScalars(NamedTuple):

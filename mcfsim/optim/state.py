@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mcfsim import expansion
-from mcfsim.arithmetic import Arithmetic, Value
+from mcfsim.multiword import expansion
 from mcfsim.optim.strategies import Addition, Roles, Strategy
+from mcfsim.protocol import Arithmetic, Value
 
 
 class State(NamedTuple):

@@ -9,14 +9,14 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mcfsim.arithmetic import Arithmetic
 from mcfsim.backends.factory import arithmetic
-from mcfsim.components import check_components
+from mcfsim.checks.arguments import whole_number
+from mcfsim.checks.names import hint
 from mcfsim.formats import FORMATS, Format, get_format
-from mcfsim.intake import whole_number
+from mcfsim.multiword.components import check_components
+from mcfsim.protocol import Arithmetic
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
-from mcfsim.suggest import hint
 
 #: Stands in a declaration for the low format that `strategy` puts in.
 LOW = Format("low", precision=2, emin=0, emax=0)
@@ -222,7 +222,7 @@ class Strategy:
         rounding : str, optional
             A name of `mcfsim.rounding.Mode`, for all of them.
         **options
-            Passed to `mcfsim.arithmetic`: ``scalars``, ``overflow``, ``random``; ``precision`` for exact
+            Passed to `mcfsim.protocol`: ``scalars``, ``overflow``, ``random``; ``precision`` for exact
             numbers.
 
         Raises

@@ -6,9 +6,9 @@ import warnings
 
 import numpy as np
 
-from mcfsim.arithmetic import Arithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.convert import round_to
+from mcfsim.protocol import Arithmetic
 
 
 class VanishingScalarWarning(UserWarning):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 
-from mcfsim.backends.accumulators import COMFORT, ODD_BITS
-from mcfsim.backends.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.kernels.exact_dot import COMFORT, ODD_BITS
 from mcfsim.rounding import Rounding, Underflow, get_rounding
 
 

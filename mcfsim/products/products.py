@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.backends.accumulators import COMFORT
+from mcfsim.checks.arguments import real_array
 from mcfsim.formats import Format
-from mcfsim.intake import real_array
+from mcfsim.kernels.exact_dot import COMFORT
 from mcfsim.products.accumulator import Accumulator
-from mcfsim.products.unit import Unit
+from mcfsim.products.matrix_unit import Unit
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 

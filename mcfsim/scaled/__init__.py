@@ -1,8 +1,8 @@
 """Numbers that share scales: the OCP MX formats, NVFP4, scaled integers."""
 
 from mcfsim.scaled.formats import SCALED, ScaledFormat, ScaleRule, get_scaled_format
+from mcfsim.scaled.printed import scaled_table
 from mcfsim.scaled.quantize import Scaled, quantize
-from mcfsim.scaled.table import scaled_table
 
 __all__ = [
     "SCALED",

@@ -11,11 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from mcfsim.backends.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.checks.names import hint
 from mcfsim.formats import FORMATS, Format, Posit, get_format
 from mcfsim.formats.grid import Grid, grid
 from mcfsim.formats.registry import RELATED
-from mcfsim.suggest import hint
+from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 
 #: Elements, and scales with the tensor's, lie between this power of two and its inverse.
 _RANGE = 200

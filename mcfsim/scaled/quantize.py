@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.backends._kernels import get_kernel
-from mcfsim.backends.blocks import for_each_block
-from mcfsim.backends.carriers import FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.checks.arguments import as_array
 from mcfsim.codec import encode
 from mcfsim.convert import word_source
-from mcfsim.intake import as_array
+from mcfsim.kernels.blocks import for_each_block
+from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule, get_scaled_format
-from mcfsim.scaled.layout import in_blocks, shared
+from mcfsim.scaled.partition import in_blocks, shared
 from mcfsim.scaled.quotient import Floats, factors, quotient
 from mcfsim.scaled.rules import POWERS, scales
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.backends import _wide
-from mcfsim.backends.codes import power_of_two
+from mcfsim.kernels import residuals
+from mcfsim.kernels.codes_by_kind import power_of_two
 
 Floats = NDArray[np.float64]
 
@@ -38,4 +38,4 @@ def quotient(x: Floats, power: Floats, significand: Floats) -> Floats:
     scaled = x * power
     if (significand == 1).all():
         return scaled
-    return _wide.make_odd(*_wide.div(scaled, significand))
+    return residuals.make_odd(*residuals.div(scaled, significand))

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends._kernels import get_kernel
-from mcfsim.backends.blocks import for_each_block
-from mcfsim.backends.carriers import FLOAT64, carrier_of
-from mcfsim.backends.codes import power_of_two
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
+from mcfsim.kernels.blocks import for_each_block
+from mcfsim.kernels.carriers import FLOAT64, carrier_of
+from mcfsim.kernels.codes_by_kind import power_of_two
+from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.rounding import Overflow, Rounding
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule
 from mcfsim.scaled.mean import sum_of_magnitudes

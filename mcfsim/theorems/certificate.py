@@ -13,10 +13,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_args
 
-from mcfsim.files import write_text
 from mcfsim.formats import Format, Grid, Posit
 from mcfsim.rounding import Rounding
-from mcfsim.schema import build, parse
+from mcfsim.storage.files import write_text
+from mcfsim.storage.schema import build, parse
 from mcfsim.theorems.cases import Witness
 from mcfsim.theorems.domain import Extent
 

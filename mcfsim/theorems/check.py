@@ -17,13 +17,12 @@ from typing import Any, get_args
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.backends.carriers import UnsupportedFormatError
+from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Rounding
-from mcfsim.run import versions
-from mcfsim.schema import build
-from mcfsim.source import DIGEST
-from mcfsim.subnormals import check_subnormals
+from mcfsim.storage.schema import build
+from mcfsim.sweeps.source import DIGEST
 from mcfsim.theorems.cores import DRAWS
 from mcfsim.theorems.domain import FEW, LIMIT, SAMPLES, Extent, cover
 from mcfsim.theorems.judge import applicable, try_block, violating
@@ -32,6 +31,7 @@ from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial
 from mcfsim.theorems.trials import try_scaling
+from mcfsim.training.record import versions
 
 #: How many violations a certificate shows.
 WITNESSES = 8

@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from mcfsim.backends.carriers import carrier_of
 from mcfsim.formats import Format
+from mcfsim.kernels.carriers import carrier_of
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.cores import (
     GAP,

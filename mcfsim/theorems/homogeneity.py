@@ -70,7 +70,7 @@ class Quantity:
 
 @dataclass
 class Scales:
-    """An `mcfsim.arithmetic.Arithmetic` on quantities, each of which stands for all numbers of its range.
+    """An `mcfsim.protocol.Arithmetic` on quantities, each of which stands for all numbers of its range.
 
     Attributes
     ----------

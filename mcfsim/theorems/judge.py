@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.backends.carriers import UnsupportedFormatError
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.theorems.operands import Block, Operand
 from mcfsim.theorems.paths import EveryPath
 from mcfsim.theorems.statement import Theorem

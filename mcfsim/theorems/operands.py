@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.backends.carriers import carrier_of
 from mcfsim.codec import all_values
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
+from mcfsim.kernels.carriers import carrier_of
 from mcfsim.rounding import Rounding
 
 Block = NDArray[Any]

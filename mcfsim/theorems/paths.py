@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.arithmetic import Value
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format
+from mcfsim.kernels.real_numbers import is_scalar
+from mcfsim.protocol import Value
 from mcfsim.random import RandomWords, Words
-from mcfsim.reals import is_scalar
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.elementwise import Incomparable
 from mcfsim.theorems.exact import Exact
@@ -74,7 +74,7 @@ class Paths(Trial):
 
 
 class EveryPath:
-    """An `mcfsim.arithmetic.Arithmetic` that runs an algorithm on all random words at once.
+    """An `mcfsim.protocol.Arithmetic` that runs an algorithm on all random words at once.
 
     Parameters
     ----------

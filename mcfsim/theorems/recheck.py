@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mcfsim.oracle import OracleArithmetic, same
+from mcfsim.theorems.by_oracle import is_of_kind, results_of, trial_of
 from mcfsim.theorems.cases import Witness
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Worst, format_of, rounding_of
 from mcfsim.theorems.check import WITNESSES, Check
 from mcfsim.theorems.judge import applicable, structured, violating
-from mcfsim.theorems.oracle import is_of_kind, results_of, trial_of
 from mcfsim.theorems.retry import LIMIT, SAMPLES, Retried, retry
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial
 from mcfsim.theorems.verification import about, worst_of
-from mcfsim.truth import TruthArithmetic, same
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def examine(
 
     What it says of the statement and of the operands must be so, and for a statement of the catalogue it
     must not come to the contrary of what is known. Each witness, the simplest one, and the worst case are
-    run again, alone, by `TruthArithmetic`, which rounds by the definition: the results must be the same
+    run again, alone, by `OracleArithmetic`, which rounds by the definition: the results must be the same
     bits, the hypotheses must hold, the claim must fail where it is said to, and the error must come out as
     the rational that is written down.
 
@@ -116,7 +116,7 @@ def examine(
     theorem = _of(certificate, theorem)
     try:
         check = _check(certificate, theorem)
-        truth = TruthArithmetic(format_of(certificate.arithmetic["run_in"]), check.rounding)
+        truth = OracleArithmetic(format_of(certificate.arithmetic["run_in"]), check.rounding)
         problems = [*_statement(certificate, check)]
     except MemoryError:
         raise ValueError("its operands are too many for the memory there is") from None
@@ -198,12 +198,12 @@ def _cases(certificate: Certificate) -> Iterator[tuple[str, Witness | Worst]]:
         yield "worst case", certificate.worst
 
 
-def _look_at_violation(theorem: Theorem, truth: TruthArithmetic, case: Witness) -> None:
+def _look_at_violation(theorem: Theorem, truth: OracleArithmetic, case: Witness) -> None:
     if not _fails(theorem, _run(theorem, truth, case)):
         raise _Wrong("the claim holds")
 
 
-def _look_at_worst(theorem: Theorem, truth: TruthArithmetic, worst: Worst, *, refuted: bool) -> None:
+def _look_at_worst(theorem: Theorem, truth: OracleArithmetic, worst: Worst, *, refuted: bool) -> None:
     trial, claim = _run(theorem, truth, worst.case), theorem.claim
     if _fails(theorem, trial) and not refuted:
         raise _Wrong("the claim fails, and no violation is counted")
@@ -217,7 +217,7 @@ def _look_at_worst(theorem: Theorem, truth: TruthArithmetic, worst: Worst, *, re
         raise _Wrong(f"the error comes out as {right!r}, not {worst!r}")
 
 
-def _run(theorem: Theorem, truth: TruthArithmetic, case: Witness) -> Trial:
+def _run(theorem: Theorem, truth: OracleArithmetic, case: Witness) -> Trial:
     """Run the algorithm on a case again, which must give its results and meet the hypotheses."""
     numbers = [float(x) for x in case.operands]
     if len(numbers) != theorem.components:

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.scratch import BLOCK
+from mcfsim.buffers import BLOCK
+from mcfsim.oracle import OracleArithmetic, same
+from mcfsim.theorems.by_oracle import results_of, trial_of
 from mcfsim.theorems.certificate import Certificate, Tried
 from mcfsim.theorems.check import Check, Findings
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.oracle import results_of, trial_of
 from mcfsim.theorems.parts import Part, Sample
 from mcfsim.theorems.verification import certify
-from mcfsim.truth import TruthArithmetic, same
 
 #: Indices of cases in a part.
 Cases = NDArray[np.int64]
@@ -66,7 +66,7 @@ def retry(
     problems: list[str] = []
     draw = Random(f"{certificate.digest} {seed}")
     whole = _affordable([part.size for part in domain.parts], limit)
-    truth = TruthArithmetic(domain.format, check.rounding)
+    truth = OracleArithmetic(domain.format, check.rounding)
     emulator = BlockArithmetic(domain.format, check.rounding, "exact")
     results = []
     for index, (first, part, said) in enumerate(
@@ -129,7 +129,7 @@ def _added(check: Check, results: list[dict[str, Any]]) -> Findings:
 
 
 def _ask_oracle(
-    look: _Look, truth: TruthArithmetic, emulator: BlockArithmetic, part: Part, cases: Cases
+    look: _Look, truth: OracleArithmetic, emulator: BlockArithmetic, part: Part, cases: Cases
 ) -> None:
     theorem, blocks = look.check.theorem, part.at(cases)
     rows = [list(map(float, row)) for row in zip(*blocks, strict=True)]

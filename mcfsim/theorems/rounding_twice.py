@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.arithmetic import Value
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import FORMATS, Format
+from mcfsim.oracle.arithmetic import OracleArithmetic
+from mcfsim.protocol import Value
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.homogeneity import Scales
 from mcfsim.theorems.statement import Hypothesis
 from mcfsim.theorems.witnesses import quantum
-from mcfsim.truth.arithmetic import TruthArithmetic
 
 Widening = Callable[[Format], Format]
 
@@ -43,7 +43,7 @@ def twice(
     Parameters
     ----------
     operation : str
-        A method of `mcfsim.arithmetic.Arithmetic`.
+        A method of `mcfsim.protocol.Arithmetic`.
     widening : callable
         Returns the wider format of a format.
     mode, underflow : optional
@@ -88,7 +88,7 @@ def _beside(ar: Any, fmt: Format, rounding: Rounding) -> Any:
     """Return an arithmetic in another format, of the same kind: the oracle's, what scales, the emulator's."""
     if isinstance(ar, Scales):
         return ar.beside(fmt, rounding)
-    return TruthArithmetic(fmt, rounding) if isinstance(ar, TruthArithmetic) else _blocks(fmt, rounding)
+    return OracleArithmetic(fmt, rounding) if isinstance(ar, OracleArithmetic) else _blocks(fmt, rounding)
 
 
 @lru_cache(maxsize=64)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.buffers import BLOCK
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.scratch import BLOCK
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import belongs
 from mcfsim.theorems.statement import Theorem

@@ -95,7 +95,7 @@ class Theorem:
     name : str
         Its id.
     algorithm : callable
-        ``algorithm(ar, *operands)`` of an `mcfsim.arithmetic.Arithmetic`; a double word comes as a tuple.
+        ``algorithm(ar, *operands)`` of an `mcfsim.protocol.Arithmetic`; a double word comes as a tuple.
         Returns a value, or a tuple of values, nested or not.
     operands : sequence of Operand
         See `mcfsim.theorems.operands`.
@@ -224,17 +224,3 @@ class Theorem:
             return False
         tried_in = unbounded(fmt.precision) if self.range == "unbounded" else fmt
         return self.witnesses is None or self.witness(tried_in, rounding) is not None
-
-    def __reduce__(self) -> Any:
-        # A statement of the catalogue travels to other processes by its id, since its predicates cannot.
-        from mcfsim.theorems.catalogue import THEOREMS
-
-        if THEOREMS.get(self.name) is self:
-            return _of_catalogue, (self.name,)
-        return Theorem, tuple(getattr(self, name) for name in self.__dataclass_fields__)
-
-
-def _of_catalogue(name: str) -> Theorem:
-    from mcfsim.theorems.catalogue import THEOREMS
-
-    return THEOREMS[name]

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.arithmetic import Arithmetic
 from mcfsim.formats import Format
+from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.elementwise import Components, Incomparable
 from mcfsim.theorems.exact import Exact

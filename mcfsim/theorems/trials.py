@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.backends.carriers import UnsupportedFormatError
+from mcfsim.buffers import BLOCK
 from mcfsim.formats import Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Rounding
-from mcfsim.scratch import BLOCK
 from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.operands import Block, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere

@@ -16,12 +16,11 @@ import mpmath
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.checks.names import hint
+from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Mode, Rounding, get_rounding
-from mcfsim.run import versions
-from mcfsim.subnormals import check_subnormals
-from mcfsim.suggest import hint
-from mcfsim.sweep import Job, Sweep
+from mcfsim.sweeps.sweep import Job, Sweep
 from mcfsim.theorems.cases import Number, Witness
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Tried, Worst, rational
@@ -31,6 +30,7 @@ from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.shrink import shrink
 from mcfsim.theorems.statement import Claim, Theorem
+from mcfsim.training.record import versions
 
 #: Cases a unit of work: a fraction of a second.
 UNIT = 1 << 24
@@ -71,7 +71,7 @@ def verify(
     samples, seed : int, optional
         How many random cases there are where the core is not all, and which.
     workers, kind, dask, journal, resume, progress : optional
-        As for `mcfsim.sweep.Sweep`.
+        As for `mcfsim.sweeps.sweep.Sweep`.
 
     Returns
     -------

@@ -24,11 +24,11 @@ from rich.table import Table
 import mcfsim as mcf
 from experiments.common import processor, write_result
 from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.buffers import BLOCK
 from mcfsim.rounding import DETERMINISTIC, Mode
-from mcfsim.run import versions
-from mcfsim.scratch import BLOCK
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.verification import prepare
+from mcfsim.training.record import versions
 
 SIZE = 1 << 24
 REPEATS = 7

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from mcfsim.formats import FORMATS, Format
+from mcfsim.oracle import operate, round_float, round_fraction
 from mcfsim.rounding import Rounding
-from mcfsim.truth import operate, round_float, round_fraction
 
 FLOAT32 = FORMATS["float32"]
 

@@ -5,7 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mcfsim import SGD, AdamW, Optimizer, metrics, strategy
+from mcfsim import SGD, AdamW, Optimizer, strategy
+from mcfsim.training import metrics
 
 COMPENSATED = ["kahan", "collage-light", "collage-plus"]
 TINY = 2.0**-12  # half a unit in the last place below 1 is 2**-9 in bfloat16

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mcfsim import SGD, AdamW, Optimizer, strategy
-from mcfsim.reals import to_fraction
+from mcfsim.kernels.real_numbers import to_fraction
 
 STEPS = 50
 SIZE = 4

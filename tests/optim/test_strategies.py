@@ -7,7 +7,7 @@ import pytest
 
 from mcfsim import FORMATS, STRATEGIES, AdamW, Format, Optimizer, Strategy, strategy
 from mcfsim.optim.strategies import LOW, Addition, Stored
-from mcfsim.truth import round_float
+from mcfsim.oracle import round_float
 
 FLOAT32 = FORMATS["float32"]
 

@@ -21,8 +21,8 @@ from mcfsim import (
     strategy,
 )
 from mcfsim.optim.strategies import LOW, Stored
+from mcfsim.oracle import round_fraction
 from mcfsim.problems import Quadratic
-from mcfsim.truth import round_fraction
 
 START = {"w": np.ones(3)}
 ROUNDINGS = [

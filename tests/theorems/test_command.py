@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 from mcfsim.cli import app
 from mcfsim.formats import get_format
-from mcfsim.journal import VERSION, Journal
 from mcfsim.rounding import Mode
+from mcfsim.sweeps.journal import VERSION, Journal
 from mcfsim.theorems import THEOREMS, Certificate, verification
 
 

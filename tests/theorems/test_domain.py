@@ -8,12 +8,12 @@ import pytest
 
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
+from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, relaxed_pair, sequence, value
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.operands import every, finite_values, normal, significands
 from mcfsim.theorems.parts import Part, Sample
-from mcfsim.truth import round_fraction
 
 TOY = Format("", precision=3, emin=-3, emax=3)
 ANYTHING = claim("anything", lambda t: np.ones(t.size, bool))

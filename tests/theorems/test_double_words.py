@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mcfsim import double_word as dw
 from mcfsim.eft import fast_two_sum, two_prod_fma, two_sum
 from mcfsim.formats import Format, get_format
+from mcfsim.multiword import double_word as dw
+from mcfsim.oracle.arithmetic import OracleArithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, double_word, relaxed_pair, value, verify
 from mcfsim.theorems.catalogue import double_word_products, double_word_suppositions, double_words
 from mcfsim.theorems.domain import cover, unbounded
 from mcfsim.theorems.operands import belongs, normal
 from mcfsim.theorems.parts import Part, Sample
-from mcfsim.truth.arithmetic import TruthArithmetic
 from tests.theorems.trying import altered, constant, on_parts
 
 CHAPTERS = (double_words, double_word_products, double_word_suppositions)
@@ -140,7 +140,7 @@ def test_worst_constants_of_two_double_words(name, p):
 def test_worst_cases_are_as_bad_as_measured_by_the_oracle(name, p):
     row = _measured(name, p)
     a, b, c, d = map(float.fromhex, row["operands"])
-    results = THEOREMS[name].algorithm(TruthArithmetic(unbounded(p)), (a, b), (c, d))
+    results = THEOREMS[name].algorithm(OracleArithmetic(unbounded(p)), (a, b), (c, d))
     x, y = Fraction(a) + Fraction(b), Fraction(c) + Fraction(d)
     exact = x * y if name in PRODUCTS else x / y
     assert abs(sum(map(Fraction, results)) / exact - 1) * 4**p == Fraction(row["constant"])
@@ -326,7 +326,7 @@ def test_worst_constant_and_violations_by_fractions(name, operate, mode):
     theorem, fmt = THEOREMS[name], unbounded(3)
     part = Part("", "", _tables(theorem, fmt, 1, [0], [-1], True))
     found = on_parts(theorem, fmt, mode, [part])
-    ar = TruthArithmetic(fmt, Rounding(mode))
+    ar = OracleArithmetic(fmt, Rounding(mode))
     worst, violations = Fraction(0), 0
     for _, (high, low, number) in part.blocks(0, part.size):
         for h, x, y in zip(high.tolist(), low.tolist(), number.tolist(), strict=True):

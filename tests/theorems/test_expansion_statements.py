@@ -8,12 +8,12 @@ import pytest
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
+from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.catalogue import expansions
 from mcfsim.theorems.check import Check, Findings
 from mcfsim.theorems.judge import try_block
-from mcfsim.truth import TruthArithmetic
 
 TOY = Format("", precision=3, emin=0, emax=2)
 
@@ -73,7 +73,7 @@ def test_growing_is_judged_as_fractions_judge_it(name):
     factor = 2 if name.endswith("nonadjacent") else 1
     _, domain, found = _findings(name, TOY, extent="all")
     values = sorted({float(v) for v in domain.parts[0].tables[0][0]} | {0.0})
-    truth = TruthArithmetic(TOY)
+    truth = OracleArithmetic(TOY)
     applicable = 0
     for e0, e1, b in itertools.product(values, repeat=3):
         if not _nonoverlapping((e0, e1), factor):

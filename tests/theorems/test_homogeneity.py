@@ -9,6 +9,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format
+from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, value, verify
 from mcfsim.theorems.cells import representatives
@@ -18,7 +19,6 @@ from mcfsim.theorems.domain import cover
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.statement import Scaling
-from mcfsim.truth import TruthArithmetic
 from tests.theorems.trying import core_of, on_parts
 
 P = 3
@@ -102,7 +102,7 @@ def test_numbers_are_as_large_and_as_fine_as_is_said(common):
 @pytest.mark.parametrize("common", [True, False])
 def test_results_of_scaled_operands_are_scaled(common, mode):
     """By the oracle, one case after the other."""
-    truth = TruthArithmetic(WIDE, Rounding(mode))
+    truth = OracleArithmetic(WIDE, Rounding(mode))
     seen = 0
     for rng, algorithm, _, quantities in homogeneous(60, 2, common=common, mode=mode):
         a, b = (float(_values(rng, rng.integers(-3, 4, 1), 1)[0]) for _ in range(2))

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim import metrics
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.codec import all_values
 from mcfsim.formats import Format
+from mcfsim.oracle import operate
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, claim, verify
 from mcfsim.theorems import domain as domains
 from mcfsim.theorems.catalogue import lost
 from mcfsim.theorems.check import Findings
 from mcfsim.theorems.judge import try_block
-from mcfsim.truth import operate
+from mcfsim.training import metrics
 from tests.theorems.trying import core_of, on_parts
 
 P3 = Format("p3", precision=3, emin=-4, emax=4)

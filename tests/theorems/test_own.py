@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.backends.carriers import UnsupportedFormatError
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.theorems import Theorem, claim, double_word, exact_sum, hypothesis, relative_error, value, verify
 from mcfsim.theorems.claims import sum_of
 from mcfsim.theorems.hypotheses import ordered

@@ -8,11 +8,11 @@ import pytest
 
 from mcfsim.eft import split, two_prod, two_prod_fma
 from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
 from mcfsim.theorems.catalogue.products import THEOREMS as STATEMENTS
 from mcfsim.theorems.operands import finite_values, significands
 from mcfsim.theorems.statement import NEAREST
-from mcfsim.truth import TruthArithmetic
 from theorems.trying import (
     Rationals,
     altered,
@@ -69,7 +69,7 @@ def _of_products(r, ar, a, b, mode):
 
 @pytest.mark.parametrize("mode", list(map(str, DETERMINISTIC)))
 def test_counts_are_those_of_rationals(mode):
-    r, ar = Rationals(TOY), TruthArithmetic(TOY, Rounding(mode))
+    r, ar = Rationals(TOY), OracleArithmetic(TOY, Rounding(mode))
     some = r.numbers[::3]
     applicable, violations = {}, {}
     for a in some:
@@ -93,7 +93,7 @@ def _bits(x):
 @pytest.mark.parametrize("fmt", [TOY, get_format("float8_e4m3fn"), Format("", precision=5, emin=-5, emax=9)])
 @pytest.mark.parametrize("mode", ["nearest_even", "nearest_away"])
 def test_splits_are_counted_by_rationals(fmt, mode):
-    r, ar = Rationals(fmt), TruthArithmetic(fmt, Rounding(mode))
+    r, ar = Rationals(fmt), OracleArithmetic(fmt, Rounding(mode))
     p = fmt.precision
     s = (p + 1) // 2
     applicable = violations = unlike = 0
@@ -187,7 +187,7 @@ def test_all_triples_of_eight_bits(name, mode):
 
 def test_counts_of_fused_operations_are_those_of_rationals():
     fmt = Format("", precision=3, emin=-5, emax=5)
-    r, ar = Rationals(fmt), TruthArithmetic(fmt)
+    r, ar = Rationals(fmt), OracleArithmetic(fmt)
     tables = r.numbers[::11], r.numbers[::9], r.numbers
     held = []
     for a, b, c in itertools.product(*tables):

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.cli import app
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
-from mcfsim.sweep import Sweep
+from mcfsim.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, verify
 from mcfsim.theorems.certificate import Verdict
 from mcfsim.theorems.domain import cover

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
 from mcfsim.theorems.catalogue.representability import THEOREMS as STATEMENTS
 from mcfsim.theorems.identities import equal_sums, has_bits, is_difference, is_value, rest_of_sum
 from mcfsim.theorems.operands import significands
 from mcfsim.theorems.statement import FAITHFUL
-from mcfsim.truth import TruthArithmetic
 from theorems.trying import Rationals, holds_as_expected, modes_in_turn, on_core, on_domain, on_tables
 
 BY_NAME = {theorem.name: theorem for theorem in STATEMENTS}
@@ -86,7 +86,7 @@ def _of_quotients(r, ar, y, x):
 @pytest.mark.parametrize("mode", ["nearest_even", "nearest_away", "toward_zero", "up", "to_odd"])
 @pytest.mark.parametrize("oracle", [_of_sums, _of_products, _of_quotients])
 def test_counts_are_those_of_rationals(oracle, mode):
-    r, ar = Rationals(TOY), TruthArithmetic(TOY, Rounding(mode))
+    r, ar = Rationals(TOY), OracleArithmetic(TOY, Rounding(mode))
     applicable, violations = {}, {}
     for pair in r.tuples(2):
         for name, held in oracle(r, ar, *pair):
@@ -101,7 +101,7 @@ def test_counts_are_those_of_rationals(oracle, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_counts_of_roots_are_those_of_rationals(mode):
     fmt = get_format("float8_e4m3fn")
-    r, ar = Rationals(fmt), TruthArithmetic(fmt, Rounding(mode))
+    r, ar = Rationals(fmt), OracleArithmetic(fmt, Rounding(mode))
     held = []
     for x in (x for x in r.numbers if x > 0):
         s = Fraction(ar.sqrt(x))

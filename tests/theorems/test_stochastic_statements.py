@@ -13,6 +13,7 @@ import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.codec import all_values
 from mcfsim.formats import Format
+from mcfsim.oracle import round_fraction
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, Rule
 from mcfsim.theorems import THEOREMS, Certificate, Verdict, claim, double_word, value, verify
@@ -20,7 +21,6 @@ from mcfsim.theorems import domain as domains
 from mcfsim.theorems.catalogue import stochastic
 from mcfsim.theorems.hypotheses import RESULTS_FINITE
 from mcfsim.theorems.judge import try_block
-from mcfsim.truth import round_fraction
 
 P3 = Format("p3", precision=3, emin=-4, emax=4)
 P4 = Format("p4", precision=4, emin=-6, emax=7)

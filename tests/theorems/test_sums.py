@@ -7,12 +7,12 @@ import pytest
 
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding, Underflow
 from mcfsim.theorems.catalogue.sums import THEOREMS as STATEMENTS
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.operands import finite_values, significands
 from mcfsim.theorems.statement import FAITHFUL, NEAREST
-from mcfsim.truth import TruthArithmetic
 from theorems.trying import (
     Rationals,
     altered,
@@ -99,7 +99,7 @@ def _of_pair(r, ar, a, b, mode):
 
 @pytest.mark.parametrize("mode", list(map(str, DETERMINISTIC)))
 def test_counts_are_those_of_rationals(mode):
-    r, ar = Rationals(SMALLER_TOY), TruthArithmetic(SMALLER_TOY, Rounding(mode))
+    r, ar = Rationals(SMALLER_TOY), OracleArithmetic(SMALLER_TOY, Rounding(mode))
     applicable, violations = {}, {}
     for a, b in r.tuples(2):
         for name, held in _of_pair(r, ar, a, b, mode):
@@ -120,7 +120,7 @@ def test_flushed_sums_of_normal_numbers_lose_their_error(fmt, pairs):
         assert 2 * on_domain(BY_NAME["fast_two_sum_flushed"], fmt, mode).violations == pairs
     r = Rationals(fmt)
     normal = [x for x in r.numbers if x == 0 or abs(x) >= fmt.smallest_normal]
-    ar = TruthArithmetic(fmt, Rounding(underflow="flush_after"))
+    ar = OracleArithmetic(fmt, Rounding(underflow="flush_after"))
     wrong = 0
     for a in normal[::5]:
         for b in normal[::2]:

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.backends.carriers import UnsupportedFormatError
 from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.theorems import THEOREMS, verify
 from mcfsim.theorems.check import Findings

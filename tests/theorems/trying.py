@@ -7,16 +7,16 @@ from fractions import Fraction
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.backends.carriers import carrier_of
 from mcfsim.formats import get_format
+from mcfsim.kernels.carriers import carrier_of
+from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import domain as domains
+from mcfsim.theorems.by_oracle import is_of_kind, results_of, trial_of
 from mcfsim.theorems.check import Findings
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import finite_values
-from mcfsim.theorems.oracle import is_of_kind, results_of, trial_of
 from mcfsim.theorems.parts import Part
-from mcfsim.truth import TruthArithmetic
 
 
 def on_parts(theorem, fmt, mode, parts):
@@ -121,7 +121,7 @@ def by_oracle(theorem, fmt, rounding, case):
     if rounding.stochastic:
         trial = try_block(theorem, BlockArithmetic(fmt, rounding, "exact"), blocks)
     else:
-        truth = TruthArithmetic(fmt, rounding)
+        truth = OracleArithmetic(fmt, rounding)
         operands = structured(theorem.operands, numbers)
         for operand, words in zip(theorem.operands, operands, strict=True):
             assert is_of_kind(operand, words, fmt), (operand, words)

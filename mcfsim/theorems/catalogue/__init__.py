@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping
+from dataclasses import fields
 from types import MappingProxyType
+from typing import Any
 
 from mcfsim.theorems.catalogue import (
     double_rounding,
@@ -46,3 +49,17 @@ CHAPTERS: Mapping[str, tuple[Theorem, ...]] = MappingProxyType(
 )
 #: By id.
 THEOREMS: Mapping[str, Theorem] = _catalogue(*CHAPTERS.values())
+
+
+def _reduced(theorem: Theorem) -> tuple[Any, tuple[Any, ...]]:
+    """Return what a statement is made from in another process: its id, since predicates cannot be sent."""
+    if THEOREMS.get(theorem.name) is theorem:
+        return _named, (theorem.name,)
+    return Theorem, tuple(getattr(theorem, field.name) for field in fields(theorem))
+
+
+def _named(name: str) -> Theorem:
+    return THEOREMS[name]
+
+
+copyreg.pickle(Theorem, _reduced)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any
 
-from mcfsim import double_word as dw
 from mcfsim.formats import Format
+from mcfsim.multiword import double_word as dw
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.catalogue.double_words import EVEN, JMP, MR, NUMBER, X, Y, double, unit
 from mcfsim.theorems.claims import (

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim import double_word as dw
 from mcfsim.formats import Format
+from mcfsim.multiword import double_word as dw
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.claims import (
     Target,

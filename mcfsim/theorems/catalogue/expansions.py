@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from mcfsim.formats import Format
+from mcfsim.multiword.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, vec_sum
+from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, vec_sum
-from mcfsim.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
 from mcfsim.theorems.claims import Target, all_of, bounded, exactly, sum_of
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.hypotheses import RESULTS_FINITE

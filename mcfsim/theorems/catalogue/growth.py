@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim import double_word as dw
-from mcfsim import expansion
-from mcfsim.arithmetic import Arithmetic, Value
 from mcfsim.formats import Format
+from mcfsim.multiword import double_word as dw
+from mcfsim.multiword import expansion
+from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.catalogue.double_words import EVEN, JMP, unit
 from mcfsim.theorems.claims import all_of, exactly, normalised, relative_error, same_results, sum_of

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.arithmetic import Arithmetic, Value
 from mcfsim.eft import err_fma, split, two_prod, two_prod_fma
 from mcfsim.formats import Format
+from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.claims import all_of, claim, normalised
 from mcfsim.theorems.hypotheses import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.arithmetic import Arithmetic, Value
 from mcfsim.formats import Format
+from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.claims import claim
 from mcfsim.theorems.hypotheses import (

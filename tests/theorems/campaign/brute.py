@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from mcfsim.formats import Format
+from mcfsim.oracle import operate_integers, round_fraction
 from mcfsim.rounding import Rounding
-from mcfsim.truth import operate_integers, round_fraction
 from tests.theorems.campaign.statements import COMPARE
 
 Array = Any

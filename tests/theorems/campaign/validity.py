@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mcfsim.formats import Format
-from mcfsim.truth import operate_integers
+from mcfsim.oracle import operate_integers
 from tests.theorems.campaign import brute
 from tests.theorems.campaign.draw import Case
 

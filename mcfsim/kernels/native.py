@@ -1,0 +1,119 @@
+"""The hardware's or a library's own number type, behind the common interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError
+from mcfsim.kernels.real_numbers import is_scalar, round_real
+from mcfsim.protocol import Value
+from mcfsim.rounding import Rounding
+
+
+def native_dtype(fmt: Format) -> np.dtype[Any]:
+    """Return the NumPy or ml_dtypes dtype whose values are those of the format.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If there is none.
+    """
+    import ml_dtypes
+
+    for name, known in FORMATS.items():
+        scalar = getattr(ml_dtypes, name, None) or getattr(np, name, None)
+        if known == fmt and scalar is not None:
+            dtype: np.dtype[Any] = np.dtype(scalar)
+            return dtype
+    raise UnsupportedFormatError(f"no dtype of NumPy or ml_dtypes holds {fmt} and its codes")
+
+
+class NativeArithmetic:
+    """NumPy's operators on arrays of one dtype: to compare with, and the inner workings of the emulator.
+
+    Rounding is to nearest even, as the type's library does it. Python numbers are rounded to the dtype first,
+    each once, so the scalar policy is ``rounded``. Floating-point warnings are NumPy's.
+
+    Parameters
+    ----------
+    dtype : dtype-like
+        ``float16``, ``float32``, ``float64`` or an ml_dtypes type.
+    fused : bool, optional
+        If true, `fma` is refused, as NumPy has none; else it is a product and a sum, rounded twice.
+    """
+
+    scalars = "rounded"
+
+    def __init__(self, dtype: Any, *, fused: bool = True) -> None:
+        self.dtype = np.dtype(dtype)
+        self._fused = fused
+        self._format = get_format(self.dtype)
+
+    @property
+    def format(self) -> Format:
+        """The format of the dtype."""
+        return self._format
+
+    def _enter(self, x: Value) -> Value:
+        """Convert Python numbers, which ml_dtypes' operators refuse."""
+        return self.round(x) if is_scalar(x) else x
+
+    def add(self, a: Value, b: Value) -> Value:
+        """Return ``a + b``."""
+        return np.add(self._enter(a), self._enter(b), dtype=self.dtype)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """Return ``a - b``."""
+        return np.subtract(self._enter(a), self._enter(b), dtype=self.dtype)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """Return ``a * b``."""
+        return np.multiply(self._enter(a), self._enter(b), dtype=self.dtype)
+
+    def div(self, a: Value, b: Value) -> Value:
+        """Return ``a / b``."""
+        return np.divide(self._enter(a), self._enter(b), dtype=self.dtype)
+
+    def sqrt(self, a: Value) -> Value:
+        """Return the square root."""
+        return np.sqrt(self._enter(a), dtype=self.dtype)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """Return ``a * b + c`` if two roundings were agreed to.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            Otherwise: neither NumPy nor ml_dtypes has a fused multiply-add.
+        """
+        if not self._fused:
+            return self.add(self.mul(a, b), c)
+        raise UnsupportedFormatError(
+            f"fma in native {self.dtype}: NumPy has no fused multiply-add, and a wider multiplication and "
+            "addition round twice; use backend='numpy'"
+        )
+
+    def neg(self, a: Value) -> Value:
+        """Return ``-a``."""
+        return np.negative(self._enter(a), dtype=self.dtype)
+
+    def abs(self, a: Value) -> Value:
+        """Return ``|a|``."""
+        return np.absolute(self._enter(a), dtype=self.dtype)
+
+    def round(self, x: Value) -> Value:
+        """Cast to the dtype: arrays by its library, which for float64 sources may round twice."""
+        if is_scalar(x) and not (isinstance(x, float) and self.dtype == FLOAT64):
+            x = round_real(x, self._format, Rounding())
+        return np.asarray(x).astype(self.dtype)
+
+    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return ``function(self, *operands)``; a Python number leaves converted."""
+        return self._leave(function(self, *operands))
+
+    def _leave(self, results: Any) -> Any:
+        return tuple(map(self._leave, results)) if isinstance(results, tuple) else self._enter(results)

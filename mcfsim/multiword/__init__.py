@@ -1,0 +1,1 @@
+"""Numbers of several components: error-free transformations, expansions, double words, long sums."""

@@ -1,0 +1,124 @@
+"""Sums of a double word and a number, and of two double words."""
+
+from __future__ import annotations
+
+from mcfsim.eft import fast_two_sum, two_sum
+from mcfsim.multiword.double_word.words import DoubleWord, words
+from mcfsim.protocol import Arithmetic, Value, straight_line
+
+
+@straight_line
+def dw_plus_fp(ar: Arithmetic, x: DoubleWord, y: Value, *, ordered: bool = False) -> DoubleWord:
+    """Return ``x + y`` for a double word and a number. 10 operations, or 7 if ordered.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest.
+    x : double word
+        The one summand; ``|low| <= ulp(high) / 2`` suffices.
+    y : value
+        The other one.
+    ordered : bool, optional
+        If true, the first step is Fast2Sum, as in Collage's Grow, and exact only where ``|high| >= |y|``
+        (or high = 0, or the exponents are so ordered): the bits are then the same. Otherwise the
+        compensation is lost: the error reaches 1.004 u in bfloat16.
+
+    Returns
+    -------
+    double word
+        Off by at most 2 u**2, for p >= 3.
+
+    References
+    ----------
+    DWPlusFP: Joldes, Muller, Popescu, ACM TOMS 44(2), 2017, Algorithm 4, Theorem 2.2. Ordered: Yu et al.,
+    Collage, ICML 2024.
+    """
+    xh, xl = words(x)
+    s, e = (fast_two_sum if ordered else two_sum)(ar, xh, y)
+    return fast_two_sum(ar, s, ar.add(xl, e))
+
+
+@straight_line
+def sloppy_dw_plus_dw(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
+    """Return ``x + y``, to be trusted only where the signs agree. 11 operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest.
+    x, y : double word
+        The summands.
+
+    Returns
+    -------
+    double word
+        Off by at most 3 u**2 if x and y have the same sign. Otherwise the relative error may be 1.
+
+    References
+    ----------
+    SloppyDWPlusDW: Joldes, Muller, Popescu, ACM TOMS 44(2), 2017, Algorithm 5.
+    """
+    xh, xl = words(x)
+    yh, yl = words(y)
+    s, e = two_sum(ar, xh, yh)
+    v = ar.add(xl, yl)
+    return fast_two_sum(ar, s, ar.add(e, v))
+
+
+@straight_line
+def accurate_dw_plus_dw(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
+    """Return ``x + y``. 20 operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest.
+    x, y : double word
+        The summands.
+
+    Returns
+    -------
+    double word
+        Off by at most 3 u**2 / (1 - 4 u), for p >= 3.
+
+    References
+    ----------
+    AccurateDWPlusDW: Joldes, Muller, Popescu, ACM TOMS 44(2), 2017, Algorithm 6, Theorem 3.1; Muller,
+    Rideau, ACM TOMS 48(1), 2022.
+    """
+    xh, xl = words(x)
+    yh, yl = words(y)
+    s, e = two_sum(ar, xh, yh)
+    t, f = two_sum(ar, xl, yl)
+    v, w = fast_two_sum(ar, s, ar.add(e, t))
+    return fast_two_sum(ar, v, ar.add(f, w))
+
+
+@straight_line
+def add222(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
+    """Return ``x + y`` by the network madd, more precise at the same cost. 20 operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest.
+    x, y : double word
+        The summands.
+
+    Returns
+    -------
+    double word
+        No error above 1.5 u**2 is known; that is measured, not proved.
+
+    References
+    ----------
+    The network madd of Zhang, Aiken, floating-point accumulation networks, 2025.
+    """
+    xh, xl = words(x)
+    yh, yl = words(y)
+    s, e = two_sum(ar, xh, yh)
+    t, f = two_sum(ar, xl, yl)
+    s, t = fast_two_sum(ar, s, t)
+    e = ar.add(e, f)
+    return fast_two_sum(ar, s, ar.add(e, t))

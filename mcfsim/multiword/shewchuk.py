@@ -1,0 +1,213 @@
+"""Exact sums as expansions: nothing is rounded away, and each number added makes them a component longer.
+
+An expansion here is a tuple of values, the *smallest* first, as in Shewchuk's paper; those of
+`mcfsim.multiword.expansion` are of fixed length, normalised, and begin with the largest. It stands for the
+exact sum of its components, any of which may be zero. It is *nonoverlapping* if each nonzero component is
+less in magnitude than the lowest set bit of the next one; *nonadjacent* if so is twice each component;
+*strongly nonoverlapping* if it is nonoverlapping, and two components that are adjacent are both powers of
+two, and neither is adjacent to a third one.
+
+All sums below are exact where the arithmetic rounds to nearest, with any tie rule, underflow is gradual and
+nothing overflows; of an infinite or NaN operand, or after an overflow, components are NaN.
+
+References
+----------
+Shewchuk, Adaptive precision floating-point arithmetic and fast robust geometric predicates, Discrete Comput.
+Geom. 18, 1997.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mcfsim.eft import fast_two_sum, two_sum
+from mcfsim.protocol import Arithmetic, Value, straight_line
+
+Components = tuple[Value, ...]
+
+
+def check_parts(x: Any, name: str, *, least: int = 1) -> None:
+    """Refuse what is no tuple of so many values.
+
+    Raises
+    ------
+    TypeError
+        If x is no tuple, or one of tuples.
+    ValueError
+        If it has fewer than `least` values.
+    """
+    if not isinstance(x, tuple):
+        raise TypeError(f"{name} must be a tuple of values, not of type {type(x).__name__}; use tuple(...)")
+    if any(isinstance(part, tuple) for part in x):
+        raise TypeError(f"{name} must be a tuple of values, not of tuples")
+    if len(x) < least:
+        raise ValueError(f"{name} has length {len(x)}; at least {least} is needed")
+
+
+@straight_line
+def vec_sum(ar: Arithmetic, x: Components) -> Components:
+    """Add numbers one after another by 2Sum and keep every error. 6 (n - 1) operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest.
+    x : tuple of n values
+        In any order; they are added from the first to the last.
+
+    Returns
+    -------
+    tuple of n values
+        The errors in the order of the additions, and last the sum that recursive summation gives. The exact
+        sum of all is that of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If x is no tuple of values, or empty.
+
+    References
+    ----------
+    Ogita, Rump, Oishi, SIAM J. Sci. Comput. 26(6), 2005, Algorithm 4.3.
+    """
+    check_parts(x, "x")
+    total, *rest = x
+    errors = []
+    for number in rest:
+        total, error = two_sum(ar, total, number)
+        errors.append(error)
+    return (*errors, total)
+
+
+@straight_line
+def grow_expansion(ar: Arithmetic, e: Components, b: Value) -> Components:
+    """Add a number to an expansion, exactly. 6 m operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest; precision at least 3.
+    e : tuple of m values
+        Nonoverlapping, smallest first.
+    b : value
+        A number of the format, of whatever magnitude.
+
+    Returns
+    -------
+    tuple of m + 1 values
+        Nonoverlapping, smallest first. If e is nonadjacent and ties go to even, so is the result.
+
+    Raises
+    ------
+    TypeError
+        If e is no tuple of values.
+
+    References
+    ----------
+    Shewchuk 1997, Theorem 10.
+    """
+    check_parts(e, "e", least=0)
+    return vec_sum(ar, (b, *e))
+
+
+@straight_line
+def expansion_sum(ar: Arithmetic, e: Components, f: Components) -> Components:
+    """Add two expansions, exactly, one component after the other. 6 m n operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest; precision at least 3.
+    e, f : tuples of m and n values
+        Nonoverlapping, smallest first.
+
+    Returns
+    -------
+    tuple of m + n values
+        Nonoverlapping, smallest first. If e and f are nonadjacent and ties go to even, so is the result.
+
+    Raises
+    ------
+    TypeError
+        If e or f is no tuple of values.
+
+    References
+    ----------
+    Shewchuk 1997, Theorem 12.
+    """
+    check_parts(e, "e", least=0)
+    check_parts(f, "f", least=0)
+    final: list[Value] = []
+    for b in f:  # the next components of f are larger, and leave the smallest component alone
+        smallest, *others = grow_expansion(ar, e, b)
+        final, e = [*final, smallest], tuple(others)
+    return (*final, *e)
+
+
+@straight_line
+def fast_expansion_sum(ar: Arithmetic, g: Components) -> Components:
+    """Add two expansions whose components are merged already, exactly. 6 (m + n) - 9 operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest, ties to even; precision at least 4.
+    g : tuple of m + n values
+        The components of two strongly nonoverlapping expansions, together in order of their magnitude: see
+        `merge`. At least two.
+
+    Returns
+    -------
+    tuple of m + n values
+        Nonoverlapping, smallest first; see below.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If g is no tuple of values, or of fewer than two.
+
+    Notes
+    -----
+    The theorem calls the result strongly nonoverlapping. In the sense above it need not be, whatever the
+    precision: ``(2**(p + 1) + 4,)`` and ``(-2**(p - 1) - 6, -2**(p + 1))`` are, and their sum comes out as
+    ``(2, 0, -2**(p - 1) - 4)``, which is not. That it is nonoverlapping is known of all expansions of two
+    components in six binades with p = 3 and 4. If the operands are nonoverlapping only, the result may
+    overlap; that of `expansion_sum` does not.
+
+    References
+    ----------
+    Shewchuk 1997, Theorem 13.
+    """
+    check_parts(g, "g", least=2)
+    total, error = fast_two_sum(ar, g[1], g[0])
+    return (error, *grow_expansion(ar, g[2:], total))
+
+
+def merge(e: Components, f: Components) -> Components:
+    """Return the components of two expansions in order of magnitude: zeros first, NaN last, none changed.
+
+    It is no arithmetic, and where a component goes depends on the operands: so it is no part of a straight
+    line, but of what is done before.
+
+    Parameters
+    ----------
+    e, f : tuples of m and n values
+        NumPy arrays that broadcast, or numbers.
+
+    Returns
+    -------
+    tuple of m + n arrays
+        Equal magnitudes stay in the order of e, then f.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If e or f is no tuple of values, or empty.
+    """
+    check_parts(e, "e")
+    check_parts(f, "f")
+    parts = np.stack(np.broadcast_arrays(*e, *f))
+    order = np.argsort(np.abs(parts), axis=0, kind="stable")
+    return tuple(np.take_along_axis(parts, order, axis=0))

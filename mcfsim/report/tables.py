@@ -1,0 +1,312 @@
+"""Rows of text as tables for Markdown or a terminal: of inspections, runs, memory and certificates."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from mcfsim.formats import Format, digits
+from mcfsim.report.inspect import LENGTHS, Inspection, Neighbour
+from mcfsim.training.record import Run
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mcfsim.theorems.certificate import Certificate
+    from mcfsim.theorems.statement import Theorem
+
+Rows = Sequence[Mapping[str, str]]
+
+#: Digits of a decimal that is printed only if so many say all.
+SHOWN_DIGITS = 12
+
+#: What the other strategies' losses are compared with.
+REFERENCE = "fp32-master"
+
+#: Measures shown late in the run, by heading: the series, and how a number is written.
+LATE: Mapping[str, tuple[str, str]] = {
+    "lost late": ("lost", ".2%"),
+    "EDQ late": ("normalized_edq", ".4f"),
+    "v / exact": ("v_ratio", ".4f"),
+    "one-step error": ("one_step_error", ".2e"),
+    "distance to exact": ("distance", ".2e"),
+}
+
+
+def markdown_table(rows: Rows) -> str:
+    """Return rows as a GitHub table: the first column to the left, the others to the right.
+
+    Parameters
+    ----------
+    rows : sequence of mapping of str to str
+        Text by heading; all rows have the same headings in the same order.
+
+    Raises
+    ------
+    ValueError
+        If there are no rows, or their headings differ.
+
+    Examples
+    --------
+    >>> print(markdown_table([{"format": "bfloat16", "p": "8"}]))
+    | format   |   p |
+    |:---------|----:|
+    | bfloat16 |   8 |
+    """
+    headings = _headings(rows)
+    lines = [[text.replace("|", r"\|") for text in line] for line in (headings, *_cells(rows))]
+    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+    rule = [f":{'-' * (widths[0] + 1)}", *("-" * (width + 1) + ":" for width in widths[1:])]
+    padded = [
+        " | ".join(
+            [
+                line[0].ljust(widths[0]),
+                *(text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True)),
+            ]
+        )
+        for line in lines
+    ]
+    first, *rest = (f"| {line} |" for line in padded)
+    return "\n".join([first, f"|{'|'.join(rule)}|", *rest])
+
+
+def terminal_table(rows: Rows, *, breakable: bool = False) -> Table:
+    """Return rows as a table for `rich` to print.
+
+    Parameters
+    ----------
+    rows : sequence of mapping of str to str
+        As for `markdown_table`.
+    breakable : bool, optional
+        Whether a cell may go on on the next line, where the table is wider than the terminal. Otherwise it
+        is text of numbers: to the right, whole, each column as narrow as they and the heading's words allow.
+
+    Raises
+    ------
+    ValueError
+        If there are no rows, or their headings differ.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    cells = _cells(rows)
+    for index, heading in enumerate(_headings(rows)):
+        longest = max(map(len, [*heading.split(), *(line[index] for line in cells)]))
+        table.add_column(
+            Text(heading),
+            justify="left" if index == 0 or breakable else "right",
+            overflow="fold",
+            width=None if breakable and index else longest,
+        )
+    for line in cells:
+        table.add_row(*map(Text, line))
+    return table
+
+
+def inspection_table(number: str, inspections: Sequence[Inspection]) -> list[dict[str, str]]:
+    """Return one row of text a property, with one column a format.
+
+    Parameters
+    ----------
+    number : str
+        The number as it was given: the heading of the first column.
+    inspections : sequence of Inspection
+        Of that number in several formats.
+    """
+    columns = {str(item.format): _properties(item) for item in inspections}
+    labels = next(iter(columns.values()), {})
+    return [{number: label, **{name: texts[label] for name, texts in columns.items()}} for label in labels]
+
+
+def _properties(item: Inspection) -> dict[str, str]:
+    """Return all of an inspection as text, by label; "-" stands for what there is not."""
+    fmt = item.format
+    beyond = ""
+    if item.beyond_maximum:
+        end = f"beyond the maximum {decimal_text(float(fmt.max))}"
+        if item.exact and item.exact < 0:
+            end = f"below the least value {decimal_text(float(fmt.lowest))}"
+        beyond = f" (the number is {end})"
+    texts = {
+        "rounded": decimal_text(item.rounded),
+        "hex float": hexadecimal_text(item.rounded),
+        "kind": item.kind + beyond,
+        "relative error": _signed(item.relative_error),
+        "error in ulp": _signed(item.ulp_error),
+        "sign | exponent | fraction": "no code" if item.bits is None else " | ".join(item.bits),
+        "code": "no code" if item.code is None else code_text(item.code, fmt),
+        "below": _neighbour(item.below, fmt),
+        "above": _neighbour(item.above, fmt),
+        "ulp": "-" if item.ulp is None else power_text(item.ulp),
+    }
+    for length in LENGTHS:
+        texts |= {f"{length} components": "-", f"residual of {length}": "-"}
+    for expansion in item.expansions:
+        texts[f"{len(expansion)} components"] = ", ".join(map(decimal_text, expansion))
+        texts[f"residual of {len(expansion)}"] = digits(item.residual(expansion), 17)
+    return texts
+
+
+def run_table(run: Run) -> list[dict[str, str]]:
+    """Return one row of text a strategy: what it stores, where it arrives, what it loses on the way.
+
+    "Late" is the mean over the last fifth of the recorded steps. Measures that no strategy has are left
+    out; one that a strategy has not is "-", and one that is no number "nan". If a strategy diverged, a column
+    says at which step.
+
+    Parameters
+    ----------
+    run : Run
+        A finished simulation.
+    """
+    losses = {name: results["validation_loss"] for name, results in run.results.items()}
+    shown = {
+        heading: (measure, form)
+        for heading, (measure, form) in LATE.items()
+        if any(measure in series for series in run.series.values())
+    }
+    rows = []
+    for name, series in run.series.items():
+        size = run.results[name].get("bytes_per_parameter")
+        row = {
+            "strategy": name,
+            "bytes / parameter": "-" if size is None else f"{size:g}",
+            "validation loss": f"{losses[name]:.6g}",
+        }
+        if REFERENCE in losses:
+            row[f"minus {REFERENCE}"] = f"{losses[name] - losses[REFERENCE]:+.3g}"
+        for heading, (measure, form) in shown.items():
+            number = run.late(name, measure) if measure in series else None
+            row[heading] = "-" if number is None else "nan" if math.isnan(number) else format(number, form)
+        if any("diverged_at" in results for results in run.results.values()):
+            row["diverged at step"] = f"{run.results[name].get('diverged_at', '-')}"
+        rows.append(row)
+    return rows
+
+
+def memory_table(parameters: float, low: Format) -> list[dict[str, str]]:
+    """Return one row of text a strategy that the format allows: the bytes of each tensor, and in all.
+
+    Parameters
+    ----------
+    parameters : float
+        How many there are.
+    low : Format
+        The strategies' low format.
+    """
+    from mcfsim.kernels.carriers import UnsupportedFormatError
+    from mcfsim.optim.strategies import STRATEGIES, strategy
+
+    rows = []
+    for name in STRATEGIES:
+        try:
+            chosen = strategy(name, low)
+        except UnsupportedFormatError:  # a format that several components are not made of
+            continue
+        total = chosen.bytes_per_parameter
+        if total is None:
+            continue
+        stored = {label: f"{(item.bits or 0) / 8:g}" for label, item in chosen.tensors.items()}
+        rows.append(
+            {
+                "strategy": name,
+                **{label: stored.get(label, "-") for label in ("parameter", "gradient", "m", "v", "extra")},
+                "bytes / parameter": f"{total:g}",
+                "GiB in all": f"{total * parameters / 2**30:.2f}",
+            }
+        )
+    return rows
+
+
+def certificate_table(certificates: Sequence[Certificate]) -> list[dict[str, str]]:
+    """Return one row of text a certificate: verdict, cases, the worst constant and where it lies."""
+    return [
+        {
+            "theorem": item.theorem,
+            "format": item.format,
+            "rounding": item.rounding,
+            "verdict": str(item.verdict) + ("" if item.as_expected else ", unexpected"),
+            "expected": item.expected,
+            "cases": f"{item.tried:,}",
+            "applicable": f"{item.applicable:,}",
+            "violations": f"{item.violations:,}",
+            "M/s": f"{item.rate / 1e6:.1f}",
+            "worst": item.worst.decimal if item.worst else "",
+            "bound": f"{float(Fraction(item.worst.bound)):.8g}" if item.worst else "",
+            "at": str(item.worst.case) if item.worst else "",
+            "counterexample": str(item.simplest or item.witnesses[0]) if item.witnesses else "",
+        }
+        for item in certificates
+    ]
+
+
+def theorem_table(theorems: Iterable[Theorem]) -> list[dict[str, str]]:
+    """Return one row of text a statement: its words and its source."""
+    return [
+        {
+            "id": item.name,
+            "statement": item.statement,
+            "is": "claimed" if item.holds else "false",
+            "source": item.source,
+        }
+        for item in theorems
+    ]
+
+
+def decimal_text(value: float) -> str:
+    """Return a float in decimal, exactly, with all the digits that takes."""
+    return str(Decimal(value)).lower() if math.isfinite(value) else str(value)
+
+
+def hexadecimal_text(value: float) -> str:
+    """Return a float in hexadecimal, as C writes it, without trailing zeros."""
+    return re.sub(r"\.?0*p", "p", value.hex()) if math.isfinite(value) else str(value)
+
+
+def power_text(number: Fraction) -> str:
+    """Return an integer times a power of two as that, and in decimal: exactly, or about what it is."""
+    odd, exponent = number.numerator, 1 - number.denominator.bit_length()
+    twos = (odd & -odd).bit_length() - 1
+    odd, exponent = odd >> twos, exponent + twos
+    product = f"2^{exponent}" if odd == 1 else f"{odd} * 2^{exponent}"
+    decimal = digits(number, SHOWN_DIGITS)
+    return (
+        f"{product} = {decimal}" if Fraction(decimal) == number else f"{product}, about {digits(number, 6)}"
+    )
+
+
+def code_text(code: int, fmt: Format) -> str:
+    """Return a code in hexadecimal, with leading zeros."""
+    return f"0x{code:0{-(-fmt.bits // 4)}x}"
+
+
+def _signed(number: Fraction | None) -> str:
+    if number is None:
+        return "-"
+    return "0" if number == 0 else ("+" if number > 0 else "") + digits(number, 6)
+
+
+def _neighbour(neighbour: Neighbour | None, fmt: Format) -> str:
+    if neighbour is None:
+        return "-"
+    return f"{decimal_text(neighbour.value)} ({code_text(neighbour.code, fmt)})"
+
+
+def _headings(rows: Rows) -> list[str]:
+    if not rows:
+        raise ValueError("a table has at least one row")
+    headings = list(rows[0])
+    for number, row in enumerate(rows):
+        if list(row) != headings:
+            raise ValueError(f"row {number} has the headings {list(row)}, but row 0 has {headings}")
+    return headings
+
+
+def _cells(rows: Rows) -> list[list[str]]:
+    return [list(row.values()) for row in rows]

@@ -1,0 +1,204 @@
+"""Arrays and what is to be said about them, in one ``.npz`` file that is read whole or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, NamedTuple
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.storage.files import Pathlike, open_regular, replacing
+
+#: The member that holds JSON text: what the file is, and every other member's dtype and shape.
+ABOUT = "about"
+#: Bytes of that text, as NumPy stores it, and of the header of any member.
+_LONGEST_ABOUT = 1 << 26
+_LONGEST_HEADER = 1 << 14
+#: Bytes of arrays that any file may hold. A file as we write it holds no more than its own size.
+_MODEST = 1 << 28
+#: Little-endian numbers, and text: nothing that is code, or made of parts.
+_DTYPES = re.compile(r"<f4|<f8|<i8|<U[1-9][0-9]{0,8}")
+_ENCRYPTED = 1
+
+
+class Form(NamedTuple):
+    """Dtype and shape of an array."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What such an array takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+Forms = Mapping[str, Form]
+
+
+def write_archive(
+    path: Pathlike, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, exclusive: bool = False
+) -> None:
+    """Write arrays and JSON data to one ``.npz`` file, see `mcfsim.storage.files.replacing`.
+
+    The JSON data, in the array ``about``, also say of which dtype and shape each array is, and have a
+    SHA-256 of all that is in the file. Nothing is compressed, so that no file claims more than its size.
+
+    Raises
+    ------
+    TypeError
+        If the data are no JSON, or an array is not of numbers or text.
+    """
+    stored = {name: _portable(name, array) for name, array in arrays.items()}
+    text = json.dumps({**about, "arrays": {name: [x.dtype.str, [*x.shape]] for name, x in stored.items()}})
+    digest = _digest(text, stored)
+    whole = {ABOUT: np.array(json.dumps({**json.loads(text), "digest": digest})), **stored}
+    with replacing(path, exclusive=exclusive) as file, ZipFile(file, "w") as archive:
+        for name, array in whole.items():
+            # Without a date, and so with the same bytes each time.
+            with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def read_archive(
+    path: Pathlike, check: Callable[[dict[str, Any], Forms], None]
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read what `write_archive` wrote: all of it, as it was written, or nothing.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    check : callable
+        Gets the JSON data, and dtype and shape of each array, before these are read; raises ValueError if
+        they are not what the caller can use.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file, or damaged, or holds more than its size allows.
+    OSError
+        If it is not there or cannot be read.
+    """
+    with open_regular(path) as file:
+        try:
+            return _read(file, check)
+        except _UnusableError as problem:
+            raise ValueError(f"{os.fspath(path)} {problem}") from problem
+        except Exception as problem:  # whatever zipfile, NumPy and JSON make of bytes that anyone may write
+            what = str(problem) or type(problem).__name__
+            raise ValueError(f"{os.fspath(path)} is no file of mcfsim, or is damaged: {what}") from problem
+
+
+class _UnusableError(ValueError):
+    """What the caller of `read_archive` says about a file that is whole as far as it was read."""
+
+
+def _read(
+    file: IO[bytes], check: Callable[[dict[str, Any], Forms], None]
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    size = os.fstat(file.fileno()).st_size
+    with ZipFile(file) as archive:
+        members = list(_members(archive, max(_MODEST, size)))
+        names = [name for name, _ in members]
+        if len(set(names)) < len(names) or ABOUT not in names:
+            raise ValueError(f"its members are {', '.join(names[:5])}...")
+        infos = dict(members)
+        about = json.loads(_about(archive, infos.pop(ABOUT)))
+        if not isinstance(about, dict) or not isinstance(about.get("arrays"), dict):
+            raise ValueError("it does not say what arrays it holds, as files of earlier versions do not")
+        digest = about.pop("digest", None)
+        text = json.dumps(about)
+        forms = {name: _form(said) for name, said in about.pop("arrays").items()}
+        try:
+            check(about, forms)
+        except ValueError as problem:
+            raise _UnusableError(*problem.args) from problem
+        if forms.keys() != infos.keys():
+            raise ValueError("its members are not those that it lists")
+        arrays = {name: _array(archive, infos[name], form) for name, form in forms.items()}
+    if digest != _digest(text, arrays):
+        raise ValueError("its digest is not that of its content")
+    return about, arrays
+
+
+def _members(archive: ZipFile, limit: int) -> Iterator[tuple[str, ZipInfo]]:
+    """Yield the members' names; refuse what we never write, and more bytes than allowed in all."""
+    total = 0
+    for info in archive.infolist():
+        if info.flag_bits & _ENCRYPTED or info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+            raise ValueError(f"member {info.filename!r} is encrypted, or compressed in an unknown way")
+        total += info.file_size
+        if total > limit:
+            raise ValueError(f"it claims to hold more than {limit} bytes")
+        yield info.filename.removesuffix(".npy"), info
+
+
+def _about(archive: ZipFile, info: ZipInfo) -> str:
+    """Return the text of the member `ABOUT`, whose length is not known before."""
+    if info.file_size > _LONGEST_ABOUT:
+        raise ValueError(f"its description has {info.file_size} bytes")
+    with archive.open(info) as member:
+        dtype, shape = _header(member)
+        if not _DTYPES.fullmatch(dtype.str) or dtype.kind != "U" or shape != ():
+            raise ValueError(f"its description is no text, but {dtype} of shape {shape}")
+        data = member.read(_LONGEST_ABOUT)
+    if len(data) != dtype.itemsize:
+        raise ValueError("its description is cut off")
+    return str(np.frombuffer(data, dtype)[0])
+
+
+def _array(archive: ZipFile, info: ZipInfo, form: Form) -> NDArray[Any]:
+    if not form.bytes <= info.file_size <= form.bytes + _LONGEST_HEADER:
+        raise ValueError(f"member {info.filename!r} has {info.file_size} bytes, of {form.bytes} and a header")
+    with archive.open(info) as member:
+        found = _header(member)
+        data = member.read(form.bytes + 1)  # to the end, where the checksum is compared
+    if found != form or len(data) != form.bytes:
+        raise ValueError(f"member {info.filename!r} is not the array that is listed")
+    return np.frombuffer(data, form.dtype).reshape(form.shape).copy()
+
+
+def _header(member: IO[bytes]) -> Form:
+    """Read NumPy's header of an array, of which it writes only this version for such arrays."""
+    if np.lib.format.read_magic(member) != (1, 0):
+        raise ValueError("a member is of another version of NumPy's format")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(member, max_header_size=_LONGEST_HEADER)
+    if fortran and len(shape) > 1:
+        raise ValueError("an array is in Fortran's order")
+    return Form(dtype, shape)
+
+
+def _form(said: Any) -> Form:
+    """Return what the description says of an array."""
+    dtype, shape = said
+    if not isinstance(dtype, str) or not _DTYPES.fullmatch(dtype):
+        raise ValueError(f"dtype {dtype!r} is none of ours")
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > 8:
+        raise ValueError(f"shape {shape!r} is none")
+    return Form(np.dtype(dtype), tuple(shape))
+
+
+def _portable(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array as it is stored: contiguous and little-endian."""
+    stored = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    if not _DTYPES.fullmatch(stored.dtype.str):
+        raise TypeError(f"array {name!r} of dtype {array.dtype} is not of numbers or text that we store")
+    if "\0" in name or name.endswith(".npy") or name == ABOUT:
+        raise ValueError(f"{name!r} cannot be the name of an array in a file")
+    return stored
+
+
+def _digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 of the description, which has names and forms, and of the arrays."""
+    digest = hashlib.sha256(text.encode())
+    for array in arrays.values():
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Ranges of an index, worked on by threads, processes or Dask, and resumed when killed."""

@@ -1,0 +1,314 @@
+"""Checkpoints of a simulation: everything that the next step depends on, and the series so far."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.convert import round_to
+from mcfsim.formats import Format
+from mcfsim.problems import Problem
+from mcfsim.storage.archive import Form, Forms, read_archive, write_archive
+from mcfsim.storage.files import check_outputs
+from mcfsim.training.record import Run, check_kinds, check_versions
+from mcfsim.training.trainer import Trainer
+
+FORMAT = "mcfsim-checkpoint-2"
+
+_KINDS = {"format": str, "settings": dict, "versions": dict, "problem": str, "step": int}
+#: An exact number: integer times power of two, both in hexadecimal, which has no limit of digits.
+_EXACT = re.compile(r"(-?)0x([0-9a-f]+)p(-?)([0-9a-f]+)")
+_SPECIAL = ("inf", "-inf", "nan")
+
+
+class _Kept(NamedTuple):
+    """A state after a step: copies, and how much of each trainer's series there was."""
+
+    step: int
+    arrays: dict[str, NDArray[Any]]
+    recorded: int
+
+
+class Checkpoint:
+    """The file from which a run that was ended goes on.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    run : Run
+        Its settings and versions say which run it is.
+    problem : str
+        See `fingerprint`.
+    trainers : mapping of str to Trainer
+        The states to be saved; at the start of the run.
+    recorded : callable
+        How many steps the run records until a step, that included.
+    measures : mapping of str to list of str
+        The series of each trainer.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        run: Run,
+        problem: str,
+        trainers: Mapping[str, Trainer],
+        recorded: Callable[[int], int],
+        measures: Mapping[str, list[str]],
+    ) -> None:
+        self.path, self.run, self.problem, self.trainers = path, run, problem, trainers
+        self.recorded, self.measures = recorded, measures
+        self._kept: _Kept
+        self._saved: int | None = None
+        self._found: tuple[int, ...] | None = None
+
+    def resume(self) -> int:
+        """Put the saved state into the trainers and return its step. If there is no file, save the start.
+
+        So the place is this run's from now on, and another run started beside it is refused at once.
+
+        Raises
+        ------
+        ValueError
+            If the file is of another run, or of other versions, whose bits might differ; or is damaged, or
+            holds what no run has saved. Nothing is put into the trainers then.
+        OutputError
+            If the file cannot be written.
+        """
+        check_outputs({"checkpoint": self.path})
+        self.keep(0)
+        self._found = _signature(self.path)
+        if self._found is None:
+            try:
+                self.save()
+                return 0
+            except FileExistsError:  # another run was faster
+                self._found = _signature(self.path)
+        about, arrays = read_archive(self.path, self._check)
+        try:
+            states = {name: self._values(name, trainer, arrays) for name, trainer in self.trainers.items()}
+        except ValueError as problem:
+            raise ValueError(f"{os.fspath(self.path)} {problem}") from problem
+        step = int(about["step"])
+        for name, trainer in self.trainers.items():
+            for key, array in _states(trainer).items():
+                array[...] = states[name][key]
+            trainer.optimizer.count = step
+            if self.recorded(step):
+                trainer.series = {
+                    measure: arrays[f"{name}|series|{measure}"].tolist() for measure in self.measures[name]
+                }
+        self.keep(step)
+        self._saved = step
+        return step
+
+    def keep(self, step: int) -> None:
+        """Remember the state after a step, for `save`, which may come in the middle of the next one."""
+        arrays = {
+            f"{name}|{key}": array.copy()
+            for name, trainer in self.trainers.items()
+            for key, array in _states(trainer).items()
+        }
+        self._kept = _Kept(step, arrays, self.recorded(step))
+
+    def save(self) -> None:
+        """Write the state that was kept last, in the place of an older one at once.
+
+        Raises
+        ------
+        ValueError
+            If another run has meanwhile written to the place.
+        OutputError
+            If the file cannot be written.
+        """
+        step, states, recorded = self._kept
+        found = _signature(self.path)
+        if self._saved == step and found == self._found:
+            return
+        if found is not None and found != self._found:
+            read_archive(self.path, self._check)  # by the same run, it may go on; by another, it is theirs
+        arrays = {key: _pack(array) for key, array in states.items()}
+        if recorded:
+            for name, trainer in self.trainers.items():
+                for measure, numbers in trainer.series.items():
+                    arrays[f"{name}|series|{measure}"] = np.array(numbers[:recorded], dtype=np.float64)
+        about = {
+            "format": FORMAT,
+            "settings": self.run.settings,
+            "versions": self.run.versions,
+            "problem": self.problem,
+            "step": step,
+        }
+        write_archive(self.path, about, arrays, exclusive=found is None)
+        self._saved, self._found = step, _signature(self.path)
+
+    def _check(self, about: dict[str, Any], forms: Forms) -> None:
+        """Refuse what is no checkpoint of this run, by its JSON data and the forms of its arrays."""
+        if about.get("format") != FORMAT:
+            raise ValueError(f"is no checkpoint of a simulation, {FORMAT!r}")
+        check_kinds(about, _KINDS)
+        check_versions(about["versions"])
+        for part, ours in (("settings", self.run.settings), ("versions", self.run.versions)):
+            theirs = about[part]
+            differing = [
+                key for key in sorted({*ours, *theirs}) if _plain(ours.get(key)) != _plain(theirs.get(key))
+            ]
+            self._refuse_another(f"{part} differ in {', '.join(differing)}" if differing else "")
+        if about["problem"] != self.problem:
+            self._refuse_another("the problem's start, loss or gradient differs, and so its data")
+        step, last = about["step"], self.run.settings["steps"]
+        if not 0 <= step <= last:
+            raise ValueError(f"has a state after step {step:#x} of a run of {last} steps")
+        expected: dict[str, Form | None] = {}
+        recorded = self.recorded(step)
+        for name, trainer in self.trainers.items():
+            for key, array in _states(trainer).items():
+                # The length of a text is known only to who wrote it.
+                form = None if array.dtype == object else Form(array.dtype.newbyteorder("<"), array.shape)
+                expected[f"{name}|{key}"] = form
+            for measure in self.measures[name] if recorded else ():
+                expected[f"{name}|series|{measure}"] = Form(np.dtype("<f8"), (recorded,))
+        if differing := sorted(expected.keys() ^ forms.keys()):
+            raise ValueError(f"lacks, or has beyond what it should, the array {differing[0]!r}")
+        for key, wanted in expected.items():
+            dtype, shape = forms[key]
+            if wanted is None:
+                name, _, state = key.partition("|")
+                good = dtype.kind == "U" and shape == _states(self.trainers[name])[state].shape
+            else:
+                good = wanted == (dtype, shape)
+            if not good:
+                raise ValueError(f"has {key!r} as {dtype} of shape {shape}, and not as the run stores it")
+
+    def _refuse_another(self, how: str) -> None:
+        if how:
+            raise ValueError(f"is of another run: {how}; remove it or choose another path")
+
+    def _values(
+        self, name: str, trainer: Trainer, arrays: Mapping[str, NDArray[Any]]
+    ) -> dict[str, NDArray[Any]]:
+        """Return a trainer's state; refuse numbers that are no values of the format they are stored in."""
+        values = {}
+        for key, array in _states(trainer).items():
+            saved = arrays[f"{name}|{key}"]
+            fmt = _formats(trainer).get(key.rstrip("0123456789"))
+            if array.dtype == object:
+                values[key] = _unpack(saved, trainer)
+            elif fmt is not None:
+                values[key] = _values_of(saved, fmt, f"{name}|{key}")
+            else:
+                values[key] = saved
+        return values
+
+
+def fingerprint(problem: Problem, seed: int, dtype: Any) -> str:
+    """Return a SHA-256 of what a problem computes at its start: of data that its settings need not name.
+
+    Parameters
+    ----------
+    problem : Problem
+        The objective.
+    seed : int
+        Of the run.
+    dtype : dtype
+        What the problem computes in.
+
+    Returns
+    -------
+    str
+        Of the start, the loss on the first batch and its gradient, and the validation loss, with names,
+        shapes and all bits.
+    """
+    start = problem.initial_parameters(seed)
+    weights = {name: np.asarray(tensor).astype(dtype) for name, tensor in start.items()}
+    loss, gradients = problem.loss_and_gradient(weights, 1, seed)
+    losses = np.array([loss, problem.validation_loss(weights)], dtype=np.float64)
+    digest = hashlib.sha256()
+    for part in (start, gradients, {"losses": losses}):
+        for name in sorted(part):
+            array = np.asarray(part[name])
+            digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+            digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _signature(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
+    """Return what tells a file from one that took its place; None if there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _states(trainer: Trainer) -> dict[str, NDArray[Any]]:
+    """Every array that the next step reads, by a name; filled in place on loading."""
+    named: dict[str, NDArray[Any]] = {}
+    for field, components in trainer.optimizer.state._asdict().items():
+        named |= {f"{field}{i}": array for i, array in enumerate(components)}
+    averages = {f"average{i}": array for i, array in enumerate(trainer.averages)}
+    return named | averages | {"diverged_at": trainer.diverged_at}
+
+
+def _formats(trainer: Trainer) -> dict[str, Format | None]:
+    """Return the format of each part of the state; the averages are any binary64 numbers."""
+    return {name: stored.format for name, stored in trainer.optimizer.strategy.tensors.items()}
+
+
+def _values_of(saved: NDArray[Any], fmt: Format, label: str) -> NDArray[Any]:
+    """Return numbers if all are values of a format: those that rounding leaves as they are."""
+    with np.errstate(all="ignore"):
+        rounded = round_to(saved, fmt)
+    same = (rounded == saved) & (np.signbit(rounded) == np.signbit(saved))
+    if not (same | (np.isnan(rounded) & np.isnan(saved))).all():
+        strange = saved[~same][0]
+        raise ValueError(f"has {strange!r} in {label!r}, which is no value of {fmt}")
+    return saved
+
+
+def _pack(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a plain array: exact numbers become text."""
+    if array.dtype != object:
+        return array
+    return np.array([_text(number) for number in array], dtype=np.str_)
+
+
+def _text(number: Any) -> str:
+    """Return an mpf as ``-0x1afp-3``: all of its bits, however many the exponent has."""
+    if number - number != 0:  # NaN or infinite
+        return str(float(number))
+    mantissa, exponent = (int(part) for part in number.man_exp)  # of the magnitude
+    signs = ["-" if negative else "" for negative in (number < 0, exponent < 0)]
+    return f"{signs[0]}0x{mantissa:x}p{signs[1]}{abs(exponent):x}"
+
+
+def _unpack(texts: NDArray[Any], trainer: Trainer) -> NDArray[Any]:
+    """Return exact numbers from their texts, each of which must be the one that they are written as."""
+    arithmetic: Any = trainer.optimizer.roles.moments
+    numbers = np.empty(texts.shape, dtype=object)
+    for i, text in enumerate(map(str, texts)):
+        if text in _SPECIAL:
+            numbers[i] = arithmetic.context.mpf(text)
+            continue
+        parts = _EXACT.fullmatch(text)
+        if parts is None:
+            raise ValueError(f"has {text[:40]!r}, which is no exact number")
+        negative, mantissa, below, exponent = parts.groups()
+        signed = (int(mantissa, 16) * (-1 if negative else 1), int(exponent, 16) * (-1 if below else 1))
+        numbers[i] = arithmetic.context.mpf(signed)  # rounded to the precision, which shows in the text
+        if _text(numbers[i]) != text:
+            raise ValueError(f"has {text[:40]!r}, which is no number of {arithmetic.precision} bits")
+    return numbers
+
+
+def _plain(value: Any) -> str:
+    """Return what JSON makes of a value; of NaN, too, which equals nothing."""
+    return json.dumps(value, sort_keys=True)

@@ -1,0 +1,176 @@
+"""One strategy's part of a simulation: its optimizer, reference averages and series."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.optim.adamw import AdamW
+from mcfsim.optim.optimizer import Optimizer
+from mcfsim.optim.state import average
+from mcfsim.problems import Problem
+from mcfsim.training import metrics
+from mcfsim.training.clipping import clipped
+from mcfsim.training.exact_step import REFERENCE, one_step, sample_indices
+
+#: What every trainer records, and what it records besides of a step compared with the exact one.
+BASE = ("loss", "rate", "gradient_norm")
+COMPARED = ("one_step_error", "update_length", "binary64_gap")
+DISTANCE = "distance"
+
+
+class Trainer:
+    """One strategy's part of a simulation: its optimizer, reference averages and series."""
+
+    def __init__(self, problem: Problem, optimizer: Optimizer) -> None:
+        self.problem, self.optimizer = problem, optimizer
+        self.exact = optimizer.strategy.parameter.format is None
+        self.series: dict[str, list[float]] = {}
+        #: The first step that met or left a number that is not finite; 0 while there is none.
+        self.diverged_at = np.zeros(1, np.int64)
+        self.averages = [np.zeros(optimizer.layout.size) for _ in (optimizer.state.m, optimizer.state.v)]
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """Return the weights in the dtype that the problem computes in."""
+        if self.exact:
+            return self.optimizer.weights()
+        dtype = self.dtype
+        return {name: tensor.astype(dtype) for name, tensor in self.optimizer.weights().items()}
+
+    @property
+    def dtype(self) -> Any:
+        """What the problem computes in."""
+        return np.float64 if self.problem.exact_capable else np.float32
+
+    def step(
+        self, t: int, seed: int, rate: float, clip: float | None, record: bool, sample: int, precision: int
+    ) -> None:
+        """Make step number t, and record its measures if asked."""
+        optimizer = self.optimizer
+        loss, gradients = self.problem.loss_and_gradient(self.weights(), t, seed)
+        finite = metrics.all_finite(loss, *gradients.values())
+        kept, norm = clipped(gradients, clip)
+        gradient = optimizer.receive(kept)
+        if not self.exact:
+            self._average(gradient)
+        if record and not self.exact:
+            before, leading = optimizer.represented(), optimizer.state.parameter[0].copy()
+            exact = None
+            if sample > 0:
+                indices = sample_indices(optimizer.layout.size, sample, seed, t)
+                exact = one_step(
+                    optimizer.hyper,
+                    optimizer.layout,
+                    optimizer.state,
+                    before,
+                    gradient,
+                    t,
+                    rate,
+                    indices,
+                    precision,
+                )
+            update = optimizer.step(gradient, rate)
+            self._measure(update, before, leading)
+            if exact is not None:
+                effective = metrics.effective_update(before, optimizer.represented())
+                compared = (
+                    metrics.relative_error(effective, exact.update),
+                    metrics.normalized_edq(exact.update, update),
+                    exact.gap,
+                )
+                for measure, number in zip(COMPARED, compared, strict=True):
+                    self.put(measure, number)
+        else:
+            optimizer.step(gradient, rate)
+        if not self.diverged_at[0] and not (finite and self._state_is_finite()):
+            self.diverged_at[0] = t
+        if record:
+            for measure, number in zip(BASE, (loss, rate, norm), strict=True):
+                self.put(measure, number)
+
+    def measures(self, sample: int, distance: bool) -> list[str]:
+        """Return the names of the series that this trainer records, in order.
+
+        Parameters
+        ----------
+        sample : int
+            As for `step`.
+        distance : bool
+            Whether `record_distances` finds an exact trajectory.
+        """
+        if self.exact:
+            return list(BASE)
+        trial = Trainer(self.problem, self.optimizer)
+        state = self.optimizer.state.parameter[0]
+        trial._measure(np.zeros_like(state), self.optimizer.represented(), state)
+        return [*trial.series, *(COMPARED if sample > 0 else ()), *BASE, *((DISTANCE,) if distance else ())]
+
+    def results(self) -> dict[str, float]:
+        """Return the numbers of the whole run."""
+        results = {"validation_loss": float(self.problem.validation_loss(self.weights()))}
+        if self.diverged_at[0]:
+            results["diverged_at"] = int(self.diverged_at[0])
+        has_v = bool(self.optimizer.state.v)
+        if (size := self.optimizer.strategy.stored_bytes(second_moment=has_v)) is not None:
+            results["bytes_per_parameter"] = size
+        return results
+
+    def put(self, measure: str, number: Any) -> None:
+        """Append a number to a series."""
+        self.series.setdefault(measure, []).append(float(number))
+
+    def _state_is_finite(self, part: slice = slice(None)) -> bool:
+        return all(metrics.all_finite(item[part]) for items in self.optimizer.state for item in items)
+
+    def _average(self, gradient: NDArray[Any]) -> None:
+        """Move the reference averages: the optimizer's own text in binary64."""
+        hyper, g = self.optimizer.hyper, gradient.astype(np.float64)
+        m, v = self.averages
+        if isinstance(hyper, AdamW):
+            (m,) = average(REFERENCE, (m,), hyper.beta1, g, 1.0 - hyper.beta1)
+            (v,) = average(REFERENCE, (v,), hyper.beta2, g * g, 1.0 - hyper.beta2)
+        else:
+            (m,) = average(REFERENCE, (m,), hyper.momentum, g, 1.0)
+        self.averages = [m, v]
+
+    def _measure(self, update: NDArray[Any], before: Sequence[NDArray[Any]], leading: NDArray[Any]) -> None:
+        optimizer = self.optimizer
+        after, state = optimizer.represented(), optimizer.state
+        moments = {"m": (state.m, self.averages[0]), "v": (state.v, self.averages[1])}
+        parts = {"": slice(0, optimizer.layout.size)}
+        if len(optimizer.layout.slices) > 1:
+            parts |= {f"/{name}": part for name, part in optimizer.layout.slices.items()}
+        for suffix, part in parts.items():
+            numbers = metrics.measure(
+                update[part],
+                [item[part] for item in before],
+                [item[part] for item in after],
+                (leading[part], state.parameter[0][part]),
+                optimizer.strategy.parameter.format,
+            )
+            if not self._state_is_finite(part):
+                numbers = dict.fromkeys(numbers, np.nan)
+            for label, (stored, exact) in moments.items():
+                if stored:
+                    total = np.sum([item[part].astype(np.float64) for item in stored], axis=0)
+                    numbers[f"{label}_error"] = metrics.relative_error(total, exact[part])
+                    numbers[f"{label}_ratio"] = metrics.median_ratio(total, exact[part])
+            for measure, number in numbers.items():
+                self.put(measure + suffix, number)
+
+
+def record_distances(trainers: Collection[Trainer]) -> None:
+    """Record how far every strategy is from the exact trajectory, relative to its norm."""
+    truth = next((trainer for trainer in trainers if trainer.exact), None)
+    if truth is None:
+        return
+    ar: Any = truth.optimizer.roles.parameter
+    exact = truth.optimizer.state.parameter[0]
+    norm = ar.sqrt((exact * exact).sum())
+    for trainer in trainers:
+        if trainer is not truth:
+            difference = sum((ar.round(item) for item in trainer.optimizer.represented()), -exact)
+            trainer.put(DISTANCE, ar.sqrt((difference * difference).sum()) / norm if norm else np.nan)

@@ -24,7 +24,7 @@ from mcfsim.protocol import Value
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
-#: Between these powers of two, products, quotients and the residuals of `_wide` stay normal in binary64.
+#: Between these powers of two, products, quotients and the residuals of `kernels.residuals` stay normal in binary64.
 _COMFORT = 480
 _LARGEST, _LARGEST_EXPONENT = np.finfo(np.float64).max, 1023
 

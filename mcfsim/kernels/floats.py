@@ -1,8 +1,8 @@
 """Rounding to binary floating point: a block of carrier numbers to the values of a format.
 
 The carrier is binary32 or binary64. A block is rounded in one of two ways, both exact: by alignment
-(`_aligned`), subnormals included, where the carrier's range and precision allow it; otherwise by the codes
-(`_coded`), with subnormal numbers in units of the quantum (`_subnormal`). What no rounding is comes after:
+(`by_addition`), subnormals included, where the carrier's range and precision allow it; otherwise by the codes
+(`by_bits`), with subnormal numbers in units of the quantum (`subnormals`). What no rounding is comes after:
 overflow, NaN and infinity, flushed numbers, and what an unsigned or zero-less format does not have.
 """
 

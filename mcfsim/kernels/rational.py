@@ -32,7 +32,7 @@ def _root(x: Fraction) -> Fraction:
 
 _EXACTLY: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x + y,
-    "sub": lambda x, y: x + y,  # of the negative, as in `_wide`
+    "sub": lambda x, y: x + y,  # of the negative, as in `residuals`
     "mul": lambda x, y: x * y,
     "div": lambda x, y: x / y,
     "sqrt": _root,

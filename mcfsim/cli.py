@@ -138,7 +138,7 @@ def simulate(
     problem: Annotated[
         str, Option(help="language-model, logistic, quadratic or rosenbrock.")
     ] = "language-model",
-    optimizer: Annotated[str, Option(help="adamw or sgd.")] = "adamw",
+    optimizer: Annotated[str, Option(help="adamw, sgd, or another of mcfsim.optim.")] = "adamw",
     strategy: Annotated[
         list[str] | None,
         Option(help="Repeat it to compare.", show_default="plain, collage-light, collage-plus, fp32-master"),
@@ -188,11 +188,12 @@ def simulate(
     """
     nothing = "nothing is kept, for want of --checkpoint FILE."
     with _errors_in_one_line(), _warnings_in_one_line(), _telling_how_to_go_on(checkpoint, nothing):
+        from mcfsim.optim.declaration import optimizers
         from mcfsim.problems.registry import PROBLEMS
         from mcfsim.report.tables import run_table
         from mcfsim.storage.files import check_outputs
         from mcfsim.training.schedule import Schedule
-        from mcfsim.training.simulate import DEFAULT_STRATEGIES, OPTIMIZERS
+        from mcfsim.training.simulate import DEFAULT_STRATEGIES
         from mcfsim.training.simulate import simulate as run_simulation
 
         if checkpoint_every is not None and checkpoint is None:
@@ -210,7 +211,7 @@ def simulate(
             },
         )
         hyperparameters = _make(
-            *("optimizer", optimizer, OPTIMIZERS),
+            *("optimizer", optimizer, optimizers()),
             {
                 "beta1": beta1,
                 "beta2": beta2,

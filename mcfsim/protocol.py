@@ -26,11 +26,17 @@ class Arithmetic(Protocol):
     ----------
     format : Format or None
         Where results are rounded; None if nothing is rounded.
+    carrier : dtype
+        Of arrays of results.
     """
 
     @property
     def format(self) -> Format | None:
         """The format of the results."""
+
+    @property
+    def carrier(self) -> Any:
+        """The dtype of arrays of results."""
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
@@ -55,6 +61,9 @@ class Arithmetic(Protocol):
 
     def abs(self, a: Value) -> Value:
         """Return ``|a|``: exact for a value of the format, a real scalar's rounded once."""
+
+    def sign(self, a: Value) -> Value:
+        """Return 1 or -1 by the sign of `a`, and a zero or NaN as it is: exact, where 1 and -1 are values."""
 
     def round(self, x: Value) -> Value:
         """Round numbers from anywhere into this arithmetic: the explicit crossing between formats."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.optim import adamw, sgd
-from mcfsim.optim.optimizer import Hyperparameters, block_roles, learning_rate
+from mcfsim.optim.declaration import Declaration, optimizers
+from mcfsim.optim.optimizer import block_roles, learning_rate
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Stored, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
@@ -46,9 +47,15 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._prepare(chosen, rounding, scalars, random)
         super().__init__(params, defaults)
 
-    @staticmethod
-    def _hyper(group: Mapping[str, Any]) -> Hyperparameters:
-        raise NotImplementedError
+    #: Whose step it makes.
+    _declaration: type[Declaration]
+
+    @classmethod
+    def _hyper(cls, group: Mapping[str, Any]) -> Declaration:
+        """Return the hyperparameters of a group: those of the declaration's fields."""
+        return cls._declaration(
+            **{field.name: group[field.name] for field in fields(cast(Any, cls._declaration))}
+        )
 
     def _prepare(
         self,
@@ -73,8 +80,8 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
         self._names = State(
             parameter=declare("parameter", chosen.parameter),
-            m=declare("m", chosen.m),
-            v=declare("v", chosen.v if isinstance(self, AdamW) else None),
+            m=declare("m", chosen.m if self._declaration.keeps("m") else None),
+            v=declare("v", chosen.v if self._declaration.keeps("v") else None),
             extra=declare("master" if chosen.addition is Addition.MASTER else "compensation", chosen.extra),
         )
         self._dtypes = {name: torch_dtype(fmt) for name, fmt in self._formats.items()}
@@ -90,8 +97,10 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
         group = self.param_groups.pop()  # it comes back once it is found good
         if len(set(group["params"])) < len(group["params"]):
             raise ValueError("a parameter appears twice in its group")
-        rate, hyper = learning_rate("lr", float(group["lr"])), self._hyper(group)
-        warn_of_vanishing(self._roles.update, {**hyper.entering(), "lr": rate})
+        rate, entering = learning_rate("lr", float(group["lr"])), self._hyper(group).entering()
+        for role in {**entering, "update": {}}:
+            scalars = entering.get(role, {})
+            warn_of_vanishing(self._roles.of(role), {**scalars, "lr": rate} if role == "update" else scalars)
         for parameter in group["params"]:
             self._check(parameter)
         self.param_groups.append(group)
@@ -126,7 +135,7 @@ class _Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return loss
 
     def _move(
-        self, parameters: list[torch.Tensor], hyper: Hyperparameters, count: int, rate: float, start: int
+        self, parameters: list[torch.Tensor], hyper: Declaration, count: int, rate: float, start: int
     ) -> None:
         """Make step number `count` of these parameters, whose elements are numbered from `start` on."""
         scalars: Any = hyper.scalars(self._roles, self.strategy, count, rate, decayed=True)
@@ -338,6 +347,8 @@ class AdamW(_Optimizer):
         If a hyperparameter or the rate of a group that is added is zero in the format of the moments.
     """
 
+    _declaration = adamw.AdamW
+
     def __init__(
         self,
         params: Any,
@@ -355,8 +366,8 @@ class AdamW(_Optimizer):
         chosen, defaults = get_strategy(strategy, low), {"eps": eps, "weight_decay": weight_decay}
         super().__init__(params, chosen, rounding, scalars, random, lr=lr, betas=betas, **defaults)
 
-    @staticmethod
-    def _hyper(group: Mapping[str, Any]) -> Hyperparameters:
+    @classmethod
+    def _hyper(cls, group: Mapping[str, Any]) -> Declaration:
         return adamw.AdamW(group["betas"][0], group["betas"][1], group["eps"], group["weight_decay"])
 
 
@@ -372,6 +383,8 @@ class SGD(_Optimizer):
     momentum : float, optional
         Decay of the one moment.
     """
+
+    _declaration = sgd.SGD
 
     def __init__(
         self,
@@ -389,6 +402,41 @@ class SGD(_Optimizer):
         chosen, defaults = get_strategy(strategy, low), {"momentum": momentum, "weight_decay": weight_decay}
         super().__init__(params, chosen, rounding, scalars, random, lr=lr, **defaults)
 
-    @staticmethod
-    def _hyper(group: Mapping[str, Any]) -> Hyperparameters:
-        return sgd.SGD(group["momentum"], group["weight_decay"])
+
+def __getattr__(name: str) -> Any:
+    """Return the optimizer that another module of `mcfsim.optim` declares, made once."""
+    declared = optimizers().get(name.lower())
+    if declared is None or declared.__name__ != name:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = made = _of(declared)
+    return made
+
+
+def _of(declared: type[Declaration]) -> type[_Optimizer]:
+    """Return the optimizer of a declaration, whose hyperparameters are keywords and settings of a group."""
+    settings = {field.name: field.default for field in fields(cast(Any, declared))}
+
+    def begin(
+        self: Any,
+        params: Any,
+        lr: float = 1e-3,
+        *,
+        strategy: Strategy | str = "collage-plus",
+        low: Format | str = "bfloat16",
+        rounding: Rounding | str = "nearest_even",
+        scalars: Scalars = "exact",
+        random: RandomWords | None = None,
+        **hyper: Any,
+    ) -> None:
+        if stray := sorted(hyper.keys() - settings.keys()):
+            raise TypeError(f"{declared.__name__} has no {', '.join(stray)}; it takes {', '.join(settings)}")
+        chosen = get_strategy(strategy, low)
+        _Optimizer.__init__(self, params, chosen, rounding, scalars, random, lr=lr, **{**settings, **hyper})
+
+    text = f"""{declared.__name__} with its state stored, and its operations rounded, by a strategy.
+
+    The steps of `mcfsim.Optimizer` with `{declared.__module__}.{declared.__name__}`, whose hyperparameters
+    are keywords; the other arguments are those of `AdamW`.
+    """
+    body = {"__init__": begin, "__doc__": text, "__module__": __name__, "_declaration": declared}
+    return type(declared.__name__, (_Optimizer,), body)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from truth.operands import (
+from oracle.operands import (
     FLUSHING,
     OVERFLOWS,
     ROUNDINGS,

@@ -7,7 +7,7 @@ import ml_dtypes
 import mpmath
 import numpy as np
 import pytest
-from truth.operands import SMALL_FORMATS, label, random_tuples, values
+from oracle.operands import SMALL_FORMATS, label, random_tuples, values
 
 import mcfsim as mcf
 from mcfsim.backends.exact import ExactArithmetic

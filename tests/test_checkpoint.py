@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from mcfsim import SGD, AdamW, Schedule, Strategy, simulate
 from mcfsim.cli import app
+from mcfsim.optim.lion import Lion
+from mcfsim.optim.nesterov import Nesterov
 from mcfsim.optim.strategies import LOW, Stored
 from mcfsim.problems import Corpus, LanguageModel, LogisticRegression, Quadratic, Rosenbrock
 
@@ -52,6 +54,14 @@ CASES = {
     "quadratic with exact": (Quadratic(6, 100.0), AdamW(0.9, 0.95), [*LOW_STRATEGIES, "exact"], 0),
     "logistic with sgd": (LogisticRegression(), SGD(0.9, 0.1), LOW_STRATEGIES, 0),
     "logistic with truth": (LogisticRegression(), AdamW(), LOW_STRATEGIES, 3),
+    "lion": (Quadratic(6, 100.0), Lion(), [*LOW_STRATEGIES, "exact"], 2),
+    "nesterov": (Quadratic(6, 100.0), Nesterov(), [*LOW_STRATEGIES, "exact"], 0),
+    "moments of two formats": (
+        LogisticRegression(),
+        AdamW(epsilon=0.01),
+        [Strategy("mixed", v=Stored("float8_e5m2"))],
+        2,
+    ),
     "language model": (tiny_model(), AdamW(), LOW_STRATEGIES, 3),
     "one component": (Quadratic(6, 100.0), AdamW(0.9, 0.5, epsilon=1.0), ["plain", "fp32-optim"], 2),
     "three components": (
@@ -87,10 +97,10 @@ def test_resumed_is_uninterrupted(case, at, tmp_path):
     path = tmp_path / "checkpoint.npz"
     whole = Interrupted(problem)
     expected = train(whole, *rest)
-    lanes = len(rest[1])
+    count = len(rest[1])
     # In the middle of a step, when some of the strategies have made it already.
     with pytest.raises(KeyboardInterrupt):
-        train(Interrupted(problem, at, lanes // 2), *rest, checkpoint=path)
+        train(Interrupted(problem, at, count // 2), *rest, checkpoint=path)
     resumed = Interrupted(problem)
     run = train(resumed, *rest, checkpoint=path)
     assert resumed.steps[:2] == [1, at]  # the problem's fingerprint, and not from the beginning

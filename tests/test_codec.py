@@ -9,7 +9,7 @@ import gfloat.formats
 import ml_dtypes
 import numpy as np
 import pytest
-from truth.operands import SMALL_FORMATS, UNUSUAL_FORMATS, WIDE_FORMATS, label, magnitudes
+from oracle.operands import SMALL_FORMATS, UNUSUAL_FORMATS, WIDE_FORMATS, label, magnitudes
 
 from mcfsim import round_to
 from mcfsim.buffers import BLOCK

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from truth.operands import SMALL_FORMATS, UNUSUAL_FORMATS, label
+from oracle.operands import SMALL_FORMATS, UNUSUAL_FORMATS, label
 
 import mcfsim as mcf
 from mcfsim.codec import all_values, encode, ulp

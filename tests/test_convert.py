@@ -9,7 +9,7 @@ import ml_dtypes
 import mpmath
 import numpy as np
 import pytest
-from truth.operands import MODES, ROUNDINGS, SMALL_FORMATS, WIDE_FORMATS, label
+from oracle.operands import MODES, ROUNDINGS, SMALL_FORMATS, WIDE_FORMATS, label
 
 from mcfsim.buffers import BLOCK
 from mcfsim.convert import round_to

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from truth.operands import MODES, SMALL_FORMATS, label, magnitudes, random_tuples, values
+from oracle.operands import MODES, SMALL_FORMATS, label, magnitudes, random_tuples, values
 
 import mcfsim as mcf
 from mcfsim.buffers import BLOCK

@@ -8,7 +8,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from truth.operands import label
+from oracle.operands import label
 
 import mcfsim as mcf
 from mcfsim.buffers import BLOCK

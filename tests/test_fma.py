@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from truth.operands import ROUNDINGS, WIDE_FORMATS, corners, count, label, magnitudes, values
+from oracle.operands import ROUNDINGS, WIDE_FORMATS, corners, count, label, magnitudes, values
 
 import mcfsim as mcf
 from mcfsim.formats import FORMATS, Format

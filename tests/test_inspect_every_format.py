@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from truth.operands import UNUSUAL_FORMATS, label
+from oracle.operands import UNUSUAL_FORMATS, label
 
 import mcfsim as mcf
 from mcfsim.codec import decode, next_down, next_up, ulp

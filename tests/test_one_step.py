@@ -97,7 +97,7 @@ def test_it_is_the_step_function_in_binary64(hyper, name):
             (total(state.v)[part],) if state.v else (),
             (),
         )
-        roles = Roles(wide, wide, wide, wide)
+        roles = Roles(*[wide] * 5)
         scalars = hyper.scalars(roles, exact, optimizer.count + 1, 0.01, decayed=decayed)
         update = hyper.step(roles, exact, whole, gradient[part].astype(np.float64), scalars).update
         assert found.update[part].tolist() == update.tolist()

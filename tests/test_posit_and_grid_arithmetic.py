@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from truth.operands import MODES, label
+from oracle.operands import MODES, label
 
 import mcfsim as mcf
 from mcfsim.codec import all_values

@@ -7,7 +7,7 @@ from itertools import product
 import ml_dtypes
 import numpy as np
 import pytest
-from truth.operands import MODES, label, values
+from oracle.operands import MODES, label, values
 
 from mcfsim.backends.factory import arithmetic
 from mcfsim.convert import round_to

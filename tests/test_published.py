@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gfloat import Domain, RoundMode, Signedness, formats
-from truth.operands import count, label, magnitudes, random_tuples, values
+from oracle.operands import count, label, magnitudes, random_tuples, values
 
 import mcfsim as mcf
 from mcfsim import round_to

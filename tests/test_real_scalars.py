@@ -8,7 +8,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from truth.operands import FLUSHING, ROUNDINGS, label
+from oracle.operands import FLUSHING, ROUNDINGS, label
 
 import mcfsim as mcf
 from mcfsim.formats import Format, Grid, get_format

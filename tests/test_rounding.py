@@ -6,7 +6,7 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
-from truth.operands import (
+from oracle.operands import (
     FLUSHING,
     ROUNDINGS,
     SMALL_FORMATS,

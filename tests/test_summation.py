@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from truth.operands import label, values
+from oracle.operands import label, values
 
 import mcfsim as mcf
 from mcfsim.buffers import BLOCK

@@ -6,7 +6,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from truth.operands import SMALL_FORMATS, label
+from oracle.operands import SMALL_FORMATS, label
 
 import mcfsim as mcf
 from mcfsim.codec import all_values, ulp

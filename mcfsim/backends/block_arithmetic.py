@@ -19,12 +19,12 @@ from mcfsim.formats import Format, Posit
 from mcfsim.kernels import rational, residuals
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.kernels.dispatch import get_kernel
-from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, round_real
+from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, round_real, signum
 from mcfsim.protocol import Value
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
-#: Between these powers of two, products, quotients and the residuals of `kernels.residuals` stay normal in binary64.
+#: Between these powers of two, products, quotients and what `residuals` finds stay normal in binary64.
 _COMFORT = 480
 _LARGEST, _LARGEST_EXPONENT = np.finfo(np.float64).max, 1023
 
@@ -107,6 +107,7 @@ class BlockArithmetic:
         self._undecided_bits = (1 << max(0, 54 - fmt.precision - rounding.guard_bits)) - 1
         self._down = rounding.mode is Mode.DOWN
         self._mirrored = fmt.lowest == -fmt.max
+        self._has_units = self._kernel.keeps(np.array([1.0, -1.0 if fmt.signed else 1.0], self.carrier))
 
     def at(self, random: Streams | None, start: int) -> BlockArithmetic:
         """Return the arithmetic for the block that begins with an element, and its operations' streams."""
@@ -208,6 +209,14 @@ class BlockArithmetic:
         if self.format.signed and not self._mirrored:
             return self._round_in_place(result)
         return result
+
+    @_operation
+    def sign(self, a: Value) -> Value:
+        """Return 1 or -1 by the sign; where that is no value of the format, what the rounding makes of it."""
+        if is_scalar(a):
+            return self._settled(a, signum)
+        result = signum(a)
+        return result if self._has_units else self._round_in_place(result)
 
     @_operation
     def round(self, x: Value) -> Value:

@@ -26,6 +26,7 @@ class ExactArithmetic:
 
     scalars = "exact"
     format = None
+    carrier = np.dtype(object)
 
     def __init__(self, precision: int = 400) -> None:
         import mpmath
@@ -39,6 +40,7 @@ class ExactArithmetic:
         self.context.prec = precision
         self._rational = mpmath.libmp.from_rational  # rounds once
         self._convert = np.frompyfunc(self._number, 1, 1)
+        self._sign = np.frompyfunc(self.context.sign, 1, 1)
         self._root = np.frompyfunc(self._square_root, 1, 1)
 
     def __repr__(self) -> str:
@@ -94,6 +96,10 @@ class ExactArithmetic:
     def abs(self, a: Value) -> Value:
         """Return ``|a|``."""
         return abs(self.round(a))
+
+    def sign(self, a: Value) -> Value:
+        """Return 1 or -1 by the sign of `a`, and zero or NaN as it is."""
+        return self._sign(self.round(a))
 
     def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Return ``function(self, *operands)``; a Python number leaves as an mpf."""

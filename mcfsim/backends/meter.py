@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mcfsim.formats import Format, Grid
 from mcfsim.kernels import rational, residuals
-from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar
+from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, signum
 from mcfsim.protocol import Arithmetic, Value
 
 
@@ -71,7 +71,8 @@ class Meter:
     Attributes
     ----------
     tallies : dict of str to Tally
-        By operation: ``add``, ``sub``, ``mul``, ``div``, ``sqrt``, ``fma``, ``neg``, ``abs``, ``round``.
+        By operation: ``add``, ``sub``, ``mul``, ``div``, ``sqrt``, ``fma``, ``neg``, ``abs``, ``sign``,
+        ``round``.
     trace : list of str
         The operations in order of their calls.
     """
@@ -120,6 +121,10 @@ class Meter:
     def abs(self, a: Value) -> Value:
         """Return ``|a|``, and count it."""
         return self._watch("abs", a)
+
+    def sign(self, a: Value) -> Value:
+        """Return the sign, and count it."""
+        return self._watch("sign", a)
 
     def round(self, x: Value) -> Value:
         """Round into the format, and count it."""
@@ -198,11 +203,10 @@ def _numbers(x: Any) -> NDArray[Any]:
 
 def _exactly(name: str, operands: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return exact results, as binary64 numbers and residuals that are zero where there is none."""
-    signs = {"neg": np.negative, "abs": np.absolute, "round": np.positive}
-    if name in signs:
+    if name in _OF_SIGNS:
         (x,) = operands
-        changed = signs[name](x)
-        if x.dtype != object:
+        changed = _OF_SIGNS[name](x)
+        if changed.dtype != object:
             return changed, np.zeros_like(changed)
         return rational.with_residual("add", changed, np.zeros(()))
     if any(x.dtype == object for x in operands):
@@ -214,6 +218,12 @@ def _exactly(name: str, operands: list[NDArray[Any]]) -> tuple[NDArray[Any], NDA
     return exact, residual
 
 
+_OF_SIGNS: dict[str, Callable[[Any], Any]] = {
+    "neg": np.negative,
+    "abs": np.absolute,
+    "sign": signum,
+    "round": np.positive,
+}
 _WIDE: dict[str, Callable[..., tuple[NDArray[Any], NDArray[Any]]]] = {
     "add": residuals.add,
     "sub": residuals.add,  # of the negative

@@ -140,6 +140,10 @@ class NumpyArithmetic:
         """Return ``|a|``, rounded where it is no value of the format, as a real scalar's may be."""
         return self._apply(BlockArithmetic.abs, a)
 
+    def sign(self, a: Value) -> Value:
+        """Return 1 or -1 by the sign of `a`, and a zero or NaN as it is; rounded if 1 is no value."""
+        return self._apply(BlockArithmetic.sign, a)
+
     def round(self, x: Value) -> Value:
         """Round real numbers into the format: scalars, or arrays of a floating or integer dtype.
 

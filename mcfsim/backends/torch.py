@@ -197,6 +197,10 @@ class TorchArithmetic:
         """Return ``|a|``."""
         return self._call(self._numpy.abs, a)
 
+    def sign(self, a: Value) -> Value:
+        """Return 1 or -1 by the sign of `a`, and a zero or NaN as it is; rounded if 1 is no value."""
+        return self._call(self._numpy.sign, a)
+
     def round(self, x: Value) -> Value:
         """Round real numbers into the format: scalars, or tensors of a floating or integer dtype."""
         return self._call(self._numpy.round, x)

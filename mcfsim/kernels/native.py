@@ -49,7 +49,7 @@ class NativeArithmetic:
     scalars = "rounded"
 
     def __init__(self, dtype: Any, *, fused: bool = True) -> None:
-        self.dtype = np.dtype(dtype)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
         self._fused = fused
         self._format = get_format(self.dtype)
 
@@ -57,6 +57,11 @@ class NativeArithmetic:
     def format(self) -> Format:
         """The format of the dtype."""
         return self._format
+
+    @property
+    def carrier(self) -> np.dtype[Any]:
+        """The dtype."""
+        return self.dtype
 
     def _enter(self, x: Value) -> Value:
         """Convert Python numbers, which ml_dtypes' operators refuse."""
@@ -104,6 +109,11 @@ class NativeArithmetic:
     def abs(self, a: Value) -> Value:
         """Return ``|a|``."""
         return np.absolute(self._enter(a), dtype=self.dtype)
+
+    def sign(self, a: Value) -> Value:
+        """Return 1 or -1 by the sign of `a`, and a zero or NaN as it is."""
+        a = self._enter(a)
+        return np.copysign(np.sign(a, dtype=self.dtype), a, dtype=self.dtype)
 
     def round(self, x: Value) -> Value:
         """Cast to the dtype: arrays by its library, which for float64 sources may round twice."""

@@ -112,6 +112,12 @@ def as_float(x: Any) -> float:
     return math.nan if isinstance(x, Decimal) and x.is_snan() else float(x)
 
 
+def signum(x: Any) -> Any:
+    """Return 1 and -1 by the signs of an array of floats, or of fractions; zeros and NaN as they are."""
+    sign = np.sign(x)
+    return sign.astype(np.float64) if x.dtype == object else np.copysign(sign, x)
+
+
 def nearest_binary64(exact: Fraction) -> float:
     """Round a rational number to nearest even in binary64."""
     try:

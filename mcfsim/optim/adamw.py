@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from mcfsim.checks.arguments import finite_number
 from mcfsim.multiword.expansion import expand
-from mcfsim.optim.state import State, Step, average, move
+from mcfsim.optim.declaration import Declaration, Slot
+from mcfsim.optim.state import State, Step, average, crossed, move
 from mcfsim.optim.strategies import Roles, Strategy
-from mcfsim.protocol import Value
+from mcfsim.protocol import Arithmetic, Value
 
 
 class AdamWScalars(NamedTuple):
@@ -26,8 +27,20 @@ class AdamWScalars(NamedTuple):
     rate: float
 
 
+def _first_moment(
+    ar: Arithmetic, m: tuple[Value, ...], gradient: Value, scalars: AdamWScalars
+) -> tuple[Value, ...]:
+    return average(ar, m, scalars.beta1, gradient, scalars.gain1)
+
+
+def _second_moment(
+    ar: Arithmetic, v: tuple[Value, ...], gradient: Value, scalars: AdamWScalars
+) -> tuple[Value, ...]:
+    return average(ar, v, scalars.beta2, ar.mul(gradient, gradient), scalars.gain2)
+
+
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Declaration):
     """Hyperparameters of AdamW.
 
     Parameters
@@ -47,6 +60,8 @@ class AdamW:
     ValueError
         If one is out of range, or not finite.
     """
+
+    slots = (Slot("m", _first_moment), Slot("v", _second_moment))
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -70,7 +85,7 @@ class AdamW:
         """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
         beta2: Any = self.beta2
         if strategy.beta2_components > 1:
-            beta2 = expand(roles.moments, self.beta2, strategy.beta2_components)
+            beta2 = expand(roles.second_moment, self.beta2, strategy.beta2_components)
         return AdamWScalars(
             beta1=self.beta1,
             gain1=1.0 - self.beta1,
@@ -83,17 +98,17 @@ class AdamW:
             rate=rate,
         )
 
-    def entering(self) -> dict[str, float]:
-        """Return the scalars that enter every step, by the names of what they are in the guide."""
+    def entering(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by what they are called in the guide."""
         return {
-            "1 - beta1": 1.0 - self.beta1,
-            "1 - beta2": 1.0 - self.beta2,
-            "epsilon": self.epsilon,
-            "weight_decay": self.weight_decay,
+            "m": {"1 - beta1": 1.0 - self.beta1},
+            "v": {"1 - beta2": 1.0 - self.beta2},
+            "update": {"epsilon": self.epsilon, "weight_decay": self.weight_decay},
         }
 
-    @staticmethod
-    def step(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: AdamWScalars) -> Step:
+    def step(
+        self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: AdamWScalars
+    ) -> Step:
         """Make one step; see `adamw`."""
         return adamw(roles, strategy, state, gradient, scalars)
 
@@ -110,7 +125,7 @@ def adamw(roles: Roles, strategy: Strategy, state: State, gradient: Value, scala
     state : State
         Starts with the parameter and zeros.
     gradient : value
-        Is rounded into the moments' format on entry, which is exact if it is a value of a lower one.
+        Is rounded into the format of m on entry, which is exact if it is a value of a lower one.
     scalars : AdamWScalars
         Enter by the arithmetics' scalar policy.
 
@@ -129,18 +144,21 @@ def adamw(roles: Roles, strategy: Strategy, state: State, gradient: Value, scala
             with mhat = RN(m / (1 - beta1^t)) and vhat = RN(v / (1 - beta2^t)) of the leading components
         theta = theta + D by the strategy's addition
 
+    If v has another format than m, g is rounded into it before it is squared, v is computed in it, and its
+    leading component is rounded into the format of m, in which D is computed.
+
     The decay is part of D, so that it is compensated as the rest. Without decay its two operations fall away.
 
     References
     ----------
     Loshchilov, Hutter, ICLR 2019, Algorithm 2; Yu et al., ICML 2024, Algorithm 2.
     """
-    ar, up = roles.moments, roles.update
+    ar, second, up = roles.moments, roles.second_moment, roles.update
     g = ar.round(gradient)
-    m = average(ar, state.m, scalars.beta1, g, scalars.gain1)
-    v = average(ar, state.v, scalars.beta2, ar.mul(g, g), scalars.gain2)
+    m = _first_moment(ar, state.m, g, scalars)
+    v = _second_moment(second, state.v, crossed(second, g, ar), scalars)
     mhat = up.div(m[0], scalars.correction1)
-    vhat = up.div(v[0], scalars.correction2)
+    vhat = up.div(crossed(up, v[0], second), scalars.correction2)
     direction = up.div(mhat, up.add(up.sqrt(vhat), scalars.epsilon))
     if scalars.decay:
         theta = up.round(state.represented(strategy)[0])

@@ -14,20 +14,17 @@ from mcfsim.buffers import BLOCK
 from mcfsim.checks.arguments import finite_number
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.convert import round_to
-from mcfsim.optim.adamw import AdamW
+from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout
-from mcfsim.optim.sgd import SGD
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.rounding import Rounding
 
-Hyperparameters = AdamW | SGD
-
 
 def check_hyperparameters(given: Any, label: str) -> None:
     """Raise TypeError unless something is hyperparameters, and not the class or the name of some."""
-    if not isinstance(given, Hyperparameters):
+    if not isinstance(given, Declaration):
         what = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
         raise TypeError(f"{label} must be hyperparameters, as mcfsim.AdamW() or mcfsim.SGD(), not {what}")
 
@@ -44,8 +41,8 @@ class Optimizer:
 
     Parameters
     ----------
-    hyper : AdamW or SGD
-        The hyperparameters; they name the step function.
+    hyper : AdamW, SGD or another Declaration
+        The hyperparameters, which bring the step.
     strategy : Strategy
         With its low format put in, as by `mcfsim.strategy`.
     parameters : mapping of str to array
@@ -82,7 +79,7 @@ class Optimizer:
 
     def __init__(
         self,
-        hyper: Hyperparameters,
+        hyper: Declaration,
         strategy: Strategy,
         parameters: Mapping[str, NDArray[Any]],
         decayed: Collection[str] = (),
@@ -97,17 +94,20 @@ class Optimizer:
         self.roles = strategy.roles(rounding, **options)
         self.count = 0
         self._warned = False
-        warn_of_vanishing(self.roles.update, hyper.entering())
+        for role, entering in hyper.entering().items():
+            warn_of_vanishing(self.roles.of(role), entering)
         start = self.layout.join(parameters)
         nothing = np.zeros(self.layout.size)
         theta, rest = self._stored(self.roles.model, start), self._stored(self.roles.model, nothing)
-        zero = self._stored(self.roles.moments, nothing)
         # A master copy starts as the parameter does, a compensation from nothing.
         extra = self._stored(self.roles.parameter, start if strategy.addition is Addition.MASTER else nothing)
+        averages: dict[str, tuple[NDArray[Any], ...]] = {"m": (), "v": ()}
+        for slot in hyper.slots:
+            zero, stored = self._stored(self.roles.of(slot.name), nothing), strategy.tensors[slot.name]
+            averages[slot.name] = tuple(zero.copy() for _ in range(stored.components))
         self.state = State(
             parameter=(theta, *(rest.copy() for _ in range(strategy.parameter.components - 1))),
-            m=tuple(zero.copy() for _ in range(strategy.m.components)),
-            v=tuple(zero.copy() for _ in range(strategy.v.components)) if isinstance(hyper, AdamW) else (),
+            **averages,
             extra=(extra,) if strategy.extra else (),
         )
 
@@ -154,7 +154,7 @@ class Optimizer:
         check_subnormals()
         self._warned = self._warned or warn_of_vanishing(self.roles.update, {"rate": rate})
         count = self.count + 1
-        update = np.empty(self.layout.size, dtype=self.state.m[0].dtype)
+        update = np.empty(self.layout.size, dtype=self.roles.update.carrier)
         with np.errstate(all="ignore"):
             for block, decayed in self._blocks():
                 scalars: Any = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mcfsim.checks.arguments import finite_number
+from mcfsim.optim.declaration import Declaration, Slot
 from mcfsim.optim.state import State, Step, average, move
 from mcfsim.optim.strategies import Roles, Strategy
-from mcfsim.protocol import Value
+from mcfsim.protocol import Arithmetic, Value
 
 
 class SGDScalars(NamedTuple):
@@ -19,8 +20,15 @@ class SGDScalars(NamedTuple):
     rate: float
 
 
+def next_momentum(
+    ar: Arithmetic, m: tuple[Value, ...], gradient: Value, scalars: SGDScalars
+) -> tuple[Value, ...]:
+    """Return the momentum moved by a gradient: ``RN(RN(mu m) + g)``."""
+    return average(ar, m, scalars.momentum, gradient, 1.0)
+
+
 @dataclass(frozen=True)
-class SGD:
+class SGD(Declaration):
     """Hyperparameters of SGD with momentum.
 
     Parameters
@@ -37,6 +45,8 @@ class SGD:
     ValueError
         If one is out of range, or not finite.
     """
+
+    slots = (Slot("m", next_momentum),)
 
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -55,12 +65,13 @@ class SGD:
         """Return the scalars at learning rate `rate`; no other depends on the step."""
         return SGDScalars(self.momentum, self.weight_decay if decayed else 0.0, rate)
 
-    def entering(self) -> dict[str, float]:
-        """Return the scalars that enter every step, by name."""
-        return {"momentum": self.momentum, "weight_decay": self.weight_decay}
+    def entering(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and name."""
+        return {"m": {"momentum": self.momentum}, "update": {"weight_decay": self.weight_decay}}
 
-    @staticmethod
-    def step(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars) -> Step:
+    def step(
+        self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars
+    ) -> Step:
         """Make one step; see `sgd`."""
         return sgd(roles, strategy, state, gradient, scalars)
 
@@ -93,7 +104,7 @@ def sgd(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars
     Sutskever, Martens, Dahl, Hinton, ICML 2013; decoupled decay: Loshchilov, Hutter, ICLR 2019, Algorithm 1.
     """
     ar, up = roles.moments, roles.update
-    m = average(ar, state.m, scalars.momentum, ar.round(gradient), 1.0)
+    m = next_momentum(ar, state.m, ar.round(gradient), scalars)
     direction = m[0]
     if scalars.decay:
         theta = up.round(state.represented(strategy)[0])

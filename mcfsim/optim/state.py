@@ -44,6 +44,11 @@ class Step(NamedTuple):
     update: Value
 
 
+def crossed(ar: Arithmetic, x: Value, source: Arithmetic) -> Value:
+    """Return a value of another arithmetic in this one: rounded if the formats differ, else as it is."""
+    return x if ar.format == source.format else ar.round(x)
+
+
 def average(ar: Arithmetic, x: tuple[Value, ...], beta: Any, new: Value, gain: float) -> tuple[Value, ...]:
     """Return the moving average ``beta x + gain new``.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -83,9 +83,11 @@ class Roles(NamedTuple):
     Attributes
     ----------
     moments : Arithmetic
-        Of both moments.
+        Of the first moment, and of what goes into it.
+    second_moment : Arithmetic
+        Of the second moment; the same, unless it is stored in another format.
     update : Arithmetic
-        Of the update that they give.
+        Of the update that they give: in the format of the first moment.
     parameter : Arithmetic
         Of its addition: in the master copy's format, if there is one.
     model : Arithmetic
@@ -93,9 +95,16 @@ class Roles(NamedTuple):
     """
 
     moments: Arithmetic
+    second_moment: Arithmetic
     update: Arithmetic
     parameter: Arithmetic
     model: Arithmetic
+
+    def of(self, role: str) -> Arithmetic:
+        """Return the arithmetic of a slot, ``m`` or ``v``, or of another role by its name."""
+        named = {"m": self.moments, "v": self.second_moment}
+        found: Arithmetic = named[role] if role in named else getattr(self, role)
+        return found
 
 
 @dataclass(frozen=True)
@@ -107,15 +116,15 @@ class Strategy:
     name : str
         A label, not empty and without "|".
     parameter, m, v, gradient : Stored
-        The tensors. The moments are computed in the format of `m`, which `v` shares; an optimizer without
-        a second moment leaves `v` unused.
+        The tensors. Each moment is computed in its own format, the update in that of `m`. An optimizer
+        without a second moment leaves `v` unused.
     extra : Stored, optional
         The master copy (addition ``master``) or the compensation (``kahan``).
     addition : Addition
         See `Addition`.
     beta2_components : int
         1: beta2 enters as a real scalar by the arithmetic's scalar policy. More: as an expansion of so
-        many components in the moments' format.
+        many components in the format of `v`.
 
     Raises
     ------
@@ -163,10 +172,6 @@ class Strategy:
         for item in self.tensors.values():
             if item.components > 1:
                 check_components(item.format)
-        if self.m.format != self.v.format:
-            raise ValueError(
-                f"{self.name}: m and v are computed in one format, not in {self.m.format} and {self.v.format}"
-            )
         if self.extra is not None and self.extra.components != 1:
             raise ValueError(f"{self.name}: extra holds one number an element, not {self.extra.components}")
         if self.extra and self.addition is Addition.KAHAN and self.extra.format != self.parameter.format:
@@ -191,9 +196,10 @@ class Strategy:
         """Bytes of parameter, gradient, both moments and extra for each parameter; None for exact numbers."""
         return self.stored_bytes()
 
-    def stored_bytes(self, *, second_moment: bool = True) -> float | None:
-        """Return the bytes stored for each parameter, with or without v; None for exact numbers."""
-        bits = [item.bits for label, item in self.tensors.items() if second_moment or label != "v"]
+    def stored_bytes(self, slots: Collection[str] = ("m", "v")) -> float | None:
+        """Return the bytes stored for each parameter with these slots of state; None for exact numbers."""
+        left_out = {"m", "v"}.difference(slots)
+        bits = [item.bits for label, item in self.tensors.items() if label not in left_out]
         if None in bits:
             return None
         total = Fraction(sum(item or 0 for item in bits), 8)
@@ -215,7 +221,7 @@ class Strategy:
         )
 
     def roles(self, rounding: Rounding | str = "nearest_even", **options: Any) -> Roles:
-        """Return the arithmetics of a step: moments and update in the format of m, the rest as stored.
+        """Return the arithmetics of a step: the update in the format of m, the rest as stored.
 
         Parameters
         ----------
@@ -243,7 +249,7 @@ class Strategy:
             return arithmetic(fmt, rounding, **{**rest, "random": random})
 
         master = self.extra if self.addition is Addition.MASTER and self.extra else self.parameter
-        formats = dict.fromkeys((self.m.format, self.parameter.format, master.format))
+        formats = dict.fromkeys((self.m.format, self.parameter.format, master.format, self.v.format))
         # Arithmetics that draw at random have streams of their own, more than a step has operations.
         random = options.get("random")
         made = {
@@ -251,7 +257,8 @@ class Strategy:
             for index, fmt in enumerate(formats)
         }
         moments = made[self.m.format]
-        return Roles(moments, moments, made[master.format], made[self.parameter.format])
+        second = made[self.v.format]
+        return Roles(moments, second, moments, made[master.format], made[self.parameter.format])
 
 
 def _declared(*items: Strategy) -> Mapping[str, Strategy]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -15,14 +16,14 @@ class VanishingScalarWarning(UserWarning):
     """A positive hyperparameter rounds to zero in the format that it is used in."""
 
 
-def warn_of_vanishing(ar: Arithmetic, scalars: dict[str, float]) -> bool:
+def warn_of_vanishing(ar: Arithmetic, scalars: Mapping[str, float]) -> bool:
     """Warn of each number that rounds to zero in an arithmetic's format; return whether one does.
 
     Parameters
     ----------
     ar : Arithmetic
         That of the operations in which they are used.
-    scalars : dict of str to float
+    scalars : mapping of str to float
         By name; `epsilon` is added to the root of the second moment, the others are factors.
     """
     if not isinstance(ar, NumpyArithmetic):

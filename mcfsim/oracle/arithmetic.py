@@ -43,6 +43,9 @@ class OracleArithmetic:
         If the mode is stochastic, or binary64 does not hold the format.
     """
 
+    #: What its numbers are.
+    carrier = float
+
     def __init__(self, fmt: Format, rounding: Rounding = NEAREST_EVEN) -> None:
         if not isinstance(fmt, Format):
             raise TypeError(f"the format must be a Format, not {fmt!r}")
@@ -88,6 +91,11 @@ class OracleArithmetic:
         """Return ``|a|``; where that is no value of the format, what the rounding makes of it."""
         number: Any = _number(a)
         return self._settled(abs(number))
+
+    def sign(self, a: Real) -> float:
+        """Return 1 or -1 by the sign; where that is no value of the format, what the rounding makes of it."""
+        number: Any = _number(a)
+        return self._settled(Fraction(1) if number > 0 else Fraction(-1) if number < 0 else number)
 
     def round(self, x: Real) -> float:
         """Round a real number into the format."""

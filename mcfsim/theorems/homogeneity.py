@@ -158,6 +158,10 @@ class Scales:
         """Return ``|a|``."""
         return self._rounded(replace(self._taken(a), signs=(False,) * self.operands))
 
+    def sign(self, a: Any) -> Quantity:
+        """Return the sign, of degree 0."""
+        return self._rounded(replace(self._taken(1), signs=self._taken(a).signs))
+
     def round(self, x: Any) -> Quantity:
         """Round into the format."""
         return self._rounded(self._taken(x))

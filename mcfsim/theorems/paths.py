@@ -103,6 +103,11 @@ class EveryPath:
         return self._ar.format
 
     @property
+    def carrier(self) -> Any:
+        """The dtype of results."""
+        return self._ar.carrier
+
+    @property
     def rounding(self) -> Rounding:
         """Mode, random bits and rule."""
         return self._ar.rounding
@@ -138,6 +143,10 @@ class EveryPath:
     def abs(self, a: Value) -> Value:
         """Return ``|a|``."""
         return self._split("abs", a)
+
+    def sign(self, a: Value) -> Value:
+        """Return 1 or -1 by the sign, and a zero or NaN as it is."""
+        return self._split("sign", a)
 
     def round(self, x: Value) -> Value:
         """Round numbers from anywhere."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.exact import ExactArithmetic
 from mcfsim.kernels.native import NativeArithmetic
+from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout
-from mcfsim.optim.optimizer import Hyperparameters
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import STRATEGIES, Roles
 from mcfsim.protocol import Arithmetic
@@ -20,6 +20,7 @@ from mcfsim.protocol import Arithmetic
 EXACT = STRATEGIES["exact"]
 #: Binary64, near enough to exact arithmetic, as `one_step` shows.
 REFERENCE = NativeArithmetic(np.float64, fused=False)
+REFERENCE_ROLES = Roles(*[REFERENCE] * 5)
 
 
 class OneStep(NamedTuple):
@@ -46,7 +47,7 @@ def sample_indices(size: int, sample: int, seed: int, step: int) -> NDArray[np.i
 
 
 def one_step(
-    hyper: Hyperparameters,
+    hyper: Declaration,
     layout: Layout,
     state: State,
     represented: Sequence[NDArray[Any]],
@@ -62,7 +63,7 @@ def one_step(
 
     Parameters
     ----------
-    hyper : AdamW or SGD
+    hyper : Declaration
         The optimizer.
     layout : Layout
         Which parameters decay.
@@ -87,8 +88,9 @@ def one_step(
             parts = [ar.round(item[indices]) for item in components]
             return sum(parts[1:], parts[0])
 
-        roles = Roles(ar, ar, ar, ar)
-        whole = State((total(represented),), (total(state.m),), (total(state.v),) if state.v else (), ())
+        roles = Roles(ar, ar, ar, ar, ar)
+        m, v = ((total(part),) if part else () for part in (state.m, state.v))
+        whole = State((total(represented),), m, v, ())
         scalars: Any = hyper.scalars(roles, EXACT, step, rate, decayed=decayed)
         return hyper.step(roles, EXACT, whole, gradient[indices], scalars).update
 

@@ -6,15 +6,15 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from typing import Any, cast
 
 import numpy as np
 
 from mcfsim.checks.arguments import finite_number, whole_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
-from mcfsim.optim.adamw import AdamW
-from mcfsim.optim.optimizer import Hyperparameters, Optimizer, check_hyperparameters
-from mcfsim.optim.sgd import SGD
+from mcfsim.optim.declaration import Declaration, optimizers
+from mcfsim.optim.optimizer import Optimizer, check_hyperparameters
 from mcfsim.optim.strategies import Strategy, strategy
 from mcfsim.problems import Problem, get_problem
 from mcfsim.random import RandomWords
@@ -24,13 +24,12 @@ from mcfsim.training.record import Run, versions
 from mcfsim.training.schedule import Schedule
 from mcfsim.training.trainer import Trainer, record_distances
 
-OPTIMIZERS: dict[str, type[AdamW] | type[SGD]] = {"adamw": AdamW, "sgd": SGD}
 DEFAULT_STRATEGIES = ("plain", "collage-light", "collage-plus", "fp32-master")
 
 
 def simulate(
     problem: Problem | str,
-    optimizer: Hyperparameters | str = "adamw",
+    optimizer: Declaration | str = "adamw",
     strategies: Sequence[Strategy | str] | Strategy | str = DEFAULT_STRATEGIES,
     steps: int = 300,
     schedule: Schedule | None = None,
@@ -57,8 +56,9 @@ def simulate(
     ----------
     problem : Problem or str
         The objective, or its name.
-    optimizer : AdamW, SGD or str, optional
-        Hyperparameters, or ``"adamw"`` or ``"sgd"`` for the default ones.
+    optimizer : AdamW, SGD, another Declaration, or str, optional
+        Hyperparameters, or a name for the default ones: ``"adamw"``, ``"sgd"``, or one of
+        `mcfsim.optim.declaration.optimizers`.
     strategies : sequence of str or Strategy, or one of these, optional
         Names of `STRATEGIES` or declarations; ``"exact"`` trains in mpmath, if the problem can, and then
         every other strategy's distance to it is recorded.
@@ -134,9 +134,9 @@ def simulate(
     if clip is not None and not clip > 0:
         raise ValueError(f"clip = {clip} must be positive, or None")
     if isinstance(optimizer, str):
-        if optimizer not in OPTIMIZERS:
-            raise ValueError(f"unknown optimizer {optimizer!r}; known optimizers: {', '.join(OPTIMIZERS)}")
-        optimizer = OPTIMIZERS[optimizer]()
+        if optimizer not in (known := optimizers()):
+            raise ValueError(f"unknown optimizer {optimizer!r}; known optimizers: {', '.join(known)}")
+        optimizer = known[optimizer]()
     check_hyperparameters(optimizer, "optimizer")
     problem = get_problem(problem) if isinstance(problem, str) else problem
     if isinstance(problem, type) or not isinstance(problem, Problem):
@@ -169,7 +169,7 @@ def simulate(
     run = Run(
         settings={
             "problem": problem.settings(),
-            "optimizer": {"name": type(optimizer).__name__.lower(), **asdict(optimizer)},
+            "optimizer": {"name": type(optimizer).__name__.lower(), **asdict(cast(Any, optimizer))},
             "strategies": [asdict(item) for item in chosen],
             **{"steps": steps, "schedule": asdict(schedule), "seed": seed, "low": asdict(low), "clip": clip},
             **{

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.optimizer import Optimizer
-from mcfsim.optim.state import average
 from mcfsim.problems import Problem
 from mcfsim.training import metrics
 from mcfsim.training.clipping import clipped
-from mcfsim.training.exact_step import REFERENCE, one_step, sample_indices
+from mcfsim.training.exact_step import EXACT, REFERENCE, REFERENCE_ROLES, one_step, sample_indices
 
 #: What every trainer records, and what it records besides of a step compared with the exact one.
 BASE = ("loss", "rate", "gradient_norm")
@@ -31,7 +29,7 @@ class Trainer:
         self.series: dict[str, list[float]] = {}
         #: The first step that met or left a number that is not finite; 0 while there is none.
         self.diverged_at = np.zeros(1, np.int64)
-        self.averages = [np.zeros(optimizer.layout.size) for _ in (optimizer.state.m, optimizer.state.v)]
+        self.averages = [np.zeros(optimizer.layout.size) for _ in ("m", "v")]
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return the weights in the dtype that the problem computes in."""
@@ -55,7 +53,7 @@ class Trainer:
         kept, norm = clipped(gradients, clip)
         gradient = optimizer.receive(kept)
         if not self.exact:
-            self._average(gradient)
+            self._average(gradient, t, rate)
         if record and not self.exact:
             before, leading = optimizer.represented(), optimizer.state.parameter[0].copy()
             exact = None
@@ -113,8 +111,8 @@ class Trainer:
         results = {"validation_loss": float(self.problem.validation_loss(self.weights()))}
         if self.diverged_at[0]:
             results["diverged_at"] = int(self.diverged_at[0])
-        has_v = bool(self.optimizer.state.v)
-        if (size := self.optimizer.strategy.stored_bytes(second_moment=has_v)) is not None:
+        slots = [slot.name for slot in self.optimizer.hyper.slots]
+        if (size := self.optimizer.strategy.stored_bytes(slots)) is not None:
             results["bytes_per_parameter"] = size
         return results
 
@@ -125,16 +123,13 @@ class Trainer:
     def _state_is_finite(self, part: slice = slice(None)) -> bool:
         return all(metrics.all_finite(item[part]) for items in self.optimizer.state for item in items)
 
-    def _average(self, gradient: NDArray[Any]) -> None:
+    def _average(self, gradient: NDArray[Any], t: int, rate: float) -> None:
         """Move the reference averages: the optimizer's own text in binary64."""
         hyper, g = self.optimizer.hyper, gradient.astype(np.float64)
-        m, v = self.averages
-        if isinstance(hyper, AdamW):
-            (m,) = average(REFERENCE, (m,), hyper.beta1, g, 1.0 - hyper.beta1)
-            (v,) = average(REFERENCE, (v,), hyper.beta2, g * g, 1.0 - hyper.beta2)
-        else:
-            (m,) = average(REFERENCE, (m,), hyper.momentum, g, 1.0)
-        self.averages = [m, v]
+        scalars = hyper.scalars(REFERENCE_ROLES, EXACT, t, rate, decayed=True)
+        for slot in hyper.slots:
+            place = "mv".index(slot.name)
+            (self.averages[place],) = slot.average(REFERENCE, (self.averages[place],), g, scalars)
 
     def _measure(self, update: NDArray[Any], before: Sequence[NDArray[Any]], leading: NDArray[Any]) -> None:
         optimizer = self.optimizer

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from mcfsim import SGD, AdamW, Meter, strategy
-from mcfsim.optim import adamw, sgd
+from mcfsim.optim import adamw, lion, nesterov, sgd
+from mcfsim.optim.lion import Lion
+from mcfsim.optim.nesterov import Nesterov
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles
 
@@ -22,6 +24,12 @@ ADDITIONS = {
     "fp32-master": [("parameter", "round"), ("parameter", "add"), ("model", "round")],
 }
 DECAY = {"weight", "weight decay", "decayed direction"}
+SECOND = {"gradient squared", "second moment decayed", "second moment"}
+FIRST = {"gradient", "first moment decayed", "first moment"}
+
+
+#: Of Lion, whose direction is an average that is not kept.
+AHEAD = {"momentum weighted", "interpolation"}
 
 
 class Labelled:
@@ -67,18 +75,24 @@ class Case:
         self.hyper, self.points, self.moments, self.second_moment = hyper, points, moments, second_moment
 
     def expected(self):
-        """Return the declared points as (role, operation); the first so many are the moments'."""
-        points = [(place, point) for place, point in enumerate(self.points)]
-        if not self.hyper.weight_decay:
-            points = [(place, point) for place, point in points if point[0] not in DECAY]
-        return [("moments" if place < self.moments else "update", point[1]) for place, point in points]
+        """Return the declared points as (role, operation)."""
+        points = [point for point in self.points if self.hyper.weight_decay or point[0] not in DECAY]
+        return [(self.role(name), operation) for name, operation in points]
+
+    def role(self, name):
+        """Return whose a point is, of those that are named in `moments` a moment's."""
+        if name not in self.moments:
+            return "update"
+        return "second_moment" if name in SECOND else "moments"
 
 
 CASES = {
-    "adamw": Case(AdamW(weight_decay=0.1), adamw.ROUNDING_POINTS, 6, True),
-    "adamw-without-decay": Case(AdamW(weight_decay=0.0), adamw.ROUNDING_POINTS, 6, True),
-    "sgd": Case(SGD(0.9, weight_decay=0.1), sgd.ROUNDING_POINTS, 3, False),
-    "sgd-without-decay": Case(SGD(0.9, weight_decay=0.0), sgd.ROUNDING_POINTS, 3, False),
+    "adamw": Case(AdamW(weight_decay=0.1), adamw.ROUNDING_POINTS, FIRST | SECOND, True),
+    "adamw-without-decay": Case(AdamW(weight_decay=0.0), adamw.ROUNDING_POINTS, FIRST | SECOND, True),
+    "sgd": Case(SGD(0.9, weight_decay=0.1), sgd.ROUNDING_POINTS, FIRST, False),
+    "sgd-without-decay": Case(SGD(0.9, weight_decay=0.0), sgd.ROUNDING_POINTS, FIRST, False),
+    "nesterov": Case(Nesterov(0.9, weight_decay=0.1), nesterov.ROUNDING_POINTS, FIRST, False),
+    "lion": Case(Lion(weight_decay=0.1), lion.ROUNDING_POINTS, FIRST | AHEAD, False),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -91,7 +105,7 @@ def test_a_step_makes_the_declared_operations_and_no_others(case, name):
 
 
 def test_decay_is_three_operations_of_the_update():
-    for points in (adamw.ROUNDING_POINTS, sgd.ROUNDING_POINTS):
+    for points in (module.ROUNDING_POINTS for module in (adamw, lion, nesterov, sgd)):
         assert [operation for point, operation in points if point in DECAY] == ["round", "mul", "add"]
 
 
@@ -99,7 +113,7 @@ def test_the_second_moment_of_collage_plus_is_mul_then_grow():
     operations, _, _ = trace(CASES["adamw"], "collage-plus")
     declared = CASES["adamw"].expected()
     decayed = [point for point, _ in adamw.ROUNDING_POINTS].index("second moment decayed")
-    instead = [("moments", name) for name in (*MUL, "mul", *GROW)]
+    instead = [("second_moment", name) for name in (*MUL, "mul", *GROW)]
     expected = declared[:decayed] + instead + declared[decayed + 2 :] + ADDITIONS["collage-light"]
     assert operations == expected
 
@@ -118,8 +132,8 @@ def test_every_kind_of_declared_operation_is_inexact_for_some_operand():
     random = np.random.default_rng(1)
     numbers = [meter.arithmetic.round(random.standard_normal(200)) for _ in range(3)]
     state = State((numbers[0],), (numbers[1],), (np.abs(numbers[2]),), ())
-    scalars = AdamW().scalars(Roles(*[meter] * 4), strategy("plain"), 3, 0.01, decayed=True)
-    adamw.adamw(Roles(*[meter] * 4), strategy("plain"), state, random.standard_normal(200), scalars)
+    scalars = AdamW().scalars(Roles(*[meter] * 5), strategy("plain"), 3, 0.01, decayed=True)
+    adamw.adamw(Roles(*[meter] * 5), strategy("plain"), state, random.standard_normal(200), scalars)
     assert {name for name, tally in meter.tallies.items() if tally.inexact} == {
         *(operation for _, operation in adamw.ROUNDING_POINTS)
     }

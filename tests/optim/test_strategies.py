@@ -91,8 +91,6 @@ def test_unknown_names_list_the_known_ones_and_the_nearest():
         ({"addition": "grow", "extra": Stored(LOW)}, "do not go together"),
         ({"parameter": Stored(LOW, 2)}, "needs addition='grow'"),
         ({"parameter": Stored(LOW, 2), "addition": "kahan", "extra": Stored(LOW)}, "needs addition='grow'"),
-        ({"m": Stored(FLOAT32)}, "m and v are computed in one format"),
-        ({"v": Stored(FLOAT32)}, "m and v are computed in one format"),
         ({"beta2_components": 0}, "must be at least 1"),
         ({"beta2_components": 2}, "multiplies no v of 1"),
         ({"beta2_components": 2, "v": Stored(LOW, 3)}, "multiplies no v of 3"),

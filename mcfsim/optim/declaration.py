@@ -1,0 +1,85 @@
+"""What an optimizer declares: hyperparameters, the state that it keeps, and its step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from mcfsim.optim.state import State, Step
+from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.protocol import Arithmetic, Value
+
+#: An average of gradients so far, moved by a new one: ``(ar, average, gradient, scalars)``.
+Average = Callable[[Arithmetic, tuple[Value, ...], Value, Any], tuple[Value, ...]]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A tensor that an optimizer keeps for each parameter, an average that starts from zero.
+
+    Parameters
+    ----------
+    name : {"m", "v"}
+        Its place in a `State`, and its storage in a `Strategy`.
+    average : callable
+        What a step makes of it, ``(ar, average, gradient, scalars)``: part of the step's text, which the
+        simulation also runs in binary64, to see what the stored average has lost.
+    """
+
+    name: Literal["m", "v"]
+    average: Average
+
+
+class Declaration(ABC):
+    """Hyperparameters of an optimizer, as a frozen dataclass, and what is to be known of it.
+
+    A subclass in a module of `mcfsim.optim` is known by its name to `simulate`, the command line and
+    `mcfsim.torch`; one from elsewhere is handed to them.
+
+    Attributes
+    ----------
+    slots : tuple of Slot
+        The state that it keeps, beside the parameter and what the strategy adds to it.
+    """
+
+    slots: ClassVar[tuple[Slot, ...]] = ()
+
+    @abstractmethod
+    def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:
+        """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
+
+    @abstractmethod
+    def entering(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the scalars that enter every step: by the role of their arithmetic, and by name."""
+
+    @abstractmethod
+    def step(self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: Any) -> Step:
+        """Make one step: a branch-free text of the arithmetics that it is handed."""
+
+    @classmethod
+    def keeps(cls, slot: str) -> bool:
+        """Whether it has a slot of a name."""
+        return any(item.name == slot for item in cls.slots)
+
+
+@lru_cache(maxsize=1)
+def optimizers() -> Mapping[str, type[Declaration]]:
+    """Return the optimizers that the modules of `mcfsim.optim` declare, by name in small letters."""
+    package = import_module("mcfsim.optim")
+    found = {}
+    for name in sorted(module.name for module in iter_modules(package.__path__)):
+        module = import_module(f"{package.__name__}.{name}")
+        for label, item in vars(module).items():
+            if (
+                isinstance(item, type)
+                and issubclass(item, Declaration)
+                and item.__module__ == module.__name__
+            ):
+                found[label.lower()] = item
+    return MappingProxyType({label: item for label, item in found.items() if item is not Declaration})

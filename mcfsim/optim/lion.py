@@ -1,0 +1,141 @@
+"""Lion: the sign of an interpolated momentum; one step, as a plain function of its arithmetics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mcfsim.checks.arguments import finite_number
+from mcfsim.optim.declaration import Declaration, Slot
+from mcfsim.optim.state import State, Step, average, move
+from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.protocol import Arithmetic, Value
+
+
+class LionScalars(NamedTuple):
+    """The real scalars of one step, as Python floats."""
+
+    beta1: float
+    gain1: float
+    beta2: float
+    gain2: float
+    decay: float
+    rate: float
+
+
+def _momentum(
+    ar: Arithmetic, m: tuple[Value, ...], gradient: Value, scalars: LionScalars
+) -> tuple[Value, ...]:
+    return average(ar, m, scalars.beta2, gradient, scalars.gain2)
+
+
+@dataclass(frozen=True)
+class Lion(Declaration):
+    """Hyperparameters of Lion.
+
+    Parameters
+    ----------
+    beta1 : float
+        Weight of the momentum in the direction, in [0, 1).
+    beta2 : float
+        Decay of the momentum, in [0, 1).
+    weight_decay : float
+        Decoupled decay, not negative.
+
+    Raises
+    ------
+    TypeError
+        If one is no number.
+    ValueError
+        If one is out of range, or not finite.
+    """
+
+    slots = (Slot("m", _momentum),)
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("beta1", "beta2", "weight_decay"):
+            object.__setattr__(self, name, finite_number(name, getattr(self, name)))
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)} must lie in [0, 1)")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay = {self.weight_decay} must not be negative")
+
+    def scalars(
+        self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
+    ) -> LionScalars:
+        """Return the scalars at learning rate `rate`; no other depends on the step."""
+        decay = self.weight_decay if decayed else 0.0
+        return LionScalars(self.beta1, 1.0 - self.beta1, self.beta2, 1.0 - self.beta2, decay, rate)
+
+    def entering(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and name."""
+        moment = {"1 - beta1": 1.0 - self.beta1, "1 - beta2": 1.0 - self.beta2}
+        return {"m": moment, "update": {"weight_decay": self.weight_decay}}
+
+    def step(
+        self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: LionScalars
+    ) -> Step:
+        """Make one step; see `lion`."""
+        return lion(roles, strategy, state, gradient, scalars)
+
+
+def lion(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: LionScalars) -> Step:
+    """Make one step of Lion.
+
+    Parameters
+    ----------
+    roles, strategy, state, gradient
+        As in `mcfsim.optim.adamw.adamw`; ``state.v`` is empty.
+    scalars : LionScalars
+        Enter by the arithmetics' scalar policy.
+
+    Returns
+    -------
+    Step
+        The new state and the update D.
+
+    Notes
+    -----
+    The rounding points, named in `ROUNDING_POINTS`::
+
+        c = RN(RN(beta1 m) + (1 - beta1) g)
+        D = RN(-lr RN(sign(c) + RN(lambda theta)))
+        m = RN(RN(beta2 m) + (1 - beta2) g)
+        theta = theta + D by the strategy's addition
+
+    The sign of a zero is zero, so that nothing moves where there was no gradient yet.
+
+    References
+    ----------
+    Chen et al., Symbolic Discovery of Optimization Algorithms, NeurIPS 2023, Algorithm 2.
+    """
+    ar, up = roles.moments, roles.update
+    g = ar.round(gradient)
+    direction = up.sign(average(ar, state.m, scalars.beta1, g, scalars.gain1)[0])
+    if scalars.decay:
+        theta = up.round(state.represented(strategy)[0])
+        direction = up.add(direction, up.mul(theta, scalars.decay))
+    update = up.mul(direction, -scalars.rate)
+    m = _momentum(ar, state.m, g, scalars)
+    parameter, extra = move(roles, strategy, state, update)
+    return Step(State(parameter, m, (), extra), update)
+
+
+#: The rounding points of a step with a one-component moment and decay, before the strategy's addition.
+ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
+    ("gradient", "round"),
+    ("momentum weighted", "mul"),
+    ("interpolation", "fma"),
+    ("direction", "sign"),
+    ("weight", "round"),
+    ("weight decay", "mul"),
+    ("decayed direction", "add"),
+    ("update", "mul"),
+    ("first moment decayed", "mul"),
+    ("first moment", "fma"),
+)

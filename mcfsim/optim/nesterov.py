@@ -1,0 +1,74 @@
+"""Gradient descent with Nesterov's momentum: one step, as a plain function of its arithmetics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcfsim.optim.sgd import SGD, SGDScalars, next_momentum
+from mcfsim.optim.state import State, Step, move
+from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.protocol import Value
+
+
+@dataclass(frozen=True)
+class Nesterov(SGD):
+    """Hyperparameters of SGD with Nesterov's momentum: those of `SGD`, which it differs from in its step."""
+
+    def step(
+        self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars
+    ) -> Step:
+        """Make one step; see `nesterov`."""
+        return nesterov(roles, strategy, state, gradient, scalars)
+
+
+def nesterov(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars) -> Step:
+    """Make one step of SGD with Nesterov's momentum, which looks one step of the momentum ahead.
+
+    Parameters
+    ----------
+    roles, strategy, state, gradient, scalars
+        As in `mcfsim.optim.sgd.sgd`.
+
+    Returns
+    -------
+    Step
+        The new state and the update D.
+
+    Notes
+    -----
+    The rounding points, named in `ROUNDING_POINTS`::
+
+        m = RN(RN(mu m) + g)
+        D = RN(-lr RN(RN(mu m + g) + RN(lambda theta)))
+        theta = theta + D by the strategy's addition
+
+    Of an m of several components, the leading one looks ahead.
+
+    References
+    ----------
+    Nesterov, Soviet Math. Doklady 27, 1983; in this form Sutskever, Martens, Dahl, Hinton, ICML 2013, and
+    ``torch.optim.SGD(nesterov=True)``. Decay is decoupled.
+    """
+    ar, up = roles.moments, roles.update
+    g = ar.round(gradient)
+    m = next_momentum(ar, state.m, g, scalars)
+    direction = up.fma(m[0], scalars.momentum, g)
+    if scalars.decay:
+        theta = up.round(state.represented(strategy)[0])
+        direction = up.add(direction, up.mul(theta, scalars.decay))
+    update = up.mul(direction, -scalars.rate)
+    parameter, extra = move(roles, strategy, state, update)
+    return Step(State(parameter, m, (), extra), update)
+
+
+#: The rounding points of a step with a one-component moment and decay, before the strategy's addition.
+ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
+    ("gradient", "round"),
+    ("first moment decayed", "mul"),
+    ("first moment", "fma"),
+    ("momentum ahead", "fma"),
+    ("weight", "round"),
+    ("weight decay", "mul"),
+    ("decayed direction", "add"),
+    ("update", "mul"),
+)

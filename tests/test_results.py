@@ -1,5 +1,8 @@
 """Committed results are what the code gives: what is cheap is computed again, to the last digit."""
 
+import os
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -15,8 +18,8 @@ from experiments import (
     theorems,
     worst_constants,
 )
+from experiments.common import ROOT, read_result
 from experiments.common import _shorten as shorten
-from experiments.common import read_result
 from mcfsim.formats import Format
 
 #: So few cases take a fraction of a second.
@@ -107,3 +110,25 @@ def test_the_second_moment():
     for name, found in result["expansions"].items():
         parts = mcf.expand(mcf.arithmetic("bfloat16"), Fraction(name), 2)
         assert shorten([*parts, float(sum(map(Fraction, parts)))]) == found
+
+
+OF_EXPERIMENTS = "import experiments.common; from mcfsim.training.record import blas; print(blas())"
+OF_ITSELF = "from mcfsim.training.record import blas; print(blas())"
+
+
+def kernel(code, asked):
+    """Return the kernel of NumPy's OpenBLAS in a new interpreter, where one is asked for."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "OPENBLAS_CORETYPE": asked},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()[-1]
+
+
+@pytest.mark.skipif(kernel(OF_ITSELF, "Nehalem") != "Nehalem", reason="kernels are not OpenBLAS's for x86-64")
+def test_experiments_multiply_matrices_by_one_kernel_whatever_the_processor():
+    assert kernel(OF_EXPERIMENTS, "Nehalem") == "Haswell"

@@ -29,7 +29,8 @@ class Run:
         JSON data from which the run can be repeated: problem (with its corpus digest), optimizer,
         strategies, steps, schedule, seed and so on.
     versions : dict of str to str
-        Of this package, Python, NumPy and so on.
+        Of this package, Python, NumPy and so on; under ``blas`` the library for matrix products and its
+        kernel, on which the last bits of losses and gradients depend.
     steps : array of int
         The recorded steps, counted from 1.
     series : dict of str to dict of str to array
@@ -147,6 +148,19 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def blas() -> str:
+    """Return NumPy's library for matrix products, its version and the kernel that it picked for the processor.
+
+    Sums come out in the order of the kernel, and so does what is rounded in them.
+    """
+    from threadpoolctl import threadpool_info
+
+    found = [item for item in threadpool_info() if item["user_api"] == "blas" and "numpy" in item["filepath"]]
+    if not found:
+        return "unknown"
+    return " ".join(str(found[0].get(key)) for key in ("internal_api", "version", "architecture"))
 
 
 def check_kinds(about: Mapping[str, Any], kinds: Mapping[str, type]) -> None:

@@ -20,7 +20,7 @@ from mcfsim.problems import Problem, get_problem
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.training.checkpoint import Checkpoint, fingerprint
-from mcfsim.training.record import Run, versions
+from mcfsim.training.record import Run, blas, versions
 from mcfsim.training.schedule import Schedule
 from mcfsim.training.trainer import Trainer, record_distances
 
@@ -68,7 +68,7 @@ def simulate(
         Learning rates; by default the peak is 3e-4.
     seed : int, optional
         Of the start and of the batches. The run is a function of its arguments: the same ones give the
-        same bits on the same machine.
+        same bits, wherever NumPy multiplies matrices by the same kernel (see `Run.versions`).
     low : Format or str, optional
         The low format of the strategies.
     clip : float or None, optional
@@ -179,7 +179,7 @@ def simulate(
             },
             **{"truth_sample": truth_sample, "precision": precision},
         },
-        versions=versions(),
+        versions={**versions(), "blas": blas()},
     )
     exact = any(trainer.exact for trainer in trainers.values())
 

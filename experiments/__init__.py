@@ -1,8 +1,8 @@
 """One script a claim: each measures, writes a small result file, and draws a figure.
 
-Sums in matrix products are rounded in the order of OpenBLAS's kernel, which it picks by the processor. One that
-every x86-64 processor with AVX2 has is chosen here, before NumPy is imported, so that results repeat to the
-last digit. Other processors have kernels of their own, and there the last digits may differ.
+Sums in matrix products are rounded in the order of OpenBLAS's kernel, which it picks by the processor. One
+that every x86-64 processor with AVX2 has is chosen here, before NumPy is imported, so that results repeat to
+the last digit. Other processors have kernels of their own, and there the last digits may differ.
 """
 
 import os

@@ -151,7 +151,7 @@ def versions() -> dict[str, str]:
 
 
 def blas() -> str:
-    """Return NumPy's library for matrix products, its version and the kernel that it picked for the processor.
+    """Return NumPy's library for matrix products, its version, and its kernel for the processor.
 
     Sums come out in the order of the kernel, and so does what is rounded in them.
     """

@@ -24,6 +24,10 @@ KNOWN = {
 }
 
 
+#: That takes some ten seconds.
+EVERY_THEOREM = pytest.param("theorem", 1, marks=pytest.mark.exhaustive)
+
+
 def slips(name: str) -> set[str]:
     """Return the name with a letter left out, doubled or exchanged with the next, or written differently."""
     found = {name.upper(), name.replace("_", ""), name.replace("_", "-"), name.title().replace("_", "")}
@@ -33,11 +37,13 @@ def slips(name: str) -> set[str]:
     return found - {name}
 
 
-@pytest.mark.parametrize("kind", KNOWN)
-def test_every_slip_of_every_name_brings_a_suggestion_and_mostly_that_name(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "every"), [*((kind, 9 if kind == "theorem" else 1) for kind in KNOWN), EVERY_THEOREM]
+)
+def test_every_slip_of_every_name_brings_a_suggestion_and_mostly_that_name(kind: str, every: int) -> None:
     names = KNOWN[kind]
     total = meant = 0
-    for name in names:
+    for name in names[::every]:
         if len(name) < 4:
             continue
         for slip in slips(name) - set(names):

@@ -21,8 +21,8 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,13 +62,20 @@ class Mutant:
     what : str
         Where it is altered and how: the function, the line of text before and after, and a number if there
         are several the same.
-    source : str
-        The whole text.
     """
 
     module: str
     what: str
-    source: str
+    _tree: ast.AST | None = field(default=None, repr=False, compare=False)
+    _node: ast.AST | None = field(default=None, repr=False, compare=False)
+    _altered: ast.AST | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def source(self) -> str:
+        """The whole text; without an alteration, that of the module."""
+        if self._tree is None or self._node is None or self._altered is None:
+            return path_of(self.module).read_text()
+        return ast.unparse(_with(self._tree, self._node, self._altered))
 
 
 def path_of(module: str) -> Path:
@@ -88,7 +95,7 @@ def mutants(module: str) -> list[Mutant]:
         count[what] += 1
         if count[what] > 1:
             what += f" ({count[what]})"
-        made.append(Mutant(module, what, ast.unparse(_with(tree, node, altered))))
+        made.append(Mutant(module, what, tree, node, altered))
     return made
 
 
@@ -263,7 +270,7 @@ def _verdict(mutant: Mutant, cases: list[Any]) -> str:
 def main(module: str, part: int, parts: int) -> None:
     """Print, as a line of JSON each, what mutants of a module come to: every so manieth of those chosen."""
     cases = judges()
-    text = fate(Mutant(module, "", path_of(module).read_text()), cases)
+    text = fate(Mutant(module, ""), cases)
     right = ALIVE.fullmatch(text)
     assert right, text
     for mutant in chosen(module)[part::parts]:

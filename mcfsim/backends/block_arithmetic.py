@@ -13,22 +13,26 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.backends.plan import COMFORT, Way, plan, refusal
 from mcfsim.buffers import retain_freed_memory
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format, Posit
 from mcfsim.kernels import rational, residuals
-from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of, holds
+from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, round_real, signum
 from mcfsim.protocol import Value
 from mcfsim.random import Words
-from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+from mcfsim.rounding import Mode, Rounding, Underflow
 
-#: Between these powers of two, products, quotients and what `residuals` finds stay normal in binary64.
-_COMFORT = 480
 _LARGEST, _LARGEST_EXPONENT = np.finfo(np.float64).max, 1023
 
 Scalars = Literal["exact", "rounded"]
+_NATIVE: dict[str, Callable[..., Any]] = {
+    **{"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "sqrt": np.sqrt}
+}
+#: Of a difference, the second operand's sign is changed before.
+_IN_BINARY64: dict[str, Callable[..., Any]] = {**_NATIVE, "sub": np.add}
 
 
 class Stream(Protocol):
@@ -65,13 +69,7 @@ def _operation(carry_out: Callable[..., Any]) -> Callable[..., Any]:
 class BlockArithmetic:
     """Operations on one-dimensional carrier blocks and Python scalars, with nothing checked.
 
-    How an operation is carried out is settled once, by format and mode:
-
-    ``native``: in the carrier, then rounded. Exact to nearest for ``q >= 2 p + 2`` (Figueroa 1995) where
-    the carrier's underflow stays out of play, ``minsub(carrier) <= 2**(emin - 3 p + 1)``.
-    ``wide``: the same in binary64.
-    ``sticky``: in binary64 with the residual, made odd, then rounded: exact in every mode. Where binary64
-    holds every sum or product, there is no residual.
+    How an operation is carried out is settled once, see `mcfsim.backends.plan`.
 
     A real scalar that binary64 does not hold, or that lies so far out that intermediate results could leave
     its range, is worked with in fractions, element by element.
@@ -98,12 +96,7 @@ class BlockArithmetic:
         self._kernel = get_kernel(fmt, of_results, self.carrier)
         self._wide_kernel = get_kernel(fmt, of_results, FLOAT64)
         self._smallest_normal = float(fmt.smallest_normal)
-        self._comfortable = fmt.emin - fmt.precision + 1 >= -_COMFORT and fmt.emax < _COMFORT
-        whole = self._kernel.exact and rounding == Rounding()
-        self._native = whole or _innocuous(self.carrier, fmt, of_results)
-        self._sticky = not self._native and not _innocuous(FLOAT64, fmt, of_results)
-        self._product_exact = 2 * fmt.precision <= 53
-        self._sum_exact = fmt.emax - fmt.emin + fmt.precision + 1 <= 53
+        self.plan = plan(fmt, rounding, self.carrier)
         self._undecided_bits = (1 << max(0, 54 - fmt.precision - rounding.guard_bits)) - 1
         self._down = rounding.mode is Mode.DOWN
         self._mirrored = fmt.lowest == -fmt.max
@@ -121,74 +114,57 @@ class BlockArithmetic:
     @_operation
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
-        return self._sum("add", *self._enter(a, b))
+        return self._carry_out("add", *self._enter(a, b))
 
     @_operation
     def sub(self, a: Value, b: Value) -> Value:
         """Return ``a - b``."""
-        a, b, real = self._enter(a, b)
-        if self._native and not real:
-            return self._round_in_place(np.subtract(a, b))
-        return self._sum("sub", a, np.negative(b), real)
-
-    def _sum(self, operation: str, a: Value, b: Value, real: bool) -> Value:
-        if self._native and not real:
-            return self._round_in_place(np.add(a, b))
-        if not (self._sticky or real):
-            return self._leave(np.add(a, b, dtype=np.float64))
-        a, b = _widen(a), _widen(b)
-        if self._down:  # an exact zero sum is -0 in this mode: -((-a) + (-b)) gives just that
-            a, b = -a, -b
-        y = np.add(a, b) if self._sum_exact and not real else self._decide(operation, a, b)
-        return self._leave(-y if self._down else y)
+        return self._carry_out("sub", *self._enter(a, b))
 
     @_operation
     def mul(self, a: Value, b: Value) -> Value:
         """Return ``a * b``."""
-        a, b, real = self._enter(a, b)
-        if self._native and not real:
-            return self._round_in_place(np.multiply(a, b))
-        if not (self._sticky or real):
-            return self._leave(np.multiply(a, b, dtype=np.float64))
-        if self._product_exact and not real:
-            self._need_room("mul")
-            return self._leave(np.multiply(a, b, dtype=np.float64))
-        return self._leave(self._decide("mul", a, b))
+        return self._carry_out("mul", *self._enter(a, b))
 
     @_operation
     def div(self, a: Value, b: Value) -> Value:
         """Return ``a / b``."""
-        a, b, real = self._enter(a, b)
-        if self._native and not real:
-            return self._round_in_place(np.divide(a, b))
-        if not (self._sticky or real):
-            return self._leave(np.divide(a, b, dtype=np.float64))
-        return self._leave(self._decide("div", a, b))
+        return self._carry_out("div", *self._enter(a, b))
 
     @_operation
     def sqrt(self, a: Value) -> Value:
         """Return the square root."""
-        a, _, real = self._enter(a, None)
-        if self._native and not real:
-            return self._round_in_place(np.sqrt(a))
-        if not (self._sticky or real):
-            return self._leave(np.sqrt(a, dtype=np.float64))
-        return self._leave(self._decide("sqrt", a))
+        return self._carry_out("sqrt", *self._enter(a))
 
     @_operation
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return ``a * b + c``, rounded once: never by a wider fma, whose second rounding can be wrong."""
-        a, b, real = self._enter(a, b)
-        c, _, _ = self._enter(c, None)
-        self._need_room("fma")
-        a, b, c = _widen(a), _widen(b), _widen(c)
-        if self._down:
-            a, c = -a, -c
-        if self._product_exact and not real and not self._far("fma", c):
+        return self._carry_out("fma", *self._enter(a, b, c))
+
+    def _carry_out(self, operation: str, operands: list[Value], real: bool) -> Value:
+        """Carry out an operation as planned; `real` if an operand is no value of the format."""
+        way, why = (self.plan.reals if real else self.plan.values)[operation]
+        if way is Way.NATIVE:
+            return self._round_in_place(_NATIVE[operation](*operands))
+        if way is Way.REFUSED:
+            raise refusal(operation, self.format, self.rounding, why)
+        operands = [_widen(x) for x in operands]
+        if operation == "sub":
+            operands[1] = -operands[1]
+        if way is Way.WIDE:
+            return self._leave(_IN_BINARY64[operation](*operands))
+        # An exact zero sum is -0 in this mode: -((-a) + (-b)) gives just that.
+        negated = self._down and operation in ("add", "sub", "fma")
+        if negated:
+            operands[0], operands[-1] = -operands[0], -operands[-1]
+        if way is Way.EXACT:
+            y = _IN_BINARY64[operation](*operands)
+        elif operation == "fma" and not real and self.plan.exact_product:
+            a, b, c = operands
             y = residuals.make_odd(*residuals.add(a * b, c))
         else:
-            y = self._decide("fma", a, b, c)
-        return self._leave(-y if self._down else y)
+            y = self._decide(operation, operands)
+        return self._leave(-y if negated else y)
 
     @_operation
     def neg(self, a: Value) -> Value:
@@ -247,17 +223,19 @@ class BlockArithmetic:
         return function(self, *operands)
 
     # -- in and out ---------------------------------------------------------------------------------------
-    def _enter(self, a: Value, b: Value) -> tuple[Value, Value, bool]:
+    def _enter(self, *operands: Value) -> tuple[list[Value], bool]:
         """Turn scalars into arrays of one element; True if one of them is no value of the format."""
-        if not is_scalar(a) and not is_scalar(b):
-            return self._flushed(a), self._flushed(b), False
-        a, a_real = self._scalar_block(a) if is_scalar(a) else (a, False)
-        b, b_real = self._scalar_block(b) if is_scalar(b) else (b, False)
-        return self._flushed(a), self._flushed(b), a_real or b_real
+        blocks, reals = [], False
+        for x in operands:
+            if is_scalar(x):
+                x, real = self._scalar_block(x)
+                reals = reals or real
+            blocks.append(self._flushed(x) if self._flushes else x)
+        return blocks, reals
 
     def _flushed(self, x: Value) -> Value:
         """Put zeros in place of small operands if that is the policy."""
-        if not self._flushes or x is None:
+        if not self._flushes:
             return x
         if x.dtype == object:
             return np.array([math.copysign(0.0, x[0])]) if abs(x[0]) < self._smallest_normal else x
@@ -299,10 +277,9 @@ class BlockArithmetic:
         self.operations += 1
         return stream.draws(self.start, size, self.rounding.random_bits)
 
-    def _decide(self, operation: str, *operands: NDArray[Any]) -> NDArray[np.float64]:
+    def _decide(self, operation: str, operands: list[NDArray[Any]]) -> NDArray[np.float64]:
         """Carry out an operation in binary64, odd wherever that could change the rounding."""
-        self._need_room(operation)
-        if self._far(operation, *operands):
+        if self._far(operation, operands):
             y = rational.decided(operation, *operands)
             left = self.format.emax == _LARGEST_EXPONENT and bool((np.abs(y) == _LARGEST).any())
         else:
@@ -314,52 +291,17 @@ class BlockArithmetic:
             )
         return y
 
-    def _far(self, operation: str, *operands: NDArray[Any]) -> bool:
+    def _far(self, operation: str, operands: list[NDArray[Any]]) -> bool:
         """Whether a real scalar is no binary64 number, or one that takes results out of binary64's range."""
         for x in operands:
             if x.dtype == object:
                 return True
             # Only a real scalar can lie outside a comfortable format's range. A sum may take tiny ones.
-            if self._comfortable and x.dtype == FLOAT64 and x.size == 1 and 0 < abs(x[0]) < np.inf:
-                least = 0.0 if operation in ("add", "sub") else 2.0**-_COMFORT
-                if not least <= abs(x[0]) <= 2.0**_COMFORT:
+            if self.plan.comfortable and x.dtype == FLOAT64 and x.size == 1 and 0 < abs(x[0]) < np.inf:
+                least = 0.0 if operation in ("add", "sub") else 2.0**-COMFORT
+                if not least <= abs(x[0]) <= 2.0**COMFORT:
                     return True
         return False
-
-    def _need_room(self, operation: str) -> None:
-        """Refuse what binary64 cannot decide exactly."""
-        why = None
-        if self.format.precision + self.rounding.guard_bits > 53:
-            why = (
-                f"rounding to odd needs {self.rounding.guard_bits} bits more than its precision, and "
-                "binary64 has none to spare"
-            )
-        elif operation not in ("add", "sub") and not self._comfortable:
-            why = "products and quotients of its extreme values leave the range of binary64"
-        if why is not None:
-            raise UnsupportedFormatError(
-                f"{operation} in {self.format}, rounding {self.rounding.mode}, has no exact path: {why}; "
-                "use backend='exact'"
-            )
-
-
-def _innocuous(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> bool:
-    """Whether + - * / sqrt to nearest in the carrier, rounded again, give what one rounding would."""
-    info = np.finfo(carrier)
-    q, emin, emax = info.nmant + 1, int(info.minexp), int(info.maxexp) - 1
-    precise = q >= 2 * fmt.precision + 2 and emin - q + 1 <= fmt.emin - 3 * fmt.precision + 1
-    # An overflow of the carrier itself looks like an infinite operand, which is never made finite.
-    overflow_is_infinite = rounding.overflow is Overflow.IEEE and fmt.has_nan
-    roomy = 2 * (fmt.emax + 1) <= emax and fmt.emax + 1 - (fmt.emin - fmt.precision + 1) <= emax
-    nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
-    # What is flushed depends on the exact result, which the carrier may have rounded up to a normal number.
-    nearest = nearest and rounding.underflow is Underflow.GRADUAL
-    # Without a zero, what is smaller than the smallest number becomes that, and an underflow to zero NaN.
-    smallest = min(2 * fmt.emin, fmt.emin - fmt.emax - 1)
-    nonzero = fmt.zero or smallest >= emin - q + 1
-    # Of the other kinds of format nothing is claimed.
-    floating = type(fmt) is Format and holds(carrier, fmt)
-    return floating and nearest and precise and nonzero and (overflow_is_infinite or roomy)
 
 
 def _widen(x: NDArray[Any]) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fractions import Fraction
 from typing import Any
 
@@ -28,6 +28,10 @@ OPTIONS = {
     "scalars rounded": "the same as C, scalars rounded first",
     "fp32-master": "`fp32-master` (D)",
 }
+#: What the README shows of longer tables.
+FEW_OPTIONS = ("plain", "collage-light", "collage-plus", "fp32-master")
+FEW_CONSTANTS = ("grow", "accurate_dw_plus_dw", "dw_times_dw3", "dw_div_dw3")
+FEW_FORMATS = ("float32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "float4_e2m1fn")
 
 #: A few of each family of formats.
 FAMILIES = (
@@ -54,6 +58,11 @@ UNDERFLOWS = (("add", 0.01171875, 0.01171875), ("mul", 0.125, 0.09375), ("mul", 
 def formats() -> str:
     """Return the table of all formats."""
     return markdown_table(format_table())
+
+
+def few_formats() -> str:
+    """Return the formats that most are about."""
+    return markdown_table(format_table(map(mcf.get_format, FEW_FORMATS)))
 
 
 def families() -> str:
@@ -106,14 +115,15 @@ def scaled() -> str:
     return markdown_table(scaled_table(map(mcf.get_scaled_format, SCALED)))
 
 
-def options() -> str:
+def options(names: Collection[str] = OPTIONS, beta2s: Collection[str] = ("0.999", "0.95")) -> str:
     """Return what each option costs and loses, for every beta2."""
     rows = []
     result = read_result("collage_options")
-    for beta2, by_name in result["table"].items():
+    for beta2 in beta2s:
+        by_name = result["table"][beta2]
         by_name["scalars rounded"] = result["rounded_scalars"] if beta2 == "0.999" else None
         for name, label in OPTIONS.items():
-            if by_name[name] is None:
+            if name not in names or by_name[name] is None:
                 continue
             row = by_name[name]
             edq = f"{row['normalized_edq']:.4f} ({row['late_normalized_edq']:.4f})"
@@ -177,11 +187,11 @@ def sweeps() -> str:
     )
 
 
-def constants() -> str:
+def constants(names: Collection[str] | None = None) -> str:
     """Return the worst errors of double-word algorithms by precision; sampled ones are in parentheses."""
     rows = []
     for name, item in read_result("worst_constants")["statements"].items():
-        if name == "grow_unordered":
+        if name == "grow_unordered" or (names is not None and name not in names):
             continue
         row = {"algorithm": f"`{name}`", "bound at p = 8": ""}
         for found in item["worst"]:
@@ -222,19 +232,22 @@ TABLES: dict[str, Callable[[], str]] = {
     "overflow": overflow,
     "underflow": underflow,
     "scaled": scaled,
+    "few_formats": few_formats,
     "options": options,
+    "few_options": lambda: options(FEW_OPTIONS, ["0.999"]),
     "benchmarks": benchmarks,
     "modes": modes,
     "threads": threads,
     "passes": passes,
     "sweeps": sweeps,
     "constants": constants,
+    "few_constants": lambda: constants(FEW_CONSTANTS),
     "theorems": theorems.overview,
     "theorem_details": theorems.details,
 }
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("emulator", "benchmarks", "theorems")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("emulator", "benchmarks", "results", "theorems")),
 )
 
 

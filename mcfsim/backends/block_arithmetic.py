@@ -315,7 +315,7 @@ def _entered(ar: BlockArithmetic, number: float | Fraction, sign: float) -> tupl
     exact.flags.writeable = False
     if isinstance(number, Fraction) and ar.scalars == "exact":
         return exact, True
-    # A scalar that must be a value of the format is no operation: it is never rounded at random.
+    # A scalar that must be a value of the format is no operation: it is never rounded stochastically.
     rounding = Rounding() if ar.rounding.stochastic else ar.rounding
     value = np.array([round_real(number, ar.format, rounding)], dtype=ar.carrier)
     value.flags.writeable = False

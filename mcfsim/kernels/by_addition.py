@@ -24,7 +24,7 @@ Block = NDArray[Any]
 
 
 class Aligned:
-    """Rounding of blocks by alignment, but not at random.
+    """Rounding of blocks by alignment; not stochastic rounding.
 
     NaN and infinity come out as anything, and overflow as something beyond the maximum or NaN; the caller
     restores them.

@@ -250,7 +250,7 @@ class Strategy:
 
         master = self.extra if self.addition is Addition.MASTER and self.extra else self.parameter
         formats = dict.fromkeys((self.m.format, self.parameter.format, master.format, self.v.format))
-        # Arithmetics that draw at random have streams of their own, more than a step has operations.
+        # Arithmetics that round stochastically have streams of their own, more than a step has operations.
         random = options.get("random")
         made = {
             fmt: make(fmt, random.of(index << 16) if isinstance(random, RandomWords) else random)

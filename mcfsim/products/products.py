@@ -65,8 +65,8 @@ def matmul(
     A block's sum is one operation on all its terms. It is NaN if a term is, if one is infinity times zero,
     or if infinities of both signs meet; infinite if infinities of one sign are among its terms, and then NaN
     in a format without infinity. An exactly zero sum is -0 if all terms are -0; otherwise it is +0, but in
-    the mode ``down`` -0 unless all are +0. Nothing overflows within a block. What overflows at its end does
-    so for good: an infinity in the accumulator stays. Of no products, the sum is +0, or `c` rounded.
+    the mode ``down`` -0 unless all are +0. Nothing overflows within a block. An overflow at its end is
+    permanent: an infinity in the accumulator stays. Of no products, the sum is +0, or `c` rounded.
 
     This is a model. A unit that cuts off the low bits of the terms it aligns, as those in the reference do,
     rounds less well than once a block.

@@ -38,7 +38,7 @@ class Workers(Protocol):
     lost : tuple of exception types
         What the future of a unit raises whose worker died.
     cut_off : tuple of exception types
-        What it raises when all workers are out of reach for good, and in words.
+        What it raises when all workers are permanently out of reach, and in words.
     """
 
     room: int

@@ -22,7 +22,7 @@ def unbiased(target: Target, text: str) -> Claim:
     return Claim(text, lambda t: (t.mean(t.result()) - target(t)).is_zero() & t.finite)
 
 
-def unbiased_just_if_resolved(rounded: Target, text: str) -> Claim:
+def unbiased_iff_resolved(rounded: Target, text: str) -> Claim:
     """Claim that a rounded number is the expectation if and only if r random bits resolve it."""
 
     def test(t: Trial) -> Truth:

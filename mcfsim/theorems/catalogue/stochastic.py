@@ -16,7 +16,7 @@ from mcfsim.theorems.expectations import (
     bias_inward,
     bias_of_half,
     unbiased,
-    unbiased_just_if_resolved,
+    unbiased_iff_resolved,
     units,
     variance_of_quarter,
 )
@@ -102,13 +102,13 @@ THEOREMS = (
     _theorem(
         "sr_unbiased",
         add,
-        unbiased_just_if_resolved(SUM, "a + b"),
+        unbiased_iff_resolved(SUM, "a + b"),
         source=f"{CONNOLLY}; of r bits: {FITZGIBBON}",
     ),
     _theorem(
         "sr_product_unbiased",
         multiply,
-        unbiased_just_if_resolved(PRODUCT, "a b"),
+        unbiased_iff_resolved(PRODUCT, "a b"),
         source=f"{CONNOLLY}; of r bits: {FITZGIBBON}",
     ),
     _theorem(

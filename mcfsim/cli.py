@@ -104,7 +104,7 @@ def formats(
 @app.command(
     "inspect",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    epilog=legends.help_text(legends.INSPECT),
+    epilog=legends.help_text(legends.INSPECT, legends.PLAN),
 )
 def inspect_command(
     context: typer.Context,
@@ -117,11 +117,13 @@ def inspect_command(
     rounding: Annotated[str, Option(help="Rounding mode.")] = "nearest_even",
     overflow: Annotated[str, Option(help="ieee or saturate.")] = "ieee",
     underflow: Annotated[str, Option(help="gradual, flush_inputs, flush_before or flush_after.")] = "gradual",
+    plan: Annotated[bool, Option("--plan", help="Say how operations of the format are carried out.")] = False,
 ) -> None:
     """Look at one number in a format: its rounding, code, neighbours, ulp and expansions."""
     with _errors_in_one_line():
         from mcfsim.report.inspect import inspect_value
-        from mcfsim.report.tables import inspection_table
+        from mcfsim.report.tables import inspection_table, plan_table
+        from mcfsim.rounding import get_rounding
 
         options = [name for item in context.command.params for name in item.opts if name.startswith("--")]
         if value.startswith("--"):
@@ -131,6 +133,10 @@ def inspect_command(
         names = format or ["bfloat16"]
         inspections = [inspect_value(value, name, rounding, overflow, underflow) for name in names]
         print_columns(inspection_table(value, inspections), legends.INSPECT)
+        if plan:
+            policies = get_rounding(rounding, overflow, underflow)
+            rows = [row for name in names for row in plan_table(get_format(name), policies)]
+            print_rows(rows, legends.PLAN, ["why"], numbers=False)
 
 
 @app.command(epilog=legends.help_text(legends.SIMULATE))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from decimal import Decimal
 from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import mcfsim as mcf
+from mcfsim.cli import app
+from mcfsim.formats import get_format
 from mcfsim.report.inspect import inspect_value, read_number
-from mcfsim.rounding import DETERMINISTIC, Mode
+from mcfsim.report.tables import plan_table
+from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
 
 THOUSANDTHS = Fraction("0.999")
 #: Texts of every magnitude that matters to some format, and the special values.
@@ -219,3 +224,35 @@ def test_refusals() -> None:
         inspect_value(1, "bfloat16", "even")
     with pytest.raises(TypeError, match="no real number"):
         inspect_value([1], "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("name", "rounding", "ways"),
+    [
+        ("bfloat16", "nearest_even", ["native"] * 5 + ["sticky"]),
+        ("tf32", "nearest_even", ["wide"] * 5 + ["sticky"]),
+        ("e4m3fn", "up", ["exact"] * 3 + ["sticky"] * 3),
+        ("float32", "up", ["sticky"] * 2 + ["exact"] + ["sticky"] * 3),
+        ("float64", "nearest_even", ["native"] * 5 + ["refused"]),
+        ("float64", "up", ["refused"] * 6),
+    ],
+)
+def test_the_plan_says_how_each_operation_is_carried_out(name, rounding, ways):
+    fmt, policies = get_format(name), Rounding(rounding)
+    rows = plan_table(fmt, policies)
+    assert [row["operation"] for row in rows] == ["add", "sub", "mul", "div", "sqrt", "fma"]
+    assert [str(row["values"]) for row in rows] == ways
+    ar = mcf.arithmetic(fmt, policies)
+    for row, operands in zip(rows, [2, 2, 2, 2, 1, 3], strict=True):
+        ones = [np.ones(1, ar.carrier)] * operands
+        if row["values"] == "refused":
+            with pytest.raises(ValueError, match=re.escape(row["why"])):
+                getattr(ar, row["operation"])(*ones)
+        else:
+            assert getattr(ar, row["operation"])(*ones)[0] in (0, 1, 2)
+
+
+def test_the_plan_is_printed():
+    result = CliRunner().invoke(app, ["inspect", "1", "--format", "tf32", "--plan", "--rounding", "up"])
+    assert result.exit_code == 0
+    assert re.search(r"tf32 +sqrt +sticky +sticky +rounded to odd", result.stdout)

@@ -117,7 +117,7 @@ def _sticky(operation: str, fmt: Format, rounding: Rounding, comfortable: bool) 
         )
     if operation not in ("add", "sub") and not comfortable:
         return Entry(Way.REFUSED, "products and quotients of its extreme values leave the range of binary64")
-    return Entry(Way.STICKY, f"rounded to odd, binary64 tells all from the {needed} bits that decide")
+    return Entry(Way.STICKY, f"rounded to odd, binary64 has the {needed} bits that decide")
 
 
 def refusal(operation: str, fmt: Format, rounding: Rounding, why: str) -> UnsupportedFormatError:

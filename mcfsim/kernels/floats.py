@@ -71,7 +71,7 @@ class FloatKernel:
             and rounding.overflow is Overflow.IEEE
             and rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY, Mode.UP, Mode.DOWN, Mode.STOCHASTIC)
         )
-        #: Whether a number of the carrier is a value of the format if and only if its code has nothing to cut off.
+        #: Whether the values of the format are the numbers whose codes have nothing to cut off.
         self.codes_suffice = isinstance(self.method, Coded) and full_range and fmt.signed and fmt.zero
 
     def __call__(self, x: Block, out: Block, words: Words | None = None) -> None:
@@ -145,7 +145,7 @@ class FloatKernel:
         np.copyto(out, given, where=np.isnan(given))
 
     def _past_boundary(self, given: Block, words: Words | None) -> Block:
-        """Return where numbers overflow, by their random words, between the maximum and half a quantum above it.
+        """Return where numbers overflow by their random words: from the maximum to half a quantum above it.
 
         The excess over the maximum is exact. In units of the half quantum it is rounded to 0 or 1.
         """

@@ -23,6 +23,15 @@ INSPECT: Legend = {
     "residual": "number - sum of the components, to 17 digits",
     "-": "there is none",
 }
+PLAN: Legend = {
+    "values": "how an operation on values of the format is carried out",
+    "reals": "the same with a real scalar that is no value",
+    "native": "in the carrier, and rounded into the format",
+    "wide": "in binary64, and rounded into the format",
+    "exact": "in binary64, which holds the result, and rounded",
+    "sticky": "in binary64 with what it lost, made odd, and rounded",
+    "refused": "not at all",
+}
 SIMULATE: Legend = {
     "late": "mean over the last fifth of the recorded steps",
     "lost": "share of the parameters that were to change and did not",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mcfsim.formats import Format, digits
 from mcfsim.report.inspect import LENGTHS, Inspection, Neighbour
+from mcfsim.rounding import Rounding
 from mcfsim.training.record import Run
 
 if TYPE_CHECKING:
@@ -151,6 +152,24 @@ def _properties(item: Inspection) -> dict[str, str]:
         texts[f"{len(expansion)} components"] = ", ".join(map(decimal_text, expansion))
         texts[f"residual of {len(expansion)}"] = digits(item.residual(expansion), 17)
     return texts
+
+
+def plan_table(fmt: Format, rounding: Rounding) -> list[dict[str, str]]:
+    """Return one row of text an operation: how it is carried out, and why that is exact.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If float64 does not hold the format.
+    """
+    from mcfsim.backends.plan import plan
+    from mcfsim.kernels.carriers import carrier_of
+
+    found = plan(fmt, rounding, carrier_of(fmt))
+    return [
+        {"format": str(fmt), "operation": name, "values": way, "reals": found.reals[name].way, "why": why}
+        for name, (way, why) in found.values.items()
+    ]
 
 
 def run_table(run: Run) -> list[dict[str, str]]:

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
 
 #: A number of an arithmetic: an array of carrier numbers, a scalar, an mpmath number, ...
 Value = Any
@@ -35,8 +36,21 @@ class Arithmetic(Protocol):
         """The format of the results."""
 
     @property
+    def rounding(self) -> Rounding | None:
+        """How they are rounded; None if nothing is."""
+
+    @property
     def carrier(self) -> Any:
         """The dtype of arrays of results."""
+
+    def like(self, fmt: Format, rounding: Rounding) -> Arithmetic:
+        """Return an arithmetic of the same kind in another format and rounding."""
+
+    def on_block(self, step: int, start: int) -> Arithmetic:
+        """Return the arithmetic for one block of an optimizer's elements, from index `start` on, in a step.
+
+        Where rounding is stochastic, the words are those of the step and of each element's index.
+        """
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""

@@ -110,6 +110,14 @@ class BlockArithmetic:
         block.random, block.start, block.operations = random, start, 0
         return block
 
+    def like(self, fmt: Format, rounding: Rounding) -> BlockArithmetic:
+        """Return the emulator of another format and rounding, made once."""
+        return _like(fmt, rounding, self.scalars)
+
+    def on_block(self, step: int, start: int) -> BlockArithmetic:
+        """Return itself: it works on blocks."""
+        return self
+
     # -- the operations -----------------------------------------------------------------------------------
     @_operation
     def add(self, a: Value, b: Value) -> Value:
@@ -324,3 +332,8 @@ def _entered(ar: BlockArithmetic, number: float | Fraction, sign: float) -> tupl
     if ar.scalars == "rounded" or float(value[0]) == number or number != number or nar:
         return value, False
     return exact, True
+
+
+@lru_cache(maxsize=64)
+def _like(fmt: Format, rounding: Rounding, scalars: Scalars) -> BlockArithmetic:
+    return BlockArithmetic(fmt, rounding, scalars)

@@ -25,7 +25,7 @@ class ExactArithmetic:
     """
 
     scalars = "exact"
-    format = None
+    format = rounding = None
     carrier = np.dtype(object)
 
     def __init__(self, precision: int = 400) -> None:
@@ -64,6 +64,14 @@ class ExactArithmetic:
         with np.errstate(invalid="ignore"):  # NaN
             converted = self._convert(x)
         return +converted if not isinstance(converted, np.ndarray) else converted
+
+    def like(self, fmt: Any, rounding: Any) -> ExactArithmetic:
+        """Return itself: nothing is rounded into any format."""
+        return self
+
+    def on_block(self, step: int, start: int) -> ExactArithmetic:
+        """Return itself: elements of a block are as any."""
+        return self
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.exact import ExactArithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks.processor import check_subnormals
@@ -13,6 +14,9 @@ from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
 
 if TYPE_CHECKING:
     from mcfsim.backends.torch import TorchArithmetic
+
+
+__all__ = ["BACKENDS", "BlockArithmetic", "arithmetic", "on_blocks"]
 
 BACKENDS = ("numpy", "torch", "native", "exact")
 
@@ -82,3 +86,11 @@ def arithmetic(
             )
         return NativeArithmetic(native_dtype(fmt), **options)
     raise ValueError(f"unknown backend {backend!r}; allowed: {', '.join(BACKENDS)}")
+
+
+def on_blocks(fmt: Format, rounding: Rounding) -> BlockArithmetic:
+    """Return the emulator's operations on contiguous blocks of carrier numbers: nothing is checked.
+
+    Scalars enter exactly.
+    """
+    return BlockArithmetic(fmt, rounding, "exact")

@@ -14,6 +14,7 @@ from mcfsim.formats import Format, Grid
 from mcfsim.kernels import rational, residuals
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, signum
 from mcfsim.protocol import Arithmetic, Value
+from mcfsim.rounding import Rounding
 
 
 @dataclass
@@ -89,6 +90,14 @@ class Meter:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.arithmetic, name)
+
+    def like(self, fmt: Format, rounding: Rounding) -> Meter:
+        """Return a meter around an arithmetic of another format and rounding."""
+        return Meter(self.arithmetic.like(fmt, rounding))
+
+    def on_block(self, step: int, start: int) -> Meter:
+        """Return itself: elements of a block are as any."""
+        return self
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``, and count it."""

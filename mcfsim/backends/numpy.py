@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,15 @@ class NumpyArithmetic:
     def carrier(self) -> np.dtype[Any]:
         """The dtype of results."""
         return self.blocks.carrier
+
+    def like(self, fmt: Format, rounding: Rounding) -> NumpyArithmetic:
+        """Return the emulator of another format and rounding."""
+        return NumpyArithmetic(fmt, rounding, scalars=self.scalars, threads=self.threads, random=self.random)
+
+    def on_block(self, step: int, start: int) -> BlockArithmetic:
+        """Return the operations on one contiguous block, with nothing checked."""
+        random = None if self.random is None else replace(self.random, step=step)
+        return self.blocks.at(random, start)
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""

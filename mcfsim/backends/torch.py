@@ -165,6 +165,15 @@ class TorchArithmetic:
         """The dtype of results."""
         return torch.float32 if self._numpy.carrier == np.float32 else torch.float64
 
+    def like(self, fmt: Format, rounding: Rounding) -> TorchArithmetic:
+        """Return the arithmetic of another format and rounding."""
+        ours = self._numpy
+        return TorchArithmetic(fmt, rounding, scalars=ours.scalars, threads=ours.threads, random=ours.random)
+
+    def on_block(self, step: int, start: int) -> TorchArithmetic:
+        """Return itself: elements of a block are as any."""
+        return self
+
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
         return self._call(self._numpy.add, a, b)

@@ -63,6 +63,29 @@ class NativeArithmetic:
         """The dtype."""
         return self.dtype
 
+    @property
+    def rounding(self) -> Rounding:
+        """To nearest even, with the policies of IEEE 754."""
+        return Rounding()
+
+    def like(self, fmt: Format, rounding: Rounding) -> NativeArithmetic:
+        """Return the arithmetic of another dtype.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            If no dtype holds the format, or the rounding is not that of dtypes.
+        """
+        if rounding != Rounding():
+            raise UnsupportedFormatError(
+                f"native arithmetic rounds to nearest even, with the policies of IEEE 754, not {rounding}"
+            )
+        return NativeArithmetic(native_dtype(fmt), fused=self._fused)
+
+    def on_block(self, step: int, start: int) -> NativeArithmetic:
+        """Return itself: elements of a block are as any."""
+        return self
+
     def _enter(self, x: Value) -> Value:
         """Convert Python numbers, which ml_dtypes' operators refuse."""
         return self.round(x) if is_scalar(x) else x

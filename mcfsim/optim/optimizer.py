@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.buffers import BLOCK
 from mcfsim.checks.arguments import finite_number
 from mcfsim.checks.processor import check_subnormals
@@ -187,9 +185,5 @@ def block_roles(roles: Roles, step: int, start: int) -> Roles:
 
     For stochastic rounding the words are those of the step and of each element's index, from `start` on.
     """
-    made: dict[int, Any] = {}
-    for ar in roles:
-        if isinstance(ar, NumpyArithmetic):
-            random = None if ar.random is None else replace(ar.random, step=step)
-            made.setdefault(id(ar), ar.blocks.at(random, start))
-    return Roles(*(made.get(id(ar), ar) for ar in roles))
+    made = {id(ar): ar.on_block(step, start) for ar in roles}  # one for each, if several roles share it
+    return Roles(*(made[id(ar)] for ar in roles))

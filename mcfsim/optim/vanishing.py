@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.convert import round_to
 from mcfsim.protocol import Arithmetic
 
@@ -26,8 +26,8 @@ def warn_of_vanishing(ar: Arithmetic, scalars: Mapping[str, float]) -> bool:
     scalars : mapping of str to float
         By name; `epsilon` is added to the root of the second moment, the others are factors.
     """
-    if not isinstance(ar, NumpyArithmetic):
-        return False  # numbers of another kind are exact
+    if ar.format is None:
+        return False  # nothing is rounded
     found = {name: scalar for name, scalar in scalars.items() if _vanishes(ar, scalar)}
     for name, scalar in found.items():
         effect = (
@@ -42,7 +42,7 @@ def warn_of_vanishing(ar: Arithmetic, scalars: Mapping[str, float]) -> bool:
     return bool(found)
 
 
-def _vanishes(ar: NumpyArithmetic, scalar: float) -> bool:
+def _vanishes(ar: Any, scalar: float) -> bool:
     """Whether a number is positive and rounds to zero in an arithmetic's format, whatever the draw."""
     if not 0 < scalar < ar.format.smallest_normal:
         return False

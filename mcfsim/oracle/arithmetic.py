@@ -59,6 +59,14 @@ class OracleArithmetic:
     def __repr__(self) -> str:
         return f"OracleArithmetic({self.format}, {self.rounding.mode}, {self.rounding.overflow})"
 
+    def like(self, fmt: Format, rounding: Rounding) -> OracleArithmetic:
+        """Return the oracle of another format and rounding."""
+        return OracleArithmetic(fmt, rounding)
+
+    def on_block(self, step: int, start: int) -> OracleArithmetic:
+        """Return itself: elements of a block are as any."""
+        return self
+
     def add(self, a: Real, b: Real) -> float:
         """Return ``a + b``."""
         return self._operate("add", a, b)

@@ -38,7 +38,8 @@ def trial_of(
         [np.array(column, dtype=carrier) for column in zip(*rows, strict=True)] for rows in (cases, results)
     )
     names = tuple(operand.name for operand in theorem.operands)
-    return Trial(_InBlocks(truth), names, structured(theorem.operands, blocks), tuple(made))
+    in_blocks: Any = _InBlocks(truth)
+    return Trial(in_blocks, names, structured(theorem.operands, blocks), tuple(made))
 
 
 def is_of_kind(operand: Operand, words: Any, fmt: Format) -> bool:

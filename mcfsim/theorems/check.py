@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.factory import on_blocks
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -170,7 +170,7 @@ class Check:
         return {**found.as_data(), "seconds": time.perf_counter() - begun}
 
     def _of(self, domain: Domain, start: int = 0, stop: int | None = None) -> Findings:
-        ar = BlockArithmetic(domain.format, self.rounding, "exact")
+        ar = on_blocks(domain.format, self.rounding)
         found = Findings(self.theorem, domain.format.precision)
         for first, blocks in domain.blocks(start, domain.size if stop is None else stop):
             found.look_at(first, try_block(self.theorem, ar, blocks))

@@ -96,7 +96,7 @@ class Scales:
     odd_in_each: bool = True
     _root: Scales | None = None
 
-    def beside(self, fmt: Format, rounding: Rounding) -> Scales:
+    def like(self, fmt: Format, rounding: Rounding) -> Scales:
         """Return the same for another format: what is computed there is recorded here."""
         root = self._root or self
         return Scales(fmt, rounding, self.operands, self.common, self.quantities, _root=root)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.theorems.operands import Block, Operand
 from mcfsim.theorems.paths import EveryPath
@@ -30,7 +29,7 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
         If it raises an exception, which is the cause.
     """
     operands, size = structured(theorem.operands, blocks), blocks[0].size
-    paths = EveryPath(ar, size) if isinstance(ar, BlockArithmetic) and ar.rounding.stochastic else None
+    paths = EveryPath(ar, size) if ar.rounding.stochastic else None
     with np.errstate(all="ignore"), blaming(theorem, "the algorithm"):
         results = tuple(flat(theorem.algorithm(paths or ar, *operands)))
     if paths:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.factory import on_blocks
 from mcfsim.codec import all_values
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
@@ -189,7 +189,7 @@ def belongs(operand: Operand, words: Columns, fmt: Format) -> NDArray[np.bool_]:
 
 
 def _normalised(high: Block, low: Block, fmt: Format) -> NDArray[np.bool_]:
-    ar = BlockArithmetic(fmt, Rounding(), "exact")
+    ar = on_blocks(fmt, Rounding())
     with np.errstate(over="ignore"):
         there: NDArray[np.bool_] = ar.add(high.astype(ar.carrier), low.astype(ar.carrier)) == high
     return there

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.factory import on_blocks
 from mcfsim.buffers import BLOCK
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords
@@ -142,7 +142,7 @@ class Sample(Part):
     def _draw(self, start: int, size: int) -> Iterator[Block]:
         fmt = self.format
         assert fmt is not None
-        ar = BlockArithmetic(fmt, Rounding(), "exact")
+        ar = on_blocks(fmt, Rounding())
         stream = 0
         for operand, (low, high) in zip(self.operands, self.exponents, strict=True):
             words: list[Block] = []

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.factory import BlockArithmetic
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import is_scalar
-from mcfsim.protocol import Value
+from mcfsim.protocol import Arithmetic, Value
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.elementwise import Incomparable
@@ -155,6 +155,10 @@ class EveryPath:
     def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Return ``function(self, *operands)``."""
         return function(self, *operands)
+
+    def like(self, fmt: Format, rounding: Rounding) -> Arithmetic:
+        """Return the arithmetic of one path in another format."""
+        return self._ar.like(fmt, rounding)
 
     def settled(self, x: Any) -> Any:
         """Return a value, or an operand, as a block of one element for every path that there is now."""

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.factory import BlockArithmetic, on_blocks
 from mcfsim.buffers import BLOCK
 from mcfsim.oracle import OracleArithmetic, same
+from mcfsim.protocol import Arithmetic
 from mcfsim.theorems.by_oracle import results_of, trial_of
 from mcfsim.theorems.certificate import Certificate, Tried
 from mcfsim.theorems.check import Check, Findings
@@ -67,7 +68,7 @@ def retry(
     draw = Random(f"{certificate.digest} {seed}")
     whole = _affordable([part.size for part in domain.parts], limit)
     truth = OracleArithmetic(domain.format, check.rounding)
-    emulator = BlockArithmetic(domain.format, check.rounding, "exact")
+    emulator = on_blocks(domain.format, check.rounding)
     results = []
     for index, (first, part, said) in enumerate(
         zip(domain.starts(), domain.parts, certificate.parts, strict=True)
@@ -128,9 +129,7 @@ def _added(check: Check, results: list[dict[str, Any]]) -> Findings:
     return found
 
 
-def _ask_oracle(
-    look: _Look, truth: OracleArithmetic, emulator: BlockArithmetic, part: Part, cases: Cases
-) -> None:
+def _ask_oracle(look: _Look, truth: OracleArithmetic, emulator: Arithmetic, part: Part, cases: Cases) -> None:
     theorem, blocks = look.check.theorem, part.at(cases)
     rows = [list(map(float, row)) for row in zip(*blocks, strict=True)]
     made = [results_of(theorem, truth, row) for row in rows]

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import FORMATS, Format
-from mcfsim.oracle.arithmetic import OracleArithmetic
 from mcfsim.protocol import Value
-from mcfsim.rounding import Mode, Rounding, Underflow
-from mcfsim.theorems.homogeneity import Scales
+from mcfsim.rounding import Mode, Underflow
 from mcfsim.theorems.statement import Hypothesis
 from mcfsim.theorems.witnesses import quantum
 
@@ -58,7 +54,7 @@ def twice(
     def algorithm(ar: Any, *operands: Value) -> tuple[Value, Value]:
         first = replace(ar.rounding, mode=mode or ar.rounding.mode, underflow=underflow)
         once = _once(ar, operation, operands, to_odd=mode is Mode.TO_ODD)
-        return once, ar.round(_operate(_beside(ar, widening(ar.format), first), operation, operands))
+        return once, ar.round(_operate(ar.like(widening(ar.format), first), operation, operands))
 
     return algorithm
 
@@ -71,7 +67,7 @@ def _once(ar: Any, operation: str, operands: tuple[Value, ...], *, to_odd: bool)
     """
     if to_odd:
         return getattr(ar, operation)(*operands)
-    odd = _beside(ar, wider(lambda p: p + 2)(ar.format), replace(ar.rounding, mode=Mode.TO_ODD))
+    odd = ar.like(wider(lambda p: p + 2)(ar.format), replace(ar.rounding, mode=Mode.TO_ODD))
     return ar.round(_operate(odd, operation, operands))
 
 
@@ -82,18 +78,6 @@ def _operate(ar: Any, operation: str, operands: tuple[Value, ...]) -> Value:
         a, b, c = entered
         return ar.add(ar.mul(a, b), c)
     return getattr(ar, operation)(*entered)
-
-
-def _beside(ar: Any, fmt: Format, rounding: Rounding) -> Any:
-    """Return an arithmetic in another format, of the same kind: the oracle's, what scales, the emulator's."""
-    if isinstance(ar, Scales):
-        return ar.beside(fmt, rounding)
-    return OracleArithmetic(fmt, rounding) if isinstance(ar, OracleArithmetic) else _blocks(fmt, rounding)
-
-
-@lru_cache(maxsize=64)
-def _blocks(fmt: Format, rounding: Rounding) -> BlockArithmetic:
-    return BlockArithmetic(fmt, rounding, "exact")
 
 
 # -- what a carrier must have -------------------------------------------------------------------------------

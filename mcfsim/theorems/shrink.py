@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.factory import BlockArithmetic
 from mcfsim.buffers import BLOCK
 from mcfsim.convert import round_to
 from mcfsim.formats import Format

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.factory import BlockArithmetic, on_blocks
 from mcfsim.buffers import BLOCK
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -143,7 +143,7 @@ def _both(
         return
     some = np.linspace(0, part.size - 1, min(part.size, MOST)).astype(np.int64)
     try:
-        ar = BlockArithmetic(fmt, rounding, "exact")
+        ar = on_blocks(fmt, rounding)
         for start in range(0, some.size, BLOCK):
             blocks = part.at(some[start : start + BLOCK])
             ours = _outcome(theorem, ar, blocks)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import mpmath
 import numpy as np
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.factory import on_blocks
 from mcfsim.checks.names import hint
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format, get_format
@@ -300,14 +300,14 @@ def witness(check: Check, case: int) -> Witness:
 def _simplest(check: Check, found: Findings) -> Witness | None:
     if not found.witnesses:
         return None
-    ar = BlockArithmetic(check.domain().format, check.rounding, "exact")
+    ar = on_blocks(check.domain().format, check.rounding)
     first = witness(check, found.witnesses[0])
     case = shrink(check.theorem, ar, map(float, first.operands))
     return _tried(check, [np.array([x], dtype=ar.carrier) for x in case])
 
 
 def _tried(check: Check, blocks: list[Block]) -> Witness:
-    ar = BlockArithmetic(check.domain().format, check.rounding, "exact")
+    ar = on_blocks(check.domain().format, check.rounding)
     trial = try_block(check.theorem, ar, blocks)
     operands = tuple(Number.of(item[0]) for item in blocks)
     # One path after the other, where there are several.

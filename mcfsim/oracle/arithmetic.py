@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from mcfsim.formats import Format
+from mcfsim.formats import Format, Posit
 from mcfsim.oracle.definition import NEAREST_EVEN, NO_ONE_RESULT, Number, operate, round_float, round_fraction
 from mcfsim.rounding import Rounding, Underflow
 
@@ -103,6 +104,8 @@ class OracleArithmetic:
     def sign(self, a: Real) -> float:
         """Return 1 or -1 by the sign; where that is no value of the format, what the rounding makes of it."""
         number: Any = _number(a)
+        if isinstance(self.format, Posit) and abs(number) == math.inf:
+            return math.nan  # an infinity stands for NaR
         return self._settled(Fraction(1) if number > 0 else Fraction(-1) if number < 0 else number)
 
     def round(self, x: Real) -> float:

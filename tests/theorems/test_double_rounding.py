@@ -23,7 +23,7 @@ STATEMENTS = [theorem.name for theorem in double_rounding.THEOREMS]
 PAIRS = [name for name in STATEMENTS if "fma" not in name]
 SMALL = ("float4_e2m1fn", "float6_e2m3fn", "e3m1")
 EIGHT_BITS = ("float8_e4m3fn", "float8_e5m2")
-OTHERS = ("float6_e3m2fn", "float8_e3m4", "float8_e4m3b11fnuz", "e8m3", "e5m4", "tf32")
+OTHERS = ("float6_e3m2fn", "float8_e3m4", "float8_e4m3b11fnuz", "e8m4", "e5m6", "tf32")
 
 
 def state(operation, widening, mode=None):

@@ -18,7 +18,7 @@ from mcfsim.theorems.oracle import is_of_kind, results_of, trial_of
 from mcfsim.theorems.parts import Part
 from mcfsim.truth import TruthArithmetic
 
-#: The exponents of float16 with fewer bits. A core of float16 holds most of its pairs; `make theorems` tries it.
+#: The exponents of float16, fewer bits. A core of float16 holds most of its pairs; `make theorems` tries it.
 NARROW = "e5m6"
 
 

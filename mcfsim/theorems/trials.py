@@ -20,7 +20,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.judge import applicable, try_block, violating
-from mcfsim.theorems.operands import Block, every, normal
+from mcfsim.theorems.operands import Block, Operand, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
 
@@ -28,6 +28,8 @@ from mcfsim.theorems.statement import Scaling, Theorem
 FAR = 300
 #: Random cases of a trial, and the most of one on operands of a small format: all, or as many among them.
 RANDOM, MOST = 1 << 12, 1 << 17
+#: The most operands that are listed, where a statement supposes so many bits that its small format is none.
+LARGEST = 1 << 22
 #: By so many binades operands are multiplied.
 _SHIFTS = (1, -2, 5, -38, 40)
 
@@ -111,8 +113,16 @@ def _small(theorem: Theorem, fmt: Format, span: int) -> tuple[Format, Part]:
     else:
         few = range(-1, 2) if len(theorem.operands) > 1 else range(-3, 4)
         small = replace(small, emin=-FAR, emax=FAR)
+        if max(_rows(operand, len(few), p) for operand in theorem.operands) > LARGEST:
+            exponents = [(few[0], few[-1])] * len(theorem.operands)
+            return small, Sample("sample", "", (), theorem.operands, small, tuple(exponents), MOST, 3)
         tables = tuple(normal(o, small, few, p + 1, signs=True, zero=True) for o in theorem.operands)
     return small, Part("complete", "", tables)
+
+
+def _rows(operand: Operand, exponents: int, p: int) -> int:
+    """Return about how many operands there are of some exponents, with low words of all depths."""
+    return (2 * exponents << (p - 1)) * ((p + 1) << p if operand.paired else 1)
 
 
 def _wide(theorem: Theorem, fmt: Format) -> tuple[Format, Part]:

@@ -1,6 +1,7 @@
 """How algorithms scale: what the analysis says of each number in random algorithms, against running them."""
 
 import itertools
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.formats import Format
+from mcfsim.formats import Format, get_format
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, value, verify
@@ -19,6 +20,8 @@ from mcfsim.theorems.domain import cover
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.statement import Scaling
+from mcfsim.theorems.trials import try_scaling
+from mcfsim.theorems.verification import prepare
 from tests.theorems.trying import core_of, on_parts
 
 P = 3
@@ -300,6 +303,19 @@ def test_statements_of_the_catalogue_pass_the_trials(name):
     theorem = THEOREMS[name]
     for mode in sorted(theorem.modes)[:2]:
         Check(theorem, BF16, Rounding(mode), samples=1000).try_reductions()
+
+
+@pytest.mark.parametrize("fmt", ["float16", "tf32", "float32", "e5m20"])
+def test_trials_of_a_statement_that_supposes_many_bits_list_no_more_operands_than_fit(fmt):
+    """Low words of all depths below significands of 14 bits would be billions."""
+    check, fmt = prepare("dw_div_dw3", fmt, Rounding(), samples=1, limit=1), get_format(fmt)
+    tracemalloc.start()
+    try:
+        assert check.refusal() is None
+        assert try_scaling(check.theorem, fmt, Rounding()) is None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 29
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_core_has_every_exponent_of_each_operand():

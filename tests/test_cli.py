@@ -171,7 +171,10 @@ def test_simulate_shapes_the_language_model() -> None:
         (("inspect", "1", "--rounding", "x"), "unknown rounding 'x'; allowed: nearest_even"),
         (("inspect", "1", "--overflow", "x"), "unknown overflow 'x'; allowed: ieee, saturate"),
         (("simulate", "--problem", "x"), "unknown problem 'x'; known problems: quadratic"),
-        (("simulate", "--optimizer", "x"), "unknown optimizer 'x'; known optimizers: adamw, sgd"),
+        (
+            ("simulate", "--optimizer", "x"),
+            "unknown optimizer 'x'; known optimizers: adamw, lion, nesterov, sgd",
+        ),
         ((*QUADRATIC, "--strategy", "x"), "unknown strategy 'x'; known strategies: plain"),
         ((*QUADRATIC, "--low", "x"), "unknown format 'x'"),
         (

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from oracle import steps
 from oracle.operands import MODES, label, magnitudes, random_tuples
-from truth import steps
 
 import mcfsim as mcf
 from mcfsim.formats import FORMATS, Format

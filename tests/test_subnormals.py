@@ -129,7 +129,7 @@ library.fesetenv(changed)
 import mcfsim as mcf
 try:
     mcf.arithmetic("bfloat16")
-except mcf.subnormals.FlushedSubnormalsError:
+except mcf.checks.processor.FlushedSubnormalsError:
     print("refused")
 library.fesetenv(before)
 print(mcf.arithmetic("bfloat16").mul(2.0**-100, 2.0**-33) == 2.0**-133)

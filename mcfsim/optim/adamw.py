@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from mcfsim.checks.arguments import finite_number
 from mcfsim.multiword.expansion import expand
 from mcfsim.optim.declaration import Declaration, Slot
-from mcfsim.optim.state import State, Step, average, crossed, move
+from mcfsim.optim.state import State, Step, along, average, crossed, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
@@ -160,10 +160,7 @@ def adamw(roles: Roles, strategy: Strategy, state: State, gradient: Value, scala
     mhat = up.div(m[0], scalars.correction1)
     vhat = up.div(crossed(up, v[0], second), scalars.correction2)
     direction = up.div(mhat, up.add(up.sqrt(vhat), scalars.epsilon))
-    if scalars.decay:
-        theta = up.round(state.represented(strategy)[0])
-        direction = up.add(direction, up.mul(theta, scalars.decay))
-    update = up.mul(direction, -scalars.rate)
+    update = along(up, strategy, state, direction, scalars)
     parameter, extra = move(roles, strategy, state, update)
     return Step(State(parameter, m, v, extra), update)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mcfsim.checks.arguments import finite_number
 from mcfsim.optim.declaration import Declaration, Slot
-from mcfsim.optim.state import State, Step, average, move
+from mcfsim.optim.state import State, Step, along, average, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
@@ -117,10 +117,7 @@ def lion(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalar
     ar, up = roles.moments, roles.update
     g = ar.round(gradient)
     direction = up.sign(average(ar, state.m, scalars.beta1, g, scalars.gain1)[0])
-    if scalars.decay:
-        theta = up.round(state.represented(strategy)[0])
-        direction = up.add(direction, up.mul(theta, scalars.decay))
-    update = up.mul(direction, -scalars.rate)
+    update = along(up, strategy, state, direction, scalars)
     m = _momentum(ar, state.m, g, scalars)
     parameter, extra = move(roles, strategy, state, update)
     return Step(State(parameter, m, (), extra), update)

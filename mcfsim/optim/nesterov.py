@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcfsim.optim.sgd import SGD, SGDScalars, next_momentum
-from mcfsim.optim.state import State, Step, move
+from mcfsim.optim.state import State, Step, along, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Value
 
@@ -53,10 +53,7 @@ def nesterov(roles: Roles, strategy: Strategy, state: State, gradient: Value, sc
     g = ar.round(gradient)
     m = next_momentum(ar, state.m, g, scalars)
     direction = up.fma(m[0], scalars.momentum, g)
-    if scalars.decay:
-        theta = up.round(state.represented(strategy)[0])
-        direction = up.add(direction, up.mul(theta, scalars.decay))
-    update = up.mul(direction, -scalars.rate)
+    update = along(up, strategy, state, direction, scalars)
     parameter, extra = move(roles, strategy, state, update)
     return Step(State(parameter, m, (), extra), update)
 

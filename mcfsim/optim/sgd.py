@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mcfsim.checks.arguments import finite_number
 from mcfsim.optim.declaration import Declaration, Slot
-from mcfsim.optim.state import State, Step, average, move
+from mcfsim.optim.state import State, Step, along, average, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
@@ -106,10 +106,7 @@ def sgd(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars
     ar, up = roles.moments, roles.update
     m = next_momentum(ar, state.m, ar.round(gradient), scalars)
     direction = m[0]
-    if scalars.decay:
-        theta = up.round(state.represented(strategy)[0])
-        direction = up.add(direction, up.mul(theta, scalars.decay))
-    update = up.mul(direction, -scalars.rate)
+    update = along(up, strategy, state, direction, scalars)
     parameter, extra = move(roles, strategy, state, update)
     return Step(State(parameter, m, (), extra), update)
 

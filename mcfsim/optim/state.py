@@ -1,4 +1,4 @@
-"""What an optimizer carries from step to step, and the two moves every optimizer makes on it."""
+"""What an optimizer carries from step to step, and what every optimizer does with it."""
 
 from __future__ import annotations
 
@@ -74,6 +74,22 @@ def average(ar: Arithmetic, x: tuple[Value, ...], beta: Any, new: Value, gain: f
     if len(decayed) == 1:
         return (ar.fma(new, gain, decayed[0]),)
     return expansion.grow(ar, decayed, ar.mul(new, gain))
+
+
+def along(up: Arithmetic, strategy: Strategy, state: State, direction: Value, scalars: Any) -> Value:
+    """Return the update D: ``RN(-lr RN(direction + RN(lambda theta)))``, without decay ``RN(-lr direction)``.
+
+    Parameters
+    ----------
+    up : Arithmetic
+        Of the update.
+    scalars
+        Of the step, with its ``decay`` and ``rate``.
+    """
+    if scalars.decay:
+        theta = up.round(state.represented(strategy)[0])
+        direction = up.add(direction, up.mul(theta, scalars.decay))
+    return up.mul(direction, -scalars.rate)
 
 
 def move(

@@ -15,6 +15,7 @@ from types import CodeType
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
 from mcfsim.checks.processor import check_subnormals
@@ -29,17 +30,15 @@ from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import Trial
+from mcfsim.theorems.trial import Measured, Trial
 from mcfsim.theorems.trials import try_scaling
 from mcfsim.training.record import versions
 
 #: How many violations a certificate shows.
 WITNESSES = 8
 _INTEGER = re.compile("-?[0-9]{1,4000}")
-#: Quotients in binary64 that are this near the largest are compared as fractions.
+#: Quotients in binary64 that are this near the largest are compared exactly.
 _SHARE = 2.0**-45
-#: The most of them, since a bound that is attained may be attained often.
-_CANDIDATES = 64
 
 
 @dataclass(frozen=True)
@@ -270,9 +269,9 @@ class Findings:
             if extreme == 0 or self._below(extreme):
                 continue
             near = np.flatnonzero(np.abs(ratio - extreme) <= _SHARE * abs(extreme))
-            for place in near[:_CANDIDATES]:
-                exact = measured.error.fraction(place) / measured.reference.fraction(place)
-                self._compare(exact, first + trial.case(int(place)))
+            place = _largest(measured, near)
+            exact = measured.error.fraction(place) / measured.reference.fraction(place)
+            self._compare(exact, first + trial.case(place))
 
     def _below(self, ratio: float) -> bool:
         """Whether a quotient, wrong by a little, is certainly no larger an error than the worst so far."""
@@ -289,6 +288,20 @@ class Findings:
         constant = self.theorem.claim.constant
         assert constant is not None
         return constant(ratio, self.precision)
+
+
+def _largest(measured: Measured, places: NDArray[np.int64]) -> int:
+    """Return the first of some places where the exact quotient is largest in magnitude."""
+    # As a rule, half of them or fewer are larger than one in the middle.
+    while True:
+        error, reference = abs(measured.error[places]), abs(measured.reference[places])
+        middle = places.size // 2
+        there, unit = error.fraction(middle), reference.fraction(middle)
+        ours, theirs = error * unit, reference * there
+        larger = ~(ours <= theirs)
+        if not larger.any():
+            return int(places[np.argmax(ours == theirs)])
+        places = places[larger]
 
 
 def _code(function: Any) -> list[Any]:

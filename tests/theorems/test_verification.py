@@ -2,13 +2,16 @@
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
 import mcfsim as mcf
 from mcfsim.rounding import Rounding
-from mcfsim.theorems import THEOREMS, verify
+from mcfsim.theorems import THEOREMS, Theorem, value, verify
 from mcfsim.theorems.certificate import Certificate
+from mcfsim.theorems.claims import bounded
+from mcfsim.theorems.trial import Measured
 
 
 def test_threads_give_the_same_certificate():
@@ -58,6 +61,21 @@ def test_a_statement_about_flushing_is_tried_with_it():
     certificate = verify("two_sum_flushed", "float8_e5m2")
     assert certificate.underflow == "flush_after"
     assert (certificate.expected, certificate.holds) == ("fails", False)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("top", [-88, -40, 0, 24, 48, 80, 192])
+def test_the_worst_of_hundreds_of_errors_that_binary64_cannot_tell_apart(top, sign):
+    """The error is ``2**70 + a * (2 * top - a)``: a parabola, all of it within ``2**-50`` of its height."""
+
+    def measure(t):
+        a = t.exact("a")
+        return Measured((a * (2 * top - a) + 2**70) * sign, a * 0 + 2**70)
+
+    theorem = Theorem("own", lambda ar, a: ar.sub(a, 0.0), (value("a"),), bounded(measure, 2, 0, "bounded"))
+    worst = verify(theorem, "float8_e4m3fn").worst
+    assert [float(x) for x in worst.case.operands] == [top]
+    assert Fraction(worst.ratio) == sign * (1 + Fraction(top**2, 2**70))
 
 
 def test_refusals():

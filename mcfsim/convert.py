@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import for_each_block
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
-from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.dispatch import RoundingKernel, get_kernel
 from mcfsim.kernels.real_numbers import round_real, to_fraction
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
@@ -97,8 +98,7 @@ def round_to(
         return round_real(number, fmt, rounding, word_source(random, rounding, ())(0, 1))
     array = real_array(x)
     draw = word_source(random, rounding, array.shape)
-    target = _target_dtype(array.dtype, fmt)
-    kernel = get_kernel(fmt, rounding, target)
+    target, kernel = _kernel_for(array.dtype, fmt, rounding)
     if out is not None:
         _check_out(out, target, array.shape)
         if out is not x and np.may_share_memory(out, array):
@@ -174,13 +174,18 @@ def _check_out(out: Any, target: np.dtype[Any], shape: tuple[int, ...]) -> None:
         raise ValueError("out is read-only")
 
 
-def _target_dtype(source: np.dtype[Any], fmt: Format) -> np.dtype[Any]:
+@lru_cache(maxsize=256)
+def _kernel_for(
+    source: np.dtype[Any], fmt: Format, rounding: Rounding
+) -> tuple[np.dtype[Any], RoundingKernel]:
+    """Return the dtype of the result, and what rounds blocks of that dtype."""
     if source.kind == "f" and source.itemsize == 8:
-        return FLOAT64
-    if source.kind == "f" and source.itemsize == 4 and not holds(FLOAT32, fmt):
-        # The identity fits in float32; anything else might not.
-        return FLOAT64
-    return carrier_of(fmt)
+        target = FLOAT64
+    elif source.kind == "f" and source.itemsize == 4 and not holds(FLOAT32, fmt):
+        target = FLOAT64  # the identity fits in float32; anything else might not
+    else:
+        target = carrier_of(fmt)
+    return target, get_kernel(fmt, rounding, target)
 
 
 def _round_integers(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import TypeVar
 
 from mcfsim.checks.names import hint
@@ -156,10 +157,10 @@ def get_rounding(
         If a name is unknown, or a `Rounding` comes with other policies than its own.
     """
     if not isinstance(rounding, Rounding):
-        return Rounding(
-            mode=_member(Mode, rounding, "rounding"),
-            overflow=_member(Overflow, overflow, "overflow"),
-            underflow=_member(Underflow, underflow, "underflow"),
+        return _named(
+            _member(Mode, rounding, "rounding"),
+            _member(Overflow, overflow, "overflow"),
+            _member(Underflow, underflow, "underflow"),
         )
     if _member(Overflow, overflow, "overflow") not in (Overflow.IEEE, rounding.overflow):
         raise ValueError(f"{rounding} has its own overflow policy; overflow={overflow!s} contradicts it")
@@ -168,10 +169,17 @@ def get_rounding(
     return rounding
 
 
+@lru_cache(maxsize=256)
+def _named(mode: Mode, overflow: Overflow, underflow: Underflow) -> Rounding:
+    return Rounding(mode, overflow, underflow=underflow)
+
+
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def _member(kind: type[_Choice], name: str, label: str) -> _Choice:
+    if type(name) is kind:
+        return name
     try:
         return kind(name)
     except ValueError:

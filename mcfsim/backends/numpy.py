@@ -190,7 +190,7 @@ class NumpyArithmetic:
             results: list[Any] = []
             inner = self.blocks.at(streams, start)
             shapes[:] = [_flatten(function(inner, *_unflatten(layout, values)), results)]
-            return [inner.settle(item) for item in results]
+            return [inner.settle(item) if is_scalar(item) else item for item in results]
 
         if not arrays:
             with np.errstate(all="ignore"):
@@ -199,11 +199,11 @@ class NumpyArithmetic:
         shape = _broadcast(arrays.values())
         with np.errstate(all="ignore"):
             if math.prod(shape) <= BLOCK:
-                small = [np.broadcast_to(array, shape).reshape(-1) for array in arrays.values()]
+                small = [_extend(array, shape).reshape(-1) for array in arrays.values()]
                 size = small[0].shape
                 found = on_blocks(0, *small)
                 results = [
-                    np.array(np.broadcast_to(item, size), self.carrier).reshape(shape) for item in found
+                    np.array(_extend(np.asarray(item), size), self.carrier).reshape(shape) for item in found
                 ]
             else:  # a first run on one element tells how many results there are
                 count = len(on_blocks(0, *(np.zeros(1, self.carrier) for _ in arrays)))
@@ -222,8 +222,9 @@ class NumpyArithmetic:
 
     def _apply(self, operation: Callable[..., Any], *operands: Value) -> Any:
         """Return one operation's result."""
-        if any(isinstance(operand, tuple) for operand in operands):
-            raise TypeError("an operand is a tuple of values; write an array as a list")
+        for operand in operands:
+            if isinstance(operand, tuple):
+                raise TypeError("an operand is a tuple of values; write an array as a list")
         return self.evaluate(operation, *operands)
 
     def _operand(self, x: Any) -> NDArray[Any]:
@@ -279,19 +280,28 @@ class _Streams:
 
 def _broadcast(arrays: Iterable[NDArray[Any]]) -> tuple[int, ...]:
     shapes = [array.shape for array in arrays]
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         raise ValueError(f"operands of shapes {', '.join(map(str, shapes))} do not broadcast") from None
 
 
+def _extend(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    # NumPy takes its time over a shape that is there already.
+    return array if array.shape == shape else np.broadcast_to(array, shape)
+
+
 def _flatten(tree: Any, leaves: list[Any]) -> Any:
     """Append the leaves of nested tuples to a list and return their layout."""
     if isinstance(tree, tuple):
-        return tuple(_flatten(item, leaves) for item in tree)
+        return tuple([_flatten(item, leaves) for item in tree])
     leaves.append(tree)
     return len(leaves) - 1
 
 
 def _unflatten(layout: Any, leaves: list[Any]) -> Any:
-    return tuple(_unflatten(item, leaves) for item in layout) if isinstance(layout, tuple) else leaves[layout]
+    return (
+        tuple([_unflatten(item, leaves) for item in layout]) if isinstance(layout, tuple) else leaves[layout]
+    )

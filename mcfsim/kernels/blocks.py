@@ -59,6 +59,12 @@ def for_each_block(
     list of array
         The results, of the broadcast shape.
     """
+    if out is None and _is_one_block(operands, dtype, block):
+        made = [np.empty(operands[0].shape, results or dtype) for _ in range(outputs)]
+        check_subnormals()
+        with np.errstate(all="ignore"):
+            function(0, *[array.reshape(-1) for array in (*operands, *made)])
+        return made
     size = block if threads == 1 else LARGE_BLOCK
     given = [out] if out is not None else [None] * outputs
     iterator = np.nditer(  # type: ignore[call-overload]  # its stub knows no "contig"
@@ -96,3 +102,15 @@ def for_each_block(
         iterator.reset()
         run(iterator, 0)
     return list(iterator.operands[inputs:])
+
+
+def _is_one_block(operands: Sequence[Array], dtype: np.dtype[Any], block: int) -> bool:
+    """Whether the operands are already blocks, so that no loop is needed."""
+    first = operands[0]
+    if not 0 < first.size <= block:
+        return False
+    for array in operands:
+        flags = array.flags
+        if array.dtype != dtype or array.shape != first.shape or not (flags.c_contiguous and flags.aligned):
+            return False
+    return True

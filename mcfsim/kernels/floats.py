@@ -115,7 +115,7 @@ class FloatKernel:
             rest = np.bitwise_and(
                 x.view(method.integer), method.cut_bits, out=scratch("code", x.size, method.integer)
             )
-            if not rest.any():
+            if np.maximum.reduce(rest, initial=0) == 0:  # faster than any()
                 return True
         rounded = np.empty_like(x)
         float_kernel(self.fmt, Rounding(Mode.TOWARD_ZERO), self.carrier)(x, rounded)

@@ -82,11 +82,12 @@ class Arithmetic(Protocol):
     def round(self, x: Value) -> Value:
         """Round numbers from anywhere into this arithmetic: the explicit crossing between formats."""
 
-    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(arithmetic, *operands)``, in whatever order of elements is fastest.
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(arithmetic, *operands, **options)``, in whatever order of elements is fastest.
 
         The function is a branch-free sequence of the operations above; operands are values or tuples of
         them, and so are the results. A Python number among them that is no value of the format is rounded.
+        Options are no operands: they reach the function as they are.
         """
 
 
@@ -102,9 +103,6 @@ def straight_line(function: _Function) -> _Function:
 
     @wraps(function)
     def run(ar: Arithmetic, *operands: Any, **options: Any) -> Any:
-        def text(inner: Arithmetic, *blocks: Any) -> Any:
-            return function(inner, *blocks, **options)
-
-        return ar.evaluate(text, *operands)
+        return ar.evaluate(function, *operands, **options)
 
     return cast(_Function, run)

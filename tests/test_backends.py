@@ -17,6 +17,7 @@ from mcfsim.codec import all_values
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.native import NativeArithmetic, native_dtype
+from mcfsim.multiword import expansion, summation
 from mcfsim.rounding import DETERMINISTIC, Rounding
 
 BINARY = ["add", "sub", "mul", "div"]
@@ -393,3 +394,20 @@ def test_exact_arithmetic_is_where_a_sum_in_any_format_comes_from():
     s, e = mcf.two_sum(exact, 1.0, 2.0**-1000)
     assert mcf.expansion.to_fraction(s) == 1  # 1000 bits apart: more than the 400 it carries
     assert math.isclose(float(e), 2.0**-1000, rel_tol=0)
+
+
+def test_an_arithmetic_is_handed_the_function_itself_and_its_options():
+    """What is derived from a text can be kept by it: no closure is made at each call."""
+
+    class Watching(NumpyArithmetic):
+        def evaluate(self, function, /, *operands, **options):
+            seen.append((function, options))
+            return super().evaluate(function, *operands, **options)
+
+    seen = []
+    ar = Watching(mcf.get_format("bfloat16"), Rounding())
+    for _ in range(2):
+        summation.sum_k(ar, (1.0, 2.0**-9, np.ones(3, "f4")), 3)
+        expansion.renormalize(ar, (np.ones(3, "f4"), np.ones(3, "f4")))
+    assert [options for _, options in seen[:2]] == [{"k": 3}, {}]
+    assert seen[2:] == seen[:2]

@@ -226,9 +226,9 @@ class BlockArithmetic:
         """Return whether a block of the carrier holds values of the format, or NaN, alone."""
         return self._kernel.keeps(x)
 
-    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(self, *operands)``: blocks are already small."""
-        return function(self, *operands)
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``: blocks are already small."""
+        return function(self, *operands, **options)
 
     # -- in and out ---------------------------------------------------------------------------------------
     def _enter(self, *operands: Value) -> tuple[list[Value], bool]:

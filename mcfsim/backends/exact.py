@@ -109,9 +109,9 @@ class ExactArithmetic:
         """Return 1 or -1 by the sign of `a`, and zero or NaN as it is."""
         return self._sign(self.round(a))
 
-    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(self, *operands)``; a Python number leaves as an mpf."""
-        return self._leave(function(self, *operands))
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``; a Python number leaves as an mpf."""
+        return self._leave(function(self, *operands, **options))
 
     def _leave(self, results: Any) -> Any:
         if isinstance(results, tuple):

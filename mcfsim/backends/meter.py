@@ -139,12 +139,12 @@ class Meter:
         """Round into the format, and count it."""
         return self._watch("round", x)
 
-    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(self, *operands)``: whole arrays, so that every operation is seen.
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``: whole arrays, so that every operation is seen.
 
         A Python number that the function returns as it was leaves as the wrapped arithmetic has it.
         """
-        return self._leave(function(self, *operands))
+        return self._leave(function(self, *operands, **options))
 
     def _leave(self, results: Any) -> Any:
         if isinstance(results, tuple):

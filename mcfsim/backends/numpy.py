@@ -163,8 +163,8 @@ class NumpyArithmetic:
         result = round_to(x, self.format, self.rounding, threads=self.threads, random=random)
         return result if np.isscalar(result) else np.asarray(result, dtype=self.carrier)
 
-    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(arithmetic, *operands)``, computed a block at a time.
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(arithmetic, *operands, **options)``, computed a block at a time.
 
         Parameters
         ----------
@@ -172,6 +172,8 @@ class NumpyArithmetic:
             A branch-free sequence of operations of the arithmetic that it is handed first.
         *operands : value or (nested) tuple of values
             The result has the shape of all of them broadcast together.
+        **options
+            Handed to the function as they are.
         """
         check_subnormals()
         leaves: list[Value] = []
@@ -189,7 +191,7 @@ class NumpyArithmetic:
                 values[index] = block
             results: list[Any] = []
             inner = self.blocks.at(streams, start)
-            shapes[:] = [_flatten(function(inner, *_unflatten(layout, values)), results)]
+            shapes[:] = [_flatten(function(inner, *_unflatten(layout, values), **options), results)]
             return [inner.settle(item) if is_scalar(item) else item for item in results]
 
         if not arrays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -214,8 +215,8 @@ class TorchArithmetic:
         """Round real numbers into the format: scalars, or tensors of a floating or integer dtype."""
         return self._call(self._numpy.round, x)
 
-    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(arithmetic, *operands)``, computed a block at a time.
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(arithmetic, *operands, **options)``, computed a block at a time.
 
         Parameters
         ----------
@@ -223,8 +224,10 @@ class TorchArithmetic:
             A branch-free sequence of operations of the arithmetic that it is handed first.
         *operands : value or (nested) tuple of values
             The result has the shape of all of them broadcast together.
+        **options
+            Handed to the function as they are.
         """
-        return self._call(self._numpy.evaluate, function, *operands)
+        return self._call(partial(self._numpy.evaluate, function, **options), *operands)
 
     @staticmethod
     def _call(operation: Callable[..., Any], *operands: Any) -> Any:

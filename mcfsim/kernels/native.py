@@ -144,9 +144,9 @@ class NativeArithmetic:
             x = round_real(x, self._format, Rounding())
         return np.asarray(x).astype(self.dtype)
 
-    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(self, *operands)``; a Python number leaves converted."""
-        return self._leave(function(self, *operands))
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``; a Python number leaves converted."""
+        return self._leave(function(self, *operands, **options))
 
     def _leave(self, results: Any) -> Any:
         return tuple(map(self._leave, results)) if isinstance(results, tuple) else self._enter(results)

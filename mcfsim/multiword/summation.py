@@ -187,13 +187,13 @@ def sum_k(ar: Arithmetic, x: Terms, k: int) -> Value:
         raise TypeError(f"k must be an int, not {k!r}")
     if k < 1:
         raise ValueError(f"k = {k} must be at least 1")
+    return ar.evaluate(_sum_k, x, k=k)
 
-    def text(ar: Arithmetic, x: Terms) -> Value:
-        for _ in range(k - 1):
-            x = vec_sum(ar, x)
-        return recursive_sum(ar, x)
 
-    return ar.evaluate(text, x)
+def _sum_k(ar: Arithmetic, x: Terms, *, k: int) -> Value:
+    for _ in range(k - 1):
+        x = vec_sum(ar, x)
+    return recursive_sum(ar, x)
 
 
 @straight_line

@@ -112,9 +112,12 @@ class OracleArithmetic:
         """Round a real number into the format."""
         return self._round(_number(x), self.rounding)
 
-    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(self, *operands)``; a number that is no value of the format leaves rounded."""
-        return self._leave(function(self, *operands))
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``.
+
+        A number that is no value of the format leaves rounded.
+        """
+        return self._leave(function(self, *operands, **options))
 
     def _leave(self, results: Any) -> Any:
         if isinstance(results, tuple):

@@ -166,9 +166,9 @@ class Scales:
         """Round into the format."""
         return self._rounded(self._taken(x))
 
-    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(self, *operands)``."""
-        return function(self, *operands)
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``."""
+        return function(self, *operands, **options)
 
     def _taken(self, x: Any) -> Quantity:
         """Return a quantity, or a constant as one."""

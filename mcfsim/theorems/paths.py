@@ -152,9 +152,9 @@ class EveryPath:
         """Round numbers from anywhere."""
         return self._split("round", x)
 
-    def evaluate(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return ``function(self, *operands)``."""
-        return function(self, *operands)
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``."""
+        return function(self, *operands, **options)
 
     def like(self, fmt: Format, rounding: Rounding) -> Arithmetic:
         """Return the arithmetic of one path in another format."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from mcfsim.problems import Problem
 from mcfsim.storage.archive import Form, Forms, read_archive, write_archive
 from mcfsim.storage.files import check_outputs
 from mcfsim.training.record import Run, check_kinds, check_versions
+from mcfsim.training.setup import Setup
 from mcfsim.training.trainer import Trainer
 
 FORMAT = "mcfsim-checkpoint-2"
@@ -45,27 +46,24 @@ class Checkpoint:
         The file.
     run : Run
         Its settings and versions say which run it is.
-    problem : str
-        See `fingerprint`.
+    setup : Setup
+        What the run is a function of.
     trainers : mapping of str to Trainer
         The states to be saved; at the start of the run.
-    recorded : callable
-        How many steps the run records until a step, that included.
-    measures : mapping of str to list of str
-        The series of each trainer.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         run: Run,
-        problem: str,
+        setup: Setup,
         trainers: Mapping[str, Trainer],
-        recorded: Callable[[int], int],
-        measures: Mapping[str, list[str]],
     ) -> None:
-        self.path, self.run, self.problem, self.trainers = path, run, problem, trainers
-        self.recorded, self.measures = recorded, measures
+        self.path, self.run, self.trainers = path, run, trainers
+        self.recorded = setup.recorded
+        self.problem = fingerprint(setup.problem, setup.seed, next(iter(trainers.values())).dtype)
+        exact = any(trainer.exact for trainer in trainers.values())
+        self.measures = {name: trainer.measures(setup, exact) for name, trainer in trainers.items()}
         self._kept: _Kept
         self._saved: int | None = None
         self._found: tuple[int, ...] | None = None

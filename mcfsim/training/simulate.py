@@ -5,23 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
-from typing import Any, cast
 
 import numpy as np
 
-from mcfsim.checks.arguments import finite_number, whole_number
-from mcfsim.convert import round_to
-from mcfsim.formats import Format, get_format
-from mcfsim.optim.declaration import Declaration, optimizers
-from mcfsim.optim.optimizer import Optimizer, check_hyperparameters
-from mcfsim.optim.strategies import Strategy, strategy
-from mcfsim.problems import Problem, get_problem
-from mcfsim.random import RandomWords
-from mcfsim.rounding import Rounding, get_rounding
-from mcfsim.training.checkpoint import Checkpoint, fingerprint
+from mcfsim.checks.arguments import whole_number
+from mcfsim.formats import Format
+from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.strategies import Strategy
+from mcfsim.problems import Problem
+from mcfsim.rounding import Rounding
+from mcfsim.training.checkpoint import Checkpoint
 from mcfsim.training.record import Run, blas, versions
 from mcfsim.training.schedule import Schedule
+from mcfsim.training.setup import Setup
 from mcfsim.training.trainer import Trainer, record_distances
 
 DEFAULT_STRATEGIES = ("plain", "collage-light", "collage-plus", "fp32-master")
@@ -124,108 +120,49 @@ def simulate(
     """
     from threadpoolctl import threadpool_limits
 
-    steps = whole_number("steps", steps, least=1)
-    record_every = whole_number("record_every", record_every, least=1)
-    checkpoint_every = whole_number("checkpoint_every", checkpoint_every, least=1)
-    truth_sample = whole_number("truth_sample", truth_sample, least=0)
-    precision = whole_number("precision", precision, least=64)
-    seed = whole_number("seed", seed, least=0)
-    clip = None if clip is None or clip == np.inf else finite_number("clip", clip)
-    if clip is not None and not clip > 0:
-        raise ValueError(f"clip = {clip} must be positive, or None")
-    if isinstance(optimizer, str):
-        if optimizer not in (known := optimizers()):
-            raise ValueError(f"unknown optimizer {optimizer!r}; known optimizers: {', '.join(known)}")
-        optimizer = known[optimizer]()
-    check_hyperparameters(optimizer, "optimizer")
-    problem = get_problem(problem) if isinstance(problem, str) else problem
-    if isinstance(problem, type) or not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a Problem, as mcfsim.get_problem('quadratic'), not {problem!r}")
-    low, schedule = get_format(low), Schedule() if schedule is None else schedule
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be a Schedule, as mcfsim.Schedule(peak=1e-3), not {schedule!r}")
-    if isinstance(strategies, Strategy | str):
-        strategies = [strategies]
-    if not isinstance(strategies, Iterable):
-        raise TypeError(f"strategies must be a sequence of names or Strategies, not {strategies!r}")
-    chosen = [strategy(item, low) for item in strategies]
-    names = [item.name for item in chosen]
-    if not names or len(set(names)) < len(names):
-        raise ValueError(f"strategies must be at least one, and each named once: {names}")
-    if any(item.parameter.format is None for item in chosen) and not problem.exact_capable:
-        raise ValueError(f"problem {problem.name!r} cannot be trained in exact arithmetic; leave out 'exact'")
-
-    start = {
-        name: round_to(np.asarray(tensor), low) for name, tensor in problem.initial_parameters(seed).items()
-    }
-    policy = get_rounding(rounding)
-    options = {"scalars": scalars, "precision": precision}
-    if policy.stochastic:
-        options["random"] = RandomWords(seed)
-    trainers = {
-        item.name: Trainer(problem, Optimizer(optimizer, item, start, problem.decayed, policy, **options))
-        for item in chosen
-    }
-    run = Run(
-        settings={
-            "problem": problem.settings(),
-            "optimizer": {"name": type(optimizer).__name__.lower(), **asdict(cast(Any, optimizer))},
-            "strategies": [asdict(item) for item in chosen],
-            **{"steps": steps, "schedule": asdict(schedule), "seed": seed, "low": asdict(low), "clip": clip},
-            **{
-                "rounding": asdict(rounding) if isinstance(rounding, Rounding) else rounding,
-                "scalars": scalars,
-                "record_every": record_every,
-            },
-            **{"truth_sample": truth_sample, "precision": precision},
-        },
-        versions={**versions(), "blas": blas()},
+    setup = Setup.of(
+        problem=problem,
+        optimizer=optimizer,
+        strategies=strategies,
+        steps=steps,
+        schedule=schedule,
+        seed=seed,
+        low=low,
+        clip=clip,
+        rounding=rounding,
+        scalars=scalars,
+        record_every=record_every,
+        truth_sample=truth_sample,
+        precision=precision,
     )
-    exact = any(trainer.exact for trainer in trainers.values())
-
-    def recorded(t: int) -> bool:
-        return t in (1, steps) or t % record_every == 0
-
+    every = whole_number("checkpoint_every", checkpoint_every, least=1)
+    trainers = {name: Trainer(setup.problem, one) for name, one in setup.optimizers().items()}
+    run = Run(setup.settings(), {**versions(), "blas": blas()})
     # One thread of BLAS sums in one order, whatever the machine has, and is faster on small matrices.
     # A run that diverges shows it in its series, not by warnings.
     with threadpool_limits(limits=1), np.errstate(over="ignore", invalid="ignore"):
-        first, saved = 1, None
-        if checkpoint is not None:
-            saved = Checkpoint(
-                checkpoint,
-                run,
-                fingerprint(problem, seed, next(iter(trainers.values())).dtype),
-                trainers,
-                lambda t: _count_recorded(steps, record_every, t),
-                {name: trainer.measures(truth_sample, exact) for name, trainer in trainers.items()},
-            )
-            first = saved.resume() + 1
+        saved = None if checkpoint is None else Checkpoint(checkpoint, run, setup, trainers)
+        first = 1 if saved is None else saved.resume() + 1
+        shown = sys.stderr.isatty() if progress is None else progress
         try:
-            for t in _steps(range(first, steps + 1), sys.stderr.isatty() if progress is None else progress):
-                rate = schedule.rate(t, steps)
-                record = recorded(t)
+            for t in _steps(range(first, setup.steps + 1), shown):
                 for trainer in trainers.values():
-                    trainer.step(t, seed, rate, clip, record, truth_sample, precision)
-                if record:
+                    trainer.step(t, setup)
+                if setup.records(t):
                     record_distances(trainers.values())
                 if saved is not None:
                     saved.keep(t)
-                    if t % checkpoint_every == 0 or t == steps:
+                    if t % every == 0 or t == setup.steps:
                         saved.save()
         except KeyboardInterrupt:
             if saved is not None:
                 saved.save()
             raise
-        run.steps = np.array(list(filter(recorded, range(1, steps + 1))), dtype=np.int64)
+        run.steps = np.array(list(filter(setup.records, range(1, setup.steps + 1))), dtype=np.int64)
         for name, trainer in trainers.items():
             run.series[name] = {measure: np.array(numbers) for measure, numbers in trainer.series.items()}
             run.results[name] = trainer.results()
     return run
-
-
-def _count_recorded(steps: int, every: int, until: int) -> int:
-    """Return how many steps are recorded until one, that included: the first, multiples, and the last."""
-    return until // every + (every > 1 <= until) + (until == steps > 1 and steps % every > 0)
 
 
 def _steps(steps: range, progress: bool) -> Iterable[int]:

@@ -13,6 +13,7 @@ from mcfsim.problems import Problem
 from mcfsim.training import metrics
 from mcfsim.training.clipping import clipped
 from mcfsim.training.exact_step import EXACT, REFERENCE, REFERENCE_ROLES, one_step, sample_indices
+from mcfsim.training.setup import Setup
 
 #: What every trainer records, and what it records besides of a step compared with the exact one.
 BASE = ("loss", "rate", "gradient_norm")
@@ -43,22 +44,20 @@ class Trainer:
         """What the problem computes in."""
         return np.float64 if self.problem.exact_capable else np.float32
 
-    def step(
-        self, t: int, seed: int, rate: float, clip: float | None, record: bool, sample: int, precision: int
-    ) -> None:
-        """Make step number t, and record its measures if asked."""
-        optimizer = self.optimizer
-        loss, gradients = self.problem.loss_and_gradient(self.weights(), t, seed)
+    def step(self, t: int, setup: Setup) -> None:
+        """Make step number t, and record its measures if that is one to be recorded."""
+        optimizer, rate, record = self.optimizer, setup.rate(t), setup.records(t)
+        loss, gradients = self.problem.loss_and_gradient(self.weights(), t, setup.seed)
         finite = metrics.all_finite(loss, *gradients.values())
-        kept, norm = clipped(gradients, clip)
+        kept, norm = clipped(gradients, setup.clip)
         gradient = optimizer.receive(kept)
         if not self.exact:
             self._average(gradient, t, rate)
         if record and not self.exact:
             before, leading = optimizer.represented(), optimizer.state.parameter[0].copy()
             exact = None
-            if sample > 0:
-                indices = sample_indices(optimizer.layout.size, sample, seed, t)
+            if setup.truth_sample:
+                indices = sample_indices(optimizer.layout.size, setup.truth_sample, setup.seed, t)
                 exact = one_step(
                     optimizer.hyper,
                     optimizer.layout,
@@ -68,7 +67,7 @@ class Trainer:
                     t,
                     rate,
                     indices,
-                    precision,
+                    setup.precision,
                 )
             update = optimizer.step(gradient, rate)
             self._measure(update, before, leading)
@@ -89,13 +88,13 @@ class Trainer:
             for measure, number in zip(BASE, (loss, rate, norm), strict=True):
                 self.put(measure, number)
 
-    def measures(self, sample: int, distance: bool) -> list[str]:
+    def measures(self, setup: Setup, distance: bool) -> list[str]:
         """Return the names of the series that this trainer records, in order.
 
         Parameters
         ----------
-        sample : int
-            As for `step`.
+        setup : Setup
+            Whether steps are compared with the exact one.
         distance : bool
             Whether `record_distances` finds an exact trajectory.
         """
@@ -104,7 +103,8 @@ class Trainer:
         trial = Trainer(self.problem, self.optimizer)
         state = self.optimizer.state.parameter[0]
         trial._measure(np.zeros_like(state), self.optimizer.represented(), state)
-        return [*trial.series, *(COMPARED if sample > 0 else ()), *BASE, *((DISTANCE,) if distance else ())]
+        compared = COMPARED if setup.truth_sample else ()
+        return [*trial.series, *compared, *BASE, *((DISTANCE,) if distance else ())]
 
     def results(self) -> dict[str, float]:
         """Return the numbers of the whole run."""

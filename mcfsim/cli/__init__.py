@@ -1,0 +1,13 @@
+"""The command line: formats, single numbers, simulations, memory, theorems."""
+
+from __future__ import annotations
+
+from mcfsim.cli import look, simulate, verify
+from mcfsim.cli.application import app
+
+__all__ = ["app", "look", "main", "simulate", "verify"]
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="mcfsim")

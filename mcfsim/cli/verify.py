@@ -1,0 +1,172 @@
+"""The command that tries theorems on every operand, and examines certificates."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from mcfsim.cli.application import app, errors_in_one_line, given, telling_how_to_go_on
+from mcfsim.report import legends
+from mcfsim.report.terminal import print_rows
+
+if TYPE_CHECKING:
+    from mcfsim.theorems.check import Check
+
+
+@app.command(epilog=legends.help_text(legends.VERIFY, legends.LISTING))
+def verify(
+    theorems: Annotated[
+        list[str] | None,
+        Argument(metavar="[ID]...", help="Statements; all by default. With --list, patterns."),
+    ] = None,
+    format: Annotated[
+        list[str] | None,
+        Option(
+            help="Format; repeat it for several.",
+            show_default="float8_e4m3fn, float8_e5m2, bfloat16, float16",
+        ),
+    ] = None,
+    rounding: Annotated[
+        list[str] | None,
+        Option(
+            help="Mode, or 'every' for every one that a statement is claimed for; repeat it for several.",
+            show_default="nearest_even, or the first that a statement is claimed for",
+        ),
+    ] = None,
+    extent: Annotated[
+        str, Option(help="core: operands that stand for all by stated reductions. all: no reductions.")
+    ] = "core",
+    limit: Annotated[
+        int | None, Option(min=1, help="The most cases of a core of double words.", show_default="1.1e9")
+    ] = None,
+    samples: Annotated[
+        int | None, Option(min=0, help="Random cases where a core is not all.", show_default="2^22")
+    ] = None,
+    seed: Annotated[int, Option(min=0, help="Of the random cases.")] = 0,
+    workers: Annotated[
+        int | None, Option(min=1, help="Processes.", show_default="as many as cores, if it takes long")
+    ] = None,
+    dask: Annotated[str | None, Option(help="Scheduler of a Dask cluster, as tcp://host:8786.")] = None,
+    journal: Annotated[
+        Path | None, Option(help="Where finished work is kept.", show_default="in the user's folder")
+    ] = None,
+    resume: Annotated[
+        bool, Option("--resume/--fresh", help="Go on from what the journal has, or try all of it again.")
+    ] = True,
+    output: Annotated[Path | None, Option(help="Folder for the certificates, as JSON.")] = None,
+    listing: Annotated[
+        bool,
+        Option(
+            "--list",
+            help="List statements and their sources: all, or those whose id matches, as 'dw_*' or sum.",
+        ),
+    ] = False,
+    check: Annotated[
+        list[Path] | None,
+        Option(
+            help="Examine a certificate: try again its witnesses, and of each part random cases by the "
+            "oracle (--samples, --seed) and all by the emulator if they are few (--limit). Repeat it for "
+            "several.",
+        ),
+    ] = None,
+) -> None:
+    """Try every operand; exit status 1 if a claim fails that should hold, or holds that should fail."""
+    with errors_in_one_line():
+        options = given({"limit": limit, "samples": samples, "seed": seed})
+        if listing:
+            good = _list(theorems or ["*"])
+        elif check:
+            good = _examine(check, options)
+        else:
+            from mcfsim.theorems.verification import plan
+
+            planned = plan(theorems, format, rounding, extent=extent, **options)
+            good = _certify(planned, output, journal, resume, workers=workers, dask=dask)
+    if not good:
+        raise typer.Exit(1)
+
+
+def _list(patterns: list[str]) -> bool:
+    """Print statements and their sources."""
+    from mcfsim.report.tables import theorem_table
+    from mcfsim.theorems import THEOREMS
+    from mcfsim.theorems.verification import matching
+
+    chosen = theorem_table(THEOREMS[name] for name in matching(patterns))
+    print_rows(chosen, legends.LISTING, ("statement", "source"), numbers=False)
+    return True
+
+
+def _certify(
+    planned: Iterable[Check],
+    output: Path | None,
+    journal: Path | None,
+    resume: bool,
+    *,
+    workers: int | None,
+    dask: str | None,
+) -> bool:
+    """Verify, print and save; return whether everything came out as expected."""
+    from mcfsim.kernels.carriers import UnsupportedFormatError
+    from mcfsim.report.tables import certificate_table
+    from mcfsim.storage.files import check_outputs
+    from mcfsim.sweeps.sweep import Sweep
+    from mcfsim.theorems.verification import run, sort_out, workers_for
+
+    if output is not None and not output.is_dir():
+        raise ValueError(f"cannot write to {output}: it must be a folder that exists")
+    checks, refused = sort_out(planned)
+    names = {f"{item.theorem.name}-{item.format}-{item.rounding.mode}" for item in checks}
+    places = {f"certificate {name}": output / f"{name}.json" for name in sorted(names) if output}
+    check_outputs({"--journal": journal, **places})
+    path = journal or _default_journal()
+    certificates = []
+    many, show = workers or workers_for(checks), sys.stderr.isatty()
+    with (
+        telling_how_to_go_on(path, "no journal was kept, so the same command begins anew."),
+        Sweep(many, dask=dask, journal=path, resume=None if path is None else resume, progress=show) as sweep,
+    ):
+        for certificate in run(checks, sweep):
+            certificates.append(certificate)
+            if output is not None:
+                certificate.save(output / f"{certificate.name}.json")
+    if sweep.resumed:
+        typer.echo(f"{sweep.resumed:,} cases are from the journal {path}; --fresh tries them again", err=True)
+    if certificates:
+        print_rows(certificate_table(certificates), legends.VERIFY, ("at", "counterexample"))
+    for one, reason in refused:
+        typer.echo(f"refused: {one.theorem.name}, {one.format}, {one.rounding.mode}: {reason}")
+    # What does not apply is no failure; what is left without a case is one.
+    good = all(certificate.as_expected for certificate in certificates)
+    return good and all(isinstance(reason, UnsupportedFormatError) for _, reason in refused)
+
+
+def _examine(paths: list[Path], options: dict[str, Any]) -> bool:
+    """Print what is wrong with certificates, and how much was tried again; return whether nothing is."""
+    from mcfsim.theorems.recheck import examine
+
+    good = True
+    for path in paths:
+        found = examine(path, **options)
+        typer.echo(f"{path}: {found}")
+        good &= not found.problems
+    return good
+
+
+def _default_journal() -> Path | None:
+    """Return the journal in the user's folder, or None, and say why, if none can be kept there."""
+    from mcfsim.sweeps.journal import VERSION, Journal
+
+    path = Path(typer.get_app_dir("mcfsim")) / f"verify-{VERSION}.sqlite"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Journal(path).close()
+    except (OSError, ValueError) as problem:
+        typer.echo(f"No journal is kept ({problem}); --journal FILE keeps one.", err=True)
+        return None
+    return path

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from mcfsim.checks.arguments import finite_number
 from mcfsim.multiword.expansion import expand
-from mcfsim.optim.declaration import Declaration, Slot
+from mcfsim.optim.declaration import Declaration, Range, Slot
 from mcfsim.optim.state import State, Step, along, average, crossed, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
@@ -62,22 +61,17 @@ class AdamW(Declaration):
     """
 
     slots = (Slot("m", _first_moment), Slot("v", _second_moment))
+    ranges: ClassVar = {
+        "beta1": Range.SHARE,
+        "beta2": Range.SHARE,
+        "epsilon": Range.POSITIVE,
+        "weight_decay": Range.NOT_NEGATIVE,
+    }
 
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("beta1", "beta2", "epsilon", "weight_decay"):
-            object.__setattr__(self, name, finite_number(name, getattr(self, name)))
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)} must lie in [0, 1)")
-        if not self.epsilon > 0:
-            raise ValueError(f"epsilon = {self.epsilon} must be positive")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay = {self.weight_decay} must not be negative")
 
     def scalars(
         self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool

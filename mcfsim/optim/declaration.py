@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
+from mcfsim.checks.arguments import finite_number
 from mcfsim.optim.state import State, Step
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
@@ -36,6 +39,18 @@ class Slot:
     average: Average
 
 
+class Range(Enum):
+    """Where a hyperparameter must lie, as an error says it."""
+
+    SHARE = "must lie in [0, 1)"
+    POSITIVE = "must be positive"
+    NOT_NEGATIVE = "must not be negative"
+
+    def admits(self, x: float) -> bool:
+        """Whether a finite number lies there."""
+        return x > 0 if self is Range.POSITIVE else 0 <= x < (1 if self is Range.SHARE else math.inf)
+
+
 class Declaration(ABC):
     """Hyperparameters of an optimizer, as a frozen dataclass, and what is to be known of it.
 
@@ -46,9 +61,19 @@ class Declaration(ABC):
     ----------
     slots : tuple of Slot
         The state that it keeps, beside the parameter and what the strategy adds to it.
+    ranges : mapping of str to Range
+        The hyperparameters that are numbers, each checked when one is made.
     """
 
     slots: ClassVar[tuple[Slot, ...]] = ()
+    ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})
+
+    def __post_init__(self) -> None:
+        numbers = {name: finite_number(name, getattr(self, name)) for name in self.ranges}
+        for name, number in numbers.items():
+            if not self.ranges[name].admits(number):
+                raise ValueError(f"{name} = {number} {self.ranges[name].value}")
+            object.__setattr__(self, name, number)
 
     @abstractmethod
     def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:

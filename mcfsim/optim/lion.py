@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from mcfsim.checks.arguments import finite_number
-from mcfsim.optim.declaration import Declaration, Slot
+from mcfsim.optim.declaration import Declaration, Range, Slot
 from mcfsim.optim.state import State, Step, along, average, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
@@ -51,19 +50,11 @@ class Lion(Declaration):
     """
 
     slots = (Slot("m", _momentum),)
+    ranges: ClassVar = {"beta1": Range.SHARE, "beta2": Range.SHARE, "weight_decay": Range.NOT_NEGATIVE}
 
     beta1: float = 0.9
     beta2: float = 0.99
     weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("beta1", "beta2", "weight_decay"):
-            object.__setattr__(self, name, finite_number(name, getattr(self, name)))
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)} must lie in [0, 1)")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay = {self.weight_decay} must not be negative")
 
     def scalars(
         self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from mcfsim.checks.arguments import finite_number
-from mcfsim.optim.declaration import Declaration, Slot
+from mcfsim.optim.declaration import Declaration, Range, Slot
 from mcfsim.optim.state import State, Step, along, average, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
@@ -47,17 +46,10 @@ class SGD(Declaration):
     """
 
     slots = (Slot("m", next_momentum),)
+    ranges: ClassVar = {"momentum": Range.SHARE, "weight_decay": Range.NOT_NEGATIVE}
 
     momentum: float = 0.9
     weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("momentum", "weight_decay"):
-            object.__setattr__(self, name, finite_number(name, getattr(self, name)))
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum = {self.momentum} must lie in [0, 1)")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay = {self.weight_decay} must not be negative")
 
     def scalars(
         self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool

@@ -25,7 +25,7 @@ from mcfsim.codec import (
     ulp,
 )
 from mcfsim.formats import FORMATS, Format, p3109
-from mcfsim.formats.grid import Grid
+from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import round_fraction

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mcfsim.formats import ALIASES, FORMATS, Format, Specials, format_table, get_format
-from mcfsim.formats.grid import grid
+from mcfsim.formats.grids import grid
 from mcfsim.formats.posit import posit
 from mcfsim.scaled import SCALED, get_scaled_format
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcfsim.convert import round_to
 from mcfsim.formats.floating import Format
-from mcfsim.formats.grid import Grid, grid
+from mcfsim.formats.grids import Grid, grid
 from mcfsim.kernels import grids
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError
 from mcfsim.kernels.grids import GridKernel

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcfsim.formats import FORMATS, Format, Posit
-from mcfsim.formats.grid import Grid, grid
+from mcfsim.formats.grids import Grid, grid
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import round_fraction, same
 from mcfsim.random import RandomWords

@@ -148,7 +148,7 @@ def _certify(
 
 def _examine(paths: list[Path], options: dict[str, Any]) -> bool:
     """Print what is wrong with certificates, and how much was tried again; return whether nothing is."""
-    from mcfsim.theorems.recheck import examine
+    from mcfsim.theorems.examination import examine
 
     good = True
     for path in paths:

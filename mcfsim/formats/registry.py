@@ -10,7 +10,7 @@ from typing import Any
 
 from mcfsim.checks.names import nearest
 from mcfsim.formats.floating import Format, Parity, Specials
-from mcfsim.formats.grid import grid
+from mcfsim.formats.grids import grid
 from mcfsim.formats.posit import posit
 
 

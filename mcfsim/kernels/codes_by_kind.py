@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats import Format, Specials
-from mcfsim.formats.grid import Grid
+from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
 from mcfsim.kernels import grids, posit_codes
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats import Format
-from mcfsim.formats.grid import Grid
+from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
 from mcfsim.kernels.floats import FloatKernel
 from mcfsim.kernels.grids import GridKernel

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats.floating import Format, Specials
-from mcfsim.formats.grid import Grid
+from mcfsim.formats.grids import Grid
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.floats import FloatKernel
 from mcfsim.random import Words

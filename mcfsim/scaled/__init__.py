@@ -2,7 +2,7 @@
 
 from mcfsim.scaled.formats import SCALED, ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled.printed import scaled_table
-from mcfsim.scaled.quantize import Scaled, quantize
+from mcfsim.scaled.quantization import Scaled, quantize
 
 __all__ = [
     "SCALED",

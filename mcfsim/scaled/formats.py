@@ -13,7 +13,7 @@ import numpy as np
 
 from mcfsim.checks.names import hint
 from mcfsim.formats import FORMATS, Format, Posit, get_format
-from mcfsim.formats.grid import Grid, grid
+from mcfsim.formats.grids import Grid, grid
 from mcfsim.formats.registry import RELATED
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 

@@ -4,9 +4,9 @@ from mcfsim.theorems.cases import Witness
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Verdict
 from mcfsim.theorems.claims import claim, exact_sum, exactly, normalised, relative_error
+from mcfsim.theorems.examination import Examination, examine, recheck
 from mcfsim.theorems.hypotheses import hypothesis
 from mcfsim.theorems.operands import double_word, relaxed_pair, sequence, value
-from mcfsim.theorems.recheck import Examination, examine, recheck
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.verification import verify
 

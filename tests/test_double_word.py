@@ -104,8 +104,8 @@ class IntegerArithmetic:
     def neg(self, a):
         return -a
 
-    def evaluate(self, function, *operands):
-        return function(self, *operands)
+    def evaluate(self, function, *operands, **options):
+        return function(self, *operands, **options)
 
 
 def double_words(fmt, size, seed, exponents=(0, 1)):

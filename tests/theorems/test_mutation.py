@@ -80,8 +80,8 @@ class Mutant:
 
         return getattr(self._ar, name) if name in ("neg", "abs") else operation
 
-    def evaluate(self, function, *operands):
-        return function(self, *operands)
+    def evaluate(self, function, *operands, **options):
+        return function(self, *operands, **options)
 
 
 def mutated(theorem, place, alteration):

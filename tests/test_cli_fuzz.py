@@ -164,6 +164,7 @@ def furnish(folder: Path) -> None:
     (folder / "link").symlink_to("text")
 
 
+@pytest.mark.filterwarnings("default::mcfsim.VanishingScalarWarning")  # which the command prints
 @pytest.mark.parametrize("cases", [30, pytest.param(600, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_any_command_line_is_answered_or_refused(command, cases, tmp_path, monkeypatch):

@@ -47,7 +47,8 @@ def test_nothing_is_wrong_with_a_true_one(name, fmt, mode, tmp_path):
 def test_nothing_is_wrong_with_any(name):
     theorem = THEOREMS[name]
     for number, mode in enumerate(sorted(theorem.modes)):
-        for fmt in (("float8_e4m3fn", "float8_e5m2")[number % 2], "bfloat16"):
+        # A core of bfloat16 holds millions of cases: one mode of each statement is enough of them.
+        for fmt in (("float8_e4m3fn", "float8_e5m2")[number % 2], *(["bfloat16"] if number == 0 else [])):
             if mode != "stochastic":
                 certificate = verify(name, fmt, mode, **SMALL)
                 # So few cases may miss the counterexample to a false statement.

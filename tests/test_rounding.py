@@ -125,10 +125,17 @@ def test_float32_rounds_to_float16_as_in_numpy(source, assert_same):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
 def test_every_float32_rounds_to_nearest_even_as_in_the_libraries(name, assert_same):
-    for high in range(2**8):
-        source = (np.arange(2**24, dtype=np.uint32) | np.uint32(high << 24)).view(np.float32)
-        with np.errstate(all="ignore"):
-            expected = source.astype(getattr(ml_dtypes, name, np.float16)).astype(np.float32)
+    low = np.arange(2**18, dtype=np.uint32)
+    for high in range(2**14):
+        source = (low | np.uint32(high << 18)).view(np.float32)
+        first = abs(source[0])
+        if name == "float16" and 2.0**17 <= first < np.inf:  # NumPy's cast takes long over each exception
+            expected = np.copysign(np.float32(np.inf), source)
+        elif name == "float16" and first < 2.0**-27:
+            expected = np.copysign(np.float32(0), source)
+        else:
+            with np.errstate(all="ignore"):
+                expected = source.astype(getattr(ml_dtypes, name, np.float16)).astype(np.float32)
         assert_same(round_to(source, name), expected, source)
 
 

@@ -632,7 +632,7 @@ def append(name, text):
         ),
         # One of before there was anything to compare.
         pytest.param(
-            append("workers.py", "\ndel source_here\n"),
+            append("sweeps/workers.py", "\ndel source_here\n"),
             "has no mcfsim that can be compared with this one",
             marks=pytest.mark.exhaustive,
         ),

@@ -1,5 +1,6 @@
 """What the tests share: a comparison of bits that names a witness."""
 
+import signal
 from collections.abc import Callable
 
 import numpy as np
@@ -7,6 +8,12 @@ import pytest
 from numpy.typing import ArrayLike
 
 from mcfsim.oracle import same
+
+
+def pytest_configure() -> None:
+    """Let what the tests start be interrupted, also where they run in a background that ignores Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

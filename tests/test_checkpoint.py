@@ -419,7 +419,10 @@ def test_ctrl_c_saves_and_names_the_command_that_goes_on(tmp_path):
             time.sleep(0.01)
         time.sleep(3.0)
         ended.send_signal(signal.SIGINT)
-        _, err = ended.communicate()
+        try:
+            _, err = ended.communicate(timeout=60)
+        finally:
+            ended.kill()  # leaves nothing behind where it went on
         assert ended.returncode == 130, err
         before, _, command = err.splitlines()[-1].partition(" To go on: ")
         assert before == f"Ended; what is finished is in {path}."

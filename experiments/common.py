@@ -6,6 +6,7 @@ import json
 import platform
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,20 @@ WORKERS = 2
 
 
 def write_result(name: str, result: dict[str, Any]) -> None:
-    """Write a result file, numbers to six digits, so that a rerun shows as few changes as there are."""
+    """Write a result file, numbers to six digits, unless nothing but ``versions`` would change.
+
+    So a rerun shows what is different, and a file names the versions that first gave its numbers.
+    """
     RESULTS.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(_shorten(result), indent=1)
-    write_text(RESULTS / f"{name}.json", text + "\n")
+    path, result = RESULTS / f"{name}.json", _shorten(result)
+    with suppress(FileNotFoundError, ValueError):  # none yet, or damaged
+        if _text(json.loads(path.read_text()), versions=None) == _text(result, versions=None):
+            return
+    write_text(path, _text(result))
+
+
+def _text(result: dict[str, Any], **instead: Any) -> str:
+    return json.dumps({**result, **instead}, indent=1) + "\n"
 
 
 def read_result(name: str) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Committed results are what the code gives: what is cheap is computed again, to the last digit."""
 
+import json
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 import mcfsim as mcf
 from experiments import (
     beta2_expansion,
+    common,
     fast_two_sum_map,
     grow_error,
     long_sums,
@@ -130,5 +133,22 @@ def kernel(code, asked):
 
 
 @pytest.mark.skipif(kernel(OF_ITSELF, "Nehalem") != "Nehalem", reason="kernels are not OpenBLAS's for x86-64")
+def test_a_result_is_written_again_where_more_than_versions_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    path = tmp_path / "some.json"
+    first = {"versions": {"numpy": "2.0"}, "loss": math.nan, "table": {"plain": [0.1234567, 1]}}
+    common.write_result("some", first)
+    text = path.read_text()
+    assert json.loads(text)["table"] == {"plain": [0.123457, 1]}
+    common.write_result("some", {**first, "versions": {"numpy": "2.1", "mpmath": "1.4"}})
+    assert path.read_text() == text
+    common.write_result("some", {**first, "versions": {"numpy": "2.1"}, "loss": 2.0})
+    again = json.loads(path.read_text())
+    assert (again["versions"], again["loss"]) == ({"numpy": "2.1"}, 2.0)
+    path.write_text(text[:20])
+    common.write_result("some", first)
+    assert path.read_text() == text
+
+
 def test_experiments_multiply_matrices_by_one_kernel_whatever_the_processor():
     assert kernel(OF_EXPERIMENTS, "Nehalem") == "Haswell"

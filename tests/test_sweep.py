@@ -17,6 +17,7 @@ import pytest
 import mcfsim
 from mcfsim.sweeps.journal import Journal
 from mcfsim.sweeps.sweep import ATTEMPTS, Job, Sweep
+from mcfsim.sweeps.workers import Processes
 
 #: More than a slow machine takes for anything here.
 PATIENCE = 60.0
@@ -404,6 +405,35 @@ def test_the_workers_of_a_killed_sweep_end(start, tmp_path):
     assert not any(gone(pid) for pid in pids)
     process.kill()
     until(lambda: all(gone(pid) for pid in pids))
+
+
+def test_processes_are_ended_though_units_are_cancelled_that_wait(tmp_path, monkeypatch):
+    """Were they cancelled before, the pool's thread would raise, which is an error of the test."""
+    workers = Processes(1)
+    shutdown = workers._pool.shutdown
+
+    def late(**options):
+        until(lambda: all(gone(pid) for pid in lines(tmp_path / "noted")))
+        shutdown(**options)
+
+    monkeypatch.setattr(workers._pool, "shutdown", late)
+    packed = workers.pack(partial(blocked, tmp_path / "noted"))
+    futures = [workers.submit(packed, start, start + 10) for start in range(20, 90, 10)]
+    until(lambda: len(lines(tmp_path / "noted")) == 1)
+    workers.cancel(futures)
+    workers.close(abandon=True)
+    assert all(future.done() for future in futures)
+    assert all(gone(pid) for pid in lines(tmp_path / "noted"))
+
+
+def test_units_that_wait_are_dropped_where_processes_live_on(tmp_path):
+    workers = Processes(1)
+    packed = workers.pack(partial(slowly_noted, tmp_path / "noted"))
+    workers.cancel([workers.submit(packed, start, start + 10) for start in range(0, 900, 10)])
+    last = workers.submit(packed, 900, 910)
+    assert json.loads(last.result(timeout=PATIENCE)) == json.loads(json.dumps(work(900, 910)))
+    workers.close(abandon=False)
+    assert len(lines(tmp_path / "noted")) < 10  # those that the pool had handed over
 
 
 def test_a_fresh_start_must_be_asked_for(tmp_path):

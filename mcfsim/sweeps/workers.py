@@ -146,6 +146,7 @@ class Processes:
 
     def submit(self, work: bytes, start: int, stop: int) -> Future[str]:
         """Begin a unit."""
+        self._drop()
         try:
             return self._pool.submit(evaluate_pickled, SOURCE, work, start, stop)
         except BrokenProcessPool:
@@ -154,19 +155,28 @@ class Processes:
             return self._pool.submit(evaluate_pickled, SOURCE, work, start, stop)
 
     def cancel(self, futures: Iterable[Future[str]]) -> None:
-        """Drop the units that have not begun."""
-        for future in futures:
-            future.cancel()
+        """Drop the units that have not begun, once it is known that the processes live on.
+
+        A pool whose processes end stumbles over futures that were cancelled and that it has not met again.
+        """
+        self._dropped += futures
 
     def close(self, *, abandon: bool) -> None:
         """Wait for the units that have begun, or end the processes in the midst of them."""
         if abandon:
             self._alive.close()
+        else:
+            self._drop()
         self._pool.shutdown(cancel_futures=abandon)
         self._alive.close()
         self._watched.close()
 
+    def _drop(self) -> None:
+        while self._dropped:
+            self._dropped.pop().cancel()
+
     def _start(self) -> None:
+        self._dropped: list[Future[str]] = []
         context = get_context("spawn")
         self._watched, self._alive = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(self._count, context, _live_with, (self._watched,))

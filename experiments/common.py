@@ -27,7 +27,7 @@ def write_result(name: str, result: dict[str, Any]) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     path, result = RESULTS / f"{name}.json", _shorten(result)
     with suppress(FileNotFoundError, ValueError):  # none yet, or damaged
-        if _text(json.loads(path.read_text()), versions=None) == _text(result, versions=None):
+        if _text(read_result(name), versions=None) == _text(result, versions=None):
             return
     write_text(path, _text(result))
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mcfsim.backends.torch import TorchArithmetic
 
 
-__all__ = ["BACKENDS", "BlockArithmetic", "arithmetic", "on_blocks"]
-
 BACKENDS = ("numpy", "torch", "native", "exact")
 
 

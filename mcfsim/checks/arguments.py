@@ -1,4 +1,4 @@
-"""What comes in from callers: arrays that are what they seem, single numbers, counts of threads."""
+"""Validation of arguments: arrays, single numbers, counts of threads."""
 
 from __future__ import annotations
 

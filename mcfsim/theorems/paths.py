@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mcfsim.backends.factory import BlockArithmetic
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import is_scalar
 from mcfsim.protocol import Arithmetic, Value
@@ -18,6 +17,9 @@ from mcfsim.rounding import Rounding
 from mcfsim.theorems.elementwise import Incomparable
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.trial import Block, Trial, Truth
+
+if TYPE_CHECKING:
+    from mcfsim.backends.block_arithmetic import BlockArithmetic
 
 
 @dataclass(frozen=True, eq=False)

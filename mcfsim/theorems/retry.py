@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.factory import BlockArithmetic, on_blocks
+from mcfsim.backends.factory import on_blocks
 from mcfsim.buffers import BLOCK
 from mcfsim.oracle import OracleArithmetic, same
 from mcfsim.protocol import Arithmetic
@@ -22,6 +22,9 @@ from mcfsim.theorems.check import Check, Findings
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.parts import Part, Sample
 from mcfsim.theorems.verification import certify
+
+if TYPE_CHECKING:
+    from mcfsim.backends.block_arithmetic import BlockArithmetic
 
 #: Indices of cases in a part.
 Cases = NDArray[np.int64]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.factory import BlockArithmetic
 from mcfsim.buffers import BLOCK
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
@@ -16,6 +16,9 @@ from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import belongs
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import flat
+
+if TYPE_CHECKING:
+    from mcfsim.backends.block_arithmetic import BlockArithmetic
 
 #: Cases, one a row, one component a column, in binary64.
 Cases = NDArray[np.float64]

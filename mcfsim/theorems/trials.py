@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.factory import BlockArithmetic, on_blocks
+from mcfsim.backends.factory import on_blocks
 from mcfsim.buffers import BLOCK
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -23,6 +24,9 @@ from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.operands import Block, Operand, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
+
+if TYPE_CHECKING:
+    from mcfsim.backends.block_arithmetic import BlockArithmetic
 
 #: Exponents so far from the operands of a trial that powers of two of them neither over- nor underflow.
 FAR = 300

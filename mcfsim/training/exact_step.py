@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.exact import ExactArithmetic
+from mcfsim.backends.factory import arithmetic
 from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout
@@ -96,7 +96,7 @@ def one_step(
 
     everything = np.arange(layout.size)
     edge = layout.decayed_size
-    exact = ExactArithmetic(precision)
+    exact: Any = arithmetic(None, backend="exact", precision=precision)
     wide = np.empty(layout.size)
     pairs: list[tuple[Any, Any]] = []
     with np.errstate(all="ignore"):

@@ -14,6 +14,7 @@ from mcfsim.formats import Format
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, Certificate
+from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare, run
 
 RESULT = "worst_constants"
@@ -57,8 +58,10 @@ def measure(journal: str | None) -> None:
             name,
             Format(precision=p, emin=-100, emax=100),
             "nearest_even",
-            limit=(LIMIT_OF_11 if p == 11 else LIMIT) * (8 if THEOREMS[name].variant else 1),
-            samples=SAMPLES,
+            Selection(
+                limit=(LIMIT_OF_11 if p == 11 else LIMIT) * (8 if THEOREMS[name].variant else 1),
+                samples=SAMPLES,
+            ),
         )
         for name in (*ALGORITHMS, *OTHERS)
         for p in PRECISIONS

@@ -83,9 +83,11 @@ def verify(
         elif check:
             good = _examine(check, options)
         else:
+            from mcfsim.theorems.selection import Selection
             from mcfsim.theorems.verification import plan
 
-            planned = plan(theorems, format, rounding, extent=extent, **options)
+            selection = Selection(extent, **options)  # type: ignore[arg-type]  # which is looked at there
+            planned = plan(theorems, format, rounding, selection)
             good = _certify(planned, output, journal, resume, workers=workers, dask=dask)
     if not good:
         raise typer.Exit(1)

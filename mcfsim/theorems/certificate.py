@@ -18,7 +18,7 @@ from mcfsim.rounding import Rounding
 from mcfsim.storage.files import write_text
 from mcfsim.storage.schema import build, parse
 from mcfsim.theorems.cases import Witness
-from mcfsim.theorems.domain import Extent
+from mcfsim.theorems.selection import Extent
 
 #: Version of the file's layout.
 LAYOUT = "mcfsim-certificate-1"

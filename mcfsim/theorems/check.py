@@ -7,12 +7,12 @@ import json
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from inspect import unwrap
 from types import CodeType
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,11 @@ from mcfsim.rounding import Rounding
 from mcfsim.storage.schema import build
 from mcfsim.sweeps.source import DIGEST
 from mcfsim.theorems.cores import DRAWS
-from mcfsim.theorems.domain import FEW, LIMIT, SAMPLES, Extent, cover
+from mcfsim.theorems.domain import FEW, USUAL, cover
 from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.parts import Domain
+from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Measured, Trial
 from mcfsim.theorems.trials import try_scaling
@@ -52,21 +53,7 @@ class Check:
     theorem: Theorem
     format: Format
     rounding: Rounding
-    extent: Extent = "core"
-    limit: int = LIMIT
-    samples: int = SAMPLES
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.extent not in get_args(Extent):
-            raise ValueError(f"unknown extent {self.extent!r}; known extents: {', '.join(get_args(Extent))}")
-        for label in ("limit", "samples", "seed"):
-            number = getattr(self, label)
-            if not isinstance(number, int) or isinstance(number, bool):
-                raise TypeError(f"{label} must be an int, not {number!r}")
-            least = 1 if label == "limit" else 0
-            if number < least:
-                raise ValueError(f"{label} = {number} must be at least {least}")
+    selection: Selection = USUAL
 
     def domain(self) -> Domain:
         """Return the operands."""
@@ -82,7 +69,7 @@ class Check:
             "functions": [_code(function) for function in (theorem.algorithm, *tests)],
             "format": repr(self.format),
             "rounding": repr(self.rounding),
-            "operands": [self.extent, self.limit, self.samples, self.seed],
+            "operands": astuple(self.selection),
             "domain": [[part.kind, part.text, part.size] for part in self.domain().parts],
             "versions": [versions()["mcfsim"], DIGEST, np.__version__],
         }
@@ -105,7 +92,7 @@ class Check:
         try:
             domain = self.domain()
             if not domain.size and not domain.covers:
-                few = f"limit = {self.limit} leaves no core, and samples = {self.samples}"
+                few = f"limit = {self.selection.limit} leaves no core, and samples = {self.selection.samples}"
                 return ValueError(f"nothing would be tried: {few}")
             self.rehearse()
         except UnsupportedFormatError as error:
@@ -141,10 +128,10 @@ class Check:
         toy = replace(self.format, name="", precision=p, emin=-reach, emax=reach)
         options = (self.theorem, toy, self.rounding)
         try:
-            core = cover(*options, few=0, samples=0)
+            core = cover(*options, Selection(samples=0), few=0)
             if not (core.reductions and core.covers):
                 return
-            whole = cover(*options, "all")
+            whole = cover(*options, Selection("all"))
             if whole.size > FEW:
                 return
             found, right = (self._of(domain) for domain in (core, whole))
@@ -318,15 +305,7 @@ def _code(function: Any) -> list[Any]:
 @lru_cache(maxsize=4)
 def _domain(check: Check) -> Domain:
     rounding = check.rounding
-    domain = cover(
-        check.theorem,
-        check.format,
-        rounding,
-        check.extent,
-        limit=check.limit,
-        samples=check.samples,
-        seed=check.seed,
-    )
+    domain = cover(check.theorem, check.format, rounding, check.selection)
     if not rounding.stochastic:
         return domain
     return replace(domain, reductions=(*domain.reductions, DRAWS.format(rounding.random_bits, rounding.rule)))

@@ -12,6 +12,7 @@ from mcfsim.theorems.cells import core
 from mcfsim.theorems.homogeneity import Scales
 from mcfsim.theorems.operands import finite_values, significands, sparse
 from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
+from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.trials import signs_hold
 
@@ -41,13 +42,13 @@ OF_PAIRS = {
 
 
 def core_of_values(
-    theorem: Theorem, fmt: Format, rounding: Rounding, scales: Scales, samples: int, seed: int
+    theorem: Theorem, fmt: Format, rounding: Rounding, scales: Scales, selection: Selection
 ) -> Domain:
     """Return a core of values, what the reductions leave out at its edges, and some of everything.
 
     Parameters
     ----------
-    theorem, fmt, rounding, samples, seed
+    theorem, fmt, rounding, selection
         As for `mcfsim.theorems.domain.cover`.
     scales : Scales
         How the algorithm scales.
@@ -70,8 +71,9 @@ def core_of_values(
         parts = (inside, *_edges(theorem, fmt, rounding, scales, (low, high), positive[0]))
         reductions = (*sign, COMMON, GAP.format(low, high))
     exponents = (anywhere(fmt),) * len(theorem.operands)
-    text = f"random operands of all exponents, seed {seed}"
-    rest = Sample("sample", text, (), theorem.operands, fmt, exponents, samples // 16, seed)
+    text = f"random operands of all exponents, seed {selection.seed}"
+    count = selection.samples // 16
+    rest = Sample("sample", text, (), theorem.operands, fmt, exponents, count, selection.seed)
     pairs = len(theorem.operands) == 2
     parts = (*parts, *(_spread(fmt, middle) if pairs else ()), rest)
     # Of three operands, two may interact far from the first one. Where sums of normal numbers are flushed,

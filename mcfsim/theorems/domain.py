@@ -10,7 +10,6 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import compress, islice
 from math import prod
-from typing import Literal
 
 import numpy as np
 
@@ -37,27 +36,21 @@ from mcfsim.theorems.operands import (
     unbounded,
 )
 from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
+from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Scaling, Theorem
 
-#: Which operands: ``core`` uses the reductions of the statement, ``all`` uses none.
-Extent = Literal["core", "all"]
 #: Up to so many cases, a core is not worth its reductions.
 FEW = 1 << 25
-#: A core of pairs of words has at most so many cases, and an eighth of it if its low words lie deep.
-LIMIT = 1_100_000_000
-#: So many cases are sampled.
-SAMPLES = 1 << 22
+#: By default, a core or, failing that, random operands.
+USUAL = Selection()
 
 
 def cover(
     theorem: Theorem,
     fmt: Format,
     rounding: Rounding,
-    extent: Extent = "core",
+    selection: Selection = USUAL,
     *,
-    limit: int = LIMIT,
-    samples: int = SAMPLES,
-    seed: int = 0,
     few: int | None = None,
 ) -> Domain:
     """Return the operands on which to try a statement.
@@ -67,12 +60,8 @@ def cover(
     theorem : Theorem
     fmt : Format
     rounding : Rounding
-    extent : {"core", "all"}, optional
-        ``all`` takes every operand of the format and no reduction.
-    limit : int, optional
-        The most cases of a core of pairs of words; it is made less deep until it has no more.
-    samples, seed : int, optional
-        How many random cases there are where the core is not all, and which.
+    selection : Selection, optional
+        Which operands; by default a core, where there is one.
     few : int, optional
         Up to so many cases all are tried, whatever the reductions; by default `FEW`.
 
@@ -85,7 +74,7 @@ def cover(
     if not theorem.possible(fmt, rounding):
         return Domain(fmt, (), (), covers=True)
     whole = _complete(theorem, fmt) if theorem.range == "bounded" else None
-    if extent == "all":
+    if selection.extent == "all":
         if whole is None:
             many = "too many" if theorem.range == "bounded" else "infinitely many, of unbounded exponents"
             raise ValueError(f"operands of {theorem.name} in {fmt} cannot all be tried: {many}; use a core")
@@ -106,21 +95,24 @@ def cover(
         return Domain(fmt, (whole,), (), covers=True)
     if any(operand.kind == "sequence" for operand in theorem.operands) or not reducible:
         # A case of several paths, each tried with many draws, costs as much as many cases.
-        return _drawn(theorem, fmt, rounding, _share(samples, 16) if rounding.stochastic else samples, seed)
+        if rounding.stochastic:
+            selection = replace(selection, samples=_share(selection.samples, 16))
+        return _drawn(theorem, fmt, rounding, selection)
     if values and theorem.range == "bounded":
         assert scales is not None
-        core = core_of_values(theorem, fmt, rounding, scales, samples, seed)
+        core = core_of_values(theorem, fmt, rounding, scales, selection)
         # Again, pairs of 16 bits are tried; a case of more operands takes longer.
-        most = 1 << 32 if len(theorem.operands) < 3 else limit // 8
+        most = 1 << 32 if len(theorem.operands) < 3 else selection.limit // 8
         if core.size <= most:
             known = () if core.covers else _known(theorem, fmt, rounding)
             return replace(core, parts=(*core.parts, *known))
         if whole is not None and whole.size <= most:
             return Domain(fmt, (whole,), (), covers=True)
-        drawn = _drawn(theorem, fmt, rounding, samples, seed)
+        drawn = _drawn(theorem, fmt, rounding, selection)
         return replace(drawn, reductions=(*drawn.reductions, NO_CORE.format(core.size, most)))
-    most = limit // 8 if theorem.variant else limit
-    return _core_of_pairs(theorem, fmt, rounding, scales, most, samples, seed)
+    if theorem.variant:
+        selection = replace(selection, limit=max(1, selection.limit // 8))
+    return _core_of_pairs(theorem, fmt, rounding, scales, selection)
 
 
 def _complete(theorem: Theorem, fmt: Format) -> Part | None:
@@ -156,13 +148,7 @@ def _reduces(theorem: Theorem, scales: Scales | None) -> bool:
 
 
 def _core_of_pairs(
-    theorem: Theorem,
-    fmt: Format,
-    rounding: Rounding,
-    scales: Scales | None,
-    limit: int,
-    samples: int,
-    seed: int,
+    theorem: Theorem, fmt: Format, rounding: Rounding, scales: Scales | None, selection: Selection
 ) -> Domain:
     wide, p = unbounded(fmt.precision), fmt.precision
     positive = positive_stands(theorem, wide, rounding, scales)
@@ -177,11 +163,11 @@ def _core_of_pairs(
     if common:
         reductions.append(GAP.format(low, high))
     families = _known(theorem, wide, rounding)
-    rest = _sample(theorem, wide, samples, seed)
+    rest = _sample(theorem, wide, selection)
     exponents = [first, *[later] * (len(theorem.operands) - 1)]
     fewest = 0
     for depth in range(p + 2, 0, -1):
-        most = limit if depth == 1 else limit // 8
+        most = selection.limit if depth == 1 else selection.limit // 8
         fewest = prod(_fewest(o, e, p, depth) for o, e in zip(theorem.operands, exponents, strict=True))
         if fewest > most:
             continue  # before long tables are made
@@ -196,7 +182,7 @@ def _core_of_pairs(
             )
             core = Part("core", text, tuple(tables))
             return Domain(wide, (core, *families, rest), tuple(reductions), covers=False)
-    none = NO_CORE.format(fewest, limit)
+    none = NO_CORE.format(fewest, selection.limit)
     return Domain(wide, (*families, rest), (*reductions[-2:], none), covers=False)
 
 
@@ -205,14 +191,14 @@ def _fewest(operand: Operand, exponents: Sequence[int], p: int, depth: int) -> i
     return (len(exponents) << (p - 1)) * (depth << p if operand.paired else 1)
 
 
-def _drawn(theorem: Theorem, fmt: Format, rounding: Rounding, samples: int, seed: int) -> Domain:
+def _drawn(theorem: Theorem, fmt: Format, rounding: Rounding, selection: Selection) -> Domain:
     free = theorem.range == "unbounded"
     used = unbounded(fmt.precision) if free else fmt
-    parts = (*_known(theorem, used, rounding), _sample(theorem, used, samples, seed))
+    parts = (*_known(theorem, used, rounding), _sample(theorem, used, selection))
     return Domain(used, parts, (UNBOUNDED_EXPONENTS,) if free else (), covers=False)
 
 
-def _sample(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Sample:
+def _sample(theorem: Theorem, fmt: Format, selection: Selection) -> Sample:
     low, high = theorem.gaps(fmt.precision)
     if any(operand.kind == "sequence" for operand in theorem.operands):
         exponents = [(low, high)] * len(theorem.operands)
@@ -225,9 +211,9 @@ def _sample(theorem: Theorem, fmt: Format, samples: int, seed: int) -> Sample:
     least, most = anywhere(fmt)
     exponents = [(min(max(a, least), most), max(min(b, most), least)) for a, b in exponents]
     # Long sequences cost as much as many short operands.
-    count = _share(samples, max(1, theorem.components // 4))
-    text = f"random operands, seed {seed}"
-    return Sample("sample", text, (), theorem.operands, fmt, tuple(exponents), count, seed)
+    count = _share(selection.samples, max(1, theorem.components // 4))
+    text = f"random operands, seed {selection.seed}"
+    return Sample("sample", text, (), theorem.operands, fmt, tuple(exponents), count, selection.seed)
 
 
 def _share(samples: int, cost: int) -> int:

@@ -17,6 +17,7 @@ from mcfsim.theorems.certificate import Certificate, Worst, format_of, rounding_
 from mcfsim.theorems.check import WITNESSES, Check
 from mcfsim.theorems.judge import applicable, structured, violating
 from mcfsim.theorems.retry import LIMIT, SAMPLES, Retried, retry
+from mcfsim.theorems.selection import Selection, check_number
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial
 from mcfsim.theorems.verification import about, worst_of
@@ -107,10 +108,7 @@ def examine(
         repeat.
     """
     for label, number in (("samples", samples), ("limit", limit), ("seed", seed)):
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise TypeError(f"{label} must be an int, not {number!r}")
-        if number < 0:
-            raise ValueError(f"{label} = {number} must be at least 0")
+        check_number(label, number, least=0)
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
     theorem = _of(certificate, theorem)
@@ -157,7 +155,8 @@ def _check(certificate: Certificate, theorem: Theorem) -> Check:
     """Return the check that the certificate is about."""
     c = certificate
     fmt, rounding = format_of(c.arithmetic["format"]), rounding_of(c.arithmetic["rounding"])
-    return Check(theorem, fmt, rounding, c.extent, c.limit, c.samples, c.seed)  # type: ignore[arg-type]
+    selection = Selection(c.extent, c.limit, c.samples, c.seed)  # type: ignore[arg-type]
+    return Check(theorem, fmt, rounding, selection)
 
 
 # -- what is said of the whole ------------------------------------------------------------------------------

@@ -25,9 +25,10 @@ from mcfsim.theorems.cases import Number, Witness
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Tried, Worst, rational
 from mcfsim.theorems.check import Check, Findings
-from mcfsim.theorems.domain import LIMIT, SAMPLES, Extent
+from mcfsim.theorems.domain import USUAL
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import Block
+from mcfsim.theorems.selection import LIMIT, SAMPLES, Extent, Selection
 from mcfsim.theorems.shrink import shrink
 from mcfsim.theorems.statement import Claim, Theorem
 from mcfsim.training.record import versions
@@ -91,7 +92,7 @@ def verify(
         If the statement cannot be run there: the format has no sign or no zero, say, or an operation no
         exact path.
     """
-    check = prepare(theorem, format, rounding, extent=extent, limit=limit, samples=samples, seed=seed)
+    check = prepare(theorem, format, rounding, Selection(extent, limit, samples, seed))
     refusal = check.refusal()
     if refusal is not None:
         raise refusal
@@ -101,7 +102,12 @@ def verify(
         return next(run([check], sweep))
 
 
-def prepare(theorem: Theorem | str, format: Format | str, rounding: Rounding | str, **options: Any) -> Check:
+def prepare(
+    theorem: Theorem | str,
+    format: Format | str,
+    rounding: Rounding | str,
+    selection: Selection = USUAL,
+) -> Check:
     """Return the check of a statement, named or given.
 
     Raises
@@ -118,7 +124,7 @@ def prepare(theorem: Theorem | str, format: Format | str, rounding: Rounding | s
             f"{theorem.name!r} says nothing about stochastic rounding and is not verified in that mode; "
             f"it is claimed for {', '.join(mode for mode in Mode if mode in theorem.modes)}"
         )
-    return Check(theorem, fmt, policy, **options)
+    return Check(theorem, fmt, policy, selection)
 
 
 def _named(theorem: Theorem | str) -> Theorem:
@@ -161,7 +167,7 @@ def plan(
     theorems: Iterable[Theorem | str] | None = None,
     formats: Iterable[Format | str] | None = None,
     roundings: Iterable[str] | None = None,
-    **options: Any,
+    selection: Selection = USUAL,
 ) -> list[Check]:
     """Return the checks of statements, by default all, in formats, each in its modes.
 
@@ -173,8 +179,8 @@ def plan(
     roundings : iterable of str, optional
         Names of modes; ``every`` stands for those that a statement is claimed for. By default nearest even,
         or the first of them.
-    **options
-        As for `verify`: extent, limit, samples, seed.
+    selection : Selection, optional
+        Which operands.
     """
     chosen = [_named(theorem) for theorem in theorems or THEOREMS]
     checks = []
@@ -185,7 +191,7 @@ def plan(
             own = [mode for mode in Mode if mode in found.modes]
             wanted = list(roundings or own[:1])
             modes = [mode for name in wanted for mode in (own if name == "every" else [name])]
-            checks += [prepare(found, fmt, mode, **options) for mode in dict.fromkeys(modes)]
+            checks += [prepare(found, fmt, mode, selection) for mode in dict.fromkeys(modes)]
     return checks
 
 
@@ -271,10 +277,7 @@ def about(check: Check) -> dict[str, Any]:
             "run_in": _fields(domain.format),
             "rounding": asdict(check.rounding),
         },
-        "extent": check.extent,
-        "limit": check.limit,
-        "samples": check.samples,
-        "seed": check.seed,
+        **asdict(check.selection),
         "reductions": domain.reductions,
         "covers": domain.covers,
         "claimed": speaks and theorem.holds,

@@ -27,6 +27,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.buffers import BLOCK
 from mcfsim.rounding import DETERMINISTIC, Mode
 from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare
 from mcfsim.training.record import versions
 
@@ -141,7 +142,7 @@ def statements() -> Iterator[Pair]:
     """Trying all pairs of bfloat16, beside the algorithm alone on the same pairs."""
     for name in ("two_sum", "fast_two_sum", "fast_two_sum_unordered"):
         for mode in (Mode.NEAREST_EVEN, Mode.TOWARD_ZERO, Mode.UP, Mode.DOWN):
-            check = prepare(name, "bfloat16", mode, extent="all")
+            check = prepare(name, "bfloat16", mode, Selection(extent="all"))
             ar = BlockArithmetic(check.format, check.rounding, "exact")
             # A share of all pairs: ranges spread evenly over them.
             domain, parts = check.domain(), 64

@@ -24,6 +24,7 @@ from mcfsim.formats import get_format
 from mcfsim.rounding import Mode
 from mcfsim.sweeps.journal import VERSION, Journal
 from mcfsim.theorems import THEOREMS, Certificate, verification
+from mcfsim.theorems.selection import Selection
 
 
 @pytest.fixture(autouse=True)
@@ -209,7 +210,7 @@ def test_rows_that_no_check_gives_are_refused(change: dict[str, Any], folder: Pa
     ids=str,
 )
 def test_a_worst_error_that_is_none_is_refused(change: dict[str, Any]) -> None:
-    check = verification.prepare("dw_plus_fp", "float8_e5m2", "nearest_even", samples=10)
+    check = verification.prepare("dw_plus_fp", "float8_e5m2", "nearest_even", Selection(samples=10))
     data = check(0, 100)
     assert data["worst"] is not None
     check.validate(0, 100, json.loads(json.dumps(data)))

@@ -14,6 +14,7 @@ from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, relaxed_pair,
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.operands import every, finite_values, normal, significands
 from mcfsim.theorems.parts import Part, Sample
+from mcfsim.theorems.selection import Selection
 
 TOY = Format("", precision=3, emin=-3, emax=3)
 ANYTHING = claim("anything", lambda t: np.ones(t.size, bool))
@@ -138,7 +139,7 @@ def test_domains_are_complete_where_they_can_be():
     assert whole.covers
     assert whole.size == 65_280**2
     assert [part.kind for part in whole.parts] == ["complete"]
-    many = cover(_theorem(sequence("x", 4)), get_format("e4m3fn"), rounding, samples=100)
+    many = cover(_theorem(sequence("x", 4)), get_format("e4m3fn"), rounding, Selection(samples=100))
     assert not many.covers
     assert [part.kind for part in many.parts] == ["sample"]
 
@@ -148,7 +149,7 @@ def test_units_cover_each_part_once():
         _theorem(double_word("x"), value("a"), scaling="each"),
         get_format("bfloat16"),
         Rounding(),
-        limit=10**9,
+        Selection(limit=10**9),
     )
     units = domain.units(1 << 22)
     assert units[0][0] == 0
@@ -160,7 +161,7 @@ def test_units_cover_each_part_once():
 
 def test_too_many_operands_are_refused():
     with pytest.raises(ValueError, match="operands of toy in bfloat16 cannot all be tried: too many"):
-        cover(_theorem(double_word("x"), value("a")), get_format("bfloat16"), Rounding(), "all")
+        cover(_theorem(double_word("x"), value("a")), get_format("bfloat16"), Rounding(), Selection("all"))
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
@@ -178,7 +179,7 @@ def test_samples_are_values_of_the_format_down_to_its_subnormal_numbers(name):
 
 @pytest.mark.parametrize("name", ["two_prod_fma", "div_remainder", "two_sum"])
 def test_single_cases_are_those_of_the_blocks(name):
-    domain = cover(THEOREMS[name], TOY, Rounding(), few=0, samples=1600)
+    domain = cover(THEOREMS[name], TOY, Rounding(), Selection(samples=1600), few=0)
     for part in domain.parts:
         whole = [
             np.concatenate(columns)

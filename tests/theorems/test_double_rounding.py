@@ -16,6 +16,7 @@ from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.rounding_twice import NEEDS, twice, wider
+from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import EVERY_MODE, Theorem
 from tests.theorems.trying import core_of
 
@@ -44,7 +45,7 @@ def wrong(theorem, domain, mode="nearest_even"):
 
 
 def every_wrong(theorem, fmt, mode="nearest_even"):
-    return wrong(theorem, cover(theorem, fmt, Rounding(mode), "all"), mode)
+    return wrong(theorem, cover(theorem, fmt, Rounding(mode), Selection("all")), mode)
 
 
 # -- the catalogue ------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def test_both_ways_are_those_of_the_oracle(operation, mode):
     carriers = [wider(lambda p: p + 1), wider(lambda p: 2 * p), lambda _: FORMATS["float16"]]
     for widening, first in zip(carriers, (None, Mode.TO_ODD, Mode.NEAREST_EVEN), strict=True):
         theorem = state(operation, widening, first)
-        ((_, blocks), *_) = cover(theorem, fmt, rounding, "all").blocks(0, 1 << 18)
+        ((_, blocks), *_) = cover(theorem, fmt, rounding, Selection("all")).blocks(0, 1 << 18)
         blocks = [block[:: max(1, block.size // 300)] for block in blocks]
         results = try_block(theorem, ar, blocks).results
         for i, case in enumerate(zip(*map(np.ndarray.tolist, blocks), strict=True)):

@@ -18,6 +18,7 @@ from mcfsim.theorems.catalogue import double_word_products, double_word_supposit
 from mcfsim.theorems.domain import cover, unbounded
 from mcfsim.theorems.operands import belongs, normal
 from mcfsim.theorems.parts import Part, Sample
+from mcfsim.theorems.selection import Selection
 from tests.theorems.trying import altered, constant, on_parts
 
 CHAPTERS = (double_words, double_word_products, double_word_suppositions)
@@ -28,7 +29,7 @@ EVEN, AWAY = "nearest_even", "nearest_away"
 def on_core(name, p, mode=EVEN, limit=1 << 24, kinds=("core", "family")):
     """Try the core of a statement, and what is known to be extremal, without samples."""
     theorem = THEOREMS[name]
-    domain = cover(theorem, unbounded(p), Rounding(mode), limit=limit, samples=0)
+    domain = cover(theorem, unbounded(p), Rounding(mode), Selection(limit=limit, samples=0))
     parts = [part for part in domain.parts if part.kind in kinds]
     assert parts
     return on_parts(theorem, domain.format, mode, parts)
@@ -172,8 +173,8 @@ def test_the_core_of_sums_stands_for_all_of_a_format(name, mode, operand):
     theorem = THEOREMS[name]
     operands = tuple(operand(o.name) if o.paired else o for o in theorem.operands)
     theorem = replace(theorem, operands=operands, families=lambda p: (), witnesses=None)
-    whole = cover(theorem, TOY, Rounding(mode), "all")
-    core = cover(theorem, unbounded(2), Rounding(mode), samples=0)
+    whole = cover(theorem, TOY, Rounding(mode), Selection("all"))
+    core = cover(theorem, unbounded(2), Rounding(mode), Selection(samples=0))
     assert [part.kind for part in core.parts] == ["core", "sample"]
     assert core.size < whole.size / 2
     all_found, found = (on_parts(theorem, d.format, mode, d.parts) for d in (whole, core))
@@ -238,7 +239,7 @@ def test_wider_gaps_and_deeper_low_words_find_nothing_worse():
 
 
 def test_statements_of_unbounded_exponents_are_tried_with_them_in_every_format():
-    domain = cover(THEOREMS["dw_times_fp3"], get_format("float8_e5m2"), Rounding(), samples=10)
+    domain = cover(THEOREMS["dw_times_fp3"], get_format("float8_e5m2"), Rounding(), Selection(samples=10))
     assert domain.format == unbounded(3)
     assert not domain.covers
     assert any("unbounded" in reduction for reduction in domain.reductions)

@@ -14,12 +14,13 @@ from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.catalogue import expansions
 from mcfsim.theorems.check import Check, Findings
 from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.selection import Selection
 
 TOY = Format("", precision=3, emin=0, emax=2)
 
 
 def _findings(name, fmt, **options):
-    check = Check(THEOREMS[name], fmt, Rounding(), **options)
+    check = Check(THEOREMS[name], fmt, Rounding(), Selection(**options))
     domain = check.domain()
     found = Findings(check.theorem, domain.format.precision)
     found.add(check(0, domain.size))
@@ -141,7 +142,7 @@ BOUNDS = {
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", BOUNDS)
 def test_errors_of_sums_are_measured_in_units_of_their_bounds(name, fmt):
-    check = Check(THEOREMS[name], get_format(fmt), Rounding(), samples=200)
+    check = Check(THEOREMS[name], get_format(fmt), Rounding(), Selection(samples=200))
     domain = check.domain()
     ((_, blocks),) = domain.blocks(0, domain.size)
     ar = BlockArithmetic(domain.format, Rounding(), "exact")

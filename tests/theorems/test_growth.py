@@ -11,6 +11,7 @@ from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, verify
 from mcfsim.theorems.catalogue import growth
 from mcfsim.theorems.domain import cover, unbounded
+from mcfsim.theorems.selection import Selection
 from tests.theorems.trying import altered, constant, on_parts
 
 EVEN, AWAY = "nearest_even", "nearest_away"
@@ -18,7 +19,7 @@ EVEN, AWAY = "nearest_even", "nearest_away"
 
 def on_core(name, p, mode=EVEN, limit=1 << 24):
     """Try the core of a statement, without samples."""
-    domain = cover(THEOREMS[name], unbounded(p), Rounding(mode), limit=limit, samples=0)
+    domain = cover(THEOREMS[name], unbounded(p), Rounding(mode), Selection(limit=limit, samples=0))
     assert domain.parts[0].kind == "core"
     return on_parts(THEOREMS[name], domain.format, mode, domain.parts)
 
@@ -82,8 +83,8 @@ TOY = Format("", precision=2, emin=-8, emax=0)
 @pytest.mark.parametrize("name", [*WORST, "grow_equals_dw_plus_fp"])
 def test_the_core_stands_for_all_of_a_format(name, mode):
     theorem = THEOREMS[name]
-    whole = cover(theorem, TOY, Rounding(mode), "all")
-    core = cover(theorem, unbounded(2), Rounding(mode), samples=0)
+    whole = cover(theorem, TOY, Rounding(mode), Selection("all"))
+    core = cover(theorem, unbounded(2), Rounding(mode), Selection(samples=0))
     assert core.size < whole.size / 2
     all_found, found = (on_parts(theorem, d.format, mode, d.parts) for d in (whole, core))
     assert constant(found) == constant(all_found)

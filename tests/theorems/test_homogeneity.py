@@ -19,6 +19,7 @@ from mcfsim.theorems.cores import core_of_values
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.operands import finite_values
+from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Scaling
 from mcfsim.theorems.trials import try_scaling
 from mcfsim.theorems.verification import prepare
@@ -302,13 +303,13 @@ def test_a_claim_that_signs_change_is_tried_on_both_signs():
 def test_statements_of_the_catalogue_pass_the_trials(name):
     theorem = THEOREMS[name]
     for mode in sorted(theorem.modes)[:2]:
-        Check(theorem, BF16, Rounding(mode), samples=1000).try_reductions()
+        Check(theorem, BF16, Rounding(mode), Selection(samples=1000)).try_reductions()
 
 
 @pytest.mark.parametrize("fmt", ["float16", "tf32", "float32", "e5m20"])
 def test_trials_of_a_statement_that_supposes_many_bits_list_no_more_operands_than_fit(fmt):
     """Low words of all depths below significands of 14 bits would be billions."""
-    check, fmt = prepare("dw_div_dw3", fmt, Rounding(), samples=1, limit=1), get_format(fmt)
+    check, fmt = prepare("dw_div_dw3", fmt, Rounding(), Selection(samples=1, limit=1)), get_format(fmt)
     tracemalloc.start()
     try:
         assert check.refusal() is None

@@ -19,6 +19,7 @@ from mcfsim.theorems import domain as domains
 from mcfsim.theorems.catalogue import lost
 from mcfsim.theorems.check import Findings
 from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.selection import Selection
 from mcfsim.training import metrics
 from tests.theorems.trying import core_of, on_parts
 
@@ -139,7 +140,7 @@ def test_the_core_of_bfloat16(theorem, mode):
 
 def _found(theorem, fmt, mode, **options):
     rounding = Rounding(mode)
-    domain = domains.cover(theorem, fmt, rounding, **options)
+    domain = domains.cover(theorem, fmt, rounding, Selection(**options))
     ar = BlockArithmetic(domain.format, rounding, "exact")
     found = Findings(theorem, fmt.precision)
     for first, blocks in domain.blocks(0, domain.size):

@@ -18,6 +18,7 @@ from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, verify
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
+from mcfsim.theorems.selection import Selection
 
 WIDE = Format(precision=4, emin=-126, emax=127)
 #: By the number of operands, all of them values: formats of which every operand can be tried. The first one
@@ -196,7 +197,8 @@ def check(name):
     values = theorem.range == "bounded" and len(theorem.operands) == theorem.components
     rounding = Rounding(_mode(name), underflow=theorem.underflow)
     checks = (
-        Check(theorem, fmt, rounding, **CORE) for fmt in (SMALL[theorem.components] if values else [WIDE])
+        Check(theorem, fmt, rounding, Selection(**CORE))
+        for fmt in (SMALL[theorem.components] if values else [WIDE])
     )
     return next(check for check in checks if check.domain().size)
 

@@ -15,6 +15,7 @@ from mcfsim.theorems import THEOREMS, verify
 from mcfsim.theorems.certificate import Verdict
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.operands import finite_values
+from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import plan, prepare, run, sort_out
 
 #: By name, one of every kind.
@@ -82,7 +83,9 @@ def _try_all(formats, rng, theorems):
         for fmt in formats:
             for theorem in theorems(fmt):
                 rounding, samples = _random_rounding(theorem, rng), rng.choice([0, 1, 16])
-                check = prepare(theorem, fmt, rounding, limit=rng.choice([1, 4096]), samples=samples)
+                check = prepare(
+                    theorem, fmt, rounding, Selection(limit=rng.choice([1, 4096]), samples=samples)
+                )
                 reason = check.refusal()
                 if reason is not None:
                     refused += 1
@@ -174,7 +177,7 @@ def test_no_samples_are_none(name):
     theorem = THEOREMS[name]
     (mode, *_) = sorted(theorem.modes)
     for samples in (0, 1, 5):
-        domain = cover(theorem, get_format("bfloat16"), Rounding(mode), limit=1, samples=samples)
+        domain = cover(theorem, get_format("bfloat16"), Rounding(mode), Selection(limit=1, samples=samples))
         (sample,) = (part for part in domain.parts if part.kind == "sample")
         assert (sample.size > 0) == (samples > 0)
         assert sample.size <= samples
@@ -185,7 +188,7 @@ def test_a_certificate_says_that_a_limit_left_no_core():
     assert certificate.verdict is Verdict.SAMPLED
     (text,) = (text for text in certificate.reductions if text.startswith("no core"))
     assert text == f"no core: it would have {2**30} cases or more, and at most 137500000 are allowed"
-    domain = cover(THEOREMS["dw_div_dw3"], get_format("e3m2"), Rounding(), samples=64)
+    domain = cover(THEOREMS["dw_div_dw3"], get_format("e3m2"), Rounding(), Selection(samples=64))
     assert domain.parts[0].kind == "core"
     assert not any("no core" in text for text in domain.reductions)
 
@@ -211,6 +214,6 @@ def test_samples_lie_in_the_range_of_any_format():
         for name in ("vec_sum", "fma_error", "two_prod", "sr_unbiased"):
             theorem = THEOREMS[name]
             (mode, *_) = sorted(theorem.modes)
-            domain = cover(theorem, fmt, Rounding(mode), samples=256)
+            domain = cover(theorem, fmt, Rounding(mode), Selection(samples=256))
             for _, blocks in domain.blocks(0, min(domain.size, 256)):
                 assert values.issuperset(x for block in blocks for x in block.tolist())

@@ -22,6 +22,7 @@ from mcfsim.theorems import (
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.hypotheses import nonzero
 from mcfsim.theorems.judge import applicable, try_block, violating
+from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.shrink import shrink
 
 
@@ -32,7 +33,7 @@ def arithmetic(fmt, mode="nearest_even"):
 def violations(theorem, fmt, mode="nearest_even"):
     """Return all operands of a format that meet the hypotheses and fail the claim, one case a row."""
     ar = arithmetic(fmt, mode)
-    domain = cover(theorem, ar.format, ar.rounding, "all")
+    domain = cover(theorem, ar.format, ar.rounding, Selection("all"))
     rows = []
     for _, blocks in domain.blocks(0, domain.size):
         trial = try_block(theorem, ar, blocks)

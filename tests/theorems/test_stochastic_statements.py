@@ -21,6 +21,7 @@ from mcfsim.theorems import domain as domains
 from mcfsim.theorems.catalogue import stochastic
 from mcfsim.theorems.hypotheses import RESULTS_FINITE
 from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.selection import Selection
 
 P3 = Format("p3", precision=3, emin=-4, emax=4)
 P4 = Format("p4", precision=4, emin=-6, emax=7)
@@ -271,7 +272,7 @@ def test_samples_of_sixteen_bits(theorem, fmt):
 
 def test_sampled_operands_are_values_of_the_format():
     fmt = mcf.get_format("float16")
-    domain = domains.cover(THEOREMS["two_sum_sr"], fmt, RESOLVING, samples=1 << 14)
+    domain = domains.cover(THEOREMS["two_sum_sr"], fmt, RESOLVING, Selection(samples=1 << 14))
     for _, blocks in domain.blocks(0, domain.size):
         for block in blocks:
             np.testing.assert_array_equal(mcf.round_to(block, fmt), block)

@@ -14,6 +14,7 @@ from mcfsim.theorems.check import Findings
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import unbounded
+from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import about, prepare
 from theorems.trying import by_oracle, rounding_of
 
@@ -99,7 +100,7 @@ def test_no_luck_is_needed_in_larger_formats(name):
     for theorem in FALSE:
         for rounding in _in_every_mode(theorem, fmt):
             # A core that stands for all is tried elsewhere.
-            domain = cover(theorem, fmt, rounding, limit=1, samples=0)
+            domain = cover(theorem, fmt, rounding, Selection(limit=1, samples=0))
             if theorem.refuted(fmt, rounding) and not domain.covers:
                 (part,) = (part for part in domain.parts if part.kind == "family")
                 ar, found = (
@@ -135,10 +136,10 @@ def _verdicts(fmt, rng, most):
         for rounding in _in_every_mode(theorem, fmt, (Overflow.IEEE, Overflow.SATURATE)):
             if rounding.stochastic:
                 rounding = rounding_of(theorem, rounding.mode, random_bits=rng.choice([1, 2, 5, 16]))
-            check = prepare(theorem, fmt, rounding, extent="all")
+            check = prepare(theorem, fmt, rounding, Selection(extent="all"))
             if theorem.range == "unbounded" or any(o.kind == "sequence" for o in theorem.operands):
                 continue
-            domain = cover(theorem, fmt, rounding, "all")
+            domain = cover(theorem, fmt, rounding, Selection("all"))
             if domain.size > (most // 64 if rounding.stochastic else most):
                 continue
             found = Findings(theorem, fmt.precision)

@@ -17,6 +17,7 @@ from mcfsim.theorems.check import Findings
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.parts import Part
+from mcfsim.theorems.selection import Selection
 
 #: The exponents of float16, fewer bits. A core of float16 holds most of its pairs; `make theorems` tries it.
 NARROW = "e5m6"
@@ -44,7 +45,7 @@ def on_domain(theorem, fmt, mode, extent="all"):
     """Try a statement on all operands of a format."""
     fmt = get_format(fmt)
     rounding = Rounding(mode, underflow=theorem.underflow)
-    domain = domains.cover(theorem, fmt, rounding, extent)
+    domain = domains.cover(theorem, fmt, rounding, Selection(extent))
     assert domain.format == fmt
     return on_parts(theorem, fmt, mode, domain.parts)
 

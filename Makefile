@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: figures theorems test test-exhaustive lint bench clean
+.PHONY: figures theorems test test-quick test-exhaustive lint bench clean
 .DEFAULT_GOAL := figures
 
 $(VENV)/.installed: pyproject.toml
@@ -26,6 +26,10 @@ theorems: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2
+
+# One case of each test, and none of the slow ones: for the everyday loop.
+test-quick: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2 --quick
 
 test-exhaustive: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m exhaustive

@@ -16,6 +16,33 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# -- the everyday loop --------------------------------------------------------------------------------------
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="one case of each test, and none of the slow ones")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Leave one case, the first, of what is parametrized, before thousands are made."""
+    if metafunc.config.getoption("quick"):
+        marks = metafunc.definition.own_markers
+        marks[:] = [_first_case(mark) if mark.name == "parametrize" else mark for mark in marks]
+
+
+def _first_case(mark: pytest.Mark) -> pytest.Mark:
+    names, cases, *rest = mark.args
+    return pytest.mark.parametrize(names, list(cases)[:1], *rest, **mark.kwargs | {"ids": None}).mark
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is slow."""
+    if config.getoption("quick"):
+        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+
+
+# -- what tests share ---------------------------------------------------------------------------------------
+
+
 @pytest.fixture(autouse=True)
 def _width_of_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the width that a terminal, or what distributes the tests, has set for those that it starts."""

@@ -1,6 +1,8 @@
 """The backends beside the emulator: native types, exact arithmetic, the meter, and the factory."""
 
+import copy
 import math
+import pickle
 from fractions import Fraction
 
 import ml_dtypes
@@ -346,6 +348,26 @@ def test_the_meter_watches_every_arithmetic():
         meter = Meter(ar)
         mcf.two_sum(meter, np.float16([1.0]), np.float16([2.0]))
         assert len(meter.trace) == 6
+
+
+def test_the_meter_draws_for_a_block_of_a_step_as_the_arithmetic_does(assert_same):
+    words = mcf.RandomWords(5)
+    ar = mcf.arithmetic("bf16", "stochastic", random=words)
+    meter = Meter(mcf.arithmetic("bf16", "stochastic", random=words))
+    watched, plain = meter.on_block(step=3, start=100), ar.on_block(step=3, start=100)
+    x = np.linspace(1, 2, 129, dtype=np.float32)
+    assert_same(watched.add(watched.round(x), 2.0**-9), plain.add(plain.round(x), 2.0**-9))
+    assert meter.trace == ["round", "add"]
+    assert meter.tallies["add"].elements == 129
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_meter_is_copied_with_what_it_counted(copied):
+    meter = Meter(mcf.arithmetic("bf16"))
+    meter.add(256.0, 1.0)
+    again = copied(meter)
+    assert (again.tallies, again.trace, again.format) == (meter.tallies, meter.trace, meter.format)
+    assert again.add(1.0, 1.0) == 2.0
 
 
 # -- factory ----------------------------------------------------------------------------------------------

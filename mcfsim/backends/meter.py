@@ -89,6 +89,8 @@ class Meter:
         return self.arithmetic.format
 
     def __getattr__(self, name: str) -> Any:
+        if name == "arithmetic":  # of a copy that has nothing yet
+            raise AttributeError(name)
         return getattr(self.arithmetic, name)
 
     def like(self, fmt: Format, rounding: Rounding) -> Meter:
@@ -96,8 +98,10 @@ class Meter:
         return Meter(self.arithmetic.like(fmt, rounding))
 
     def on_block(self, step: int, start: int) -> Meter:
-        """Return itself: elements of a block are as any."""
-        return self
+        """Return a meter around the wrapped arithmetic for the block, which counts to the same tallies."""
+        watched = Meter(self.arithmetic.on_block(step, start))
+        watched.tallies, watched.trace = self.tallies, self.trace
+        return watched
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``, and count it."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.block_arithmetic import Scalars
+from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.buffers import BLOCK
 from mcfsim.formats import FORMATS, Format
@@ -136,7 +137,15 @@ class TorchArithmetic:
     ) -> None:
         if torch.device(device).type != "cpu":
             raise ValueError(f"device {str(device)!r} is not supported; supported: 'cpu'")
-        self._numpy = NumpyArithmetic(fmt, rounding, scalars=scalars, threads=threads, random=random)
+        self._numpy: NumpyArithmetic | BlockArithmetic = NumpyArithmetic(
+            fmt, rounding, scalars=scalars, threads=threads, random=random
+        )
+
+    def _over(self, arithmetic: NumpyArithmetic | BlockArithmetic) -> TorchArithmetic:
+        """Return the same arithmetic, carried out by another one on the tensors' memory."""
+        other = copy(self)
+        other._numpy = arithmetic
+        return other
 
     def __repr__(self) -> str:
         return repr(self._numpy).replace("Numpy", "Torch", 1)
@@ -157,7 +166,7 @@ class TorchArithmetic:
         return self._numpy.scalars
 
     @property
-    def random(self) -> RandomWords | None:
+    def random(self) -> Any:
         """The stream that the next operation draws from, if rounding is stochastic."""
         return self._numpy.random
 
@@ -168,12 +177,11 @@ class TorchArithmetic:
 
     def like(self, fmt: Format, rounding: Rounding) -> TorchArithmetic:
         """Return the arithmetic of another format and rounding."""
-        ours = self._numpy
-        return TorchArithmetic(fmt, rounding, scalars=ours.scalars, threads=ours.threads, random=ours.random)
+        return self._over(self._numpy.like(fmt, rounding))
 
     def on_block(self, step: int, start: int) -> TorchArithmetic:
-        """Return itself: elements of a block are as any."""
-        return self
+        """Return the operations on one contiguous block, with nothing checked."""
+        return self._over(self._numpy.on_block(step, start))
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""

@@ -56,7 +56,8 @@ class Optimizer:
     Raises
     ------
     TypeError
-        If an argument is of the wrong type, as a class or a name in place of hyperparameters.
+        If an argument is of the wrong type, as a class or a name in place of hyperparameters, or the backend
+        computes on something else than NumPy arrays.
     ValueError
         If the strategy's low format is still open, there are no parameters, or an option is refused.
 
@@ -90,6 +91,12 @@ class Optimizer:
         self.hyper, self.strategy = hyper, strategy
         self.layout = Layout(parameters, decayed)
         self.roles = strategy.roles(rounding, **options)
+        for ar in self.roles:
+            if not isinstance(ar.carrier, np.dtype):
+                raise TypeError(
+                    f"an Optimizer keeps NumPy arrays, and {ar!r} computes on others; mcfsim.torch has "
+                    "optimizers of tensors"
+                )
         self.count = 0
         self._warned = False
         for role, entering in hyper.entering().items():

@@ -228,7 +228,7 @@ class Strategy:
         rounding : str, optional
             A name of `mcfsim.rounding.Mode`, for all of them.
         **options
-            Passed to `mcfsim.protocol`: ``scalars``, ``overflow``, ``random``; ``precision`` for exact
+            Passed to `mcfsim.arithmetic`: ``scalars``, ``overflow``, ``random``; ``precision`` for exact
             numbers.
 
         Raises

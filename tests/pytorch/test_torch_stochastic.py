@@ -53,6 +53,30 @@ def test_a_bfloat16_tensor_draws_too(assert_same):
     assert 0 < int((ours > 1).sum()) < 1000
 
 
+@pytest.mark.parametrize("fmt", ["bfloat16", "posit8"])
+def test_a_block_of_a_step_draws_as_numpys_does(fmt, assert_same):
+    words = RandomWords(7, stream=5)
+    ours = mcf.arithmetic(fmt, "stochastic", backend="torch", random=words).on_block(step=4, start=1000)
+    theirs = mcf.arithmetic(fmt, "stochastic", random=words).on_block(step=4, start=1000)
+    x = theirs.round(np.random.default_rng(0).standard_normal(300).astype(theirs.carrier))
+    t = ours.round(torch.from_numpy(np.random.default_rng(0).standard_normal(300).astype(theirs.carrier)))
+    assert isinstance(t, torch.Tensor)
+    assert_same(t.numpy(), x)
+    for _ in range(3):
+        t, x = ours.mul(ours.add(t, 0.1), 1.01), theirs.mul(theirs.add(x, 0.1), 1.01)
+        assert_same(t.numpy(), x)
+    here, there = mcf.two_sum(ours, t, 0.3), mcf.two_sum(theirs, x, 0.3)
+    for one, other in zip(here, there, strict=True):
+        assert_same(one.numpy(), other)
+    once = theirs.like(theirs.format, Rounding())
+    assert_same(ours.like(ours.format, Rounding()).add(t, 0.1).numpy(), once.add(x, 0.1))
+
+
+def test_an_optimizer_of_arrays_refuses_tensors():
+    with pytest.raises(TypeError, match=r"keeps NumPy arrays, and TorchArithmetic\(bfloat16.* mcfsim\.torch"):
+        mcf.Optimizer(mcf.AdamW(), mcf.strategy("plain", "bfloat16"), {"w": np.ones(3)}, backend="torch")
+
+
 # -- optimizers -------------------------------------------------------------------------------------------
 def parameters(sizes, seed=0):
     generator = torch.Generator().manual_seed(seed)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import cache
 
 import numpy as np
 import pytest
@@ -90,13 +91,19 @@ def assert_same_run(run, expected):
             np.testing.assert_array_equal(run.series[name][measure], numbers, err_msg=f"{name} {measure}")
 
 
+@cache
+def uninterrupted(case):
+    problem, *rest = CASES[case]
+    whole = Interrupted(problem)
+    return whole, train(whole, *rest)
+
+
 @pytest.mark.parametrize("at", [2, 3, 6, 13, 23])
 @pytest.mark.parametrize("case", CASES)
 def test_resumed_is_uninterrupted(case, at, tmp_path):
     problem, *rest = CASES[case]
     path = tmp_path / "checkpoint.npz"
-    whole = Interrupted(problem)
-    expected = train(whole, *rest)
+    whole, expected = uninterrupted(case)
     count = len(rest[1])
     # In the middle of a step, when some of the strategies have made it already.
     with pytest.raises(KeyboardInterrupt):

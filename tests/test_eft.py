@@ -77,11 +77,14 @@ def test_two_sum_of_all_pairs_is_exact(fmt, rounding):
     assert np.array_equal(fixed_point(fmt, s[sure]) + fixed_point(fmt, e[sure]), exact[sure])
 
 
+@pytest.mark.parametrize(
+    "seeds", [range(1), pytest.param(range(1, 10), marks=pytest.mark.exhaustive)], ids=len
+)
 @pytest.mark.parametrize("rounding", NEARESTS, ids=label)
 @pytest.mark.parametrize("fmt", [BF16, FP16, TF32], ids=label)
-def test_two_sum_of_millions_of_pairs_is_exact(fmt, rounding, assert_same):
+def test_two_sum_of_millions_of_pairs_is_exact(fmt, rounding, seeds, assert_same):
     ar = mcf.arithmetic(fmt, rounding)
-    for seed in range(10 if fmt is BF16 else 2):
+    for seed in seeds:
         a, b = random_tuples(fmt, CHUNK, 2, seed)
         finite = np.isfinite(a) & np.isfinite(b) & (np.abs(a) < float(fmt.max))
         a, b = a[finite], b[finite]

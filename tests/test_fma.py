@@ -93,9 +93,12 @@ def test_all_triples_of_a_custom_format_are_rounded_once_in_every_mode(specials,
     check(fmt, (everything[:, None, None], everything[:, None], everything), assert_same, rounding)
 
 
+@pytest.mark.parametrize(
+    "seeds", [range(1), pytest.param(range(1, 10), marks=pytest.mark.exhaustive)], ids=len
+)
 @pytest.mark.parametrize("fmt", [BF16, FP16], ids=label)
-def test_ten_million_hard_triples_are_rounded_once(fmt, assert_same):
-    for seed in range(10):
+def test_millions_of_hard_triples_are_rounded_once(fmt, seeds, assert_same):
+    for seed in seeds:
         check(fmt, hard_triples(fmt, CHUNK, seed), assert_same)
 
 

@@ -75,11 +75,9 @@ def round_element(quotient, negative, element, mode):
 
 
 def floor_log2(value):
-    exponent = 0
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()  # or one more than that
     while Fraction(2) ** exponent > value:
         exponent -= 1
-    while Fraction(2) ** (exponent + 1) <= value:
-        exponent += 1
     return exponent
 
 
@@ -135,21 +133,20 @@ def by_definition(rows, fmt, modes):
         divisor = table(fmt.element)[-1][0] * fmt.scale.max
         tensor_scale = Fraction(round_fraction(amax / divisor, fmt.tensor_scale, SATURATING))
     scales = [block_scale(row, fmt, tensor_scale) for row in rows]
-    results = []
-    for mode in modes:
-        elements, numbers = np.empty(rows.shape), np.empty(rows.shape)
-        for (i, j), x in np.ndenumerate(rows):
-            x = float(x)
-            if isinstance(scales[i], float):
+    results = [(np.empty(rows.shape), np.empty(rows.shape)) for _ in modes]
+    for (i, j), x in np.ndenumerate(rows):
+        x = float(x)
+        missing = isinstance(scales[i], float)
+        by = Fraction(0) if missing else scales[i] * tensor_scale
+        quotient = Fraction(x) / by if by else Fraction(0)
+        for mode, (elements, numbers) in zip(modes, results, strict=True):
+            if missing:
                 elements[i, j], numbers[i, j] = math.nan if fmt.element.has_nan else 0.0, math.nan
                 continue
-            by = scales[i] * tensor_scale
-            quotient = Fraction(x) / by if by else Fraction(0)
             elements[i, j] = round_element(quotient, math.copysign(1, x) < 0, fmt.element, mode)
             product = Fraction(elements[i, j]) * by
             numbers[i, j] = float(product) if product else math.copysign(0.0, elements[i, j])
             assert Fraction(numbers[i, j]) == product
-        results.append((elements, numbers))
     return np.array([float(scale) for scale in scales]), float(tensor_scale), results
 
 

@@ -31,7 +31,7 @@ def corner_tuples(fmt, arity):
 
 
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.parametrize("fmt", [E4M3FN, E5M2], ids=label)
+@pytest.mark.parametrize("fmt", [E4M3FN, pytest.param(E5M2, marks=pytest.mark.exhaustive)], ids=label)
 def test_all_pairs(fmt, name):
     everything = values(fmt)
     check(name, [x.ravel() for x in np.meshgrid(everything, everything)], fmt)

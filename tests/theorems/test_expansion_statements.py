@@ -27,6 +27,16 @@ def _findings(name, fmt, **options):
     return check, domain, found
 
 
+def test_the_low_bit_is_that_of_the_fraction():
+    rng = np.random.default_rng(1)
+    x = np.ldexp(rng.integers(1, 2**53, 3000) >> rng.integers(0, 53, 3000), rng.integers(-1074, 900, 3000))
+    x = np.concatenate([x, -x, [2.0**-1074, 3 * 2.0**-1074, 2.0**1023, 1.0, 1.5]])
+    x = x[x != 0]
+    ratios = (item.as_integer_ratio() for item in x.tolist())
+    assert expansions.low_bit(x).tolist() == [float(Fraction(n & -n, d)) for n, d in ratios]
+    assert expansions.low_bit(np.float32([0.0, -0.0, 6.0])).tolist() == [np.inf, np.inf, 2.0]
+
+
 def _lowest_bit(x):
     n, power = Fraction(x), Fraction(1)
     while (n / power).denominator > 1:
@@ -94,9 +104,10 @@ def test_growing_is_judged_as_fractions_judge_it(name):
 
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"])
 @pytest.mark.parametrize("theorem", expansions.THEOREMS, ids=lambda theorem: theorem.name)
-def test_verdicts_are_as_expected(theorem, fmt):
+@pytest.mark.parametrize("more", [0, pytest.param(4, marks=pytest.mark.exhaustive)])
+def test_verdicts_are_as_expected(more, theorem, fmt):
     fmt = get_format(fmt)
-    _, _, found = _findings(theorem.name, fmt, samples=1 << 15, limit=1 << 20)
+    _, _, found = _findings(theorem.name, fmt, samples=1 << 13 + more, limit=1 << 18 + more)
     mode = Rounding().mode
     if theorem.holds and fmt.precision >= theorem.precision:
         assert found.violations == 0

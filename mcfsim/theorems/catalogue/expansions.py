@@ -29,14 +29,18 @@ F0, F1 = value("f0"), value("f1")
 X, Y = sequence("x", 16), sequence("y", 8)
 #: More terms than 1/u in bfloat16 and narrower formats.
 MANY = 1024
+#: The bits of a binary64 code beside sign and exponent.
+_FRACTION = 2**52 - 1
 
 
 # -- expansions ---------------------------------------------------------------------------------------------
 def low_bit(x: Block) -> Any:
     """Return the value of the lowest set bit, and infinity for zero."""
-    significand, exponent = np.frexp(np.where(x == 0, 1, x).astype(np.float64))
-    n = np.ldexp(significand, 53).astype(np.int64)
-    return np.where(x == 0, np.inf, np.ldexp((n & -n).astype(np.float64), exponent - 53))
+    magnitude = np.abs(x.astype(np.float64))
+    code = magnitude.view(np.int64)
+    rest = (code & (code - 1)).view(np.float64)  # without that bit, unless it is the leading one
+    alone = (code & _FRACTION) == 0
+    return np.where(magnitude == 0, np.inf, np.where(alone, magnitude, magnitude - rest))
 
 
 def increasing(parts: Iterable[Block], factor: int = 1) -> Truth:

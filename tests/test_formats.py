@@ -1,8 +1,10 @@
 """Formats against the libraries that have them, what follows from the fields, and names."""
 
+import copy
 import dataclasses
 import itertools
 import math
+import pickle
 from fractions import Fraction
 
 import ml_dtypes
@@ -24,6 +26,17 @@ def dtype_of(name):
 
 def test_every_format_but_tf32_is_in_a_library():
     assert set(FORMATS) == {*IN_NUMPY, *IN_ML_DTYPES, "tf32"}
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "posit8", "int4", "binary8p4uf"])
+def test_what_a_format_has_been_asked_for_does_not_change_how_it_is_copied(name):
+    fmt = copy.copy(get_format(name))
+    before = pickle.dumps(fmt)
+    assert all((fmt.max, fmt.bits, fmt.smallest_subnormal))
+    assert pickle.dumps(fmt) == before
+    for again in (pickle.loads(before), copy.copy(fmt), copy.deepcopy(fmt)):
+        assert (again, hash(again), repr(again), again.max) == (fmt, hash(fmt), repr(fmt), fmt.max)
+    assert dataclasses.replace(FORMATS["bfloat16"], emax=3).max < FORMATS["bfloat16"].max
 
 
 @pytest.mark.parametrize("name", [*IN_NUMPY, *IN_ML_DTYPES])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from enum import StrEnum
 from fractions import Fraction
+from functools import cached_property
+from typing import Any
 
 
 class Specials(StrEnum):
@@ -118,6 +120,10 @@ class Format:
     def __str__(self) -> str:
         return self.name
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: what follows from them is kept where it was asked for, and not copied."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
     def _described(self) -> str:
         marks = {
             str(self.specials): self.specials is not Specials.IEEE,
@@ -136,14 +142,14 @@ class Format:
             return 1 if self.signed else 2
         return int(self.specials is Specials.FN)
 
-    @property
+    @cached_property
     def exponent_bits(self) -> int:
         """Width of the exponent field: the fewest bits that hold all exponents and the specials."""
         codes = self.emax - self.emin + 1 + self.zero
         codes += 1 if self.specials is Specials.IEEE else self.top_codes >> (self.precision - 1)
         return (codes - 1).bit_length()
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Width of a code: sign, exponent field and the precision - 1 explicit significand bits."""
         return self.signed + self.exponent_bits + self.precision - 1
@@ -153,35 +159,35 @@ class Format:
         """Exponent field minus exponent of a normal number."""
         return self.zero - self.emin
 
-    @property
+    @cached_property
     def max_significand(self) -> int:
         """Integer significand of the largest finite number, whose binade specials may share."""
         top_field = self.emax + self.bias == 2**self.exponent_bits - 1
         return (1 << self.precision) - 1 - (self.top_codes if top_field else 0)
 
-    @property
+    @cached_property
     def max(self) -> Fraction:
         """Largest finite number, exactly."""
         return self.max_significand * Fraction(2) ** (self.emax - self.precision + 1)
 
-    @property
+    @cached_property
     def lowest(self) -> Fraction:
         """Least finite number, exactly: ``-max``, or of an unsigned format zero or ``2**emin``."""
         if self.signed:
             return -self.max
         return Fraction(0) if self.zero else self.smallest_normal
 
-    @property
+    @cached_property
     def smallest_normal(self) -> Fraction:
         """Smallest positive normal number ``2**emin``, exactly."""
         return Fraction(2) ** self.emin
 
-    @property
+    @cached_property
     def smallest_subnormal(self) -> Fraction:
         """Smallest positive number, exactly: ``2**(emin - precision + 1)``, or ``2**emin`` without zero."""
         return Fraction(2) ** (self.emin - (self.precision - 1 if self.zero else 0))
 
-    @property
+    @cached_property
     def unit_roundoff(self) -> Fraction:
         """The unit roundoff ``u = 2**-precision``, exactly."""
         return Fraction(1, 2**self.precision)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 from mcfsim.formats.floating import Format, Specials
 
@@ -79,32 +80,32 @@ class Grid(Format):
         return range_ + (f"_fraction{self.fraction_bits}" if self.fraction_bits else "")
 
     # -- what the fields imply -------------------------------------------------------------------------
-    @property
+    @cached_property
     def quantum(self) -> Fraction:
         """Distance between neighbours, exactly: ``2**-fraction_bits``."""
         return Fraction(2) ** -self.fraction_bits
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Width of a code in two's complement, without a sign bit if ``low`` is zero."""
         return self.signed + max(-self.low - 1, self.high).bit_length()
 
-    @property
+    @cached_property
     def max(self) -> Fraction:
         """Largest number, exactly."""
         return self.high * self.quantum
 
-    @property
+    @cached_property
     def lowest(self) -> Fraction:
         """Least number, exactly."""
         return self.low * self.quantum
 
-    @property
+    @cached_property
     def smallest_normal(self) -> Fraction:
         """Smallest positive number, exactly: the quantum, for none is subnormal."""
         return self.quantum
 
-    @property
+    @cached_property
     def smallest_subnormal(self) -> Fraction:
         """Smallest positive number, exactly: the quantum."""
         return self.quantum

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from mcfsim.formats.floating import Format, Specials
 
@@ -86,12 +87,12 @@ class Posit(Format):
         return f"Posit({self.bits}, es={self.es})"
 
     # -- what the fields imply -------------------------------------------------------------------------
-    @property
+    @cached_property
     def bits(self) -> int:
         """Width of a code, n."""
         return (self.emax >> self.es) + 2
 
-    @property
+    @cached_property
     def exponent_bits(self) -> int:
         """Width of the exponent field where it is whole: es, the regime not included."""
         return self.es
@@ -101,12 +102,12 @@ class Posit(Format):
         """Exponent field minus exponent: zero in the regime of 1."""
         return 0
 
-    @property
+    @cached_property
     def max_significand(self) -> int:
         """Integer significand of the largest number, which is a power of two."""
         return 1 << (self.precision - 1)
 
-    @property
+    @cached_property
     def smallest_subnormal(self) -> Fraction:
         """Smallest positive number, exactly: ``2**emin``, for none is subnormal."""
         return self.smallest_normal

@@ -236,8 +236,9 @@ def _round_integer(value: Fraction, mode: Mode) -> int:
 
 def _floor_log2(value: Fraction) -> int:
     """Return the exponent e with ``2**e <= value < 2**(e + 1)`` of a positive number."""
-    exponent = value.numerator.bit_length() - value.denominator.bit_length()
-    return exponent if _times_power(value, -exponent) >= 1 else exponent - 1
+    numerator, denominator = value.numerator, value.denominator
+    exponent = numerator.bit_length() - denominator.bit_length()
+    return exponent if numerator << max(-exponent, 0) >= denominator << max(exponent, 0) else exponent - 1
 
 
 def _times_power(value: Fraction, exponent: int) -> Fraction:

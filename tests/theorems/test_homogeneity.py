@@ -322,7 +322,7 @@ def test_trials_of_a_statement_that_supposes_many_bits_list_no_more_operands_tha
 def test_a_core_has_every_exponent_of_each_operand():
     theorem, fmt = THEOREMS["two_prod_fma"], BF16
     scales = scales_of(theorem.algorithm, theorem.operands, fmt, Rounding())
-    domain = core_of_values(theorem, fmt, Rounding(), scales, 0, 0)
+    domain = core_of_values(theorem, fmt, Rounding(), scales, Selection(samples=0))
     for i in (0, 1):
         seen = np.concatenate([np.unique(piece.tables[i][0]) for piece in domain.parts[0].pieces])
         near = np.abs(finite_values(fmt)) < 2.0 ** (fmt.emin + fmt.precision)

@@ -1,0 +1,107 @@
+"""Options that a command takes from what it makes: one for every setting of every kind of a thing.
+
+A setting is a parameter of a constructor that is a whole or a real number. So a new optimizer or problem has
+its options once it is declared.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+from typer import Option
+
+from mcfsim.checks.names import hint
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of one thing that a command makes, in one of several kinds.
+
+    Parameters
+    ----------
+    label : str
+        What is made, as ``"problem"``.
+    kinds : mapping of str to callable
+        Its constructors, by the name that a user gives.
+    names : mapping of str to str, optional
+        Options called otherwise than the argument that they stand for, by argument.
+    meaning : mapping of str to str, optional
+        What an argument means, for the help, where its name does not say it.
+    """
+
+    label: str
+    kinds: Mapping[str, Callable[..., Any]]
+    names: Mapping[str, str] = field(default_factory=dict)
+    meaning: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, kind: str) -> dict[str, inspect.Parameter]:
+        """Return the settings of a kind, by argument."""
+        parameters = inspect.signature(self.kinds[kind], eval_str=True).parameters
+        return {name: item for name, item in parameters.items() if item.annotation in (int, float)}
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """Return the options, as parameters of a command: None unless given."""
+        arguments = dict.fromkeys(argument for kind in self.kinds for argument in self.of(kind))
+        return [self._parameter(argument) for argument in arguments]
+
+    def _parameter(self, argument: str) -> inspect.Parameter:
+        takers = {kind: self.of(kind)[argument] for kind in self.kinds if argument in self.of(kind)}
+        (annotation,) = {item.annotation for item in takers.values()}
+        defaults = {kind: f"{item.default:g}" for kind, item in takers.items()}
+        alike = len(set(defaults.values())) == 1
+        each = ", ".join(f"{default} for {kind}" for kind, default in defaults.items())
+        shown = next(iter(defaults.values())) if alike else each
+        owners = "" if len(takers) == len(self.kinds) else f"Of {', '.join(takers)}."
+        about = f"{self.meaning.get(argument, '')} {owners}".strip()
+        option = Option(help=about, show_default=shown, rich_help_panel=f"Settings of the {self.label}")
+        return inspect.Parameter(
+            self.names.get(argument, argument),
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[annotation | None, option],
+        )
+
+    def make(self, kind: str, options: Mapping[str, Any]) -> Any:
+        """Make one of a kind, from the options of a command.
+
+        Raises
+        ------
+        ValueError
+            If there is no such kind, or options are given that it has no use for.
+        """
+        if kind not in self.kinds:
+            known = ", ".join(self.kinds)
+            raise ValueError(
+                f"unknown {self.label} {kind!r}{hint(kind, self.kinds)}; known {self.label}s: {known}"
+            )
+        taken = {self.names.get(argument, argument): argument for argument in self.of(kind)}
+        given = [item.name for item in self.parameters() if options[item.name] is not None]
+        if stray := [name for name in given if name not in taken]:
+            raise ValueError(
+                f"{self.label} {kind!r} has no {_spelt(stray)}; it takes {_spelt(taken) or 'no options'}"
+            )
+        return self.kinds[kind](**{taken[name]: options[name] for name in given})
+
+
+def _spelt(names: Any) -> str:
+    return ", ".join("--" + name.replace("_", "-") for name in names)
+
+
+def with_settings(*groups: Settings) -> Callable[[Command], Command]:
+    """Return a decorator: the command takes the options of these in place of its ``**options``."""
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+        added = [item for group in groups for item in group.parameters()]
+        altered: Any = command
+        altered.__signature__ = signature.replace(parameters=[*own, *added])
+        altered.__annotations__ = {item.name: item.annotation for item in [*own, *added]}
+        return command
+
+    return decorate

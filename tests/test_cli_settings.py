@@ -1,0 +1,97 @@
+"""Options of a command that follow from what it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from mcfsim.cli.settings import Settings, with_settings
+from mcfsim.cli.simulate import OPTIMIZER, PROBLEM
+from mcfsim.optim.declaration import optimizers
+from mcfsim.problems.registry import PROBLEMS
+
+
+@dataclass(frozen=True)
+class Near:
+    rho: float = 0.5
+    steps: int = 3
+
+
+@dataclass(frozen=True)
+class Far:
+    rho: float = 0.25
+    corpus: str = "no number, and so no option"
+
+
+def application() -> tuple[typer.Typer, list[Any]]:
+    """Return a command that makes one of two things, and a list of what it made."""
+    things = Settings(
+        "thing", {"near": Near, "far": Far}, names={"steps": "thing_steps"}, meaning={"rho": "How much."}
+    )
+    app, made = typer.Typer(rich_markup_mode=None), []
+
+    @app.command()
+    @with_settings(things)
+    def make(thing: str = "near", steps: int = 1, **settings: Any) -> None:
+        made.append((things.make(thing, settings), steps))
+
+    return app, made
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", (Near(), 1)),
+        ("--rho 2 --steps 7 --thing-steps 4", (Near(2.0, 4), 7)),
+        ("--rho 0 --thing far", (Far(0.0), 1)),
+        ("--thing far", (Far(), 1)),
+    ],
+)
+def test_a_thing_is_made_of_what_is_given(words: str, expected: Any) -> None:
+    app, made = application()
+    result = CliRunner().invoke(app, words.split())
+    assert (result.exit_code, made) == (0, [expected]), result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--thing far --thing-steps 3", "thing 'far' has no --thing-steps; it takes --rho"),
+        ("--thing nearr", r"unknown thing 'nearr' (did you mean 'near'?); known things: near, far"),
+    ],
+)
+def test_what_a_kind_has_no_use_for_is_refused(words: str, message: str) -> None:
+    app, made = application()
+    result = CliRunner().invoke(app, words.split())
+    assert str(result.exception) == message
+    assert not made
+
+
+@pytest.mark.parametrize("words", ["--corpus x", "--rho x", "--thing-steps 1.5"])
+def test_what_is_no_option_or_no_number_is_wrong_usage(words: str) -> None:
+    app, made = application()
+    assert CliRunner().invoke(app, words.split()).exit_code == 2
+    assert not made
+
+
+def test_the_help_says_who_takes_an_option_and_what_it_is_otherwise() -> None:
+    app, _ = application()
+    text = " ".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output.split())
+    assert "How much. [default: (0.5 for near, 0.25 for far)]" in text
+    assert "Of near. [default: (3)]" in text
+
+
+@pytest.mark.parametrize("settings", [OPTIMIZER, PROBLEM], ids=lambda item: item.label)
+def test_every_number_of_a_constructor_is_an_option_of_simulate(settings: Settings) -> None:
+    kinds = optimizers() if settings is OPTIMIZER else PROBLEMS
+    assert settings.kinds == kinds
+    for kind in kinds:
+        instance = settings.make(kind, dict.fromkeys(item.name for item in settings.parameters()))
+        numbers = {name for name, value in vars(instance).items() if type(value) in (int, float)}
+        assert set(settings.of(kind)) <= numbers
+        if settings is OPTIMIZER:
+            assert set(settings.of(kind)) == numbers == set(kinds[kind].ranges)

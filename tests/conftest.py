@@ -2,6 +2,8 @@
 
 import signal
 from collections.abc import Callable
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -16,14 +18,14 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# -- the everyday loop --------------------------------------------------------------------------------------
+# -- which cases are run ------------------------------------------------------------------------------------
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="one case of each test, and none of the slow ones")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Leave one case, the first, of what is parametrized, before thousands are made."""
+    """With ``--quick`` leave one case, the first, of what is parametrized, before thousands are made."""
     if metafunc.config.getoption("quick"):
         marks = metafunc.definition.own_markers
         marks[:] = [_first_case(mark) if mark.name == "parametrize" else mark for mark in marks]
@@ -34,10 +36,38 @@ def _first_case(mark: pytest.Mark) -> pytest.Mark:
     return pytest.mark.parametrize(names, list(cases)[:1], *rest, **mark.kwargs | {"ids": None}).mark
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow."""
+    """Leave out what is slow with ``--quick``; leave to the exhaustive tests most cases of `sampled` ones."""
     if config.getoption("quick"):
         items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+        return
+    tests: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        known = isinstance(item, pytest.Function) and item.get_closest_marker("sampled")
+        if known and not item.get_closest_marker("exhaustive"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        for item in set(cases) - _sample(cases):
+            item.add_marker("exhaustive")
+
+
+def _sample(cases: list[pytest.Function]) -> set[pytest.Function]:
+    """Return one of so many cases, the same always, and then more until `each` value of a parameter is met.
+
+    Cases are taken in the order of a checksum of their names, so that no two parameters go together.
+    """
+    mark: Any = cases[0].get_closest_marker("sampled")
+    (every,), each = mark.args, mark.kwargs.get("each", True)
+    shuffled = sorted(cases, key=lambda item: crc32(item.nodeid.encode()))
+    most = -(-len(cases) // every)
+    chosen, met = set[pytest.Function](), set[tuple[str, int]]()
+    for place, item in enumerate(shuffled):
+        values = {(name, id(value)) for name, value in item.callspec.params.items()}
+        if place < most or (each and values - met):
+            chosen.add(item)
+            met |= values
+    return chosen
 
 
 # -- what tests share ---------------------------------------------------------------------------------------

@@ -111,6 +111,7 @@ def check(ar, exact, n):
 
 
 @pytest.mark.parametrize("fmt", SMALL, ids=label)
+@pytest.mark.sampled(3, each=False)
 def test_each_component_is_the_rest_rounded_or_the_reason_is_right(fmt):
     ar = mcf.arithmetic(fmt)
     kinds = {type(check(ar, x, n)) for n in (1, 3) for x in reals(fmt, seed=n, size=40)}

@@ -42,6 +42,7 @@ def hard_integers(dtype: np.dtype, precision: int) -> np.ndarray:
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.sampled(3)
 def test_integers_round_once(dtype, rounding, assert_same):
     for fmt in TARGETS:
         source = hard_integers(dtype, fmt.precision)
@@ -93,6 +94,7 @@ def near_ties(fmt: Format) -> list[Fraction]:
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", TARGETS, ids=label)
+@pytest.mark.sampled(3)
 def test_fractions_round_once(fmt, rounding, assert_same):
     numbers = near_ties(fmt)
     expected = [round_fraction(x, fmt, rounding) for x in numbers]
@@ -296,6 +298,7 @@ SHAPES = [(), (0,), (3, 0, 2), (7,), (3, 5, 7), (3, BLOCK - 1), (BLOCK + 1, 3), 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint64", "bfloat16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.sampled(3)
 def test_the_layout_of_a_source_makes_no_difference(layout, dtype, assert_same):
     rng = np.random.default_rng(4)
     for shape in SHAPES:
@@ -362,6 +365,7 @@ def test_out_is_refused_for_a_single_number():
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "to_odd"])
 @pytest.mark.parametrize("threads", [2, 3, 16])
+@pytest.mark.sampled(2)
 def test_threads_give_the_same_bits(threads, rounding, assert_same):
     rng = np.random.default_rng(6)
     for shape, layout in itertools.product([(5 * BLOCK + 17,), (3, 2 * BLOCK + 1)], LAYOUTS.values()):

@@ -270,6 +270,7 @@ def test_the_error_of_double_words_is_within_the_bound_and_the_result_a_double_w
 
 @pytest.mark.parametrize("precision", [3, 4])
 @every_algorithm
+@pytest.mark.sampled(2, each=False)
 def test_the_worst_of_all_operands(algorithm, precision):
     high, low, numbers = all_double_words(precision, below=4)
     x, y = (high[:, None], low[:, None]), (numbers,) if "fp" in algorithm.name else (high, low)

@@ -356,6 +356,7 @@ TRANSFORMS = [mcf.two_sum, mcf.fast_two_sum, mcf.two_prod, mcf.two_prod_fma]
 
 @pytest.mark.parametrize("mode", ["nearest_even", "down"])
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda f: f.__name__)
+@pytest.mark.sampled(2)
 def test_large_arrays_give_the_bits_of_small_ones(transform, mode, assert_same):
     a, b = random_tuples(BF16, 3 * BLOCK + 1234, 2, seed=12)
     whole = transform(mcf.arithmetic("bf16", mode), a, b)

@@ -107,6 +107,7 @@ def test_rounding_and_bits_are_those_of_ml_dtypes(name: str, text: str) -> None:
 )
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.sampled(4)
 def test_the_rounding_is_the_emulators(name: str, mode: Mode, overflow: str) -> None:
     for text in NUMBERS:
         number = read_number(text)

@@ -213,6 +213,7 @@ def check(rows, fmt, assert_same, modes=DETERMINISTIC):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("fmt", "rule"), RULES, ids=str)
+@pytest.mark.sampled(2)
 def test_hard_blocks_are_quantised_by_the_definition(fmt, rule, dtype, assert_same):
     fmt = dataclasses.replace(fmt, rule=rule, block=6)
     rows = hard_rows(fmt, dtype, 6)

@@ -186,6 +186,7 @@ def by_definition(x, fmt, rounding, draw):
 
 @pytest.mark.parametrize("overflow", Overflow)
 @pytest.mark.parametrize("rule", Rule)
+@pytest.mark.sampled(3)
 def test_numbers_beyond_binary64_are_drawn_by_the_definition(rule, overflow):
     formats = [
         Format(precision=p, emin=-1022, emax=1023, specials=specials)

@@ -132,6 +132,7 @@ def test_dot_products_are_those_of_a_text_on_fractions(fmt):
 
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"])
+@pytest.mark.sampled(2, each=False)
 def test_kahan_sums_of_any_numbers_are_those_of_the_oracle(rounding, assert_same):
     """NaN, infinities, overflow and zeros of either sign among them."""
     policy, everything = mcf.Rounding(rounding), values(E5M2)

@@ -144,6 +144,7 @@ def test_to_a_pipe_each_row_is_one_line(name, monkeypatch):
 @pytest.mark.parametrize(
     "arguments", [("formats",), COMMANDS["inspect several"], COMMANDS["memory"]], ids=lambda a: a[0]
 )
+@pytest.mark.sampled(3)
 def test_in_a_real_terminal(width, arguments):
     """The width is that of the terminal, with no COLUMNS: what is printed is what COLUMNS gives."""
     main, end = pty.openpty()

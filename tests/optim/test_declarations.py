@@ -63,6 +63,7 @@ def assert_judged(hyper, strategy, rounding="nearest_even", **options):
 @every_new
 @pytest.mark.parametrize("rounding", ["nearest_even", "up", "toward_zero"])
 @pytest.mark.parametrize("strategy", STORED)
+@pytest.mark.sampled(3)
 def test_steps_are_those_of_the_oracle(name, strategy, rounding):
     assert_judged(NEW[name], mcf.strategy(strategy), rounding)
 

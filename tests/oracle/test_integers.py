@@ -48,6 +48,7 @@ def test_all_pairs_in_every_rounding(fmt, name, rounding):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("name", BINARY)
+@pytest.mark.sampled(3)
 def test_pairs_in_every_rounding(name, rounding):
     for fmt in SMALL_FORMATS:
         check(name, random_tuples(fmt, 200, 2, seed=1), fmt, rounding)
@@ -80,11 +81,13 @@ def test_pairs_of_wide_formats_in_every_rounding(fmt, rounding):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", [E5M2, E4M3FN, *WIDE_FORMATS], ids=label)
+@pytest.mark.sampled(3)
 def test_fma(fmt, rounding):
     check("fma", random_tuples(fmt, 1500, 3, seed=5), fmt, rounding)
 
 
 @pytest.mark.parametrize("fmt", [E5M2, *WIDE_FORMATS], ids=label)
+@pytest.mark.sampled(2, each=False)
 def test_fma_of_corners(fmt):
     check("fma", corner_tuples(fmt, 3), fmt)
 
@@ -98,6 +101,7 @@ def test_operands_may_be_wider_than_the_result(name):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("name", ["e2m1fn", "e4m3fn", "e4m3fnuz", "e5m2", "bf16", "fp16", "tf32", "fp32"])
+@pytest.mark.sampled(3)
 def test_rounding_of_float64(name, rounding):
     fmt = get_format(name)
     rng = np.random.default_rng(8)

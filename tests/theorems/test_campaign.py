@@ -62,6 +62,7 @@ def test_every_group_is_tried():
 
 
 @pytest.mark.parametrize("group", COUNTS)
+@pytest.mark.sampled(2, each=False)
 def test_some_random_statements(group):
     problems = [trouble(draw(group, number))[0] for number in range(COUNTS[group][0])]
     assert not any(problems), "\n".join(filter(None, problems))

@@ -30,9 +30,9 @@ ALIVE: dict[str, dict[str, str]] = {
     "domain": {
         "cover: theorem.scaling is not Scaling.NONE": "formats here are, and test_domain.py has others",
         "cover: whole.size <= 1 << 32": "a limit of cost",
-        "cover: whole is not None and whole.size <= most": "a limit of cost",
+        "cover: 32 -> 33": "a limit of cost",
+        "cover: whole is not None -> whole is None (3)": "every core is small enough here",
         "cover: whole is None": "all operands are not asked for here",
-        "cover: 1 -> 2 (3)": "a limit of cost",
         "_complete: part if part.size < 1 << 40": "a limit of cost",
         "_complete: fmt.bits >": "a limit of cost, and no sequences here",
     },

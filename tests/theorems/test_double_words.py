@@ -263,6 +263,7 @@ COUNTS = {
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"])
 @pytest.mark.parametrize("theorem", STATEMENTS, ids=lambda t: t.name)
 @pytest.mark.parametrize("samples", [1 << 12, pytest.param(1 << 17, marks=pytest.mark.exhaustive)])
+@pytest.mark.sampled(3)
 def test_statements_hold_or_fail_as_the_catalogue_says(samples, theorem, fmt):
     for mode in theorem.modes:
         certificate = verify(theorem, fmt, mode, limit=1 << 20, samples=samples)

@@ -189,6 +189,7 @@ def _of_cell(fmt, e):
 
 
 @pytest.mark.parametrize("mode", [Mode.NEAREST_EVEN, Mode.TOWARD_ZERO, Mode.UP, Mode.NEAREST_AWAY])
+@pytest.mark.sampled(2, each=False)
 def test_cells_are_as_those_that_stand_for_them(mode):
     """Every pair of exponents has one among the representatives where all numbers are the same, scaled."""
     ar = BlockArithmetic(TOY, Rounding(mode), "exact")

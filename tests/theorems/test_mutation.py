@@ -66,18 +66,27 @@ ALTERATIONS = {
 
 
 class Mutant:
-    """An arithmetic that carries out its n-th operation in another way, and keeps a list of all."""
+    """An arithmetic that carries out its n-th operation in another way, and keeps a list of all.
 
-    def __init__(self, ar, place=None, alteration=None):
-        self._ar, self._place, self._alteration = ar, place, alteration
-        self.format, self.rounding, self.done = ar.format, ar.rounding, []
+    The results of those before it may be given: they are as they were without the alteration.
+    """
+
+    def __init__(self, ar, place=None, alteration=None, known=()):
+        self._ar, self._place, self._alteration, self._known = ar, place, alteration, known
+        self.format, self.rounding, self.done, self.results = ar.format, ar.rounding, [], []
 
     def __getattr__(self, name):
         def operation(*operands):
+            number = len(self.done)
             self.done.append(name)
-            if len(self.done) - 1 == self._place:
-                return ALTERATIONS[self._alteration][0](self._ar, name, *operands)
-            return getattr(self._ar, name)(*operands)
+            if number == self._place:
+                result = ALTERATIONS[self._alteration][0](self._ar, name, *operands)
+            elif self._place is not None and number < min(self._place, len(self._known)):
+                result = self._known[number]
+            else:
+                result = getattr(self._ar, name)(*operands)
+            self.results.append(result)
+            return result
 
         return getattr(self._ar, name) if name in ("neg", "abs") else operation
 
@@ -85,9 +94,9 @@ class Mutant:
         return function(self, *operands, **options)
 
 
-def mutated(theorem, place, alteration):
+def mutated(theorem, place, alteration, known=()):
     def algorithm(ar, *operands):
-        return theorem.algorithm(Mutant(ar, place, alteration), *operands)
+        return theorem.algorithm(Mutant(ar, place, alteration, known), *operands)
 
     return replace(theorem, algorithm=algorithm)
 
@@ -209,11 +218,11 @@ def survivors(name):
     ar = BlockArithmetic(domain.format, original.rounding, "exact")
     alive = Counter(dict.fromkeys(mutants(name), 0))
     for _, blocks in domain.blocks(0, domain.size):
-        right = try_block(original.theorem, ar, blocks)
+        right, known = try_block(original.theorem, ar, blocks), results(original.theorem, ar, blocks)
         there = applicable(original.theorem, right)
         assert not violating(original.theorem, right, there).any()
         for mutant in list(alive):
-            theorem = mutated(original.theorem, *mutant)
+            theorem = mutated(original.theorem, *mutant, known)
             trial = try_block(theorem, ar, blocks)
             there = applicable(theorem, trial)
             if violating(theorem, trial, there).any():
@@ -221,6 +230,14 @@ def survivors(name):
             else:
                 alive[mutant] += np.count_nonzero(_differs(trial, right) & (True if there is None else there))
     return alive
+
+
+def results(theorem, ar, blocks):
+    """Return the results of the operations on blocks of operands, in order."""
+    recorder = Mutant(ar)
+    with np.errstate(all="ignore"):
+        theorem.algorithm(recorder, *structured(theorem.operands, blocks))
+    return recorder.results
 
 
 def _differs(trial, other):

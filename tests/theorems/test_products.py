@@ -68,6 +68,7 @@ def _of_products(r, ar, a, b, mode):
 
 
 @pytest.mark.parametrize("mode", list(map(str, DETERMINISTIC)))
+@pytest.mark.sampled(2, each=False)
 def test_counts_are_those_of_rationals(mode):
     r, ar = Rationals(TOY), OracleArithmetic(TOY, Rounding(mode))
     some = r.numbers[::3]

@@ -98,6 +98,7 @@ def _of_pair(r, ar, a, b, mode):
 
 
 @pytest.mark.parametrize("mode", list(map(str, DETERMINISTIC)))
+@pytest.mark.sampled(2, each=False)
 def test_counts_are_those_of_rationals(mode):
     r, ar = Rationals(SMALLER_TOY), OracleArithmetic(SMALLER_TOY, Rounding(mode))
     applicable, violations = {}, {}

@@ -86,6 +86,7 @@ def test_all_pairs_of_corners_are_rounded_once(fmt, name, assert_same):
 )
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("fmt", [BF16, FP16], ids=label)
+@pytest.mark.sampled(2)
 def test_millions_of_hard_pairs_are_rounded_once(fmt, name, seeds, assert_same):
     ar = mcf.arithmetic(fmt)
     for seed in seeds:
@@ -94,6 +95,7 @@ def test_millions_of_hard_pairs_are_rounded_once(fmt, name, seeds, assert_same):
 
 
 @pytest.mark.parametrize("name", BINARY)
+@pytest.mark.sampled(2, each=False)
 def test_two_million_hard_pairs_of_tf32_are_rounded_once(name, assert_same):
     ar = mcf.arithmetic(TF32)
     for seed in range(2):
@@ -350,7 +352,7 @@ def scalar_cases(name, place, fmt, seed, size):
 @pytest.mark.parametrize(
     ("name", "place"), [(name, place) for name, arity in ARITY.items() if arity > 1 for place in range(arity)]
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_a_real_scalar_enters_exactly_and_the_result_is_rounded_once(name, place, mode, assert_same):
     for fmt in (BF16, FP16, TF32, E4M3FN, E5M2):
         ar, rounding = mcf.arithmetic(fmt, mode), Rounding(mode)
@@ -377,6 +379,7 @@ def test_all_values_with_a_real_scalar_are_rounded_once(name, scalar, assert_sam
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("name", ARITY)
+@pytest.mark.sampled(3)
 def test_under_the_policy_rounded_a_scalar_is_rounded_first(name, mode, assert_same):
     rng = np.random.default_rng(5)
     for fmt in (BF16, E4M3FN, FP16):

@@ -119,6 +119,7 @@ def test_each_component_is_the_rest_rounded_or_the_reason_is_right(fmt):
 
 
 @pytest.mark.parametrize("fmt", [fmt for fmt in SMALL if not isinstance(fmt, Posit)], ids=label)
+@pytest.mark.sampled(3, each=False)
 def test_what_the_components_leave_is_as_small_as_said(fmt):
     ar = mcf.arithmetic(fmt)
     for exact in reals(fmt, seed=7, size=40):

@@ -102,6 +102,7 @@ def test_fractions_round_once(fmt, rounding, assert_same):
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
+@pytest.mark.sampled(2, each=False)
 def test_integers_of_any_size_round_once(rounding, assert_same):
     sizes = (1, 7, 8, 9, 52, 53, 63, 64, 65, 127, 128, 1023, 1024, 5000)
     numbers = [sign * (2**size + d) for size in sizes for d in (-1, 0, 1) for sign in (1, -1)]
@@ -365,7 +366,7 @@ def test_out_is_refused_for_a_single_number():
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "to_odd"])
 @pytest.mark.parametrize("threads", [2, 3, 16])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3, each=False)
 def test_threads_give_the_same_bits(threads, rounding, assert_same):
     rng = np.random.default_rng(6)
     for shape, layout in itertools.product([(5 * BLOCK + 17,), (3, 2 * BLOCK + 1)], LAYOUTS.values()):

@@ -152,6 +152,7 @@ def of_same_sign(algorithm, x, y):
 # -- the bits ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fmt", [BF16, E4M3FN, E5M2], ids=label)
 @every_algorithm
+@pytest.mark.sampled(3)
 def test_arbitrary_operands_give_the_bits_of_the_oracle(algorithm, fmt, assert_same):
     """Specials, subnormal numbers and pairs that are no double words included."""
     columns = random_tuples(fmt, 2**13, 4, seed=1)
@@ -165,6 +166,7 @@ def test_arbitrary_operands_give_the_bits_of_the_oracle(algorithm, fmt, assert_s
 
 @pytest.mark.parametrize("fmt", [BF16, E4M3FN, E5M2], ids=label)
 @every_algorithm
+@pytest.mark.sampled(3)
 def test_double_words_one_by_one_give_the_bits_of_the_oracle(algorithm, fmt, assert_same):
     span = min(-fmt.emin, fmt.emax) // 2
     x, y = (double_words(fmt, 40, seed, exponents=(-span, span)) for seed in (2, 3))

@@ -63,6 +63,7 @@ def check(fmt, operands, assert_same, rounding=None):
 
 
 @pytest.mark.parametrize("fmt", [E5M2, E4M3FN], ids=label)
+@pytest.mark.sampled(2, each=False)
 def test_all_triples_are_rounded_once(fmt, assert_same):
     everything = values(fmt)
     for rows in np.array_split(everything, 16):

@@ -118,6 +118,7 @@ def test_the_rounding_is_the_emulators(name: str, mode: Mode, overflow: str) -> 
 
 
 @pytest.mark.parametrize("name", [*mcf.FORMATS, "e6m9", "e8m1", "e2m1", "e11m51"])
+@pytest.mark.sampled(3, each=False)
 def test_everything_fits_together(name: str) -> None:
     fmt = mcf.get_format(name)
     for text in NUMBERS:

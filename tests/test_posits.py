@@ -265,7 +265,7 @@ def test_every_posit_and_boundary_and_what_is_beside_them_round_by_the_definitio
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", LARGE, ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_large_formats_round_by_the_definition(fmt, mode, assert_same):
     rng = np.random.default_rng(2)
     for dtype in [np.float64] + [np.float32] * holds(FLOAT32, fmt):
@@ -341,6 +341,7 @@ def test_values_of_the_format_stay_and_are_known(fmt):
 
 
 @pytest.mark.parametrize("fmt", SMALL, ids=str)
+@pytest.mark.sampled(3, each=False)
 def test_what_is_no_value_is_not_kept(fmt):
     kernel = PositKernel(fmt, Rounding(), FLOAT64)
     x = hard_numbers(range(1, 2 ** (fmt.bits - 1)), fmt)

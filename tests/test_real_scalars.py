@@ -78,7 +78,7 @@ def agree(found, expected):
 # -- signs ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rounding", [*ROUNDINGS, *FLUSHING], ids=label)
 @pytest.mark.parametrize("name", ["neg", "abs", "round"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_a_sign_changes_before_the_rounding(name, rounding):
     rng = np.random.default_rng(1)
     for fmt in FORMATS:

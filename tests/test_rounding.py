@@ -185,6 +185,7 @@ def test_the_custom_formats_take_every_way_through_the_kernel():
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("path", PATHS)
+@pytest.mark.sampled(4)
 def test_custom_formats_round_by_the_definition(path, rounding, assert_same):
     carrier, fmt = PATHS[path]
     vectorised = fmt.emin - fmt.precision + 1 >= -1022

@@ -46,6 +46,7 @@ def flat(results):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.sampled(2, each=False)
 def test_results_depend_on_no_threads_and_no_blocks(name):
     """Where blocks end, the last element is what it is in a longer array."""
     x = mcf.round_to(np.random.default_rng(0).standard_normal(LARGE_BLOCK + 2).astype(np.float32), "bfloat16")

@@ -292,6 +292,7 @@ def test_dot2_is_as_if_in_twice_the_precision_while_n_u_is_below_1():
 
 # -- where compensation ends ------------------------------------------------------------------------------
 @pytest.mark.parametrize(("k", "total"), [(1, 256), (2, 512), (3, 768), (4, 1000)])
+@pytest.mark.sampled(2, each=False)
 def test_each_pass_over_many_ones_keeps_256_of_them(k, total):
     """A sum in bfloat16 stops at 256, and so does the sum of the errors, and that of their errors."""
     ones = (1.0,) * 1000

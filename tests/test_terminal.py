@@ -67,6 +67,7 @@ def words(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.sampled(2, each=False)
 def test_no_line_is_too_long_and_no_word_is_lost_at_any_width(name, monkeypatch):
     to_a_pipe = call(monkeypatch, None, *COMMANDS[name])
     for width in WIDTHS:

@@ -72,6 +72,7 @@ def test_steps_are_those_of_the_oracle(name, strategy, rounding):
     "hyper", [mcf.AdamW(0.9, 0.95, 1e-4, 0.1), mcf.SGD(0.9, 0.1), *NEW.values()], ids=str
 )
 @pytest.mark.parametrize("rounding", ["nearest_even", "down"])
+@pytest.mark.sampled(2)
 def test_moments_of_different_formats_are_those_of_the_oracle(hyper, rounding):
     assert_judged(hyper, MIXED, rounding)
     assert_judged(hyper, replace(MIXED, m=MIXED.v, v=MIXED.m), rounding)

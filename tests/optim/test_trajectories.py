@@ -94,6 +94,7 @@ def test_adamw_in_formats_with_little_range(name, scalars, low, epsilon, rate, l
 
 @pytest.mark.parametrize("name", EXPANSION_FREE)
 @pytest.mark.parametrize("mode", [mode for mode in DETERMINISTIC if mode is not Mode.NEAREST_EVEN])
+@pytest.mark.sampled(3)
 def test_adamw_in_other_rounding_modes(name, mode):
     fmt, random = get_format("bfloat16"), generator(name, mode)
     start = start_values(random, fmt, 2)

@@ -32,6 +32,7 @@ def corner_tuples(fmt, arity):
 
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("fmt", [E4M3FN, pytest.param(E5M2, marks=pytest.mark.exhaustive)], ids=label)
+@pytest.mark.sampled(2, each=False)
 def test_all_pairs(fmt, name):
     everything = values(fmt)
     check(name, [x.ravel() for x in np.meshgrid(everything, everything)], fmt)
@@ -55,6 +56,7 @@ def test_pairs_in_every_rounding(name, rounding):
 
 
 @pytest.mark.parametrize("fmt", [*SMALL_FORMATS, get_format("bf16"), get_format("fp16")], ids=label)
+@pytest.mark.sampled(2, each=False)
 def test_all_roots(fmt):
     check("sqrt", [values(fmt)], fmt)
 
@@ -74,6 +76,7 @@ def test_pairs_of_wide_formats(fmt, name):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", WIDE_FORMATS, ids=label)
+@pytest.mark.sampled(3)
 def test_pairs_of_wide_formats_in_every_rounding(fmt, rounding):
     for name in BINARY:
         check(name, random_tuples(fmt, 500, 2, seed=4), fmt, rounding)

@@ -84,6 +84,7 @@ def test_random_statements(group, start):
 
 
 @pytest.mark.parametrize("group", TYPED)
+@pytest.mark.sampled(2, each=False)
 def test_a_reduction_holds_by_types_if_and_only_if_brute_force_agrees(group):
     for number in range(COUNTS[group][0]):
         case = draw(group, number)

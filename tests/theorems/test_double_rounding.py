@@ -113,6 +113,7 @@ def test_every_statement_is_as_expected_in_bfloat16_to_nearest(name):
         pytest.param("mul_via_float32_flushed", "bfloat16", 8761953, marks=pytest.mark.exhaustive),
     ],
 )
+@pytest.mark.sampled(2, each=False)
 def test_counts(name, fmt, violations):
     certificate = verify(name, fmt)
     assert certificate.violations == violations
@@ -158,6 +159,7 @@ def _serves(operation, carrier, fmt):
     ("fmt", "carrier", "triples", "pairs", "finite"),
     [("float8_e4m3fn", "float16", 18952, 268, 268), ("float8_e5m2", "float32", 18960, 174, 150)],
 )
+@pytest.mark.sampled(2, each=False)
 def test_pairs_of_product_and_addend_where_an_fma_is_wrong(fmt, carrier, triples, pairs, finite):
     theorem, fmt = THEOREMS[f"fma_via_{carrier}_any"], FORMATS[fmt]
     found = every_wrong(theorem, fmt)

@@ -229,6 +229,7 @@ def _swapped(theorem):
 
 
 @pytest.mark.parametrize("name", ["div_remainder_any", "prod_error_exponents_iff"])
+@pytest.mark.sampled(2, each=False)
 def test_a_verdict_does_not_depend_on_the_order_of_operands(name):
     theorem = THEOREMS[name]
     one, other = (verify(t, "bfloat16", samples=1000) for t in (theorem, _swapped(theorem)))
@@ -308,6 +309,7 @@ def test_statements_of_the_catalogue_pass_the_trials(name):
 
 
 @pytest.mark.parametrize("fmt", ["float16", "tf32", "float32", "e5m20"])
+@pytest.mark.sampled(2, each=False)
 def test_trials_of_a_statement_that_supposes_many_bits_list_no_more_operands_than_fit(fmt):
     """Low words of all depths below significands of 14 bits would be billions."""
     check, fmt = prepare("dw_div_dw3", fmt, Rounding(), Selection(samples=1, limit=1)), get_format(fmt)

@@ -23,6 +23,7 @@ MODES = [str(mode) for mode in DETERMINISTIC]
 
 
 @pytest.mark.parametrize("fmt", EIGHT_BITS, ids=str)
+@pytest.mark.sampled(2, each=False)
 def test_what_is_claimed_of_a_format_holds_and_what_is_false_fails(fmt):
     for theorem in STATEMENTS:
         for mode in theorem.modes:
@@ -31,6 +32,7 @@ def test_what_is_claimed_of_a_format_holds_and_what_is_false_fails(fmt):
 
 @pytest.mark.parametrize("theorem", [t for t in STATEMENTS if t.scaling != "none"], ids=lambda t: t.name)
 @pytest.mark.parametrize("fmt", [WIDE_TOY, Format("", precision=4, emin=-6, emax=7)], ids=str)
+@pytest.mark.sampled(2)
 def test_a_core_tells_what_all_operands_tell(theorem, fmt):
     for mode in theorem.modes:
         core, whole = on_core(theorem, fmt, mode), on_domain(theorem, fmt, mode)

@@ -103,6 +103,7 @@ def oracle(name, fmt, a, b):
         ("two_sum", P4, slice(175, 183), 1912, 8),
     ],
 )
+@pytest.mark.sampled(2, each=False)
 def test_paths_are_those_of_fractions(name, fmt, first, size, overflows):
     a, b = pairs(fmt, first)
     assert a.size == size

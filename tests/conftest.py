@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -21,6 +22,12 @@ def pytest_configure() -> None:
 # -- which cases are run ------------------------------------------------------------------------------------
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="one case of each test, and none of the slow ones")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``--quick`` do not even import files of slow tests alone."""
+    quick = config.getoption("quick") and collection_path.suffix == ".py"
+    return True if quick and "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -87,6 +87,7 @@ def test_all_pairs_of_corners_are_rounded_once(fmt, name, assert_same):
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("fmt", [BF16, FP16], ids=label)
 @pytest.mark.sampled(2)
+@pytest.mark.slow
 def test_millions_of_hard_pairs_are_rounded_once(fmt, name, seeds, assert_same):
     ar = mcf.arithmetic(fmt)
     for seed in seeds:
@@ -96,6 +97,7 @@ def test_millions_of_hard_pairs_are_rounded_once(fmt, name, seeds, assert_same):
 
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_two_million_hard_pairs_of_tf32_are_rounded_once(name, assert_same):
     ar = mcf.arithmetic(TF32)
     for seed in range(2):
@@ -270,6 +272,7 @@ def wide_operands(fmt, arity, rng):
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
+@pytest.mark.slow
 def test_any_operation_of_any_small_format_is_rounded_once(data):
     precision, emin = data.draw(st.integers(2, 12)), data.draw(st.integers(-40, 5))
     fmt = Format(
@@ -432,6 +435,7 @@ def test_shapes_that_do_not_broadcast_are_refused():
 
 
 @pytest.mark.parametrize("layout", ["strided", "Fortran", "swapped bytes", "broadcast"])
+@pytest.mark.slow
 def test_the_layout_of_operands_makes_no_difference(layout, assert_same):
     a, b = (x.reshape(64, -1) for x in random_tuples(FP16, 4 * BLOCK, 2, seed=7))
     make = {
@@ -447,6 +451,7 @@ def test_the_layout_of_operands_makes_no_difference(layout, assert_same):
 @pytest.mark.parametrize("name", ARITY)
 @pytest.mark.parametrize("mode", ["nearest_even", "down"])
 @pytest.mark.sampled(2)
+@pytest.mark.slow
 def test_threads_give_the_same_bits(name, mode, assert_same):
     operands = random_tuples(BF16, 5 * BLOCK + 13, ARITY[name], seed=8)
     alone = getattr(mcf.arithmetic("bf16", mode), name)(*operands)

@@ -22,6 +22,8 @@ from mcfsim.optim.nesterov import Nesterov
 from mcfsim.optim.strategies import LOW, Stored
 from mcfsim.problems import Corpus, LanguageModel, LogisticRegression, Quadratic, Rosenbrock
 
+pytestmark = pytest.mark.slow
+
 STEPS = 23
 LOW_STRATEGIES = ["plain", "kahan", "collage-plus", "fp32-master", "fp32"]
 

@@ -92,6 +92,7 @@ def test_inspect_takes_signs_and_special_values(value: str, code: str) -> None:
     assert code in call("inspect", value).stdout
 
 
+@pytest.mark.slow
 def test_simulate_saves_what_it_ran(tmp_path: Path) -> None:
     path, checkpoint = tmp_path / "run.npz", tmp_path / "checkpoint.npz"
     result = call(
@@ -215,6 +216,7 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize(
     "command", [[str(Path(sys.executable).with_name("mcfsim"))], [sys.executable, "-m", "mcfsim"]]
 )
+@pytest.mark.slow
 def test_the_installed_command(command: list[str]) -> None:
     if not Path(command[0]).exists():
         pytest.skip("the console script is not installed")

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from mcfsim.cli import app
 from mcfsim.optim.strategies import STRATEGIES
 
+pytestmark = pytest.mark.slow
+
 COMMANDS: dict[str, Any] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 #: What may be written anywhere.

@@ -367,6 +367,7 @@ def test_out_is_refused_for_a_single_number():
 @pytest.mark.parametrize("rounding", ["nearest_even", "to_odd"])
 @pytest.mark.parametrize("threads", [2, 3, 16])
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_threads_give_the_same_bits(threads, rounding, assert_same):
     rng = np.random.default_rng(6)
     for shape, layout in itertools.product([(5 * BLOCK + 17,), (3, 2 * BLOCK + 1)], LAYOUTS.values()):

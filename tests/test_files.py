@@ -22,6 +22,8 @@ from mcfsim.report.plotting import save, subplots
 from mcfsim.storage.files import check_outputs, open_regular, read_text, replacing, write_text
 from mcfsim.theorems import verify
 
+pytestmark = pytest.mark.slow
+
 CERTIFICATE = verify("sterbenz", "float8_e4m3fn")
 
 

@@ -64,6 +64,7 @@ def check(fmt, operands, assert_same, rounding=None):
 
 @pytest.mark.parametrize("fmt", [E5M2, E4M3FN], ids=label)
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_all_triples_are_rounded_once(fmt, assert_same):
     everything = values(fmt)
     for rows in np.array_split(everything, 16):
@@ -72,6 +73,7 @@ def test_all_triples_are_rounded_once(fmt, assert_same):
 
 @pytest.mark.parametrize("mode", list(DETERMINISTIC)[1:])
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_all_triples_of_e5m2_are_rounded_once_in_every_mode(mode, assert_same):
     everything = values(E5M2)
     for rows in np.array_split(everything, 16):
@@ -99,6 +101,7 @@ def test_all_triples_of_a_custom_format_are_rounded_once_in_every_mode(specials,
     "seeds", [range(1), pytest.param(range(1, 10), marks=pytest.mark.exhaustive)], ids=len
 )
 @pytest.mark.parametrize("fmt", [BF16, FP16], ids=label)
+@pytest.mark.slow
 def test_millions_of_hard_triples_are_rounded_once(fmt, seeds, assert_same):
     for seed in seeds:
         check(fmt, hard_triples(fmt, CHUNK, seed), assert_same)
@@ -124,6 +127,7 @@ def test_zeros_infinities_and_nans_are_those_of_ieee(fmt, rounding, assert_same)
 
 
 @pytest.mark.parametrize("fmt", [BF16, E5M2], ids=label)
+@pytest.mark.slow
 def test_the_hard_triples_tell_an_fma_in_binary64_or_float32_from_one_rounding(fmt):
     a, b, c = hard_triples(fmt, CHUNK, seed=0)
     right = np.asarray(mcf.arithmetic(fmt).fma(a, b, c))

@@ -10,6 +10,8 @@ import pytest
 
 import mcfsim
 
+pytestmark = pytest.mark.slow
+
 HEAVY = ("torch", "matplotlib", "scipy", "typer", "rich", "sklearn", "pandas", "numba", "dask")
 
 

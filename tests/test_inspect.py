@@ -254,6 +254,7 @@ def test_the_plan_says_how_each_operation_is_carried_out(name, rounding, ways):
             assert getattr(ar, row["operation"])(*ones)[0] in (0, 1, 2)
 
 
+@pytest.mark.slow
 def test_the_plan_is_printed():
     result = CliRunner().invoke(app, ["inspect", "1", "--format", "tf32", "--plan", "--rounding", "up"])
     assert result.exit_code == 0

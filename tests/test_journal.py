@@ -14,6 +14,8 @@ import pytest
 
 from mcfsim.sweeps.journal import _OPENING, VERSION, Journal
 
+pytestmark = pytest.mark.slow
+
 
 def test_any_integers_and_texts_are_kept(tmp_path):
     with Journal(tmp_path / "journal") as journal:

@@ -24,6 +24,8 @@ from mcfsim.theorems import verify
 from mcfsim.theorems.certificate import Certificate
 from tests.mutations import changed, damaged
 
+pytestmark = pytest.mark.slow
+
 
 class Kind(NamedTuple):
     """A kind of file.

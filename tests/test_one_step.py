@@ -104,6 +104,7 @@ def test_it_is_the_step_function_in_binary64(hyper, name):
 
 
 @every_hyper
+@pytest.mark.slow
 def test_the_gap_is_that_of_the_sample(hyper):
     optimizer, gradient = situation(hyper, "collage-plus")
     everything = judge(optimizer, gradient, range(120))

@@ -8,6 +8,8 @@ import pytest
 from mcfsim import STRATEGIES
 from mcfsim.report.plotting import COLOURS, STRATEGY_STYLES, label_ends, save, subplots
 
+pytestmark = pytest.mark.slow
+
 
 def draw(folder, name="figure"):
     with subplots(1, 2) as (figure, axes):

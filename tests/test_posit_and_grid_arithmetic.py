@@ -46,6 +46,7 @@ def test_all_pairs_of_a_byte_are_rounded_once_in_every_mode(fmt, rounding, asser
 @pytest.mark.parametrize("name", ["add", "mul", "div"])
 @pytest.mark.parametrize("fmt", ["posit8", "int8"])
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_all_pairs_of_a_byte_are_rounded_once(fmt, name, assert_same):
     check(fmt, Rounding(), [name], assert_same)
 

@@ -266,6 +266,7 @@ def test_every_posit_and_boundary_and_what_is_beside_them_round_by_the_definitio
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", LARGE, ids=str)
 @pytest.mark.sampled(4)
+@pytest.mark.slow
 def test_large_formats_round_by_the_definition(fmt, mode, assert_same):
     rng = np.random.default_rng(2)
     for dtype in [np.float64] + [np.float32] * holds(FLOAT32, fmt):

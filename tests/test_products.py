@@ -138,6 +138,7 @@ LENGTHS = (0, 1, 5, 16, 33)
 @pytest.mark.parametrize("rounding", [*MODES, Rounding("nearest_even", "saturate")], ids=label)
 @pytest.mark.parametrize("fmt", ACCUMULATORS, ids=label)
 @pytest.mark.sampled(4)
+@pytest.mark.slow
 def test_dot_products_are_those_of_the_model(fmt, rounding, assert_same):
     for seed, (source, length) in enumerate(product(INPUTS, LENGTHS)):
         a, b = hard_rows(source, fmt, length, 8, seed)
@@ -177,6 +178,7 @@ def test_small_sums_are_flushed_by_the_policy(products, underflow, assert_same):
     ],
     ids=label,
 )
+@pytest.mark.slow
 def test_unusual_accumulators_follow_the_model(fmt, assert_same):
     for seed, rounding in enumerate(MODES):
         a, b = hard_rows(FORMATS["bfloat16"], fmt, 9, 60, seed)
@@ -355,6 +357,7 @@ def test_an_odd_one_out_waits_for_the_next_level():
     assert dot(terms, np.ones(5), Accumulator("float16", "toward_zero", block=1, lanes=2)) == 2050.0
 
 
+@pytest.mark.slow
 def test_ones_in_bfloat16_stagnate_later_the_longer_the_block():
     # The spacing of bfloat16 is 2 at 256: an addition of 1 is a tie there, and stays.
     ones = np.ones((1, 4096), ml_dtypes.bfloat16)
@@ -411,6 +414,7 @@ def test_stochastic_roundings_take_a_stream_each_in_order(assert_same):
 @pytest.mark.parametrize("order", ["sequential", "pairwise"])
 @pytest.mark.parametrize("products", ["exact", "rounded"])
 @pytest.mark.sampled(2)
+@pytest.mark.slow
 def test_stochastic_results_depend_on_no_tile_or_thread(order, products, monkeypatch, assert_same):
     rng = np.random.default_rng(8)
     a, b = round_to(rng.standard_normal((3, 17, 12)), "fp16"), round_to(rng.standard_normal((12, 13)), "fp16")

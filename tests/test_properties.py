@@ -16,6 +16,8 @@ from mcfsim.formats import FORMATS, Format, Grid, Parity, Posit, Specials, get_f
 from mcfsim.oracle import operate, round_float, round_fraction
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
 
+pytestmark = pytest.mark.slow
+
 BOUNDED = settings(max_examples=60, derandomize=True, deadline=None, database=None)
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1}
 SIMPLE = {name: fmt for name, fmt in FORMATS.items() if fmt.precision <= 12}

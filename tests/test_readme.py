@@ -12,6 +12,8 @@ from experiments.common import ROOT, read_result
 from experiments.tables import PAGES, fill
 from mcfsim.problems import LanguageModel
 
+pytestmark = pytest.mark.slow
+
 README = (ROOT / "README.md").read_text()
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 

@@ -79,6 +79,7 @@ def agree(found, expected):
 @pytest.mark.parametrize("rounding", [*ROUNDINGS, *FLUSHING], ids=label)
 @pytest.mark.parametrize("name", ["neg", "abs", "round"])
 @pytest.mark.sampled(4)
+@pytest.mark.slow
 def test_a_sign_changes_before_the_rounding(name, rounding):
     rng = np.random.default_rng(1)
     for fmt in FORMATS:
@@ -93,6 +94,7 @@ def test_a_sign_changes_before_the_rounding(name, rounding):
                 assert agree(found, getattr(truth, name)(number)), (fmt, number)
 
 
+@pytest.mark.slow
 def test_signs_of_reals_by_the_definition():
     """The oracle's own, where no policy plays a part."""
     rng = np.random.default_rng(2)

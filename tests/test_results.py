@@ -25,6 +25,8 @@ from experiments.common import ROOT, read_result
 from experiments.common import _shorten as shorten
 from mcfsim.formats import Format
 
+pytestmark = pytest.mark.slow
+
 #: So few cases take a fraction of a second.
 FEW = 70_000
 CERTIFICATES = [item for item in read_result("theorems")["certificates"] if item["cases"] <= FEW]

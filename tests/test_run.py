@@ -9,6 +9,8 @@ import pytest
 from mcfsim import Run, simulate
 from mcfsim.problems import LogisticRegression, Quadratic
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run():

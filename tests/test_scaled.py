@@ -437,6 +437,7 @@ def test_stochastic_rounding_without_words_is_refused():
 
 # -- shapes ----------------------------------------------------------------------------------------------
 @given(data=st.data())
+@pytest.mark.slow
 def test_every_block_of_every_layout_is_quantised_as_if_alone(data):
     shape = tuple(data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=3)))
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))

@@ -88,6 +88,7 @@ def problem():
 
 # -- the run is a function of its arguments ------------------------------------------------------------
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.slow
 def test_the_same_arguments_give_the_same_bits(problem, optimizer):
     arguments = {"optimizer": optimizer, "strategies": LOW_STRATEGIES, "steps": 25, "truth_sample": 5}
     first = simulate(problem, seed=1, **arguments)
@@ -184,6 +185,7 @@ def test_recorded_steps(problem, steps, every, expected):
     assert {numbers.size for series in run.series.values() for numbers in series.values()} == {len(expected)}
 
 
+@pytest.mark.slow
 def test_recording_does_not_disturb_the_run(problem):
     finals = []
     for every in (1, 100):
@@ -219,6 +221,7 @@ def test_series_of_several_tensors():
     assert set(run.series["plain"]) == TOTALS | EVERY_STEP | per_tensor
 
 
+@pytest.mark.slow
 def test_the_second_moment_of_bfloat16_is_measured_against_binary64(problem):
     run = simulate(problem, AdamW(), ["plain", "collage-plus", "fp32-master"], 60, Schedule(0.01, 10))
     error = {name: series["v_error"][-1] for name, series in run.series.items()}
@@ -228,6 +231,7 @@ def test_the_second_moment_of_bfloat16_is_measured_against_binary64(problem):
     assert run.series["plain"]["lost"][-1] > 0.3 > 0.0 == run.series["fp32-master"]["lost"][-1]
 
 
+@pytest.mark.slow
 def test_the_exact_update_of_the_same_state(problem):
     run = simulate(problem, AdamW(), ["plain", "fp32-master"], 20, Schedule(0.01, 10), truth_sample=24)
     assert run.series["fp32-master"]["one_step_error"].max() < 2.0**-10 < 0.1
@@ -243,6 +247,7 @@ def test_the_exact_update_of_the_same_state(problem):
     [Quadratic(5, 1e3, seed=2), Rosenbrock(4), LogisticRegression(0.01)],
     ids=lambda objective: objective.name,
 )
+@pytest.mark.slow
 def test_exact_trajectories_to_a_hundred_digits(objective):
     """400 bits and 1000 bits go the same way: what differs is below 10**-100 relative."""
     ends = []
@@ -258,6 +263,7 @@ def test_exact_trajectories_to_a_hundred_digits(objective):
     assert 0 < gap < size / 10**100
 
 
+@pytest.mark.slow
 def test_distance_to_the_exact_trajectory(problem):
     watched = Watched(problem)
     names = ["plain", "kahan", "collage-light", "fp32", "exact"]
@@ -282,6 +288,7 @@ def tiny_model():
     return LanguageModel(Corpus.from_bytes(text, "ascii"), layers=1, width=8, heads=2, context=8, batch=2)
 
 
+@pytest.mark.slow
 def test_a_tiny_language_model_end_to_end(tiny_model):
     run = simulate(tiny_model, "adamw", LOW_STRATEGIES, 6, Schedule(3e-3, 2), truth_sample=40, record_every=3)
     for name in LOW_STRATEGIES:

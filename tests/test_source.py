@@ -10,6 +10,8 @@ from mcfsim.sweeps import source
 from mcfsim.theorems import check
 from mcfsim.theorems.verification import prepare
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(mcfsim.__file__).parent
 
 

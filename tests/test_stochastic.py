@@ -81,6 +81,7 @@ def test_values_of_the_format_never_move(rule, fmt):
         assert moved.tobytes() == values.tobytes()
 
 
+@pytest.mark.slow
 def test_mean_of_ten_million_draws_is_within_five_standard_errors():
     n, f = 10_000_000, 0.3
     x = np.full(n, 1 + f / 128, dtype=np.float64)
@@ -216,6 +217,7 @@ def test_the_sum_of_both_parts_of_2sum_is_unbiased(fmt):
         assert expected == a + b
 
 
+@pytest.mark.slow
 def test_training_repeats_itself_and_resumes_to_the_same_bits(tmp_path):
     problem = mcf.get_problem("quadratic", dimension=10, condition_number=10.0)
     settings = {"strategies": ["plain", "fp32-optim"], "steps": 12, "rounding": "stochastic", "seed": 3}

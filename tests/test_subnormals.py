@@ -118,6 +118,7 @@ def test_a_unit_of_a_verification_looks_in_its_own_thread():
         check(0, 2)
 
 
+@pytest.mark.slow
 def test_an_import_while_the_processor_flushes_spoils_nothing():
     code = """
 import ctypes, ctypes.util

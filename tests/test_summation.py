@@ -133,6 +133,7 @@ def test_dot_products_are_those_of_a_text_on_fractions(fmt):
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"])
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_kahan_sums_of_any_numbers_are_those_of_the_oracle(rounding, assert_same):
     """NaN, infinities, overflow and zeros of either sign among them."""
     policy, everything = mcf.Rounding(rounding), values(E5M2)
@@ -293,6 +294,7 @@ def test_dot2_is_as_if_in_twice_the_precision_while_n_u_is_below_1():
 # -- where compensation ends ------------------------------------------------------------------------------
 @pytest.mark.parametrize(("k", "total"), [(1, 256), (2, 512), (3, 768), (4, 1000)])
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_each_pass_over_many_ones_keeps_256_of_them(k, total):
     """A sum in bfloat16 stops at 256, and so does the sum of the errors, and that of their errors."""
     ones = (1.0,) * 1000
@@ -302,6 +304,7 @@ def test_each_pass_over_many_ones_keeps_256_of_them(k, total):
     assert dw_sum(ar, ones) == dw_sum(ar, ones, ordered=True) == (1000.0, 0.0)
 
 
+@pytest.mark.slow
 def test_for_n_u_above_1_the_neumaier_sum_is_no_better_than_the_plain_one():
     x, exact, magnitudes = uniform(1000, 64, seed=9, low=31 / 32)
     ar = mcf.arithmetic(BF16)

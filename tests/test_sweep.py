@@ -19,6 +19,8 @@ from mcfsim.sweeps.journal import Journal
 from mcfsim.sweeps.sweep import ATTEMPTS, Job, Sweep
 from mcfsim.sweeps.workers import Processes
 
+pytestmark = pytest.mark.slow
+
 #: More than a slow machine takes for anything here.
 PATIENCE = 60.0
 

@@ -24,6 +24,8 @@ from mcfsim.report.terminal import labelled, output_width, print_columns, print_
 from mcfsim.rounding import Mode
 from mcfsim.theorems import THEOREMS, verify
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = [40, 60, 80, 100, 120, 160, 250]
 TRAINED = ("simulate", "--problem", "quadratic", "--dimension", "6", "--steps", "8", "--warmup", "2")
 COMMANDS = {

@@ -90,6 +90,7 @@ def test_lost_arithmetic_of_adamw_near_one(name):
             assert metrics.normalized_edq(update, effective) == pytest.approx(1, abs=2.0**-7)
 
 
+@pytest.mark.slow
 def test_a_bfloat16_second_moment_never_decays_and_an_expansion_does():
     """RN(.999 v) is v for every v in bfloat16."""
     ends = {}

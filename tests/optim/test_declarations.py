@@ -117,6 +117,7 @@ def test_the_formulas_of_the_papers_in_exact_arithmetic():
 
 
 @every_new
+@pytest.mark.slow
 def test_they_are_known_by_name_wherever_optimizers_are(name, tmp_path):
     assert optimizers()[name] is type(NEW[name])
     problem, options = mcf.get_problem("quadratic", dimension=8), {"steps": 6, "record_every": 2}

@@ -9,6 +9,8 @@ import pytest
 from mcfsim import SGD, AdamW, Optimizer, strategy
 from mcfsim.kernels.real_numbers import to_fraction
 
+pytestmark = pytest.mark.slow
+
 STEPS = 50
 SIZE = 4
 HYPERS = {"adamw": AdamW(0.9, 0.999, 1e-8, 0.1), "sgd": SGD(0.9, 0.1)}

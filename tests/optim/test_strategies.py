@@ -157,6 +157,7 @@ def test_the_rounded_scalars_of_the_first_moment_do_not_add_up_to_one():
 
 
 @pytest.mark.parametrize(("scalars", "limit"), [("exact", 1), ("rounded", LIMIT)])
+@pytest.mark.slow
 def test_a_fine_first_moment_is_short_by_the_rounding_of_the_scalars_alone(scalars, limit):
     """But for ``(1 - beta1) g``, which is rounded once more, by at most 2**-8 either way."""
     error = steady_first_moment(FINE_MOMENT, scalars) - float(limit)
@@ -164,6 +165,7 @@ def test_a_fine_first_moment_is_short_by_the_rounding_of_the_scalars_alone(scala
     assert abs(error.mean()) < 2.0**-11
 
 
+@pytest.mark.slow
 def test_a_bfloat16_first_moment_reaches_the_gradient_with_exact_scalars_only():
     """It stalls below either limit, by up to six units in the last place; with the first, not for every g."""
     exact, rounded = (steady_first_moment("plain", scalars) for scalars in ("exact", "rounded"))

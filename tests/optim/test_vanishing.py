@@ -142,6 +142,7 @@ def test_default_runs_of_short_formats_warn(low):
 @pytest.mark.parametrize("low", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3", "float16"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.sampled(3)
+@pytest.mark.slow
 def test_an_epsilon_that_is_a_number_of_the_format_keeps_a_run_finite(low, seed):
     """Nothing is warned of, and nothing divides zero by zero."""
     three = Strategy("three", parameter=Stored(LOW, 3), v=Stored(LOW, 2), beta2_components=2, addition="grow")

@@ -161,6 +161,7 @@ def test_agrees_with_numpy(name, dtype):
     [(np.float32, "fmaf", ctypes.c_float), (np.float64, "fma", ctypes.c_double)],
     ids=["float32", "float64"],
 )
+@pytest.mark.slow
 def test_agrees_with_the_fma_of_the_c_library(dtype, function, real):
     library = ctypes.util.find_library("m")
     if library is None:

@@ -33,6 +33,7 @@ def corner_tuples(fmt, arity):
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("fmt", [E4M3FN, pytest.param(E5M2, marks=pytest.mark.exhaustive)], ids=label)
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_all_pairs(fmt, name):
     everything = values(fmt)
     check(name, [x.ravel() for x in np.meshgrid(everything, everything)], fmt)
@@ -91,11 +92,13 @@ def test_fma(fmt, rounding):
 
 @pytest.mark.parametrize("fmt", [E5M2, *WIDE_FORMATS], ids=label)
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_fma_of_corners(fmt):
     check("fma", corner_tuples(fmt, 3), fmt)
 
 
 @pytest.mark.parametrize("name", ARITY)
+@pytest.mark.slow
 def test_operands_may_be_wider_than_the_result(name):
     operands = random_tuples(get_format("bf16"), 2000, ARITY[name], seed=6)
     for rounding in ROUNDINGS[::2]:

@@ -6,6 +6,8 @@ import pytest
 
 from mcfsim.problems import Corpus, LanguageModel
 
+pytestmark = pytest.mark.slow
+
 TEXT = np.random.default_rng(0).integers(0, 256, 4000, dtype=np.uint8).tobytes()
 CORPUS = Corpus.from_bytes(TEXT, "random bytes")
 DEFAULT = LanguageModel()

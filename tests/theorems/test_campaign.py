@@ -16,6 +16,8 @@ from tests.theorems.campaign.declared import KINDS
 from tests.theorems.campaign.draw import GROUPS, draw
 from tests.theorems.campaign.validity import broken
 
+pytestmark = pytest.mark.slow
+
 #: Of each group: how many statements `make test` tries, and how many there are in all.
 COUNTS = {
     "complete": (40, 700),

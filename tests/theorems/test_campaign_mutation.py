@@ -13,6 +13,8 @@ import pytest
 
 from tests.theorems.campaign.mutants import TRIED, chosen, mutants, path_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 #: How many processes share the mutants of a module.
 PARTS = 2

@@ -11,6 +11,8 @@ import pytest
 from mcfsim.theorems import Certificate, examine, verify
 from mcfsim.theorems.certificate import format_of, rounding_of
 
+pytestmark = pytest.mark.slow
+
 #: What stands where something else should: of every type, too large, too deep, and almost right.
 HOSTILE = [
     *(None, True, False, 0, -1, 1, 2**31, 2**62, 2**64, 10**30, "HUGE", -(10**18), 1.5, 1e308, -0.0),

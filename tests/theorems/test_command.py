@@ -26,6 +26,8 @@ from mcfsim.sweeps.journal import VERSION, Journal
 from mcfsim.theorems import THEOREMS, Certificate, verification
 from mcfsim.theorems.selection import Selection
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

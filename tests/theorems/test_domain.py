@@ -101,6 +101,7 @@ def test_blocks_of_any_range_are_that_part_of_the_product(tables):
         assert at == stop
 
 
+@pytest.mark.slow
 def test_samples_do_not_depend_on_the_range():
     fmt = get_format("bfloat16")
     operands = (double_word("x"), value("a"), relaxed_pair("y"), sequence("z", 3))

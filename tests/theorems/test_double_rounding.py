@@ -20,6 +20,8 @@ from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import EVERY_MODE, Theorem
 from tests.theorems.trying import core_of
 
+pytestmark = pytest.mark.slow
+
 STATEMENTS = [theorem.name for theorem in double_rounding.THEOREMS]
 PAIRS = [name for name in STATEMENTS if "fma" not in name]
 SMALL = ("float4_e2m1fn", "float6_e2m3fn", "e3m1")

@@ -21,6 +21,8 @@ from mcfsim.theorems.parts import Part, Sample
 from mcfsim.theorems.selection import Selection
 from tests.theorems.trying import altered, constant, on_parts
 
+pytestmark = pytest.mark.slow
+
 CHAPTERS = (double_words, double_word_products, double_word_suppositions)
 STATEMENTS = [theorem for chapter in CHAPTERS for theorem in chapter.THEOREMS]
 EVEN, AWAY = "nearest_even", "nearest_away"

@@ -16,6 +16,8 @@ from mcfsim.theorems.check import Check, Findings
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.selection import Selection
 
+pytestmark = pytest.mark.slow
+
 TOY = Format("", precision=3, emin=0, emax=2)
 
 

@@ -23,6 +23,8 @@ from mcfsim.theorems import (
 )
 from mcfsim.theorems.claims import relative_error, sum_of
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"limit": 1 << 12, "samples": 1 << 9}
 
 

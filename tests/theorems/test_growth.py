@@ -14,6 +14,8 @@ from mcfsim.theorems.domain import cover, unbounded
 from mcfsim.theorems.selection import Selection
 from tests.theorems.trying import altered, constant, on_parts
 
+pytestmark = pytest.mark.slow
+
 EVEN, AWAY = "nearest_even", "nearest_away"
 
 

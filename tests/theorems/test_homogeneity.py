@@ -25,6 +25,8 @@ from mcfsim.theorems.trials import try_scaling
 from mcfsim.theorems.verification import prepare
 from tests.theorems.trying import core_of, on_parts
 
+pytestmark = pytest.mark.slow
+
 P = 3
 WIDE = Format("", precision=P, emin=-300, emax=300)
 BF16 = mcf.get_format("bfloat16")

@@ -21,6 +21,8 @@ from mcfsim.theorems.check import Check
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.selection import Selection
 
+pytestmark = pytest.mark.slow
+
 WIDE = Format(precision=4, emin=-126, emax=127)
 #: By the number of operands, all of them values: formats of which every operand can be tried. The first one
 #: that a statement speaks of is taken.

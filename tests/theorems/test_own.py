@@ -20,6 +20,7 @@ TUTORIAL = (Path(__file__).parents[2] / "docs" / "own_theorems.md").read_text()
 PAIR = (value("a"), value("b"))
 
 
+@pytest.mark.slow
 def test_the_tutorial_shows_real_output(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

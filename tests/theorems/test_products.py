@@ -23,6 +23,8 @@ from theorems.trying import (
     on_tables,
 )
 
+pytestmark = pytest.mark.slow
+
 OF_FEW = [theorem for theorem in STATEMENTS if len(theorem.operands) < 3]
 BY_NAME = {theorem.name: theorem for theorem in STATEMENTS}
 SMALL = [fmt for fmt in FORMATS.values() if type(fmt) is Format and fmt.bits <= 8 and fmt.signed]

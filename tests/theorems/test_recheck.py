@@ -12,6 +12,8 @@ from mcfsim.theorems import THEOREMS, Certificate, Theorem, claim, recheck, valu
 from mcfsim.theorems.cases import Number
 from mcfsim.theorems.claims import relative_error, sum_of
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"limit": 1 << 12, "samples": 1 << 8}
 #: One of each kind of operands, modes, claims and arithmetics.
 SOME = [

@@ -18,6 +18,8 @@ from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import plan, prepare, run, sort_out
 
+pytestmark = pytest.mark.slow
+
 #: By name, one of every kind.
 NAMED = [
     *FORMATS,

@@ -88,6 +88,7 @@ def _of_quotients(r, ar, y, x):
 @pytest.mark.parametrize("mode", ["nearest_even", "nearest_away", "toward_zero", "up", "to_odd"])
 @pytest.mark.parametrize("oracle", [_of_sums, _of_products, _of_quotients])
 @pytest.mark.sampled(3)
+@pytest.mark.slow
 def test_counts_are_those_of_rationals(oracle, mode):
     r, ar = Rationals(TOY), OracleArithmetic(TOY, Rounding(mode))
     applicable, violations = {}, {}

@@ -25,6 +25,8 @@ from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.shrink import shrink
 
+pytestmark = pytest.mark.slow
+
 
 def arithmetic(fmt, mode="nearest_even"):
     return BlockArithmetic(get_format(fmt), Rounding(mode), "exact")

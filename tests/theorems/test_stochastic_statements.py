@@ -23,6 +23,8 @@ from mcfsim.theorems.hypotheses import RESULTS_FINITE
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.selection import Selection
 
+pytestmark = pytest.mark.slow
+
 P3 = Format("p3", precision=3, emin=-4, emax=4)
 P4 = Format("p4", precision=4, emin=-6, emax=7)
 #: Of a sum of any two numbers of these formats no more bits are below its unit in the last place.

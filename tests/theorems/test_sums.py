@@ -24,6 +24,8 @@ from theorems.trying import (
     on_tables,
 )
 
+pytestmark = pytest.mark.slow
+
 BY_NAME = {theorem.name: theorem for theorem in STATEMENTS}
 SMALL = [fmt for fmt in FORMATS.values() if type(fmt) is Format and fmt.bits <= 8 and fmt.signed]
 TOY = Format("toy", precision=3, emin=-4, emax=4)

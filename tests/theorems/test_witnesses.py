@@ -18,6 +18,8 @@ from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import about, prepare
 from theorems.trying import by_oracle, rounding_of
 
+pytestmark = pytest.mark.slow
+
 FALSE = [theorem for theorem in THEOREMS.values() if not theorem.holds]
 NAMED = [fmt for fmt in FORMATS.values() if fmt.signed and fmt.precision <= 24]
 #: Of every precision up to that of float16, with the least range, a middling one and a wide one.

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.buffers import BLOCK, LARGE_BLOCK
 from mcfsim.checks.arguments import as_array, check_threads, is_real, real_array
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format, get_format
@@ -19,6 +18,7 @@ from mcfsim.kernels.dispatch import RoundingKernel, get_kernel
 from mcfsim.kernels.real_numbers import round_real, to_fraction
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
+from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK
 
 
 def round_to(

@@ -20,8 +20,9 @@ class Arithmetic(Protocol):
     Operands are values of the format, or Python numbers (float, int of any size, Fraction, Decimal, mpf): a
     Python number is a *real scalar*, which enters by the arithmetic's scalar policy (``exact``: the operation
     takes the real number and rounds its result once; ``rounded``: the number is rounded into the format
-    first). NaN operands give NaN; infinities,
-    signed zeros and invalid operations follow IEEE 754; overflow follows the rounding's policy.
+    first). An arithmetic may also take symbols for either: a text asks of a value nothing, and of a real
+    scalar at most its negative. NaN operands give NaN; infinities, signed zeros and invalid operations follow
+    IEEE 754; overflow follows the rounding's policy.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.buffers import scratch
+from mcfsim.storage.buffers import scratch
 
 #: Random words of 32 bits, or of 16 where so many suffice.
 Words = NDArray[Any]

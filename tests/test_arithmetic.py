@@ -24,12 +24,12 @@ from oracle.operands import (
 )
 
 import mcfsim as mcf
-from mcfsim.buffers import BLOCK
 from mcfsim.formats import FORMATS, Format, Specials
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import operate, operate_integers, round_fraction, same
 from mcfsim.protocol import Arithmetic, straight_line
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
+from mcfsim.storage.buffers import BLOCK
 
 BINARY = ["add", "sub", "mul", "div"]
 ARITY = {**dict.fromkeys(BINARY, 2), "sqrt": 1, "fma": 3}

@@ -12,7 +12,6 @@ import pytest
 from oracle.operands import SMALL_FORMATS, UNUSUAL_FORMATS, WIDE_FORMATS, label, magnitudes
 
 from mcfsim import round_to
-from mcfsim.buffers import BLOCK
 from mcfsim.codec import (
     all_values,
     as_dtype,
@@ -30,6 +29,7 @@ from mcfsim.formats.posit import Posit
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import round_fraction
 from mcfsim.oracle.posits import posit_value
+from mcfsim.storage.buffers import BLOCK
 
 IN_LIBRARIES = [fmt for fmt in FORMATS.values() if fmt.bits <= 16]
 IN_ML_DTYPES = [fmt for fmt in FORMATS.values() if hasattr(ml_dtypes, fmt.name)]

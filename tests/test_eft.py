@@ -7,10 +7,10 @@ import pytest
 from oracle.operands import MODES, SMALL_FORMATS, label, magnitudes, random_tuples, values
 
 import mcfsim as mcf
-from mcfsim.buffers import BLOCK
 from mcfsim.formats import FORMATS, Format
 from mcfsim.oracle import operate_integers, same
 from mcfsim.rounding import Rounding
+from mcfsim.storage.buffers import BLOCK
 
 E4M3FN, E5M2, BF16, FP16, TF32 = (
     FORMATS[name] for name in ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "tf32")

@@ -11,10 +11,10 @@ import pytest
 from oracle.operands import label
 
 import mcfsim as mcf
-from mcfsim.buffers import BLOCK
 from mcfsim.formats import FORMATS, Format
 from mcfsim.multiword import double_word, expansion
 from mcfsim.oracle import round_fraction, round_integers
+from mcfsim.storage.buffers import BLOCK
 
 BF16, TF32 = FORMATS["bfloat16"], FORMATS["tf32"]
 SIZE = 2**18

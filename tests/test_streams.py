@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.buffers import BLOCK, LARGE_BLOCK
 from mcfsim.formats import Format, get_format
 from mcfsim.multiword import double_word, expansion, summation
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, Rule
+from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK
 
 pytestmark = pytest.mark.slow
 

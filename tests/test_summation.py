@@ -8,10 +8,10 @@ import pytest
 from oracle.operands import label, values
 
 import mcfsim as mcf
-from mcfsim.buffers import BLOCK
 from mcfsim.formats import FORMATS, Format
 from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
 from mcfsim.oracle import operate, round_fraction
+from mcfsim.storage.buffers import BLOCK
 
 BF16, E5M2 = FORMATS["bfloat16"], FORMATS["float8_e5m2"]
 P3, P5 = (Format(precision=p, emin=-60, emax=60) for p in (3, 5))

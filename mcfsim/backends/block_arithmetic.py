@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.plan import COMFORT, Way, plan, refusal
-from mcfsim.buffers import retain_freed_memory
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format, Posit
 from mcfsim.kernels import rational, residuals
@@ -24,6 +23,7 @@ from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, round_real
 from mcfsim.protocol import Value
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Rounding, Underflow
+from mcfsim.storage.buffers import retain_freed_memory
 
 _LARGEST, _LARGEST_EXPONENT = np.finfo(np.float64).max, 1023
 

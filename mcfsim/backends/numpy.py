@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars
-from mcfsim.buffers import BLOCK
 from mcfsim.checks.arguments import as_array, check_threads, is_real
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.convert import round_to
@@ -22,6 +21,7 @@ from mcfsim.kernels.real_numbers import is_scalar
 from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
+from mcfsim.storage.buffers import BLOCK
 
 
 class NumpyArithmetic:

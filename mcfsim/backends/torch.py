@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.buffers import BLOCK
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
+from mcfsim.storage.buffers import BLOCK
 
 try:
     import torch

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.buffers import BLOCK, LARGE_BLOCK
 from mcfsim.checks.processor import check_subnormals
+from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK
 
 Array = NDArray[Any]
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mcfsim.buffers import scratch
 from mcfsim.formats import Format
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Rounding
+from mcfsim.storage.buffers import scratch
 
 Block = NDArray[Any]
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.buffers import scratch
 from mcfsim.formats import Format, Parity
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Rounding, Rule
+from mcfsim.storage.buffers import scratch
 
 Block = NDArray[Any]
 

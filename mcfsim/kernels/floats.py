@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.buffers import scratch
 from mcfsim.formats import Format, Specials
 from mcfsim.kernels.by_addition import Aligned
 from mcfsim.kernels.by_bits import Coded
@@ -23,6 +22,7 @@ from mcfsim.kernels.carriers import UnsupportedFormatError, holds
 from mcfsim.kernels.subnormals import Subnormal
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+from mcfsim.storage.buffers import scratch
 
 Block = NDArray[Any]
 

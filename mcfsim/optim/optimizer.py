@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.buffers import BLOCK
 from mcfsim.checks.arguments import finite_number
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.convert import round_to
@@ -18,6 +17,7 @@ from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.rounding import Rounding
+from mcfsim.storage.buffers import BLOCK
 
 
 def check_hyperparameters(given: Any, label: str) -> None:

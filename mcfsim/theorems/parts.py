@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.buffers import BLOCK
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
+from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.operands import Block, Columns, Operand
 
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.buffers import BLOCK
 from mcfsim.oracle import OracleArithmetic, same
 from mcfsim.protocol import Arithmetic
+from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.by_oracle import results_of, trial_of
 from mcfsim.theorems.certificate import Certificate, Tried
 from mcfsim.theorems.check import Check, Findings

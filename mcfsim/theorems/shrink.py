@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.buffers import BLOCK
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
+from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import belongs
 from mcfsim.theorems.statement import Theorem

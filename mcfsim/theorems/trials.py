@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.buffers import BLOCK
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Rounding
+from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.operands import Block, Operand, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere

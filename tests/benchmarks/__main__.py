@@ -24,8 +24,8 @@ from rich.table import Table
 import mcfsim as mcf
 from experiments.common import processor, write_result
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.buffers import BLOCK
 from mcfsim.rounding import DETERMINISTIC, Mode
+from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, round_to, strategy
-from mcfsim.buffers import BLOCK
 from mcfsim.optim.state import State
+from mcfsim.storage.buffers import BLOCK
 
 NUMBERED = [name for name in STRATEGIES if name != "exact"]
 HYPERS = {"adamw": AdamW(0.9, 0.95, 1e-8, 0.1), "sgd": SGD(0.9, 0.1)}

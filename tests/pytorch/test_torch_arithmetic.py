@@ -11,7 +11,7 @@ import mcfsim as mcf
 torch = pytest.importorskip("torch")
 
 from mcfsim.backends.torch import TORCH_DTYPES, TorchArithmetic, as_array, cut, flat, torch_dtype  # noqa: E402
-from mcfsim.buffers import BLOCK  # noqa: E402
+from mcfsim.storage.buffers import BLOCK  # noqa: E402
 
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float32", "tf32")
 ROUNDINGS = ("nearest_even", "toward_zero", "up", "down", "to_odd", "nearest_away")

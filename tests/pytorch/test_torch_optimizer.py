@@ -7,7 +7,7 @@ import mcfsim as mcf
 
 torch = pytest.importorskip("torch")
 
-from mcfsim.buffers import BLOCK  # noqa: E402
+from mcfsim.storage.buffers import BLOCK  # noqa: E402
 from mcfsim.torch import SGD, AdamW  # noqa: E402
 
 STRATEGIES = ("plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "fp32")

@@ -12,8 +12,8 @@ from mcfsim.rounding import Rounding
 
 torch = pytest.importorskip("torch")
 
-from mcfsim.buffers import BLOCK  # noqa: E402
 from mcfsim.checks.processor import FlushedSubnormalsError  # noqa: E402
+from mcfsim.storage.buffers import BLOCK  # noqa: E402
 from mcfsim.torch import SGD, AdamW  # noqa: E402
 
 STRATEGIES = ("plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master")

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from mcfsim.formats import Format
+from mcfsim.random import Words
 from mcfsim.rounding import Rounding
 
 #: A number of an arithmetic: an array of carrier numbers, a scalar, an mpmath number, ...
@@ -90,6 +91,35 @@ class Arithmetic(Protocol):
         them, and so are the results. A Python number among them that is no value of the format is rounded.
         Options are no operands: they reach the function as they are.
         """
+
+
+class Stream(Protocol):
+    """The random words of an operation, see `mcfsim.random.RandomWords`."""
+
+    def draws(self, start: int, count: int, bits: int) -> Words:
+        """Return the words of some indices."""
+
+
+class Streams(Protocol):
+    """Where the operations of an algorithm find their random words."""
+
+    def of(self, operation: int) -> Stream:
+        """Return the stream of an operation, counted from 0."""
+
+
+class Emulation(Arithmetic, Protocol):
+    """An arithmetic that rounds, for one block of numbers: its format and rounding are known."""
+
+    @property
+    def format(self) -> Format:
+        """The format of the results."""
+
+    @property
+    def rounding(self) -> Rounding:
+        """How they are rounded."""
+
+    def at(self, random: Streams | None, start: int) -> Emulation:
+        """Return the arithmetic for the block that begins with an element, and its operations' streams."""
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache, wraps
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from mcfsim.kernels import rational, residuals
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, round_real, signum
-from mcfsim.protocol import Value
+from mcfsim.protocol import Streams, Value
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.storage.buffers import retain_freed_memory
@@ -33,20 +33,6 @@ _NATIVE: dict[str, Callable[..., Any]] = {
 }
 #: Of a difference, the second operand's sign is changed before.
 _IN_BINARY64: dict[str, Callable[..., Any]] = {**_NATIVE, "sub": np.add}
-
-
-class Stream(Protocol):
-    """The random words of an operation, see `mcfsim.random.RandomWords`."""
-
-    def draws(self, start: int, count: int, bits: int) -> Words:
-        """Return the words of some indices."""
-
-
-class Streams(Protocol):
-    """Where the operations of an algorithm find their random words."""
-
-    def of(self, operation: int) -> Stream:
-        """Return the stream of an operation, counted from 0."""
 
 
 def _operation(carry_out: Callable[..., Any]) -> Callable[..., Any]:

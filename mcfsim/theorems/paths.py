@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import is_scalar
-from mcfsim.protocol import Arithmetic, Value
+from mcfsim.protocol import Arithmetic, Emulation, Value
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.elementwise import Incomparable
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.trial import Block, Trial, Truth
-
-if TYPE_CHECKING:
-    from mcfsim.backends.block_arithmetic import BlockArithmetic
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +77,7 @@ class EveryPath:
 
     Parameters
     ----------
-    ar : BlockArithmetic
+    ar : Emulation
         The emulator, rounding stochastically. It carries out every operation.
     size : int
         How many cases there are.
@@ -92,7 +89,7 @@ class EveryPath:
     of an operation tell what each of ``2**r`` draws makes of it.
     """
 
-    def __init__(self, ar: BlockArithmetic, size: int) -> None:
+    def __init__(self, ar: Emulation, size: int) -> None:
         self._ar, self._bits = ar, ar.rounding.random_bits
         self.whose = np.arange(size)
         self.probability = Exact(np.ones(size), 0, 1)

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
 from mcfsim.oracle import OracleArithmetic, same
-from mcfsim.protocol import Arithmetic
+from mcfsim.protocol import Arithmetic, Emulation
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.by_oracle import results_of, trial_of
 from mcfsim.theorems.certificate import Certificate, Tried
@@ -22,9 +22,6 @@ from mcfsim.theorems.check import Check, Findings
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.parts import Part, Sample
 from mcfsim.theorems.verification import certify
-
-if TYPE_CHECKING:
-    from mcfsim.backends.block_arithmetic import BlockArithmetic
 
 #: Indices of cases in a part.
 Cases = NDArray[np.int64]
@@ -118,7 +115,7 @@ def _spots(draw: Random, part: Part, count: int) -> Cases:
     return (runs[:, None] * RUN + np.arange(RUN)).ravel()
 
 
-def _tried(check: Check, ar: BlockArithmetic, part: Part, cases: Cases) -> Findings:
+def _tried(check: Check, ar: Emulation, part: Part, cases: Cases) -> Findings:
     found = Findings(check.theorem, ar.format.precision)
     for start in range(0, cases.size, BLOCK):
         found.look_at(start, try_block(check.theorem, ar, part.at(cases[start : start + BLOCK])))

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
+from mcfsim.protocol import Emulation
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import belongs
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import flat
-
-if TYPE_CHECKING:
-    from mcfsim.backends.block_arithmetic import BlockArithmetic
 
 #: Cases, one a row, one component a column, in binary64.
 Cases = NDArray[np.float64]
@@ -30,14 +27,14 @@ _GROUPS = 32
 _SIGNIFICAND = 53
 
 
-def shrink(theorem: Theorem, ar: BlockArithmetic, case: Iterable[float]) -> tuple[float, ...]:
+def shrink(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> tuple[float, ...]:
     """Return the simplest violation to which a violation shrinks.
 
     Parameters
     ----------
     theorem : Theorem
         The statement.
-    ar : BlockArithmetic
+    ar : Emulation
         The arithmetic that its algorithm runs in.
     case : iterable of float
         Operands that meet the hypotheses and fail the claim, component by component.
@@ -99,9 +96,7 @@ def shrink(theorem: Theorem, ar: BlockArithmetic, case: Iterable[float]) -> tupl
             return tuple(now.tolist())
 
 
-def _simplest(
-    theorem: Theorem, ar: BlockArithmetic, now: Cases, candidates: Cases, span: range
-) -> Cases | None:
+def _simplest(theorem: Theorem, ar: Emulation, now: Cases, candidates: Cases, span: range) -> Cases | None:
     """Return the simplest candidate that is simpler than the case, allowed and a violation."""
     candidates = candidates[np.isfinite(candidates).all(axis=1)]
     kept = (now == 0) & np.signbit(now)  # where the sign of a zero is what matters
@@ -154,7 +149,7 @@ def _possible(theorem: Theorem, fmt: Format, cases: Cases) -> NDArray[np.bool_]:
     return possible
 
 
-def _violating(theorem: Theorem, ar: BlockArithmetic, cases: Cases) -> NDArray[np.bool_]:
+def _violating(theorem: Theorem, ar: Emulation, cases: Cases) -> NDArray[np.bool_]:
     blocks = list(cases.T.astype(ar.carrier, order="C"))
     trial = try_block(theorem, ar, blocks)
     return violating(theorem, trial, applicable(theorem, trial))

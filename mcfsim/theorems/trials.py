@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +17,13 @@ from numpy.typing import NDArray
 from mcfsim.backends.factory import on_blocks
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.protocol import Emulation
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.operands import Block, Operand, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
-
-if TYPE_CHECKING:
-    from mcfsim.backends.block_arithmetic import BlockArithmetic
 
 #: Exponents so far from the operands of a trial that powers of two of them neither over- nor underflow.
 FAR = 300
@@ -168,7 +165,7 @@ def _both(
         return  # this arithmetic has no exact path for so wide a range
 
 
-def _outcome(theorem: Theorem, ar: BlockArithmetic, blocks: list[Block]) -> Outcome:
+def _outcome(theorem: Theorem, ar: Emulation, blocks: list[Block]) -> Outcome:
     """Return where the hypotheses hold, where the claim then fails, and the size of the error."""
     trial = try_block(theorem, ar, blocks)
     there = applicable(theorem, trial)

@@ -157,6 +157,8 @@ def word_source(
 
 def _as_number(x: Any) -> Any:
     """Return x if it is one real number; None if it is to be treated as an array."""
+    if type(x) is float:
+        return x
     if isinstance(x, np.generic):
         return float(x) if is_real(x.dtype) and x.dtype.kind in "fV" else x
     if isinstance(x, np.ndarray | list | tuple) or hasattr(x, "__array__"):

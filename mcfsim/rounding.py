@@ -156,12 +156,10 @@ def get_rounding(
     ValueError
         If a name is unknown, or a `Rounding` comes with other policies than its own.
     """
+    if isinstance(rounding, str) and isinstance(overflow, str) and isinstance(underflow, str):
+        return _named(rounding, overflow, underflow)
     if not isinstance(rounding, Rounding):
-        return _named(
-            _member(Mode, rounding, "rounding"),
-            _member(Overflow, overflow, "overflow"),
-            _member(Underflow, underflow, "underflow"),
-        )
+        return _named.__wrapped__(rounding, overflow, underflow)  # refused, and what cannot be kept as well
     if _member(Overflow, overflow, "overflow") not in (Overflow.IEEE, rounding.overflow):
         raise ValueError(f"{rounding} has its own overflow policy; overflow={overflow!s} contradicts it")
     if _member(Underflow, underflow, "underflow") not in (Underflow.GRADUAL, rounding.underflow):
@@ -170,8 +168,12 @@ def get_rounding(
 
 
 @lru_cache(maxsize=256)
-def _named(mode: Mode, overflow: Overflow, underflow: Underflow) -> Rounding:
-    return Rounding(mode, overflow, underflow=underflow)
+def _named(rounding: str, overflow: str, underflow: str) -> Rounding:
+    return Rounding(
+        _member(Mode, rounding, "rounding"),
+        _member(Overflow, overflow, "overflow"),
+        underflow=_member(Underflow, underflow, "underflow"),
+    )
 
 
 _Choice = TypeVar("_Choice", bound=StrEnum)

@@ -159,7 +159,8 @@ class NumpyArithmetic:
 
         Unlike the other operations this takes any numbers, and the result has the carrier's dtype.
         """
-        random = _Streams(self).of(0) if self.rounding.stochastic else None
+        streams = self._streams()
+        random = None if streams is None else streams.of(0)
         result = round_to(x, self.format, self.rounding, threads=self.threads, random=random)
         return result if np.isscalar(result) else np.asarray(result, dtype=self.carrier)
 
@@ -180,7 +181,7 @@ class NumpyArithmetic:
         layout = _flatten(operands, leaves)
         arrays = {index: self._operand(leaf) for index, leaf in enumerate(leaves) if not is_scalar(leaf)}
         shapes: list[Any] = []
-        streams = _Streams(self)
+        streams = self._streams()
 
         def on_blocks(start: int, *blocks: NDArray[Any]) -> list[NDArray[Any]]:
             if not all(map(self.blocks.keeps, blocks)):
@@ -227,7 +228,15 @@ class NumpyArithmetic:
         for operand in operands:
             if isinstance(operand, tuple):
                 raise TypeError("an operand is a tuple of values; write an array as a list")
-        return self.evaluate(operation, *operands)
+        if not all(map(is_scalar, operands)):
+            return self.evaluate(operation, *operands)
+        check_subnormals()
+        with np.errstate(all="ignore"):
+            return operation(self.blocks.at(self._streams(), 0), *operands)
+
+    def _streams(self) -> _Streams | None:
+        """Return the streams of one call, if its operations draw."""
+        return _Streams(self) if self.rounding.stochastic else None
 
     def _operand(self, x: Any) -> NDArray[Any]:
         """Return an operand as an array; one of the carrier's dtype is checked later, in its blocks."""
@@ -282,7 +291,7 @@ class _Streams:
 
 def _broadcast(arrays: Iterable[NDArray[Any]]) -> tuple[int, ...]:
     shapes = [array.shape for array in arrays]
-    if all(shape == shapes[0] for shape in shapes):
+    if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
     try:
         return np.broadcast_shapes(*shapes)

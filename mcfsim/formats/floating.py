@@ -197,17 +197,17 @@ class Format:
         """Whether there are numbers between zero and the smallest normal number."""
         return self.zero and self.precision > 1
 
-    @property
+    @cached_property
     def has_infinity(self) -> bool:
         """Whether the format encodes infinities."""
         return self.specials in (Specials.IEEE, Specials.NUZ)
 
-    @property
+    @cached_property
     def has_nan(self) -> bool:
         """Whether the format encodes NaN."""
         return self.specials is not Specials.NONE
 
-    @property
+    @cached_property
     def has_negative_zero(self) -> bool:
         """Whether the format encodes negative zero."""
         return self.signed and self.zero and self.specials not in (Specials.FNUZ, Specials.NUZ)

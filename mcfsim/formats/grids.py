@@ -115,7 +115,7 @@ class Grid(Format):
         """Whether there are subnormal numbers: no."""
         return False
 
-    @property
+    @cached_property
     def has_negative_zero(self) -> bool:
         """Whether the format encodes negative zero: no."""
         return False

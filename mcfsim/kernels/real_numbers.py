@@ -30,6 +30,8 @@ def is_scalar(x: Any) -> bool:
     A NumPy scalar is an array of no dimensions, but for ``np.float64``, which is a float. A truth value is
     no number.
     """
+    if type(x) is float:
+        return True
     if isinstance(x, np.ndarray):
         return False
     if isinstance(x, float | int):

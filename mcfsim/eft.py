@@ -8,6 +8,7 @@ is the unit roundoff and p the precision of the arithmetic's format.
 
 from __future__ import annotations
 
+from mcfsim.checks.arguments import check_int
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
 
@@ -102,8 +103,7 @@ def split(ar: Arithmetic, x: Value, *, bits: int | None = None) -> tuple[Value, 
     p = ar.format.precision
     if bits is None:
         bits = -(-p // 2)
-    if not isinstance(bits, int) or isinstance(bits, bool):
-        raise TypeError(f"bits must be an int, not {bits!r}")
+    check_int("bits", bits)
     if not 1 <= bits < p:
         raise ValueError(f"bits = {bits}: numbers of {p} bits are split off 1 to {p - 1} of them")
     g = ar.mul(x, 2.0**bits + 1.0)

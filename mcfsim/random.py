@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.checks.arguments import check_int
 from mcfsim.storage.buffers import scratch
 
 #: Random words of 32 bits, or of 16 where so many suffice.
@@ -94,8 +95,7 @@ class RandomWords:
     def __post_init__(self) -> None:
         for name, bits in (("seed", 64), ("step", 32), ("stream", 32)):
             number = getattr(self, name)
-            if not isinstance(number, int) or isinstance(number, bool):
-                raise TypeError(f"{name} must be an int, not {number!r}")
+            check_int(name, number)
             if not 0 <= number < 2**bits:
                 raise ValueError(f"{name} = {number} must lie in [0, 2**{bits})")
 

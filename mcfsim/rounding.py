@@ -7,6 +7,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TypeVar
 
+from mcfsim.checks.arguments import check_int
 from mcfsim.checks.names import hint
 
 
@@ -128,8 +129,7 @@ class Rounding:
         object.__setattr__(self, "underflow", _member(Underflow, self.underflow, "underflow"))
         if self.overflow is Overflow.NEAREST_BOUNDARY and not self.stochastic:
             raise ValueError(f"overflow 'nearest_boundary' is for stochastic rounding, not {self.mode!s}")
-        if not isinstance(self.random_bits, int) or isinstance(self.random_bits, bool):
-            raise TypeError(f"random_bits must be an int, not {self.random_bits!r}")
+        check_int("random_bits", self.random_bits)
         if not 1 <= self.random_bits <= 32:
             raise ValueError(f"random_bits = {self.random_bits} must lie between 1 and 32")
 

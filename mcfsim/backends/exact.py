@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mcfsim.checks.arguments import check_int
 from mcfsim.kernels.real_numbers import as_float, is_scalar, to_fraction
 from mcfsim.protocol import Value
 
@@ -31,8 +32,7 @@ class ExactArithmetic:
     def __init__(self, precision: int = 400) -> None:
         import mpmath
 
-        if not isinstance(precision, int) or isinstance(precision, bool):
-            raise TypeError(f"precision must be an int, not {precision!r}")
+        check_int("precision", precision)
         if precision < 64:
             raise ValueError(f"precision = {precision} bits: exact arithmetic takes at least 64")
         self.precision = precision

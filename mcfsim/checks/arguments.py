@@ -111,10 +111,30 @@ def whole_number(label: str, x: Any, least: int) -> int:
     """
     if not isinstance(x, Integral) or isinstance(x, bool | np.bool_ | np.timedelta64):
         raise TypeError(f"{label} must be an int, not {x!r}")
+    _check_least(label, x, least)
+    return int(x)
+
+
+def check_int(label: str, x: Any, least: int | None = None) -> None:
+    """Refuse what is no int of Python, or is less than `least`.
+
+    Raises
+    ------
+    TypeError
+        If it is no int, as an integer of NumPy is none; a truth value is none, either.
+    ValueError
+        If it is less.
+    """
+    if not isinstance(x, int) or isinstance(x, bool):
+        raise TypeError(f"{label} must be an int, not {x!r}")
+    if least is not None:
+        _check_least(label, x, least)
+
+
+def _check_least(label: str, x: Any, least: int) -> None:
     if x < least:
         allowed = "must not be negative" if least == 0 else f"must be at least {least}"
         raise ValueError(f"{label} = {x} {allowed}")
-    return int(x)
 
 
 def check_threads(threads: int) -> None:
@@ -127,8 +147,7 @@ def check_threads(threads: int) -> None:
     ValueError
         If it is less than 1.
     """
-    if not isinstance(threads, int) or isinstance(threads, bool):
-        raise TypeError(f"threads must be an int, not {threads!r}")
+    check_int("threads", threads)
     if threads < 1:
         raise ValueError(f"threads = {threads}: at least one is needed")
 

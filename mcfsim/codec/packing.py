@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks.arguments import as_array, as_codes
+from mcfsim.checks.arguments import as_array, as_codes, check_int
 
 #: Codes a block: a multiple of 8, so that each block begins with a whole byte.
 BLOCK = 1 << 14
@@ -27,10 +27,7 @@ def packed_size(count: int, bits: int) -> int:
         If the count is negative or `bits` out of range.
     """
     _dtype(bits)
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise TypeError(f"count must be an int, not {count!r}")
-    if count < 0:
-        raise ValueError(f"count = {count} must not be negative")
+    check_int("count", count, 0)
     return -(-count * bits // 8)
 
 
@@ -140,8 +137,7 @@ def unpack(packed: NDArray[np.uint8], bits: int, shape: int | Sequence[int]) -> 
 
 def _dtype(bits: int) -> np.dtype[Any]:
     """Return the shortest unsigned dtype for codes of so many bits."""
-    if not isinstance(bits, int) or isinstance(bits, bool):
-        raise TypeError(f"bits must be an int, not {bits!r}")
+    check_int("bits", bits)
     if not 1 <= bits <= 64:
         raise ValueError(f"bits = {bits} must lie between 1 and 64")
     return np.dtype(f"u{next(size for size in (1, 2, 4, 8) if bits <= 8 * size)}")

@@ -8,6 +8,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from mcfsim.checks.arguments import check_int
+
 
 class Specials(StrEnum):
     """Which values a format has besides finite numbers, and where their codes lie.
@@ -89,8 +91,7 @@ class Format:
             raise TypeError(f"name must be a string, not {self.name!r}")
         for label in ("precision", "emin", "emax"):
             number = getattr(self, label)
-            if not isinstance(number, int) or isinstance(number, bool):
-                raise TypeError(f"{label} must be an int, not {number!r}")
+            check_int(label, number)
         for label in ("signed", "zero"):
             if not isinstance(getattr(self, label), bool):
                 raise TypeError(f"{label} must be True or False, not {getattr(self, label)!r}")

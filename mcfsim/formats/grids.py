@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
 from functools import cached_property
 
+from mcfsim.checks.arguments import check_int
 from mcfsim.formats.floating import Format, Specials
 
 _INTEGERS = re.compile(r"int(\d{1,9})(_symmetric)?", re.ASCII)
@@ -63,8 +64,7 @@ class Grid(Format):
     def __post_init__(self) -> None:
         for label in ("low", "high", "fraction_bits"):
             number = getattr(self, label)
-            if not isinstance(number, int) or isinstance(number, bool):
-                raise TypeError(f"{label} must be an int, not {number!r}")
+            check_int(label, number)
         if not self.low <= 0 < self.high:
             raise ValueError(f"low = {self.low} and high = {self.high}: low <= 0 < high is required")
         precision = max(-self.low, self.high).bit_length()

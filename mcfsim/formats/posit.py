@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
+from mcfsim.checks.arguments import check_int
 from mcfsim.formats.floating import Format, Specials
 
 _NAMES = re.compile(r"posit(?:(\d{1,9})(?:es(\d{1,9}))?|<(\d{1,9})(?:,\s*(\d{1,9}))?>)", re.ASCII)
@@ -69,8 +70,7 @@ class Posit(Format):
             ("bits", bits, _FEWEST_BITS, _MOST_BITS),
             ("es", es, 0, _MOST_EXPONENT_BITS),
         ):
-            if not isinstance(number, int) or isinstance(number, bool):
-                raise TypeError(f"{label} must be an int, not {number!r}")
+            check_int(label, number)
             if not fewest <= number <= most:
                 raise ValueError(f"{label} = {number} of a posit must lie between {fewest} and {most}")
         object.__setattr__(self, "es", es)

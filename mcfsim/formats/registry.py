@@ -8,6 +8,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
+from mcfsim.checks.arguments import check_int
 from mcfsim.checks.names import nearest
 from mcfsim.formats.floating import Format, Parity, Specials
 from mcfsim.formats.grids import grid
@@ -87,8 +88,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
     (Fraction(49152, 1), 'binary8p3se')
     """
     for label, number in (("bits", bits), ("precision", precision)):
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise TypeError(f"{label} must be an int, not {number!r}")
+        check_int(label, number)
     for label, flag in (("signed", signed), ("extended", extended)):
         if not isinstance(flag, bool):
             raise TypeError(f"{label} must be True or False, not {flag!r}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+from mcfsim.checks.arguments import check_int
 from mcfsim.codec import encode, ulp
 from mcfsim.formats import Format, Parity, digits
 from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -55,8 +56,7 @@ def expand(ar: Arithmetic, value: Any, n: int) -> tuple[Any, ...]:
     *Posits.* They round by their codes, and never to zero: where the steps are large, or below the smallest
     number, a component may leave as much as there was, or more.
     """
-    if not isinstance(n, int) or isinstance(n, bool):
-        raise TypeError(f"n must be an int, not {n!r}")
+    check_int("n", n)
     if n < 1:
         raise ValueError(f"n = {n}: an expansion has at least one component")
     fmt = ar.format

@@ -12,6 +12,7 @@ the errors are themselves summed recursively. `kahan_sum` and `dw_sum` are.
 
 from __future__ import annotations
 
+from mcfsim.checks.arguments import check_int
 from mcfsim.eft import two_prod_fma, two_sum
 from mcfsim.multiword.double_word import dw_plus_fp
 from mcfsim.multiword.shewchuk import check_parts, vec_sum
@@ -183,10 +184,7 @@ def sum_k(ar: Arithmetic, x: Terms, k: int) -> Value:
     ----------
     Ogita, Rump, Oishi, SIAM J. Sci. Comput. 26(6), 2005, Algorithm 4.8, Proposition 4.10.
     """
-    if not isinstance(k, int) or isinstance(k, bool):
-        raise TypeError(f"k must be an int, not {k!r}")
-    if k < 1:
-        raise ValueError(f"k = {k} must be at least 1")
+    check_int("k", k, 1)
     return ar.evaluate(_sum_k, x, k=k)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 
+from mcfsim.checks.arguments import check_int
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.exact_dot import COMFORT, ODD_BITS
@@ -85,10 +86,7 @@ class Accumulator:
             number = getattr(self, label)
             if label == "block" and number is None:
                 continue
-            if not isinstance(number, int) or isinstance(number, bool):
-                raise TypeError(f"{label} must be an int, not {number!r}")
-            if number < 1:
-                raise ValueError(f"{label} = {number} must be at least 1")
+            check_int(label, number, 1)
         for label, kind in (("order", Order), ("products", Products)):
             try:
                 object.__setattr__(self, label, kind(getattr(self, label)))
@@ -124,10 +122,7 @@ class Accumulator:
         ValueError
             If it is negative.
         """
-        if not isinstance(length, int) or isinstance(length, bool):
-            raise TypeError(f"length must be an int, not {length!r}")
-        if length < 0:
-            raise ValueError(f"length = {length} must not be negative")
+        check_int("length", length, 0)
         products = length if self.products is Products.ROUNDED else 0
         blocks = -(-length // (self.block or max(1, length)))
         parts = blocks if self.order is Order.PAIRWISE else min(blocks, self.lanes)

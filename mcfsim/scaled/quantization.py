@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks.arguments import as_array
+from mcfsim.checks.arguments import as_array, check_int
 from mcfsim.codec import encode
 from mcfsim.convert import word_source
 from mcfsim.kernels.blocks import for_each_block
@@ -157,8 +157,7 @@ def quantize(
         raise TypeError(
             f"x of dtype {array.dtype} is no array of float32 or float64; convert it exactly first"
         )
-    if not isinstance(axis, int) or isinstance(axis, bool):
-        raise TypeError(f"axis must be an int, not {axis!r}")
+    check_int("axis", axis)
     dimensions = max(array.ndim, 1)
     if not -dimensions <= axis < dimensions:
         raise np.exceptions.AxisError(axis, dimensions)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mcfsim.checks.arguments import check_int
 from mcfsim.oracle import OracleArithmetic, same
 from mcfsim.theorems.by_oracle import is_of_kind, results_of, trial_of
 from mcfsim.theorems.cases import Witness
@@ -17,7 +18,7 @@ from mcfsim.theorems.certificate import Certificate, Worst, format_of, rounding_
 from mcfsim.theorems.check import WITNESSES, Check
 from mcfsim.theorems.judge import applicable, structured, violating
 from mcfsim.theorems.retry import LIMIT, SAMPLES, Retried, retry
-from mcfsim.theorems.selection import Selection, check_number
+from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial
 from mcfsim.theorems.verification import about, worst_of
@@ -108,7 +109,7 @@ def examine(
         repeat.
     """
     for label, number in (("samples", samples), ("limit", limit), ("seed", seed)):
-        check_number(label, number, least=0)
+        check_int(label, number, 0)
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
     theorem = _of(certificate, theorem)

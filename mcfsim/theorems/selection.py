@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from mcfsim.checks.arguments import check_int
+
 #: Which operands: ``core`` uses the reductions of the statement, ``all`` uses none.
 Extent = Literal["core", "all"]
 #: A core of pairs of words has at most so many cases, and an eighth of it if its low words lie deep.
@@ -43,12 +45,4 @@ class Selection:
         if self.extent not in get_args(Extent):
             raise ValueError(f"unknown extent {self.extent!r}; known extents: {', '.join(get_args(Extent))}")
         for label, least in (("limit", 1), ("samples", 0), ("seed", 0)):
-            check_number(label, getattr(self, label), least)
-
-
-def check_number(label: str, number: int, least: int) -> None:
-    """Raise TypeError unless a number is an int, and ValueError if it is less than allowed."""
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise TypeError(f"{label} must be an int, not {number!r}")
-    if number < least:
-        raise ValueError(f"{label} = {number} must be at least {least}")
+            check_int(label, getattr(self, label), least)

@@ -27,10 +27,19 @@ class Far:
     corpus: str = "no number, and so no option"
 
 
+@dataclass(frozen=True)
+class Bare:
+    steps: float  # an int of the others
+    length: int
+
+
 def application() -> tuple[typer.Typer, list[Any]]:
     """Return a command that makes one of two things, and a list of what it made."""
     things = Settings(
-        "thing", {"near": Near, "far": Far}, names={"steps": "thing_steps"}, meaning={"rho": "How much."}
+        "thing",
+        {"near": Near, "far": Far, "bare": Bare},
+        names={"steps": "thing_steps"},
+        meaning={"rho": "How much."},
     )
     app, made = typer.Typer(rich_markup_mode=None), []
 
@@ -49,19 +58,24 @@ def application() -> tuple[typer.Typer, list[Any]]:
         ("--rho 2 --steps 7 --thing-steps 4", (Near(2.0, 4), 7)),
         ("--rho 0 --thing far", (Far(0.0), 1)),
         ("--thing far", (Far(), 1)),
+        ("--thing bare --thing-steps .5 --length 3", (Bare(0.5, 3), 1)),
     ],
 )
 def test_a_thing_is_made_of_what_is_given(words: str, expected: Any) -> None:
     app, made = application()
     result = CliRunner().invoke(app, words.split())
     assert (result.exit_code, made) == (0, [expected]), result.output
+    assert list(map(type, vars(made[0][0]).values())) == list(map(type, vars(expected[0]).values()))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--thing far --thing-steps 3", "thing 'far' has no --thing-steps; it takes --rho"),
-        ("--thing nearr", r"unknown thing 'nearr' (did you mean 'near'?); known things: near, far"),
+        ("--thing nearr", r"unknown thing 'nearr' (did you mean 'near'?); known things: near, far, bare"),
+        ("--thing-steps 1.5", "--thing-steps = 1.5 of thing 'near' is no whole number"),
+        ("--thing bare --length 2", "thing 'bare' needs --thing-steps"),
+        ("--thing bare", "thing 'bare' needs --thing-steps, --length"),
     ],
 )
 def test_what_a_kind_has_no_use_for_is_refused(words: str, message: str) -> None:
@@ -71,7 +85,7 @@ def test_what_a_kind_has_no_use_for_is_refused(words: str, message: str) -> None
     assert not made
 
 
-@pytest.mark.parametrize("words", ["--corpus x", "--rho x", "--thing-steps 1.5"])
+@pytest.mark.parametrize("words", ["--corpus x", "--rho x", "--steps 1.5", "--length 1.5"])
 def test_what_is_no_option_or_no_number_is_wrong_usage(words: str) -> None:
     app, made = application()
     assert CliRunner().invoke(app, words.split()).exit_code == 2
@@ -81,8 +95,9 @@ def test_what_is_no_option_or_no_number_is_wrong_usage(words: str) -> None:
 def test_the_help_says_who_takes_an_option_and_what_it_is_otherwise() -> None:
     app, _ = application()
     text = " ".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output.split())
-    assert "How much. [default: (0.5 for near, 0.25 for far)]" in text
-    assert "Of near. [default: (3)]" in text
+    assert "How much. Of near, far. [default: (0.5 for near, 0.25 for far)]" in text
+    assert "Of near, bare. [default: (3 for near, required for bare)]" in text
+    assert "Of bare. [default: (required)]" in text
 
 
 @pytest.mark.parametrize("settings", [OPTIMIZER, PROBLEM], ids=lambda item: item.label)

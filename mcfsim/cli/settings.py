@@ -51,8 +51,8 @@ class Settings:
 
     def _parameter(self, argument: str) -> inspect.Parameter:
         takers = {kind: self.of(kind)[argument] for kind in self.kinds if argument in self.of(kind)}
-        (annotation,) = {item.annotation for item in takers.values()}
-        defaults = {kind: f"{item.default:g}" for kind, item in takers.items()}
+        real = any(item.annotation is float for item in takers.values())
+        defaults = {kind: _default(item) for kind, item in takers.items()}
         alike = len(set(defaults.values())) == 1
         each = ", ".join(f"{default} for {kind}" for kind, default in defaults.items())
         shown = next(iter(defaults.values())) if alike else each
@@ -63,7 +63,7 @@ class Settings:
             self.names.get(argument, argument),
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[annotation | None, option],
+            annotation=Annotated[(float if real else int) | None, option],
         )
 
     def make(self, kind: str, options: Mapping[str, Any]) -> Any:
@@ -72,20 +72,37 @@ class Settings:
         Raises
         ------
         ValueError
-            If there is no such kind, or options are given that it has no use for.
+            If there is no such kind, or options are given that it has no use for, or lack that it needs.
         """
         if kind not in self.kinds:
             known = ", ".join(self.kinds)
             raise ValueError(
                 f"unknown {self.label} {kind!r}{hint(kind, self.kinds)}; known {self.label}s: {known}"
             )
-        taken = {self.names.get(argument, argument): argument for argument in self.of(kind)}
-        given = [item.name for item in self.parameters() if options[item.name] is not None]
+        taken = {self.names.get(argument, argument): item for argument, item in self.of(kind).items()}
+        given = {
+            item.name: options[item.name] for item in self.parameters() if options[item.name] is not None
+        }
         if stray := [name for name in given if name not in taken]:
             raise ValueError(
                 f"{self.label} {kind!r} has no {_spelt(stray)}; it takes {_spelt(taken) or 'no options'}"
             )
-        return self.kinds[kind](**{taken[name]: options[name] for name in given})
+        if missing := [
+            name for name, item in taken.items() if item.default is item.empty and name not in given
+        ]:
+            raise ValueError(f"{self.label} {kind!r} needs {_spelt(missing)}")
+        for name, number in given.items():  # one name may stand for real numbers elsewhere
+            if taken[name].annotation is int and isinstance(number, float):
+                if not number.is_integer():
+                    raise ValueError(
+                        f"{_spelt([name])} = {number} of {self.label} {kind!r} is no whole number"
+                    )
+                given[name] = int(number)
+        return self.kinds[kind](**{taken[name].name: number for name, number in given.items()})
+
+
+def _default(setting: inspect.Parameter) -> str:
+    return "required" if setting.default is setting.empty else f"{setting.default:g}"
 
 
 def _spelt(names: Any) -> str:

@@ -86,7 +86,7 @@ def test_all_pairs_of_corners_are_rounded_once(fmt, name, assert_same):
 )
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("fmt", [BF16, FP16], ids=label)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 def test_millions_of_hard_pairs_are_rounded_once(fmt, name, seeds, assert_same):
     ar = mcf.arithmetic(fmt)
@@ -96,7 +96,7 @@ def test_millions_of_hard_pairs_are_rounded_once(fmt, name, seeds, assert_same):
 
 
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
 def test_two_million_hard_pairs_of_tf32_are_rounded_once(name, assert_same):
     ar = mcf.arithmetic(TF32)
@@ -164,7 +164,7 @@ def test_all_pairs_of_16_bits_are_rounded_once(fmt, name, assert_same):
 # -- every mode and policy --------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *UNUSUAL_FORMATS], ids=label)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_all_pairs_are_rounded_once_in_every_mode(fmt, name, assert_same):
     a, b = all_pairs(fmt)
     for rounding in ROUNDINGS:
@@ -174,7 +174,7 @@ def test_all_pairs_are_rounded_once_in_every_mode(fmt, name, assert_same):
 
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("fmt", [E4M3FN, E5M2, *UNUSUAL_FORMATS], ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_all_pairs_are_flushed_as_the_policy_says(fmt, name, assert_same):
     a, b = all_pairs(fmt)
     for rounding in FLUSHING:
@@ -203,7 +203,7 @@ def hard_tuples_and_corners(fmt, arity):
 
 @pytest.mark.parametrize("rounding", [*ROUNDINGS, *FLUSHING], ids=label)
 @pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *UNUSUAL_FORMATS, *WIDE_FORMATS], ids=label)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_every_operation_is_rounded_once_in_every_mode(fmt, rounding, assert_same):
     ar = mcf.arithmetic(fmt, rounding)
     for name, arity in ARITY.items():
@@ -355,7 +355,7 @@ def scalar_cases(name, place, fmt, seed, size):
 @pytest.mark.parametrize(
     ("name", "place"), [(name, place) for name, arity in ARITY.items() if arity > 1 for place in range(arity)]
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_a_real_scalar_enters_exactly_and_the_result_is_rounded_once(name, place, mode, assert_same):
     for fmt in (BF16, FP16, TF32, E4M3FN, E5M2):
         ar, rounding = mcf.arithmetic(fmt, mode), Rounding(mode)
@@ -369,7 +369,7 @@ def test_a_real_scalar_enters_exactly_and_the_result_is_rounded_once(name, place
 
 @pytest.mark.parametrize("scalar", [0.999, 0.001, 1 - 2.0**-53, 1e-8, 3.0000000000000004, -1 / 3, 1e100])
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_all_values_with_a_real_scalar_are_rounded_once(name, scalar, assert_same):
     for fmt in (E4M3FN, E5M2):
         x = values(fmt)
@@ -382,7 +382,7 @@ def test_all_values_with_a_real_scalar_are_rounded_once(name, scalar, assert_sam
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("name", ARITY)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_under_the_policy_rounded_a_scalar_is_rounded_first(name, mode, assert_same):
     rng = np.random.default_rng(5)
     for fmt in (BF16, E4M3FN, FP16):
@@ -450,7 +450,7 @@ def test_the_layout_of_operands_makes_no_difference(layout, assert_same):
 
 @pytest.mark.parametrize("name", ARITY)
 @pytest.mark.parametrize("mode", ["nearest_even", "down"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 def test_threads_give_the_same_bits(name, mode, assert_same):
     operands = random_tuples(BF16, 5 * BLOCK + 13, ARITY[name], seed=8)

@@ -102,7 +102,7 @@ def uninterrupted(case):
 
 @pytest.mark.parametrize("at", [2, 3, 6, 13, 23])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_resumed_is_uninterrupted(case, at, tmp_path):
     problem, *rest = CASES[case]
     path = tmp_path / "checkpoint.npz"
@@ -135,7 +135,7 @@ def test_resumed_is_uninterrupted_whatever_the_rounding_and_format(options, tmp_
 
 
 @pytest.mark.parametrize("at", [1, 3, 6, 13, 23])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_a_run_that_breaks_off_goes_on_from_its_last_checkpoint(at, tmp_path):
     problem, *rest = CASES["quadratic with exact"]
     path = tmp_path / "checkpoint.npz"
@@ -325,7 +325,7 @@ class Paced(Own):
 
 
 @pytest.mark.parametrize("attempt", range(5))
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_of_different_runs_on_one_new_checkpoint_one_alone_goes_on(attempt, tmp_path):
     path, done, refused, others = tmp_path / "checkpoint.npz", [], [], []
     barrier = threading.Barrier(4)

@@ -620,7 +620,7 @@ LARGE = (400, 500)  # more than one block
 @pytest.mark.parametrize(
     "function", [round_to, encode, next_up, next_down, ulp], ids=lambda function: function.__name__
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_values_are_taken_in_any_layout(function, dtype, assert_same):
     fmt = FORMATS["float8_e5m2"]
     dtype = getattr(ml_dtypes, dtype, dtype)

@@ -111,7 +111,7 @@ def check(ar, exact, n):
 
 
 @pytest.mark.parametrize("fmt", SMALL, ids=label)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_each_component_is_the_rest_rounded_or_the_reason_is_right(fmt):
     ar = mcf.arithmetic(fmt)
     kinds = {type(check(ar, x, n)) for n in (1, 3) for x in reals(fmt, seed=n, size=40)}
@@ -119,7 +119,7 @@ def test_each_component_is_the_rest_rounded_or_the_reason_is_right(fmt):
 
 
 @pytest.mark.parametrize("fmt", [fmt for fmt in SMALL if not isinstance(fmt, Posit)], ids=label)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_what_the_components_leave_is_as_small_as_said(fmt):
     ar = mcf.arithmetic(fmt)
     for exact in reals(fmt, seed=7, size=40):

@@ -42,7 +42,7 @@ def hard_integers(dtype: np.dtype, precision: int) -> np.ndarray:
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_integers_round_once(dtype, rounding, assert_same):
     for fmt in TARGETS:
         source = hard_integers(dtype, fmt.precision)
@@ -94,7 +94,7 @@ def near_ties(fmt: Format) -> list[Fraction]:
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", TARGETS, ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_fractions_round_once(fmt, rounding, assert_same):
     numbers = near_ties(fmt)
     expected = [round_fraction(x, fmt, rounding) for x in numbers]
@@ -102,7 +102,7 @@ def test_fractions_round_once(fmt, rounding, assert_same):
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_integers_of_any_size_round_once(rounding, assert_same):
     sizes = (1, 7, 8, 9, 52, 53, 63, 64, 65, 127, 128, 1023, 1024, 5000)
     numbers = [sign * (2**size + d) for size in sizes for d in (-1, 0, 1) for sign in (1, -1)]
@@ -299,7 +299,7 @@ SHAPES = [(), (0,), (3, 0, 2), (7,), (3, 5, 7), (3, BLOCK - 1), (BLOCK + 1, 3), 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint64", "bfloat16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_the_layout_of_a_source_makes_no_difference(layout, dtype, assert_same):
     rng = np.random.default_rng(4)
     for shape in SHAPES:
@@ -366,7 +366,7 @@ def test_out_is_refused_for_a_single_number():
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "to_odd"])
 @pytest.mark.parametrize("threads", [2, 3, 16])
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 @pytest.mark.slow
 def test_threads_give_the_same_bits(threads, rounding, assert_same):
     rng = np.random.default_rng(6)

@@ -46,7 +46,7 @@ class Scripted:
 @pytest.mark.parametrize("hyper", [AdamW(), SGD()], ids=["adamw", "sgd"])
 @pytest.mark.parametrize("gradient", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("at", [1, 4, 7])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_the_step_of_divergence_whether_it_is_recorded_or_not(name, hyper, gradient, at):
     problem = Scripted(at, gradient)
     run = simulate(problem, hyper, [name, "exact"], 9, STEADY, clip=None, record_every=3, low="bfloat16")

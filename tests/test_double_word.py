@@ -152,7 +152,7 @@ def of_same_sign(algorithm, x, y):
 # -- the bits ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fmt", [BF16, E4M3FN, E5M2], ids=label)
 @every_algorithm
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_arbitrary_operands_give_the_bits_of_the_oracle(algorithm, fmt, assert_same):
     """Specials, subnormal numbers and pairs that are no double words included."""
     columns = random_tuples(fmt, 2**13, 4, seed=1)
@@ -166,7 +166,7 @@ def test_arbitrary_operands_give_the_bits_of_the_oracle(algorithm, fmt, assert_s
 
 @pytest.mark.parametrize("fmt", [BF16, E4M3FN, E5M2], ids=label)
 @every_algorithm
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_double_words_one_by_one_give_the_bits_of_the_oracle(algorithm, fmt, assert_same):
     span = min(-fmt.emin, fmt.emax) // 2
     x, y = (double_words(fmt, 40, seed, exponents=(-span, span)) for seed in (2, 3))
@@ -272,7 +272,7 @@ def test_the_error_of_double_words_is_within_the_bound_and_the_result_a_double_w
 
 @pytest.mark.parametrize("precision", [3, 4])
 @every_algorithm
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_the_worst_of_all_operands(algorithm, precision):
     high, low, numbers = all_double_words(precision, below=4)
     x, y = (high[:, None], low[:, None]), (numbers,) if "fp" in algorithm.name else (high, low)

@@ -82,7 +82,7 @@ def test_two_sum_of_all_pairs_is_exact(fmt, rounding):
 )
 @pytest.mark.parametrize("rounding", NEARESTS, ids=label)
 @pytest.mark.parametrize("fmt", [BF16, FP16, TF32], ids=label)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 def test_two_sum_of_millions_of_pairs_is_exact(fmt, rounding, seeds, assert_same):
     ar = mcf.arithmetic(fmt, rounding)
@@ -167,7 +167,7 @@ def test_fast_two_sum_is_exact_if_the_first_is_a_multiple_of_the_seconds_ulp(fmt
 
 @pytest.mark.parametrize("rounding", NEARESTS, ids=label)
 @pytest.mark.parametrize("fmt", [BF16, FP16, TF32], ids=label)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 def test_fast_two_sum_of_ordered_pairs_is_two_sum(fmt, rounding, assert_same):
     ar = mcf.arithmetic(fmt, rounding)
@@ -315,7 +315,7 @@ def test_two_prod_fma_is_exact_if_and_only_if_the_product_is_a_multiple_of_the_s
 
 
 @pytest.mark.parametrize("fmt", [BF16, FP16, TF32], ids=label)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 @pytest.mark.slow
 def test_two_prod_fma_of_millions_of_pairs_is_the_product_and_its_error_rounded(fmt, assert_same):
     ar = mcf.arithmetic(fmt)
@@ -362,7 +362,7 @@ TRANSFORMS = [mcf.two_sum, mcf.fast_two_sum, mcf.two_prod, mcf.two_prod_fma]
 
 @pytest.mark.parametrize("mode", ["nearest_even", "down"])
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda f: f.__name__)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 def test_large_arrays_give_the_bits_of_small_ones(transform, mode, assert_same):
     a, b = random_tuples(BF16, 3 * BLOCK + 1234, 2, seed=12)

@@ -63,7 +63,7 @@ def check(fmt, operands, assert_same, rounding=None):
 
 
 @pytest.mark.parametrize("fmt", [E5M2, E4M3FN], ids=label)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
 def test_all_triples_are_rounded_once(fmt, assert_same):
     everything = values(fmt)
@@ -72,7 +72,7 @@ def test_all_triples_are_rounded_once(fmt, assert_same):
 
 
 @pytest.mark.parametrize("mode", list(DETERMINISTIC)[1:])
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 @pytest.mark.slow
 def test_all_triples_of_e5m2_are_rounded_once_in_every_mode(mode, assert_same):
     everything = values(E5M2)
@@ -109,7 +109,7 @@ def test_millions_of_hard_triples_are_rounded_once(fmt, seeds, assert_same):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", WIDE_FORMATS, ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_hard_triples_are_rounded_once_in_every_mode(fmt, rounding, assert_same):
     check(fmt, hard_triples(fmt, CHUNK // 8, seed=20), assert_same, rounding)
 
@@ -155,7 +155,7 @@ def test_precisions_whose_products_binary64_does_not_hold_are_rounded_once(preci
 
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_real_scalars_that_cancel_the_product_are_exact(place, mode, assert_same):
     """The result is then made of bits that a product of 53 bits by p has beyond binary64."""
     fmt, rng = TF32, np.random.default_rng(6)
@@ -179,7 +179,7 @@ def test_real_scalars_that_cancel_the_product_are_exact(place, mode, assert_same
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", [BF16, TF32, E4M3FN], ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_two_real_scalars_that_cancel_down_to_a_value_or_a_tie_are_exact(fmt, mode, assert_same):
     """The product has 54 bits and the addend, exactly its distance from the target, 53.
 

@@ -187,7 +187,7 @@ READERS = {"format": get_format, "grid": grid, "posit": posit, "scaled": get_sca
 
 
 @pytest.mark.parametrize("name", [*FORMATS, *ALIASES, *FAMILIES, "int4_symmetric", *SCALED])
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(8, each=False)
 def test_other_alphabets_spell_no_format(name):
     """Every digit of every name in another alphabet: NKo digits and double-struck ones among them."""
     foreign = [

@@ -154,7 +154,7 @@ def test_unknown_names_are_refused(name):
 @pytest.mark.parametrize("carrier", [FLOAT32, FLOAT64], ids=str)
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", GRIDS, ids=str)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_numbers_round_by_the_definition(fmt, mode, carrier, assert_same):
     x = hard_numbers(fmt, carrier)
     expected = [by_definition(float(item), fmt, mode) for item in x]

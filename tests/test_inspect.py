@@ -107,7 +107,7 @@ def test_rounding_and_bits_are_those_of_ml_dtypes(name: str, text: str) -> None:
 )
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_the_rounding_is_the_emulators(name: str, mode: Mode, overflow: str) -> None:
     for text in NUMBERS:
         number = read_number(text)
@@ -118,7 +118,7 @@ def test_the_rounding_is_the_emulators(name: str, mode: Mode, overflow: str) -> 
 
 
 @pytest.mark.parametrize("name", [*mcf.FORMATS, "e6m9", "e8m1", "e2m1", "e11m51"])
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_everything_fits_together(name: str) -> None:
     fmt = mcf.get_format(name)
     for text in NUMBERS:

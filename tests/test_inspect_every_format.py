@@ -210,7 +210,7 @@ def unit_of(exact, fmt):
 
 
 @pytest.mark.parametrize("fmt", EVERY, ids=label)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(8, each=False)
 def test_every_number_is_inspected_and_every_equation_holds(fmt):
     random = near(fmt, seed=fmt.bits, size=12)
     for text in (*SPECIAL, *random):

@@ -217,7 +217,7 @@ class Colliding:
 
 
 @pytest.mark.parametrize("number", range(4))
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(8, each=False)
 def test_of_two_that_open_a_new_journal_at_once_one_is_refused(number, monkeypatch, tmp_path):
     monkeypatch.setattr("mcfsim.sweeps.journal._OPENING", Colliding(_OPENING))
     path, both, ends = tmp_path / "journal", threading.Barrier(2), []

@@ -42,7 +42,7 @@ def peak_beyond_result(function) -> int:
 @pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fn", "posit16", "int8"])
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_rounding_takes_no_more_than_eight_megabytes(fmt, source, mode):
     x = made(source)
     rounding = Rounding(mode)

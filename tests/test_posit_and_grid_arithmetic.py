@@ -31,7 +31,7 @@ def check(fmt, rounding, names, assert_same):
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("fmt", TINY)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_all_pairs_are_rounded_once_in_every_mode(fmt, rounding, assert_same):
     check(fmt, rounding, BINARY, assert_same)
 
@@ -45,7 +45,7 @@ def test_all_pairs_of_a_byte_are_rounded_once_in_every_mode(fmt, rounding, asser
 
 @pytest.mark.parametrize("name", ["add", "mul", "div"])
 @pytest.mark.parametrize("fmt", ["posit8", "int8"])
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 @pytest.mark.slow
 def test_all_pairs_of_a_byte_are_rounded_once(fmt, name, assert_same):
     check(fmt, Rounding(), [name], assert_same)
@@ -53,7 +53,7 @@ def test_all_pairs_of_a_byte_are_rounded_once(fmt, name, assert_same):
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("fmt", ["posit5", "posit5es0", "int3", "ternary"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_all_triples_are_rounded_once_in_every_mode(fmt, rounding, assert_same):
     fmt = mcf.get_format(fmt)
     triples = np.array(list(itertools.product(all_values(fmt).astype(np.float64), repeat=3)))

@@ -256,7 +256,7 @@ def test_what_binary64_does_not_hold_is_refused(fmt):
 # -- rounding ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", SMALL, ids=str)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_every_posit_and_boundary_and_what_is_beside_them_round_by_the_definition(fmt, mode, assert_same):
     for dtype in [np.float64] + [np.float32] * (fmt.bits <= 8):
         x = hard_numbers(range(1, 2 ** (fmt.bits - 1)), fmt, dtype)
@@ -265,7 +265,7 @@ def test_every_posit_and_boundary_and_what_is_beside_them_round_by_the_definitio
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", LARGE, ids=str)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 def test_large_formats_round_by_the_definition(fmt, mode, assert_same):
     rng = np.random.default_rng(2)
@@ -342,7 +342,7 @@ def test_values_of_the_format_stay_and_are_known(fmt):
 
 
 @pytest.mark.parametrize("fmt", SMALL, ids=str)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_what_is_no_value_is_not_kept(fmt):
     kernel = PositKernel(fmt, Rounding(), FLOAT64)
     x = hard_numbers(range(1, 2 ** (fmt.bits - 1)), fmt)
@@ -370,7 +370,7 @@ def outward_draws(magnitude, fmt, bits, rule):
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
 @pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize("fmt", [Posit(4, 0), Posit(5, 1), Posit(6, 3), Posit(7), Posit(8)], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_every_draw_rounds_as_the_rule_says(fmt, rule, bits):
     """Between every two neighbours, on the boundaries that so many bits make, and beside them."""
     finer = Posit(fmt.bits + bits + 2, fmt.es)
@@ -460,7 +460,7 @@ def operands(fmt, arity, size, seed):
     [Posit(5), Posit(8), Posit(8, 0), Posit(10, 3), Posit(16), Posit(16, 1), Posit(32), Posit(32, 3)],
     ids=str,
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_an_operation_made_odd_in_binary64_rounds_like_the_exact_result(fmt, operation, assert_same):
     arity = {"sqrt": 1, "fma": 3}.get(operation, 2)
     numbers = operands(fmt, arity, 300, seed=len(operation) + fmt.bits)

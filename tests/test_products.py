@@ -137,7 +137,7 @@ LENGTHS = (0, 1, 5, 16, 33)
 
 @pytest.mark.parametrize("rounding", [*MODES, Rounding("nearest_even", "saturate")], ids=label)
 @pytest.mark.parametrize("fmt", ACCUMULATORS, ids=label)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 def test_dot_products_are_those_of_the_model(fmt, rounding, assert_same):
     for seed, (source, length) in enumerate(product(INPUTS, LENGTHS)):
@@ -413,7 +413,7 @@ def test_stochastic_roundings_take_a_stream_each_in_order(assert_same):
 
 @pytest.mark.parametrize("order", ["sequential", "pairwise"])
 @pytest.mark.parametrize("products", ["exact", "rounded"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 def test_stochastic_results_depend_on_no_tile_or_thread(order, products, monkeypatch, assert_same):
     rng = np.random.default_rng(8)

@@ -403,7 +403,7 @@ def test_the_layout_of_an_array_changes_nothing(shape, name, dtype, assert_same)
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "tf32", "posit8", "int8"])
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_blocks_and_threads_change_nothing(name, mode, assert_same):
     fmt, size = get_format(name), 2**18 + 11  # more than two of the largest blocks
     x = np.random.default_rng(2).normal(size=size) * 3

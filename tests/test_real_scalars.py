@@ -78,7 +78,7 @@ def agree(found, expected):
 # -- signs ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rounding", [*ROUNDINGS, *FLUSHING], ids=label)
 @pytest.mark.parametrize("name", ["neg", "abs", "round"])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 def test_a_sign_changes_before_the_rounding(name, rounding):
     rng = np.random.default_rng(1)
@@ -153,7 +153,7 @@ def test_under_the_policy_rounded_a_sign_changes_after_the_rounding():
 # -- every operation, every kind of number, everywhere ----------------------------------------------------
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("name", ARITY)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_reals_of_every_kind_are_rounded_once(name, mode):
     """Alone and with an array, in an operation, in a straight line and in a block of many elements."""
     rng = np.random.default_rng(4)

@@ -88,7 +88,7 @@ def test_errors_of_grow(octave):
 
 
 @pytest.mark.parametrize("fmt", precision_curves.FORMATS)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_errors_by_the_number_of_components(fmt):
     ar, result = mcf.arithmetic(fmt), read_result("precision_curves")["median_relative_error"]
     tasks = (precision_curves.total, precision_curves.moving_average, precision_curves.update)

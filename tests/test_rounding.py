@@ -91,7 +91,7 @@ def hard_float64(fmt: Format, size: int, seed: int) -> np.ndarray:
 # -- from float32 -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rounding", [*ROUNDINGS, *FLUSHING], ids=label)
 @pytest.mark.parametrize("fmt", NARROW_FORMATS, ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_float32_at_every_boundary_rounds_by_the_definition(fmt, rounding, assert_same):
     source = boundaries(fmt)
     assert_same(round_to(source, fmt, rounding), round_integers(source, fmt, rounding), source)
@@ -99,7 +99,7 @@ def test_float32_at_every_boundary_rounds_by_the_definition(fmt, rounding, asser
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", NARROW_FORMATS, ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_random_float32_patterns_round_by_the_definition(fmt, rounding, assert_same):
     source = patterns32()[: 2**18]
     assert_same(round_to(source, fmt, rounding), round_integers(source, fmt, rounding), source)
@@ -150,7 +150,7 @@ def test_float32_patterns_are_values_of_float32(rounding, assert_same):
 # -- from float64 -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", [*NARROW_FORMATS, FORMATS["float32"]], ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_float64_near_numbers_and_midpoints_rounds_by_the_definition(fmt, rounding, assert_same):
     source = hard_float64(fmt, 30_000, seed=2)
     assert_same(round_to(source, fmt, rounding), round_integers(source, fmt, rounding), source)
@@ -185,7 +185,7 @@ def test_the_custom_formats_take_every_way_through_the_kernel():
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_custom_formats_round_by_the_definition(path, rounding, assert_same):
     carrier, fmt = PATHS[path]
     vectorised = fmt.emin - fmt.precision + 1 >= -1022

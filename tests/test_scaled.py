@@ -213,7 +213,7 @@ def check(rows, fmt, assert_same, modes=DETERMINISTIC):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("fmt", "rule"), RULES, ids=str)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_hard_blocks_are_quantised_by_the_definition(fmt, rule, dtype, assert_same):
     fmt = dataclasses.replace(fmt, rule=rule, block=6)
     rows = hard_rows(fmt, dtype, 6)
@@ -233,7 +233,7 @@ def test_blocks_of_zeros_and_with_nan_or_infinity_by_the_definition(fmt, rule, d
 
 
 @pytest.mark.parametrize("name", SCALED)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_random_blocks_of_the_full_size_by_the_definition(name, assert_same):
     fmt = SCALED[name]
     width = fmt.block or 50

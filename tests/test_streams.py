@@ -48,7 +48,7 @@ def flat(results):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_results_depend_on_no_threads_and_no_blocks(name):
     """Where blocks end, the last element is what it is in a longer array."""
     x = mcf.round_to(np.random.default_rng(0).standard_normal(LARGE_BLOCK + 2).astype(np.float32), "bfloat16")
@@ -189,7 +189,7 @@ def by_definition(x, fmt, rounding, draw):
 
 @pytest.mark.parametrize("overflow", Overflow)
 @pytest.mark.parametrize("rule", Rule)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_numbers_beyond_binary64_are_drawn_by_the_definition(rule, overflow):
     formats = [
         Format(precision=p, emin=-1022, emax=1023, specials=specials)

@@ -40,7 +40,7 @@ def slips(name: str) -> set[str]:
 @pytest.mark.parametrize(
     ("kind", "every"), [*((kind, 9 if kind == "theorem" else 1) for kind in KNOWN), EVERY_THEOREM]
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
 def test_every_slip_of_every_name_brings_a_suggestion_and_mostly_that_name(kind: str, every: int) -> None:
     names = KNOWN[kind]

@@ -132,7 +132,7 @@ def test_dot_products_are_those_of_a_text_on_fractions(fmt):
 
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
 def test_kahan_sums_of_any_numbers_are_those_of_the_oracle(rounding, assert_same):
     """NaN, infinities, overflow and zeros of either sign among them."""
@@ -293,7 +293,7 @@ def test_dot2_is_as_if_in_twice_the_precision_while_n_u_is_below_1():
 
 # -- where compensation ends ------------------------------------------------------------------------------
 @pytest.mark.parametrize(("k", "total"), [(1, 256), (2, 512), (3, 768), (4, 1000)])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
 def test_each_pass_over_many_ones_keeps_256_of_them(k, total):
     """A sum in bfloat16 stops at 256, and so does the sum of the errors, and that of their errors."""

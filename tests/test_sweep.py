@@ -358,7 +358,7 @@ def start(tmp_path):
 
 
 @pytest.mark.parametrize(("workers", "kills"), [(1, 4), (2, 1)])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_a_sweep_killed_again_and_again_ends_in_the_same_results(workers, kills, start, tmp_path):
     draw, ends = random.Random(workers), []
     for _ in range(kills):

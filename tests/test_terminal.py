@@ -69,7 +69,7 @@ def words(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_no_line_is_too_long_and_no_word_is_lost_at_any_width(name, monkeypatch):
     to_a_pipe = call(monkeypatch, None, *COMMANDS[name])
     for width in WIDTHS:
@@ -147,7 +147,7 @@ def test_to_a_pipe_each_row_is_one_line(name, monkeypatch):
 @pytest.mark.parametrize(
     "arguments", [("formats",), COMMANDS["inspect several"], COMMANDS["memory"]], ids=lambda a: a[0]
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_in_a_real_terminal(width, arguments):
     """The width is that of the terminal, with no COLUMNS: what is printed is what COLUMNS gives."""
     main, end = pty.openpty()

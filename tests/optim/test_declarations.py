@@ -63,7 +63,7 @@ def assert_judged(hyper, strategy, rounding="nearest_even", **options):
 @every_new
 @pytest.mark.parametrize("rounding", ["nearest_even", "up", "toward_zero"])
 @pytest.mark.parametrize("strategy", STORED)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_steps_are_those_of_the_oracle(name, strategy, rounding):
     assert_judged(NEW[name], mcf.strategy(strategy), rounding)
 
@@ -72,7 +72,7 @@ def test_steps_are_those_of_the_oracle(name, strategy, rounding):
     "hyper", [mcf.AdamW(0.9, 0.95, 1e-4, 0.1), mcf.SGD(0.9, 0.1), *NEW.values()], ids=str
 )
 @pytest.mark.parametrize("rounding", ["nearest_even", "down"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_moments_of_different_formats_are_those_of_the_oracle(hyper, rounding):
     assert_judged(hyper, MIXED, rounding)
     assert_judged(hyper, replace(MIXED, m=MIXED.v, v=MIXED.m), rounding)

@@ -22,7 +22,7 @@ def big_tensors(seed):
 
 @pytest.mark.parametrize("hyper", HYPERS.values(), ids=HYPERS)
 @pytest.mark.parametrize("name", NUMBERED)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 def test_a_step_in_blocks_is_the_step_function_on_whole_arrays(name, hyper, assert_same):
     """The edges of blocks and of weight decay fall inside the vector; the second step has filled moments."""

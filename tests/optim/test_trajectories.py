@@ -55,7 +55,7 @@ def assert_trajectory(optimizer, elements, gradients, peak, step_of):
 @every_strategy
 @both_policies
 @pytest.mark.parametrize("betas", BETAS, ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_adamw_in_bfloat16(name, scalars, betas):
     fmt, random = get_format("bfloat16"), generator(name, scalars, betas)
     start = start_values(random, fmt, 2)
@@ -76,7 +76,7 @@ def test_adamw_in_bfloat16(name, scalars, betas):
 @pytest.mark.parametrize(
     ("low", "epsilon", "rate", "least"), [("float16", 1e-4, 0.01, -8), ("float8_e4m3fn", 0.1, 0.3, -2)]
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_adamw_in_formats_with_little_range(name, scalars, low, epsilon, rate, least):
     fmt, random = get_format(low), generator(name, scalars, low)
     start = start_values(random, fmt, 3)
@@ -94,7 +94,7 @@ def test_adamw_in_formats_with_little_range(name, scalars, low, epsilon, rate, l
 
 @pytest.mark.parametrize("name", EXPANSION_FREE)
 @pytest.mark.parametrize("mode", [mode for mode in DETERMINISTIC if mode is not Mode.NEAREST_EVEN])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_adamw_in_other_rounding_modes(name, mode):
     fmt, random = get_format("bfloat16"), generator(name, mode)
     start = start_values(random, fmt, 2)

@@ -49,7 +49,7 @@ def named(messages):
 
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_a_warning_exactly_where_the_definition_rounds_to_zero(fmt, rounding):
     policy = rounding if isinstance(rounding, Rounding) else Rounding(rounding)
     target = get_format(fmt)
@@ -141,7 +141,7 @@ def test_default_runs_of_short_formats_warn(low):
 
 @pytest.mark.parametrize("low", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3", "float16"])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 def test_an_epsilon_that_is_a_number_of_the_format_keeps_a_run_finite(low, seed):
     """Nothing is warned of, and nothing divides zero by zero."""

@@ -57,7 +57,7 @@ def test_neg_and_abs_change_the_sign_alone(fmt):
     "fmt", [*SMALL_FORMATS, *UNUSUAL_FORMATS, *map(get_format, ("int4", "posit6"))], ids=label
 )
 @pytest.mark.parametrize("name", ["neg", "abs", "round"])
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(8, each=False)
 def test_the_emulator_changes_signs_alike(name, fmt, assert_same):
     """Where there is no such number too: unsigned formats, and two's complement."""
     numbers = all_values(fmt).astype(np.float64)

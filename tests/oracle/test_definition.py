@@ -213,7 +213,7 @@ def samples(fmt: Format) -> list[Fraction]:
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS.values() if fmt.signed], ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_rounding_is_monotone_idempotent_and_in_its_direction(fmt, rounding):
     previous = -INF
     for value in samples(fmt):

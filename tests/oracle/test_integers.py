@@ -32,7 +32,7 @@ def corner_tuples(fmt, arity):
 
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("fmt", [E4M3FN, pytest.param(E5M2, marks=pytest.mark.exhaustive)], ids=label)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
 def test_all_pairs(fmt, name):
     everything = values(fmt)
@@ -50,14 +50,14 @@ def test_all_pairs_in_every_rounding(fmt, name, rounding):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_pairs_in_every_rounding(name, rounding):
     for fmt in SMALL_FORMATS:
         check(name, random_tuples(fmt, 200, 2, seed=1), fmt, rounding)
 
 
 @pytest.mark.parametrize("fmt", [*SMALL_FORMATS, get_format("bf16"), get_format("fp16")], ids=label)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_all_roots(fmt):
     check("sqrt", [values(fmt)], fmt)
 
@@ -77,7 +77,7 @@ def test_pairs_of_wide_formats(fmt, name):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", WIDE_FORMATS, ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_pairs_of_wide_formats_in_every_rounding(fmt, rounding):
     for name in BINARY:
         check(name, random_tuples(fmt, 500, 2, seed=4), fmt, rounding)
@@ -85,13 +85,13 @@ def test_pairs_of_wide_formats_in_every_rounding(fmt, rounding):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", [E5M2, E4M3FN, *WIDE_FORMATS], ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_fma(fmt, rounding):
     check("fma", random_tuples(fmt, 1500, 3, seed=5), fmt, rounding)
 
 
 @pytest.mark.parametrize("fmt", [E5M2, *WIDE_FORMATS], ids=label)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
 def test_fma_of_corners(fmt):
     check("fma", corner_tuples(fmt, 3), fmt)
@@ -107,7 +107,7 @@ def test_operands_may_be_wider_than_the_result(name):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("name", ["e2m1fn", "e4m3fn", "e4m3fnuz", "e5m2", "bf16", "fp16", "tf32", "fp32"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_rounding_of_float64(name, rounding):
     fmt = get_format(name)
     rng = np.random.default_rng(8)

@@ -64,7 +64,7 @@ def test_every_group_is_tried():
 
 
 @pytest.mark.parametrize("group", COUNTS)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_some_random_statements(group):
     problems = [trouble(draw(group, number))[0] for number in range(COUNTS[group][0])]
     assert not any(problems), "\n".join(filter(None, problems))
@@ -86,7 +86,7 @@ def test_random_statements(group, start):
 
 
 @pytest.mark.parametrize("group", TYPED)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_a_reduction_holds_by_types_if_and_only_if_brute_force_agrees(group):
     for number in range(COUNTS[group][0]):
         case = draw(group, number)

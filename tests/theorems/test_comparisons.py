@@ -39,7 +39,7 @@ def _fractions(x):
 
 @pytest.mark.parametrize("compare", COMPARISONS)
 @pytest.mark.parametrize(("bits", "span"), list(itertools.product([1, 3, 11, 24, 50], [0, 2, 15, 60, 300])))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_exact_numbers_compare_as_fractions_do(compare, bits, span):
     a, b = (Exact.of(_numbers(bits, span), bits) for _ in range(2))
     # In one word, two words and Python's integers; equal ones among them, by other integers and exponents.
@@ -51,7 +51,7 @@ def test_exact_numbers_compare_as_fractions_do(compare, bits, span):
 
 @pytest.mark.parametrize("compare", COMPARISONS)
 @pytest.mark.parametrize("span", [0, 40])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_exact_numbers_compare_with_numbers(compare, span):
     x = Exact.of(_numbers(4, span), 4)
     numbers = [0, 1, -3, 7.5, -0.0, 2**70, 10**30, -(2**1100), 5e-324, Fraction(1, 3), Fraction(-7, 12)]

@@ -54,7 +54,7 @@ def every_wrong(theorem, fmt, mode="nearest_even"):
 @pytest.mark.parametrize(
     ("fmt", "names"), [*((fmt, STATEMENTS) for fmt in SMALL), *((fmt, PAIRS) for fmt in EIGHT_BITS)]
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_every_statement_is_as_expected_in_every_mode(fmt, names):
     for mode in DETERMINISTIC:
         for name in names:
@@ -115,7 +115,7 @@ def test_every_statement_is_as_expected_in_bfloat16_to_nearest(name):
         pytest.param("mul_via_float32_flushed", "bfloat16", 8761953, marks=pytest.mark.exhaustive),
     ],
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_counts(name, fmt, violations):
     certificate = verify(name, fmt)
     assert certificate.violations == violations
@@ -161,7 +161,7 @@ def _serves(operation, carrier, fmt):
     ("fmt", "carrier", "triples", "pairs", "finite"),
     [("float8_e4m3fn", "float16", 18952, 268, 268), ("float8_e5m2", "float32", 18960, 174, 150)],
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_pairs_of_product_and_addend_where_an_fma_is_wrong(fmt, carrier, triples, pairs, finite):
     theorem, fmt = THEOREMS[f"fma_via_{carrier}_any"], FORMATS[fmt]
     found = every_wrong(theorem, fmt)
@@ -177,7 +177,7 @@ def test_pairs_of_product_and_addend_where_an_fma_is_wrong(fmt, carrier, triples
 # -- reductions and the paths taken -------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", list(DETERMINISTIC))
 @pytest.mark.parametrize("operation", ["add", "mul", "div"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_core_and_all_operands_agree(operation, mode):
     for p, reach in ((2, 6), (3, 7)):
         fmt = Format(precision=p, emin=-reach, emax=reach)
@@ -194,7 +194,7 @@ def test_core_and_all_operands_agree(operation, mode):
 
 @pytest.mark.parametrize("operation", list(double_rounding.OPERANDS))
 @pytest.mark.parametrize("mode", list(DETERMINISTIC))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_both_ways_are_those_of_the_oracle(operation, mode):
     """Of an fma, a random share."""
     fmt, rounding = FORMATS["float6_e3m2fn"], Rounding(mode)

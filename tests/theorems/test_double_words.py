@@ -66,7 +66,7 @@ WORST = {
 
 
 @pytest.mark.parametrize("name", WORST)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_worst_constants_of_three_and_four_bits(name):
     assert [constant(on_core(name, p)) for p in (3, 4)] == [Fraction(text) for text in WORST[name]]
 
@@ -152,7 +152,7 @@ def test_worst_cases_are_as_bad_as_measured_by_the_oracle(name, p):
 
 @pytest.mark.parametrize("theorem", [t for t in STATEMENTS if t.worst], ids=lambda t: t.name)
 @pytest.mark.parametrize("p", [5, 6, 7, 8, 9, 10, 11])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_families_reach_the_formula(theorem, p):
     (mode, *_) = theorem.modes
     assert constant(on_core(theorem.name, p, mode, limit=1, kinds=("family",))) == theorem.worst(p)
@@ -173,7 +173,7 @@ TOY = Format("", precision=2, emin=-8, emax=0)
     "name", ["dw_plus_fp", "accurate_dw_plus_dw", "add222", "sloppy_dw_plus_dw_any_signs"]
 )
 @pytest.mark.parametrize("operand", [double_word, relaxed_pair])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_the_core_of_sums_stands_for_all_of_a_format(name, mode, operand):
     theorem = THEOREMS[name]
     operands = tuple(operand(o.name) if o.paired else o for o in theorem.operands)
@@ -268,7 +268,7 @@ COUNTS = {
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"])
 @pytest.mark.parametrize("theorem", STATEMENTS, ids=lambda t: t.name)
 @pytest.mark.parametrize("samples", [1 << 12, pytest.param(1 << 17, marks=pytest.mark.exhaustive)])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_statements_hold_or_fail_as_the_catalogue_says(samples, theorem, fmt):
     for mode in theorem.modes:
         certificate = verify(theorem, fmt, mode, limit=1 << 20, samples=samples)

@@ -44,7 +44,7 @@ def test_subnormal_and_extreme_numbers_are_taken_exactly(dtype):
 @pytest.mark.parametrize(
     ("bits", "span"), list(itertools.product([4, 11, 24, 30, 50, 53], [0, 4, 15, 40, 120]))
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_sums_products_and_comparisons_are_exact(bits, span):
     a, b, c = (_numbers(bits, span) for _ in range(3))
     x, y, z = (Exact.of(item, bits) for item in (a, b, c))

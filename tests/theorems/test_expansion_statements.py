@@ -82,7 +82,7 @@ def test_predicates_on_all_triples_of_some_numbers():
 
 
 @pytest.mark.parametrize("name", ["grow_expansion", "grow_expansion_nonadjacent"])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_growing_is_judged_as_fractions_judge_it(name):
     factor = 2 if name.endswith("nonadjacent") else 1
     _, domain, found = _findings(name, TOY, extent="all")
@@ -108,7 +108,7 @@ def test_growing_is_judged_as_fractions_judge_it(name):
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"])
 @pytest.mark.parametrize("theorem", expansions.THEOREMS, ids=lambda theorem: theorem.name)
 @pytest.mark.parametrize("more", [0, pytest.param(4, marks=pytest.mark.exhaustive)])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_verdicts_are_as_expected(more, theorem, fmt):
     fmt = get_format(fmt)
     _, _, found = _findings(theorem.name, fmt, samples=1 << 13 + more, limit=1 << 18 + more)

@@ -37,7 +37,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"])
 @pytest.mark.parametrize("theorem", growth.THEOREMS, ids=lambda t: t.name)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_statements_hold_or_fail_as_the_catalogue_says(theorem, fmt):
     for mode in theorem.modes:
         certificate = verify(theorem, fmt, mode, limit=1 << 20, samples=1 << 15)

@@ -191,7 +191,7 @@ def _of_cell(fmt, e):
 
 
 @pytest.mark.parametrize("mode", [Mode.NEAREST_EVEN, Mode.TOWARD_ZERO, Mode.UP, Mode.NEAREST_AWAY])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_cells_are_as_those_that_stand_for_them(mode):
     """Every pair of exponents has one among the representatives where all numbers are the same, scaled."""
     ar = BlockArithmetic(TOY, Rounding(mode), "exact")
@@ -231,7 +231,7 @@ def _swapped(theorem):
 
 
 @pytest.mark.parametrize("name", ["div_remainder_any", "prod_error_exponents_iff"])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_a_verdict_does_not_depend_on_the_order_of_operands(name):
     theorem = THEOREMS[name]
     one, other = (verify(t, "bfloat16", samples=1000) for t in (theorem, _swapped(theorem)))
@@ -311,7 +311,7 @@ def test_statements_of_the_catalogue_pass_the_trials(name):
 
 
 @pytest.mark.parametrize("fmt", ["float16", "tf32", "float32", "e5m20"])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_trials_of_a_statement_that_supposes_many_bits_list_no_more_operands_than_fit(fmt):
     """Low words of all depths below significands of 14 bits would be billions."""
     check, fmt = prepare("dw_div_dw3", fmt, Rounding(), Selection(samples=1, limit=1)), get_format(fmt)

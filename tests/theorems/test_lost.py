@@ -131,7 +131,7 @@ def test_counts(name, fmt, mode, applicable, violations):
 
 
 @pytest.mark.parametrize(("theorem", "mode"), STATEMENTS, ids=IDS)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_the_core_of_bfloat16(theorem, mode):
     certificate = verify(theorem, "bfloat16", mode)
     assert certificate.covers

@@ -33,7 +33,7 @@ WIDE_TOY = Format("wide toy", precision=3, emin=-14, emax=15)
 
 
 @pytest.mark.parametrize("fmt", [*SMALL, Format("", precision=5, emin=-6, emax=7)], ids=str)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_what_is_claimed_of_a_format_holds_and_what_is_false_fails(fmt):
     for theorem in OF_FEW:
         for mode in theorem.modes:
@@ -42,7 +42,7 @@ def test_what_is_claimed_of_a_format_holds_and_what_is_false_fails(fmt):
 
 @pytest.mark.parametrize("theorem", [t for t in STATEMENTS if t.scaling == "each"], ids=lambda t: t.name)
 @pytest.mark.parametrize("fmt", [WIDE_TOY, Format("", precision=5, emin=-8, emax=8)], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_core_tells_what_all_operands_tell(theorem, fmt):
     for mode in theorem.modes:
         core, whole = on_core(theorem, fmt, mode), on_domain(theorem, fmt, mode)
@@ -72,7 +72,7 @@ def _of_products(r, ar, a, b, mode):
 
 
 @pytest.mark.parametrize("mode", list(map(str, DETERMINISTIC)))
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_counts_are_those_of_rationals(mode):
     r, ar = Rationals(TOY), OracleArithmetic(TOY, Rounding(mode))
     some = r.numbers[::3]
@@ -162,7 +162,7 @@ def test_sixteen_bits(theorem, fmt):
 # -- fused multiply-add -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("precision", [3, 4])
 @pytest.mark.parametrize("mode", sorted(NEAREST))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_the_error_of_a_fused_multiply_add_is_two_numbers_and_not_one(precision, mode):
     fmt = Format("", precision=precision, emin=-4, emax=5)
     values = finite_values(fmt)

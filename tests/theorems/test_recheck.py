@@ -37,7 +37,7 @@ SOME = [
 
 
 @pytest.mark.parametrize(("name", "fmt", "mode"), SOME)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_nothing_is_wrong_with_a_true_one(name, fmt, mode, tmp_path):
     certificate = verify(name, fmt, mode, **SMALL)
     assert recheck(certificate) == []

@@ -23,7 +23,7 @@ MODES = [str(mode) for mode in DETERMINISTIC]
 
 
 @pytest.mark.parametrize("fmt", EIGHT_BITS, ids=str)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_what_is_claimed_of_a_format_holds_and_what_is_false_fails(fmt):
     for theorem in STATEMENTS:
         for mode in theorem.modes:
@@ -32,7 +32,7 @@ def test_what_is_claimed_of_a_format_holds_and_what_is_false_fails(fmt):
 
 @pytest.mark.parametrize("theorem", [t for t in STATEMENTS if t.scaling != "none"], ids=lambda t: t.name)
 @pytest.mark.parametrize("fmt", [WIDE_TOY, Format("", precision=4, emin=-6, emax=7)], ids=str)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_core_tells_what_all_operands_tell(theorem, fmt):
     for mode in theorem.modes:
         core, whole = on_core(theorem, fmt, mode), on_domain(theorem, fmt, mode)
@@ -87,7 +87,7 @@ def _of_quotients(r, ar, y, x):
 
 @pytest.mark.parametrize("mode", ["nearest_even", "nearest_away", "toward_zero", "up", "to_odd"])
 @pytest.mark.parametrize("oracle", [_of_sums, _of_products, _of_quotients])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 def test_counts_are_those_of_rationals(oracle, mode):
     r, ar = Rationals(TOY), OracleArithmetic(TOY, Rounding(mode))

@@ -71,7 +71,7 @@ def simplicity(case):
         ("sqrt_remainder_directed", "float8_e5m2", "to_odd", (10,)),
     ],
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_every_violation_shrinks_to_the_simplest_of_all(name, fmt, mode, expected):
     theorem, ar = THEOREMS[name], arithmetic(fmt, mode)
     every = violations(theorem, fmt, mode)
@@ -83,7 +83,7 @@ def test_every_violation_shrinks_to_the_simplest_of_all(name, fmt, mode, expecte
 @pytest.mark.parametrize(
     "name", ["div_remainder_any", "two_prod_fma_any", "lost_up_to_u", "two_sum_directed"]
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_what_is_left_is_a_violation_no_less_simple(name):
     theorem = THEOREMS[name]
     mode = "up" if name == "two_sum_directed" else "nearest_even"

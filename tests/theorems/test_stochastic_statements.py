@@ -105,7 +105,7 @@ def oracle(name, fmt, a, b):
         ("two_sum", P4, slice(175, 183), 1912, 8),
     ],
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_paths_are_those_of_fractions(name, fmt, first, size, overflows):
     a, b = pairs(fmt, first)
     assert a.size == size
@@ -171,7 +171,7 @@ def everything(ar, a, b):
         (everything, 4, 2),
     ],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_paths_have_the_share_of_all_draws_that_lead_to_them(rule, algorithm, operations, random_bits):
     a, b = (x.astype(np.float32) for x in pairs(P3))
     rounding = stochastically(random_bits, rule)
@@ -203,7 +203,7 @@ def test_paths_have_the_share_of_all_draws_that_lead_to_them(rule, algorithm, op
 @pytest.mark.parametrize(
     ("theorem", "rule", "random_bits", "fmt"), CASES, ids=[f"{t.name}-{rule}-{r}" for t, rule, r, _ in CASES]
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_verdicts(theorem, rule, random_bits, fmt):
     certificate = verify(theorem, fmt, stochastically(random_bits, rule))
     assert certificate.as_expected
@@ -238,7 +238,7 @@ def test_verdicts(theorem, rule, random_bits, fmt):
         ("sr_fast_two_sum_path_error_unordered", "float8_e5m2", 16, 61004, 24656, "64/3"),
     ],
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_counts_and_constants(name, fmt, random_bits, applicable, violations, constant):
     certificate = verify(name, fmt, stochastically(random_bits))
     assert (certificate.applicable, certificate.violations) == (applicable, violations)
@@ -267,7 +267,7 @@ def test_near_operands_lose_nothing_at_larger_precisions(p):
 
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
 @pytest.mark.parametrize("theorem", stochastic.THEOREMS, ids=lambda theorem: theorem.name)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_samples_of_sixteen_bits(theorem, fmt):
     certificate = verify(theorem, fmt, "stochastic", samples=1 << 16)
     assert certificate.as_expected

@@ -35,7 +35,7 @@ FAITHFUL_ERRORS = ("two_sum_faithful_error", "fast_two_sum_faithful_error")
 
 
 @pytest.mark.parametrize("fmt", [*SMALL, Format("", precision=2, emin=-6, emax=7)], ids=str)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_what_is_claimed_of_a_format_holds_and_what_is_false_fails(fmt):
     for theorem in STATEMENTS:
         for mode in theorem.modes:
@@ -46,7 +46,7 @@ def test_what_is_claimed_of_a_format_holds_and_what_is_false_fails(fmt):
 @pytest.mark.parametrize(
     "fmt", [get_format("float8_e5m2"), Format("", precision=4, emin=-6, emax=7)], ids=str
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_core_tells_what_all_operands_tell(theorem, fmt):
     for mode in theorem.modes:
         core, whole = on_core(theorem, fmt, mode), on_domain(theorem, fmt, mode)
@@ -102,7 +102,7 @@ def _of_pair(r, ar, a, b, mode):
 
 
 @pytest.mark.parametrize("mode", list(map(str, DETERMINISTIC)))
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_counts_are_those_of_rationals(mode):
     r, ar = Rationals(SMALLER_TOY), OracleArithmetic(SMALLER_TOY, Rounding(mode))
     applicable, violations = {}, {}

@@ -1,0 +1,1 @@
+"""Rounding and operations on one element, written once, without branches, over some twenty verbs of a machine."""

@@ -1,0 +1,345 @@
+"""Rounding of one number to a floating-point format or a grid, as a straight line.
+
+Two ways lead to the neighbours of a number, and the mode decides between them.
+
+*By addition*, where the carrier has room: a power of two is added whose unit in the last place is the format's
+quantum there, and subtracted again. The sum's code counts in quanta; one more or less is the next value.
+
+*By the code*, elsewhere: what a format cuts off of a normal number are the low bits of its code, so a mode is an
+addition to the code, and clearing of these bits. Numbers below the smallest normal one are rounded in units of the
+quantum.
+
+What overflows, what is infinite or NaN, and what a format lacks, is put right afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mcfsim.formats import Format, Parity, Specials
+from mcfsim.formats.grids import Grid
+from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, Type, Value, greatest, least
+from mcfsim.rounding import Mode, Overflow, Rounding, Rule, Underflow
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """The shape of binary32 or binary64.
+
+    Attributes
+    ----------
+    place : int
+        How many fraction bits there are, and so where the exponent's field begins.
+    bias : int
+        The exponent's, which is the largest exponent too.
+    """
+
+    place: int
+    bias: int
+
+    @property
+    def emin(self) -> int:
+        """The least exponent of a normal number."""
+        return 1 - self.bias
+
+    @property
+    def sign_bit(self) -> int:
+        """The code of -0, an integer less than zero."""
+        return -(1 << self.sign_place)
+
+    @property
+    def sign_place(self) -> int:
+        """Where the sign is."""
+        return 31 if self.place == 23 else 63
+
+    @property
+    def exponent_bits(self) -> int:
+        """The exponent's field, all ones: the code of infinity."""
+        return (2 * self.bias + 1) << self.place
+
+    def field(self, exponent: int) -> int:
+        """Return the code of a power of two."""
+        return (exponent + self.bias) << self.place
+
+
+CARRIERS = {F32: Carrier(23, 127), F64: Carrier(52, 1023)}
+
+
+def round_float(x: Value, fmt: Format, rounding: Rounding, word: Value | None = None) -> Value:
+    """Round a number of the carrier to a floating-point format, see `mcfsim.convert.round_to`.
+
+    Parameters
+    ----------
+    x : value of binary32 or binary64
+        The carrier; it holds every value of the format.
+    fmt : Format
+        The target.
+    rounding : Rounding
+        Mode and policies. Here ``flush_inputs`` is ``flush_before``: what is rounded is the operand.
+    word : value of 64 bits, optional
+        For stochastic rounding: the random bits, an integer below ``2**random_bits``.
+    """
+    carrier = CARRIERS[x.type]
+    full_range = fmt.emin == carrier.emin and fmt.emax == carrier.bias and fmt.has_infinity
+    usual = fmt.signed and fmt.zero and rounding.underflow is Underflow.GRADUAL
+    if usual and full_range and fmt.precision == carrier.place + 1:
+        return x
+    if _reaches(fmt, carrier) and not rounding.stochastic:
+        rounded = _by_addition(x, fmt, rounding.mode)
+    else:
+        rounded = _by_code(x, fmt, rounding, word)
+        if fmt.emin > carrier.emin:
+            below = abs(x) < _exact(fmt.smallest_normal)
+            rounded = below.select(_below_normal(x, fmt, rounding, word), rounded)
+    rounded = _within_range(x, rounded, fmt, rounding, word)
+    if rounding.underflow is not Underflow.GRADUAL or not fmt.zero:
+        rounded = _above_underflow(x, rounded, fmt, rounding, word)
+    if not fmt.signed:
+        saturates = rounding.overflow is Overflow.SATURATE or not fmt.has_nan
+        lowest = (abs(x) < INFINITY).select(x.like(_exact(fmt.lowest)), x.like(NAN)) if saturates else NAN
+        rounded = ((x < 0.0) & ~rounded.equals(0.0)).select(lowest, rounded)
+    if not fmt.zero:
+        rounded = rounded.equals(0.0).select(NAN, rounded)
+    return rounded if fmt.has_negative_zero else rounded + 0.0  # -0 + 0 is +0
+
+
+def round_grid(x: Value, fmt: Grid, rounding: Rounding, word: Value | None = None) -> Value:
+    """Round a number of the carrier to a uniform grid: to fixed point, and then to what is between its ends."""
+    # One bit more than the grid needs, so that neither end is next to where this format itself ends.
+    precision, exponent = fmt.precision + 1, fmt.emin + 1
+    fixed_point = Format(precision=precision, emin=exponent, emax=exponent, specials=Specials.NONE)
+    rounded = round_float(x, fixed_point, replace(rounding, overflow=Overflow.SATURATE), word)
+    low, high = rounded.like(_exact(fmt.lowest)), rounded.like(_exact(fmt.max))
+    rounded = (rounded < low).select(low, rounded)
+    return (high < rounded).select(high, rounded) + 0.0  # -0 + 0 is +0
+
+
+# -- by addition ---------------------------------------------------------------------------------------------
+def _reaches(fmt: Format, carrier: Carrier) -> bool:
+    """Return whether the power exists for every exponent, and has a last bit to tell even from odd."""
+    cut = carrier.place + 1 - fmt.precision
+    return cut >= 2 and fmt.emax + 1 + cut <= carrier.bias and fmt.precision > 1
+
+
+def _by_addition(x: Value, fmt: Format, mode: Mode) -> Value:
+    carrier = CARRIERS[x.type]
+    code = x.bits()
+    cut = carrier.place + 1 - fmt.precision
+    field = greatest(code & carrier.exponent_bits, carrier.field(fmt.emin))
+    field = least(field, carrier.field(fmt.emax + 1))
+    # One and a half times the power, so that numbers of either sign stay within its binade.
+    power = (field + ((cut << carrier.place) + (1 << (carrier.place - 1)))).as_number()
+    if mode in (Mode.UP, Mode.DOWN):
+        towards = x if mode is Mode.UP else -x
+        total = towards + power
+        error = (total - power) - towards  # exact; less than zero where the neighbour above is meant
+        total = (total.bits() - (error.bits() >> carrier.sign_place)).as_number()
+        return _with_sign(total - power if mode is Mode.UP else power - total, code)
+    if mode is Mode.NEAREST_EVEN:
+        return _with_sign((x + power) - power, code)
+    magnitude = abs(x)
+    total = magnitude + power
+    nearest = total - power
+    error = magnitude - nearest  # exact
+    if mode is Mode.NEAREST_AWAY:
+        # A tie that went toward zero is as far from the next number.
+        above = ((total.bits() + 1).as_number() - power) - magnitude
+        stepped = total.bits() + above.equals(error).count(BITS_OF[x.type])
+    else:
+        stepped = total.bits() + (error.bits() >> carrier.sign_place)  # one less where it went up
+        if mode is Mode.TO_ODD:
+            stepped = stepped | (~error.equals(0.0)).count(BITS_OF[x.type])
+    return _with_sign(stepped.as_number() - power, code)
+
+
+def _with_sign(x: Value, code: Value) -> Value:
+    """Return a number with the sign of a code set, if that has one: a zero gets it back."""
+    return (x.bits() | (code & CARRIERS[x.type].sign_bit)).as_number()
+
+
+# -- by the code ---------------------------------------------------------------------------------------------
+def _by_code(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
+    carrier, code = CARRIERS[x.type], x.bits()
+    cut = carrier.place + 1 - fmt.precision
+    if not cut:
+        return x
+    ones, quantum = (1 << cut) - 1, 1 << cut
+    mode, flips = rounding.mode, False
+    if fmt.precision == 1:  # the last bit kept is the exponent's, and no bit of the significand
+        if fmt.parity is Parity.CODE:
+            flips = (fmt.bias - carrier.bias) % 2 == 1
+        elif mode is Mode.NEAREST_EVEN:
+            mode = Mode.NEAREST_AWAY
+        elif mode is Mode.TO_ODD:
+            mode = Mode.TOWARD_ZERO
+    if mode is Mode.NEAREST_EVEN:
+        code = _tied_to_even(code, cut, flips)
+    elif mode is Mode.NEAREST_AWAY:
+        code = code + quantum // 2
+    elif mode is Mode.UP:
+        code = code + (~(code >> carrier.sign_place) & ones)
+    elif mode is Mode.DOWN:
+        code = code + ((code >> carrier.sign_place) & ones)
+    elif mode is Mode.TO_ODD:
+        carry = (code & ones) + ones  # reaches the last bit kept if anything is cut off
+        # Where odd is a clear bit: up from a set one.
+        code = ((carry & code) & quantum) + code if flips else carry | code
+    elif mode is Mode.STOCHASTIC:
+        bits, rule = rounding.random_bits, rounding.rule
+        if rule is Rule.NEAREST_FIRST and bits < cut:
+            code = _tied_to_even(code, cut - bits, False)
+        code = code + _aligned_draw(word, rounding, cut, code.type)
+    return (code & ~ones).as_number()
+
+
+def _tied_to_even(code: Value, cut: int, flips: bool) -> Value:
+    """Add just under half a unit of some bit, and that bit (or its opposite): ties then go to even."""
+    odd = (code >> cut) & 1
+    return code + ((odd ^ 1 if flips else odd) + ((1 << cut >> 1) - 1))
+
+
+def _aligned_draw(word: Value | None, rounding: Rounding, cut: int, kind: Type) -> Value:
+    """Return what carries with the stated probability: the random bits, aligned below the last bit kept.
+
+    With r random bits R the rules truncate and nearest_first carry if ``rest + R 2**(cut - r)`` reaches
+    ``2**cut``, and centred does with ``2 R + 1`` and ``r + 1`` in place of R and r. If there are more random
+    bits than are cut off, the excess ones cannot matter and are dropped.
+    """
+    draw, bits = _draw(word, rounding)
+    draw = draw << (cut - bits) if bits < cut else draw >> (bits - cut)
+    return draw.cut() if kind is I32 else draw
+
+
+def _draw(word: Value | None, rounding: Rounding) -> tuple[Value, int]:
+    """Return the random bits as the rule takes them, and how many they are."""
+    if word is None or word.type is not I64:
+        raise ValueError("stochastic rounding needs a random word of 64 bits")
+    bits = rounding.random_bits
+    return (word * 2 + 1, bits + 1) if rounding.rule is Rule.CENTRED else (word, bits)
+
+
+def _below_normal(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
+    """Round a number of magnitude below ``2**emin`` to a multiple of the quantum."""
+    carrier, kind = CARRIERS[x.type], BITS_OF[x.type]
+    code, mode = x.bits(), rounding.mode
+    scale = fmt.precision - 1 - fmt.emin
+    first, second = scale // 2, scale - scale // 2  # the quantum may be beyond the carrier: in two steps
+    quanta = abs(x) * 2.0**first * 2.0**second
+    if scale < 0:  # numbers far below the quantum leave the carrier's range
+        lost = quanta.equals(0.0) & ~x.equals(0.0)
+        quanta = lost.select(2.0**carrier.emin, quanta)
+    unit = 2.0**carrier.place  # the sum's code counts in quanta
+    total = quanta + unit
+    error = quanta - (total - unit)  # exact
+    truncated = total.bits() - (error < 0.0).count(kind)
+    inexact = ~error.equals(0.0)
+    negative = code < 0
+    if mode is Mode.NEAREST_EVEN:
+        stepped = total.bits()
+    elif mode is Mode.NEAREST_AWAY:
+        stepped = total.bits() + error.equals(0.5).count(kind)
+    elif mode is Mode.TOWARD_ZERO:
+        stepped = truncated
+    elif mode is Mode.TO_ODD:
+        stepped = truncated | inexact.count(kind)
+    elif mode is Mode.STOCHASTIC:
+        fraction = (quanta - (truncated.as_number() - unit)).widen()
+        draw, bits = _draw(word, rounding)
+        carried = _whole(fraction * 2.0**bits, nearest=rounding.rule is Rule.NEAREST_FIRST) + draw
+        stepped = truncated + (carried >= 1 << bits).count(kind)
+    else:
+        outward = negative if mode is Mode.DOWN else ~negative
+        stepped = truncated + (inexact & outward).count(kind)
+    rounded = (stepped.as_number() - unit) * 2.0**-first * 2.0**-second
+    return _with_sign(rounded, code)
+
+
+def _whole(x: Value, *, nearest: bool) -> Value:
+    """Return a binary64 number from 0 to 2**52 as an integer, rounded to nearest even or down."""
+    unit = 2.0**52
+    total = x + unit
+    whole = total.bits() - CARRIERS[F64].field(52)
+    return whole if nearest else whole - (x < total - unit).count(I64)
+
+
+# -- what is no finite number of the format ------------------------------------------------------------------
+def _within_range(x: Value, rounded: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
+    """Apply the overflow policy, and put NaN and infinity in their places."""
+    carrier = CARRIERS[x.type]
+    largest, finite = x.like(_exact(fmt.max)), abs(x) < INFINITY
+    code = x.bits()
+    infinite = _with_sign(x.like(INFINITY if fmt.has_infinity else NAN), code)
+    full_range = fmt.emin == carrier.emin and fmt.emax == carrier.bias and fmt.has_infinity
+    fits = abs(rounded) <= largest
+    if rounding.overflow is Overflow.NEAREST_BOUNDARY:
+        past = _past_boundary(x, fmt, rounding, word)
+        outward, saturates = past, not fmt.has_nan
+        fits = (abs(x) <= largest) & ~past
+    else:
+        outward, saturates = None, rounding.overflow is Overflow.SATURATE or not fmt.has_nan
+    most = _with_sign(largest, code)
+    mode = rounding.mode
+    if saturates or mode in (Mode.TOWARD_ZERO, Mode.TO_ODD):
+        beyond = finite.select(most, infinite)
+    elif outward is not None:
+        beyond = (outward | ~finite).select(infinite, most)
+    elif mode in (Mode.UP, Mode.DOWN):
+        outward = (code < 0) if mode is Mode.DOWN else (code >= 0)
+        beyond = (outward | ~finite).select(infinite, most)
+    else:
+        beyond = infinite
+    carries_over = full_range and fmt.precision > 1 and not _reaches(fmt, carrier) and beyond is infinite
+    if not carries_over:  # else infinity is what comes after the largest number
+        rounded = fits.select(rounded, beyond)
+    # Of NaN the code alone is left. By addition it stays NaN, and is then beyond, as infinity is.
+    if not fmt.has_infinity and mode is Mode.NEAREST_EVEN and _reaches(fmt, carrier) and beyond is infinite:
+        return rounded
+    return x.equals(x).select(rounded, x)
+
+
+def _past_boundary(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
+    """Return where a number overflows by its random word: from the maximum to half a quantum above it.
+
+    The excess over the maximum is exact. In units of the half quantum it is rounded to 0 or 1.
+    """
+    unit = Format(precision=1, emin=0, emax=0, specials=Specials.NONE)
+    excess = (abs(x) - _exact(fmt.max)) / 2.0 ** (fmt.emax - fmt.precision)
+    share = (excess < 1.0).select(excess, 1.0)
+    share = ((abs(x) < INFINITY) & (share > 0.0)).select(share, 0.0)
+    policies = replace(rounding, overflow=Overflow.SATURATE, underflow=Underflow.GRADUAL)
+    return round_float(share, unit, policies, word) > 0.0
+
+
+def _above_underflow(x: Value, rounded: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
+    """Flush what is below the smallest normal number, or make it that number where there is no zero."""
+    code = x.bits()
+    normal = x.like(_exact(fmt.smallest_normal))
+    tiny = (abs(x) < normal) & ~x.equals(0.0)
+    smallest, nothing = _with_sign(normal, code), _with_sign(x.like(0.0), code)
+    if rounding.underflow is Underflow.GRADUAL:
+        instead = smallest
+    elif rounding.underflow is Underflow.FLUSH_AFTER:
+        instead = _survives(x, fmt, rounding, word).select(smallest, nothing)
+    else:
+        instead = nothing
+    return tiny.select(instead, rounded)
+
+
+def _survives(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
+    """Return whether a number below the smallest normal one rounds to it with the exponent unbounded.
+
+    Four times the number is normal, and rounds as the number would: to four times the smallest normal number,
+    or not. (Two binades up, codes of precision 1 are even or odd as they were.)
+    """
+    normal = replace(fmt, name="", emax=fmt.emin + 2, specials=Specials.NONE, signed=True)
+    policies = replace(rounding, overflow=Overflow.SATURATE, underflow=Underflow.GRADUAL)
+    limit = x.like(4 * _exact(fmt.smallest_normal))
+    scaled = abs(x) * 4.0
+    scaled = _with_sign((scaled < limit).select(scaled, limit), x.bits())
+    return abs(round_float(scaled, normal, policies, word)) >= limit
+
+
+def _exact(number: object) -> float:
+    return float(number)  # type: ignore[arg-type]  # a fraction that the carrier holds

@@ -1,0 +1,274 @@
+"""A straight line of machine operations on one element: numbers, their bits, integers, truth values.
+
+A text is a Python function of `Value` objects. Run once, it leaves a `Line`: what a processor is to do for each
+element, without branches, in order. Whoever carries a line out (NumPy here, generated source elsewhere) needs
+to know some twenty verbs, and nothing of formats or rounding.
+
+Verbs and types
+---------------
+Numbers are binary32 or binary64, each operation rounded to nearest even by the processor, subnormal numbers
+kept; integers have 32 or 64 bits, in two's complement, and wrap around. What NaN a result has is left open.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Type(StrEnum):
+    """What a register holds."""
+
+    F32 = "f32"
+    F64 = "f64"
+    I32 = "i32"
+    I64 = "i64"
+    TRUTH = "truth"
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it holds a number."""
+        return self in (Type.F32, Type.F64)
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it holds an integer."""
+        return self in (Type.I32, Type.I64)
+
+    @property
+    def bits(self) -> int:
+        """The size of a number or an integer."""
+        return int(self[1:])
+
+
+F32, F64, I32, I64, TRUTH = Type
+#: The integer of a number's size, and the number of an integer's.
+BITS_OF = {F32: I32, F64: I64}
+NUMBER_OF = {I32: F32, I64: F64}
+
+#: Verbs by what their operands are; the result has the operands' type unless it is said.
+ARITHMETIC = ("add", "sub", "mul", "div", "sqrt", "neg", "abs")
+INTEGERS = ("add", "sub", "mul", "and", "or", "xor", "not", "shl", "sar", "shr")
+TRUTHS = ("and", "or", "xor", "not")
+COMPARISONS = ("lt", "le", "eq")  # a truth value
+CONVERSIONS = {
+    "bits": "the code of a number, as an integer of its size",
+    "number": "the number of a code",
+    "widen": "binary32 in binary64",
+    "narrow": "binary64 rounded to binary32",
+    "extend": "32 bits in 64, the sign repeated",
+    "cut": "the low 32 of 64 bits",
+    "count": "0 or 1 of a truth value, as an integer of 32 bits",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A register of a line: what a verb makes of others. Operators and the methods below record verbs.
+
+    A Python number beside a value stands for a constant of its type, which must hold it.
+    """
+
+    line: Line = field(repr=False)
+    number: int
+    type: Type
+    verb: str
+    operands: tuple[Value, ...] = field(repr=False)
+    constant: int | float | str | None = None
+
+    def _record(self, verb: str, *others: Any, result: Type | None = None) -> Value:
+        operands = (self, *(self.line.enter(other, self.type) for other in others))
+        for operand in operands:
+            if operand.type is not self.type:
+                raise TypeError(f"{verb} of {self.type} and {operand.type}")
+        return self.line.record(verb, operands, result or self.type)
+
+    def __add__(self, other: Any) -> Value:
+        return self._record("add", other)
+
+    def __sub__(self, other: Any) -> Value:
+        return self._record("sub", other)
+
+    def __mul__(self, other: Any) -> Value:
+        return self._record("mul", other)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self._record("div", other)
+
+    def __neg__(self) -> Value:
+        return self._record("neg")
+
+    def __abs__(self) -> Value:
+        return self._record("abs")
+
+    def __and__(self, other: Any) -> Value:
+        return self._record("and", other)
+
+    def __or__(self, other: Any) -> Value:
+        return self._record("or", other)
+
+    def __xor__(self, other: Any) -> Value:
+        return self._record("xor", other)
+
+    def __invert__(self) -> Value:
+        return self._record("not")
+
+    def __lshift__(self, count: Any) -> Value:
+        return self._record("shl", count)
+
+    def __rshift__(self, count: Any) -> Value:
+        return self._record("sar", count)
+
+    def __lt__(self, other: Any) -> Value:
+        return self._record("lt", other, result=TRUTH)
+
+    def __le__(self, other: Any) -> Value:
+        return self._record("le", other, result=TRUTH)
+
+    def __gt__(self, other: Any) -> Value:
+        return self.line.enter(other, self.type) < self
+
+    def __ge__(self, other: Any) -> Value:
+        return self.line.enter(other, self.type) <= self
+
+    def equals(self, other: Any) -> Value:
+        """Return whether two numbers or integers are equal; NaN equals nothing."""
+        return self._record("eq", other, result=TRUTH)
+
+    def shr(self, count: Any) -> Value:
+        """Return an integer shifted right, zeros brought in."""
+        return self._record("shr", count)
+
+    def sqrt(self) -> Value:
+        """Return the square root of a number."""
+        return self._record("sqrt")
+
+    def bits(self) -> Value:
+        """Return the code of a number."""
+        return self._record("bits", result=BITS_OF[self.type])
+
+    def as_number(self) -> Value:
+        """Return the number of a code."""
+        return self._record("number", result=NUMBER_OF[self.type])
+
+    def widen(self) -> Value:
+        """Return a number as binary64."""
+        return self if self.type is F64 else self._record("widen", result=F64)
+
+    def narrow(self) -> Value:
+        """Return a number rounded to binary32."""
+        return self if self.type is F32 else self._record("narrow", result=F32)
+
+    def extend(self) -> Value:
+        """Return an integer of 64 bits."""
+        return self if self.type is I64 else self._record("extend", result=I64)
+
+    def cut(self) -> Value:
+        """Return the low 32 bits of an integer."""
+        return self if self.type is I32 else self._record("cut", result=I32)
+
+    def count(self, kind: Type = I32) -> Value:
+        """Return 1 where a truth value holds and 0 elsewhere, as an integer."""
+        one = self._record("count", result=I32)
+        return one if kind is I32 else one.extend()
+
+    def select(self, yes: Any, no: Any) -> Value:
+        """Return one of two values of a type, by a truth value."""
+        kind = yes.type if isinstance(yes, Value) else no.type
+        yes, no = self.line.enter(yes, kind), self.line.enter(no, kind)
+        if self.type is not TRUTH or yes.type is not no.type:
+            raise TypeError(f"select by {self.type} of {yes.type} and {no.type}")
+        return self.line.record("select", (self, yes, no), yes.type)
+
+    def like(self, number: float) -> Value:
+        """Return a constant of this value's type."""
+        return self.line.constant(number, self.type)
+
+
+#: Verbs of two operands that their order leaves as it is, but for which NaN results.
+_COMMUTE = {"add", "mul", "and", "or", "xor", "eq"}
+
+
+class Line:
+    """A straight line: values in the order of their making, equal ones made once.
+
+    Attributes
+    ----------
+    values : list of Value
+    """
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self._known: dict[Any, Value] = {}
+
+    def input(self, name: str, kind: Type) -> Value:
+        """Return an operand that the line is given for each element."""
+        return self.record("input", (), kind, name)
+
+    def constant(self, number: float, kind: Type) -> Value:
+        """Return a constant of a type that holds it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is no number of that type.
+        """
+        if kind is TRUTH or isinstance(number, bool):
+            raise TypeError(f"{number!r} is no constant of type {kind}")
+        if kind.is_integer:
+            if not isinstance(number, int) or not -(2 ** (kind.bits - 1)) <= number < 2 ** (kind.bits - 1):
+                raise ValueError(f"{number!r} is no integer of {kind.bits} bits")
+            return self.record("constant", (), kind, number)
+        number = float(number)
+        if kind is F32 and number == number and struct.unpack("<f", struct.pack("<f", number))[0] != number:
+            raise ValueError(f"{number!r} is no binary32 number")
+        return self.record("constant", (), kind, number)
+
+    def enter(self, x: Any, kind: Type) -> Value:
+        """Return a value as it is, and a Python number as a constant."""
+        return x if isinstance(x, Value) else self.constant(x, kind)
+
+    def record(
+        self, verb: str, operands: tuple[Value, ...], kind: Type, constant: int | float | str | None = None
+    ) -> Value:
+        """Return the value that a verb makes, the one that is there if it was made before."""
+        numbers = tuple(operand.number for operand in operands)
+        if verb in _COMMUTE:
+            numbers = tuple(sorted(numbers))
+        code = struct.pack("<d", constant) if isinstance(constant, float) else constant
+        key = verb, numbers, kind, type(constant), code
+        if key not in self._known:
+            value = Value(self, len(self.values), kind, verb, operands, constant)
+            self.values.append(value)
+            self._known[key] = value
+        return self._known[key]
+
+    def needed(self, results: tuple[Value, ...]) -> Iterator[Value]:
+        """Yield the values that results need, in order."""
+        wanted = {result.number for result in results}
+        for value in reversed(self.values):
+            if value.number in wanted:
+                wanted |= {operand.number for operand in value.operands}
+        return (value for value in self.values if value.number in wanted)
+
+
+def least(a: Value, b: Any) -> Value:
+    """Return the lesser of two integers."""
+    b = a.line.enter(b, a.type)
+    return (a < b).select(a, b)
+
+
+def greatest(a: Value, b: Any) -> Value:
+    """Return the greater of two integers."""
+    b = a.line.enter(b, a.type)
+    return (a < b).select(b, a)
+
+
+def recorded(text: Callable[..., Any], **kinds: Type) -> tuple[Line, tuple[Value, ...]]:
+    """Run a text on operands of given names and types; return the line, and the text's results."""
+    line = Line()
+    results = text(*(line.input(name, kind) for name, kind in kinds.items()))
+    return line, results if isinstance(results, tuple) else (results,)

@@ -1,0 +1,20 @@
+"""Rounding of one number to a format of any kind."""
+
+from __future__ import annotations
+
+from mcfsim.formats import Format
+from mcfsim.formats.grids import Grid
+from mcfsim.formats.posit import Posit
+from mcfsim.kernels.element.floats import round_float, round_grid
+from mcfsim.kernels.element.machine import Value
+from mcfsim.kernels.element.posits import round_posit
+from mcfsim.rounding import Rounding
+
+
+def round_element(x: Value, fmt: Format, rounding: Rounding, word: Value | None = None) -> Value:
+    """Round a number of the carrier to a format, once; see `mcfsim.kernels.element.floats.round_float`."""
+    if isinstance(fmt, Posit):
+        return round_posit(x, fmt, rounding, word)
+    if isinstance(fmt, Grid):
+        return round_grid(x, fmt, rounding, word)
+    return round_float(x, fmt, rounding, word)

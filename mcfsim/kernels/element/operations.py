@@ -1,0 +1,165 @@
+"""Operations on one element: the exact result, or what rounds like it, rounded once into the format.
+
+How an operation is made exact is settled by `mcfsim.backends.plan`; here it is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mcfsim.eft import two_prod, two_sum
+from mcfsim.formats import Format, get_format
+from mcfsim.kernels.element.floats import CARRIERS, INFINITY
+from mcfsim.kernels.element.machine import F64, I64, Type, Value
+from mcfsim.kernels.element.rounding import round_element
+from mcfsim.rounding import Mode, Rounding, Underflow
+
+
+class Binary64:
+    """The processor's own arithmetic on binary64, as an `mcfsim.protocol.Arithmetic` that records.
+
+    So that the error-free transformations of `mcfsim.eft` are texts for it, too.
+    """
+
+    format, rounding = get_format("float64"), Rounding()
+
+    def add(self, a: Value, b: Value) -> Value:
+        """Return ``a + b``."""
+        return a + b
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """Return ``a - b``."""
+        return a - b
+
+    def mul(self, a: Value, b: Value | float) -> Value:
+        """Return ``a * b``."""
+        return a * b
+
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``."""
+        return function(self, *operands, **options)
+
+
+BINARY64: Any = Binary64()
+
+_ON_MACHINE: Mapping[str, Callable[..., Value]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "sqrt": lambda a: a.sqrt(),
+}
+
+
+def operate_element(
+    operation: str,
+    operands: Sequence[Value],
+    way: str,
+    fmt: Format,
+    rounding: Rounding,
+    word: Value | None = None,
+    *,
+    carrier: Type,
+) -> Value:
+    """Carry out an operation of a format on one element.
+
+    Parameters
+    ----------
+    operation : {"add", "sub", "mul", "div", "sqrt", "fma"}
+        The operation.
+    operands : sequence of value
+        Values of the format in the carrier, or binary64 numbers that are no values of it.
+    way : {"native", "wide", "exact", "sticky"}
+        See `mcfsim.backends.plan.Way`.
+    fmt, rounding, word
+        As for `mcfsim.kernels.element.rounding.round_element`, of the result.
+    carrier : Type
+        Of the result.
+    """
+    if rounding.underflow is Underflow.FLUSH_INPUTS:
+        operands = [_flushed(x, fmt) for x in operands]
+        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    if way == "native":
+        return round_element(_ON_MACHINE[operation](*operands), fmt, rounding, word)
+    given = [x.widen() for x in operands]
+    if way == "wide":
+        return _leave(round_element(_ON_MACHINE[operation](*given), fmt, rounding, word), carrier)
+    if operation == "sub":
+        operation, given[1] = "add", -given[1]
+    # An exact zero sum is -0 in this mode: -((-a) + (-b)) gives just that.
+    negated = rounding.mode is Mode.DOWN and operation in ("add", "fma")
+    if negated:
+        given[0], given[-1] = -given[0], -given[-1]
+    exact = _ON_MACHINE[operation](*given) if way == "exact" else _ODD[operation](fmt, *given)
+    return _leave(round_element(-exact if negated else exact, fmt, rounding, word), carrier)
+
+
+def _leave(x: Value, carrier: Type) -> Value:
+    return x if carrier is F64 else x.narrow()
+
+
+def _flushed(x: Value, fmt: Format) -> Value:
+    """Put a zero in place of a small operand."""
+    zero = (x.bits() & CARRIERS[x.type].sign_bit).as_number()
+    return (abs(x) < float(fmt.smallest_normal)).select(zero, x)
+
+
+# -- binary64 and what it lost, made odd (Boldo and Melquiond 2008) -------------------------------------------
+def _make_odd(y: Value, residual: Value) -> Value:
+    """Round ``y + residual`` to odd, where the residual has the error's sign, and is zero or NaN without one."""
+    bits = y.bits()
+    inexact = abs(residual) > 0.0
+    opposite = (bits ^ residual.bits()) < 0
+    return ((bits - (opposite & inexact).count(I64)) | inexact.count(I64)).as_number()
+
+
+def _odd_sum(fmt: Format, a: Value, b: Value) -> Value:
+    odd = _make_odd(*two_sum(BINARY64, a, b))
+    if fmt.emax < CARRIERS[F64].bias:
+        return odd
+    # A finite sum that leaves binary64's range rounds as its largest number does, which is odd.
+    left = (abs(a) < INFINITY) & (abs(b) < INFINITY) & ~(abs(odd) < INFINITY)
+    most = float(get_format("float64").max)
+    return left.select((odd > 0.0).select(most, odd.like(-most)), odd)
+
+
+def _odd_product(fmt: Format, a: Value, b: Value) -> Value:
+    return _make_odd(*two_prod(BINARY64, a, b))
+
+
+def _odd_quotient(fmt: Format, a: Value, b: Value) -> Value:
+    quotient = a / b
+    high, low = two_prod(BINARY64, quotient, b)
+    remainder = (a - high) - low
+    return _make_odd(quotient, (b < 0.0).select(-remainder, remainder))
+
+
+def _odd_root(fmt: Format, a: Value) -> Value:
+    root = a.sqrt()
+    high, low = two_prod(BINARY64, root, root)
+    return _make_odd(root, (a - high) - low)
+
+
+def _odd_fma(fmt: Format, a: Value, b: Value, c: Value) -> Value:
+    """Boldo and Melquiond 2008, Fig. 5: a sum of three terms."""
+    if 2 * fmt.precision <= 53:
+        return _odd_sum(fmt, a * b, c)
+    high, low = two_prod(BINARY64, a, b)
+    t_high, t_low = two_sum(BINARY64, c, low)
+    v_high, v_low = two_sum(BINARY64, high, t_high)
+    y, last = two_sum(BINARY64, v_high, _make_odd(*two_sum(BINARY64, t_low, v_low)))
+    # Infinities and NaN, and the sign of an exact zero, are right without the residuals and wrong with them.
+    plainly = a * b + c
+    good = (abs(plainly) < INFINITY) & ~y.equals(0.0)
+    return _make_odd(good.select(y, plainly), last)
+
+
+_ODD: Mapping[str, Callable[..., Value]] = {
+    "add": _odd_sum,
+    "mul": _odd_product,
+    "div": _odd_quotient,
+    "sqrt": _odd_root,
+    "fma": _odd_fma,
+}

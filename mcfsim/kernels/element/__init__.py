@@ -1,1 +1,1 @@
-"""Rounding and operations on one element, written once, without branches, over some twenty verbs of a machine."""
+"""Rounding and operations on one element: written once, without branches, over twenty verbs of a machine."""

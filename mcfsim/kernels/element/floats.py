@@ -2,12 +2,13 @@
 
 Two ways lead to the neighbours of a number, and the mode decides between them.
 
-*By addition*, where the carrier has room: a power of two is added whose unit in the last place is the format's
-quantum there, and subtracted again. The sum's code counts in quanta; one more or less is the next value.
+*By addition*, where the carrier has room: a power of two is added whose unit in the last place is the
+quantum of the format there, and subtracted again. The sum's code counts in quanta; one more or less is the
+next value.
 
-*By the code*, elsewhere: what a format cuts off of a normal number are the low bits of its code, so a mode is an
-addition to the code, and clearing of these bits. Numbers below the smallest normal one are rounded in units of the
-quantum.
+*By the code*, elsewhere: what a format cuts off of a normal number are the low bits of its code, so a mode is
+an addition to the code, and clearing of these bits. Numbers below the smallest normal one are rounded in
+units of the quantum.
 
 What overflows, what is infinite or NaN, and what a format lacks, is put right afterwards.
 """
@@ -106,7 +107,7 @@ def round_float(x: Value, fmt: Format, rounding: Rounding, word: Value | None = 
 
 
 def round_grid(x: Value, fmt: Grid, rounding: Rounding, word: Value | None = None) -> Value:
-    """Round a number of the carrier to a uniform grid: to fixed point, and then to what is between its ends."""
+    """Round a number of the carrier to a uniform grid: to fixed point, and then to between its ends."""
     # One bit more than the grid needs, so that neither end is next to where this format itself ends.
     precision, exponent = fmt.precision + 1, fmt.emin + 1
     fixed_point = Format(precision=precision, emin=exponent, emax=exponent, specials=Specials.NONE)

@@ -1,8 +1,8 @@
 """A straight line of machine operations on one element: numbers, their bits, integers, truth values.
 
-A text is a Python function of `Value` objects. Run once, it leaves a `Line`: what a processor is to do for each
-element, without branches, in order. Whoever carries a line out (NumPy here, generated source elsewhere) needs
-to know some twenty verbs, and nothing of formats or rounding.
+A text is a Python function of `Value` objects. Run once, it leaves a `Line`: what a processor is to do for
+each element, without branches, in order. Whoever carries a line out (NumPy here, generated source elsewhere)
+needs to know some twenty verbs, and nothing of formats or rounding.
 
 Verbs and types
 ---------------
@@ -48,21 +48,6 @@ F32, F64, I32, I64, TRUTH = Type
 #: The integer of a number's size, and the number of an integer's.
 BITS_OF = {F32: I32, F64: I64}
 NUMBER_OF = {I32: F32, I64: F64}
-
-#: Verbs by what their operands are; the result has the operands' type unless it is said.
-ARITHMETIC = ("add", "sub", "mul", "div", "sqrt", "neg", "abs")
-INTEGERS = ("add", "sub", "mul", "and", "or", "xor", "not", "shl", "sar", "shr")
-TRUTHS = ("and", "or", "xor", "not")
-COMPARISONS = ("lt", "le", "eq")  # a truth value
-CONVERSIONS = {
-    "bits": "the code of a number, as an integer of its size",
-    "number": "the number of a code",
-    "widen": "binary32 in binary64",
-    "narrow": "binary64 rounded to binary32",
-    "extend": "32 bits in 64, the sign repeated",
-    "cut": "the low 32 of 64 bits",
-    "count": "0 or 1 of a truth value, as an integer of 32 bits",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +208,7 @@ class Line:
                 raise ValueError(f"{number!r} is no integer of {kind.bits} bits")
             return self.record("constant", (), kind, number)
         number = float(number)
-        if kind is F32 and number == number and struct.unpack("<f", struct.pack("<f", number))[0] != number:
+        if kind is F32 and not _is_binary32(number):
             raise ValueError(f"{number!r} is no binary32 number")
         return self.record("constant", (), kind, number)
 
@@ -255,16 +240,25 @@ class Line:
         return (value for value in self.values if value.number in wanted)
 
 
+def _is_binary32(number: float) -> bool:
+    try:
+        return number != number or struct.unpack("<f", struct.pack("<f", number))[0] == number
+    except OverflowError:
+        return False
+
+
 def least(a: Value, b: Any) -> Value:
     """Return the lesser of two integers."""
     b = a.line.enter(b, a.type)
-    return (a < b).select(a, b)
+    lesser: Value = (a < b).select(a, b)
+    return lesser
 
 
 def greatest(a: Value, b: Any) -> Value:
     """Return the greater of two integers."""
     b = a.line.enter(b, a.type)
-    return (a < b).select(b, a)
+    greater: Value = (a < b).select(b, a)
+    return greater
 
 
 def recorded(text: Callable[..., Any], **kinds: Type) -> tuple[Line, tuple[Value, ...]]:

@@ -1,4 +1,4 @@
-"""A line carried out by NumPy, one array operation a verb: the reference that other machines are compared with."""
+"""A line carried out by NumPy, an array operation a verb: with it other machines are compared."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def operate_element(
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
     if way == "native":
         return round_element(_ON_MACHINE[operation](*operands), fmt, rounding, word)
-    given = [x.widen() for x in operands]
+    given = list(operands) if way == "sticky in the carrier" else [x.widen() for x in operands]
     if way == "wide":
         return _leave(round_element(_ON_MACHINE[operation](*given), fmt, rounding, word), carrier)
     if operation == "sub":
@@ -106,22 +106,22 @@ def _flushed(x: Value, fmt: Format) -> Value:
     return (abs(x) < float(fmt.smallest_normal)).select(zero, x)
 
 
-# -- binary64 and what it lost, made odd (Boldo and Melquiond 2008) -------------------------------------------
+# -- a result and what it lost, made odd (Boldo and Melquiond 2008) ------------------------------------------
 def _make_odd(y: Value, residual: Value) -> Value:
-    """Round ``y + residual`` to odd, where the residual has the error's sign, and is zero or NaN without one."""
+    """Round ``y + residual`` to odd; the residual has the error's sign, and is zero or NaN without one."""
     bits = y.bits()
     inexact = abs(residual) > 0.0
     opposite = (bits ^ residual.bits()) < 0
-    return ((bits - (opposite & inexact).count(I64)) | inexact.count(I64)).as_number()
+    return ((bits - (opposite & inexact).count(bits.type)) | inexact.count(bits.type)).as_number()
 
 
 def _odd_sum(fmt: Format, a: Value, b: Value) -> Value:
     odd = _make_odd(*two_sum(BINARY64, a, b))
-    if fmt.emax < CARRIERS[F64].bias:
+    if fmt.emax < CARRIERS[a.type].bias:
         return odd
-    # A finite sum that leaves binary64's range rounds as its largest number does, which is odd.
+    # A finite sum that leaves the machine's range rounds as its largest number does, which is odd.
     left = (abs(a) < INFINITY) & (abs(b) < INFINITY) & ~(abs(odd) < INFINITY)
-    most = float(get_format("float64").max)
+    most = float(get_format("float64" if a.type is F64 else "float32").max)
     return left.select((odd > 0.0).select(most, odd.like(-most)), odd)
 
 

@@ -1,4 +1,4 @@
-"""Rounding of one number to a posit, as a straight line; why it is exact is said in `mcfsim.kernels.posits`."""
+"""Rounding of one number to a posit, as a straight line; `mcfsim.kernels.posits` says why it is exact."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 from mcfsim.eft import two_prod, two_sum
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.element.floats import CARRIERS, INFINITY
-from mcfsim.kernels.element.machine import F64, I64, Type, Value
+from mcfsim.kernels.element.machine import F64, Type, Value
 from mcfsim.kernels.element.rounding import round_element
 from mcfsim.rounding import Mode, Rounding, Underflow
 

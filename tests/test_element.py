@@ -16,7 +16,7 @@ from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, ca
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.element.machine import F32, F64, I64, recorded
 from mcfsim.kernels.element.on_numpy import run
-from mcfsim.kernels.element.operations import operate_element
+from mcfsim.kernels.element.operations import change_element, operate_element
 from mcfsim.kernels.element.rounding import round_element
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import Mode, Overflow, Rounding, Rule, Underflow
@@ -165,3 +165,12 @@ def test_operations_are_those_on_blocks(fmt, rounding, assert_same):
         with np.errstate(all="ignore"):
             expected = getattr(block, name)(*(x.copy() for x in operands))
         assert_same(played(text, operands, rounding, words), expected, *operands)
+    for name in ("neg", "abs", "sign"):
+
+        def changed(x, word, name=name):
+            return change_element(name, *x, fmt, rounding, word, carrier=TYPES[carrier])
+
+        block = ar if words is None else ar.at(_Words(words), 0)
+        with np.errstate(all="ignore"):
+            expected = getattr(block, name)(every[:2000].copy())
+        assert_same(played(changed, [every[:2000]], rounding, words), expected, every[:2000])

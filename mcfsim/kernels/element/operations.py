@@ -96,8 +96,34 @@ def operate_element(
     return _leave(round_element(-exact if negated else exact, fmt, rounding, word), carrier)
 
 
+def change_element(
+    operation: str, x: Value, fmt: Format, rounding: Rounding, word: Value | None = None, *, carrier: Type
+) -> Value:
+    """Carry out what is exact, but for what a format lacks: ``neg``, ``abs`` and ``sign``; or ``round``.
+
+    Parameters
+    ----------
+    operation : {"neg", "abs", "sign", "round"}
+        The operation.
+    x : value
+        A value of the format in the carrier; of ``round`` any number.
+    fmt, rounding, word, carrier
+        As for `operate_element`.
+    """
+    if rounding.underflow is Underflow.FLUSH_INPUTS:
+        x = _flushed(x, fmt) if operation == "round" else x
+        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    if operation == "sign":
+        x = (x > 0.0).select(1.0, (x < 0.0).select(-1.0, x))
+    elif operation in ("neg", "abs"):
+        x = -x if operation == "neg" else abs(x)
+        if fmt.lowest == -fmt.max or (operation == "abs" and not fmt.signed):
+            return x if fmt.has_negative_zero or operation == "abs" else x + 0.0
+    return _leave(round_element(x, fmt, rounding, word), carrier)
+
+
 def _leave(x: Value, carrier: Type) -> Value:
-    return x if carrier is F64 else x.narrow()
+    return x.widen() if carrier is F64 else x.narrow()
 
 
 def _flushed(x: Value, fmt: Format) -> Value:

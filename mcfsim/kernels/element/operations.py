@@ -62,6 +62,7 @@ def operate_element(
     word: Value | None = None,
     *,
     carrier: Type,
+    real: bool = False,
 ) -> Value:
     """Carry out an operation of a format on one element.
 
@@ -77,6 +78,8 @@ def operate_element(
         As for `mcfsim.kernels.element.rounding.round_element`, of the result.
     carrier : Type
         Of the result.
+    real : bool, optional
+        Whether an operand is no value of the format, so that binary64 need not hold a product.
     """
     if rounding.underflow is Underflow.FLUSH_INPUTS:
         operands = [_flushed(x, fmt) for x in operands]
@@ -92,7 +95,12 @@ def operate_element(
     negated = rounding.mode is Mode.DOWN and operation in ("add", "fma")
     if negated:
         given[0], given[-1] = -given[0], -given[-1]
-    exact = _ON_MACHINE[operation](*given) if way == "exact" else _ODD[operation](fmt, *given)
+    if way == "exact":
+        exact = _ON_MACHINE[operation](*given)
+    elif operation == "fma" and not real and 2 * fmt.precision <= 53:  # binary64 holds the product
+        exact = _odd_sum(fmt, given[0] * given[1], given[2])
+    else:
+        exact = _ODD[operation](fmt, *given)
     return _leave(round_element(-exact if negated else exact, fmt, rounding, word), carrier)
 
 
@@ -170,8 +178,6 @@ def _odd_root(fmt: Format, a: Value) -> Value:
 
 def _odd_fma(fmt: Format, a: Value, b: Value, c: Value) -> Value:
     """Boldo and Melquiond 2008, Fig. 5: a sum of three terms."""
-    if 2 * fmt.precision <= 53:
-        return _odd_sum(fmt, a * b, c)
     high, low = two_prod(BINARY64, a, b)
     t_high, t_low = two_sum(BINARY64, c, low)
     v_high, v_low = two_sum(BINARY64, high, t_high)

@@ -1,0 +1,32 @@
+"""What generated loops call: a number's bits and the number of bits, and makers of typed constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+f32, f64, i32, i64, u32, u64 = np.float32, np.float64, np.int32, np.int64, np.uint32, np.uint64
+sqrt = np.sqrt
+
+
+def _cast(result: Any, operand: Any, made: Any) -> Any:
+    """Return an intrinsic that reads the bits of one type as another."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def cast(context: Any, x: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], made)
+
+        return result(operand), generate
+
+    return cast
+
+
+bits32 = _cast(types.int32, types.float32, ir.IntType(32))
+bits64 = _cast(types.int64, types.float64, ir.IntType(64))
+number32 = _cast(types.float32, types.int32, ir.FloatType())
+number64 = _cast(types.float64, types.int64, ir.DoubleType())

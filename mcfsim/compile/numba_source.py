@@ -1,0 +1,106 @@
+"""A line as the source of a loop for Numba: one statement a verb, each array read and written once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value
+
+#: What a number of a type is made by, in the source.
+_MADE = {F32: "f32", F64: "f64", I32: "i32", I64: "i64"}
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
+_SHIFTS = {"shl": "<<", "sar": ">>"}
+_COMPARED = {"lt": "<", "le": "<=", "eq": "=="}
+
+_HEAD = '''"""{about}
+
+Made by mcfsim: what it says of itself holds as long as the text does that it was made from.
+"""
+
+import numpy as np
+from numba import njit
+
+from mcfsim.compile.intrinsics import bits32, bits64, f32, f64, i32, i64, number32, number64, sqrt, u32, u64
+
+'''
+
+
+def source(
+    line: Line, results: tuple[Value, ...], arrays: tuple[str, ...], scalars: tuple[str, ...], about: str
+) -> str:
+    """Return the source of a module with a function ``loop(*arrays, *scalars, *outputs)``.
+
+    Parameters
+    ----------
+    line, results
+        What is to be done for each element.
+    arrays, scalars : tuple of str
+        Inputs of the line: those that differ from element to element, and those that do not.
+    about : str
+        What the module is, for its reader.
+    """
+    constants: dict[str, str] = {}
+    outputs = tuple(f"out{number}" for number in range(len(results)))
+
+    def name(value: Value) -> str:
+        if value.verb == "input" and value.constant in scalars:
+            return str(value.constant)
+        if value.verb == "constant":
+            constants[f"c{value.number}"] = _constant(value)
+            return f"c{value.number}"
+        return f"r{value.number}"
+
+    body = []
+    for value in line.needed(results):
+        if value.verb == "input" and value.constant in arrays:
+            body.append(f"{name(value)} = {value.constant}[i]")
+        elif value.verb not in ("input", "constant"):
+            body.append(f"{name(value)} = {_statement(value, name)}")
+    body += [f"{output}[i] = {name(result)}" for output, result in zip(outputs, results, strict=True)]
+    made = "".join(f"{constant} = {text}\n" for constant, text in constants.items())
+    head = f"def loop({', '.join([*arrays, *scalars, *outputs])}):"
+    loop = "".join(f"        {statement}\n" for statement in body)
+    compiler = '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)'
+    loop = f"    for i in range({outputs[0]}.size):\n{loop}"
+    return f"{_HEAD.format(about=about)}{made}\n\n{compiler}\n{head}\n{loop}"
+
+
+def _constant(value: Value) -> str:
+    number = value.constant
+    assert isinstance(number, int | float)
+    if isinstance(number, float) and not math.isfinite(number):
+        return (
+            f"{_MADE[value.type]}({'np.nan' if number != number else 'np.inf' if number > 0 else '-np.inf'})"
+        )
+    return f"{_MADE[value.type]}({number!r})"
+
+
+def _statement(value: Value, name: Callable[[Value], str]) -> str:
+    """Return a verb as an expression, of just its type: Numba would widen integers and mixed numbers."""
+    verb, given = value.verb, [name(x) for x in value.operands]
+    made = _MADE.get(value.type, "")
+    if verb in _SIGNS or verb in _SHIFTS:
+        text = f"{given[0]} {(_SIGNS | _SHIFTS)[verb]} {given[1]}"
+        return f"{made}({text})" if made else text
+    if verb == "shr":
+        unsigned = "u32" if value.type is I32 else "u64"
+        return f"{made}({unsigned}({given[0]}) >> {unsigned}({given[1]}))"
+    if verb == "not":
+        return f"not {given[0]}" if value.type is TRUTH else f"{made}(~{given[0]})"
+    if verb in _COMPARED:
+        return f"{given[0]} {_COMPARED[verb]} {given[1]}"
+    if verb == "select":
+        return f"{given[1]} if {given[0]} else {given[2]}"
+    if verb == "bits":
+        return f"bits{value.type.bits}({given[0]})"
+    if verb == "number":
+        return f"number{value.type.bits}({given[0]})"
+    if verb in ("widen", "narrow", "extend", "cut", "count"):
+        return f"{made}({given[0]})"
+    return {"neg": "-{}", "abs": "abs({})", "sqrt": "sqrt({})"}[verb].format(given[0])
+
+
+def types(line: Line) -> dict[str, Type]:
+    """Return the types of a line's inputs, by name."""
+    return {str(value.constant): value.type for value in line.values if value.verb == "input"}

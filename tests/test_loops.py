@@ -1,0 +1,106 @@
+"""Loops compiled by Numba: the bits of NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba", reason="Numba is not installed")
+pytest.importorskip("platformdirs", reason="platformdirs is not installed")
+
+from oracle.operands import corners
+
+import mcfsim as mcf
+from mcfsim.backends.factory import on_blocks
+from mcfsim.compile import trace
+from mcfsim.compile.loops import Loop
+from mcfsim.compile.program import Scalar, flat
+from mcfsim.formats import get_format
+from mcfsim.kernels.carriers import carrier_of
+from mcfsim.rounding import DETERMINISTIC
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def every(ar, a, b, c):
+    """Each operation once."""
+    return (
+        *(ar.add(a, b), ar.sub(a, b), ar.mul(a, b), ar.div(a, b), ar.sqrt(a), ar.fma(a, b, c)),
+        *(ar.neg(a), ar.abs(a), ar.sign(a)),
+    )
+
+
+def operands(fmt, count, size=4000):
+    rng, carrier = np.random.default_rng(1), carrier_of(fmt)
+    with np.errstate(all="ignore"):
+        some = mcf.round_to(rng.standard_normal(size) * 2.0 ** rng.integers(-9, 9, size), fmt)
+        pool = np.concatenate([some.astype(carrier), corners(fmt).astype(carrier)])
+    return [rng.choice(pool, size) for _ in range(count)]
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize(
+    "fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit8", "int8"]
+)
+@pytest.mark.sampled(4)
+def test_every_operation_has_the_bits_of_numpy(fmt, mode, assert_same):
+    fmt = get_format(fmt)
+    program = trace(every, fmt, mode)
+    given = operands(fmt, 3)
+    with np.errstate(all="ignore"):
+        expected = program.run(on_blocks, *given)
+    for mine, other in zip(Loop(program)(*given), expected, strict=True):
+        assert_same(mine, other)
+
+
+def test_real_scalars_enter_exactly(assert_same):
+    def text(ar, a, b, rate):
+        return ar.mul(a, -rate), ar.div(a, rate), ar.add(b, rate), ar.fma(a, rate, b), ar.add(a, 0.1)
+
+    program = trace(text, "bfloat16", operands=("a", "b", Scalar("rate")))
+    given, loop = operands(get_format("bfloat16"), 2), Loop(program)
+    for rate in (0.9, 1 - 0.9, 3e-4, 1e-8, -160.1):
+        with np.errstate(all="ignore"):
+            expected = program.run(on_blocks, *given, rate=rate)
+        for mine, other in zip(loop(*given, rate=rate), expected, strict=True):
+            assert_same(mine, other)
+
+
+@pytest.mark.parametrize("rate", [1e300, 2**53 + 1, 1e-200])
+def test_scalars_too_far_out_are_refused(rate):
+    program = trace(lambda ar, a, rate: ar.mul(a, rate), "bfloat16", operands=("a", Scalar("rate")))
+    with pytest.raises(ValueError, match="beyond what a compiled loop takes exactly"):
+        Loop(program)(np.ones(3, np.float32), rate=rate)
+
+
+def test_tuples_come_and_go_as_the_text_has_them(assert_same):
+    program = trace(mcf.double_word.dw_plus_fp, "bfloat16", operands=(("high", "low"), "y"))
+    high, low, y = operands(get_format("bfloat16"), 3)
+    found = Loop(program)((high, low), y)
+    with np.errstate(all="ignore"):
+        expected = program.run(on_blocks, high, low, y)
+    for mine, other in zip(flat(found), flat(expected), strict=True):
+        assert_same(mine, other)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ((np.ones(3), np.ones(3, np.float32)), "a must be a contiguous vector of float32"),
+        ((np.ones((2, 2), np.float32), np.ones(4, np.float32)), "a must be a contiguous vector"),
+        ((np.ones(6, np.float32)[::2], np.ones(3, np.float32)), "a must be a contiguous vector"),
+        ((np.ones(3, np.float32), np.ones(4, np.float32)), "b has 4 elements, not 3"),
+    ],
+)
+def test_other_arrays_are_refused(arrays, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Loop(trace(mcf.two_sum, "bfloat16"))(*arrays)
+
+
+def test_the_source_is_the_same_every_time():
+    assert Loop(trace(mcf.two_sum, "bfloat16")).source == Loop(trace(mcf.two_sum, "bfloat16")).source

@@ -10,7 +10,6 @@ from oracle.operands import FLUSHING, ROUNDINGS, SMALL_FORMATS, UNUSUAL_FORMATS,
 
 import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.backends.plan import Way
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.kernels.dispatch import get_kernel
@@ -18,6 +17,7 @@ from mcfsim.kernels.element.machine import F32, F64, I64, recorded
 from mcfsim.kernels.element.on_numpy import run
 from mcfsim.kernels.element.operations import change_element, operate_element
 from mcfsim.kernels.element.rounding import round_element
+from mcfsim.kernels.plan import Way
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import Mode, Overflow, Rounding, Rule, Underflow
 

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.plan import COMFORT, Way, plan, refusal
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format, Posit
 from mcfsim.kernels import rational, residuals
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.plan import COMFORT, Way, plan, refusal
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, round_real, signum
 from mcfsim.protocol import Streams, Value
 from mcfsim.random import Words
@@ -55,7 +55,7 @@ def _operation(carry_out: Callable[..., Any]) -> Callable[..., Any]:
 class BlockArithmetic:
     """Operations on one-dimensional carrier blocks and Python scalars, with nothing checked.
 
-    How an operation is carried out is settled once, see `mcfsim.backends.plan`.
+    How an operation is carried out is settled once, see `mcfsim.kernels.plan`.
 
     A real scalar that binary64 does not hold, or that lies so far out that intermediate results could leave
     its range, is worked with in fractions, element by element.

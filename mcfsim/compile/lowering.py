@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.backends.plan import COMFORT, Way, plan, refusal
 from mcfsim.compile.program import Operand, Program, Register, Scalar, Step
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.machine import F32, F64, Line, Type, Value
 from mcfsim.kernels.element.operations import change_element, operate_element
+from mcfsim.kernels.plan import COMFORT, Way, plan, refusal
 
 _TYPES = {FLOAT32: F32, FLOAT64: F64}
 _SIGNS = ("neg", "abs", "sign", "round")

@@ -162,8 +162,8 @@ def plan_table(fmt: Format, rounding: Rounding) -> list[dict[str, str]]:
     UnsupportedFormatError
         If float64 does not hold the format.
     """
-    from mcfsim.backends.plan import plan
     from mcfsim.kernels.carriers import carrier_of
+    from mcfsim.kernels.plan import plan
 
     found = plan(fmt, rounding, carrier_of(fmt))
     return [

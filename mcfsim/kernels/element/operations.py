@@ -1,6 +1,6 @@
 """Operations on one element: the exact result, or what rounds like it, rounded once into the format.
 
-How an operation is made exact is settled by `mcfsim.backends.plan`; here it is carried out.
+How an operation is made exact is settled by `mcfsim.kernels.plan`; here it is carried out.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def operate_element(
     operands : sequence of value
         Values of the format in the carrier, or binary64 numbers that are no values of it.
     way : {"native", "wide", "exact", "sticky"}
-        See `mcfsim.backends.plan.Way`.
+        See `mcfsim.kernels.plan.Way`.
     fmt, rounding, word
         As for `mcfsim.kernels.element.rounding.round_element`, of the result.
     carrier : Type

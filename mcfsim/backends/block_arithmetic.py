@@ -20,11 +20,14 @@ from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.plan import COMFORT, Way, plan, refusal
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, round_real, signum
+from mcfsim.kernels.stand_ins import addend_for, factor_for
 from mcfsim.protocol import Streams, Value
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.storage.buffers import retain_freed_memory
 
+#: Elements from which on a stand-in saves more time than is spent on finding it.
+_WORTH_A_SEARCH = 1 << 12
 _LARGEST, _LARGEST_EXPONENT = np.finfo(np.float64).max, 1023
 
 Scalars = Literal["exact", "rounded"]
@@ -108,22 +111,42 @@ class BlockArithmetic:
     @_operation
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
-        return self._carry_out("add", *self._enter(a, b))
+        operands, real = self._enter(a, b)
+        if real and not (is_scalar(a) and is_scalar(b)):
+            x, number = operands if is_scalar(b) else operands[::-1]
+            if (result := self._by_stand_in(addend_for, np.add, x, number)) is not None:
+                return result
+        return self._carry_out("add", operands, real)
 
     @_operation
     def sub(self, a: Value, b: Value) -> Value:
         """Return ``a - b``."""
-        return self._carry_out("sub", *self._enter(a, b))
+        operands, real = self._enter(a, b)
+        if real and not (is_scalar(a) and is_scalar(b)):
+            x, number = (operands[0], -operands[1]) if is_scalar(b) else (-operands[1], operands[0])
+            if (result := self._by_stand_in(addend_for, np.add, x, number)) is not None:
+                return result
+        return self._carry_out("sub", operands, real)
 
     @_operation
     def mul(self, a: Value, b: Value) -> Value:
         """Return ``a * b``."""
-        return self._carry_out("mul", *self._enter(a, b))
+        operands, real = self._enter(a, b)
+        if real and not (is_scalar(a) and is_scalar(b)):
+            x, number = operands if is_scalar(b) else operands[::-1]
+            if (result := self._by_stand_in(factor_for, np.multiply, x, number)) is not None:
+                return result
+        return self._carry_out("mul", operands, real)
 
     @_operation
     def div(self, a: Value, b: Value) -> Value:
         """Return ``a / b``."""
-        return self._carry_out("div", *self._enter(a, b))
+        operands, real = self._enter(a, b)
+        if real and not is_scalar(a):
+            result = self._by_stand_in(factor_for, np.multiply, *operands, reciprocal=True)
+            if result is not None:
+                return result
+        return self._carry_out("div", operands, real)
 
     @_operation
     def sqrt(self, a: Value) -> Value:
@@ -134,6 +157,24 @@ class BlockArithmetic:
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return ``a * b + c``, rounded once: never by a wider fma, whose second rounding can be wrong."""
         return self._carry_out("fma", *self._enter(a, b, c))
+
+    def _by_stand_in(
+        self,
+        found: Callable[..., float | None],
+        operation: Callable[..., Any],
+        x: NDArray[Any],
+        number: NDArray[Any],
+        **options: bool,
+    ) -> NDArray[Any] | None:
+        """Return an operation on values and a real scalar by what stands for it, if something does."""
+        if x.size < _WORTH_A_SEARCH:
+            return None
+        for carrier in (self.carrier, FLOAT64):
+            second = found(number[0], self.format, self._of_results, carrier, **options)
+            if second is not None:
+                result = operation(x, carrier.type(second), dtype=carrier)
+                return self._round_in_place(result) if carrier == self.carrier else self._leave(result)
+        return None
 
     def _carry_out(self, operation: str, operands: list[Value], real: bool) -> Value:
         """Carry out an operation as planned; `real` if an operand is no value of the format."""
@@ -155,7 +196,9 @@ class BlockArithmetic:
             y = _IN_BINARY64[operation](*operands)
         elif operation == "fma" and not real and self.plan.exact_product:
             a, b, c = operands
-            y = residuals.make_odd(*residuals.add(a * b, c))
+            y, residual = residuals.add(a * b, c)
+            if residual.any():
+                y = residuals.make_odd(y, residual)
         else:
             y = self._decide(operation, operands)
         return self._leave(-y if negated else y)

@@ -83,8 +83,9 @@ _OPERATIONS: dict[str, tuple[Any, Any]] = {
     "sqrt": (np.sqrt, sqrt),
     "fma": (unfused, fma),
 }
-#: Units in the last place by which an fma of two roundings may be off, generously.
-_SLACK = 8
+#: Units in the last place by which an fma of two roundings may be off, generously, and how much smaller it is
+#: than its last operand at the most: where it cancels by more it is not trusted.
+_SLACK, _CANCELLED = 1024, 256
 
 
 def decided(operation: str, *operands: Any, undecided_bits: int) -> Wide:
@@ -92,14 +93,14 @@ def decided(operation: str, *operands: Any, undecided_bits: int) -> Wide:
 
     That is where all bits below the first that is cut off, the undecided ones, are zero: the result may then
     be a value of the format, or lie half-way between two, by binary64's own rounding alone. An fma of two
-    roundings is off by less than 5 units in the last place, unless it cancels; so a wider net is cast for it.
+    roundings is off by a unit in the last place or so, and by more where it cancels; so a wider net is cast for it.
     """
     plainly, with_residual = _OPERATIONS[operation]
     y: Wide = plainly(*operands, dtype=np.float64)
     bits = y.view(np.int64)
     if operation == "fma":
         near = ((bits + _SLACK) & undecided_bits) <= 2 * _SLACK
-        near |= np.abs(operands[2]) > 2 * np.abs(y)
+        near |= np.abs(operands[2]) > np.abs(_CANCELLED * y)
     else:
         near = (bits & undecided_bits) == 0
     undecided = np.flatnonzero(near)

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from mcfsim.backends.block_arithmetic import Scalars
 from mcfsim.backends.torch import TORCH_DTYPES, as_array, cut, flat, torch_dtype
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
+from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.optim import adamw, sgd
 from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.optim.optimizer import block_roles, learning_rate

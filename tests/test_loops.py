@@ -73,7 +73,7 @@ def test_real_scalars_enter_exactly(assert_same):
 
 @pytest.mark.parametrize("rate", [1e300, 2**53 + 1, 1e-200])
 def test_scalars_too_far_out_are_refused(rate):
-    program = trace(lambda ar, a, rate: ar.mul(a, rate), "bfloat16", operands=("a", Scalar("rate")))
+    program = trace(lambda ar, a, rate: ar.fma(a, rate, a), "bfloat16", operands=("a", Scalar("rate")))
     with pytest.raises(ValueError, match="beyond what a compiled loop takes exactly"):
         Loop(program)(np.ones(3, np.float32), rate=rate)
 
@@ -103,4 +103,6 @@ def test_other_arrays_are_refused(arrays, message):
 
 
 def test_the_source_is_the_same_every_time():
-    assert Loop(trace(mcf.two_sum, "bfloat16")).source == Loop(trace(mcf.two_sum, "bfloat16")).source
+    assert Loop(trace(mcf.two_sum, "bfloat16")).with_scalars({}).source == (
+        Loop(trace(mcf.two_sum, "bfloat16")).with_scalars({}).source
+    )

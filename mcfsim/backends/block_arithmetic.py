@@ -8,18 +8,18 @@ from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache, wraps
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks.processor import check_subnormals
-from mcfsim.formats import Format, Posit
+from mcfsim.formats import Format
 from mcfsim.kernels import rational, residuals
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.plan import COMFORT, Way, plan, refusal
-from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, round_real, signum
+from mcfsim.kernels.real_numbers import Scalars, enter, exact_or_binary64, is_scalar, round_real, signum
 from mcfsim.kernels.stand_ins import addend_for, factor_for
 from mcfsim.protocol import Streams, Value
 from mcfsim.random import Words
@@ -30,7 +30,6 @@ from mcfsim.storage.buffers import retain_freed_memory
 _WORTH_A_SEARCH = 1 << 12
 _LARGEST, _LARGEST_EXPONENT = np.finfo(np.float64).max, 1023
 
-Scalars = Literal["exact", "rounded"]
 _NATIVE: dict[str, Callable[..., Any]] = {
     **{"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "sqrt": np.sqrt}
 }
@@ -348,19 +347,11 @@ def _widen(x: NDArray[Any]) -> NDArray[Any]:
 @lru_cache(maxsize=1024)
 def _entered(ar: BlockArithmetic, number: float | Fraction, sign: float) -> tuple[NDArray[Any], bool]:
     """Return a scalar as `BlockArithmetic._scalar_block` does: of float64, of the carrier, or a Fraction."""
-    exact = np.array([number], dtype=object if isinstance(number, Fraction) else FLOAT64)
-    exact.flags.writeable = False
-    if isinstance(number, Fraction) and ar.scalars == "exact":
-        return exact, True
-    # A scalar that must be a value of the format is no operation: it is never rounded stochastically.
-    rounding = Rounding() if ar.rounding.stochastic else ar.rounding
-    value = np.array([round_real(number, ar.format, rounding)], dtype=ar.carrier)
-    value.flags.writeable = False
-    # An infinity stands for NaR in posits, and not for 1 / 0.
-    nar = isinstance(ar.format, Posit) and np.isinf(float(number))
-    if ar.scalars == "rounded" or float(value[0]) == number or number != number or nar:
-        return value, False
-    return exact, True
+    entered, real = enter(number, ar.format, ar.rounding, ar.scalars)
+    dtype = ar.carrier if not real else object if isinstance(entered, Fraction) else FLOAT64
+    block = np.array([entered], dtype)
+    block.flags.writeable = False
+    return block, real
 
 
 @lru_cache(maxsize=64)

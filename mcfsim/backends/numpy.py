@@ -11,14 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars
+from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.checks.arguments import as_array, check_threads, is_real
 from mcfsim.checks.processor import check_subnormals
+from mcfsim.compile.choice import check_compiled, loops
+from mcfsim.compile.loops import Filler
+from mcfsim.compile.program import Program
+from mcfsim.compile.recording import trace
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.blocks import for_each_block
-from mcfsim.kernels.real_numbers import is_scalar
-from mcfsim.protocol import Value
+from mcfsim.kernels.real_numbers import Scalars, is_scalar
+from mcfsim.protocol import Arithmetic, Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
@@ -42,6 +46,10 @@ class NumpyArithmetic:
         the word of its index in row-major order; a result of scalars alone is one number, drawn for by the
         word of index 0. Threads that share the arithmetic never share a stream, but which operation of
         which thread takes which is up to their scheduling.
+    compiled : bool, optional
+        Whether texts are compiled to loops by Numba, with the same bits: True, whatever the size of arrays;
+        False, never; None, where Numba is installed and work on large arrays has gone on for so long that
+        compiling pays. Operations on Python numbers alone never are, nor is stochastic rounding.
 
     Attributes
     ----------
@@ -58,6 +66,8 @@ class NumpyArithmetic:
     ------
     UnsupportedFormatError
         If float64 does not hold the format, or an operation has no exact path.
+    ImportError
+        If texts must be compiled, and Numba is not installed.
     FlushedSubnormalsError
         Here and in operations, if the processor is set to treat subnormal numbers as zeros.
     """
@@ -70,10 +80,12 @@ class NumpyArithmetic:
         scalars: Scalars = "exact",
         threads: int = 1,
         random: RandomWords | None = None,
+        compiled: bool | None = None,
     ) -> None:
         if scalars not in ("exact", "rounded"):
             raise ValueError(f"unknown scalar policy {scalars!r}; allowed: exact, rounded")
         check_threads(threads)
+        check_compiled(compiled)
         if not isinstance(random, RandomWords | None):
             raise TypeError(f"random must be RandomWords(seed), not {random!r}")
         if rounding.stochastic and random is None:
@@ -81,6 +93,7 @@ class NumpyArithmetic:
         self.blocks = BlockArithmetic(fmt, rounding, scalars)
         self.random = random
         self.threads = threads
+        self.compiled = compiled
 
     def __repr__(self) -> str:
         policies = f"{self.rounding.mode}, {self.rounding.overflow}, scalars={self.scalars!r}"
@@ -108,7 +121,8 @@ class NumpyArithmetic:
 
     def like(self, fmt: Format, rounding: Rounding) -> NumpyArithmetic:
         """Return the emulator of another format and rounding."""
-        return NumpyArithmetic(fmt, rounding, scalars=self.scalars, threads=self.threads, random=self.random)
+        options: Any = {"scalars": self.scalars, "threads": self.threads, "compiled": self.compiled}
+        return NumpyArithmetic(fmt, rounding, random=self.random, **options)
 
     def on_block(self, step: int, start: int) -> BlockArithmetic:
         """Return the operations on one contiguous block, with nothing checked."""
@@ -117,42 +131,42 @@ class NumpyArithmetic:
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
-        return self._apply(BlockArithmetic.add, a, b)
+        return self._apply("add", a, b)
 
     def sub(self, a: Value, b: Value) -> Value:
         """Return ``a - b``."""
-        return self._apply(BlockArithmetic.sub, a, b)
+        return self._apply("sub", a, b)
 
     def mul(self, a: Value, b: Value) -> Value:
         """Return ``a * b``; 0 times infinity is NaN."""
-        return self._apply(BlockArithmetic.mul, a, b)
+        return self._apply("mul", a, b)
 
     def div(self, a: Value, b: Value) -> Value:
         """Return ``a / b``; x / 0 is an infinity (NaN in a format without), 0 / 0 is NaN."""
-        return self._apply(BlockArithmetic.div, a, b)
+        return self._apply("div", a, b)
 
     def sqrt(self, a: Value) -> Value:
         """Return the square root; NaN below zero, and -0 of -0."""
-        return self._apply(BlockArithmetic.sqrt, a)
+        return self._apply("sqrt", a)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return ``a * b + c`` rounded once."""
-        return self._apply(BlockArithmetic.fma, a, b, c)
+        return self._apply("fma", a, b, c)
 
     def neg(self, a: Value) -> Value:
         """Return ``-a``, rounded where it is no value of the format, as a real scalar's may be.
 
         In a format without negative zero the negative of zero is zero.
         """
-        return self._apply(BlockArithmetic.neg, a)
+        return self._apply("neg", a)
 
     def abs(self, a: Value) -> Value:
         """Return ``|a|``, rounded where it is no value of the format, as a real scalar's may be."""
-        return self._apply(BlockArithmetic.abs, a)
+        return self._apply("abs", a)
 
     def sign(self, a: Value) -> Value:
         """Return 1 or -1 by the sign of `a`, and a zero or NaN as it is; rounded if 1 is no value."""
-        return self._apply(BlockArithmetic.sign, a)
+        return self._apply("sign", a)
 
     def round(self, x: Value) -> Value:
         """Round real numbers into the format: scalars, or arrays of a floating or integer dtype.
@@ -161,7 +175,8 @@ class NumpyArithmetic:
         """
         streams = self._streams()
         random = None if streams is None else streams.of(0)
-        result = round_to(x, self.format, self.rounding, threads=self.threads, random=random)
+        options: Any = {"threads": self.threads, "random": random, "compiled": self.compiled}
+        result = round_to(x, self.format, self.rounding, **options)
         return result if np.isscalar(result) else np.asarray(result, dtype=self.carrier)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
@@ -175,6 +190,11 @@ class NumpyArithmetic:
             The result has the shape of all of them broadcast together.
         **options
             Handed to the function as they are.
+
+        Raises
+        ------
+        TypeError, ValueError, UnsupportedFormatError
+            If the function must be compiled, and is no straight line or has an operation that cannot be.
         """
         check_subnormals()
         leaves: list[Value] = []
@@ -200,6 +220,19 @@ class NumpyArithmetic:
                 scalars: list[Any] = [float(np.asarray(item).reshape(())) for item in on_blocks(0)]
             return _unflatten(shapes[0], scalars)
         shape = _broadcast(arrays.values())
+        if self.compiled or (self.compiled is None and math.prod(shape) > BLOCK):
+            compiled = self._compiled(function, layout, leaves, options, math.prod(shape))
+            if compiled is not None:
+                filler, nested = compiled
+
+                def fill_compiled(start: int, *blocks: NDArray[Any]) -> None:
+                    if not filler(blocks[: len(arrays)], blocks[len(arrays) :]):
+                        for array in arrays.values():
+                            self._taken_in(array)  # names the element that is no value
+
+                given, count = list(arrays.values()), len(filler.results)
+                filled = for_each_block(fill_compiled, given, self.carrier, count, threads=self.threads)
+                return _unflatten(nested, filled)
         with np.errstate(all="ignore"):
             if math.prod(shape) <= BLOCK:
                 small = [_extend(array, shape).reshape(-1) for array in arrays.values()]
@@ -223,8 +256,36 @@ class NumpyArithmetic:
                 )
         return _unflatten(shapes[0], results)
 
-    def _apply(self, operation: Callable[..., Any], *operands: Value) -> Any:
+    def _compiled(
+        self,
+        function: Callable[..., Any],
+        layout: Any,
+        leaves: list[Value],
+        options: dict[str, Any],
+        elements: int,
+    ) -> tuple[Filler, Any] | None:
+        """Return the compiled loop of a function, and the layout of its results, if there is to be one."""
+        names = [leaf if is_scalar(leaf) else f"x{index}" for index, leaf in enumerate(leaves)]
+        if self.rounding.stochastic:
+            return None
+        given = _unflatten(layout, names)
+        layouts: list[Any] = []
+
+        def record() -> Program:
+            program = trace(
+                function, self.format, self.rounding, operands=given, lines=False, options=options
+            )
+            layouts[:] = [_flatten(program.results, [])]
+            return program
+
+        filler = loops(self.scalars).filler(record, elements, self.compiled)
+        if filler is None or any(dtype != self.carrier for dtype in filler.results):
+            return None
+        return filler, layouts[0]
+
+    def _apply(self, name: str, *operands: Value) -> Any:
         """Return one operation's result."""
+        operation = _OPERATIONS[name]
         for operand in operands:
             if isinstance(operand, tuple):
                 raise TypeError("an operand is a tuple of values; write an array as a list")
@@ -264,6 +325,20 @@ class NumpyArithmetic:
             )
         result: NDArray[Any] = rounded
         return result
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    """Return an operation as a text."""
+
+    def operation(ar: Arithmetic, *operands: Value) -> Value:
+        return getattr(ar, name)(*operands)
+
+    return operation
+
+
+_OPERATIONS = {
+    name: _operation(name) for name in ("add", "sub", "mul", "div", "sqrt", "fma", "neg", "abs", "sign")
+}
 
 
 class _Streams:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic, Scalars
+from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding

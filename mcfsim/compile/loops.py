@@ -5,80 +5,149 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.lowering import Lowered, lower
-from mcfsim.compile.numba_source import source, types
+from mcfsim.compile.numba_source import source
 from mcfsim.compile.program import Program, flat
+from mcfsim.compile.scalars import Entering, entering, uses
+from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.on_numpy import DTYPES
+from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.storage.files import write_text
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Filler:
+    """A compiled loop with its real scalars put in.
+
+    Attributes
+    ----------
+    source : str
+        Of the module that was compiled.
+    operands, results : tuple of dtype
+        Of the vectors that it takes and fills.
+    """
+
+    source: str
+    operands: tuple[np.dtype[Any], ...]
+    results: tuple[np.dtype[Any], ...]
+    _loop: Callable[..., int]
+    _numbers: tuple[Any, ...]
+
+    def __call__(self, operands: Sequence[Array], results: Sequence[Array]) -> bool:
+        """Fill results from operands, contiguous vectors of one length and of the right dtypes.
+
+        Returns
+        -------
+        bool
+            Whether all operands are values of their formats, if that was to be looked at; else true.
+        """
+        check_subnormals()
+        return not self._loop(*operands, *self._numbers, *results)
 
 
 class Loop:
     """A program compiled to one loop over elements.
 
+    As what its real scalars enter follows from their numbers (`mcfsim.compile.scalars.Entering`). The loop is
+    compiled once for each such choice, and rarely is there a second.
+
     Parameters
     ----------
     program : Program
-
-    Raises
-    ------
-    ImportError
-        If Numba is not installed.
-    UnsupportedFormatError
-        If an operation of the program has no exact path in binary64.
+    scalars : {"exact", "rounded"}, optional
+        How real scalars enter.
+    checked : bool, optional
+        Whether the loop looks at its operands, and tells whether all are values of their formats.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.lowered: Lowered = lower(program)
-        self.program = program
-        self.source = source(
-            self.lowered.line,
-            self.lowered.results,
-            tuple(x.name for x in program.inputs),
-            program.scalars,
-            f"{program.name}, {len(program.steps)} operations.",
+    def __init__(self, program: Program, scalars: Scalars = "exact", *, checked: bool = False) -> None:
+        self.program, self.policy, self.checked = program, scalars, checked
+        self._uses = uses(program)
+        self._made: dict[tuple[Entering, ...], tuple[Lowered, str]] = {}
+
+    def with_scalars(self, scalars: Mapping[str, Any]) -> Filler:
+        """Return the compiled loop for some real scalars, given by name."""
+        return self.with_numbers([use.number(scalars) for use in self._uses])
+
+    def with_numbers(self, numbers: Sequence[Any]) -> Filler:
+        """Return the compiled loop for some real scalars, in the order of `mcfsim.compile.scalars.uses`.
+
+        Raises
+        ------
+        ImportError
+            If Numba is not installed.
+        UnsupportedFormatError
+            If an operation of the program has no exact path in binary64, or a scalar leads beyond that.
+        """
+        pairs = zip(self._uses, numbers, strict=True)
+        chosen = [entering(use, number, self.policy) for use, number in pairs]
+        lowered, text = self._lowered(tuple(way for way, _ in chosen))
+        typed = zip(_dtypes(lowered.numbers), chosen, strict=True)
+        return Filler(
+            source=text,
+            operands=tuple(_dtypes(lowered.operands)),
+            results=tuple(_dtypes(lowered.results)),
+            _loop=_loaded(text),
+            _numbers=tuple(dtype.type(number) for dtype, (_, number) in typed),
         )
-        self._loop = _loaded(self.source)
-        self._types = types(self.lowered.line)
 
     def __call__(self, *operands: Any, **scalars: Any) -> Any:
-        """Carry the program out on arrays.
+        """Carry the program out on vectors.
 
         Parameters
         ----------
         *operands : array or (nested) tuple of arrays
-            As the text takes them: values of their formats, which is not checked, in the carriers;
-            one-dimensional, contiguous and of one length.
-        **scalars : float
+            As the text takes them, in the carriers; contiguous vectors of one length.
+        **scalars : real number
             The real scalars, by name.
 
         Returns
         -------
         array or (nested) tuple of arrays
             As the text returns them.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If arrays are others, or, where that is looked at, hold what is no value of their formats.
         """
-        check_subnormals()
-        arrays = list(flat(operands))
-        for x, array in zip(self.program.inputs, arrays, strict=True):
-            if array.dtype != DTYPES[self._types[x.name]] or array.ndim != 1 or not array.flags.c_contiguous:
-                raise TypeError(f"{x.name} must be a contiguous vector of {DTYPES[self._types[x.name]]}")
-            if array.size != arrays[0].size:
-                raise ValueError(f"{x.name} has {array.size} elements, not {arrays[0].size}")
-        numbers = self.lowered.check_scalars({name: scalars[name] for name in self.program.scalars})
-        results = [np.empty(arrays[0].size, DTYPES[result.type]) for result in self.lowered.results]
-        self._loop(*arrays, *numbers.values(), *results)
-        rest = iter(results)
-        return _filled(self.program.results, rest)
+        filler, arrays = self.with_scalars(scalars), list(flat(operands))
+        size = arrays[0].size
+        for x, array, dtype in zip(self.program.inputs, arrays, filler.operands, strict=True):
+            if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+                raise TypeError(f"{x.name} must be a contiguous vector of {dtype}")
+            if array.size != size:
+                raise ValueError(f"{x.name} has {array.size} elements, not {size}")
+        results = [np.empty(size, dtype) for dtype in filler.results]
+        if not filler(arrays, results):
+            raise ValueError("an operand holds what is no value of its format")
+        return _filled(self.program.results, iter(results))
+
+    def _lowered(self, ways: tuple[Entering, ...]) -> tuple[Lowered, str]:
+        if ways not in self._made:
+            lowered = lower(self.program, ways, checked=self.checked)
+            about = f"{self.program.name}, {len(self.program.steps)} operations."
+            self._made[ways] = lowered, source(lowered, about)
+        return self._made[ways]
 
 
-def _filled(nested: Any, rest: Any) -> Any:
+def _dtypes(values: Sequence[Value]) -> list[np.dtype[Any]]:
+    return [DTYPES[value.type] for value in values]
+
+
+def _filled(nested: Any, rest: Iterator[Array]) -> Any:
     return tuple(_filled(item, rest) for item in nested) if isinstance(nested, tuple) else next(rest)
 
 
@@ -89,19 +158,23 @@ def folder() -> Path:
     return Path(user_cache_path("mcfsim")) / "loops"
 
 
+def path_of(text: str) -> Path:
+    """Return where a generated source lies: the same text, the same file."""
+    return folder() / f"loop_{hashlib.sha256(text.encode()).hexdigest()[:20]}.py"
+
+
 @lru_cache(maxsize=256)
-def _loaded(text: str) -> Callable[..., None]:
+def _loaded(text: str) -> Callable[..., int]:
     """Return the function of a generated module, which is written if it is not there."""
-    name = f"loop_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
-    path = folder() / f"{name}.py"
+    path = path_of(text)
     if not path.exists() or path.read_text() != text:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    loop: Callable[..., None] = module.loop
+    loop: Callable[..., int] = module.loop
     return loop

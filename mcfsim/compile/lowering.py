@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from mcfsim.compile.program import Operand, Program, Register, Scalar, Step
+from mcfsim.compile.program import Program, Register, Step
+from mcfsim.compile.scalars import Entering, Use, uses
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
 from mcfsim.kernels.element.machine import F32, F64, Line, Type, Value
-from mcfsim.kernels.element.operations import change_element, operate_element
-from mcfsim.kernels.plan import COMFORT, Way, plan, refusal
+from mcfsim.kernels.element.operations import change_element, flush_element, operate_element
+from mcfsim.kernels.element.rounding import is_value
+from mcfsim.kernels.plan import Way, plan, refusal
+from mcfsim.rounding import Underflow
 
 _TYPES = {FLOAT32: F32, FLOAT64: F64}
 _SIGNS = ("neg", "abs", "sign", "round")
@@ -25,32 +25,23 @@ class Lowered:
 
     Attributes
     ----------
-    program : Program
     line : Line
-        Its inputs are those of the program, each of its format's carrier, and the real scalars, of binary64.
+        Its inputs are those of the program, each of its format's carrier, and a number for each use of a real
+        scalar.
+    operands : tuple of Value
+        The inputs that differ from element to element.
+    numbers : tuple of Value
+        The inputs that are the same for all elements, in the order of the uses.
     results : tuple of Value
+    strange : Value or None
+        Where an operand is no value of its format, as a truth value, if that was asked for.
     """
 
-    program: Program
     line: Line
+    operands: tuple[Value, ...]
+    numbers: tuple[Value, ...]
     results: tuple[Value, ...]
-
-    def check_scalars(self, scalars: Mapping[str, Any]) -> dict[str, float]:
-        """Return real scalars as the line takes them.
-
-        Raises
-        ------
-        UnsupportedFormatError
-            If binary64 does not hold one, or what is lost of a product with it.
-        """
-        for name, number in scalars.items():
-            size = abs(number) if number == number else 1.0
-            far = size and not 2.0**-COMFORT <= size <= 2.0**COMFORT and size != np.inf
-            if far or (number == number and float(number) != number):
-                raise UnsupportedFormatError(
-                    f"{name} = {number!r} is beyond what a compiled loop takes exactly"
-                )
-        return {name: float(number) for name, number in scalars.items()}
+    strange: Value | None
 
 
 def type_of(fmt: Format) -> Type:
@@ -58,39 +49,67 @@ def type_of(fmt: Format) -> Type:
     return _TYPES[carrier_of(fmt)]
 
 
-def lower(program: Program) -> Lowered:
+def lower(program: Program, entering: tuple[Entering, ...], *, checked: bool = False) -> Lowered:
     """Return the machine's line for a program.
+
+    Parameters
+    ----------
+    program : Program
+    entering : tuple of Entering
+        As what each real scalar enters, in the order of `mcfsim.compile.scalars.uses`.
+    checked : bool, optional
+        Whether to tell where an operand is no value of its format.
 
     Raises
     ------
     UnsupportedFormatError
         If an operation has no exact path in binary64.
+    TypeError
+        If a result is a number.
     """
     line = Line()
     known: dict[Any, Value] = {x: line.input(x.name, type_of(x.format)) for x in program.inputs}
-    scalars = {name: line.input(name, F64) for name in program.scalars}
-
-    def value(x: Operand) -> Value:
-        if isinstance(x, Scalar):
-            return -scalars[x.name] if x.negative else scalars[x.name]
-        return known[x] if isinstance(x, Register) else line.constant(float(x), F64)
-
+    given = tuple(known.values())
+    strange: Value | None = None
+    if checked:
+        for x in program.inputs:
+            kept = ~is_value(known[x], x.format)
+            strange = kept if strange is None else strange | kept
+    numbers: dict[tuple[int, int], tuple[Use, Entering, Value]] = {}
+    for use, way in zip(uses(program), entering, strict=True):
+        narrow = way in (Entering.VALUE, Entering.CARRIER)
+        kind = type_of(use.step.result.format) if narrow else F64
+        numbers[id(use.step), use.position] = use, way, line.input(use.name, kind)
     for step in program.steps:
-        known[step.result] = _lowered(step, [value(x) for x in step.operands])
-    return Lowered(program, line, tuple(value(x) for x in program.outputs()))
+        taken = [numbers.get((id(step), position)) for position in range(len(step.operands))]
+        operands = [
+            known[x] if entry is None else entry[2] for x, entry in zip(step.operands, taken, strict=True)
+        ]
+        ways = {entry[1] for entry in taken if entry is not None}
+        known[step.result] = _lowered(step, operands, ways)
+    for x in program.outputs():
+        if not isinstance(x, Register):
+            raise TypeError(f"{program.name} returns {x!r} as it is, which is no operation")
+    results = tuple(known[x] for x in program.outputs())
+    return Lowered(line, given, tuple(entry[2] for entry in numbers.values()), results, strange)
 
 
-def _lowered(step: Step, operands: list[Value]) -> Value:
-    fmt, rounding = step.result.format, step.rounding
+def _lowered(step: Step, operands: list[Value], ways: set[Entering]) -> Value:
+    fmt, rounding, operation = step.result.format, step.rounding, step.operation
     carrier = type_of(fmt)
-    if step.operation in _SIGNS:
-        return change_element(step.operation, operands[0], fmt, rounding, carrier=carrier)
+    if operation in _SIGNS:
+        return change_element(operation, operands[0], fmt, rounding, carrier=carrier)
+    if ways & {Entering.CARRIER, Entering.WIDE}:
+        if rounding.underflow is Underflow.FLUSH_INPUTS:
+            values = [isinstance(x, Register) for x in step.operands]
+            operands = [flush_element(x, fmt) if v else x for x, v in zip(operands, values, strict=True)]
+            rounding = replace(rounding, underflow=Underflow.GRADUAL)
+        way = "native" if Entering.CARRIER in ways else "wide"
+        operation = "mul" if operation == "div" else operation
+        return operate_element(operation, operands, way, fmt, rounding, carrier=carrier)
     planned = plan(fmt, rounding, carrier_of(fmt))
-    real = not all(isinstance(x, Register) for x in step.operands)
-    way, why = (planned.reals if real else planned.values)[step.operation]
-    if way is Way.REFUSED:
-        raise refusal(step.operation, fmt, rounding, why)
-    for x in step.operands:
-        if not isinstance(x, Register | Scalar) and float(x) != x:
-            raise UnsupportedFormatError(f"{step}: {x!r} is no binary64 number")
-    return operate_element(step.operation, operands, str(way), fmt, rounding, carrier=carrier, real=real)
+    real = Entering.REAL in ways
+    chosen, why = (planned.reals if real else planned.values)[operation]
+    if chosen is Way.REFUSED:
+        raise refusal(operation, fmt, rounding, why)
+    return operate_element(operation, operands, str(chosen), fmt, rounding, carrier=carrier, real=real)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value
+from mcfsim.compile.lowering import Lowered
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value
 
 #: What a number of a type is made by, in the source.
 _MADE = {F32: "f32", F64: "f64", I32: "i32", I64: "i64"}
@@ -26,25 +27,25 @@ from mcfsim.compile.intrinsics import bits32, bits64, f32, f64, i32, i64, number
 '''
 
 
-def source(
-    line: Line, results: tuple[Value, ...], arrays: tuple[str, ...], scalars: tuple[str, ...], about: str
-) -> str:
-    """Return the source of a module with a function ``loop(*arrays, *scalars, *outputs)``.
+def source(lowered: Lowered, about: str) -> str:
+    """Return the source of a module with a function ``loop(*operands, *numbers, *results)``.
+
+    It returns 1 if some element is strange, and else 0.
 
     Parameters
     ----------
-    line, results
+    lowered : Lowered
         What is to be done for each element.
-    arrays, scalars : tuple of str
-        Inputs of the line: those that differ from element to element, and those that do not.
     about : str
         What the module is, for its reader.
     """
     constants: dict[str, str] = {}
-    outputs = tuple(f"out{number}" for number in range(len(results)))
+    arrays, numbers = ([str(x.constant) for x in part] for part in (lowered.operands, lowered.numbers))
+    outputs = [f"out{number}" for number in range(len(lowered.results))]
+    strange = () if lowered.strange is None else (lowered.strange,)
 
     def name(value: Value) -> str:
-        if value.verb == "input" and value.constant in scalars:
+        if value.verb == "input" and value.constant in numbers:
             return str(value.constant)
         if value.verb == "constant":
             constants[f"c{value.number}"] = _constant(value)
@@ -52,18 +53,21 @@ def source(
         return f"r{value.number}"
 
     body = []
-    for value in line.needed(results):
+    for value in lowered.line.needed((*lowered.results, *strange)):
         if value.verb == "input" and value.constant in arrays:
             body.append(f"{name(value)} = {value.constant}[i]")
         elif value.verb not in ("input", "constant"):
             body.append(f"{name(value)} = {_statement(value, name)}")
-    body += [f"{output}[i] = {name(result)}" for output, result in zip(outputs, results, strict=True)]
+    body += [f"{output}[i] = {name(result)}" for output, result in zip(outputs, lowered.results, strict=True)]
+    body += [f"found = i32(found | i32({name(value)}))" for value in strange]
     made = "".join(f"{constant} = {text}\n" for constant, text in constants.items())
-    head = f"def loop({', '.join([*arrays, *scalars, *outputs])}):"
     loop = "".join(f"        {statement}\n" for statement in body)
-    compiler = '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)'
-    loop = f"    for i in range({outputs[0]}.size):\n{loop}"
-    return f"{_HEAD.format(about=about)}{made}\n\n{compiler}\n{head}\n{loop}"
+    return (
+        f"{_HEAD.format(about=about)}{made}\n\n"
+        '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)\n'
+        f"def loop({', '.join([*arrays, *numbers, *outputs])}):\n"
+        f"    found = i32(0)\n    for i in range({outputs[0]}.size):\n{loop}    return found\n"
+    )
 
 
 def _constant(value: Value) -> str:
@@ -99,8 +103,3 @@ def _statement(value: Value, name: Callable[[Value], str]) -> str:
     if verb in ("widen", "narrow", "extend", "cut", "count"):
         return f"{made}({given[0]})"
     return {"neg": "-{}", "abs": "abs({})", "sqrt": "sqrt({})"}[verb].format(given[0])
-
-
-def types(line: Line) -> dict[str, Type]:
-    """Return the types of a line's inputs, by name."""
-    return {str(value.constant): value.type for value in line.values if value.verb == "input"}

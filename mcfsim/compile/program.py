@@ -103,6 +103,17 @@ class Program:
         """Return the results, tuples taken apart."""
         return list(flat(self.results))
 
+    def key(self) -> Any:
+        """Return what programs have in common that differ in the numbers of real scalars alone."""
+        places: dict[Any, int] = {x: place for place, x in enumerate(self.inputs)}
+        rows = []
+        for step in self.steps:
+            operands = tuple(places.get(x, -1) for x in step.operands)
+            rows.append((step.operation, step.result.format, step.rounding, operands))
+            places[step.result] = len(places)
+        results = _mapped(lambda x: places.get(x, -1), tuple(self.outputs()))
+        return tuple(x.format for x in self.inputs), tuple(rows), results
+
     def count(self) -> Counter[tuple[str, str]]:
         """Return how many operations of each kind there are, in each format."""
         return Counter((step.operation, str(step.result.format)) for step in self.steps)

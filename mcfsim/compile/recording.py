@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mcfsim.compile.program import Program, Register, Scalar, Step, flat, needed
@@ -24,6 +25,7 @@ _BETWEEN = {__file__, sys.modules[Arithmetic.__module__].__file__}
 class _Recording:
     """What is recorded so far, by all the arithmetics of a text."""
 
+    lines: bool
     steps: list[Step] = field(default_factory=list)
     known: dict[Any, Register] = field(default_factory=dict)
 
@@ -48,7 +50,7 @@ class TraceArithmetic:
         if rounding.stochastic:
             raise ValueError("a program does not record where random words come from")
         self.format, self.rounding, self.carrier = fmt, rounding, carrier_of(fmt)
-        self._recording = _Recording() if recording is None else recording
+        self._recording = _Recording(lines=True) if recording is None else recording
 
     def __repr__(self) -> str:
         return f"TraceArithmetic({self.format}, {self.rounding.mode})"
@@ -117,7 +119,8 @@ class TraceArithmetic:
         kept = self._recording
         if key not in kept.known:
             result = Register(f"t{len(kept.steps) + 1}", self.format)
-            kept.steps.append(Step(operation, self.rounding, operands, result, _line_of_text()))
+            line = _line_of_text() if kept.lines else ""
+            kept.steps.append(Step(operation, self.rounding, operands, result, line))
             kept.known[key] = result
         return kept.known[key]
 
@@ -144,7 +147,8 @@ def trace(
     rounding: Rounding | str = "nearest_even",
     *,
     operands: tuple[Any, ...] | None = None,
-    **options: Any,
+    lines: bool = True,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Program:
     """Record a branch-free text as a program.
 
@@ -157,10 +161,12 @@ def trace(
     rounding : Rounding or str, optional
         Of the operations.
     operands : tuple, optional
-        What the text takes: names, nested in tuples where it takes tuples; `Scalar` objects are real scalars.
-        By default the names of its parameters, each a value.
-    **options
-        Handed to the text as they are.
+        What the text takes: names or registers, nested in tuples where it takes tuples; `Scalar` objects and
+        Python numbers are real scalars. By default the names of its parameters, each a value.
+    lines : bool, optional
+        Whether to note the line of the text that asks for an operation, which takes its time.
+    options : mapping, optional
+        Handed to the text by name, as they are.
 
     Returns
     -------
@@ -178,7 +184,7 @@ def trace(
     >>> len(program.steps), program.depth(), program.registers()
     (6, 5, 5)
     """
-    ar = TraceArithmetic(get_format(fmt), get_rounding(rounding))
+    ar = TraceArithmetic(get_format(fmt), get_rounding(rounding), _Recording(lines))
     text = getattr(function, "__wrapped__", function)
     if operands is None:
         names = text.__code__.co_varnames[1 : text.__code__.co_argcount]
@@ -192,10 +198,12 @@ def trace(
         if not isinstance(result, Register | Scalar) and not is_scalar(result):
             raise TypeError(f"the text returns {result!r}, which is no value of the arithmetic")
     steps = needed(ar._recording.steps, {x for x in flat(results) if isinstance(x, Register)})
-    return Program(text.__name__, inputs, scalars, steps, results)
+    return Program(getattr(text, "__name__", "text"), inputs, scalars, steps, results)
 
 
 def _entered(operands: Any, fmt: Format) -> Any:
     if isinstance(operands, tuple):
         return tuple(_entered(item, fmt) for item in operands)
-    return operands if isinstance(operands, Scalar) else Register(str(operands), fmt)
+    if isinstance(operands, str):
+        return Register(operands, fmt)
+    return operands

@@ -6,16 +6,18 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from mcfsim.formats import Format
+from mcfsim.formats import Format, Posit
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Overflow, Rounding
 
+#: How real scalars enter operations: as they are, or rounded into the format first.
+Scalars = Literal["exact", "rounded"]
 #: Decimal or binary; far beyond every format, and few enough digits to work with.
 _LARGEST_EXPONENT = 1_000_000
 #: Integers of so many bits are written out in messages; Python itself refuses very long ones.
@@ -118,6 +120,31 @@ def signum(x: Any) -> Any:
     """Return 1 and -1 by the signs of an array of floats, or of fractions; zeros and NaN as they are."""
     sign = np.sign(x)
     return sign.astype(np.float64) if x.dtype == object else np.copysign(sign, x)
+
+
+def enter(
+    number: float | Fraction, fmt: Format, rounding: Rounding, scalars: Scalars
+) -> tuple[float | Fraction, bool]:
+    """Return a real scalar as an operation takes it, and whether it is no value of the format.
+
+    Parameters
+    ----------
+    number : float or Fraction
+        As `exact_or_binary64` returns it.
+    fmt, rounding
+        Of the operation.
+    scalars : {"exact", "rounded"}
+        The policy.
+    """
+    if isinstance(number, Fraction) and scalars == "exact":
+        return number, True
+    # A scalar that must be a value of the format is no operation: it is never rounded stochastically.
+    value = round_real(number, fmt, Rounding() if rounding.stochastic else rounding)
+    # An infinity stands for NaR in posits, and not for 1 / 0.
+    nar = isinstance(fmt, Posit) and isinstance(number, float) and math.isinf(number)
+    if scalars == "rounded" or value == number or number != number or nar:
+        return value, False
+    return number, True
 
 
 def nearest_binary64(exact: Fraction) -> float:

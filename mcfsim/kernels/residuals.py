@@ -93,7 +93,8 @@ def decided(operation: str, *operands: Any, undecided_bits: int) -> Wide:
 
     That is where all bits below the first that is cut off, the undecided ones, are zero: the result may then
     be a value of the format, or lie half-way between two, by binary64's own rounding alone. An fma of two
-    roundings is off by a unit in the last place or so, and by more where it cancels; so a wider net is cast for it.
+    roundings is off by a unit in the last place or so, and by more where it cancels; so a wider net is cast
+    for it.
     """
     plainly, with_residual = _OPERATIONS[operation]
     y: Wide = plainly(*operands, dtype=np.float64)

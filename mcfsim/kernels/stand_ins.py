@@ -4,10 +4,10 @@ A real number s is seldom a number of the carrier, and its product with x then i
 But a format of p bits does not see all of s. The product's rounding, in any mode, follows from where x s lies
 among the numbers of p + 1 bits, and so from where s lies among their quotients by numbers of p bits. Between
 two neighbours of these there is room for numbers of the carrier, and one of them acts on every value of the
-format like s itself, rounded by the carrier and then into the format. See `docs/stand_ins.md` for the theorem.
+format like s itself, rounded by the carrier and then into the format. `docs/stand_ins.md` has the theorem.
 
-Of sums with a scalar no such theorem is known. What acts on every value of the format like the scalar is found by
-trial of all values that can tell.
+Of sums with a scalar no such theorem is known. What acts on every value of the format like the scalar is
+found by trial of all values that can tell.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def operate_element(
         Whether an operand is no value of the format, so that binary64 need not hold a product.
     """
     if rounding.underflow is Underflow.FLUSH_INPUTS:
-        operands = [_flushed(x, fmt) for x in operands]
+        operands = [flush_element(x, fmt) for x in operands]
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
     if way == "native":
         return round_element(_ON_MACHINE[operation](*operands), fmt, rounding, word)
@@ -119,7 +119,7 @@ def change_element(
         As for `operate_element`.
     """
     if rounding.underflow is Underflow.FLUSH_INPUTS:
-        x = _flushed(x, fmt) if operation == "round" else x
+        x = flush_element(x, fmt) if operation == "round" else x
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
     if operation == "sign":
         x = (x > 0.0).select(1.0, (x < 0.0).select(-1.0, x))
@@ -134,8 +134,8 @@ def _leave(x: Value, carrier: Type) -> Value:
     return x.widen() if carrier is F64 else x.narrow()
 
 
-def _flushed(x: Value, fmt: Format) -> Value:
-    """Put a zero in place of a small operand."""
+def flush_element(x: Value, fmt: Format) -> Value:
+    """Return a zero in place of a number below the smallest normal one."""
     zero = (x.bits() & CARRIERS[x.type].sign_bit).as_number()
     return (abs(x) < float(fmt.smallest_normal)).select(zero, x)
 

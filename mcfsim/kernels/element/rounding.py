@@ -5,7 +5,7 @@ from __future__ import annotations
 from mcfsim.formats import Format
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
-from mcfsim.kernels.element.floats import round_float, round_grid
+from mcfsim.kernels.element.floats import CARRIERS, round_float, round_grid
 from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.posits import round_posit
 from mcfsim.rounding import Rounding
@@ -18,3 +18,14 @@ def round_element(x: Value, fmt: Format, rounding: Rounding, word: Value | None 
     if isinstance(fmt, Grid):
         return round_grid(x, fmt, rounding, word)
     return round_float(x, fmt, rounding, word)
+
+
+def is_value(x: Value, fmt: Format) -> Value:
+    """Return whether a number of the carrier is NaN or a value of a format, but for a zero's sign."""
+    carrier = CARRIERS[x.type]
+    full_range = fmt.emin == carrier.emin and fmt.emax == carrier.bias and fmt.has_infinity
+    if type(fmt) is Format and full_range and fmt.signed and fmt.zero:
+        kept = (x.bits() & ((1 << (carrier.place + 1 - fmt.precision)) - 1)).equals(0)
+    else:
+        kept = round_element(x, fmt, Rounding()).equals(x)
+    return kept | ~x.equals(x)

@@ -1,0 +1,121 @@
+"""Whether a text is compiled: on demand, or by itself once that pays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+from mcfsim.compile.loops import Filler, Loop
+from mcfsim.compile.program import Program
+from mcfsim.compile.scalars import uses
+from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.kernels.plan import Way, plan
+from mcfsim.kernels.real_numbers import Scalars
+
+#: What an operation costs without compiling, in nanoseconds an element, roughly, as it is planned.
+_COST = {Way.NATIVE: 1.0, Way.WIDE: 5.0, Way.EXACT: 6.0, Way.STICKY: 20.0, Way.REFUSED: 1.0}
+#: What it costs to compile: to begin with, and for each such unit. In nanoseconds, generously.
+_BEGIN, _EACH = 1e9, 3e7
+
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def is_available() -> bool:
+    """Return whether Numba, and what else compiling needs, is installed; nothing is imported."""
+    return all(find_spec(name) is not None for name in ("numba", "platformdirs"))
+
+
+def check_available() -> None:
+    """Raise ImportError if Numba, or what else compiling needs, is not installed."""
+    if not is_available():
+        raise ImportError("compiled loops need Numba: pip install 'mcfsim[jit]'")
+
+
+def check_compiled(compiled: Any) -> None:
+    """Raise unless `compiled` is True, False or None, and loops can be compiled where they must.
+
+    Raises
+    ------
+    TypeError
+        If it is something else.
+    ImportError
+        If it is True, and Numba is not installed.
+    """
+    if compiled not in (True, False, None) or isinstance(compiled, int | float) is not (compiled is not None):
+        raise TypeError(f"compiled must be True, False or None, not {compiled!r}")
+    if compiled:
+        check_available()
+
+
+@lru_cache(maxsize=2)
+def loops(scalars: Scalars) -> Loops:
+    """Return the loops that are compiled so far, for a way in which real scalars enter."""
+    return Loops(scalars, checked=True)
+
+
+class Loops:
+    """Compiled loops, by program; each is compiled when it must be, or when that pays.
+
+    By itself a program is compiled once the time that its elements would have taken without, in all calls so
+    far and the one at hand, exceeds what compiling is thought to cost. So no work takes much more than twice
+    what it would have taken had one known how much there is.
+
+    Parameters
+    ----------
+    scalars : {"exact", "rounded"}
+        How real scalars enter.
+    checked : bool
+        Whether operands are looked at, see `Loop`.
+    """
+
+    def __init__(self, scalars: Scalars, *, checked: bool) -> None:
+        self._scalars, self._checked = scalars, checked
+        self._loops: dict[Any, Loop] = {}
+        self._spent: dict[Any, float] = {}
+
+    def filler(self, record: Callable[[], Program], elements: int, compiled: bool | None) -> Filler | None:
+        """Return a compiled loop for a text, or None where there is to be none.
+
+        Parameters
+        ----------
+        record : callable
+            Records the text, real scalars as Python numbers.
+        elements : int
+            How many there are to work on.
+        compiled : bool or None
+            Whether it must be compiled; None where it is if that pays, and it can be.
+
+        Raises
+        ------
+        TypeError, ValueError, UnsupportedFormatError
+            If it must be compiled and cannot be: it is no straight line, or has no exact path in binary64.
+        """
+        if compiled is False or not is_available():
+            return None
+        try:
+            program = record()
+            key = program.key()
+            with _lock:
+                loop = self._loops.get(key)
+                if loop is None and (compiled or self._pays(program, key, elements)):
+                    loop = self._loops[key] = Loop(program, self._scalars, checked=self._checked)
+            if loop is None:
+                return None
+            return loop.with_numbers([use.number({}) for use in uses(program)])
+        except (TypeError, ValueError, AttributeError, UnsupportedFormatError):
+            if compiled:
+                raise
+            return None
+
+    def _pays(self, program: Program, key: Any, elements: int) -> bool:
+        cost = 0.0
+        for step in program.steps:
+            fmt = step.result.format
+            entry = plan(fmt, step.rounding, carrier_of(fmt)).values.get(step.operation)
+            cost += _COST[Way.NATIVE if entry is None else entry.way]
+        self._spent[key] = self._spent.get(key, 0.0) + cost * elements
+        return self._spent[key] > _BEGIN + _EACH * cost

@@ -1,0 +1,105 @@
+"""How the real scalars of a program enter its operations: numbers that are the same for all elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any
+
+from mcfsim.compile.program import Program, Register, Scalar, Step
+from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.plan import COMFORT
+from mcfsim.kernels.real_numbers import Scalars, described, enter, exact_or_binary64
+from mcfsim.kernels.stand_ins import addend_for, factor_for
+from mcfsim.rounding import Underflow
+
+_STAND_INS = {"mul": factor_for, "div": factor_for, "add": addend_for, "sub": addend_for}
+
+
+class Entering(StrEnum):
+    """As what a real scalar enters an operation.
+
+    ``value``: it is a value of the format, or is rounded to one by policy. ``carrier``, ``wide``: by its
+    stand-in, a number of the format's carrier or of binary64. ``real``: as a binary64 number, and the
+    operation carries what it loses along.
+    """
+
+    VALUE = "value"
+    CARRIER = "carrier"
+    WIDE = "wide"
+    REAL = "real"
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """A real scalar as an operand.
+
+    Attributes
+    ----------
+    name : str
+        Of the number that the line is given.
+    step : Step
+    position : int
+        Among the step's operands.
+    """
+
+    name: str
+    step: Step
+    position: int
+
+    def number(self, scalars: Mapping[str, Any]) -> Any:
+        """Return the real scalar."""
+        operand = self.step.operands[self.position]
+        if not isinstance(operand, Scalar):
+            return operand
+        return -scalars[operand.name] if operand.negative else scalars[operand.name]
+
+
+def uses(program: Program) -> tuple[Use, ...]:
+    """Return where a program takes real scalars, in its order."""
+    found = [
+        (step, position)
+        for step in program.steps
+        for position, operand in enumerate(step.operands)
+        if not isinstance(operand, Register)
+    ]
+    return tuple(Use(f"s{number}", step, position) for number, (step, position) in enumerate(found))
+
+
+def entering(use: Use, number: Any, policy: Scalars) -> tuple[Entering, float]:
+    """Return as what a real scalar enters, and the number that stands for it.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If neither is it a value or has a stand-in, nor does binary64 hold it and what is lost of products
+        with it.
+    """
+    step, fmt, rounding = use.step, use.step.result.format, use.step.rounding
+    exact: Any = exact_or_binary64(number)
+    if rounding.underflow is Underflow.FLUSH_INPUTS:
+        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+        if abs(exact) < fmt.smallest_normal:
+            exact = math.copysign(0.0, exact)
+    entered: Any
+    entered, real = enter(exact, fmt, rounding, policy)
+    find: Any = _STAND_INS.get(step.operation)
+    options = {"reciprocal": True} if step.operation == "div" else {}
+    alone = sum(isinstance(x, Register) for x in step.operands) == len(step.operands) - 1
+    if find is not None and alone and (step.operation != "div" or use.position == 1):
+        for carrier, way in ((carrier_of(fmt), Entering.CARRIER), (FLOAT64, Entering.WIDE)):
+            worthwhile = real or (way is Entering.CARRIER and find is factor_for)
+            if worthwhile and (found := find(entered, fmt, rounding, carrier, **options)) is not None:
+                return way, found
+    if not real:
+        return Entering.VALUE, float(entered)
+    least = 2.0**-COMFORT if step.operation in ("mul", "div", "sqrt", "fma") else 0.0
+    far = math.isfinite(entered) and not least <= abs(entered) <= 2.0**COMFORT
+    if isinstance(entered, Fraction) or far:
+        raise UnsupportedFormatError(
+            f"{step.operation} with {described(number)} is beyond what a compiled loop takes exactly"
+        )
+    return Entering.REAL, entered

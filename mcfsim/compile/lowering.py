@@ -9,10 +9,11 @@ from mcfsim.compile.program import Program, Register, Step
 from mcfsim.compile.scalars import Entering, Use, uses
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
+from mcfsim.kernels.element.floats import NAN
 from mcfsim.kernels.element.machine import F32, F64, Line, Type, Value
 from mcfsim.kernels.element.operations import change_element, flush_element, operate_element
 from mcfsim.kernels.element.rounding import is_value
-from mcfsim.kernels.plan import Way, plan, refusal
+from mcfsim.kernels.plan import Way, plan, refusal, sum_within
 from mcfsim.rounding import Underflow
 
 _TYPES = {FLOAT32: F32, FLOAT64: F64}
@@ -68,13 +69,17 @@ def lower(program: Program, entering: tuple[Entering, ...], *, checked: bool = F
         If a result is a number.
     """
     line = Line()
-    known: dict[Any, Value] = {x: line.input(x.name, type_of(x.format)) for x in program.inputs}
-    given = tuple(known.values())
+    given = tuple(line.input(x.name, type_of(x.format)) for x in program.inputs)
     strange: Value | None = None
     if checked:
-        for x in program.inputs:
-            kept = ~is_value(known[x], x.format)
-            strange = kept if strange is None else strange | kept
+        for x, value in zip(program.inputs, given, strict=True):
+            other = ~is_value(value, x.format)
+            strange = other if strange is None else strange | other
+    # Processors make clean codes of NaN, and hand them on; what others may have made is cleaned.
+    known: dict[Any, Value] = {
+        x: value.equals(value).select(value, value.like(NAN))
+        for x, value in zip(program.inputs, given, strict=True)
+    }
     numbers: dict[tuple[int, int], tuple[Use, Entering, Value]] = {}
     for use, way in zip(uses(program), entering, strict=True):
         narrow = way in (Entering.VALUE, Entering.CARRIER)
@@ -98,7 +103,8 @@ def _lowered(step: Step, operands: list[Value], ways: set[Entering]) -> Value:
     fmt, rounding, operation = step.result.format, step.rounding, step.operation
     carrier = type_of(fmt)
     if operation in _SIGNS:
-        return change_element(operation, operands[0], fmt, rounding, carrier=carrier)
+        same = isinstance(step.operands[0], Register) and step.operands[0].format == fmt
+        return change_element(operation, operands[0], fmt, rounding, carrier=carrier, clean=same)
     if ways & {Entering.CARRIER, Entering.WIDE}:
         if rounding.underflow is Underflow.FLUSH_INPUTS:
             values = [isinstance(x, Register) for x in step.operands]
@@ -106,10 +112,12 @@ def _lowered(step: Step, operands: list[Value], ways: set[Entering]) -> Value:
             rounding = replace(rounding, underflow=Underflow.GRADUAL)
         way = "native" if Entering.CARRIER in ways else "wide"
         operation = "mul" if operation == "div" else operation
-        return operate_element(operation, operands, way, fmt, rounding, carrier=carrier)
+        return operate_element(operation, operands, way, fmt, rounding, carrier=carrier, clean=True)
     planned = plan(fmt, rounding, carrier_of(fmt))
     real = Entering.REAL in ways
     chosen, why = (planned.reals if real else planned.values)[operation]
     if chosen is Way.REFUSED:
         raise refusal(operation, fmt, rounding, why)
-    return operate_element(operation, operands, str(chosen), fmt, rounding, carrier=carrier, real=real)
+    if operation in ("add", "sub") and not real and chosen is not Way.NATIVE:
+        chosen = (sum_within(fmt, rounding, carrier_of(fmt)) or planned.values[operation]).way
+    return operate_element(operation, operands, chosen, fmt, rounding, carrier=carrier, real=real, clean=True)

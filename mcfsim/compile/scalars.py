@@ -95,7 +95,7 @@ def entering(use: Use, number: Any, policy: Scalars) -> tuple[Entering, float]:
             if worthwhile and (found := find(entered, fmt, rounding, carrier, **options)) is not None:
                 return way, found
     if not real:
-        return Entering.VALUE, float(entered)
+        return Entering.VALUE, math.nan if entered != entered else float(entered)
     least = 2.0**-COMFORT if step.operation in ("mul", "div", "sqrt", "fma") else 0.0
     far = math.isfinite(entered) and not least <= abs(entered) <= 2.0**COMFORT
     if isinstance(entered, Fraction) or far:

@@ -68,7 +68,15 @@ class Carrier:
 CARRIERS = {F32: Carrier(23, 127), F64: Carrier(52, 1023)}
 
 
-def round_float(x: Value, fmt: Format, rounding: Rounding, word: Value | None = None) -> Value:
+def round_float(
+    x: Value,
+    fmt: Format,
+    rounding: Rounding,
+    word: Value | None = None,
+    *,
+    residual: Value | None = None,
+    clean: bool = False,
+) -> Value:
     """Round a number of the carrier to a floating-point format, see `mcfsim.convert.round_to`.
 
     Parameters
@@ -81,20 +89,25 @@ def round_float(x: Value, fmt: Format, rounding: Rounding, word: Value | None = 
         Mode and policies. Here ``flush_inputs`` is ``flush_before``: what is rounded is the operand.
     word : value of 64 bits, optional
         For stochastic rounding: the random bits, an integer below ``2**random_bits``.
+    residual : value, optional
+        What the carrier lost of x, where `takes_residual` says so: rounded is the sum of both.
+    clean : bool, optional
+        Whether x, if it is NaN, has a *clean* code, all of whose bits but the highest of the fraction are
+        zero, as processors make it. The result then has one, too.
     """
     carrier = CARRIERS[x.type]
-    full_range = fmt.emin == carrier.emin and fmt.emax == carrier.bias and fmt.has_infinity
+    full_range = _has_range_of(carrier, fmt)
     usual = fmt.signed and fmt.zero and rounding.underflow is Underflow.GRADUAL
     if usual and full_range and fmt.precision == carrier.place + 1:
         return x
     if _reaches(fmt, carrier) and not rounding.stochastic:
         rounded = _by_addition(x, fmt, rounding.mode)
     else:
-        rounded = _by_code(x, fmt, rounding, word)
+        rounded = _by_code(x, fmt, rounding, word, residual)
         if fmt.emin > carrier.emin:
             below = abs(x) < _exact(fmt.smallest_normal)
             rounded = below.select(_below_normal(x, fmt, rounding, word), rounded)
-    rounded = _within_range(x, rounded, fmt, rounding, word)
+    rounded = _within_range(x, rounded, fmt, rounding, word, clean=clean)
     if rounding.underflow is not Underflow.GRADUAL or not fmt.zero:
         rounded = _above_underflow(x, rounded, fmt, rounding, word)
     if not fmt.signed:
@@ -104,6 +117,19 @@ def round_float(x: Value, fmt: Format, rounding: Rounding, word: Value | None = 
     if not fmt.zero:
         rounded = rounded.equals(0.0).select(NAN, rounded)
     return rounded if fmt.has_negative_zero else rounded + 0.0  # -0 + 0 is +0
+
+
+def _has_range_of(carrier: Carrier, fmt: Format) -> bool:
+    return fmt.emin == carrier.emin and fmt.emax == carrier.bias and fmt.has_infinity
+
+
+def takes_residual(kind: Type, fmt: Format, rounding: Rounding) -> bool:
+    """Return whether a number of the carrier can be rounded together with what the carrier lost of it."""
+    carrier = CARRIERS[kind]
+    usual = type(fmt) is Format and fmt.signed and fmt.zero and rounding.underflow is Underflow.GRADUAL
+    spare = carrier.place + 1 >= fmt.precision + rounding.guard_bits and fmt.precision > 1
+    directed = rounding.mode in (Mode.TOWARD_ZERO, Mode.UP, Mode.DOWN)
+    return usual and spare and directed and not _reaches(fmt, carrier) and fmt.emin == carrier.emin
 
 
 def round_grid(x: Value, fmt: Grid, rounding: Rounding, word: Value | None = None) -> Value:
@@ -161,11 +187,15 @@ def _with_sign(x: Value, code: Value) -> Value:
 
 
 # -- by the code ---------------------------------------------------------------------------------------------
-def _by_code(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
+def _by_code(
+    x: Value, fmt: Format, rounding: Rounding, word: Value | None, residual: Value | None = None
+) -> Value:
     carrier, code = CARRIERS[x.type], x.bits()
     cut = carrier.place + 1 - fmt.precision
     if not cut:
         return x
+    if residual is not None:
+        code = _towards(code, residual, rounding.mode)
     ones, quantum = (1 << cut) - 1, 1 << cut
     mode, flips = rounding.mode, False
     if fmt.precision == 1:  # the last bit kept is the exponent's, and no bit of the significand
@@ -193,6 +223,18 @@ def _by_code(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> V
             code = _tied_to_even(code, cut - bits, False)
         code = code + _aligned_draw(word, rounding, cut, code.type)
     return (code & ~ones).as_number()
+
+
+def _towards(code: Value, residual: Value, mode: Mode) -> Value:
+    """Return the code of the next number where a residual leads across what a directed mode would keep."""
+    kind, place = code.type, CARRIERS[residual.type].sign_place
+    sign = code >> place  # 0 or -1
+    if mode is Mode.TOWARD_ZERO:
+        inward = ((code ^ residual.bits()) < 0) & (abs(residual) > 0.0)
+        return code - inward.count(kind)
+    outward = (residual > 0.0) if mode is Mode.UP else (residual < 0.0)
+    step = sign | 1 if mode is Mode.UP else (~sign) | 1
+    return outward.select(code + step, code)
 
 
 def _tied_to_even(code: Value, cut: int, flips: bool) -> Value:
@@ -266,22 +308,32 @@ def _whole(x: Value, *, nearest: bool) -> Value:
 
 
 # -- what is no finite number of the format ------------------------------------------------------------------
-def _within_range(x: Value, rounded: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
+def _within_range(
+    x: Value, rounded: Value, fmt: Format, rounding: Rounding, word: Value | None, *, clean: bool
+) -> Value:
     """Apply the overflow policy, and put NaN and infinity in their places."""
-    carrier = CARRIERS[x.type]
+    carrier, mode, code = CARRIERS[x.type], rounding.mode, x.bits()
+    reaches = _reaches(fmt, carrier) and not rounding.stochastic
+    if (
+        _has_range_of(carrier, fmt)
+        and fmt.precision > 1
+        and rounding.overflow is Overflow.IEEE
+        and not reaches
+    ):
+        # By the code, infinity is what comes after the largest number. So a clean NaN stays, too.
+        return rounded if clean else x.equals(x).select(rounded, x)
     largest, finite = x.like(_exact(fmt.max)), abs(x) < INFINITY
-    code = x.bits()
     infinite = _with_sign(x.like(INFINITY if fmt.has_infinity else NAN), code)
-    full_range = fmt.emin == carrier.emin and fmt.emax == carrier.bias and fmt.has_infinity
-    fits = abs(rounded) <= largest
+    # To nearest, NaN and infinity come through the additions as they are; elsewhere codes have been changed.
+    keeps_nan = reaches and mode is Mode.NEAREST_EVEN
+    exceeds = largest < abs(rounded) if keeps_nan else ~(abs(rounded) <= largest)
     if rounding.overflow is Overflow.NEAREST_BOUNDARY:
         past = _past_boundary(x, fmt, rounding, word)
         outward, saturates = past, not fmt.has_nan
-        fits = (abs(x) <= largest) & ~past
+        exceeds = ~(abs(x) <= largest) | past
     else:
         outward, saturates = None, rounding.overflow is Overflow.SATURATE or not fmt.has_nan
     most = _with_sign(largest, code)
-    mode = rounding.mode
     if saturates or mode in (Mode.TOWARD_ZERO, Mode.TO_ODD):
         beyond = finite.select(most, infinite)
     elif outward is not None:
@@ -291,13 +343,8 @@ def _within_range(x: Value, rounded: Value, fmt: Format, rounding: Rounding, wor
         beyond = (outward | ~finite).select(infinite, most)
     else:
         beyond = infinite
-    carries_over = full_range and fmt.precision > 1 and not _reaches(fmt, carrier) and beyond is infinite
-    if not carries_over:  # else infinity is what comes after the largest number
-        rounded = fits.select(rounded, beyond)
-    # Of NaN the code alone is left. By addition it stays NaN, and is then beyond, as infinity is.
-    if not fmt.has_infinity and mode is Mode.NEAREST_EVEN and _reaches(fmt, carrier) and beyond is infinite:
-        return rounded
-    return x.equals(x).select(rounded, x)
+    rounded = exceeds.select(beyond, rounded)
+    return rounded if keeps_nan else x.equals(x).select(rounded, x)
 
 
 def _past_boundary(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:

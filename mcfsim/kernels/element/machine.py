@@ -84,7 +84,7 @@ class Value:
         return self._record("div", other)
 
     def __neg__(self) -> Value:
-        return self._record("neg")
+        return self.operands[0] if self.verb == "neg" else self._record("neg")
 
     def __abs__(self) -> Value:
         return self._record("abs")

@@ -11,9 +11,10 @@ from typing import Any
 
 from mcfsim.eft import two_prod, two_sum
 from mcfsim.formats import Format, get_format
-from mcfsim.kernels.element.floats import CARRIERS, INFINITY
+from mcfsim.kernels.element.floats import CARRIERS, INFINITY, round_float, takes_residual
 from mcfsim.kernels.element.machine import F64, Type, Value
 from mcfsim.kernels.element.rounding import round_element
+from mcfsim.kernels.plan import Way
 from mcfsim.rounding import Mode, Rounding, Underflow
 
 
@@ -63,6 +64,7 @@ def operate_element(
     *,
     carrier: Type,
     real: bool = False,
+    clean: bool = False,
 ) -> Value:
     """Carry out an operation of a format on one element.
 
@@ -72,7 +74,7 @@ def operate_element(
         The operation.
     operands : sequence of value
         Values of the format in the carrier, or binary64 numbers that are no values of it.
-    way : {"native", "wide", "exact", "sticky"}
+    way : str
         See `mcfsim.kernels.plan.Way`.
     fmt, rounding, word
         As for `mcfsim.kernels.element.rounding.round_element`, of the result.
@@ -80,32 +82,52 @@ def operate_element(
         Of the result.
     real : bool, optional
         Whether an operand is no value of the format, so that binary64 need not hold a product.
+    clean : bool, optional
+        Whether operands that are NaN have clean codes, see `mcfsim.kernels.element.floats.round_float`.
     """
     if rounding.underflow is Underflow.FLUSH_INPUTS:
         operands = [flush_element(x, fmt) for x in operands]
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
-    if way == "native":
-        return round_element(_ON_MACHINE[operation](*operands), fmt, rounding, word)
-    given = list(operands) if way == "sticky in the carrier" else [x.widen() for x in operands]
-    if way == "wide":
-        return _leave(round_element(_ON_MACHINE[operation](*given), fmt, rounding, word), carrier)
+    if way == Way.NATIVE:
+        return round_element(_ON_MACHINE[operation](*operands), fmt, rounding, word, clean=clean)
+    within = way in (Way.EXACT_WITHIN, Way.STICKY_WITHIN)
+    given = list(operands) if within else [x.widen() for x in operands]
+    if way == Way.WIDE:
+        return _leave(
+            round_element(_ON_MACHINE[operation](*given), fmt, rounding, word, clean=clean), carrier
+        )
     if operation == "sub":
         operation, given[1] = "add", -given[1]
     # An exact zero sum is -0 in this mode: -((-a) + (-b)) gives just that.
     negated = rounding.mode is Mode.DOWN and operation in ("add", "fma")
     if negated:
         given[0], given[-1] = -given[0], -given[-1]
-    if way == "exact":
+    if operation == "fma" and not real and 2 * fmt.precision <= 53:  # binary64 holds the product
+        operation, given = "add", [given[0] * given[1], given[2]]
+    if way in (Way.EXACT, Way.EXACT_WITHIN):
         exact = _ON_MACHINE[operation](*given)
-    elif operation == "fma" and not real and 2 * fmt.precision <= 53:  # binary64 holds the product
-        exact = _odd_sum(fmt, given[0] * given[1], given[2])
+    elif operation == "add" and takes_residual(given[0].type, fmt, rounding):
+        exact, residual = two_sum(BINARY64, *given)
+        exact = _brought_back(fmt, exact, *given)
+        mode = Mode.UP if negated else rounding.mode
+        rounded = round_float(exact, fmt, replace(rounding, mode=mode), residual=residual, clean=clean)
+        if negated:
+            rounded = -rounded if fmt.has_negative_zero else -rounded + 0.0
+        return _leave(rounded, carrier)
     else:
         exact = _ODD[operation](fmt, *given)
-    return _leave(round_element(-exact if negated else exact, fmt, rounding, word), carrier)
+    return _leave(round_element(-exact if negated else exact, fmt, rounding, word, clean=clean), carrier)
 
 
 def change_element(
-    operation: str, x: Value, fmt: Format, rounding: Rounding, word: Value | None = None, *, carrier: Type
+    operation: str,
+    x: Value,
+    fmt: Format,
+    rounding: Rounding,
+    word: Value | None = None,
+    *,
+    carrier: Type,
+    clean: bool = False,
 ) -> Value:
     """Carry out what is exact, but for what a format lacks: ``neg``, ``abs`` and ``sign``; or ``round``.
 
@@ -115,7 +137,7 @@ def change_element(
         The operation.
     x : value
         A value of the format in the carrier; of ``round`` any number.
-    fmt, rounding, word, carrier
+    fmt, rounding, word, carrier, clean
         As for `operate_element`.
     """
     if rounding.underflow is Underflow.FLUSH_INPUTS:
@@ -127,7 +149,7 @@ def change_element(
         x = -x if operation == "neg" else abs(x)
         if fmt.lowest == -fmt.max or (operation == "abs" and not fmt.signed):
             return x if fmt.has_negative_zero or operation == "abs" else x + 0.0
-    return _leave(round_element(x, fmt, rounding, word), carrier)
+    return _leave(round_element(x, fmt, rounding, word, clean=clean), carrier)
 
 
 def _leave(x: Value, carrier: Type) -> Value:
@@ -150,13 +172,16 @@ def _make_odd(y: Value, residual: Value) -> Value:
 
 
 def _odd_sum(fmt: Format, a: Value, b: Value) -> Value:
-    odd = _make_odd(*two_sum(BINARY64, a, b))
+    return _brought_back(fmt, _make_odd(*two_sum(BINARY64, a, b)), a, b)
+
+
+def _brought_back(fmt: Format, y: Value, a: Value, b: Value) -> Value:
+    """Return the largest number for a finite sum beyond the machine's range, as which it rounds."""
     if fmt.emax < CARRIERS[a.type].bias:
-        return odd
-    # A finite sum that leaves the machine's range rounds as its largest number does, which is odd.
-    left = (abs(a) < INFINITY) & (abs(b) < INFINITY) & ~(abs(odd) < INFINITY)
+        return y
+    left = (abs(a) < INFINITY) & (abs(b) < INFINITY) & ~(abs(y) < INFINITY)
     most = float(get_format("float64" if a.type is F64 else "float32").max)
-    return left.select((odd > 0.0).select(most, odd.like(-most)), odd)
+    return left.select((y > 0.0).select(most, y.like(-most)), y)
 
 
 def _odd_product(fmt: Format, a: Value, b: Value) -> Value:

@@ -11,13 +11,15 @@ from mcfsim.kernels.element.posits import round_posit
 from mcfsim.rounding import Rounding
 
 
-def round_element(x: Value, fmt: Format, rounding: Rounding, word: Value | None = None) -> Value:
+def round_element(
+    x: Value, fmt: Format, rounding: Rounding, word: Value | None = None, *, clean: bool = False
+) -> Value:
     """Round a number of the carrier to a format, once; see `mcfsim.kernels.element.floats.round_float`."""
     if isinstance(fmt, Posit):
         return round_posit(x, fmt, rounding, word)
     if isinstance(fmt, Grid):
         return round_grid(x, fmt, rounding, word)
-    return round_float(x, fmt, rounding, word)
+    return round_float(x, fmt, rounding, word, clean=clean)
 
 
 def is_value(x: Value, fmt: Format) -> Value:

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from mcfsim.checks.arguments import as_array, check_threads, is_real, real_array
 from mcfsim.checks.processor import check_subnormals
+from mcfsim.compile.choice import check_compiled, roundings
+from mcfsim.compile.program import Program, Register
+from mcfsim.compile.recording import trace
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import for_each_block
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
@@ -31,6 +34,7 @@ def round_to(
     random: RandomWords | NDArray[np.unsignedinteger[Any]] | None = None,
     out: NDArray[Any] | None = None,
     threads: int = 1,
+    compiled: bool | None = None,
 ) -> Any:
     """Round real numbers into a format, each once, bit for bit.
 
@@ -55,6 +59,9 @@ def round_to(
         Where to put the result, of its dtype and shape; may be `x` itself, or overlap it.
     threads : int, optional
         Threads that share the blocks of a large array.
+    compiled : bool, optional
+        Whether arrays of floats are rounded by a loop that Numba compiles, with the same bits; None where it
+        is installed and that pays. Stochastic rounding never is.
 
     Returns
     -------
@@ -72,8 +79,10 @@ def round_to(
     Raises
     ------
     TypeError
-        If `x` is no real number or array of them, or is a masked array, `out` is no array, or `threads` no
-        int.
+        If `x` is no real number or array of them, or is a masked array, `out` is no array, `threads` no int,
+        or `compiled` no bool.
+    ImportError
+        If a loop must be compiled, and Numba is not installed.
     ValueError
         If a name is unknown, `out` does not fit or is read-only, or `threads` is less than 1.
     UnsupportedFormatError
@@ -91,6 +100,7 @@ def round_to(
     fmt, rounding = get_format(fmt), get_rounding(rounding, overflow, underflow)
     check_subnormals()
     check_threads(threads)
+    check_compiled(compiled)
     number = _as_number(x)
     if number is not None:
         if out is not None:
@@ -114,6 +124,13 @@ def round_to(
         kernel(block, rounded, draw(start, block.size))
 
     block_size = BLOCK
+    if not rounding.stochastic and (compiled or (compiled is None and array.size > BLOCK)):
+        loop = roundings(target).filler(lambda: _recorded(target, fmt, rounding), array.size, compiled)
+        if loop is not None:
+
+            def on_block(start: int, block: NDArray[Any], rounded: NDArray[Any]) -> None:
+                loop([block], [rounded])
+
     if rounding.stochastic:  # the drawing of words wants large blocks; not all kernels have few intermediates
         block_size = LARGE_BLOCK if target == FLOAT32 and type(fmt) is Format else BLOCK // 4
     (result,) = for_each_block(
@@ -124,6 +141,13 @@ def round_to(
         block=block_size,
     )
     return result
+
+
+@lru_cache(maxsize=256)
+def _recorded(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> Program:
+    """Return the program that rounds numbers of a carrier to a format."""
+    x = Register("x", get_format(str(carrier)))
+    return trace(lambda ar, x: ar.round(x), fmt, rounding, operands=(x,))
 
 
 def word_source(

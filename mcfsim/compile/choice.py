@@ -8,10 +8,12 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+
 from mcfsim.compile.loops import Filler, Loop
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import uses
-from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.plan import Way, plan
 from mcfsim.kernels.real_numbers import Scalars
 
@@ -53,8 +55,14 @@ def check_compiled(compiled: Any) -> None:
 
 @lru_cache(maxsize=2)
 def loops(scalars: Scalars) -> Loops:
-    """Return the loops that are compiled so far, for a way in which real scalars enter."""
+    """Return the loops of texts that are compiled so far, for a way in which real scalars enter."""
     return Loops(scalars, checked=True)
+
+
+@lru_cache(maxsize=2)
+def roundings(dtype: np.dtype[Any]) -> Loops:
+    """Return the loops that round arrays of a dtype."""
+    return Loops("exact", checked=False, wide=dtype == FLOAT64)
 
 
 class Loops:
@@ -68,12 +76,12 @@ class Loops:
     ----------
     scalars : {"exact", "rounded"}
         How real scalars enter.
-    checked : bool
-        Whether operands are looked at, see `Loop`.
+    checked, wide : bool
+        See `Loop`.
     """
 
-    def __init__(self, scalars: Scalars, *, checked: bool) -> None:
-        self._scalars, self._checked = scalars, checked
+    def __init__(self, scalars: Scalars, *, checked: bool, wide: bool = False) -> None:
+        self._scalars, self._options = scalars, {"checked": checked, "wide": wide}
         self._loops: dict[Any, Loop] = {}
         self._spent: dict[Any, float] = {}
 
@@ -102,7 +110,7 @@ class Loops:
             with _lock:
                 loop = self._loops.get(key)
                 if loop is None and (compiled or self._pays(program, key, elements)):
-                    loop = self._loops[key] = Loop(program, self._scalars, checked=self._checked)
+                    loop = self._loops[key] = Loop(program, self._scalars, **self._options)
             if loop is None:
                 return None
             return loop.with_numbers([use.number({}) for use in uses(program)])

@@ -70,10 +70,14 @@ class Loop:
         How real scalars enter.
     checked : bool, optional
         Whether the loop looks at its operands, and tells whether all are values of their formats.
+    wide : bool, optional
+        Whether all results are of float64.
     """
 
-    def __init__(self, program: Program, scalars: Scalars = "exact", *, checked: bool = False) -> None:
-        self.program, self.policy, self.checked = program, scalars, checked
+    def __init__(
+        self, program: Program, scalars: Scalars = "exact", *, checked: bool = False, wide: bool = False
+    ) -> None:
+        self.program, self.policy, self.checked, self.wide = program, scalars, checked, wide
         self._uses = uses(program)
         self._made: dict[tuple[Entering, ...], tuple[Lowered, str]] = {}
 
@@ -137,7 +141,7 @@ class Loop:
 
     def _lowered(self, ways: tuple[Entering, ...]) -> tuple[Lowered, str]:
         if ways not in self._made:
-            lowered = lower(self.program, ways, checked=self.checked)
+            lowered = lower(self.program, ways, checked=self.checked, wide=self.wide)
             about = f"{self.program.name}, {len(self.program.steps)} operations."
             self._made[ways] = lowered, source(lowered, about)
         return self._made[ways]

@@ -50,7 +50,9 @@ def type_of(fmt: Format) -> Type:
     return _TYPES[carrier_of(fmt)]
 
 
-def lower(program: Program, entering: tuple[Entering, ...], *, checked: bool = False) -> Lowered:
+def lower(
+    program: Program, entering: tuple[Entering, ...], *, checked: bool = False, wide: bool = False
+) -> Lowered:
     """Return the machine's line for a program.
 
     Parameters
@@ -60,6 +62,8 @@ def lower(program: Program, entering: tuple[Entering, ...], *, checked: bool = F
         As what each real scalar enters, in the order of `mcfsim.compile.scalars.uses`.
     checked : bool, optional
         Whether to tell where an operand is no value of its format.
+    wide : bool, optional
+        Whether all results are of binary64.
 
     Raises
     ------
@@ -95,7 +99,7 @@ def lower(program: Program, entering: tuple[Entering, ...], *, checked: bool = F
     for x in program.outputs():
         if not isinstance(x, Register):
             raise TypeError(f"{program.name} returns {x!r} as it is, which is no operation")
-    results = tuple(known[x] for x in program.outputs())
+    results = tuple(known[x].widen() if wide else known[x] for x in program.outputs())
     return Lowered(line, given, tuple(entry[2] for entry in numbers.values()), results, strange)
 
 

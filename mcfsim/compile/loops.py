@@ -98,13 +98,14 @@ class Loop:
         pairs = zip(self._uses, numbers, strict=True)
         chosen = [entering(use, number, self.policy) for use, number in pairs]
         lowered, text = self._lowered(tuple(way for way, _ in chosen))
-        typed = zip(_dtypes(lowered.numbers), chosen, strict=True)
+        found = [number for _, numbers in chosen for number in numbers]
+        typed = zip(_dtypes(lowered.numbers), found, strict=True)
         return Filler(
             source=text,
             operands=tuple(_dtypes(lowered.operands)),
             results=tuple(_dtypes(lowered.results)),
             _loop=_loaded(text),
-            _numbers=tuple(dtype.type(number) for dtype, (_, number) in typed),
+            _numbers=tuple(dtype.type(number) for dtype, number in typed),
         )
 
     def __call__(self, *operands: Any, **scalars: Any) -> Any:

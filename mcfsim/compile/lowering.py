@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mcfsim.compile.program import Program, Register, Step
-from mcfsim.compile.scalars import Entering, Use, uses
+from mcfsim.compile.program import Program, Register, Scalar, Step
+from mcfsim.compile.scalars import Entering, uses
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
 from mcfsim.kernels.element.floats import NAN
 from mcfsim.kernels.element.machine import F32, F64, Line, Type, Value
-from mcfsim.kernels.element.operations import change_element, flush_element, operate_element
+from mcfsim.kernels.element.operations import change_element, flush_element, fma_by_parts, operate_element
 from mcfsim.kernels.element.rounding import is_value
 from mcfsim.kernels.plan import Way, plan, refusal, sum_within
-from mcfsim.rounding import Underflow
+from mcfsim.rounding import Mode, Overflow, Underflow
 
 _TYPES = {FLOAT32: F32, FLOAT64: F64}
 _SIGNS = ("neg", "abs", "sign", "round")
@@ -84,26 +85,32 @@ def lower(
         x: value.equals(value).select(value, value.like(NAN))
         for x, value in zip(program.inputs, given, strict=True)
     }
-    numbers: dict[tuple[int, int], tuple[Use, Entering, Value]] = {}
+    numbers: dict[tuple[int, int], tuple[Entering, list[Value]]] = {}
     for use, way in zip(uses(program), entering, strict=True):
         narrow = way in (Entering.VALUE, Entering.CARRIER)
         kind = type_of(use.step.result.format) if narrow else F64
-        numbers[id(use.step), use.position] = use, way, line.input(use.name, kind)
+        names = [use.name, f"{use.name}_low"] if way is Entering.PARTS else [use.name]
+        numbers[id(use.step), use.position] = way, [line.input(name, kind) for name in names]
+    made = {step.result: step for step in program.steps}
     for step in program.steps:
-        taken = [numbers.get((id(step), position)) for position in range(len(step.operands))]
-        operands = [
-            known[x] if entry is None else entry[2] for x, entry in zip(step.operands, taken, strict=True)
-        ]
-        ways = {entry[1] for entry in taken if entry is not None}
-        known[step.result] = _lowered(step, operands, ways)
+        operands: list[Value] = []
+        ways = set()
+        for position, x in enumerate(step.operands):
+            if isinstance(x, Register):
+                operands.append(known[x])
+            else:
+                way, parts = numbers[id(step), position]
+                ways.add(way)
+                operands += parts
+        known[step.result] = _lowered(step, operands, ways, made)
     for x in program.outputs():
         if not isinstance(x, Register):
             raise TypeError(f"{program.name} returns {x!r} as it is, which is no operation")
     results = tuple(known[x].widen() if wide else known[x] for x in program.outputs())
-    return Lowered(line, given, tuple(entry[2] for entry in numbers.values()), results, strange)
+    return Lowered(line, given, tuple(x for _, parts in numbers.values() for x in parts), results, strange)
 
 
-def _lowered(step: Step, operands: list[Value], ways: set[Entering]) -> Value:
+def _lowered(step: Step, operands: list[Value], ways: set[Entering], made: Mapping[Register, Step]) -> Value:
     fmt, rounding, operation = step.result.format, step.rounding, step.operation
     carrier = type_of(fmt)
     if operation in _SIGNS:
@@ -117,6 +124,12 @@ def _lowered(step: Step, operands: list[Value], ways: set[Entering]) -> Value:
         way = "native" if Entering.CARRIER in ways else "wide"
         operation = "mul" if operation == "div" else operation
         return operate_element(operation, operands, way, fmt, rounding, carrier=carrier, clean=True)
+    if Entering.PARTS in ways:
+        if isinstance(step.operands[0], Register):
+            x, high, low, c = operands
+        else:
+            high, low, x, c = operands
+        return fma_by_parts(x, (high, low), c, fmt, rounding, carrier=carrier)
     planned = plan(fmt, rounding, carrier_of(fmt))
     real = Entering.REAL in ways
     chosen, why = (planned.reals if real else planned.values)[operation]
@@ -124,4 +137,34 @@ def _lowered(step: Step, operands: list[Value], ways: set[Entering]) -> Value:
         raise refusal(operation, fmt, rounding, why)
     if operation in ("add", "sub") and not real and chosen is not Way.NATIVE:
         chosen = (sum_within(fmt, rounding, carrier_of(fmt)) or planned.values[operation]).way
+    if operation == "fma" and not real and _loses_nothing(step, made):
+        chosen = Way.EXACT
     return operate_element(operation, operands, chosen, fmt, rounding, carrier=carrier, real=real, clean=True)
+
+
+def _loses_nothing(step: Step, made: Mapping[Register, Step]) -> bool:
+    """Return whether an fma gives what the rounded product of its factors lost, which binary64 holds.
+
+    To nearest, the error of a product of values of p bits has 2 p bits at most, and an overflow is infinite.
+    """
+    *factors, last = step.operands
+    fmt, rounding = step.result.format, step.rounding
+    negative = made.get(last) if isinstance(last, Register) else None
+    if negative is None or negative.operation != "neg" or negative.result.format != fmt:
+        return False
+    product = made.get(negative.operands[0]) if isinstance(negative.operands[0], Register) else None
+    if product is None or product.operation != "mul" or product.result.format != fmt:
+        return False
+    nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) and rounding.overflow is Overflow.IEEE
+    plain = type(fmt) is Format and fmt.has_nan and fmt.signed and fmt.zero and 2 * fmt.precision < 53
+    gradual = rounding.underflow is Underflow.GRADUAL
+    same = all(_same(x, y) for x, y in zip(factors, product.operands, strict=True))
+    return nearest and plain and gradual and same and product.rounding == negative.rounding == rounding
+
+
+def _same(x: Any, y: Any) -> bool:
+    if isinstance(x, Register) or isinstance(y, Register):
+        return x is y
+    if isinstance(x, Scalar) and isinstance(y, Scalar):
+        return (x.name, x.negative) == (y.name, y.negative)
+    return type(x) is type(y) and repr(x) == repr(y)

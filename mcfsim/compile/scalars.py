@@ -24,13 +24,15 @@ class Entering(StrEnum):
 
     ``value``: it is a value of the format, or is rounded to one by policy. ``carrier``, ``wide``: by its
     stand-in, a number of the format's carrier or of binary64. ``real``: as a binary64 number, and the
-    operation carries what it loses along.
+    operation carries what it loses along. ``parts``: as the sum of two binary64 numbers whose products with
+    values are exact.
     """
 
     VALUE = "value"
     CARRIER = "carrier"
     WIDE = "wide"
     REAL = "real"
+    PARTS = "parts"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +71,8 @@ def uses(program: Program) -> tuple[Use, ...]:
     return tuple(Use(f"s{number}", step, position) for number, (step, position) in enumerate(found))
 
 
-def entering(use: Use, number: Any, policy: Scalars) -> tuple[Entering, float]:
-    """Return as what a real scalar enters, and the number that stands for it.
+def entering(use: Use, number: Any, policy: Scalars) -> tuple[Entering, tuple[float, ...]]:
+    """Return as what a real scalar enters, and the numbers that stand for it.
 
     Raises
     ------
@@ -93,13 +95,26 @@ def entering(use: Use, number: Any, policy: Scalars) -> tuple[Entering, float]:
         for carrier, way in ((carrier_of(fmt), Entering.CARRIER), (FLOAT64, Entering.WIDE)):
             worthwhile = real or (way is Entering.CARRIER and find is factor_for)
             if worthwhile and (found := find(entered, fmt, rounding, carrier, **options)) is not None:
-                return way, found
+                return way, (found,)
     if not real:
-        return Entering.VALUE, math.nan if entered != entered else float(entered)
+        return Entering.VALUE, (math.nan if entered != entered else float(entered),)
     least = 2.0**-COMFORT if step.operation in ("mul", "div", "sqrt", "fma") else 0.0
     far = math.isfinite(entered) and not least <= abs(entered) <= 2.0**COMFORT
     if isinstance(entered, Fraction) or far:
         raise UnsupportedFormatError(
             f"{step.operation} with {described(number)} is beyond what a compiled loop takes exactly"
         )
-    return Entering.REAL, entered
+    if step.operation == "fma" and alone and use.position < 2 and 2 * fmt.precision <= 53 and entered:
+        return Entering.PARTS, _parts(entered, 53 - fmt.precision)
+    return Entering.REAL, (entered,)
+
+
+def _parts(number: float, bits: int) -> tuple[float, float]:
+    """Return the upper bits of a number, and the others."""
+    fraction, exponent = math.frexp(number)
+    high = (
+        math.ldexp(math.trunc(math.ldexp(fraction, bits)), exponent - bits)
+        if math.isfinite(number)
+        else number
+    )
+    return high, (number - high if math.isfinite(number) else 0.0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mcfsim.eft import two_prod, two_sum
+from mcfsim.eft import fast_two_sum, two_prod, two_sum
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.element.floats import CARRIERS, INFINITY, round_float, takes_residual
 from mcfsim.kernels.element.machine import F64, Type, Value
@@ -204,13 +204,42 @@ def _odd_root(fmt: Format, a: Value) -> Value:
 def _odd_fma(fmt: Format, a: Value, b: Value, c: Value) -> Value:
     """Boldo and Melquiond 2008, Fig. 5: a sum of three terms."""
     high, low = two_prod(BINARY64, a, b)
+    return _odd_three(high, low, c, a * b + c)
+
+
+def _odd_three(high: Value, low: Value, c: Value, plainly: Value) -> Value:
     t_high, t_low = two_sum(BINARY64, c, low)
     v_high, v_low = two_sum(BINARY64, high, t_high)
-    y, last = two_sum(BINARY64, v_high, _make_odd(*two_sum(BINARY64, t_low, v_low)))
+    # Of the last sum the first term is the larger, or a multiple of the second one's unit in the last place.
+    y, last = fast_two_sum(BINARY64, v_high, _make_odd(*two_sum(BINARY64, t_low, v_low)))
     # Infinities and NaN, and the sign of an exact zero, are right without the residuals and wrong with them.
-    plainly = a * b + c
-    good = (abs(plainly) < INFINITY) & ~y.equals(0.0)
-    return _make_odd(good.select(y, plainly), last)
+    return _make_odd((abs(y) > 0.0).select(y, plainly), last)
+
+
+def fma_by_parts(
+    x: Value, factor: tuple[Value, Value], c: Value, fmt: Format, rounding: Rounding, *, carrier: Type
+) -> Value:
+    """Return ``x s + c`` for a real scalar s in two parts of binary64 whose products with values are exact.
+
+    Parameters
+    ----------
+    x, c : value
+        Values of the format in the carrier, whose NaN are clean.
+    factor : tuple of value
+        The upper bits of s, and the others; of binary64.
+    fmt, rounding, carrier
+        As for `operate_element`.
+    """
+    if rounding.underflow is Underflow.FLUSH_INPUTS:
+        x, c = flush_element(x, fmt), flush_element(c, fmt)
+        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    x, c = x.widen(), c.widen()
+    down = rounding.mode is Mode.DOWN  # -((-x) s - c) has the sign of an exact zero sum right
+    if down:
+        x, c = -x, -c
+    high, low = x * factor[0], x * factor[1]
+    exact = _odd_three(high, low, c, x * (factor[0] + factor[1]) + c)
+    return _leave(round_element(-exact if down else exact, fmt, rounding, clean=True), carrier)
 
 
 _ODD: Mapping[str, Callable[..., Value]] = {

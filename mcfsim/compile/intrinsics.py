@@ -30,3 +30,16 @@ bits32 = _cast(types.int32, types.float32, ir.IntType(32))
 bits64 = _cast(types.int64, types.float64, ir.IntType(64))
 number32 = _cast(types.float32, types.int32, ir.FloatType())
 number64 = _cast(types.float64, types.int64, ir.DoubleType())
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefer_whole_vectors(context: Any) -> Any:
+    """Ask that the function use the widest vectors there are: by default LLVM takes half of them on some."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        set.add(
+            builder.function.attributes, '"prefer-vector-width"="512"'
+        )  # a name that llvmlite does not know
+        return context.get_dummy_value()
+
+    return types.void(), generate

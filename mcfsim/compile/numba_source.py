@@ -22,7 +22,8 @@ Made by mcfsim: what it says of itself holds as long as the text does that it wa
 import numpy as np
 from numba import njit
 
-from mcfsim.compile.intrinsics import bits32, bits64, f32, f64, i32, i64, number32, number64, sqrt, u32, u64
+from mcfsim.compile.intrinsics import bits32, bits64, f32, f64, i32, i64, number32, number64
+from mcfsim.compile.intrinsics import prefer_whole_vectors, sqrt, u32, u64
 
 '''
 
@@ -66,7 +67,7 @@ def source(lowered: Lowered, about: str) -> str:
         f"{_HEAD.format(about=about)}{made}\n\n"
         '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)\n'
         f"def loop({', '.join([*arrays, *numbers, *outputs])}):\n"
-        f"    found = i32(0)\n    for i in range({outputs[0]}.size):\n{loop}    return found\n"
+        f"    prefer_whole_vectors()\n    found = i32(0)\n    for i in range({outputs[0]}.size):\n{loop}    return found\n"
     )
 
 

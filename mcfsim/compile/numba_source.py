@@ -67,7 +67,8 @@ def source(lowered: Lowered, about: str) -> str:
         f"{_HEAD.format(about=about)}{made}\n\n"
         '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)\n'
         f"def loop({', '.join([*arrays, *numbers, *outputs])}):\n"
-        f"    prefer_whole_vectors()\n    found = i32(0)\n    for i in range({outputs[0]}.size):\n{loop}    return found\n"
+        "    prefer_whole_vectors()\n    found = i32(0)\n"
+        f"    for i in range({outputs[0]}.size):\n{loop}    return found\n"
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mcfsim.checks.arguments import as_array, check_threads, is_real, real_array
 from mcfsim.checks.processor import check_subnormals
-from mcfsim.compile.choice import check_compiled, roundings
+from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.program import Program, Register
 from mcfsim.compile.recording import trace
 from mcfsim.formats import Format, get_format
@@ -125,7 +125,9 @@ def round_to(
 
     block_size = BLOCK
     if not rounding.stochastic and (compiled or (compiled is None and array.size > BLOCK)):
-        loop = roundings(target).filler(lambda: _recorded(target, fmt, rounding), array.size, compiled)
+        loop = loops(wide=target == FLOAT64).filler(
+            lambda: _recorded(target, fmt, rounding), array.size, compiled
+        )
         if loop is not None:
 
             def on_block(start: int, block: NDArray[Any], rounded: NDArray[Any]) -> None:

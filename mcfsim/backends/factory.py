@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from mcfsim.backends.torch import TorchArithmetic
 
 
-BACKENDS = ("numpy", "torch", "native", "exact")
+BACKENDS = ("numpy", "numba", "torch", "native", "exact")
 
 
 def arithmetic(
@@ -40,17 +41,18 @@ def arithmetic(
         See `Overflow`.
     underflow : {"gradual", "flush_inputs", "flush_before", "flush_after"}, optional
         See `Underflow`.
-    backend : {"numpy", "torch", "native", "exact"}, optional
-        ``numpy``: the emulator. ``torch``: the same on PyTorch's CPU tensors. ``native``: NumPy's or
-        ml_dtypes' own type, nearest even only. ``exact``: mpmath, nothing rounded.
+    backend : {"numpy", "numba", "torch", "native", "exact"}, optional
+        ``numpy``: the emulator. ``numba``: the same, all texts on arrays compiled (``compiled=True``).
+        ``torch``: the same on PyTorch's CPU tensors. ``native``: NumPy's or ml_dtypes' own type, nearest even
+        only. ``exact``: mpmath, nothing rounded.
     **options
-        ``scalars``, ``threads`` and ``random`` of `NumpyArithmetic`, and ``device`` too of `TorchArithmetic`;
-        ``precision`` in bits of `ExactArithmetic`.
+        ``scalars``, ``threads``, ``random`` and ``compiled`` of `NumpyArithmetic`, and ``device`` too of
+        `TorchArithmetic`; ``precision`` in bits of `ExactArithmetic`.
 
     Raises
     ------
     ImportError
-        If PyTorch is asked for and not installed.
+        If PyTorch, or Numba, is asked for and not installed.
     ValueError
         If a name is unknown, or the backend cannot do what is asked.
     FlushedSubnormalsError
@@ -73,6 +75,10 @@ def arithmetic(
     fmt = get_format(fmt)
     if backend == "numpy":
         return NumpyArithmetic(fmt, policy, **options)
+    if backend == "numba":
+        if options.pop("compiled", True) is False:
+            raise ValueError("backend 'numba' compiles; compiled=False contradicts it")
+        return NumpyArithmetic(fmt, policy, compiled=True, **options)
     if backend == "torch":
         from mcfsim.backends.torch import TorchArithmetic
 
@@ -84,6 +90,18 @@ def arithmetic(
             )
         return NativeArithmetic(native_dtype(fmt), **options)
     raise ValueError(f"unknown backend {backend!r}; allowed: {', '.join(BACKENDS)}")
+
+
+def how_compiled(arithmetics: Iterable[Any]) -> bool | None:
+    """Return whether a text of several arithmetics is to be compiled, by `compiled` of `NumpyArithmetic`.
+
+    It is not if one is of another kind, watches what is done, or rounds stochastically.
+    """
+    kinds = list(arithmetics)
+    if any(type(ar) is not NumpyArithmetic or ar.rounding.stochastic for ar in kinds):
+        return False
+    said = {ar.compiled for ar in kinds}
+    return said.pop() if len(said) == 1 else False
 
 
 def on_blocks(fmt: Format, rounding: Rounding) -> BlockArithmetic:

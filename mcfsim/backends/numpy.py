@@ -278,7 +278,7 @@ class NumpyArithmetic:
             layouts[:] = [_flatten(program.results, [])]
             return program
 
-        filler = loops(self.scalars).filler(record, elements, self.compiled)
+        filler = loops(self.scalars, checked=True).filler(record, elements, self.compiled)
         if filler is None or any(dtype != self.carrier for dtype in filler.results):
             return None
         return filler, layouts[0]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 from mcfsim.compile.loops import Filler, Loop
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import uses
-from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.plan import Way, plan
 from mcfsim.kernels.real_numbers import Scalars
 
@@ -53,16 +52,10 @@ def check_compiled(compiled: Any) -> None:
         check_available()
 
 
-@lru_cache(maxsize=2)
-def loops(scalars: Scalars) -> Loops:
-    """Return the loops of texts that are compiled so far, for a way in which real scalars enter."""
-    return Loops(scalars, checked=True)
-
-
-@lru_cache(maxsize=2)
-def roundings(dtype: np.dtype[Any]) -> Loops:
-    """Return the loops that round arrays of a dtype."""
-    return Loops("exact", checked=False, wide=dtype == FLOAT64)
+@lru_cache(maxsize=8)
+def loops(scalars: Scalars = "exact", *, checked: bool = False, wide: bool = False) -> Loops:
+    """Return the loops that are compiled so far, of one kind; see `Loop`."""
+    return Loops(scalars, checked=checked, wide=wide)
 
 
 class Loops:
@@ -85,17 +78,25 @@ class Loops:
         self._loops: dict[Any, Loop] = {}
         self._spent: dict[Any, float] = {}
 
-    def filler(self, record: Callable[[], Program], elements: int, compiled: bool | None) -> Filler | None:
+    def filler(
+        self,
+        record: Callable[[], Program],
+        elements: int,
+        compiled: bool | None,
+        scalars: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Filler | None:
         """Return a compiled loop for a text, or None where there is to be none.
 
         Parameters
         ----------
         record : callable
-            Records the text, real scalars as Python numbers.
+            Returns the program, recorded now or before.
         elements : int
             How many there are to work on.
         compiled : bool or None
             Whether it must be compiled; None where it is if that pays, and it can be.
+        scalars : mapping of str to number, optional
+            The program's real scalars, by name.
 
         Raises
         ------
@@ -106,14 +107,14 @@ class Loops:
             return None
         try:
             program = record()
-            key = program.key()
+            key = program.key
             with _lock:
                 loop = self._loops.get(key)
                 if loop is None and (compiled or self._pays(program, key, elements)):
                     loop = self._loops[key] = Loop(program, self._scalars, **self._options)
             if loop is None:
                 return None
-            return loop.with_numbers([use.number({}) for use in uses(program)])
+            return loop.with_numbers([use.number(scalars) for use in uses(program)])
         except (TypeError, ValueError, AttributeError, UnsupportedFormatError):
             if compiled:
                 raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from mcfsim.formats import Format
@@ -39,6 +40,11 @@ class Scalar:
 
     def __neg__(self) -> Scalar:
         return Scalar(self.name, not self.negative)
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError(f"a text asks of the real scalar {self} whether it equals {other!r}")
+
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"-{self.name}" if self.negative else self.name
@@ -103,8 +109,9 @@ class Program:
         """Return the results, tuples taken apart."""
         return list(flat(self.results))
 
+    @cached_property
     def key(self) -> Any:
-        """Return what programs have in common that differ in the numbers of real scalars alone."""
+        """What programs have in common that differ in the numbers of real scalars alone."""
         places: dict[Any, int] = {x: place for place, x in enumerate(self.inputs)}
         rows = []
         for step in self.steps:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.backends.factory import how_compiled
 from mcfsim.checks.arguments import finite_number
 from mcfsim.checks.processor import check_subnormals
+from mcfsim.compile.choice import loops
+from mcfsim.compile.loops import Filler
+from mcfsim.compile.program import Program, Scalar, flat
 from mcfsim.convert import round_to
+from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout
+from mcfsim.optim.recording import numbers, record_step, symbols
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.rounding import Rounding
-from mcfsim.storage.buffers import BLOCK
+from mcfsim.storage.buffers import BLOCK, scratch
+
+#: Elements that a compiled step works on before what it makes is put in the place of what was, in the cache.
+COMPILED_BLOCK = 1 << 15
+#: Fewer elements are not worth looking whether compiling pays.
+_LEAST_COMPILED = 1 << 12
 
 
 def check_hyperparameters(given: Any, label: str) -> None:
@@ -99,6 +111,7 @@ class Optimizer:
                 )
         self.count = 0
         self._warned = False
+        self._programs: dict[Any, Program] = {}
         for role, entering in hyper.entering().items():
             warn_of_vanishing(self.roles.of(role), entering)
         start = self.layout.join(parameters)
@@ -160,15 +173,23 @@ class Optimizer:
         self._warned = self._warned or warn_of_vanishing(self.roles.update, {"rate": rate})
         count = self.count + 1
         update = np.empty(self.layout.size, dtype=self.roles.update.carrier)
-        with np.errstate(all="ignore"):
-            for block, decayed in self._blocks():
-                scalars: Any = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
-                old = State(*(tuple(item[block] for item in part) for part in self.state))
-                roles = block_roles(self.roles, count, block.start)
-                new, update[block] = self.hyper.step(roles, self.strategy, old, gradient[block], scalars)
-                for old_part, new_part in zip(old, new, strict=True):
-                    for target, source in zip(old_part, new_part, strict=True):
-                        target[...] = source
+        gradient = np.ascontiguousarray(gradient)
+        planned = []  # whole before anything is changed: a compiled step may be refused
+        for part, decayed in self._parts():
+            scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
+            planned.append((part, scalars, self._compiled(scalars, gradient, part.stop - part.start)))
+        for part, scalars, filler in planned:
+            if filler is not None:
+                self._fill(filler, gradient, update, part)
+                continue
+            with np.errstate(all="ignore"):
+                for block in _blocks(part, BLOCK):
+                    old = State(*(tuple(item[block] for item in items) for items in self.state))
+                    roles = block_roles(self.roles, count, block.start)
+                    new, update[block] = self.hyper.step(roles, self.strategy, old, gradient[block], scalars)
+                    for targets, sources in zip(self.state, new, strict=True):
+                        for target, source in zip(targets, sources, strict=True):
+                            target[block] = source
         self.count = count
         return update
 
@@ -180,11 +201,62 @@ class Optimizer:
         """Return copies of the components whose sum is the parameter that the optimizer means."""
         return tuple(item.copy() for item in self.state.represented(self.strategy))
 
-    def _blocks(self) -> Iterator[tuple[slice, bool]]:
+    def _parts(self) -> Iterator[tuple[slice, bool]]:
+        """Yield the elements that weight decay applies to, and the others."""
         edge, size = self.layout.decayed_size, self.layout.size
         for begin, end, decayed in ((0, edge, True), (edge, size, False)):
-            for start in range(begin, end, BLOCK):
-                yield slice(start, min(start + BLOCK, end)), decayed
+            if begin < end:
+                yield slice(begin, end), decayed
+
+    def _compiled(self, scalars: Any, gradient: NDArray[Any], elements: int) -> Filler | None:
+        """Return the compiled loop of a step, if there is to be one."""
+        compiled = how_compiled(self.roles)
+        if compiled is False or (compiled is None and elements < _LEAST_COMPILED):
+            return None
+        if gradient.dtype not in (np.float32, np.float64):
+            return None
+        policy, fmt = self.roles.moments.scalars, get_format(str(gradient.dtype))  # type: ignore[attr-defined]
+
+        def record() -> Program:
+            return self._recorded(scalars, fmt)
+
+        return loops(policy).filler(record, elements, compiled, numbers(scalars))
+
+    def _recorded(self, scalars: Any, gradient: Format) -> Program:
+        """Return the step as a program, recorded once for all numbers if it asks no more than it may."""
+        symbolic = symbols(scalars)
+        key = gradient, *("" if isinstance(x, Scalar) else repr(x) for x in flat(symbolic))
+        given = self.hyper, self.strategy, self.roles
+        if key not in self._programs:
+            try:
+                self._programs[key] = record_step(*given, symbolic, gradient=gradient)
+            except TypeError:  # it computes with scalars
+                return record_step(*given, scalars, gradient=gradient)
+        return self._programs[key]
+
+    def _fill(self, filler: Filler, gradient: NDArray[Any], update: NDArray[Any], part: slice) -> None:
+        """Make a step by a compiled loop, which must not write where it reads."""
+        state = [item for items in self.state for item in items]
+
+        def fill(block: slice) -> None:
+            size = block.stop - block.start
+            new = [scratch(f"step{place}", size, item.dtype) for place, item in enumerate(state)]
+            filler([*(item[block] for item in state), gradient[block]], [*new, update[block]])
+            for item, made in zip(state, new, strict=True):
+                item[block] = made
+
+        threads = self.roles.moments.threads  # type: ignore[attr-defined]
+        if threads == 1:
+            for block in _blocks(part, COMPILED_BLOCK):
+                fill(block)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(fill, _blocks(part, COMPILED_BLOCK)))
+
+
+def _blocks(part: slice, size: int) -> Iterator[slice]:
+    for start in range(part.start, part.stop, size):
+        yield slice(start, min(start + size, part.stop))
 
 
 def block_roles(roles: Roles, step: int, start: int) -> Roles:

@@ -4,16 +4,52 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcfsim.compile.program import Program, Register
+from mcfsim.compile.program import Program, Register, Scalar
 from mcfsim.compile.recording import trace
+from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic
 
 
+def symbols(scalars: Any) -> Any:
+    """Return symbols in the places of a named tuple's numbers, and of the numbers of expansions in it.
+
+    Those that are zero stay numbers: a step leaves out what does not take part. What is no named tuple is
+    returned as it is.
+    """
+    if not hasattr(scalars, "_fields"):
+        return scalars
+    pairs = zip(scalars._fields, scalars, strict=True)
+    return type(scalars)(*(_symbol(name, number) for name, number in pairs))
+
+
+def _symbol(name: str, number: Any) -> Any:
+    if isinstance(number, tuple):
+        return tuple(_symbol(f"{name}_{place}", part) for place, part in enumerate(number))
+    return Scalar(name) if number else number
+
+
+def numbers(scalars: Any) -> dict[str, Any]:
+    """Return the numbers of a named tuple by the names that `symbols` gives them."""
+    found: dict[str, Any] = {}
+    if not hasattr(scalars, "_fields"):
+        return found
+    for name, number in zip(scalars._fields, scalars, strict=True):
+        parts = number if isinstance(number, tuple) else ()
+        found |= {f"{name}_{place}": part for place, part in enumerate(parts)} or {name: number}
+    return found
+
+
 def record_step(
-    hyper: Declaration, strategy: Strategy, roles: Roles, scalars: Any, *, lines: bool = False
+    hyper: Declaration,
+    strategy: Strategy,
+    roles: Roles,
+    scalars: Any,
+    *,
+    gradient: Format | None = None,
+    lines: bool = False,
 ) -> Program:
     """Record one step.
 
@@ -23,14 +59,16 @@ def record_step(
         Of the optimizer.
     scalars
         Of the step, as `Declaration.scalars` returns them: Python numbers, or symbols in their places.
+    gradient : Format, optional
+        Of the gradient's numbers, which the step rounds; by default that in which the strategy stores it.
     lines : bool, optional
         Whether to note the lines of the step's text.
 
     Returns
     -------
     Program
-        Its inputs are the components of parameter, m, v and extra, and the gradient; its results the new ones,
-        and the update.
+        Its inputs are the components of parameter, m, v and extra, and the gradient; its results the new
+        ones, and the update.
 
     Raises
     ------
@@ -52,17 +90,19 @@ def record_step(
         v=registers("v", roles.second_moment),
         extra=registers("extra", roles.parameter),
     )
-    gradient = Register("gradient", strategy.gradient.format or roles.moments.format)
+    received = gradient or strategy.gradient.format or roles.moments.format
+    assert received is not None
 
-    def step(ar: Arithmetic, old: Any, gradient: Register) -> Any:
+    def step(ar: Arithmetic, old: Any, received: Register) -> Any:
         made = {id(role): ar.like(role.format, role.rounding) for role in roles}  # type: ignore[arg-type]
         recorders = Roles(*(made[id(role)] for role in roles))
-        new, update = hyper.step(recorders, strategy, State(*old), gradient, scalars)
+        new, update = hyper.step(recorders, strategy, State(*old), received, scalars)
         return (*map(tuple, new), update)
 
     fmt, rounding = roles.moments.format, roles.moments.rounding
     assert fmt is not None
     assert rounding is not None
     name = f"{type(hyper).__name__.lower()}, {strategy.name}"
-    program = trace(step, fmt, rounding, operands=(tuple(map(tuple, state)), gradient), lines=lines)
+    operands = tuple(map(tuple, state)), Register("gradient", received)
+    program = trace(step, fmt, rounding, operands=operands, lines=lines)
     return Program(name, program.inputs, program.scalars, program.steps, program.results)

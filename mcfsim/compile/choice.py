@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -18,8 +19,8 @@ from mcfsim.kernels.real_numbers import Scalars
 
 #: What an operation costs without compiling, in nanoseconds an element, roughly, as it is planned.
 _COST = {Way.NATIVE: 1.0, Way.WIDE: 5.0, Way.EXACT: 6.0, Way.STICKY: 20.0, Way.REFUSED: 1.0}
-#: What it costs to compile: to begin with, and for each such unit. In nanoseconds, generously.
-_BEGIN, _EACH = 1e9, 3e7
+#: What it costs to import Numba, to load a loop from its cache, and to compile an operation; in nanoseconds.
+_IMPORT, _LOAD, _COMPILE = 6e8, 1e8, 4.5e7
 
 _lock = threading.Lock()
 
@@ -46,7 +47,7 @@ def check_compiled(compiled: Any) -> None:
     ImportError
         If it is True, and Numba is not installed.
     """
-    if compiled not in (True, False, None) or isinstance(compiled, int | float) is not (compiled is not None):
+    if compiled is not None and not isinstance(compiled, bool):
         raise TypeError(f"compiled must be True, False or None, not {compiled!r}")
     if compiled:
         check_available()
@@ -62,8 +63,8 @@ class Loops:
     """Compiled loops, by program; each is compiled when it must be, or when that pays.
 
     By itself a program is compiled once the time that its elements would have taken without, in all calls so
-    far and the one at hand, exceeds what compiling is thought to cost. So no work takes much more than twice
-    what it would have taken had one known how much there is.
+    far and the one at hand, exceeds what compiling is thought to cost, or loading, if it was compiled before.
+    So no work takes much more than twice what it would have taken had one known how much there is.
 
     Parameters
     ----------
@@ -76,7 +77,8 @@ class Loops:
     def __init__(self, scalars: Scalars, *, checked: bool, wide: bool = False) -> None:
         self._scalars, self._options = scalars, {"checked": checked, "wide": wide}
         self._loops: dict[Any, Loop] = {}
-        self._spent: dict[Any, float] = {}
+        self._spent: dict[Loop, float] = {}
+        self._paid: set[Loop] = set()
 
     def filler(
         self,
@@ -110,21 +112,36 @@ class Loops:
             key = program.key
             with _lock:
                 loop = self._loops.get(key)
-                if loop is None and (compiled or self._pays(program, key, elements)):
+                if loop is None:
                     loop = self._loops[key] = Loop(program, self._scalars, **self._options)
-            if loop is None:
+            given = [use.number(scalars) for use in uses(program)]
+            if not (compiled or self._pays(loop, given, elements)):
                 return None
-            return loop.with_numbers([use.number(scalars) for use in uses(program)])
+            return loop.with_numbers(given)
         except (TypeError, ValueError, AttributeError, UnsupportedFormatError):
             if compiled:
                 raise
             return None
 
-    def _pays(self, program: Program, key: Any, elements: int) -> bool:
-        cost = 0.0
-        for step in program.steps:
-            fmt = step.result.format
-            entry = plan(fmt, step.rounding, carrier_of(fmt)).values.get(step.operation)
-            cost += _COST[Way.NATIVE if entry is None else entry.way]
-        self._spent[key] = self._spent.get(key, 0.0) + cost * elements
-        return self._spent[key] > _BEGIN + _EACH * cost
+    def _pays(self, loop: Loop, numbers: list[Any], elements: int) -> bool:
+        if loop in self._paid:
+            return True
+        spent = self._spent.get(loop, 0.0) + _cost(loop.program) * elements
+        self._spent[loop] = spent
+        start = _LOAD + (0.0 if "numba" in sys.modules else _IMPORT)
+        pays = spent > start and (
+            spent > start + _COMPILE * len(loop.program.steps) or loop.is_cached(numbers)
+        )
+        if pays:
+            self._paid.add(loop)
+        return pays
+
+
+def _cost(program: Program) -> float:
+    """Return the nanoseconds that an element takes without compiling."""
+    cost = 0.0
+    for step in program.steps:
+        fmt = step.result.format
+        entry = plan(fmt, step.rounding, carrier_of(fmt)).values.get(step.operation)
+        cost += _COST[Way.NATIVE if entry is None else entry.way]
+    return cost

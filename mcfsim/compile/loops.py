@@ -108,6 +108,13 @@ class Loop:
             _numbers=tuple(dtype.type(number) for dtype, number in typed),
         )
 
+    def is_cached(self, numbers: Sequence[Any]) -> bool:
+        """Return whether the loop for some real scalars was compiled before, on this machine."""
+        pairs = zip(self._uses, numbers, strict=True)
+        _, text = self._lowered(tuple(entering(use, number, self.policy)[0] for use, number in pairs))
+        path = path_of(text)
+        return path.exists() and any((path.parent / "__pycache__").glob(f"{path.stem}.*.nbi"))
+
     def __call__(self, *operands: Any, **scalars: Any) -> Any:
         """Carry the program out on vectors.
 

@@ -1,0 +1,356 @@
+"""Where loops are compiled: arithmetic on arrays, roundings and steps have the bits of NumPy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba", reason="Numba is not installed")
+pytest.importorskip("platformdirs", reason="platformdirs is not installed")
+
+from oracle.operands import corners
+
+import mcfsim as mcf
+from mcfsim.compile import choice
+from mcfsim.compile.choice import Loops
+from mcfsim.compile.recording import trace
+from mcfsim.formats import get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.optim.adamw import AdamW
+from mcfsim.optim.declaration import Declaration, optimizers
+from mcfsim.optim.sgd import SGD
+from mcfsim.optim.state import State, Step
+from mcfsim.optim.strategies import STRATEGIES
+from mcfsim.rounding import DETERMINISTIC
+from mcfsim.storage.buffers import BLOCK
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def pair(fmt, **options):
+    return (mcf.arithmetic(fmt, compiled=compiled, **options) for compiled in (True, False))
+
+
+def some(fmt, shape, seed=0):
+    rng = np.random.default_rng(seed)
+    with np.errstate(all="ignore"):
+        pool = mcf.round_to(rng.standard_normal(2000) * 2.0 ** rng.integers(-12, 12, 2000), fmt)
+        pool = np.concatenate([pool, mcf.round_to(corners(get_format(fmt)), fmt)])
+    pool = pool.astype(carrier_of(get_format(fmt)))
+    return rng.choice(pool, shape)
+
+
+# -- arithmetic on arrays -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "tf32", "posit8"])
+@pytest.mark.sampled(6)
+def test_texts_and_operations_have_the_bits_of_numpy(fmt, mode, assert_same):
+    compiled, plain = pair(fmt, rounding=mode)
+    a, b = some(fmt, (40, 50)), some(fmt, 50, 1)
+    for text in (mcf.two_sum, mcf.fast_two_sum):
+        for mine, other in zip(text(compiled, a, b), text(plain, a, b), strict=True):
+            assert mine.shape == (40, 50)
+            assert_same(mine, other)
+    for name, operands in (
+        ("mul", (a, b)),
+        ("div", (a, 0.3)),
+        ("fma", (a, 0.3, b)),
+        ("sub", (0.3, a)),
+        ("neg", (a,)),
+    ):
+        assert_same(getattr(compiled, name)(*operands), getattr(plain, name)(*operands))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[::2],
+        lambda x: x.T,
+        lambda x: np.asfortranarray(x),
+        lambda x: x.astype(">f4"),
+        lambda x: x.astype(np.float64),
+        lambda x: x[:0],
+        lambda x: x[3, 4],
+        lambda x: np.broadcast_to(x[0], (7, 50)),
+    ],
+)
+def test_arrays_of_any_layout(view, assert_same):
+    compiled, plain = pair("bfloat16")
+    x = view(some("bfloat16", (40, 50)))
+    found, expected = compiled.mul(x, x), plain.mul(x, x)
+    assert found.shape == expected.shape
+    assert_same(found, expected)
+
+
+def test_several_threads_and_large_arrays(assert_same):
+    compiled, plain = pair("bfloat16", threads=2)
+    a, b = some("bfloat16", 3 * BLOCK + 7), some("bfloat16", 3 * BLOCK + 7, 1)
+    for mine, other in zip(mcf.two_sum(compiled, a, b), mcf.two_sum(plain, a, b), strict=True):
+        assert_same(mine, other)
+
+
+def test_operands_that_are_no_values_are_named():
+    ar = mcf.arithmetic("bfloat16", compiled=True)
+    x = some("bfloat16", (40, 50))
+    x[3, 4] = 1 + 2.0**-20
+    with pytest.raises(ValueError, match=r"operand element \(3, 4\) = .* is no value of bfloat16"):
+        mcf.two_sum(ar, x, x)
+    assert np.isnan(ar.add(np.float32("nan"), 1.0))
+
+
+@pytest.mark.parametrize("number", [Fraction(1, 3), 10**30, 1e-200, float("inf"), float("nan"), -0.0, 2])
+def test_scalars_of_every_kind(number, assert_same):
+    compiled, plain = pair("bfloat16")
+    a = some("bfloat16", 2000)
+    for name in ("add", "sub", "mul", "div"):
+        expected = getattr(plain, name)(a, number)
+        try:
+            assert_same(getattr(compiled, name)(a, number), expected)
+        except UnsupportedFormatError:
+            assert number in (Fraction(1, 3), 1e-200, 10**30)
+
+
+def test_scalars_rounded_by_policy(assert_same):
+    compiled, plain = pair("bfloat16", scalars="rounded")
+    a = some("bfloat16", 2000)
+    for name, operands in (("mul", (a, 0.1)), ("add", (a, 0.1)), ("div", (0.1, a)), ("fma", (a, 0.1, a))):
+        assert_same(getattr(compiled, name)(*operands), getattr(plain, name)(*operands))
+
+
+def test_numbers_that_change_between_calls_are_those_of_the_call(assert_same):
+    compiled, plain = pair("bfloat16")
+    a, rate = some("bfloat16", 2000), [0.1]
+    for rate[0] in (0.1, 0.3, 1.0, 1e-3):
+        found, expected = (ar.evaluate(lambda ar, x: ar.fma(x, rate[0], x), a) for ar in (compiled, plain))
+        assert_same(found, expected)
+
+
+def test_what_is_no_straight_line():
+    x = some("bfloat16", 2000)
+
+    def branching(ar, x):
+        return ar.neg(x) if np.all(np.isfinite(x)) else x
+
+    with pytest.raises(TypeError):
+        mcf.arithmetic("bfloat16", compiled=True).evaluate(branching, x)
+    large = np.resize(x[np.isfinite(x)], 2 * BLOCK)
+    np.testing.assert_array_equal(mcf.arithmetic("bfloat16").evaluate(branching, large), -large)
+
+
+def test_partial_functions_options_and_nested_tuples(assert_same):
+    compiled, plain = pair("bfloat16")
+    x = tuple(some("bfloat16", 500, seed) for seed in (1, 2))
+
+    def text(ar, pair, y, *, twice):
+        high, low = mcf.two_sum(ar, *pair)
+        return (high, (ar.add(low, y), ar.add(low, low) if twice else low))
+
+    for twice in (True, False):
+        mine = compiled.evaluate(partial(text, twice=twice), x, x[0])
+        other = plain.evaluate(text, x, x[0], twice=twice)
+        assert_same(mine[0], other[0])
+        for a, b in zip(mine[1], other[1], strict=True):
+            assert_same(a, b)
+
+
+def test_backend_numba_is_the_same():
+    assert mcf.arithmetic("bfloat16", backend="numba").compiled is True
+    assert mcf.arithmetic("bfloat16", backend="numba").like(get_format("float16"), mcf.Rounding()).compiled
+    with pytest.raises(ValueError, match="contradicts"):
+        mcf.arithmetic("bfloat16", backend="numba", compiled=False)
+
+
+@pytest.mark.parametrize("compiled", [1, 0, "yes", 1.0])
+def test_compiled_is_true_false_or_none(compiled):
+    for call in (partial(mcf.arithmetic, "bfloat16"), partial(mcf.round_to, [1.0], "bfloat16")):
+        with pytest.raises(TypeError, match="True, False or None"):
+            call(compiled=compiled)
+
+
+def test_without_numba(monkeypatch):
+    monkeypatch.setattr(choice, "is_available", lambda: False)
+    for call in (partial(mcf.arithmetic, "bfloat16"), partial(mcf.round_to, [1.0], "bfloat16")):
+        with pytest.raises(ImportError, match=r"mcfsim\[jit\]"):
+            call(compiled=True)
+    x = some("bfloat16", 2 * BLOCK)
+    np.testing.assert_array_equal(mcf.arithmetic("bfloat16").neg(x), -x)
+
+
+def test_importing_does_not_import_numba():
+    code = (
+        "import sys, mcfsim; mcfsim.arithmetic('bfloat16').add([1.0], [2.0]); print('numba' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "False"
+
+
+# -- when it pays -------------------------------------------------------------------------------------------
+def test_a_program_is_compiled_once_that_pays():
+    loops, program = Loops("exact", checked=False), trace(mcf.two_sum, "bfloat16", lines=False)
+    calls = 0
+    while loops.filler(lambda: program, 10**7, None) is None:
+        calls += 1
+        assert calls < 100
+    assert calls >= 3
+    assert loops.filler(lambda: program, 1, None) is not None
+    assert Loops("exact", checked=False).filler(lambda: program, 10**10, None) is not None
+    assert Loops("exact", checked=False).filler(lambda: program, 1, True) is not None
+    assert loops.filler(lambda: program, 10**10, False) is None
+
+
+# -- rounding -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ">f4"])
+@pytest.mark.parametrize(
+    "fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2fnuz", "posit16", "int4", "tf32"]
+)
+@pytest.mark.sampled(40)
+def test_arrays_are_rounded_as_by_numpy(fmt, dtype, overflow, mode, assert_same):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 2**63, 3000, dtype=np.uint64).view(np.float64)
+    with np.errstate(all="ignore"):
+        x = np.concatenate([codes, rng.standard_normal(3000), corners(get_format(fmt))]).astype(dtype)
+        found = mcf.round_to(x, fmt, mode, overflow, compiled=True)
+        expected = mcf.round_to(x, fmt, mode, overflow, compiled=False)
+    assert found.dtype == expected.dtype
+    assert_same(found, expected, x)
+
+
+def test_rounding_in_place_and_in_parts(assert_same):
+    x = np.random.default_rng(0).standard_normal((500, 700)).astype(np.float32)
+    expected = mcf.round_to(x, "bfloat16", compiled=False)
+    for out, given in ((np.empty_like(x), x), (y := x.copy(), y), (np.empty_like(x.T).T, x)):
+        assert mcf.round_to(given, "bfloat16", out=out, compiled=True, threads=2) is out
+        assert_same(out, expected)
+    assert_same(mcf.round_to(x[::3, ::2], "bfloat16", compiled=True), expected[::3, ::2])
+
+
+# -- optimizers ---------------------------------------------------------------------------------------------
+def start(size, seed):
+    """Return parameters with everything in them that a float can be."""
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal(size) * 2.0 ** rng.integers(-30, 5, size)).astype(np.float32)
+    hard = [0.0, -0.0, 1e-40, -2e-45, 3e38, -3e38, np.inf, -np.inf, np.nan, 1e-38, 65504, 6e-8]
+    x[: 20 * len(hard)] = np.tile(np.array(hard, np.float32), 20)
+    return rng.permutation(x)
+
+
+def compared(hyper, strategy, steps, size, **options):
+    whole = {"w": start(size, 1), "b": start(size // 4, 2)}
+    made = [
+        mcf.Optimizer(hyper, strategy, whole, {"w"}, compiled=compiled, **options)
+        for compiled in (True, False)
+    ]
+    for step in range(steps):
+        gradient = {name: start(x.size, 10 * step + len(name)) for name, x in whole.items()}
+        with np.errstate(all="ignore"):
+            updates = [item.step(item.receive(gradient), 1e-3 / (step + 1)) for item in made]
+        yield updates, [flat_state(item.state) for item in made]
+
+
+def flat_state(state):
+    return [x for part in state for x in part]
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "exact"])
+@pytest.mark.parametrize("name", optimizers())
+def test_steps_have_the_bits_of_numpy(name, strategy, assert_same):
+    for updates, states in compared(optimizers()[name](), mcf.strategy(strategy), 3, 5000):
+        assert_same(*updates)
+        for mine, other in zip(*states, strict=True):
+            assert_same(mine, other)
+
+
+@pytest.mark.parametrize("low", ["bfloat16", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("mode", ["nearest_even", "toward_zero", "up"])
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "exact"])
+@pytest.mark.parametrize("hyper", [AdamW(weight_decay=0.1), SGD(momentum=0.9)], ids=["adamw", "sgd"])
+@pytest.mark.exhaustive
+def test_hundred_steps_of_many_parameters(hyper, strategy, mode, low, assert_same):
+    if "collage" in strategy and mode != "nearest_even":
+        pytest.skip("expansions are for nearest modes")
+    for updates, states in compared(hyper, mcf.strategy(strategy, low), 100, 100_000, rounding=mode):
+        assert_same(*updates)
+        for mine, other in zip(*states, strict=True):
+            assert_same(mine, other)
+
+
+class Rate(NamedTuple):
+    rate: float
+
+
+@dataclass(frozen=True)
+class Odd(Declaration):
+    """A step that computes with its scalars, which a text ought not to do."""
+
+    asks: bool = False
+
+    def scalars(self, roles: Any, strategy: Any, step: int, rate: float, *, decayed: bool) -> Any:
+        return Rate(rate)
+
+    def entering(self) -> Any:
+        return {}
+
+    def step(self, roles: Any, strategy: Any, state: State, gradient: Any, scalars: Any) -> Step:
+        ar = roles.parameter
+        if self.asks and scalars.rate == 0.5:
+            scalars = Rate(-1.0)
+        update = ar.mul(ar.round(gradient), 1 - scalars.rate)
+        return Step(State((ar.add(state.parameter[0], update),), (), (), ()), update)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_steps_that_compute_with_their_scalars_are_recorded_each_time(asks, assert_same):
+    made = [
+        mcf.Optimizer(Odd(asks), mcf.strategy("plain"), {"w": start(5000, 1)}, compiled=compiled)
+        for compiled in (True, False)
+    ]
+    for rate in (0.1, 0.5, 0.7):
+        gradient = start(5000, int(rate * 10))
+        with np.errstate(all="ignore"):
+            assert_same(*(item.step(gradient, rate) for item in made))
+
+
+class Far(Odd):
+    """A step that is refused for the tensors without decay."""
+
+    def scalars(self, roles: Any, strategy: Any, step: int, rate: float, *, decayed: bool) -> Any:
+        return Rate(rate if decayed else 1e-200)
+
+    def step(self, roles: Any, strategy: Any, state: State, gradient: Any, scalars: Any) -> Step:
+        ar = roles.parameter
+        update = ar.fma(ar.round(gradient), scalars.rate, state.parameter[0])
+        return Step(State((update,), (), (), ()), update)
+
+
+def test_a_step_that_is_refused_changes_nothing():
+    tensors = {"w": np.ones(5000), "b": np.ones(5000)}
+    optimizer = mcf.Optimizer(Far(), mcf.strategy("plain"), tensors, {"w"}, compiled=True)
+    with pytest.raises(UnsupportedFormatError, match="beyond what a compiled loop takes"):
+        optimizer.step(np.ones(10000, np.float32), 0.5)
+    assert (optimizer.state.parameter[0] == 1).all()
+    assert optimizer.count == 0
+    plain = mcf.Optimizer(Far(), mcf.strategy("plain"), tensors, {"w"})
+    plain.step(np.ones(10000, np.float32), 0.5)
+    assert plain.state.parameter[0][:5000].tolist() == [1.5] * 5000
+
+
+def test_watched_steps_are_not_compiled():
+    optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy("plain"), {"w": np.ones(5000)}, compiled=True)
+    meter = mcf.Meter(optimizer.roles.moments)
+    optimizer.roles = type(optimizer.roles)(*[meter] * 5)
+    optimizer.step(optimizer.receive({"w": np.ones(5000)}), 1e-3)
+    assert meter.tallies["fma"].elements == 2 * 5000

@@ -61,7 +61,7 @@ def round_to(
         Threads that share the blocks of a large array.
     compiled : bool, optional
         Whether arrays of floats are rounded by a loop that Numba compiles, with the same bits; None where it
-        is installed and that pays. Stochastic rounding never is.
+        is installed and that pays. Stochastic rounding by an array of words never is.
 
     Returns
     -------
@@ -124,14 +124,16 @@ def round_to(
         kernel(block, rounded, draw(start, block.size))
 
     block_size = BLOCK
-    if not rounding.stochastic and (compiled or (compiled is None and array.size > BLOCK)):
+    inside = not rounding.stochastic or isinstance(random, RandomWords)
+    if inside and (compiled or (compiled is None and array.size > BLOCK)):
+        words = {0: random} if isinstance(random, RandomWords) else {}
         loop = loops(wide=target == FLOAT64).filler(
-            lambda: _recorded(target, fmt, rounding), array.size, compiled
+            lambda: _recorded(target, fmt, rounding), array.size, compiled, words=lambda program: words
         )
         if loop is not None:
 
             def on_block(start: int, block: NDArray[Any], rounded: NDArray[Any]) -> None:
-                loop([block], [rounded])
+                loop([block], [rounded], start)
 
     if rounding.stochastic:  # the drawing of words wants large blocks; not all kernels have few intermediates
         block_size = LARGE_BLOCK if target == FLOAT32 and type(fmt) is Format else BLOCK // 4

@@ -20,6 +20,8 @@ from oracle.operands import corners
 import mcfsim as mcf
 from mcfsim.compile import choice
 from mcfsim.compile.choice import Loops
+from mcfsim.compile.loops import Loop
+from mcfsim.compile.program import Register
 from mcfsim.compile.recording import trace
 from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -28,7 +30,8 @@ from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.optim.sgd import SGD
 from mcfsim.optim.state import State, Step
 from mcfsim.optim.strategies import STRATEGIES
-from mcfsim.rounding import DETERMINISTIC
+from mcfsim.random import RandomWords
+from mcfsim.rounding import DETERMINISTIC, Rounding, Rule
 from mcfsim.storage.buffers import BLOCK
 
 
@@ -194,6 +197,84 @@ def test_importing_does_not_import_numba():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"
+
+
+# -- at random ----------------------------------------------------------------------------------------------
+RULES = [Rounding("stochastic", random_bits=bits, rule=rule) for bits in (1, 8, 16, 20, 32) for rule in Rule]
+
+
+@pytest.mark.parametrize("rounding", RULES, ids=lambda x: f"{x.rule}-{x.random_bits}")
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e8m0fnu", "posit8", "int8"])
+@pytest.mark.sampled(8)
+def test_random_words_are_those_of_numpy(fmt, rounding, assert_same):
+    """Word for word, also those of operations that nothing needs, and in the calls that follow."""
+    words = RandomWords(2**40 + 3, step=5, stream=7)
+    compiled, plain = pair(fmt, rounding=rounding, random=words)
+    a, b = (mcf.round_to(np.abs(x), fmt) for x in (some(fmt, (30, 50)), some(fmt, 50, 1)))
+
+    def text(ar, a, b):
+        ar.add(a, b)
+        return (
+            ar.mul(a, b),
+            ar.fma(a, 0.3, b),
+            ar.neg(ar.abs(b)),
+            ar.round(a),
+            ar.add(ar.mul(a, b), ar.mul(a, b)),
+        )
+
+    for _ in range(2):
+        for mine, other in zip(compiled.evaluate(text, a, b), plain.evaluate(text, a, b), strict=True):
+            assert_same(mine, other)
+        assert compiled.random == plain.random
+
+
+@pytest.mark.parametrize("rounding", RULES[::2], ids=lambda x: f"{x.rule}-{x.random_bits}")
+def test_arrays_are_rounded_at_random_by_the_same_words(rounding, assert_same):
+    x = np.random.default_rng(0).standard_normal((300, 1000)).astype(np.float32)
+    for fmt in ("bfloat16", "float8_e5m2", "posit16"):
+        for array in (x, x.T, x[::2, 1:]):
+            found, expected = (
+                mcf.round_to(array, fmt, rounding, random=RandomWords(9), compiled=compiled, threads=2)
+                for compiled in (True, False)
+            )
+            assert_same(found, expected)
+
+
+def test_words_beyond_the_first_counters(assert_same):
+    """The counter's second word: indices from 2**34 on."""
+    program = trace(
+        lambda ar, x: ar.round(x), "bfloat16", "stochastic", operands=(Register("x", get_format("float32")),)
+    )
+    x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    out, start, words = np.empty_like(x), 2**35 + 3, RandomWords(11)
+    Loop(program).with_numbers([], {0: words})([x], [out], start)
+    drawn = words.draws(start, 1000, 16)
+    assert_same(out, mcf.round_to(x, "bfloat16", "stochastic", random=drawn, compiled=False))
+
+
+def test_a_refused_text_takes_no_words(assert_same):
+    compiled, plain = (
+        mcf.arithmetic("bfloat16", "stochastic", random=RandomWords(1), compiled=compiled)
+        for compiled in (None, False)
+    )
+    x = np.abs(some("bfloat16", 2 * BLOCK))
+
+    def text(ar, x):
+        return ar.fma(x, 1e-200, x), 1.5
+
+    for _ in range(2):
+        for mine, other in zip(compiled.evaluate(text, x), plain.evaluate(text, x), strict=True):
+            assert_same(mine, other)
+
+
+@pytest.mark.parametrize("strategy", ["plain", "kahan", "fp32-master", "fp32-optim"])
+@pytest.mark.parametrize("name", optimizers())
+def test_steps_at_random_have_the_words_of_numpy(name, strategy, assert_same):
+    options = {"rounding": "stochastic", "random": RandomWords(3)}
+    for updates, states in compared(optimizers()[name](), mcf.strategy(strategy), 3, 5000, **options):
+        assert_same(*updates)
+        for mine, other in zip(*states, strict=True):
+            assert_same(mine, other)
 
 
 # -- when it pays -------------------------------------------------------------------------------------------

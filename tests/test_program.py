@@ -115,9 +115,19 @@ def test_what_is_no_text_is_refused(text, error, message):
         trace(text, "bfloat16")
 
 
-def test_stochastic_rounding_is_refused():
-    with pytest.raises(ValueError, match="random words"):
-        trace(mcf.two_sum, "bfloat16", "stochastic")
+def test_operations_that_draw_are_numbered_and_never_shared():
+    def text(ar, a, b):
+        ar.add(a, b)
+        ar.round(a)
+        return ar.add(a, b), ar.neg(a), ar.add(a, b)
+
+    program = trace(text, "bfloat16", "stochastic")
+    assert [(step.operation, step.draw and step.draw.operation) for step in program.steps] == [
+        *(("add", 2), ("neg", None), ("add", 3))
+    ]
+    assert program.drawn == (4,)
+    with pytest.raises(ValueError, match="numbers alone at random"):
+        trace(lambda ar, a: ar.add(a, ar.mul(0.1, 0.3)), "bfloat16", "stochastic")
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,10 @@ def arithmetic(
 def how_compiled(arithmetics: Iterable[Any]) -> bool | None:
     """Return whether a text of several arithmetics is to be compiled, by `compiled` of `NumpyArithmetic`.
 
-    It is not if one is of another kind, watches what is done, or rounds stochastically.
+    It is not if one is of another kind, or watches what is done.
     """
     kinds = list(arithmetics)
-    if any(type(ar) is not NumpyArithmetic or ar.rounding.stochastic for ar in kinds):
+    if any(type(ar) is not NumpyArithmetic for ar in kinds):
         return False
     said = {ar.compiled for ar in kinds}
     return said.pop() if len(said) == 1 else False

@@ -16,11 +16,12 @@ from mcfsim.checks.arguments import as_array, check_threads, is_real
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.loops import Filler
-from mcfsim.compile.program import Program
+from mcfsim.compile.program import Program, Register
 from mcfsim.compile.recording import trace
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.blocks import for_each_block
+from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.real_numbers import Scalars, is_scalar
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.random import RandomWords
@@ -49,7 +50,7 @@ class NumpyArithmetic:
     compiled : bool, optional
         Whether texts are compiled to loops by Numba, with the same bits: True, whatever the size of arrays;
         False, never; None, where Numba is installed and work on large arrays has gone on for so long that
-        compiling pays. Operations on Python numbers alone never are, nor is stochastic rounding.
+        compiling pays. Operations on Python numbers alone never are.
 
     Attributes
     ----------
@@ -226,12 +227,15 @@ class NumpyArithmetic:
                 filler, nested = compiled
 
                 def fill_compiled(start: int, *blocks: NDArray[Any]) -> None:
-                    if not filler(blocks[: len(arrays)], blocks[len(arrays) :]):
+                    if not filler(blocks[: len(arrays)], blocks[len(arrays) :], start):
                         for array in arrays.values():
                             self._taken_in(array)  # names the element that is no value
 
-                given, count = list(arrays.values()), len(filler.results)
-                filled = for_each_block(fill_compiled, given, self.carrier, count, threads=self.threads)
+                filled = for_each_block(
+                    *(fill_compiled, list(arrays.values()), self.carrier, len(filler.results)),
+                    threads=self.threads,
+                    ordered=self.rounding.stochastic,
+                )
                 return _unflatten(nested, filled)
         with np.errstate(all="ignore"):
             if math.prod(shape) <= BLOCK:
@@ -266,8 +270,6 @@ class NumpyArithmetic:
     ) -> tuple[Filler, Any] | None:
         """Return the compiled loop of a function, and the layout of its results, if there is to be one."""
         names = [leaf if is_scalar(leaf) else f"x{index}" for index, leaf in enumerate(leaves)]
-        if self.rounding.stochastic:
-            return None
         given = _unflatten(layout, names)
         layouts: list[Any] = []
 
@@ -276,12 +278,23 @@ class NumpyArithmetic:
                 function, self.format, self.rounding, operands=given, lines=False, options=options
             )
             layouts[:] = [_flatten(program.results, [])]
+            if len(program.drawn) > 1:
+                raise ValueError("stochastic rounding of a second format needs random words of its own")
+            if any(
+                isinstance(x, Register) and carrier_of(x.format) != self.carrier for x in program.outputs()
+            ):
+                raise ValueError("a result is of a format with another carrier")
             return program
 
-        filler = loops(self.scalars, checked=True).filler(record, elements, self.compiled)
-        if filler is None or any(dtype != self.carrier for dtype in filler.results):
-            return None
-        return filler, layouts[0]
+        def words(program: Program) -> dict[int, RandomWords]:
+            if len(program.drawn) != 1 or not program.drawn[0]:
+                return {}
+            streams = _Streams(self)
+            streams.of(program.drawn[0] - 1)  # all that follow take later ones
+            return {0: streams.of(0)}
+
+        filler = loops(self.scalars, checked=True).filler(record, elements, self.compiled, words=words)
+        return None if filler is None else (filler, layouts[0])
 
     def _apply(self, name: str, *operands: Value) -> Any:
         """Return one operation's result."""

@@ -16,9 +16,11 @@ from mcfsim.compile.scalars import uses
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.plan import Way, plan
 from mcfsim.kernels.real_numbers import Scalars
+from mcfsim.random import RandomWords
 
 #: What an operation costs without compiling, in nanoseconds an element, roughly, as it is planned.
 _COST = {Way.NATIVE: 1.0, Way.WIDE: 5.0, Way.EXACT: 6.0, Way.STICKY: 20.0, Way.REFUSED: 1.0}
+_DRAWN = 8.0
 #: What it costs to import Numba, to load a loop from its cache, and to compile an operation; in nanoseconds.
 _IMPORT, _LOAD, _COMPILE = 6e8, 1e8, 4.5e7
 
@@ -86,6 +88,7 @@ class Loops:
         elements: int,
         compiled: bool | None,
         scalars: Mapping[str, Any] = MappingProxyType({}),
+        words: Callable[[Program], Mapping[int, RandomWords]] = lambda program: {},
     ) -> Filler | None:
         """Return a compiled loop for a text, or None where there is to be none.
 
@@ -99,6 +102,8 @@ class Loops:
             Whether it must be compiled; None where it is if that pays, and it can be.
         scalars : mapping of str to number, optional
             The program's real scalars, by name.
+        words : callable, optional
+            Returns the random words of a program's sources; called only if there is a loop.
 
         Raises
         ------
@@ -117,7 +122,8 @@ class Loops:
             given = [use.number(scalars) for use in uses(program)]
             if not (compiled or self._pays(loop, given, elements)):
                 return None
-            return loop.with_numbers(given)
+            loop.prepare(given)  # refused, if at all, before words are taken
+            return loop.with_numbers(given, words(program))
         except (TypeError, ValueError, AttributeError, UnsupportedFormatError):
             if compiled:
                 raise
@@ -143,5 +149,5 @@ def _cost(program: Program) -> float:
     for step in program.steps:
         fmt = step.result.format
         entry = plan(fmt, step.rounding, carrier_of(fmt)).values.get(step.operation)
-        cost += _COST[Way.NATIVE if entry is None else entry.way]
+        cost += _COST[Way.NATIVE if entry is None else entry.way] + (0.0 if step.draw is None else _DRAWN)
     return cost

@@ -1,14 +1,10 @@
-"""Loops compiled by Numba: written as real files into a cache folder, so that Numba's own cache serves."""
+"""Programs compiled by Numba to loops over elements."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,10 +15,12 @@ from mcfsim.compile.lowering import Lowered, lower
 from mcfsim.compile.numba_source import source
 from mcfsim.compile.program import Program, flat
 from mcfsim.compile.scalars import Entering, entering, uses
+from mcfsim.compile.sources import is_cached, loaded
+from mcfsim.compile.words import draw
 from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.on_numpy import DTYPES
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.storage.files import write_text
+from mcfsim.random import RandomWords
 
 Array = NDArray[Any]
 
@@ -44,9 +42,12 @@ class Filler:
     results: tuple[np.dtype[Any], ...]
     _loop: Callable[..., int]
     _numbers: tuple[Any, ...]
+    _streams: tuple[tuple[RandomWords, int], ...]
 
-    def __call__(self, operands: Sequence[Array], results: Sequence[Array]) -> bool:
+    def __call__(self, operands: Sequence[Array], results: Sequence[Array], start: int = 0) -> bool:
         """Fill results from operands, contiguous vectors of one length and of the right dtypes.
+
+        The index of the first element matters where random words are drawn.
 
         Returns
         -------
@@ -54,7 +55,11 @@ class Filler:
             Whether all operands are values of their formats, if that was to be looked at; else true.
         """
         check_subnormals()
-        return not self._loop(*operands, *self._numbers, *results)
+        words = [
+            draw(stream, start, operands[0].size, bits, f"words{place}")
+            for place, (stream, bits) in enumerate(self._streams)
+        ]
+        return not self._loop(*operands, *words, *self._numbers, *results)
 
 
 class Loop:
@@ -85,8 +90,12 @@ class Loop:
         """Return the compiled loop for some real scalars, given by name."""
         return self.with_numbers([use.number(scalars) for use in self._uses])
 
-    def with_numbers(self, numbers: Sequence[Any]) -> Filler:
+    def with_numbers(
+        self, numbers: Sequence[Any], words: Mapping[int, RandomWords] = MappingProxyType({})
+    ) -> Filler:
         """Return the compiled loop for some real scalars, in the order of `mcfsim.compile.scalars.uses`.
+
+        Each source of random words is given its own.
 
         Raises
         ------
@@ -100,20 +109,26 @@ class Loop:
         lowered, text = self._lowered(tuple(way for way, _ in chosen))
         found = [number for _, numbers in chosen for number in numbers]
         typed = zip(_dtypes(lowered.numbers), found, strict=True)
+        streams = [(words[x.source].of(x.operation), bits) for x, bits in lowered.draws.items()]
         return Filler(
             source=text,
             operands=tuple(_dtypes(lowered.operands)),
             results=tuple(_dtypes(lowered.results)),
-            _loop=_loaded(text),
+            _loop=loaded(text),
             _numbers=tuple(dtype.type(number) for dtype, number in typed),
+            _streams=tuple(streams),
         )
+
+    def prepare(self, numbers: Sequence[Any]) -> None:
+        """Raise what `with_numbers` raises."""
+        pairs = zip(self._uses, numbers, strict=True)
+        loaded(self._lowered(tuple(entering(use, number, self.policy)[0] for use, number in pairs))[1])
 
     def is_cached(self, numbers: Sequence[Any]) -> bool:
         """Return whether the loop for some real scalars was compiled before, on this machine."""
         pairs = zip(self._uses, numbers, strict=True)
         _, text = self._lowered(tuple(entering(use, number, self.policy)[0] for use, number in pairs))
-        path = path_of(text)
-        return path.exists() and any((path.parent / "__pycache__").glob(f"{path.stem}.*.nbi"))
+        return is_cached(text)
 
     def __call__(self, *operands: Any, **scalars: Any) -> Any:
         """Carry the program out on vectors.
@@ -161,32 +176,3 @@ def _dtypes(values: Sequence[Value]) -> list[np.dtype[Any]]:
 
 def _filled(nested: Any, rest: Iterator[Array]) -> Any:
     return tuple(_filled(item, rest) for item in nested) if isinstance(nested, tuple) else next(rest)
-
-
-def folder() -> Path:
-    """Return the folder of generated sources."""
-    from platformdirs import user_cache_path
-
-    return Path(user_cache_path("mcfsim")) / "loops"
-
-
-def path_of(text: str) -> Path:
-    """Return where a generated source lies: the same text, the same file."""
-    return folder() / f"loop_{hashlib.sha256(text.encode()).hexdigest()[:20]}.py"
-
-
-@lru_cache(maxsize=256)
-def _loaded(text: str) -> Callable[..., int]:
-    """Return the function of a generated module, which is written if it is not there."""
-    path = path_of(text)
-    if not path.exists() or path.read_text() != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    loop: Callable[..., int] = module.loop
-    return loop

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mcfsim.compile.program import Program, Register, Scalar, Step
+from mcfsim.compile.program import Draw, Program, Register, Scalar, Step
 from mcfsim.compile.scalars import Entering, uses
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.floats import NAN
-from mcfsim.kernels.element.machine import F32, F64, Line, Type, Value
+from mcfsim.kernels.element.machine import F32, F64, I64, Line, Type, Value
 from mcfsim.kernels.element.operations import change_element, flush_element, fma_by_parts, operate_element
 from mcfsim.kernels.element.rounding import is_value
 from mcfsim.kernels.plan import Way, plan, refusal, sum_within
@@ -34,16 +34,26 @@ class Lowered:
         The inputs that differ from element to element.
     numbers : tuple of Value
         The inputs that are the same for all elements, in the order of the uses.
+    words : tuple of Value
+        The inputs that are random words.
     results : tuple of Value
     strange : Value or None
         Where an operand is no value of its format, as a truth value, if that was asked for.
+    draws : dict of Draw to int
+        The operations that draw, and how many random bits, in the order of `words`. A word has 16 bits where
+        so many suffice, else 32.
+    index : Value, optional
+        An input that is the number of the element.
     """
 
     line: Line
     operands: tuple[Value, ...]
     numbers: tuple[Value, ...]
+    words: tuple[Value, ...]
     results: tuple[Value, ...]
     strange: Value | None
+    draws: Mapping[Draw, int] = field(default_factory=dict)
+    index: Value | None = None
 
 
 def type_of(fmt: Format) -> Type:
@@ -91,6 +101,8 @@ def lower(
         kind = type_of(use.step.result.format) if narrow else F64
         names = [use.name, f"{use.name}_low"] if way is Entering.PARTS else [use.name]
         numbers[id(use.step), use.position] = way, [line.input(name, kind) for name in names]
+    draws = {step.draw: step.rounding.random_bits for step in program.steps if step.draw is not None}
+    words = {draw: line.input(f"word{place}", I64) for place, draw in enumerate(draws)}
     made = {step.result: step for step in program.steps}
     for step in program.steps:
         operands: list[Value] = []
@@ -102,20 +114,35 @@ def lower(
                 way, parts = numbers[id(step), position]
                 ways.add(way)
                 operands += parts
-        known[step.result] = _lowered(step, operands, ways, made)
+        word = None
+        if step.draw is not None:
+            bits = draws[step.draw]  # the highest of the word
+            word = words[step.draw].shr((16 if bits <= 16 else 32) - bits)
+        elif step.rounding.stochastic:  # nothing is rounded
+            word = line.constant(0, I64)
+        known[step.result] = _lowered(step, operands, ways, made, word)
     for x in program.outputs():
         if not isinstance(x, Register):
             raise TypeError(f"{program.name} returns {x!r} as it is, which is no operation")
     results = tuple(known[x].widen() if wide else known[x] for x in program.outputs())
-    return Lowered(line, given, tuple(x for _, parts in numbers.values() for x in parts), results, strange)
+    taken = tuple(x for _, parts in numbers.values() for x in parts)
+    return Lowered(line, given, taken, tuple(words.values()), results, strange, draws)
 
 
-def _lowered(step: Step, operands: list[Value], ways: set[Entering], made: Mapping[Register, Step]) -> Value:
+def _lowered(
+    step: Step,
+    operands: list[Value],
+    ways: set[Entering],
+    made: Mapping[Register, Step],
+    word: Value | None,
+) -> Value:
     fmt, rounding, operation = step.result.format, step.rounding, step.operation
     carrier = type_of(fmt)
+    if rounding.stochastic and fmt.emax == 1023:
+        raise UnsupportedFormatError(f"{operation} in {fmt} at random may leave the range of binary64")
     if operation in _SIGNS:
         same = isinstance(step.operands[0], Register) and step.operands[0].format == fmt
-        return change_element(operation, operands[0], fmt, rounding, carrier=carrier, clean=same)
+        return change_element(operation, operands[0], fmt, rounding, word, carrier=carrier, clean=same)
     if ways & {Entering.CARRIER, Entering.WIDE}:
         if rounding.underflow is Underflow.FLUSH_INPUTS:
             values = [isinstance(x, Register) for x in step.operands]
@@ -129,7 +156,7 @@ def _lowered(step: Step, operands: list[Value], ways: set[Entering], made: Mappi
             x, high, low, c = operands
         else:
             high, low, x, c = operands
-        return fma_by_parts(x, (high, low), c, fmt, rounding, carrier=carrier)
+        return fma_by_parts(x, (high, low), c, fmt, rounding, word, carrier=carrier)
     planned = plan(fmt, rounding, carrier_of(fmt))
     real = Entering.REAL in ways
     chosen, why = (planned.reals if real else planned.values)[operation]
@@ -139,7 +166,9 @@ def _lowered(step: Step, operands: list[Value], ways: set[Entering], made: Mappi
         chosen = (sum_within(fmt, rounding, carrier_of(fmt)) or planned.values[operation]).way
     if operation == "fma" and not real and _loses_nothing(step, made):
         chosen = Way.EXACT
-    return operate_element(operation, operands, chosen, fmt, rounding, carrier=carrier, real=real, clean=True)
+    return operate_element(
+        operation, operands, chosen, fmt, rounding, word, carrier=carrier, real=real, clean=True
+    )
 
 
 def _loses_nothing(step: Step, made: Mapping[Register, Step]) -> bool:

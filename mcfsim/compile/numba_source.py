@@ -28,8 +28,8 @@ from mcfsim.compile.intrinsics import prefer_whole_vectors, sqrt, u32, u64
 '''
 
 
-def source(lowered: Lowered, about: str) -> str:
-    """Return the source of a module with a function ``loop(*operands, *numbers, *results)``.
+def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
+    """Return the source of a module with a function ``loop(*operands, *words, *numbers, *results)``.
 
     It returns 1 if some element is strange, and else 0.
 
@@ -39,9 +39,14 @@ def source(lowered: Lowered, about: str) -> str:
         What is to be done for each element.
     about : str
         What the module is, for its reader.
+    interleaved : bool, optional
+        Whether the results of an element follow one another in one array; the number of the first element,
+        `start`, is then handed over before that.
     """
     constants: dict[str, str] = {}
-    arrays, numbers = ([str(x.constant) for x in part] for part in (lowered.operands, lowered.numbers))
+    arrays, words, numbers = (
+        [str(x.constant) for x in part] for part in (lowered.operands, lowered.words, lowered.numbers)
+    )
     outputs = [f"out{number}" for number in range(len(lowered.results))]
     strange = () if lowered.strange is None else (lowered.strange,)
 
@@ -57,18 +62,29 @@ def source(lowered: Lowered, about: str) -> str:
     for value in lowered.line.needed((*lowered.results, *strange)):
         if value.verb == "input" and value.constant in arrays:
             body.append(f"{name(value)} = {value.constant}[i]")
+        elif value.verb == "input" and value.constant in words:
+            body.append(f"{name(value)} = i64({value.constant}[i])")
+        elif value is lowered.index:
+            body.append(f"{name(value)} = i64(start + i)")
         elif value.verb not in ("input", "constant"):
             body.append(f"{name(value)} = {_statement(value, name)}")
-    body += [f"{output}[i] = {name(result)}" for output, result in zip(outputs, lowered.results, strict=True)]
+    made_of = list(map(name, lowered.results))
+    if interleaved:
+        places = [f"out[{len(outputs)} * i + {place}]" for place in range(len(outputs))]
+        head, size = [*arrays, *words, *numbers, "start", "out"], f"out.size // {len(outputs)}"
+    else:
+        places, head = [f"{output}[i]" for output in outputs], [*arrays, *words, *numbers, *outputs]
+        size = f"{outputs[0]}.size"
+    body += [f"{place} = {result}" for place, result in zip(places, made_of, strict=True)]
     body += [f"found = i32(found | i32({name(value)}))" for value in strange]
     made = "".join(f"{constant} = {text}\n" for constant, text in constants.items())
     loop = "".join(f"        {statement}\n" for statement in body)
     return (
         f"{_HEAD.format(about=about)}{made}\n\n"
         '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)\n'
-        f"def loop({', '.join([*arrays, *numbers, *outputs])}):\n"
+        f"def loop({', '.join(head)}):\n"
         "    prefer_whole_vectors()\n    found = i32(0)\n"
-        f"    for i in range({outputs[0]}.size):\n{loop}    return found\n"
+        f"    for i in range({size}):\n{loop}    return found\n"
     )
 
 

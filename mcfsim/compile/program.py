@@ -54,6 +54,22 @@ class Scalar:
 Operand = Any
 
 
+@dataclass(frozen=True)
+class Draw:
+    """Which random words an operation takes: those of a source's n-th operation.
+
+    Attributes
+    ----------
+    source : int
+        The arithmetics of a text that draw have a source each.
+    operation : int
+        Counted from 0 by all that the arithmetic does at random, needed or not.
+    """
+
+    source: int
+    operation: int
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """An operation, rounded once.
@@ -68,6 +84,8 @@ class Step:
     result : Register
     text : str
         The line of the text that asks for it, if it is known.
+    draw : Draw, optional
+        Where it finds its random words, if it rounds stochastically.
     """
 
     operation: str
@@ -75,6 +93,7 @@ class Step:
     operands: tuple[Operand, ...]
     result: Register
     text: str = ""
+    draw: Draw | None = None
 
     def __str__(self) -> str:
         shown = ", ".join(str(x) if isinstance(x, Register | Scalar) else f"{x:g}" for x in self.operands)
@@ -97,6 +116,8 @@ class Program:
         In the order in which the text asks for them.
     results : tuple
         What the text returns, tuples nested in it as they are.
+    drawn : tuple of int
+        How many operations of each source draw random words, needed or not.
     """
 
     name: str
@@ -104,6 +125,7 @@ class Program:
     scalars: tuple[str, ...]
     steps: tuple[Step, ...]
     results: Any
+    drawn: tuple[int, ...] = ()
 
     def outputs(self) -> list[Operand]:
         """Return the results, tuples taken apart."""
@@ -116,7 +138,7 @@ class Program:
         rows = []
         for step in self.steps:
             operands = tuple(places.get(x, -1) for x in step.operands)
-            rows.append((step.operation, step.result.format, step.rounding, operands))
+            rows.append((step.operation, step.result.format, step.rounding, operands, step.draw))
             places[step.result] = len(places)
         results = _mapped(lambda x: places.get(x, -1), tuple(self.outputs()))
         return tuple(x.format for x in self.inputs), tuple(rows), results

@@ -10,9 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.compile.program import Program, Register, Scalar, Step, flat, needed
+import numpy as np
+
+from mcfsim.compile.program import Draw, Program, Register, Scalar, Step, flat, needed
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
+from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.real_numbers import is_scalar
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding, get_rounding
@@ -28,6 +31,7 @@ class _Recording:
     lines: bool
     steps: list[Step] = field(default_factory=list)
     known: dict[Any, Register] = field(default_factory=dict)
+    drawn: list[int] = field(default_factory=list)
 
 
 class TraceArithmetic:
@@ -38,19 +42,16 @@ class TraceArithmetic:
     fmt : Format
         Of the results.
     rounding : Rounding
-        How they are rounded; the stochastic mode is not recorded.
-
-    Raises
-    ------
-    ValueError
-        If rounding is stochastic.
+        How they are rounded. Where that is stochastic, each arithmetic is a source of random words of its
+        own: the first is number 0, and those that a text makes by `like` follow.
     """
 
     def __init__(self, fmt: Format, rounding: Rounding, recording: _Recording | None = None) -> None:
-        if rounding.stochastic:
-            raise ValueError("a program does not record where random words come from")
         self.format, self.rounding, self.carrier = fmt, rounding, carrier_of(fmt)
         self._recording = _Recording(lines=True) if recording is None else recording
+        if rounding.stochastic:
+            self._source = len(self._recording.drawn)
+            self._recording.drawn.append(0)
 
     def __repr__(self) -> str:
         return f"TraceArithmetic({self.format}, {self.rounding.mode})"
@@ -101,7 +102,11 @@ class TraceArithmetic:
 
     def round(self, x: Any) -> Any:
         """Record the rounding of a value of any format; one of this format is returned as it is."""
-        return x if isinstance(x, Register) and x.format == self.format else self._record("round", x)
+        if isinstance(x, Register) and x.format == self.format:
+            if self.rounding.stochastic:
+                self._draw()  # without effect
+            return x
+        return self._record("round", x)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``."""
@@ -115,14 +120,33 @@ class TraceArithmetic:
                 raise ValueError(
                     f"{operation} in {self.format} of {x}, a value of {x.format}: round brings it over"
                 )
-        key = operation, self.format, self.rounding, tuple(map(_key, operands))
-        kept = self._recording
+        kept, draw = self._recording, None
+        if self.rounding.stochastic and self._rounds(operation):
+            if not any(isinstance(x, Register) for x in operands):
+                raise ValueError(f"{operation} of numbers alone at random: one word would have to do for all")
+            draw = self._draw()
+        key = operation, self.format, self.rounding, tuple(map(_key, operands)), draw
         if key not in kept.known:
             result = Register(f"t{len(kept.steps) + 1}", self.format)
             line = _line_of_text() if kept.lines else ""
-            kept.steps.append(Step(operation, self.rounding, operands, result, line))
+            kept.steps.append(Step(operation, self.rounding, operands, result, line, draw))
             kept.known[key] = result
         return kept.known[key]
+
+    def _draw(self) -> Draw:
+        drawn = self._recording.drawn
+        drawn[self._source] += 1
+        return Draw(self._source, drawn[self._source] - 1)
+
+    def _rounds(self, operation: str) -> bool:
+        """Return whether an operation rounds, as those on signs do only where they leave the format."""
+        fmt = self.format
+        if operation in ("neg", "abs"):
+            return fmt.lowest != -fmt.max and (fmt.signed or operation == "neg")
+        if operation == "sign":
+            units = np.array([1.0, -1.0 if fmt.signed else 1.0], self.carrier)
+            return not get_kernel(fmt, Rounding(), self.carrier).keeps(units)
+        return True
 
 
 def _key(operand: Any) -> Any:
@@ -198,7 +222,8 @@ def trace(
         if not isinstance(result, Register | Scalar) and not is_scalar(result):
             raise TypeError(f"the text returns {result!r}, which is no value of the arithmetic")
     steps = needed(ar._recording.steps, {x for x in flat(results) if isinstance(x, Register)})
-    return Program(getattr(text, "__name__", "text"), inputs, scalars, steps, results)
+    drawn = tuple(ar._recording.drawn)
+    return Program(getattr(text, "__name__", "text"), inputs, scalars, steps, results, drawn)
 
 
 def _entered(operands: Any, fmt: Format) -> Any:

@@ -19,10 +19,11 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout
-from mcfsim.optim.recording import numbers, record_step, symbols
+from mcfsim.optim.recording import numbers, record_step, symbols, words_of
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
+from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK, scratch
 
@@ -177,7 +178,8 @@ class Optimizer:
         planned = []  # whole before anything is changed: a compiled step may be refused
         for part, decayed in self._parts():
             scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
-            planned.append((part, scalars, self._compiled(scalars, gradient, part.stop - part.start)))
+            filler = self._compiled(scalars, gradient, part.stop - part.start, count)
+            planned.append((part, scalars, filler))
         for part, scalars, filler in planned:
             if filler is not None:
                 self._fill(filler, gradient, update, part)
@@ -208,7 +210,7 @@ class Optimizer:
             if begin < end:
                 yield slice(begin, end), decayed
 
-    def _compiled(self, scalars: Any, gradient: NDArray[Any], elements: int) -> Filler | None:
+    def _compiled(self, scalars: Any, gradient: NDArray[Any], elements: int, count: int) -> Filler | None:
         """Return the compiled loop of a step, if there is to be one."""
         compiled = how_compiled(self.roles)
         if compiled is False or (compiled is None and elements < _LEAST_COMPILED):
@@ -220,7 +222,10 @@ class Optimizer:
         def record() -> Program:
             return self._recorded(scalars, fmt)
 
-        return loops(policy).filler(record, elements, compiled, numbers(scalars))
+        def words(program: Program) -> dict[int, RandomWords]:
+            return words_of(self.roles, count)
+
+        return loops(policy).filler(record, elements, compiled, numbers(scalars), words)
 
     def _recorded(self, scalars: Any, gradient: Format) -> Program:
         """Return the step as a program, recorded once for all numbers if it asks no more than it may."""
@@ -241,7 +246,8 @@ class Optimizer:
         def fill(block: slice) -> None:
             size = block.stop - block.start
             new = [scratch(f"step{place}", size, item.dtype) for place, item in enumerate(state)]
-            filler([*(item[block] for item in state), gradient[block]], [*new, update[block]])
+            operands = [*(item[block] for item in state), gradient[block]]
+            filler(operands, [*new, update[block]], block.start)
             for item, made in zip(state, new, strict=True):
                 item[block] = made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mcfsim.compile.program import Program, Register, Scalar
@@ -11,6 +12,7 @@ from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic
+from mcfsim.random import RandomWords
 
 
 def symbols(scalars: Any) -> Any:
@@ -40,6 +42,16 @@ def numbers(scalars: Any) -> dict[str, Any]:
         parts = number if isinstance(number, tuple) else ()
         found |= {f"{name}_{place}": part for place, part in enumerate(parts)} or {name: number}
     return found
+
+
+def words_of(roles: Roles, count: int) -> dict[int, RandomWords]:
+    """Return the random words of a recorded step's sources, in the step that is made.
+
+    The first source is the arithmetic that the recording begins with, and draws none.
+    """
+    sources = {id(role): role for role in roles}.values()
+    drawing = [role.random for role in sources if role.rounding and role.rounding.stochastic]  # type: ignore[attr-defined]
+    return {place: replace(words, step=count) for place, words in enumerate(drawing, start=1)}
 
 
 def record_step(
@@ -73,7 +85,7 @@ def record_step(
     Raises
     ------
     TypeError, ValueError
-        If the step is no straight line, is exact, or rounds stochastically.
+        If the step is no straight line, or is exact.
     """
     if any(role.format is None or role.rounding is None for role in roles):
         raise ValueError("a step in exact numbers is no program")
@@ -94,7 +106,8 @@ def record_step(
     assert received is not None
 
     def step(ar: Arithmetic, old: Any, received: Register) -> Any:
-        made = {id(role): ar.like(role.format, role.rounding) for role in roles}  # type: ignore[arg-type]
+        unique = {id(role): role for role in roles}  # a source of random words each
+        made = {key: ar.like(role.format, role.rounding) for key, role in unique.items()}  # type: ignore[arg-type]
         recorders = Roles(*(made[id(role)] for role in roles))
         new, update = hyper.step(recorders, strategy, State(*old), received, scalars)
         return (*map(tuple, new), update)
@@ -105,4 +118,4 @@ def record_step(
     name = f"{type(hyper).__name__.lower()}, {strategy.name}"
     operands = tuple(map(tuple, state)), Register("gradient", received)
     program = trace(step, fmt, rounding, operands=operands, lines=lines)
-    return Program(name, program.inputs, program.scalars, program.steps, program.results)
+    return replace(program, name=name)

@@ -217,7 +217,14 @@ def _odd_three(high: Value, low: Value, c: Value, plainly: Value) -> Value:
 
 
 def fma_by_parts(
-    x: Value, factor: tuple[Value, Value], c: Value, fmt: Format, rounding: Rounding, *, carrier: Type
+    x: Value,
+    factor: tuple[Value, Value],
+    c: Value,
+    fmt: Format,
+    rounding: Rounding,
+    word: Value | None = None,
+    *,
+    carrier: Type,
 ) -> Value:
     """Return ``x s + c`` for a real scalar s in two parts of binary64 whose products with values are exact.
 
@@ -227,7 +234,7 @@ def fma_by_parts(
         Values of the format in the carrier, whose NaN are clean.
     factor : tuple of value
         The upper bits of s, and the others; of binary64.
-    fmt, rounding, carrier
+    fmt, rounding, word, carrier
         As for `operate_element`.
     """
     if rounding.underflow is Underflow.FLUSH_INPUTS:
@@ -239,7 +246,7 @@ def fma_by_parts(
         x, c = -x, -c
     high, low = x * factor[0], x * factor[1]
     exact = _odd_three(high, low, c, x * (factor[0] + factor[1]) + c)
-    return _leave(round_element(-exact if down else exact, fmt, rounding, clean=True), carrier)
+    return _leave(round_element(-exact if down else exact, fmt, rounding, word, clean=True), carrier)
 
 
 _ODD: Mapping[str, Callable[..., Value]] = {

@@ -1,0 +1,53 @@
+"""Generated sources: real files in a cache folder, so that Numba's own cache serves and they can be read."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from mcfsim.storage.files import write_text
+
+
+def folder() -> Path:
+    """Return the folder of generated sources."""
+    from platformdirs import user_cache_path
+
+    return Path(user_cache_path("mcfsim")) / "loops"
+
+
+def path_of(text: str) -> Path:
+    """Return where a generated source lies: the same text, the same file."""
+    return folder() / f"loop_{hashlib.sha256(text.encode()).hexdigest()[:20]}.py"
+
+
+def is_cached(text: str) -> bool:
+    """Return whether a source was compiled before, on this machine."""
+    path = path_of(text)
+    return path.exists() and any((path.parent / "__pycache__").glob(f"{path.stem}.*.nbi"))
+
+
+@lru_cache(maxsize=256)
+def loaded(text: str) -> Callable[..., int]:
+    """Return the function ``loop`` of a generated module, which is written if it is not there.
+
+    Raises
+    ------
+    ImportError
+        If Numba is not installed.
+    """
+    path = path_of(text)
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    loop: Callable[..., int] = module.loop
+    return loop

@@ -210,7 +210,7 @@ def test_wrong_usage(arguments: tuple[str, ...]) -> None:
 
 def test_help_names_every_command() -> None:
     out = call("--help").stdout
-    assert all(command in out for command in ("formats", "inspect", "simulate"))
+    assert all(command in out for command in ("formats", "inspect", "show", "simulate"))
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,9 @@ MEANT = {
     "layers": ("1", "2", "1000000000000"),
     "theorems": ("sterbenz", "two_sum", "fast_two_sum", "neg_exact", "lost_iff"),
     "extent": ("core",),
+    "text": ("two_sum", "dw_times_dw2", "expansion.grow", "adamw", "sgd"),
+    "view": ("pseudocode", "text", "network", "numba", "cost"),
+    "components": ("1", "2", "3"),
     "value": ("0.999", "-0", "1e-40"),
 }
 #: These ask for work without an end, or for others' machines: what is tried of them takes a moment.
@@ -108,6 +111,7 @@ ALWAYS = {
     "simulate": {"problem": "rosenbrock", "steps": "2", "strategy": "plain"},
     "verify": {"theorems": "sterbenz", "format": "float4_e2m1fn", "samples": "5", "limit": "100"},
     "inspect": {"value": "0.1"},
+    "show": {"text": "two_sum"},
 }
 
 

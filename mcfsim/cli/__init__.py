@@ -1,11 +1,11 @@
-"""The command line: formats, single numbers, simulations, memory, theorems."""
+"""The command line: formats, single numbers, simulations, memory, theorems, texts."""
 
 from __future__ import annotations
 
-from mcfsim.cli import look, simulate, verify
+from mcfsim.cli import look, show, simulate, verify
 from mcfsim.cli.application import app
 
-__all__ = ["app", "look", "main", "simulate", "verify"]
+__all__ = ["app", "look", "main", "show", "simulate", "verify"]
 
 
 def main() -> None:

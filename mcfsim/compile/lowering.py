@@ -14,7 +14,7 @@ from mcfsim.kernels.element.floats import NAN
 from mcfsim.kernels.element.machine import F32, F64, I64, Line, Type, Value
 from mcfsim.kernels.element.operations import change_element, flush_element, fma_by_parts, operate_element
 from mcfsim.kernels.element.rounding import is_value
-from mcfsim.kernels.plan import Way, plan, refusal, sum_within
+from mcfsim.kernels.plan import Entry, Way, plan, refusal, sum_within
 from mcfsim.rounding import Mode, Overflow, Underflow
 
 _TYPES = {FLOAT32: F32, FLOAT64: F64}
@@ -157,18 +157,47 @@ def _lowered(
         else:
             high, low, x, c = operands
         return fma_by_parts(x, (high, low), c, fmt, rounding, word, carrier=carrier)
-    planned = plan(fmt, rounding, carrier_of(fmt))
-    real = Entering.REAL in ways
-    chosen, why = (planned.reals if real else planned.values)[operation]
+    chosen, why = way_of(step, ways, made)
     if chosen is Way.REFUSED:
         raise refusal(operation, fmt, rounding, why)
-    if operation in ("add", "sub") and not real and chosen is not Way.NATIVE:
-        chosen = (sum_within(fmt, rounding, carrier_of(fmt)) or planned.values[operation]).way
-    if operation == "fma" and not real and _loses_nothing(step, made):
-        chosen = Way.EXACT
+    real = Entering.REAL in ways
     return operate_element(
         operation, operands, chosen, fmt, rounding, word, carrier=carrier, real=real, clean=True
     )
+
+
+def way_of(step: Step, ways: set[Entering], made: Mapping[Register, Step]) -> Entry:
+    """Return how a step is carried out in a line, and why that is exact.
+
+    Parameters
+    ----------
+    step : Step
+    ways : set of Entering
+        As what its real scalars enter.
+    made : mapping of Register to Step
+        The steps of the program, by their results.
+    """
+    fmt, rounding, operation = step.result.format, step.rounding, step.operation
+    carrier = carrier_of(fmt)
+    if operation == "round":
+        return Entry(Way.EXACT, "a number of the carrier is rounded once")
+    if operation in _SIGNS:
+        return Entry(Way.EXACT, "but for its sign nothing is changed")
+    if Entering.CARRIER in ways:
+        return Entry(Way.NATIVE, f"a number of {carrier} acts on every value as the scalar does")
+    if Entering.WIDE in ways:
+        return Entry(Way.WIDE, "a number of binary64 acts on every value as the scalar does")
+    if Entering.PARTS in ways:
+        return Entry(Way.STICKY, "binary64 holds the products with both parts of the scalar")
+    planned, real = plan(fmt, rounding, carrier), Entering.REAL in ways
+    chosen = (planned.reals if real else planned.values)[operation]
+    if chosen.way is Way.REFUSED or real:
+        return chosen
+    if operation in ("add", "sub") and chosen.way is not Way.NATIVE:
+        return sum_within(fmt, rounding, carrier) or chosen
+    if operation == "fma" and _loses_nothing(step, made):
+        return Entry(Way.EXACT, "binary64 holds what the rounded product of its factors lost")
+    return chosen
 
 
 def _loses_nothing(step: Step, made: Mapping[Register, Step]) -> bool:

@@ -32,6 +32,27 @@ PLAN: Legend = {
     "sticky": "in binary64 with what it lost, made odd, and rounded",
     "refused": "not at all",
 }
+COST: Legend = {
+    "operands": "whether all are values of the format, or one is a real scalar",
+    "way": "how the operation is carried out, before its one rounding",
+    "native": "in the carrier",
+    "wide": "in binary64",
+    "exact": "in binary64, which holds the result",
+    "sticky": "in binary64 with what it lost, made odd",
+    "exact within, sticky within": "the same in the carrier",
+    "refused": "not at all",
+    "depth": "operations that follow one another on the longest way to a result",
+    "live registers": "values that are wanted at once, at the most",
+    "machine": "operations of the generated line, a comparison counted for what it compares; numbers "
+    "taken for their codes are left out",
+    "bytes in carriers": "each value as a float32 or float64 number",
+    "bytes in codes": "each value in the bits of its format",
+}
+NETWORK: Legend = {
+    "●": "a value is taken",
+    "○": "the same as subtrahend, as divisor or as an fma's addend",
+    "RN, RU, RD, RZ, RO": "rounding to nearest, up, down, toward zero, to odd",
+}
 SIMULATE: Legend = {
     "late": "mean over the last fifth of the recorded steps",
     "lost": "share of the parameters that were to change and did not",
@@ -66,6 +87,9 @@ VERIFY: Legend = {
 }
 LISTING: Legend = {
     "is": "claimed, or false: stated because it is not so, and refuted where it can be",
+}
+TEXTS: Legend = {
+    "takes": "operands, tuples in parentheses; of a tuple that may have any length, two",
 }
 
 #: How tables are laid out, for the help.

@@ -46,6 +46,11 @@ STRATEGY_STYLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 
+#: The types of file that figures are written as, and what keeps dates and versions out of them.
+SUFFIXES: Mapping[str, Mapping[str, None]] = MappingProxyType(
+    {".svg": {"Date": None}, ".png": {"Software": None}}
+)
+
 _STYLE: Any = {
     "font.size": 9.5,
     "axes.titlesize": 10,
@@ -90,14 +95,32 @@ def subplots(rows: int = 1, columns: int = 1, *, width: float = 9.5, height: flo
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> list[Path]:
     """Write a figure as ``path.svg`` and ``path.png`` and return both; no dates inside."""
-    written = []
-    for suffix, metadata in ((".svg", {"Date": None}), (".png", {"Software": None})):
-        target = Path(path).with_suffix(suffix)
+    written = [Path(path).with_suffix(suffix) for suffix in SUFFIXES]
+    for target in written:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as file:
-            figure.savefig(file, format=suffix[1:], metadata=metadata)
-        written.append(target)
+        save_one(figure, target)
     return written
+
+
+def save_one(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure as one file, of the type that its suffix names; no date inside.
+
+    Raises
+    ------
+    ValueError
+        If the suffix is another than those of `SUFFIXES`.
+    """
+    suffix = checked_suffix(path)
+    with replacing(path) as file:
+        figure.savefig(file, format=suffix[1:], metadata=SUFFIXES[suffix])
+
+
+def checked_suffix(path: str | os.PathLike[str]) -> str:
+    """Return the suffix of a path; raise ValueError unless figures are written with it."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"cannot draw {os.fspath(path)}: a figure's name ends in {' or '.join(SUFFIXES)}")
+    return suffix
 
 
 def label_ends(axes: Axes, *, gap: float = 0.055, fontsize: float = 8.5) -> None:

@@ -1,0 +1,185 @@
+"""A program's network of operations as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mcfsim.report.plotting import COLOURS, subplots
+from mcfsim.report.staves import SIDES, Stave, staves
+from mcfsim.report.wiring import Gate, Wiring
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Characters of a stave; inches of a character and of a row; rows between two staves.
+WIDTH, CHARACTER, ROW, BETWEEN = 140, 0.094, 0.36, 1.7
+#: Half the height of a box, in rows.
+_HALF = 0.36
+_KINDS = {
+    "sum, difference": ("add", "sub"),
+    "product, fma": ("mul", "fma"),
+    "quotient, root": ("div", "sqrt"),
+    "sign, rounding": ("neg", "abs", "sign", "round"),
+}
+#: What the mark of an operation's other operand stands for.
+_OTHER = {"sub": "subtrahend", "div": "divisor", "fma": "addend of fma"}
+_FILLS = dict(zip(_KINDS, ("#CFE6F5", "#FBE3B5", "#F6D3C2", "#E9E9E9"), strict=True))
+#: Of the wires, by format: black, unless there are several.
+_WIRES = ("black", "blue", "vermilion", "green", "purple")
+
+
+@contextmanager
+def network_figure(wiring: Wiring, title: str) -> Iterator[Figure]:
+    """Draw a network, in several staves below each other where it is long.
+
+    Parameters
+    ----------
+    wiring : Wiring
+    title : str
+        Above the drawing.
+
+    Yields
+    ------
+    figure : matplotlib Figure
+    """
+    parts = list(staves(wiring, WIDTH))
+    rows = sum(len(part.rows) for part in parts) + BETWEEN * (len(parts) - 1)
+    ends = max(len(wire.result) for wire in wiring.wires) + 2
+    across = max((part.right for part in parts), default=0) + ends
+    formats = list(dict.fromkeys(wire.format for wire in wiring.wires))
+    colours = {str(fmt): COLOURS[_WIRES[place % len(_WIRES)]] for place, fmt in enumerate(formats)}
+    # The legend asks for some width, and a row above the drawing and below it.
+    width = max(across * CHARACTER, 5.5)
+    with subplots(width=width, height=(rows + 2) * ROW) as (figure, axes):
+        page: Axes = axes[0, 0]
+        page.set_axis_off()
+        page.set_xlim(0, max(across, width / CHARACTER))
+        page.set_ylim(rows - 0.2, -1.2)
+        page.set_title(title)
+        top = 0.0
+        for part in parts:
+            _draw(page, part, wiring, top, colours)
+            top += len(part.rows) + BETWEEN
+        _explain(page, wiring, colours)
+        yield figure
+
+
+def _draw(page: Axes, stave: Stave, wiring: Wiring, top: float, colours: dict[str, str]) -> None:
+    height = {row: top + place for row, place in stave.rows.items()}
+    _draw_depths(page, stave, top)
+    for wire in stave.wires:
+        start, end = stave.span(wire)
+        y, colour = height[wire.row], colours[str(wire.format)]
+        page.plot([start, end], [y, y], color=colour, linewidth=1.2, solid_capstyle="butt", zorder=2)
+        outer: dict[str, Any] = {"va": "center", "fontsize": 8.5, "color": colour}
+        first, final = wire.start < 0 and stave.first == 0, stave.last == wiring.columns - 1
+        page.text(
+            *(start - 0.6, y, stave.before(wire)),
+            **outer | {"ha": "right", "fontweight": "bold" if first else "normal"},
+        )
+        page.text(
+            *(end + 0.6, y, stave.after(wire, wiring.columns)),
+            **outer | {"ha": "left", "fontweight": "bold" if final else "normal"},
+        )
+    for gate in stave.gates:
+        _draw_gate(page, gate, stave.centres[gate.column], height)
+
+
+def _draw_depths(page: Axes, stave: Stave, top: float) -> None:
+    """Shade every other depth, and write its number above."""
+    depths: dict[int, list[int]] = {}
+    for gate in stave.gates:
+        depths.setdefault(gate.depth, []).append(gate.column)
+    edges = {depth: _reach(stave, min(columns), max(columns)) for depth, columns in depths.items()}
+    for depth, (left, right) in edges.items():
+        if depth % 2 == 0:
+            page.axvspan(
+                left, right, *_share(page, top - 0.6, top + len(stave.rows) - 0.4), color="#F4F4F4", lw=0
+            )
+        page.text(
+            (left + right) / 2, top - 0.62, f"{depth}", ha="center", va="bottom", fontsize=7, color="#8C8C8C"
+        )
+
+
+def _reach(stave: Stave, first: int, last: int) -> tuple[float, float]:
+    """Return where columns begin and end: halfway to those beside them."""
+    before, behind = stave.centres.get(first - 1), stave.centres.get(last + 1)
+    left = stave.left if before is None else (before + stave.centres[first]) / 2
+    return left, stave.right if behind is None else (stave.centres[last] + behind) / 2
+
+
+def _share(page: Axes, upper: float, lower: float) -> tuple[float, float]:
+    """Return heights as shares of the axes."""
+    bottom, top = page.get_ylim()
+    return (lower - bottom) / (top - bottom), (upper - bottom) / (top - bottom)
+
+
+def _draw_gate(page: Axes, gate: Gate, centre: float, height: dict[int, float]) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    y, black = height[gate.row], COLOURS["black"]
+    ends = [height[row] for row in gate.rows]
+    page.plot([centre, centre], [min(ends), max(ends)], color=black, linewidth=1.2, zorder=2.5)
+    half = (len(gate.label) + SIDES) / 2
+    box = FancyBboxPatch(
+        (centre - half, y - _HALF),
+        *(2 * half, 2 * _HALF),
+        boxstyle="round,pad=0,rounding_size=0.35",
+        mutation_aspect=CHARACTER / ROW,
+        facecolor=_FILLS[_kind(gate)],
+        edgecolor=black,
+        linewidth=0.9,
+        zorder=3,
+    )
+    page.add_patch(box)
+    size = 11 if len(gate.label) == 1 else 8
+    page.text(centre, y, gate.label, ha="center", va="center_baseline", fontsize=size, zorder=4)
+    for row, other in gate.taken:
+        inside = row == gate.row
+        if not inside or other:
+            _mark(page, centre - half - 0.45 if inside else centre, height[row], other)
+
+
+def _mark(page: Axes, x: float, y: float, other: bool) -> None:
+    face = "white" if other else COLOURS["black"]
+    page.plot([x], [y], "o", markersize=5.5 if other else 4.2, markerfacecolor=face, zorder=5, **_EDGE)
+
+
+_EDGE: dict[str, Any] = {"markeredgecolor": COLOURS["black"], "markeredgewidth": 1.2, "linestyle": "none"}
+
+
+def _kind(gate: Gate) -> str:
+    return next(kind for kind, operations in _KINDS.items() if gate.step.operation in operations)
+
+
+def _explain(page: Axes, wiring: Wiring, colours: dict[str, str]) -> None:
+    """Write below the drawing what its colours and marks mean, as far as they are there."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    there = {_kind(gate) for gate in wiring.gates}
+    marked = {gate.step.operation for gate in wiring.gates if any(other for _, other in gate.taken)}
+    handles: list[Any] = [
+        Patch(facecolor=fill, edgecolor=COLOURS["black"], linewidth=0.9, label=kind)
+        for kind, fill in _FILLS.items()
+        if kind in there
+    ]
+    if marked:
+        label = ", ".join(text for operation, text in _OTHER.items() if operation in marked)
+        other = {"markersize": 5.5, "markerfacecolor": "white", **_EDGE}
+        handles.append(Line2D([], [], marker="o", label=label, **other))
+    if len(colours) > 1:
+        handles += [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
+    page.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
+        ncols=len(handles),
+        fontsize=8,
+        handlelength=1.4,
+        columnspacing=1.2,
+        borderaxespad=0,
+    )

@@ -1,0 +1,218 @@
+"""Texts by name: what the library's straight lines take, and the program that each of them is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, get_args, get_origin
+
+from mcfsim.checks.names import hint
+from mcfsim.compile.program import Program, Scalar, flat
+from mcfsim.compile.recording import trace
+from mcfsim.formats import Format
+from mcfsim.optim.declaration import Declaration, optimizers
+from mcfsim.optim.recording import record_step
+from mcfsim.optim.state import State
+from mcfsim.optim.strategies import strategy as strategy_named
+from mcfsim.rounding import Rounding
+
+#: How the words of a double word are told apart, and all numbers of a longer one.
+_WORDS = ("h", "l")
+#: Learning rate of the step of an optimizer that stands for all others.
+_RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A text as a program, and what a person is to be told of it.
+
+    Attributes
+    ----------
+    program : Program
+    source : str
+        The text, in Python.
+    numbers : mapping of str to number
+        Real scalars that stand for all others, by the name that the program has for them.
+    results : tuple of str
+        What the program's results are called, tuples taken apart.
+    """
+
+    program: Program
+    source: str
+    numbers: Mapping[str, Any]
+    results: tuple[str, ...]
+
+
+@lru_cache(maxsize=1)
+def texts() -> Mapping[str, Callable[..., Any]]:
+    """Return all texts by name: straight lines whose operands follow from their signature, and optimizers.
+
+    Functions of `mcfsim.eft` and of double words go by their own names, others with their module's before.
+    """
+    from mcfsim import eft
+    from mcfsim.multiword import double_word, expansion, shewchuk
+
+    found: dict[str, Callable[..., Any]] = {}
+    for module in (eft, double_word, expansion, shewchuk):
+        own = module in (eft, double_word)
+        for name, item in vars(module).items():
+            home = str(getattr(item, "__module__", ""))
+            if not name.startswith("_") and home.startswith(module.__name__) and _is_text(item):
+                found[name if own else f"{module.__name__.rpartition('.')[2]}.{name}"] = item
+    return MappingProxyType({**found, **optimizers()})
+
+
+def get_text(name: str) -> tuple[str, Callable[..., Any]]:
+    """Return a text by its name, or by the last part of that, and its whole name.
+
+    Raises
+    ------
+    ValueError
+        If there is none; the message lists them.
+    """
+    known = texts()
+    whole = [item for item in known if name == item or name == item.rpartition(".")[2]]
+    if not whole:
+        raise ValueError(f"unknown text {name!r}{hint(name, known)}; known texts: {', '.join(known)}")
+    return whole[0], known[whole[0]]
+
+
+def is_optimizer(text: Callable[..., Any]) -> bool:
+    """Return whether a text is the step of an optimizer."""
+    return isinstance(text, type) and issubclass(text, Declaration)
+
+
+def operands_of(text: Callable[..., Any], components: int = 2) -> tuple[Any, ...]:
+    """Return the names of a text's operands, in tuples where it takes tuples.
+
+    Parameters
+    ----------
+    text : callable
+        A straight line.
+    components : int, optional
+        Length of the tuples that may have any.
+    """
+    signature = inspect.signature(text, eval_str=True)
+    _, *operands = (item for item in signature.parameters.values() if item.kind is not item.KEYWORD_ONLY)
+
+    def named(item: inspect.Parameter) -> Any:
+        if get_origin(item.annotation) is not tuple:
+            return item.name
+        ends = range(components) if Ellipsis in get_args(item.annotation) else _WORDS
+        return tuple(f"{item.name}{end}" for end in ends)
+
+    return tuple(map(named, operands))
+
+
+def record(
+    name: str, fmt: Format, rounding: Rounding, *, strategy: str | None = None, components: int | None = None
+) -> Recorded:
+    """Record a text by its name.
+
+    Parameters
+    ----------
+    name : str
+        See `get_text`.
+    fmt : Format
+        Of operands and operations; the low format of an optimizer.
+    rounding : Rounding
+        Of all operations.
+    strategy : str, optional
+        Of an optimizer, by default "plain".
+    components : int, optional
+        Length of the tuples that may have any, by default 2.
+
+    Raises
+    ------
+    ValueError
+        If there is no such text, it takes no strategy or no such number of components, or is no program:
+        exact, or rounded stochastically.
+    """
+    whole, text = get_text(name)
+    if rounding.stochastic:
+        raise ValueError("a program does not record where random words come from: choose another rounding")
+    if is_optimizer(text):
+        if components is not None:
+            raise ValueError(f"{whole} takes a strategy, which says how many components there are")
+        return _step(whole, text, fmt, rounding, strategy or "plain")
+    if strategy is not None:
+        raise ValueError(f"{whole} is no optimizer and takes no strategy")
+    if components is not None and operands_of(text, 2) == operands_of(text, 3):
+        raise ValueError(f"{whole} takes no tuples of any length, so the number of components is settled")
+    program = trace(text, fmt, rounding, operands=operands_of(text, components or 2))
+    source = inspect.getsource(inspect.unwrap(text))
+    return Recorded(program, source, {}, _result_names(text, len(program.outputs())))
+
+
+def text_table() -> list[dict[str, str]]:
+    """Return one row of text a text: its name, what it takes, and what it is."""
+
+    def taken(text: Callable[..., Any]) -> str:
+        if is_optimizer(text):
+            return "a strategy"
+        parts = (x if isinstance(x, str) else f"({', '.join(x)})" for x in operands_of(text))
+        return ", ".join(parts)
+
+    return [
+        {"text": name, "takes": taken(text), "what": (inspect.getdoc(text) or "").partition("\n")[0]}
+        for name, text in texts().items()
+    ]
+
+
+def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) -> Recorded:
+    hyper, stored = kind(), strategy_named(strategy, fmt)
+    if any(item.format is None for item in stored.tensors.values()):
+        raise ValueError(f"strategy {strategy!r} computes with exact numbers, and its step is no program")
+    options = {"overflow": rounding.overflow, "underflow": rounding.underflow}
+    roles = stored.roles(rounding.mode, **options)
+    numbers = hyper.scalars(roles, stored, 1, rate=_RATE, decayed=True)
+    symbols = {
+        label: tuple(Scalar(f"{label}_{place}") for place, _ in enumerate(number))
+        if isinstance(number, tuple)
+        else (Scalar(label) if number else number)  # what is zero falls away, as a decay does
+        for label, number in numbers._asdict().items()
+    }
+    program = record_step(hyper, stored, roles, type(numbers)(**symbols), lines=True)
+    pairs = zip(flat(tuple(symbols.values())), flat(tuple(numbers)), strict=True)
+    given = {x.name: number for x, number in pairs if isinstance(x, Scalar)}
+    # The step is not handed its scalars as operands, so the recording does not name those that it takes.
+    taken = {x.name for step in program.steps for x in step.operands if isinstance(x, Scalar)}
+    program = Program(
+        program.name, program.inputs, tuple(x for x in given if x in taken), program.steps, program.results
+    )
+    module = sys.modules[kind.__module__]
+    source = inspect.getsource(getattr(module, name, kind.step))
+    new = State(*program.results[:-1])
+    labels = [f"{label}{place}" for label, part in new._asdict().items() for place, _ in enumerate(part)]
+    return Recorded(program, source, {x: given[x] for x in program.scalars}, (*labels, "update"))
+
+
+def _result_names(text: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """Return what a docstring calls the results, or whether they are words or components."""
+    found = re.search(r"Returns\n *-+\n *([\w, ]+?) : value\n", text.__doc__ or "")
+    names = tuple(found[1].split(", ")) if found else ()
+    if len(names) == count:
+        return names
+    if get_args(inspect.signature(text, eval_str=True).return_annotation) == (Any, Any):
+        return ("high", "low")
+    return tuple(f"result{place}" for place in range(count))
+
+
+def _is_text(item: Any) -> bool:
+    """Return whether a function is a straight line, and what it takes is said by its signature."""
+    if not inspect.isfunction(item) or not hasattr(item, "__wrapped__"):
+        return False
+    parameters = list(inspect.signature(item, eval_str=True).parameters.values())[1:]
+    return all(x.kind is x.KEYWORD_ONLY or x.annotation is Any or _is_words(x) for x in parameters)
+
+
+def _is_words(parameter: inspect.Parameter) -> bool:
+    return get_origin(parameter.annotation) is tuple and set(get_args(parameter.annotation)) <= {
+        Any,
+        Ellipsis,
+    }

@@ -37,7 +37,7 @@ COST: Legend = {
     "way": "how the operation is carried out, before its one rounding",
     "native": "in the carrier",
     "wide": "in binary64",
-    "exact": "in binary64, which holds the result",
+    "exact": "in binary64, which holds the result; a sign or a rounding alone, in the carrier",
     "sticky": "in binary64 with what it lost, made odd",
     "exact within, sticky within": "the same in the carrier",
     "refused": "not at all",

@@ -46,6 +46,7 @@ $(VENV)/.bench: $(VENV)/.installed
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks.compiled
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -10,6 +10,9 @@ from typing import Any
 import mcfsim as mcf
 from experiments import theorems
 from experiments.common import ROOT, read_result
+from mcfsim.compile.lowering import lower
+from mcfsim.compile.numba_source import source
+from mcfsim.compile.recording import trace
 from mcfsim.formats import Grid, Posit, digits, format_table
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.report.tables import markdown_table
@@ -225,6 +228,31 @@ def _beside(pairs: list[dict[str, Any]]) -> str:
     )
 
 
+def compiled() -> str:
+    """Return the benchmark of compiled loops."""
+    result = read_result("compiled")
+    about = result["versions"]
+    first = "; ".join(
+        f"{name} {row['compiled']:.1f} s, {row['loaded']:.2f} s" for name, row in result["first"].items()
+    )
+    return "\n".join(
+        [
+            _beside(result["pairs"]),
+            "",
+            f"{about['processor']}, one thread, medians; 2^{result['size'].bit_length() - 1} elements, "
+            f"2^{result['parameters'].bit_length() - 1} parameters; Numba {about['numba']}, llvmlite "
+            f"{about['llvmlite']}, NumPy {about['numpy']}, ml_dtypes {about['ml_dtypes']}, Python "
+            f"{about['python']}. The first call, compiled and from the cache: {first}.",
+        ]
+    )
+
+
+def two_sum_loop() -> str:
+    """Return the generated source of 2Sum in bfloat16."""
+    lowered = lower(trace(mcf.two_sum, "bfloat16"), ())
+    return f"```python\n{source(lowered, 'two_sum, 6 operations.')}```"
+
+
 #: What stands between the markers of each name.
 TABLES: dict[str, Callable[[], str]] = {
     "formats": formats,
@@ -240,6 +268,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "threads": threads,
     "passes": passes,
     "sweeps": sweeps,
+    "compiled": compiled,
+    "two_sum_loop": two_sum_loop,
     "constants": constants,
     "few_constants": lambda: constants(FEW_CONSTANTS),
     "theorems": theorems.overview,
@@ -247,7 +277,7 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("emulator", "benchmarks", "results", "theorems")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("emulator", "benchmarks", "results", "theorems", "compile")),
 )
 
 

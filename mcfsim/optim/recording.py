@@ -116,6 +116,8 @@ def record_step(
     assert fmt is not None
     assert rounding is not None
     name = f"{type(hyper).__name__.lower()}, {strategy.name}"
-    operands = tuple(map(tuple, state)), Register("gradient", received)
-    program = trace(step, fmt, rounding, operands=operands, lines=lines)
-    return replace(program, name=name)
+    given = tuple(map(tuple, state)), Register("gradient", received)
+    program = trace(step, fmt, rounding, operands=given, lines=lines)
+    operands = (x for step in program.steps for x in step.operands)
+    named = dict.fromkeys(x.name for x in operands if isinstance(x, Scalar))
+    return replace(program, name=name, scalars=tuple(named))

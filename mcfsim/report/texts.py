@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import Any, get_args, get_origin
 
 from mcfsim.checks.names import hint
-from mcfsim.compile.program import Program, Scalar, flat
+from mcfsim.compile.program import Program
 from mcfsim.compile.recording import trace
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration, optimizers
-from mcfsim.optim.recording import record_step
+from mcfsim.optim.recording import numbers, record_step, symbols
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import strategy as strategy_named
 from mcfsim.rounding import Rounding
@@ -170,21 +170,9 @@ def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) 
         raise ValueError(f"strategy {strategy!r} computes with exact numbers, and its step is no program")
     options = {"overflow": rounding.overflow, "underflow": rounding.underflow}
     roles = stored.roles(rounding.mode, **options)
-    numbers = hyper.scalars(roles, stored, 1, rate=_RATE, decayed=True)
-    symbols = {
-        label: tuple(Scalar(f"{label}_{place}") for place, _ in enumerate(number))
-        if isinstance(number, tuple)
-        else (Scalar(label) if number else number)  # what is zero falls away, as a decay does
-        for label, number in numbers._asdict().items()
-    }
-    program = record_step(hyper, stored, roles, type(numbers)(**symbols), lines=True)
-    pairs = zip(flat(tuple(symbols.values())), flat(tuple(numbers)), strict=True)
-    given = {x.name: number for x, number in pairs if isinstance(x, Scalar)}
-    # The step is not handed its scalars as operands, so the recording does not name those that it takes.
-    taken = {x.name for step in program.steps for x in step.operands if isinstance(x, Scalar)}
-    program = Program(
-        program.name, program.inputs, tuple(x for x in given if x in taken), program.steps, program.results
-    )
+    scalars = hyper.scalars(roles, stored, 1, rate=_RATE, decayed=True)
+    program = record_step(hyper, stored, roles, symbols(scalars), lines=True)
+    given = numbers(scalars)
     module = sys.modules[kind.__module__]
     source = inspect.getsource(getattr(module, name, kind.step))
     new = State(*program.results[:-1])

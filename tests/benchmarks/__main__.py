@@ -1,4 +1,4 @@
-"""Benchmarks of the emulator beside its peers in one run, on one thread but where two are said.
+"""Benchmarks of the emulator on NumPy beside its peers in one run, on one thread but where two are said.
 
 They measure and test nothing. Times are medians of calls after one that is not counted.
 """
@@ -33,6 +33,8 @@ from mcfsim.training.record import versions
 
 SIZE = 1 << 24
 REPEATS = 7
+#: Nothing is compiled here.
+NUMPY: dict[str, Any] = {"compiled": False}
 #: Peers slower than this, in seconds a call, are called less often.
 SLOW = 1.0
 
@@ -70,7 +72,7 @@ def casts(x: Array, out: Array) -> Iterator[Pair]:
     for name, (peer, dtype) in peers.items():
         yield Pair(
             f"round float32 to {name}",
-            lambda name=name: mcf.round_to(x, name, out=out),
+            lambda name=name: mcf.round_to(x, name, out=out, **NUMPY),
             peer,
             lambda dtype=dtype: x.astype(dtype),
         )
@@ -89,7 +91,7 @@ def emulators(x: Array, out: Array) -> Iterator[Pair]:
     }
     for name, info in gfloats.items():
         operation = f"round float32 to {name}"
-        ours = lambda name=name: mcf.round_to(x, name, out=out)  # noqa: E731
+        ours = lambda name=name: mcf.round_to(x, name, out=out, **NUMPY)  # noqa: E731
         yield Pair(operation, ours, "gfloat", lambda info=info: gfloat.round_ndarray(info, x))
         yield Pair(operation, ours, "pychop", lambda name=name: chops[name](x))
 
@@ -98,12 +100,12 @@ def modes(x: Array, out: Array) -> Iterator[Pair]:
     """Every other mode, beside nearest even."""
     words = mcf.RandomWords(1)
     for name in ("bfloat16", "float16", "float8_e4m3fn"):
-        nearest = lambda name=name: mcf.round_to(x, name, out=out)  # noqa: E731
+        nearest = lambda name=name: mcf.round_to(x, name, out=out, **NUMPY)  # noqa: E731
         for mode in DETERMINISTIC:
             if mode is not Mode.NEAREST_EVEN:
-                rounded = lambda name=name, mode=mode: mcf.round_to(x, name, mode, out=out)  # noqa: E731
+                rounded = lambda name=name, mode=mode: mcf.round_to(x, name, mode, out=out, **NUMPY)  # noqa: E731
                 yield Pair(f"round to {name}, {mode}", rounded, "nearest_even", nearest)
-        drawn = lambda name=name: mcf.round_to(x, name, "stochastic", random=words, out=out)  # noqa: E731
+        drawn = lambda name=name: mcf.round_to(x, name, "stochastic", random=words, out=out, **NUMPY)  # noqa: E731
         yield Pair(f"round to {name}, stochastic, words drawn", drawn, "nearest_even", nearest)
 
 
@@ -111,13 +113,13 @@ def sums(x: Array) -> Iterator[Pair]:
     """2Sum in emulated bf16, beside the same text on ml_dtypes arrays."""
     a = mcf.round_to(x, "bfloat16")
     b = a[::-1].copy()
-    emulated, native = mcf.arithmetic("bfloat16"), mcf.arithmetic("bfloat16", backend="native")
+    emulated, native = mcf.arithmetic("bfloat16", **NUMPY), mcf.arithmetic("bfloat16", backend="native")
     a_native, b_native = a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16)
     ours = lambda: mcf.two_sum(emulated, a, b)  # noqa: E731
     yield Pair(
         "two_sum in bfloat16", ours, "same text, ml_dtypes", lambda: mcf.two_sum(native, a_native, b_native)
     )
-    pair = mcf.arithmetic("bfloat16", threads=2)
+    pair = mcf.arithmetic("bfloat16", threads=2, **NUMPY)
     yield Pair("two_sum in bfloat16, two threads", lambda: mcf.two_sum(pair, a, b), "one thread", ours)
 
 
@@ -126,9 +128,9 @@ def threads(x: Array, out: Array) -> Iterator[Pair]:
     for name in ("bfloat16", "float8_e4m3fn"):
         yield Pair(
             f"round to {name}, two threads",
-            lambda name=name: mcf.round_to(x, name, out=out, threads=2),
+            lambda name=name: mcf.round_to(x, name, out=out, threads=2, **NUMPY),
             "one thread",
-            lambda name=name: mcf.round_to(x, name, out=out),
+            lambda name=name: mcf.round_to(x, name, out=out, **NUMPY),
         )
 
     def copy_halves() -> None:
@@ -167,7 +169,7 @@ def steps(x: Array) -> Iterator[tuple[str, Call]]:
     weights, gradient = {"w": 0.02 * x[: 1 << 20]}, {"w": 1e-3 * x[1 << 20 : 2 << 20]}
     for name in mcf.STRATEGIES:
         if name != "exact":
-            optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy(name), weights, ["w"])
+            optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy(name), weights, ["w"], **NUMPY)
             received = optimizer.receive(gradient)
             yield name, lambda o=optimizer, g=received: o.step(g, 1e-3)
 

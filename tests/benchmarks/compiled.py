@@ -1,0 +1,179 @@
+"""Benchmarks of compiled loops, on one thread but where two are said: they measure and test nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import mcfsim as mcf
+from experiments.common import processor, write_result
+from mcfsim.compile.loops import Loop
+from mcfsim.compile.recording import trace
+from mcfsim.training.record import versions
+from tests.benchmarks.__main__ import SIZE, Array, Pair, median_seconds
+
+COPY = "copy float32"
+FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+#: Parameters of a step.
+PARAMETERS = 1 << 22
+
+#: What is timed in a fresh process: the first call, compiled or loaded.
+_FIRST = """
+import time, numpy as np, numba, mcfsim as mcf
+from mcfsim.compile import trace
+x = np.ones(1 << 15, np.float32)
+start = time.perf_counter()
+{call}
+print(time.perf_counter() - start)
+"""
+_STEP = "mcf.Optimizer(mcf.AdamW(), mcf.strategy('{}'), {{'w': x}}, ['w'], compiled=True).step(x, 1e-3)"
+_CALLS = {
+    "two_sum": "mcf.two_sum(mcf.arithmetic('bfloat16', compiled=True), x, x)",
+    "two_sum, upward": "mcf.two_sum(mcf.arithmetic('bfloat16', 'up', compiled=True), x, x)",
+    "adamw, plain": _STEP.format("plain"),
+    "adamw, collage-plus": _STEP.format("collage-plus"),
+}
+
+
+def roundings(x: Array, out: Array) -> Iterator[Pair]:
+    """Rounding float32, beside a copy of the array."""
+    words = mcf.RandomWords(1)
+    for name in FORMATS:
+        for mode in ("nearest_even", "nearest_away", "toward_zero", "up", "to_odd", "stochastic"):
+            yield Pair(
+                f"round float32 to {name}, {mode}",
+                lambda name=name, mode=mode: mcf.round_to(
+                    x, name, mode, random=words, out=out, compiled=True
+                ),
+                COPY,
+                lambda: np.copyto(out, x),
+            )
+
+
+def casts(x: Array, out: Array) -> Iterator[Pair]:
+    """Rounding float32 to nearest, beside the cast of the library that has the format, and beside NumPy."""
+    dtypes = (ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+    for name, dtype in zip(FORMATS, dtypes, strict=True):
+        ours = lambda name=name: mcf.round_to(x, name, out=out, compiled=True)  # noqa: E731
+        peer = "NumPy cast" if dtype is np.float16 else "ml_dtypes cast"
+        yield Pair(f"round float32 to {name}", ours, peer, lambda dtype=dtype: x.astype(dtype))
+        numpy = lambda name=name: mcf.round_to(x, name, out=out, compiled=False)  # noqa: E731
+        yield Pair(f"round float32 to {name}", ours, "not compiled", numpy)
+
+
+def sums(x: Array) -> Iterator[Pair]:
+    """2Sum in bf16, beside the same text on ml_dtypes arrays: the call, and the loop alone."""
+    a = mcf.round_to(x, "bfloat16")
+    b = a[::-1].copy()
+    native = mcf.arithmetic("bfloat16", backend="native")
+    other = [x.astype(ml_dtypes.bfloat16) for x in (a, b)]
+    results = [np.empty_like(a), np.empty_like(a)]
+    theirs = lambda: mcf.two_sum(native, *other)  # noqa: E731
+    for mode in ("nearest_even", "toward_zero", "up", "down"):
+        ar = mcf.arithmetic("bfloat16", mode, compiled=True)
+        loop = Loop(trace(mcf.two_sum, "bfloat16", mode), checked=True).with_scalars({})
+        peer = "same text to nearest, ml_dtypes"
+        yield Pair(f"two_sum in bfloat16, {mode}", lambda ar=ar: mcf.two_sum(ar, a, b), peer, theirs)
+        yield Pair(
+            f"the same, {mode}, into arrays that are there",
+            lambda loop=loop: loop([a, b], results),
+            peer,
+            theirs,
+        )
+
+
+def threads(x: Array, out: Array) -> Iterator[Pair]:
+    """Two threads beside one."""
+    for name in ("bfloat16", "float8_e4m3fn"):
+        one, two = (
+            lambda name=name, threads=threads: mcf.round_to(x, name, out=out, threads=threads, compiled=True)
+            for threads in (1, 2)
+        )
+        yield Pair(f"round float32 to {name}, two threads", two, "one thread", one)
+    weights = {"w": 0.02 * x[:PARAMETERS]}
+    one, two = (_step("collage-plus", weights, x, threads=threads, compiled=True) for threads in (1, 2))
+    yield Pair("one step of adamw, collage-plus, two threads", two, "one thread", one)
+
+
+def steps(x: Array) -> Iterator[Pair]:
+    """One AdamW step under each strategy, beside the same on NumPy."""
+    weights = {"w": 0.02 * x[:PARAMETERS]}
+    for name in mcf.STRATEGIES:
+        if name != "exact":
+            ours, theirs = (_step(name, weights, x, compiled=compiled) for compiled in (True, False))
+            yield Pair(f"one step of adamw, {name}", ours, "not compiled", theirs)
+
+
+def _step(name: str, weights: dict[str, Array], x: Array, **options: Any) -> Any:
+    optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy(name), weights, ["w"], **options)
+    gradient = optimizer.receive({"w": 1e-3 * x[PARAMETERS : 2 * PARAMETERS]})
+    return lambda: optimizer.step(gradient, 1e-3)
+
+
+def first_calls() -> dict[str, dict[str, float]]:
+    """Return the seconds of the first call in a fresh process: compiled, and loaded from the cache."""
+    found: dict[str, dict[str, float]] = {}
+    for name, call in _CALLS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "XDG_CACHE_HOME": folder, "PYTHONDONTWRITEBYTECODE": ""}
+            run = [sys.executable, "-c", _FIRST.format(call=call)]
+            cold, *loaded = (
+                float(subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout)
+                for _ in range(4)
+            )
+        found[name] = {"compiled": cold, "loaded": float(np.median(loaded))}
+    return found
+
+
+def main() -> None:
+    """Run all, print two tables, write the result file."""
+    x = np.random.default_rng(0).standard_normal(SIZE, dtype=np.float32)
+    out = np.empty_like(x)
+    table = Table("operation", "ns/element", "peer", "peer's", "times as fast", title="compiled; medians")
+    rows = []
+    start = time.perf_counter()
+    for group, size in (
+        (roundings(x, out), SIZE),
+        (casts(x, out), SIZE),
+        (sums(x), SIZE),
+        (steps(x), PARAMETERS),
+    ):
+        rows += [_measured(pair, size, table) for pair in group]
+    rows += [
+        _measured(pair, PARAMETERS if "step" in pair.operation else SIZE, table) for pair in threads(x, out)
+    ]
+    first = first_calls()
+    console = Console()
+    console.print(table)
+    console.print(first, f"{time.perf_counter() - start:.0f} s in all")
+    peers = {name: version(name) for name in ("ml_dtypes", "numba", "llvmlite")}
+    about = {**versions(), **peers, "processor": processor(), "threads": 1}
+    result = {"versions": about, "size": SIZE, "parameters": PARAMETERS, "pairs": rows, "first": first}
+    write_result("compiled", result)
+
+
+def _measured(pair: Pair, size: int, table: Table) -> dict[str, Any]:
+    mine, other = (1e9 * median_seconds(call) / size for call in (pair.ours, pair.theirs))
+    table.add_row(pair.operation, f"{mine:.2f}", pair.peer, f"{other:.2f}", f"{other / mine:.2f}")
+    return {
+        "operation": pair.operation,
+        "ns": mine,
+        "peer": pair.peer,
+        "peer_ns": other,
+        "ratio": other / mine,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The machine code of compiled loops: whole vectors, no fused multiply-add, no call for a square root."""
+
+from __future__ import annotations
+
+import platform
+import re
+
+import numpy as np
+import pytest
+
+numba = pytest.importorskip("numba", reason="Numba is not installed")
+pytest.importorskip("platformdirs", reason="platformdirs is not installed")
+
+import mcfsim as mcf
+from mcfsim.compile import trace
+from mcfsim.compile.loops import Loop
+from mcfsim.compile.program import Register
+from mcfsim.formats import get_format
+from mcfsim.optim.recording import record_step
+
+PROCESSOR = {"amd64": "x86_64", "arm64": "aarch64"}.get(
+    platform.machine().lower(), platform.machine().lower()
+)
+#: By processor: what adds, subtracts, multiplies or divides several numbers at once; what fuses.
+PACKED = {
+    "x86_64": r"\s(?:v?(?:add|sub|mul|div)p[sd]|v?p(?:add|sub)[dq])\s",
+    "aarch64": r"\s(?:fadd|fsub|fmul|fdiv|add|sub)(?:\.(?:4s|2d)\s|\s+v\d+\.(?:4s|2d))",
+}
+FUSED = {
+    "x86_64": r"\s(?:vfn?m(?:add|sub)\w*)\s",
+    "aarch64": r"\s(?:fml[as]\w*|fn?m(?:add|sub))(?:\.\w+)?\s",
+}
+#: The function as a symbol; instructions are called otherwise.
+ROOT = r"(?<![.\w])_?sqrtf?(?!\w)"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROCESSOR not in PACKED, reason=f"the instructions of {PROCESSOR} are not known here"),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def inspected(code):
+    """Return what a text of machine code has of packed and fused instructions, and of square roots' calls."""
+    lines = [f" {line.strip()} " for line in code.splitlines() if not line.strip().startswith(("#", "//"))]
+    found = {"packed": PACKED[PROCESSOR], "fused": FUSED[PROCESSOR], "root": ROOT}
+    return {name: [line for line in lines if re.search(text, line)] for name, text in found.items()}
+
+
+def code_of(function):
+    """Return the machine code of what a function was compiled to, for all the types that it was called with."""
+    return "\n".join(function.inspect_asm().values())
+
+
+def rounding(name):
+    x = Register("x", get_format("float32"))
+    return trace(lambda ar, x: ar.round(x), name, operands=(x,))
+
+
+def step():
+    hyper, stored = mcf.AdamW(), mcf.strategy("plain", "bfloat16")
+    roles = mcf.Optimizer(hyper, stored, {"w": np.zeros(4)}).roles
+    return record_step(hyper, stored, roles, hyper.scalars(roles, stored, 1, 1e-3, decayed=True))
+
+
+PROGRAMS = {
+    "two_sum": lambda: trace(mcf.two_sum, "bfloat16"),
+    "two_sum, up": lambda: trace(mcf.two_sum, "bfloat16", "up"),
+    "fast_two_sum": lambda: trace(mcf.fast_two_sum, "float16"),
+    "two_prod_fma": lambda: trace(mcf.two_prod_fma, "bfloat16"),
+    "dw_times_dw2": lambda: trace(
+        mcf.double_word.dw_times_dw2, "bfloat16", operands=(("a", "b"), ("c", "d"))
+    ),
+    **{
+        f"rounding to {name}": lambda name=name: rounding(name)
+        for name in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "posit8")
+    },
+    "a step of AdamW": step,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_loops_take_whole_vectors_and_fuse_nothing(name):
+    filler = Loop(PROGRAMS[name]()).with_scalars({})
+    operands, results = ([np.ones(64, x) for x in part] for part in (filler.operands, filler.results))
+    assert filler(operands, results)
+    found = inspected(code_of(filler._loop))
+    assert found["packed"]
+    assert not found["fused"]
+    assert not found["root"]
+
+
+# -- would it be noticed? -----------------------------------------------------------------------------------
+def product_and_sum(a, b, out):
+    for i in range(out.size):
+        out[i] = a[i] * b[i] + out[i]
+
+
+def test_a_fused_multiply_add_is_noticed():
+    if PROCESSOR == "x86_64":
+        features = pytest.importorskip("llvmlite.binding").get_host_cpu_features()
+        if not features.get("fma"):
+            pytest.skip("this processor has no fused multiply-add")
+    plain, contracted = numba.njit(product_and_sum), numba.njit(fastmath={"contract"})(product_and_sum)
+    for function in (plain, contracted):
+        function(*np.ones((3, 64), np.float32))
+    assert not inspected(code_of(plain))["fused"]
+    assert inspected(code_of(plain))["packed"]
+    assert inspected(code_of(contracted))["fused"]
+
+
+def test_one_number_at_a_time_is_noticed():
+    @numba.njit(error_model="numpy")
+    def chain(a, out):
+        last = np.float32(1.0)
+        for i in range(out.size):
+            last = np.float32(a[i] / (last + a[i]))
+            out[i] = last
+
+    chain(*np.ones((2, 64), np.float32))
+    assert not inspected(code_of(chain))["packed"]
+
+
+@pytest.mark.parametrize(
+    ("processor", "line", "kind"),
+    [
+        ("x86_64", "\tvfmadd213ps\t%zmm1, %zmm2, %zmm0", "fused"),
+        ("x86_64", "\tvfnmsub231ss %xmm1, %xmm2, %xmm0", "fused"),
+        ("x86_64", "\tmovabsq\t$sqrtf, %rax", "root"),
+        ("x86_64", "\tvaddps\t%ymm1, %ymm2, %ymm0", "packed"),
+        ("x86_64", "\tvpaddd %zmm1, %zmm2, %zmm0", "packed"),
+        ("aarch64", "\tfmla\tv0.4s, v1.4s, v2.4s", "fused"),
+        ("aarch64", "\tfmla.4s\tv0, v1, v2", "fused"),
+        ("aarch64", "\tfmadd\ts0, s1, s2, s3", "fused"),
+        ("aarch64", "\tbl\tsqrtf", "root"),
+        ("aarch64", "\tfadd\tv0.4s, v1.4s, v2.4s", "packed"),
+        ("aarch64", "\tadd.2d\tv0, v1, v2", "packed"),
+        ("x86_64", "\tvsqrtps\t%ymm0, %ymm0", None),
+        ("x86_64", "\tvaddss\t%xmm1, %xmm2, %xmm0", None),
+        ("aarch64", "\tfsqrt\tv0.4s, v1.4s", None),
+        ("aarch64", "\tfadd\ts0, s1, s2", None),
+    ],
+)
+def test_instructions_of_either_processor_are_told_apart(monkeypatch, processor, line, kind):
+    monkeypatch.setattr(f"{__name__}.PROCESSOR", processor)
+    assert [name for name, lines in inspected(line).items() if lines] == [kind] * (kind is not None)

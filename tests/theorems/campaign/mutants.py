@@ -19,30 +19,16 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.alterations import alterations, usual, with_altered
 from tests.theorems.campaign import brute
 from tests.theorems.campaign.draw import draw
 
-#: What an operator is exchanged for.
-EXCHANGED: dict[type, type] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
-    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
-    ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitXor: ast.BitOr,
-}  # fmt: skip
-#: What a function is exchanged for.
-OTHER = {
-    **{"min": "max", "max": "min", "any": "all", "all": "any"},
-    **{"minimum": "maximum", "maximum": "minimum", "floor": "ceil"},
-}
 #: What is said of a mutant that is not contradicted.
 ALIVE = re.compile(r"(\d+) cases, (\d+) covering")
 #: Modules of the campaign that use the verifier.
@@ -75,7 +61,7 @@ class Mutant:
         """The whole text; without an alteration, that of the module."""
         if self._tree is None or self._node is None or self._altered is None:
             return path_of(self.module).read_text()
-        return ast.unparse(_with(self._tree, self._node, self._altered))
+        return ast.unparse(with_altered(self._tree, self._node, self._altered))
 
 
 def path_of(module: str) -> Path:
@@ -89,7 +75,7 @@ def mutants(module: str) -> list[Mutant]:
     tree = ast.parse(path_of(module).read_text())
     count: Counter[str] = Counter()
     made = []
-    for function, node, altered in _alterations(tree):
+    for function, node, altered in alterations(tree, usual):
         before, after = (ast.unparse(x) for x in (node, altered))
         what = f"{function}: {before} -> {after or 'nothing'}"
         count[what] += 1
@@ -97,75 +83,6 @@ def mutants(module: str) -> list[Mutant]:
             what += f" ({count[what]})"
         made.append(Mutant(module, what, tree, node, altered))
     return made
-
-
-def _with(tree: ast.AST, node: ast.AST, altered: ast.AST) -> ast.AST:
-    """Return a tree in which a node is another one."""
-    copy = deepcopy(tree, {id(node): altered})
-    return ast.fix_missing_locations(copy)
-
-
-def _alterations(tree: ast.Module) -> Iterator[tuple[str, ast.AST, ast.AST]]:
-    for statement in tree.body:
-        if isinstance(statement, ast.FunctionDef):
-            yield from _of_function(statement.name, statement)
-        elif isinstance(statement, ast.ClassDef):
-            for method in statement.body:
-                if isinstance(method, ast.FunctionDef):
-                    yield from _of_function(f"{statement.name}.{method.name}", method)
-
-
-def _of_function(name: str, function: ast.FunctionDef) -> Iterator[tuple[str, ast.AST, ast.AST]]:
-    for statement in function.body:
-        for node in _nodes(statement):
-            yield from ((name, node, altered) for altered in _altered(node))
-
-
-def _nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what can be altered: no docstring, message or annotation, and nothing that only raises."""
-    raises = isinstance(node, ast.If) and all(isinstance(item, ast.Raise) for item in node.body)
-    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert) or raises or text:
-        return
-    yield node
-    for label, child in ast.iter_fields(node):
-        if label in ("annotation", "returns", "type_comment"):
-            continue
-        for item in child if isinstance(child, list) else [child]:
-            if isinstance(item, ast.AST):
-                yield from _nodes(item)
-
-
-def _altered(node: ast.AST) -> Iterator[ast.AST]:
-    match node:
-        case ast.Compare(ops=ops):
-            for i, op in enumerate(ops):
-                other = deepcopy(node)
-                other.ops[i] = EXCHANGED[type(op)]()
-                yield other
-        case ast.BoolOp(op=op, values=values):
-            yield ast.BoolOp(EXCHANGED[type(op)](), values)
-            yield values[0]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in EXCHANGED:
-            yield ast.BinOp(left, EXCHANGED[type(op)](), right)
-            yield left
-        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert(), operand=operand):
-            yield operand
-        case ast.Constant(value=bool(value)):
-            yield ast.Constant(not value)
-        case ast.Constant(value=int(value)):
-            yield ast.Constant(value + 1)
-        case ast.Call(func=ast.Name(id=name) as function) if name in OTHER:
-            yield ast.Call(ast.Name(OTHER[name], function.ctx), node.args, node.keywords)
-        case ast.Call(func=ast.Attribute(attr=name) as function) if name in OTHER:
-            yield ast.Call(ast.Attribute(function.value, OTHER[name], function.ctx), node.args, node.keywords)
-        case ast.IfExp(body=body, orelse=orelse):
-            yield body
-            yield orelse
-        case ast.AugAssign() | ast.Expr(value=ast.Call()):
-            yield ast.Pass()
-        case ast.If(body=body, orelse=orelse):
-            yield ast.If(ast.Constant(False), body, orelse)
 
 
 # -- altered modules ----------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ import re
 import numpy as np
 import pytest
 
-numba = pytest.importorskip("numba", reason="Numba is not installed")
+pytest.importorskip("numba", reason="Numba is not installed")
 pytest.importorskip("platformdirs", reason="platformdirs is not installed")
+
+import numba
 
 import mcfsim as mcf
 from mcfsim.compile import trace
@@ -54,7 +56,7 @@ def inspected(code):
 
 
 def code_of(function):
-    """Return the machine code of what a function was compiled to, for all the types that it was called with."""
+    """Return the machine code of what a function was compiled to, for all types that it was called with."""
     return "\n".join(function.inspect_asm().values())
 
 

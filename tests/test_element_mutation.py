@@ -1,0 +1,336 @@
+"""The text for one element altered in one place: a battery of hard cases must tell, or it is said why not.
+
+What alterations there are is said in `element_mutants`, and what cases in `element_battery`.
+"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.formats import Format
+from mcfsim.oracle import round_integers, same
+from tests.element_battery import Judge, battery
+from tests.element_mutants import MODULES, made, mutants, statements, unaltered
+
+pytestmark = pytest.mark.slow
+
+#: Of the cases one in so many judges the text as it is.
+PARTS = 12
+
+
+@cache
+def judge():
+    return Judge()
+
+
+#: Mutants that the battery lets live, by the reason why each gives the bits of the text.
+ALIVE: dict[str, tuple[str, ...]] = {
+    "shifts by nothing, either way": ("floats: _aligned_draw: bits < cut -> bits <= cut",),
+    "zero and what is exact round to themselves, whatever the sign": (
+        "floats: round_float: x < 0.0 -> x <= 0.0",
+        "floats: _below_normal: code < 0 -> code <= 0",
+        "floats: _below_normal: 0 -> 1 (2)",
+        "floats: _below_normal: 0 -> -1 (2)",
+        "floats: _within_range: code < 0 -> code <= 0",
+        "floats: _within_range: 0 -> 1",
+        "floats: _within_range: 0 -> -1",
+        "floats: _within_range: code >= 0 -> code > 0",
+        "floats: _within_range: 0 -> 1 (2)",
+        "floats: _within_range: 0 -> -1 (2)",
+    ),
+    "at a quantum of one nothing is lost": (
+        "floats: _below_normal: scale < 0 -> scale <= 0",
+        "floats: _below_normal: 0 -> 1",
+    ),
+    "two exact steps in the other order": (
+        (
+            "floats: _below_normal: first, second = (scale // 2, scale - scale // 2) -> second, "
+            "first = (scale // 2, scale - scale // 2)"
+        ),
+    ),
+    "an even power": (
+        "floats: _below_normal: 2.0 -> -2.0 (3)",
+        "floats: _whole: 2.0 -> -2.0",
+    ),
+    "what is beyond the largest number's binade overflows, however it was rounded": (
+        "floats: _by_addition: fmt.emax + 1 -> fmt.emax",
+        "floats: _by_addition: 1 -> 0 (2)",
+    ),
+    "the same parity": (
+        "floats: _by_code: fmt.bias - carrier.bias -> fmt.bias + carrier.bias",
+        "floats: _by_code: fmt.bias - carrier.bias -> carrier.bias - fmt.bias",
+    ),
+    "a longer text: what has the carrier's range takes the general way": (
+        (
+            "floats: round_float: if usual and full_range and (fmt.precision == carrier.place + 1): "
+            "-> if False:"
+        ),
+        "floats: round_float: carrier.place -> carrier.sign_place",
+        "floats: round_float: 1 -> 2",
+        "floats: _has_range_of: fmt.emin -> fmt.emax",
+        "floats: _has_range_of: fmt.emax -> fmt.emin",
+        "floats: _within_range: not rounding.stochastic -> rounding.stochastic",
+        (
+            "floats: _within_range: if _has_range_of(carrier, fmt) and fmt.precision > 1 and "
+            "(rounding.overflow is Overflow.IEEE) and (not reaches): -> if False:"
+        ),
+        "floats: _within_range: 1 -> 2",
+        "floats: _within_range: not reaches -> reaches",
+        (
+            "floats: _within_range: rounded if clean else x.equals(x).select(rounded, x) -> "
+            "x.equals(x).select(rounded, x)"
+        ),
+        "floats: _within_range: Mode.NEAREST_EVEN -> Mode.NEAREST_AWAY",
+        (
+            "floats: _within_range: rounded if keeps_nan else x.equals(x).select(rounded, x) -> "
+            "x.equals(x).select(rounded, x)"
+        ),
+        "rounding: is_value: fmt.emin -> fmt.emax",
+        "rounding: is_value: fmt.emax -> fmt.emin",
+        (
+            "rounding: is_value: if type(fmt) is Format and full_range and fmt.signed and fmt.zero: "
+            "-> if False:"
+        ),
+        "rounding: is_value: type(fmt) is Format -> type(fmt) is not Format",
+    ),
+    "formats of the carrier's range do not reach, and only the nearest mode asks otherwise": (
+        (
+            "floats: _within_range: _reaches(fmt, carrier) and (not rounding.stochastic) -> "
+            "_reaches(fmt, carrier)"
+        ),
+        (
+            "floats: _within_range: _has_range_of(carrier, fmt) and fmt.precision > 1 and "
+            "(rounding.overflow is Overflow.IEEE) and (not reaches) -> _has_range_of(carrier, fmt) "
+            "and fmt.precision > 1 and (rounding.overflow is Overflow.IEEE)"
+        ),
+    ),
+    "a truth value's negative is as true": (
+        (
+            "floats: round_float: full_range = _has_range_of(carrier, fmt) -> full_range = "
+            "-_has_range_of(carrier, fmt)"
+        ),
+    ),
+    "by the code it rounds alike where addition has room": (
+        "floats: _reaches: cut >= 2 -> cut > 2",
+        "floats: _reaches: 2 -> 3",
+        "floats: _reaches: fmt.emax + 1 + cut <= carrier.bias -> fmt.emax + 1 + cut < carrier.bias",
+        "floats: _reaches: 1 -> 2 (2)",
+        "floats: _reaches: 1 -> 2 (3)",
+    ),
+    "at the boundary both ways agree": (
+        (
+            "floats: round_float: abs(x) < _exact(fmt.smallest_normal) -> abs(x) <= "
+            "_exact(fmt.smallest_normal)"
+        ),
+        "floats: round_grid: rounded < low -> rounded <= low",
+        "floats: round_grid: high < rounded -> high <= rounded",
+        "floats: _within_range: abs(x) <= largest -> abs(x) < largest",
+        "floats: _past_boundary: excess < 1.0 -> excess <= 1.0",
+        "floats: _survives: scaled < limit -> scaled <= limit",
+    ),
+    "no excess: the maximum, infinity and NaN are put in their places afterwards": (
+        "floats: _within_range: ~(abs(x) <= largest) | past -> ~(abs(x) <= largest)",
+        "floats: _past_boundary: 0 -> 1 (2)",
+        "floats: _past_boundary: 1.0 -> 2.0",
+        "floats: _past_boundary: 1.0 -> 2.0 (2)",
+        "floats: _past_boundary: ((abs(x) < INFINITY) & (share > 0.0)).select(share, 0.0) -> share",
+        (
+            "floats: _past_boundary: (abs(x) < INFINITY) & (share > 0.0) -> (abs(x) < INFINITY) | "
+            "(share > 0.0)"
+        ),
+        "floats: _past_boundary: (abs(x) < INFINITY) & (share > 0.0) -> abs(x) < INFINITY",
+        "floats: _past_boundary: (abs(x) < INFINITY) & (share > 0.0) -> share > 0.0",
+        "floats: _past_boundary: abs(x) < INFINITY -> abs(x) <= INFINITY",
+        "floats: _past_boundary: abs(x) -> x (2)",
+        "floats: _past_boundary: share > 0.0 -> share >= 0.0",
+    ),
+    "a format without infinity or NaN saturates by itself": (
+        "floats: round_grid: replace(rounding, overflow=Overflow.SATURATE) -> replace(rounding)",
+        "floats: round_grid: Overflow.SATURATE -> Overflow.IEEE",
+        "floats: _past_boundary: Overflow.SATURATE -> Overflow.IEEE",
+        (
+            "floats: _survives: replace(rounding, overflow=Overflow.SATURATE, "
+            "underflow=Underflow.GRADUAL) -> replace(rounding, underflow=Underflow.GRADUAL)"
+        ),
+        "floats: _survives: Overflow.SATURATE -> Overflow.IEEE",
+    ),
+    "a grid has one exponent": ("floats: round_grid: fmt.emin -> fmt.emax",),
+    "only whether the least normal number is reached is asked, and of smaller numbers alone": (
+        (
+            "floats: _survives: replace(fmt, name='', emax=fmt.emin + 2, specials=Specials.NONE, "
+            "signed=True) -> replace(fmt, emax=fmt.emin + 2, specials=Specials.NONE, signed=True)"
+        ),
+        (
+            "floats: _survives: replace(fmt, name='', emax=fmt.emin + 2, specials=Specials.NONE, "
+            "signed=True) -> replace(fmt, name='', emax=fmt.emin + 2, signed=True)"
+        ),
+        "floats: _survives: 2 -> 3",
+        "floats: _survives: Underflow.GRADUAL -> Underflow.FLUSH_BEFORE",
+        "floats: _survives: abs(x) -> x",
+        "floats: _survives: (scaled < limit).select(scaled, limit) -> scaled",
+    ),
+    "no number is its own residual": (
+        "floats: _towards: code ^ residual.bits() < 0 -> code ^ residual.bits() <= 0",
+        "floats: _towards: 0 -> 1",
+        "operations: _make_odd: bits ^ residual.bits() < 0 -> bits ^ residual.bits() <= 0",
+        "operations: _make_odd: 0 -> 1",
+    ),
+    "no text hands options on": (
+        ("operations: Binary64.evaluate: function(self, *operands, **options) -> function(self, *operands)"),
+    ),
+    "an overflow is infinite": (
+        "operations: _brought_back: y > 0.0 -> y >= 0.0",
+        "operations: _brought_back: 0.0 -> 1.0",
+    ),
+    "nothing leaves the range of a wider machine": (
+        "operations: _brought_back: if fmt.emax < CARRIERS[a.type].bias: -> if False:",
+    ),
+    "a value is in the wider type already": ("operations: _leave: x.widen() -> x",),
+    "a quotient by zero has no residual": ("operations: _odd_quotient: b < 0.0 -> b <= 0.0",),
+    "a sum of three terms, in another order: where the larger ones cancel, they do so exactly": (
+        (
+            "operations: _odd_fma: high, low = two_prod(BINARY64, a, b) -> low, high = "
+            "two_prod(BINARY64, a, b)"
+        ),
+        ("operations: _odd_fma: _odd_three(high, low, c, a * b + c) -> _odd_three(low, high, c, a * b + c)"),
+        (
+            "operations: fma_by_parts: high, low = (x * factor[0], x * factor[1]) -> low, high = (x "
+            "* factor[0], x * factor[1])"
+        ),
+        (
+            "operations: fma_by_parts: _odd_three(high, low, c, x * (factor[0] + factor[1]) + c) -> "
+            "_odd_three(low, high, c, x * (factor[0] + factor[1]) + c)"
+        ),
+    ),
+    "of what is exchanged the second makes a result odd that is odd already": (
+        "operations: _odd_three: two_sum -> fast_two_sum",
+        "operations: _odd_three: two_sum -> fast_two_sum (3)",
+    ),
+    "an absolute value has no sign to lose": (
+        ("operations: change_element: fmt.has_negative_zero or operation == 'abs' -> fmt.has_negative_zero"),
+    ),
+    "a longer text: NaN is looked for where it is clean": (
+        (
+            "rounding: round_element: round_float(x, fmt, rounding, word, clean=clean) -> "
+            "round_float(x, fmt, rounding, word)"
+        ),
+        (
+            "operations: operate_element: round_element(_ON_MACHINE[operation](*operands), fmt, "
+            "rounding, word, clean=clean) -> round_element(_ON_MACHINE[operation](*operands), fmt, "
+            "rounding, word)"
+        ),
+        (
+            "operations: operate_element: round_element(_ON_MACHINE[operation](*given), fmt, "
+            "rounding, word, clean=clean) -> round_element(_ON_MACHINE[operation](*given), fmt, "
+            "rounding, word)"
+        ),
+        (
+            "operations: operate_element: round_float(exact, fmt, replace(rounding, mode=mode), "
+            "residual=residual, clean=clean) -> round_float(exact, fmt, replace(rounding, "
+            "mode=mode), residual=residual)"
+        ),
+        (
+            "operations: operate_element: round_element(-exact if negated else exact, fmt, rounding, "
+            "word, clean=clean) -> round_element(-exact if negated else exact, fmt, rounding, word)"
+        ),
+        (
+            "operations: change_element: round_element(x, fmt, rounding, word, clean=clean) -> "
+            "round_element(x, fmt, rounding, word)"
+        ),
+        (
+            "operations: fma_by_parts: round_element(-exact if down else exact, fmt, rounding, "
+            "clean=True) -> round_element(-exact if down else exact, fmt, rounding)"
+        ),
+        "operations: fma_by_parts: True -> False",
+    ),
+    "of a zero sum of both parts each is zero": (
+        "operations: fma_by_parts: factor[0] + factor[1] -> factor[0] - factor[1]",
+        "operations: fma_by_parts: factor[0] + factor[1] -> factor[0]",
+    ),
+    "both operands are of one type": (
+        "operations: operate_element: 0 -> 1 (4)",
+        "operations: operate_element: 0 -> -1 (4)",
+    ),
+    "a longer way that rounds alike": (
+        "operations: operate_element: if way == Way.NATIVE: -> if False:",
+        "operations: operate_element: Way.EXACT_WITHIN -> Way.STICKY_WITHIN",
+        "operations: operate_element: Way.STICKY_WITHIN -> Way.EXACT_WITHIN",
+        (
+            "operations: operate_element: list(operands) if within else [x.widen() for x in "
+            "operands] -> [x.widen() for x in operands]"
+        ),
+        "operations: operate_element: if way == Way.WIDE: -> if False:",
+        "operations: operate_element: 2 * fmt.precision <= 53 -> 2 * fmt.precision < 53",
+        "operations: operate_element: 53 -> 52",
+        "operations: operate_element: if way in (Way.EXACT, Way.EXACT_WITHIN): -> if False:",
+        (
+            "operations: operate_element: if operation == 'add' and takes_residual(given[0].type, "
+            "fmt, rounding): -> if False:"
+        ),
+    ),
+    "no product of binary64's full range is planned": (
+        "operations: operate_element: operation == 'add' -> operation != 'add'",
+    ),
+    "any shift beyond the regime gives the sign": (
+        "posits: round_posit: carrier.sign_place -> carrier.place",
+    ),
+    "the sign is in no low bit": ("rounding: is_value: x.bits() -> (-x).bits()",),
+}
+
+EVERY = {str(mutant): mutant for module in MODULES for mutant in mutants(module)}
+KNOWN = {name: reason for reason, names in ALIVE.items() for name in names}
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in KNOWN])
+@pytest.mark.sampled(60, each=False)
+def test_mutants_are_noticed(name):
+    assert judge().against(EVERY[name]) is not None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_excused_is_not_noticed(name):
+    assert judge().against(EVERY[name]) is None
+
+
+def test_every_statement_is_altered():
+    assert len(EVERY) == sum(len(mutants(module)) for module in MODULES) > 1500
+    for module in MODULES:
+        assert unaltered(module) == []
+        inside = {mutant.line for mutant in mutants(module)} - {None}
+        assert len({x.lineno for x in statements(module)} - inside) <= 10  # of the modules themselves
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("module", MODULES)
+def test_every_statement_is_carried_out(module):
+    assert {mutant.line for mutant in mutants(module)} - {None} <= judge().carried_out(module)
+
+
+def test_what_is_excused_is_altered_and_once():
+    assert len(KNOWN) == sum(map(len, ALIVE.values()))
+    assert KNOWN.keys() <= EVERY.keys()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.sampled(PARTS, each=False)
+def test_nothing_is_noticed_of_the_text_as_it_is(part):
+    text = made({})
+    assert [found for case in battery()[part::PARTS] if (found := case.wrong(text))] == []
+
+
+def test_what_the_battery_takes_for_true_is_true_by_the_oracle():
+    judged = [case for case in battery() if case.oracle is not None]
+    assert len(judged) > 500
+    with np.errstate(all="ignore"):
+        assert [case.name for case in judged if not same(case.oracle(), case.expected).all()] == []
+
+
+@pytest.mark.xfail(strict=True, reason="below the least normal number of the carrier, one bit")
+@pytest.mark.parametrize("mode", ["nearest_even", "to_odd"])
+def test_precision_one_at_the_end_of_binary32(mode):
+    fmt = Format(precision=1, emin=-126, emax=127, specials="none")
+    x = np.float32([2.0**-127, 2.0**-128])
+    np.testing.assert_array_equal(mcf.round_to(x, fmt, mode), round_integers(x, fmt, mcf.Rounding(mode)))

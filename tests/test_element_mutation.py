@@ -130,11 +130,13 @@ ALIVE: dict[str, tuple[str, ...]] = {
         "floats: _past_boundary: excess < 1.0 -> excess <= 1.0",
         "floats: _survives: scaled < limit -> scaled <= limit",
     ),
-    "no excess: the maximum, infinity and NaN are put in their places afterwards": (
-        "floats: _within_range: ~(abs(x) <= largest) | past -> ~(abs(x) <= largest)",
+    "what exceeds one unit is rounded to one, by the format or by what is asked": (
         "floats: _past_boundary: 0 -> 1 (2)",
         "floats: _past_boundary: 1.0 -> 2.0",
         "floats: _past_boundary: 1.0 -> 2.0 (2)",
+    ),
+    "no excess: the maximum, infinity and NaN are put in their places afterwards": (
+        "floats: _within_range: ~(abs(x) <= largest) | past -> ~(abs(x) <= largest)",
         "floats: _past_boundary: ((abs(x) < INFINITY) & (share > 0.0)).select(share, 0.0) -> share",
         (
             "floats: _past_boundary: (abs(x) < INFINITY) & (share > 0.0) -> (abs(x) < INFINITY) | "

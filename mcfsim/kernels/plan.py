@@ -117,7 +117,9 @@ def sum_within(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> Entry
     bits, span = np.finfo(carrier).nmant + 1, fmt.emax - fmt.emin + fmt.precision + 1
     if span <= bits:
         return Entry(Way.EXACT_WITHIN, f"{carrier} holds every sum of values: {span} bits at most")
-    if type(fmt) is Format and fmt.precision + rounding.guard_bits <= bits:
+    # A sum that leaves the carrier rounds as its largest number does, but at random.
+    leaves = rounding.stochastic and fmt.emax == np.finfo(carrier).maxexp - 1
+    if type(fmt) is Format and fmt.precision + rounding.guard_bits <= bits and not leaves:
         return Entry(Way.STICKY_WITHIN, f"{carrier} has the bits that decide, and loses no more of a sum")
     return None
 

@@ -82,7 +82,7 @@ def round_parts(exact: Parts, fmt: Format, rounding: Rounding) -> Floats:
     for sign, where in ((False, ~exact.negative), (True, exact.negative)):
         result[where & infinite] = infinity_value(sign, fmt)
     if not fmt.zero:
-        result[code == 0] = np.nan
+        result[(code == 0) & ~infinite] = np.nan
     result[nan] = np.nan
     return result
 

@@ -104,7 +104,9 @@ def round_float(
         rounded = _by_addition(x, fmt, rounding.mode)
     else:
         rounded = _by_code(x, fmt, rounding, word, residual)
-        if fmt.emin > carrier.emin:
+        if (
+            fmt.emin > carrier.emin or fmt.precision == 1
+        ):  # whose ties below go to zero, not to an even exponent
             below = abs(x) < _exact(fmt.smallest_normal)
             rounded = below.select(_below_normal(x, fmt, rounding, word), rounded)
     rounded = _within_range(x, rounded, fmt, rounding, word, clean=clean)

@@ -61,7 +61,7 @@ class FloatKernel:
             self.method = Aligned(fmt, rounding, carrier)
         else:
             self.method = Coded(fmt, rounding, carrier)
-            # By the code, a tie below the smallest number of precision 1 would go to an even exponent, not to zero.
+            # By the code, a tie below the smallest number of precision 1 would go to an even exponent.
             if fmt.emin > info.minexp or fmt.precision == 1:
                 self.subnormal = Subnormal(fmt, rounding, carrier)
         #: Whether overflow and infinity come out right by the carry alone, as IEEE 754 and the code have it.

@@ -69,6 +69,8 @@ ALIVE: dict[str, tuple[str, ...]] = {
         ),
         "floats: round_float: carrier.place -> carrier.sign_place",
         "floats: round_float: 1 -> 2",
+        "floats: round_float: fmt.emin > carrier.emin -> fmt.emin >= carrier.emin",
+        "floats: round_float: fmt.emin -> fmt.emax",
         "floats: _has_range_of: fmt.emin -> fmt.emax",
         "floats: _has_range_of: fmt.emax -> fmt.emin",
         "floats: _within_range: not rounding.stochastic -> rounding.stochastic",

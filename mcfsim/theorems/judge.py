@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
 
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.compile.choice import loops
+from mcfsim.compile.program import Program
+from mcfsim.compile.recording import trace
+from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.rounding import Rounding
 from mcfsim.theorems.operands import Block, Operand
 from mcfsim.theorems.paths import EveryPath
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial, flat
+
+#: Fewer cases are not worth looking whether compiling pays.
+_LEAST_COMPILED = 1 << 12
 
 
 def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
@@ -30,8 +40,10 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     """
     operands, size = structured(theorem.operands, blocks), blocks[0].size
     paths = EveryPath(ar, size) if ar.rounding.stochastic else None
-    with np.errstate(all="ignore"), blaming(theorem, "the algorithm"):
-        results = tuple(flat(theorem.algorithm(paths or ar, *operands)))
+    results = None if paths else run_compiled(theorem, ar, blocks)
+    if results is None:
+        with np.errstate(all="ignore"), blaming(theorem, "the algorithm"):
+            results = tuple(flat(theorem.algorithm(paths or ar, *operands)))
     if paths:
         results, size = tuple(map(paths.settled, results)), paths.whose.size
     for number, result in enumerate(results, 1):
@@ -44,6 +56,39 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
         raise TypeError(f"{theorem.name!r}: the algorithm returns no results")
     names = tuple(operand.name for operand in theorem.operands)
     return paths.trial(names, operands, results) if paths else Trial(ar, names, operands, results)
+
+
+def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block, ...] | None:
+    """Return the algorithm's results by a compiled loop, or None where there is to be none.
+
+    That is where compiling pays, the arithmetic is the emulator, and the algorithm a straight line.
+    """
+    size = blocks[0].size
+    if type(ar) is not BlockArithmetic or size < _LEAST_COMPILED:
+        return None
+    filler = loops(ar.scalars).filler(lambda: _recorded(theorem, ar.format, ar.rounding), size, None)
+    if filler is None or [block.dtype for block in blocks] != list(filler.operands):
+        return None
+    results = tuple(np.empty(size, dtype) for dtype in filler.results)
+    filler([np.ascontiguousarray(block) for block in blocks], results)
+    return results
+
+
+@lru_cache(maxsize=256)
+def _recorded(theorem: Theorem, fmt: Format, rounding: Rounding) -> Program:
+    """Return the algorithm as a program.
+
+    Raises
+    ------
+    TypeError
+        If it is no straight line, whatever it raises itself.
+    """
+    components = [f"x{place}" for place in range(sum(item.components for item in theorem.operands))]
+    try:
+        operands = structured(theorem.operands, components)
+        return trace(theorem.algorithm, fmt, rounding, operands=operands, lines=False)
+    except Exception as error:
+        raise TypeError(f"{theorem.name!r}: the algorithm is no straight line") from error
 
 
 def structured(operands: tuple[Operand, ...], components: list[Any]) -> tuple[Any, ...]:

@@ -106,3 +106,35 @@ def test_the_source_is_the_same_every_time():
     assert Loop(trace(mcf.two_sum, "bfloat16")).with_scalars({}).source == (
         Loop(trace(mcf.two_sum, "bfloat16")).with_scalars({}).source
     )
+
+
+def test_operands_may_be_called_as_what_is_in_a_source(assert_same):
+    def text(ar, i, r0, s0, found, f32, out0):
+        total = ar.fma(i, 0.1, ar.mul(r0, s0))
+        return ar.add(ar.add(total, found), ar.sub(f32, out0)), i
+
+    given = operands(get_format("bfloat16"), 6)
+    program = trace(text, "bfloat16")
+    with np.errstate(all="ignore"):
+        expected = program.run(on_blocks, *given)
+    for mine, other in zip(Loop(program)(*given), expected, strict=True):
+        assert_same(mine, other)
+    named = trace(lambda ar, x, y: ar.sub(x, y), "bfloat16", operands=("not a name", "lambda"))
+    assert_same(Loop(named)(*given[:2]), named.run(on_blocks, *given[:2]))
+    with pytest.raises(ValueError, match="names of their own"):
+        trace(lambda ar, x, y: ar.sub(x, y), "bfloat16", operands=("a", "a"))
+
+
+def test_a_source_tells_which_operation_each_statement_is_for():
+    shown = Loop(trace(mcf.fast_two_sum, "bfloat16")).with_scalars({}).source
+    notes = [line.strip() for line in shown.splitlines() if line.strip().startswith("#")]
+    assert [note.split("  ")[0] for note in notes] == [
+        "# t1 = add(a, b)",
+        "# t2 = sub(t1, a)",
+        "# t3 = sub(b, t2)",
+    ]
+    one, other = (
+        Loop(trace(lambda ar, x: ar.mul(x, rate), "bfloat16", lines=False)).with_scalars({}).source  # noqa: B023
+        for rate in (0.1, 0.3)
+    )
+    assert one == other  # nothing is compiled again for another number

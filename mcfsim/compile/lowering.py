@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from keyword import iskeyword
 from typing import Any
 
 from mcfsim.compile.program import Draw, Program, Register, Scalar, Step
@@ -44,6 +46,9 @@ class Lowered:
         so many suffice, else 32.
     index : Value, optional
         An input that is the number of the element.
+    notes : dict of int to str
+        What the values from a number on are made for: an operation of the program, with the text's line if it
+        was recorded.
     """
 
     line: Line
@@ -54,6 +59,17 @@ class Lowered:
     strange: Value | None
     draws: Mapping[Draw, int] = field(default_factory=dict)
     index: Value | None = None
+    notes: Mapping[int, str] = field(default_factory=dict)
+
+
+#: What lines and sources call things themselves.
+_TAKEN = re.compile(
+    r"(r|c|s|out|word|operand|bits|number|[fiu])\d*(_low)?|found|start|loop|np|njit|sqrt|abs|range"
+)
+
+
+def _is_free(name: str) -> bool:
+    return name.isidentifier() and not iskeyword(name) and _TAKEN.fullmatch(name) is None
 
 
 def type_of(fmt: Format) -> Type:
@@ -84,7 +100,10 @@ def lower(
         If a result is a number.
     """
     line = Line()
-    given = tuple(line.input(x.name, type_of(x.format)) for x in program.inputs)
+    given = tuple(
+        line.input(x.name if _is_free(x.name) else f"operand{place}", type_of(x.format))
+        for place, x in enumerate(program.inputs)
+    )
     strange: Value | None = None
     if checked:
         for x, value in zip(program.inputs, given, strict=True):
@@ -104,6 +123,7 @@ def lower(
     draws = {step.draw: step.rounding.random_bits for step in program.steps if step.draw is not None}
     words = {draw: line.input(f"word{place}", I64) for place, draw in enumerate(draws)}
     made = {step.result: step for step in program.steps}
+    notes: dict[int, str] = {}
     for step in program.steps:
         operands: list[Value] = []
         ways = set()
@@ -120,13 +140,19 @@ def lower(
             word = words[step.draw].shr((16 if bits <= 16 else 32) - bits)
         elif step.rounding.stochastic:  # nothing is rounded
             word = line.constant(0, I64)
+        names = [
+            str(x) if isinstance(x, Register) else str(numbers[id(step), place][1][0].constant)
+            for place, x in enumerate(step.operands)
+        ]
+        asked = f"{step.result} = {step.operation}({', '.join(names)})"
+        notes[len(line.values)] = f"{asked}  # {step.text}" if step.text else asked
         known[step.result] = _lowered(step, operands, ways, made, word)
     for x in program.outputs():
         if not isinstance(x, Register):
             raise TypeError(f"{program.name} returns {x!r} as it is, which is no operation")
     results = tuple(known[x].widen() if wide else known[x] for x in program.outputs())
     taken = tuple(x for _, parts in numbers.values() for x in parts)
-    return Lowered(line, given, taken, tuple(words.values()), results, strange, draws)
+    return Lowered(line, given, taken, tuple(words.values()), results, strange, draws, notes=notes)
 
 
 def _lowered(

@@ -58,8 +58,13 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
             return f"c{value.number}"
         return f"r{value.number}"
 
-    body = []
+    body: list[str] = []
+    notes = sorted(lowered.notes.items())
     for value in lowered.line.needed((*lowered.results, *strange)):
+        if value.verb not in ("input", "constant"):
+            begun = [note for start, note in notes if start <= value.number]
+            body += [f"# {note}" for note in begun[-1:]]
+            notes = notes[len(begun) :]
         if value.verb == "input" and value.constant in arrays:
             body.append(f"{name(value)} = {value.constant}[i]")
         elif value.verb == "input" and value.constant in words:

@@ -217,6 +217,8 @@ def trace(
     results = function(ar, *entered, **options)
     leaves = list(flat(entered))
     inputs = tuple(x for x in leaves if isinstance(x, Register))
+    if len({x.name for x in inputs}) < len(inputs):
+        raise ValueError(f"operands must have names of their own: {', '.join(x.name for x in inputs)}")
     scalars = tuple(dict.fromkeys(x.name for x in leaves if isinstance(x, Scalar)))
     for result in flat(results):
         if not isinstance(result, Register | Scalar) and not is_scalar(result):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ pytest.importorskip("platformdirs", reason="platformdirs is not installed")
 from oracle.operands import corners
 
 import mcfsim as mcf
-from mcfsim.compile import choice
+from mcfsim.compile import choice, sources
 from mcfsim.compile.choice import Loops
-from mcfsim.compile.loops import Loop
+from mcfsim.compile.loops import CompilationError, Loop
 from mcfsim.compile.program import Register
 from mcfsim.compile.recording import trace
 from mcfsim.formats import get_format
@@ -293,6 +294,38 @@ def test_a_program_is_compiled_once_that_pays():
     assert loops.filler(lambda: program, 10**10, False) is None
 
 
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="whoever may write anywhere")
+def test_a_cache_that_cannot_be_written_is_made_elsewhere(tmp_path, monkeypatch):
+    tmp_path.chmod(0o500)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert not str(sources.folder()).startswith(str(tmp_path))
+
+
+def test_a_cache_folder_that_is_a_file_is_made_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "mcfsim").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    program = trace(lambda ar, a: ar.mul(a, ar.add(a, 0.7)), "bfloat16", lines=False)
+    x = some("bfloat16", 2000)
+    np.testing.assert_array_equal(
+        Loop(program)(x), program.run(lambda fmt, rounding: mcf.arithmetic(fmt, compiled=False), x)
+    )
+
+
+def test_if_numba_fails_numpy_does_the_work(monkeypatch):
+    def fail(text):
+        raise SystemError("no registers")
+
+    monkeypatch.setattr("mcfsim.compile.loops.loaded", fail)
+    loops, program = Loops("exact", checked=False), trace(mcf.two_sum, "bfloat16", lines=False)
+    with pytest.warns(
+        RuntimeWarning, match="two_sum could not be compiled: no registers; NumPy does the work"
+    ):
+        assert loops.filler(lambda: program, 10**10, None) is None
+    assert loops.filler(lambda: program, 10**10, None) is None  # and says so once
+    with pytest.raises(CompilationError, match="no registers"):
+        loops.filler(lambda: program, 1, True)
+
+
 # -- rounding -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
@@ -310,6 +343,20 @@ def test_arrays_are_rounded_as_by_numpy(fmt, dtype, overflow, mode, assert_same)
         expected = mcf.round_to(x, fmt, mode, overflow, compiled=False)
     assert found.dtype == expected.dtype
     assert_same(found, expected, x)
+
+
+@pytest.mark.slow
+def test_nan_keeps_its_sign():
+    """And so its code, in formats that have two."""
+    codes = np.array([0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF812345], np.uint32)
+    for fmt in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "tf32"):
+        for mode in DETERMINISTIC:
+            for dtype in (np.float32, np.float64):
+                with np.errstate(all="ignore"):  # signalling NaNs
+                    x = codes.view(np.float32).astype(dtype)
+                    found = mcf.round_to(x, fmt, mode, compiled=True)
+                assert np.isnan(found).all()
+                np.testing.assert_array_equal(np.signbit(found), np.signbit(x))
 
 
 def test_rounding_in_place_and_in_parts(assert_same):

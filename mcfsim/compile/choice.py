@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.compile.loops import Filler, Loop
+from mcfsim.compile.loops import CompilationError, Filler, Loop
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import uses
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -109,6 +111,13 @@ class Loops:
         ------
         TypeError, ValueError, UnsupportedFormatError
             If it must be compiled and cannot be: it is no straight line, or has no exact path in binary64.
+        CompilationError
+            If it must be compiled, and Numba fails.
+
+        Warns
+        -----
+        RuntimeWarning
+            If it need not be compiled, and Numba fails; NumPy then does the work.
         """
         if compiled is False or not is_available():
             return None
@@ -127,6 +136,14 @@ class Loops:
         except (TypeError, ValueError, AttributeError, UnsupportedFormatError):
             if compiled:
                 raise
+            return None
+        except CompilationError as error:
+            if compiled:
+                raise
+            assert loop is not None
+            self._spent[loop] = -math.inf
+            self._paid.discard(loop)
+            warnings.warn(f"{error}; NumPy does the work", RuntimeWarning, stacklevel=3)
             return None
 
     def _pays(self, loop: Loop, numbers: list[Any], elements: int) -> bool:

@@ -16,7 +16,7 @@ from mcfsim.compile.numba_source import source
 from mcfsim.compile.program import Program, flat
 from mcfsim.compile.scalars import Entering, entering, uses
 from mcfsim.compile.sources import is_cached, loaded
-from mcfsim.compile.words import draw
+from mcfsim.compile.words import draw, word_dtype
 from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.on_numpy import DTYPES
 from mcfsim.kernels.real_numbers import Scalars
@@ -59,7 +59,13 @@ class Filler:
             draw(stream, start, operands[0].size, bits, f"words{place}")
             for place, (stream, bits) in enumerate(self._streams)
         ]
-        return not self._loop(*operands, *words, *self._numbers, *results)
+        # All alike read-only: Numba compiles for each kind of argument.
+        given = [_read_only(x) for x in (*operands, *words)]
+        return not self._loop(*given, *self._numbers, *results)
+
+
+class CompilationError(RuntimeError):
+    """What Numba was given it did not compile, or its cache could not be written."""
 
 
 class Loop:
@@ -85,6 +91,7 @@ class Loop:
         self.program, self.policy, self.checked, self.wide = program, scalars, checked, wide
         self._uses = uses(program)
         self._made: dict[tuple[Entering, ...], tuple[Lowered, str]] = {}
+        self._compiled: dict[tuple[Entering, ...], Callable[..., int]] = {}
 
     def with_scalars(self, scalars: Mapping[str, Any]) -> Filler:
         """Return the compiled loop for some real scalars, given by name."""
@@ -103,10 +110,13 @@ class Loop:
             If Numba is not installed.
         UnsupportedFormatError
             If an operation of the program has no exact path in binary64, or a scalar leads beyond that.
+        CompilationError
+            If Numba fails.
         """
         pairs = zip(self._uses, numbers, strict=True)
         chosen = [entering(use, number, self.policy) for use, number in pairs]
-        lowered, text = self._lowered(tuple(way for way, _ in chosen))
+        ways = tuple(way for way, _ in chosen)
+        lowered, text = self._lowered(ways)
         found = [number for _, numbers in chosen for number in numbers]
         typed = zip(_dtypes(lowered.numbers), found, strict=True)
         streams = [(words[x.source].of(x.operation), bits) for x, bits in lowered.draws.items()]
@@ -114,7 +124,7 @@ class Loop:
             source=text,
             operands=tuple(_dtypes(lowered.operands)),
             results=tuple(_dtypes(lowered.results)),
-            _loop=loaded(text),
+            _loop=self._loop(ways),
             _numbers=tuple(dtype.type(number) for dtype, number in typed),
             _streams=tuple(streams),
         )
@@ -122,7 +132,7 @@ class Loop:
     def prepare(self, numbers: Sequence[Any]) -> None:
         """Raise what `with_numbers` raises."""
         pairs = zip(self._uses, numbers, strict=True)
-        loaded(self._lowered(tuple(entering(use, number, self.policy)[0] for use, number in pairs))[1])
+        self._loop(tuple(entering(use, number, self.policy)[0] for use, number in pairs))
 
     def is_cached(self, numbers: Sequence[Any]) -> bool:
         """Return whether the loop for some real scalars was compiled before, on this machine."""
@@ -162,12 +172,35 @@ class Loop:
             raise ValueError("an operand holds what is no value of its format")
         return _filled(self.program.results, iter(results))
 
+    def _loop(self, ways: tuple[Entering, ...]) -> Callable[..., int]:
+        """Return the compiled function, called once on no elements, at which Numba compiles it."""
+        if ways not in self._compiled:
+            lowered, text = self._lowered(ways)
+            dtypes = [*_dtypes(lowered.operands), *(word_dtype(bits) for bits in lowered.draws.values())]
+            operands = [_read_only(np.empty(0, dtype)) for dtype in dtypes]
+            numbers = [dtype.type(1) for dtype in _dtypes(lowered.numbers)]
+            try:
+                loop = loaded(text)
+                loop(*operands, *numbers, *(np.empty(0, dtype) for dtype in _dtypes(lowered.results)))
+            except ImportError:
+                raise
+            except Exception as error:
+                raise CompilationError(f"{self.program.name} could not be compiled: {error}") from error
+            self._compiled[ways] = loop
+        return self._compiled[ways]
+
     def _lowered(self, ways: tuple[Entering, ...]) -> tuple[Lowered, str]:
         if ways not in self._made:
             lowered = lower(self.program, ways, checked=self.checked, wide=self.wide)
             about = f"{self.program.name}, {len(self.program.steps)} operations."
             self._made[ways] = lowered, source(lowered, about)
         return self._made[ways]
+
+
+def _read_only(x: Array) -> Array:
+    view = x.view()
+    view.flags.writeable = False
+    return view
 
 
 def _dtypes(values: Sequence[Value]) -> list[np.dtype[Any]]:

@@ -12,7 +12,7 @@ from mcfsim.compile.program import Draw, Program, Register, Scalar, Step
 from mcfsim.compile.scalars import Entering, uses
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
-from mcfsim.kernels.element.floats import NAN
+from mcfsim.kernels.element.floats import CARRIERS, NAN
 from mcfsim.kernels.element.machine import F32, F64, I64, Line, Type, Value
 from mcfsim.kernels.element.operations import change_element, flush_element, fma_by_parts, operate_element
 from mcfsim.kernels.element.rounding import is_value
@@ -110,8 +110,9 @@ def lower(
             other = ~is_value(value, x.format)
             strange = other if strange is None else strange | other
     # Processors make clean codes of NaN, and hand them on; what others may have made is cleaned.
+    computed_with = {x for step in program.steps for x in step.operands if not _brings_over(step)}
     known: dict[Any, Value] = {
-        x: value.equals(value).select(value, value.like(NAN))
+        x: _cleaned(value) if x in computed_with else value
         for x, value in zip(program.inputs, given, strict=True)
     }
     numbers: dict[tuple[int, int], tuple[Entering, list[Value]]] = {}
@@ -155,6 +156,18 @@ def lower(
     return Lowered(line, given, taken, tuple(words.values()), results, strange, draws, notes=notes)
 
 
+def _brings_over(step: Step) -> bool:
+    """Return whether an operation rounds a number from elsewhere."""
+    (x, *_) = step.operands
+    return step.operation == "round" and (not isinstance(x, Register) or x.format != step.result.format)
+
+
+def _cleaned(x: Value) -> Value:
+    """Return a number as it is, and NaN with a clean code and its sign."""
+    sign = x.bits() & CARRIERS[x.type].sign_bit
+    return x.equals(x).select(x, (x.like(NAN).bits() | sign).as_number())
+
+
 def _lowered(
     step: Step,
     operands: list[Value],
@@ -167,8 +180,8 @@ def _lowered(
     if rounding.stochastic and fmt.emax == 1023:
         raise UnsupportedFormatError(f"{operation} in {fmt} at random may leave the range of binary64")
     if operation in _SIGNS:
-        same = isinstance(step.operands[0], Register) and step.operands[0].format == fmt
-        return change_element(operation, operands[0], fmt, rounding, word, carrier=carrier, clean=same)
+        clean = not _brings_over(step)
+        return change_element(operation, operands[0], fmt, rounding, word, carrier=carrier, clean=clean)
     if ways & {Entering.CARRIER, Entering.WIDE}:
         if rounding.underflow is Underflow.FLUSH_INPUTS:
             values = [isinstance(x, Register) for x in step.operands]

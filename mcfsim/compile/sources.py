@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -12,11 +14,21 @@ from pathlib import Path
 from mcfsim.storage.files import write_text
 
 
+@lru_cache(maxsize=1)
+def _own_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="mcfsim-"))
+
+
 def folder() -> Path:
-    """Return the folder of generated sources."""
+    """Return the folder of generated sources: the user's, or one of this process if that is closed."""
     from platformdirs import user_cache_path
 
-    return Path(user_cache_path("mcfsim")) / "loops"
+    found = Path(user_cache_path("mcfsim")) / "loops"
+    try:
+        found.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return _own_folder()
+    return found if os.access(found, os.W_OK | os.X_OK) else _own_folder()
 
 
 def path_of(text: str) -> Path:
@@ -41,7 +53,6 @@ def loaded(text: str) -> Callable[..., int]:
     """
     path = path_of(text)
     if not path.exists() or path.read_text() != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

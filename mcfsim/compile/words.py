@@ -19,18 +19,23 @@ from mcfsim.storage.buffers import scratch
 _KEY = ("seed_low", "seed_high", "step", "stream")
 
 
+def word_dtype(bits: int) -> np.dtype[Any]:
+    """Return the dtype of the shortest words that have so many bits."""
+    return np.dtype(np.uint16 if bits <= 16 else np.uint32)
+
+
 def draw(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:
     """Return the words of a range of indices, as `RandomWords.draws` does.
 
     They share their memory with the next ones that are drawn for the same place in the same thread.
     """
-    size = 16 if bits <= 16 else 32
-    each = 128 // size
+    dtype = word_dtype(bits)
+    each = 16 // dtype.itemsize
     first, last = start // each, -(-(start + count) // each)
     drawn: NDArray[Any] = scratch(place, 4 * (last - first), np.int32)
     key = (words.seed & 0xFFFFFFFF, words.seed >> 32, words.step, words.stream)
     _loop()(*map(np.int64, key), np.int64(first), drawn)
-    return drawn.view(f"u{size // 8}")[start - each * first :][:count]
+    return drawn.view(dtype)[start - each * first :][:count]
 
 
 @lru_cache(maxsize=1)

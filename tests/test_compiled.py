@@ -409,6 +409,7 @@ def test_steps_have_the_bits_of_numpy(name, strategy, assert_same):
 @pytest.mark.parametrize("mode", ["nearest_even", "toward_zero", "up"])
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "exact"])
 @pytest.mark.parametrize("hyper", [AdamW(weight_decay=0.1), SGD(momentum=0.9)], ids=["adamw", "sgd"])
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.exhaustive
 def test_hundred_steps_of_many_parameters(hyper, strategy, mode, low, assert_same):
     if "collage" in strategy and mode != "nearest_even":

@@ -405,8 +405,8 @@ def test_steps_have_the_bits_of_numpy(name, strategy, assert_same):
             assert_same(mine, other)
 
 
-@pytest.mark.parametrize("low", ["bfloat16", "float16", "float8_e4m3fn"])
-@pytest.mark.parametrize("mode", ["nearest_even", "toward_zero", "up"])
+@pytest.mark.parametrize("low", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("mode", ["nearest_even", "up"])
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "exact"])
 @pytest.mark.parametrize("hyper", [AdamW(weight_decay=0.1), SGD(momentum=0.9)], ids=["adamw", "sgd"])
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")

@@ -40,7 +40,8 @@ def test_all_numbers_of_binary32_are_rounded_as_by_numpy(fmt, mode, assert_same)
         x = np.arange(start, start + CHUNK, dtype=np.uint32).view(np.float32)
         with np.errstate(all="ignore"):
             found, expected = (mcf.round_to(x, fmt, mode, compiled=compiled) for compiled in (True, False))
-        assert_same(found, expected, x)
+        if not np.array_equal(found.view(np.int32), expected.view(np.int32)):  # as NaN need not be
+            assert_same(found, expected, x)
 
 
 @pytest.mark.parametrize("name", ARITY)

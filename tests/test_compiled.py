@@ -249,7 +249,7 @@ def test_words_beyond_the_first_counters(assert_same):
     )
     x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     out, start, words = np.empty_like(x), 2**35 + 3, RandomWords(11)
-    Loop(program).with_numbers([], {0: words})([x], [out], start)
+    Loop(program).with_numbers([]).drawing({0: words})([x], [out], start)
     drawn = words.draws(start, 1000, 16)
     assert_same(out, mcf.round_to(x, "bfloat16", "stochastic", random=drawn, compiled=False))
 

@@ -20,7 +20,7 @@ from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.plan import COMFORT, Way, plan, refusal
 from mcfsim.kernels.real_numbers import Scalars, enter, exact_or_binary64, is_scalar, round_real, signum
-from mcfsim.kernels.stand_ins import addend_for, factor_for
+from mcfsim.kernels.stand_ins import stand_in
 from mcfsim.protocol import Streams, Value
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Rounding, Underflow
@@ -110,42 +110,22 @@ class BlockArithmetic:
     @_operation
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
-        operands, real = self._enter(a, b)
-        if real and not (is_scalar(a) and is_scalar(b)):
-            x, number = operands if is_scalar(b) else operands[::-1]
-            if (result := self._by_stand_in(addend_for, np.add, x, number)) is not None:
-                return result
-        return self._carry_out("add", operands, real)
+        return self._carry_out("add", *self._enter(a, b))
 
     @_operation
     def sub(self, a: Value, b: Value) -> Value:
         """Return ``a - b``."""
-        operands, real = self._enter(a, b)
-        if real and not (is_scalar(a) and is_scalar(b)):
-            x, number = (operands[0], -operands[1]) if is_scalar(b) else (-operands[1], operands[0])
-            if (result := self._by_stand_in(addend_for, np.add, x, number)) is not None:
-                return result
-        return self._carry_out("sub", operands, real)
+        return self._carry_out("sub", *self._enter(a, b))
 
     @_operation
     def mul(self, a: Value, b: Value) -> Value:
         """Return ``a * b``."""
-        operands, real = self._enter(a, b)
-        if real and not (is_scalar(a) and is_scalar(b)):
-            x, number = operands if is_scalar(b) else operands[::-1]
-            if (result := self._by_stand_in(factor_for, np.multiply, x, number)) is not None:
-                return result
-        return self._carry_out("mul", operands, real)
+        return self._carry_out("mul", *self._enter(a, b))
 
     @_operation
     def div(self, a: Value, b: Value) -> Value:
         """Return ``a / b``."""
-        operands, real = self._enter(a, b)
-        if real and not is_scalar(a):
-            result = self._by_stand_in(factor_for, np.multiply, *operands, reciprocal=True)
-            if result is not None:
-                return result
-        return self._carry_out("div", operands, real)
+        return self._carry_out("div", *self._enter(a, b))
 
     @_operation
     def sqrt(self, a: Value) -> Value:
@@ -157,26 +137,27 @@ class BlockArithmetic:
         """Return ``a * b + c``, rounded once: never by a wider fma, whose second rounding can be wrong."""
         return self._carry_out("fma", *self._enter(a, b, c))
 
-    def _by_stand_in(
-        self,
-        found: Callable[..., float | None],
-        operation: Callable[..., Any],
-        x: NDArray[Any],
-        number: NDArray[Any],
-        **options: bool,
-    ) -> NDArray[Any] | None:
+    def _by_stand_in(self, operation: str, operands: list[Value]) -> NDArray[Any] | None:
         """Return an operation on values and a real scalar by what stands for it, if something does."""
-        if x.size < _WORTH_A_SEARCH:
+        sizes = [x.size for x in operands]
+        if len(sizes) != 2 or max(sizes) < _WORTH_A_SEARCH:
             return None
+        position = sizes.index(1)
         for carrier in (self.carrier, FLOAT64):
-            second = found(number[0], self.format, self._of_results, carrier, **options)
-            if second is not None:
-                result = operation(x, carrier.type(second), dtype=carrier)
+            scalar = operands[position][0]
+            found = stand_in(operation, position, scalar, self.format, self._of_results, carrier)
+            if found is not None:
+                taken = list(operands)
+                taken[position] = carrier.type(found)
+                multiplies = "mul" if operation == "div" else operation
+                result = _NATIVE[multiplies](*taken, dtype=carrier)
                 return self._round_in_place(result) if carrier == self.carrier else self._leave(result)
         return None
 
     def _carry_out(self, operation: str, operands: list[Value], real: bool) -> Value:
         """Carry out an operation as planned; `real` if an operand is no value of the format."""
+        if real and (result := self._by_stand_in(operation, operands)) is not None:
+            return result
         way, why = (self.plan.reals if real else self.plan.values)[operation]
         if way is Way.NATIVE:
             return self._round_in_place(_NATIVE[operation](*operands))

@@ -131,8 +131,8 @@ class Loops:
             given = [use.number(scalars) for use in uses(program)]
             if not (compiled or self._pays(loop, given, elements)):
                 return None
-            loop.prepare(given)  # refused, if at all, before words are taken
-            return loop.with_numbers(given, words(program))
+            filler = loop.with_numbers(given)  # refused, if at all, before words are taken
+            return filler.drawing(words(program)) if program.drawn else filler
         except (TypeError, ValueError, AttributeError, UnsupportedFormatError):
             if compiled:
                 raise

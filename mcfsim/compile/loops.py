@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.lowering import Lowered, lower
 from mcfsim.compile.numba_source import source
-from mcfsim.compile.program import Program, flat
+from mcfsim.compile.program import Draw, Program, flat
 from mcfsim.compile.scalars import Entering, entering, uses
 from mcfsim.compile.sources import is_cached, loaded
 from mcfsim.compile.words import draw, word_dtype
@@ -42,7 +41,13 @@ class Filler:
     results: tuple[np.dtype[Any], ...]
     _loop: Callable[..., int]
     _numbers: tuple[Any, ...]
-    _streams: tuple[tuple[RandomWords, int], ...]
+    _draws: Mapping[Draw, int]
+    _streams: tuple[tuple[RandomWords, int], ...] = ()
+
+    def drawing(self, words: Mapping[int, RandomWords]) -> Filler:
+        """Return the loop with random words for each source."""
+        streams = [(words[x.source].of(x.operation), bits) for x, bits in self._draws.items()]
+        return replace(self, _streams=tuple(streams))
 
     def __call__(self, operands: Sequence[Array], results: Sequence[Array], start: int = 0) -> bool:
         """Fill results from operands, contiguous vectors of one length and of the right dtypes.
@@ -97,12 +102,8 @@ class Loop:
         """Return the compiled loop for some real scalars, given by name."""
         return self.with_numbers([use.number(scalars) for use in self._uses])
 
-    def with_numbers(
-        self, numbers: Sequence[Any], words: Mapping[int, RandomWords] = MappingProxyType({})
-    ) -> Filler:
+    def with_numbers(self, numbers: Sequence[Any]) -> Filler:
         """Return the compiled loop for some real scalars, in the order of `mcfsim.compile.scalars.uses`.
-
-        Each source of random words is given its own.
 
         Raises
         ------
@@ -119,20 +120,14 @@ class Loop:
         lowered, text = self._lowered(ways)
         found = [number for _, numbers in chosen for number in numbers]
         typed = zip(_dtypes(lowered.numbers), found, strict=True)
-        streams = [(words[x.source].of(x.operation), bits) for x, bits in lowered.draws.items()]
         return Filler(
             source=text,
             operands=tuple(_dtypes(lowered.operands)),
             results=tuple(_dtypes(lowered.results)),
             _loop=self._loop(ways),
             _numbers=tuple(dtype.type(number) for dtype, number in typed),
-            _streams=tuple(streams),
+            _draws=lowered.draws,
         )
-
-    def prepare(self, numbers: Sequence[Any]) -> None:
-        """Raise what `with_numbers` raises."""
-        pairs = zip(self._uses, numbers, strict=True)
-        self._loop(tuple(entering(use, number, self.policy)[0] for use, number in pairs))
 
     def is_cached(self, numbers: Sequence[Any]) -> bool:
         """Return whether the loop for some real scalars was compiled before, on this machine."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from keyword import iskeyword
 from typing import Any
 
-from mcfsim.compile.program import Draw, Program, Register, Scalar, Step
+from mcfsim.compile.program import Draw, Program, Register, Step, identity
 from mcfsim.compile.scalars import Entering, uses
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
@@ -255,13 +255,5 @@ def _loses_nothing(step: Step, made: Mapping[Register, Step]) -> bool:
     nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) and rounding.overflow is Overflow.IEEE
     plain = type(fmt) is Format and fmt.has_nan and fmt.signed and fmt.zero and 2 * fmt.precision < 53
     gradual = rounding.underflow is Underflow.GRADUAL
-    same = all(_same(x, y) for x, y in zip(factors, product.operands, strict=True))
+    same = list(map(identity, factors)) == list(map(identity, product.operands))
     return nearest and plain and gradual and same and product.rounding == negative.rounding == rounding
-
-
-def _same(x: Any, y: Any) -> bool:
-    if isinstance(x, Register) or isinstance(y, Register):
-        return x is y
-    if isinstance(x, Scalar) and isinstance(y, Scalar):
-        return (x.name, x.negative) == (y.name, y.negative)
-    return type(x) is type(y) and repr(x) == repr(y)

@@ -217,6 +217,13 @@ class Program:
         return _mapped(number, self.results)
 
 
+def identity(operand: Operand) -> Any:
+    """Return what tells operands apart: 0.0 and -0.0, too."""
+    if isinstance(operand, Scalar):
+        return operand.name, operand.negative
+    return operand if isinstance(operand, Register) else (type(operand), repr(operand))
+
+
 def flat(nested: Any) -> Iterator[Any]:
     """Yield the leaves of nested tuples."""
     if isinstance(nested, tuple):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.compile.program import Draw, Program, Register, Scalar, Step, flat, needed
+from mcfsim.compile.program import Draw, Program, Register, Scalar, Step, flat, identity, needed
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.dispatch import get_kernel
@@ -125,7 +125,7 @@ class TraceArithmetic:
             if not any(isinstance(x, Register) for x in operands):
                 raise ValueError(f"{operation} of numbers alone at random: one word would have to do for all")
             draw = self._draw()
-        key = operation, self.format, self.rounding, tuple(map(_key, operands)), draw
+        key = operation, self.format, self.rounding, tuple(map(identity, operands)), draw
         if key not in kept.known:
             result = Register(f"t{len(kept.steps) + 1}", self.format)
             line = _line_of_text() if kept.lines else ""
@@ -147,13 +147,6 @@ class TraceArithmetic:
             units = np.array([1.0, -1.0 if fmt.signed else 1.0], self.carrier)
             return not get_kernel(fmt, Rounding(), self.carrier).keeps(units)
         return True
-
-
-def _key(operand: Any) -> Any:
-    """Return what tells operands apart: 0.0 and -0.0, too."""
-    if isinstance(operand, Scalar):
-        return operand.name, operand.negative
-    return operand if isinstance(operand, Register) else (type(operand), repr(operand))
 
 
 def _line_of_text() -> str:

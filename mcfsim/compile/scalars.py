@@ -13,10 +13,8 @@ from mcfsim.compile.program import Program, Register, Scalar, Step
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.plan import COMFORT
 from mcfsim.kernels.real_numbers import Scalars, described, enter, exact_or_binary64
-from mcfsim.kernels.stand_ins import addend_for, factor_for
+from mcfsim.kernels.stand_ins import stand_in
 from mcfsim.rounding import Underflow
-
-_STAND_INS = {"mul": factor_for, "div": factor_for, "add": addend_for, "sub": addend_for}
 
 
 class Entering(StrEnum):
@@ -88,14 +86,14 @@ def entering(use: Use, number: Any, policy: Scalars) -> tuple[Entering, tuple[fl
             exact = math.copysign(0.0, exact)
     entered: Any
     entered, real = enter(exact, fmt, rounding, policy)
-    find: Any = _STAND_INS.get(step.operation)
-    options = {"reciprocal": True} if step.operation == "div" else {}
     alone = sum(isinstance(x, Register) for x in step.operands) == len(step.operands) - 1
-    if find is not None and alone and (step.operation != "div" or use.position == 1):
+    if alone:
         for carrier, way in ((carrier_of(fmt), Entering.CARRIER), (FLOAT64, Entering.WIDE)):
-            worthwhile = real or (way is Entering.CARRIER and find is factor_for)
-            if worthwhile and (found := find(entered, fmt, rounding, carrier, **options)) is not None:
-                return way, (found,)
+            # In a product a value may be its own stand-in, or its reciprocal have one.
+            if real or (way is Entering.CARRIER and step.operation in ("mul", "div")):
+                found = stand_in(step.operation, use.position, entered, fmt, rounding, carrier)
+                if found is not None:
+                    return way, (found,)
     if not real:
         return Entering.VALUE, (math.nan if entered != entered else float(entered),)
     least = 2.0**-COMFORT if step.operation in ("mul", "div", "sqrt", "fma") else 0.0

@@ -32,6 +32,34 @@ _NEAREST = (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
 _TRIED, _FAR = 12, 100
 
 
+def stand_in(
+    operation: str,
+    position: int,
+    scalar: float | Fraction,
+    fmt: Format,
+    rounding: Rounding,
+    carrier: np.dtype[Any],
+) -> float | None:
+    """Return what stands for a real scalar beside a value in an operation, or None if nothing does.
+
+    Parameters
+    ----------
+    operation : str
+        A quotient by a scalar is a product with what stands for it.
+    position : {0, 1}
+        Of the scalar among the operands.
+    scalar, fmt, rounding, carrier
+        As for `factor_for`.
+    """
+    if operation in ("add", "sub"):  # what has one rounds to nearest, where signs do not matter
+        return addend_for(scalar, fmt, rounding, carrier)
+    if operation == "mul":
+        return factor_for(scalar, fmt, rounding, carrier)
+    if operation == "div" and position == 1:
+        return factor_for(scalar, fmt, rounding, carrier, reciprocal=True)
+    return None
+
+
 @lru_cache(maxsize=4096)
 def factor_for(
     scalar: float | Fraction,

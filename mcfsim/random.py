@@ -18,8 +18,9 @@ from mcfsim.storage.buffers import scratch
 #: Random words of 32 bits, or of 16 where so many suffice.
 Words = NDArray[Any]
 
-_MULTIPLIERS = np.array(0xD2511F53, dtype=np.uint64), np.array(0xCD9E8D57, dtype=np.uint64)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
+#: What Philox4x32 multiplies by, and adds to its key in each round.
+MULTIPLIERS, WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
+_MULTIPLIERS = tuple(np.array(number, dtype=np.uint64) for number in MULTIPLIERS)
 _HALF = np.array(32, dtype=np.uint64)
 ROUNDS = 10
 
@@ -66,7 +67,7 @@ def _encrypt(pairs: NDArray[np.uint64], key: tuple[int, int]) -> None:
         np.bitwise_xor(first, np.array(k0 << 32, dtype=np.uint64), out=first)
         np.bitwise_xor(second, np.array(k1 << 32, dtype=np.uint64), out=second)
         np.bitwise_xor(pairs, products, out=pairs)
-        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+        k0, k1 = (k0 + WEYL[0]) & 0xFFFFFFFF, (k1 + WEYL[1]) & 0xFFFFFFFF
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What the tests share: a comparison of bits that names a witness."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -102,3 +102,12 @@ def assert_same() -> Callable[..., None]:
             )
 
     return check
+
+
+# -- compiled loops ------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let loops be compiled into a folder of the module's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -35,12 +35,7 @@ from mcfsim.random import RandomWords
 from mcfsim.rounding import DETERMINISTIC, Rounding, Rule
 from mcfsim.storage.buffers import BLOCK
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def pair(fmt, **options):

@@ -16,16 +16,11 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import DETERMINISTIC, Rounding
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
 PAIRED = [name for name, arity in ARITY.items() if arity == 2]
 CHUNK = 1 << 24
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def both(fmt, mode):

@@ -19,12 +19,7 @@ from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.rounding import DETERMINISTIC
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def every(ar, a, b, c):

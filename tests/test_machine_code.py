@@ -36,16 +36,10 @@ FUSED = {
 ROOT = r"(?<![.\w])_?sqrtf?(?!\w)"
 
 pytestmark = [
+    pytest.mark.usefixtures("own_cache"),
     pytest.mark.slow,
     pytest.mark.skipif(PROCESSOR not in PACKED, reason=f"the instructions of {PROCESSOR} are not known here"),
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def inspected(code):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from mcfsim.kernels.element.machine import I64, Value
+from mcfsim.random import MULTIPLIERS, ROUNDS, WEYL
 
-_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-_WEYL = 0x9E3779B9, 0xBB67AE85
 _MASK = 2**32 - 1
-ROUNDS = 10
 
 
 def philox_element(
@@ -36,8 +34,8 @@ def philox_element(
     c0, c1, c2, c3 = index & _MASK, index.shr(32), step, stream
     k0, k1 = seed_low, seed_high
     for _ in range(ROUNDS):
-        of_first, of_second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        of_first, of_second = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
         c0, c2 = of_second.shr(32) ^ c1 ^ k0, of_first.shr(32) ^ c3 ^ k1
         c1, c3 = of_second & _MASK, of_first & _MASK
-        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+        k0, k1 = (k0 + WEYL[0]) & _MASK, (k1 + WEYL[1]) & _MASK
     return c0.cut(), c1.cut(), c2.cut(), c3.cut()

@@ -20,6 +20,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.compile.scalars import _parts
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
+from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, Type, recorded
 from mcfsim.kernels.element.on_numpy import run
@@ -432,7 +433,7 @@ def residual_case(fmt: Format, mode: Mode, tidy: bool) -> Case:
     return Case(f"residual {fmt} {mode} {tidy}", text, {"x": x, "lost": lost}, truth, tidy)
 
 
-#: Formats of which sums may be rounded with what binary32 lost of them, in directed modes, and others.
+#: Formats of which sums may be rounded with what binary32 lost of them, and others.
 WITH_RESIDUAL = ("bfloat16", "tf32", "full22", "full2", "full8fnuz", "full8none", "short8")
 WITHOUT = (
     *(
@@ -457,8 +458,8 @@ def residual_choices() -> Iterator[Case]:
     for name in (*WITH_RESIDUAL, *WITHOUT):
         fmt = by_name[name]
         for rounding in (*PLAIN, Rounding("up", underflow="flush_before"), Rounding("stochastic")):
-            directed = rounding.mode in ("toward_zero", "up", "down")
-            chosen = name in WITH_RESIDUAL and directed and rounding.underflow is Underflow.GRADUAL
+            decided = rounding.mode not in ("to_odd", "stochastic")
+            chosen = name in WITH_RESIDUAL and decided and rounding.underflow is Underflow.GRADUAL
 
             def text(m: SimpleNamespace, x: Any, fmt: Format = fmt, rounding: Rounding = rounding) -> Any:
                 return x.like(float(m.floats.takes_residual(x.type, fmt, rounding)))
@@ -483,6 +484,51 @@ def value_case(fmt: Format, carrier: Any) -> Case | None:
         return (rounded == x) | np.isnan(x)
 
     return Case(f"is value {fmt or repr(fmt)} {carrier}", text, {"x": x}, truth)
+
+
+def code_cases(fmt: Format, carrier: Any) -> Iterator[Case]:
+    """Yield cases of codes: all of a format, their values, NaN of all kinds, integers that are none."""
+    integers = np.arange(1 << 17, dtype=np.int32)
+    kind = codes_by_kind(fmt)
+    is_code = (integers < 1 << fmt.bits) & ~kind.unassigned(integers.astype(np.int64))
+    codes = integers[is_code]
+    values = mcf.codec.decode(codes, fmt).astype(carrier)
+    nan = np.array([np.nan, -np.nan], carrier)
+    payload = nan.view(f"i{nan.itemsize}") | 1
+    zero = np.array([-0.0] if fmt.signed and fmt.zero else [], carrier)
+    numbers = np.concatenate([values, zero, nan, payload.view(carrier)])
+    title = f"{fmt or repr(fmt)} {carrier}"
+
+    def decoded(m: SimpleNamespace, code: Any) -> Any:
+        return m.codes.decode_element(code, fmt, TYPES[carrier])
+
+    def encoded(m: SimpleNamespace, x: Any) -> Any:
+        return m.codes.encode_element(x, fmt)
+
+    def told(m: SimpleNamespace, code: Any) -> Any:
+        return m.codes.is_code(code, fmt)
+
+    yield Case(f"decode {title}", decoded, {"code": codes}, lambda: values)
+    yield Case(
+        f"encode {title}",
+        encoded,
+        {"x": numbers},
+        lambda: mcf.codec.encode(numbers, fmt).astype(f"i{nan.itemsize}"),
+    )
+    yield Case(f"is code {title}", told, {"code": integers}, lambda: is_code)
+
+
+def codes_known() -> Iterator[Case]:
+    """Yield cases of which formats have codes that the text of an element knows."""
+    unknown = ("float32", "tf32", "posit8", "int8", "full8none", "float_p1", "seventeen")
+    for fmt in (*FORMATS, *CODED):
+        if str(fmt) in (*unknown, *map(str, CODED)):
+
+            def text(m: SimpleNamespace, x: Any, fmt: Format = fmt) -> Any:
+                return x.like(float(m.codes.has_codes(fmt)))
+
+            known = np.float32([str(fmt) not in unknown])
+            yield Case(f"has codes {fmt}", text, {"x": np.float32([1])}, lambda known=known: known)
 
 
 def refused_cases() -> Iterator[Case]:
@@ -564,6 +610,23 @@ NAMED = (
     ),
 )
 FORMATS = [*map(get_format, NAMED), *UNUSUAL]
+#: Those whose codes are read and written.
+CODED = [
+    *map(get_format, ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")),
+    *map(get_format, ("float8_e4m3fnuz", "float8_e8m0fnu", "binary8p3se", "binary8p1uf", "binary6p3ue")),
+    *(fmt for fmt in UNUSUAL if fmt.name in ("full8fnuz", "full8unsigned", "full8nozero", "narrow", "high8")),
+    Format("wide3", precision=3, emin=-300, emax=300),
+    Format("all_of_binary64", precision=5, emin=-1022, emax=1023),
+    Format("short_range", precision=8, emin=-126, emax=100),
+    Format("low_range", precision=8, emin=-126, emax=-1),
+    Format("top1", precision=1, emin=-126, emax=127, specials="fn"),
+    Format("gaps", precision=4, emin=-3, emax=0),
+    Format("gaps_fn", precision=3, emin=-3, emax=1, specials="fn"),
+    Format("gaps_nuz", precision=3, emin=-3, emax=1, specials="nuz"),
+    Format("gaps_unsigned", precision=3, emin=-3, emax=1, specials="nuz", signed=False),
+    Format("sixteen_nuz", precision=8, emin=-126, emax=127, specials="nuz"),
+    Format("seventeen", precision=9, emin=-126, emax=127),
+]
 PLAIN = [Rounding(mode) for mode in DETERMINISTIC]
 POLICIES = [
     *(Rounding(mode, "saturate") for mode in DETERMINISTIC),
@@ -618,7 +681,7 @@ def _cases() -> Iterator[Case | None]:
         for rounding in POLICIES:
             yield rounding_case(by_name[name], rounding, FLOAT32, False)
     for name in ("bfloat16", "tf32", "full22"):
-        for j, mode in enumerate((Mode.TOWARD_ZERO, Mode.UP, Mode.DOWN)):
+        for j, mode in enumerate(set(DETERMINISTIC) - {Mode.TO_ODD}):
             yield residual_case(by_name[name], mode, j == 1)
     for fmt in FORMATS:
         if not fmt.signed:
@@ -646,6 +709,11 @@ def _cases() -> Iterator[Case | None]:
             yield operation_case(
                 "add", fmt, rounding, scalar=(position, -(2 - 2.0**-52) * 2.0**-27), tidy=j % 2 == 0
             )
+    for fmt in CODED[:-1]:
+        for carrier in (FLOAT32, FLOAT64):
+            if holds(carrier, fmt):
+                yield from code_cases(fmt, carrier)
+    yield from codes_known()
     yield from residual_choices()
     yield from refused_cases()
 

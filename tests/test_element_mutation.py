@@ -69,17 +69,8 @@ ALIVE: dict[str, tuple[str, ...]] = {
         ),
         "floats: round_float: carrier.place -> carrier.sign_place",
         "floats: round_float: 1 -> 2",
-        "floats: round_float: fmt.emin > carrier.emin -> fmt.emin >= carrier.emin",
-        "floats: round_float: fmt.emin -> fmt.emax",
         "floats: _has_range_of: fmt.emin -> fmt.emax",
         "floats: _has_range_of: fmt.emax -> fmt.emin",
-        "floats: _within_range: not rounding.stochastic -> rounding.stochastic",
-        (
-            "floats: _within_range: if _has_range_of(carrier, fmt) and fmt.precision > 1 and "
-            "(rounding.overflow is Overflow.IEEE) and (not reaches): -> if False:"
-        ),
-        "floats: _within_range: 1 -> 2",
-        "floats: _within_range: not reaches -> reaches",
         (
             "floats: _within_range: rounded if clean else x.equals(x).select(rounded, x) -> "
             "x.equals(x).select(rounded, x)"
@@ -96,17 +87,12 @@ ALIVE: dict[str, tuple[str, ...]] = {
             "-> if False:"
         ),
         "rounding: is_value: type(fmt) is Format -> type(fmt) is not Format",
-    ),
-    "formats of the carrier's range do not reach, and only the nearest mode asks otherwise": (
-        (
-            "floats: _within_range: _reaches(fmt, carrier) and (not rounding.stochastic) -> "
-            "_reaches(fmt, carrier)"
-        ),
-        (
-            "floats: _within_range: _has_range_of(carrier, fmt) and fmt.precision > 1 and "
-            "(rounding.overflow is Overflow.IEEE) and (not reaches) -> _has_range_of(carrier, fmt) "
-            "and fmt.precision > 1 and (rounding.overflow is Overflow.IEEE)"
-        ),
+        "floats: carries_over: 1 -> 2",
+        "floats: _within_range: if carries_over(x.type, fmt, rounding): -> if False:",
+        "codes: decode_element: if _is_top(fmt, kind): -> if False:",
+        "codes: encode_element: if _is_top(fmt, x.type): -> if False:",
+        "codes: _is_top: carrier.exponent_bits -> carrier.sign_bit",
+        "codes: _is_top: fmt.emin -> fmt.emax",
     ),
     "a truth value's negative is as true": (
         (
@@ -131,6 +117,8 @@ ALIVE: dict[str, tuple[str, ...]] = {
         "floats: _within_range: abs(x) <= largest -> abs(x) < largest",
         "floats: _past_boundary: excess < 1.0 -> excess <= 1.0",
         "floats: _survives: scaled < limit -> scaled <= limit",
+        "codes: decode_element: magnitude < 1 << fmt.precision - 1 -> magnitude <= 1 << fmt.precision - 1",
+        "codes: encode_element: magnitude < least -> magnitude <= least",
     ),
     "what exceeds one unit is rounded to one, by the format or by what is asked": (
         "floats: _past_boundary: 0 -> 1 (2)",
@@ -175,14 +163,8 @@ ALIVE: dict[str, tuple[str, ...]] = {
         "floats: _survives: abs(x) -> x",
         "floats: _survives: (scaled < limit).select(scaled, limit) -> scaled",
     ),
-    "no number is its own residual": (
-        "floats: _towards: code ^ residual.bits() < 0 -> code ^ residual.bits() <= 0",
-        "floats: _towards: 0 -> 1",
-        "operations: _make_odd: bits ^ residual.bits() < 0 -> bits ^ residual.bits() <= 0",
-        "operations: _make_odd: 0 -> 1",
-    ),
     "no text hands options on": (
-        ("operations: Binary64.evaluate: function(self, *operands, **options) -> function(self, *operands)"),
+        "operations: Binary64.evaluate: function(self, *operands, **options) -> function(self, *operands)",
     ),
     "an overflow is infinite": (
         "operations: _brought_back: y > 0.0 -> y >= 0.0",
@@ -192,28 +174,16 @@ ALIVE: dict[str, tuple[str, ...]] = {
         "operations: _brought_back: if fmt.emax < CARRIERS[a.type].bias: -> if False:",
     ),
     "a value is in the wider type already": ("operations: _leave: x.widen() -> x",),
-    "a quotient by zero has no residual": ("operations: _odd_quotient: b < 0.0 -> b <= 0.0",),
+    "a quotient by zero has no residual": ("operations: _quotient: b < 0.0 -> b <= 0.0",),
     "a sum of three terms, in another order: where the larger ones cancel, they do so exactly": (
-        (
-            "operations: _odd_fma: high, low = two_prod(BINARY64, a, b) -> low, high = "
-            "two_prod(BINARY64, a, b)"
-        ),
-        ("operations: _odd_fma: _odd_three(high, low, c, a * b + c) -> _odd_three(low, high, c, a * b + c)"),
-        (
-            "operations: fma_by_parts: high, low = (x * factor[0], x * factor[1]) -> low, high = (x "
-            "* factor[0], x * factor[1])"
-        ),
-        (
-            "operations: fma_by_parts: _odd_three(high, low, c, x * (factor[0] + factor[1]) + c) -> "
-            "_odd_three(low, high, c, x * (factor[0] + factor[1]) + c)"
-        ),
+        "operations: _fma: high, low = two_prod(BINARY64, a, b) -> low, high = two_prod(BINARY64, a, b)",
     ),
     "of what is exchanged the second makes a result odd that is odd already": (
-        "operations: _odd_three: two_sum -> fast_two_sum",
-        "operations: _odd_three: two_sum -> fast_two_sum (3)",
+        "operations: _fma: two_sum -> fast_two_sum",
+        "operations: _fma: two_sum -> fast_two_sum (3)",
     ),
     "an absolute value has no sign to lose": (
-        ("operations: change_element: fmt.has_negative_zero or operation == 'abs' -> fmt.has_negative_zero"),
+        "operations: change_element: fmt.has_negative_zero or operation == 'abs' -> fmt.has_negative_zero",
     ),
     "a longer text: NaN is looked for where it is clean": (
         (
@@ -226,36 +196,18 @@ ALIVE: dict[str, tuple[str, ...]] = {
             "rounding, word)"
         ),
         (
-            "operations: operate_element: round_element(_ON_MACHINE[operation](*given), fmt, "
-            "rounding, word, clean=clean) -> round_element(_ON_MACHINE[operation](*given), fmt, "
-            "rounding, word)"
-        ),
-        (
-            "operations: operate_element: round_float(exact, fmt, replace(rounding, mode=mode), "
-            "residual=residual, clean=clean) -> round_float(exact, fmt, replace(rounding, "
-            "mode=mode), residual=residual)"
-        ),
-        (
-            "operations: operate_element: round_element(-exact if negated else exact, fmt, rounding, "
-            "word, clean=clean) -> round_element(-exact if negated else exact, fmt, rounding, word)"
-        ),
-        (
             "operations: change_element: round_element(x, fmt, rounding, word, clean=clean) -> "
             "round_element(x, fmt, rounding, word)"
         ),
-        (
-            "operations: fma_by_parts: round_element(-exact if down else exact, fmt, rounding, "
-            "word, clean=True) -> round_element(-exact if down else exact, fmt, rounding, word)"
-        ),
         "operations: fma_by_parts: True -> False",
-    ),
-    "of a zero sum of both parts each is zero": (
-        "operations: fma_by_parts: factor[0] + factor[1] -> factor[0] - factor[1]",
-        "operations: fma_by_parts: factor[0] + factor[1] -> factor[0]",
-    ),
-    "both operands are of one type": (
-        "operations: operate_element: 0 -> 1 (4)",
-        "operations: operate_element: 0 -> -1 (4)",
+        (
+            "operations: _rounded: round_element(-y if negated else y, fmt, rounding, word, "
+            "clean=clean) -> round_element(-y if negated else y, fmt, rounding, word)"
+        ),
+        (
+            "operations: _rounded: round_float(y, fmt, replace(rounding, mode=mode), residual=lost, "
+            "clean=clean) -> round_float(y, fmt, replace(rounding, mode=mode), residual=lost)"
+        ),
     ),
     "a longer way that rounds alike": (
         "operations: operate_element: if way == Way.NATIVE: -> if False:",
@@ -268,19 +220,59 @@ ALIVE: dict[str, tuple[str, ...]] = {
         "operations: operate_element: if way == Way.WIDE: -> if False:",
         "operations: operate_element: 2 * fmt.precision <= 53 -> 2 * fmt.precision < 53",
         "operations: operate_element: 53 -> 52",
-        "operations: operate_element: if way in (Way.EXACT, Way.EXACT_WITHIN): -> if False:",
+        "operations: _narrows: 1 -> 0",
+        "operations: _narrows: CARRIERS[F32].place + 1 -> 1",
+        "operations: _narrows: CARRIERS[F32].place + 1 -> CARRIERS[F32].place",
+        "operations: _narrows: CARRIERS[F32].place + 1 -> CARRIERS[F32].place - 1",
         (
-            "operations: operate_element: if operation == 'add' and takes_residual(given[0].type, "
-            "fmt, rounding): -> if False:"
+            "operations: _narrows: fmt.precision + rounding.guard_bits <= CARRIERS[F32].place + 1 "
+            "-> fmt.precision + rounding.guard_bits < CARRIERS[F32].place + 1"
         ),
-    ),
-    "no product of binary64's full range is planned": (
-        "operations: operate_element: operation == 'add' -> operation != 'add'",
+        (
+            "operations: _narrows: rounding.stochastic and fmt.emax == CARRIERS[F32].bias -> "
+            "rounding.stochastic"
+        ),
+        (
+            "operations: _narrows: rounding.stochastic and fmt.emax == CARRIERS[F32].bias -> "
+            "rounding.stochastic or fmt.emax == CARRIERS[F32].bias"
+        ),
+        (
+            "operations: _rounded: if lost is not None and takes_residual(y.type, fmt, rounding) "
+            "and (not overflows): -> if False:"
+        ),
+        "operations: _rounded: if narrowed: -> if False:",
+        "operations: _rounded: lost is not None -> lost is None",
+        "operations: _rounded: narrowed and (not carries_over(y.type, fmt, rounding)) -> narrowed",
+        (
+            "operations: _rounded: narrowed and (not carries_over(y.type, fmt, rounding)) -> "
+            "narrowed or not carries_over(y.type, fmt, rounding)"
+        ),
+        "operations: _rounded: y.narrow() -> y",
+        (
+            "operations: operate_element: (_ON_MACHINE[operation](*given), None) if way in "
+            "(Way.EXACT, Way.EXACT_WITHIN) else _WITH_LOST[operation](fmt, *given) -> "
+            "_WITH_LOST[operation](fmt, *given)"
+        ),
     ),
     "any shift beyond the regime gives the sign": (
         "posits: round_posit: carrier.sign_place -> carrier.place",
     ),
     "the sign is in no low bit": ("rounding: is_value: x.bits() -> (-x).bits()",),
+    "every code above the largest number's, and of a NaN, is looked at, where there is none, too": (
+        "codes: decode_element: codes.largest < codes.mask -> codes.largest <= codes.mask",
+        "codes: decode_element: codes.nan > codes.mask -> codes.nan >= codes.mask",
+        (
+            "codes: decode_element: code.equals(codes.nan).select(NAN, number) if codes.nan > "
+            "codes.mask else number -> code.equals(codes.nan).select(NAN, number)"
+        ),
+    ),
+    "the sign of NaN is nothing": (
+        "codes: decode_element: beyond = number.like(NAN) -> beyond = -number.like(NAN)",
+    ),
+    "-1 is the code of a NaN, which has no residual": (
+        "floats: _inward: 0 -> -1",
+        "operations: _make_odd: 0 -> -1",
+    ),
 }
 
 EVERY = {str(mutant): mutant for module in MODULES for mutant in mutants(module)}

@@ -15,7 +15,7 @@ from mcfsim.backends.factory import on_blocks
 from mcfsim.compile import trace
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.program import Scalar, flat
-from mcfsim.formats import get_format
+from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.rounding import DETERMINISTIC
 
@@ -133,3 +133,37 @@ def test_a_source_tells_which_operation_each_statement_is_for():
         for rate in (0.1, 0.3)
     )
     assert one == other  # nothing is compiled again for another number
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz"])
+def test_packed_loops_read_and_write_codes(fmt):
+    fmt = get_format(fmt)
+    program = trace(every, fmt)
+    given = operands(fmt, 3)
+    codes = [mcf.codec.encode(x, fmt) for x in given]
+    for mine, other in zip(Loop(program, packed=True)(*codes), Loop(program)(*given), strict=True):
+        assert mine.dtype == mcf.codec.code_dtype(fmt)
+        assert np.array_equal(mine, mcf.codec.encode(other, fmt))
+
+
+def test_formats_without_short_codes_stay_as_they_are(assert_same):
+    for name in ("tf32", "int8", "posit8", "float4_e2m1fn"):
+        program, given = trace(every, name), operands(get_format(name), 3)
+        for mine, other in zip(Loop(program, packed=True)(*given), Loop(program)(*given), strict=True):
+            assert_same(mine, other)
+
+
+def test_checked_packed_loops_tell_integers_that_are_no_codes():
+    fmt = Format("gaps", precision=4, emin=-3, emax=0)  # of its seven bits some stand for nothing
+    program = trace(mcf.two_sum, fmt)
+    loop = Loop(program, checked=True, packed=True)
+    codes = np.arange(256, dtype=np.uint8)
+    for code in codes:
+        given = np.array([code], np.uint8)
+        try:
+            mcf.codec.decode(given, fmt)
+        except ValueError:
+            with pytest.raises(ValueError, match="no value"):
+                loop(given, np.zeros(1, np.uint8))
+        else:
+            loop(given, np.zeros(1, np.uint8))

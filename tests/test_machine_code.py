@@ -81,9 +81,10 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_loops_take_whole_vectors_and_fuse_nothing(name):
-    filler = Loop(PROGRAMS[name]()).with_scalars({})
+def test_loops_take_whole_vectors_and_fuse_nothing(name, packed):
+    filler = Loop(PROGRAMS[name](), packed=packed).with_scalars({})
     operands, results = ([np.ones(64, x) for x in part] for part in (filler.operands, filler.results))
     assert filler(operands, results)
     found = inspected(code_of(filler._loop))

@@ -12,28 +12,13 @@ from mcfsim.checks.arguments import as_codes, real_array
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.blocks import for_each_block
-from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
-from mcfsim.kernels.codes_by_kind import codes_by_kind
+from mcfsim.kernels.carriers import FLOAT64, carrier_of
+from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
 
 Block = NDArray[Any]
 
 #: Formats of at most so many bits are decoded by a table of all codes.
 _TABLE_BITS = 16
-
-
-def code_dtype(fmt: Format | str) -> np.dtype[Any]:
-    """Return the shortest unsigned dtype that holds a code.
-
-    Raises
-    ------
-    UnsupportedFormatError
-        If codes are longer than 64 bits.
-    """
-    fmt = get_format(fmt)
-    for width in (8, 16, 32, 64):
-        if fmt.bits <= width:
-            return np.dtype(f"u{width // 8}")
-    raise UnsupportedFormatError(f"codes of {fmt} have {fmt.bits} bits; at most 64 are supported")
 
 
 def encode(x: ArrayLike, fmt: Format | str) -> NDArray[Any]:
@@ -112,21 +97,40 @@ def decode(codes: ArrayLike, fmt: Format | str) -> NDArray[Any]:
     fmt = get_format(fmt)
     carrier = carrier_of(fmt)
     given = as_codes(codes)
+    _check_range(given, fmt)
+    if fmt in (FORMATS["float32"], FORMATS["float64"]):  # the codes are the carrier's own
+        return given.astype(code_dtype(fmt)).view(carrier)
+
+    def on_block(start: int, block: Block, out: Block) -> None:
+        _check_assigned(given, start, block, fmt)
+        out[...] = values_of(block, fmt)
+
+    source = np.dtype(np.uint64) if fmt.bits > _TABLE_BITS else code_dtype(fmt)
+    return for_each_block(on_block, [given], source, 1, results=carrier, ordered=True)[0]
+
+
+def values_of(codes: Block, fmt: Format) -> Block:
+    """Return the values of codes, of which each stands for one; unchecked."""
+    return codes_by_kind(fmt).decode(codes) if fmt.bits > _TABLE_BITS else _table(fmt).take(codes)
+
+
+def check_codes(codes: Block, fmt: Format) -> None:
+    """Raise ValueError, as `decode` does, unless all integers are codes of a format that stand for values."""
+    if fmt.bits < 8 * codes.dtype.itemsize:
+        _check_range(codes, fmt)
+    _check_assigned(codes, 0, codes, fmt)
+
+
+def _check_range(given: Block, fmt: Format) -> None:
     if given.size and not 0 <= int(given.min()) <= int(given.max()) < 2**fmt.bits:
         wrong = (given < 0) | (given > 2**fmt.bits - 1)
         refuse(given, int(np.argmax(wrong)), f"is no code: codes of {fmt} lie in [0, 2**{fmt.bits})")
-    if fmt in (FORMATS["float32"], FORMATS["float64"]):  # the codes are the carrier's own
-        return given.astype(code_dtype(fmt)).view(carrier)
+
+
+def _check_assigned(given: Block, start: int, block: Block, fmt: Format) -> None:
     kind = codes_by_kind(fmt)
-    table = _table(fmt) if fmt.bits <= _TABLE_BITS else None
-
-    def on_block(start: int, block: Block, out: Block) -> None:
-        if kind.gaps and (unassigned := kind.unassigned(block)).any():
-            refuse(given, start + int(np.argmax(unassigned)), f"stands for no value of {fmt}")
-        out[...] = kind.decode(block) if table is None else table.take(block)
-
-    source = np.dtype(np.uint64) if table is None else code_dtype(fmt)
-    return for_each_block(on_block, [given], source, 1, results=carrier, ordered=True)[0]
+    if kind.gaps and (unassigned := kind.unassigned(block)).any():
+        refuse(given, start + int(np.argmax(unassigned)), f"stands for no value of {fmt}")
 
 
 def all_values(fmt: Format | str) -> NDArray[Any]:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks.arguments import as_array
-from mcfsim.codec.codes import code_dtype, refuse
+from mcfsim.codec.codes import refuse
 from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.kernels.codes_by_kind import code_dtype
 from mcfsim.kernels.native import native_dtype
 
 

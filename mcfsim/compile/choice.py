@@ -57,10 +57,12 @@ def check_compiled(compiled: Any) -> None:
         check_available()
 
 
-@lru_cache(maxsize=8)
-def loops(scalars: Scalars = "exact", *, checked: bool = False, wide: bool = False) -> Loops:
+@lru_cache(maxsize=16)
+def loops(
+    scalars: Scalars = "exact", *, checked: bool = False, wide: bool = False, packed: bool = False
+) -> Loops:
     """Return the loops that are compiled so far, of one kind; see `Loop`."""
-    return Loops(scalars, checked=checked, wide=wide)
+    return Loops(scalars, checked=checked, wide=wide, packed=packed)
 
 
 class Loops:
@@ -74,12 +76,12 @@ class Loops:
     ----------
     scalars : {"exact", "rounded"}
         How real scalars enter.
-    checked, wide : bool
+    **options : bool
         See `Loop`.
     """
 
-    def __init__(self, scalars: Scalars, *, checked: bool, wide: bool = False) -> None:
-        self._scalars, self._options = scalars, {"checked": checked, "wide": wide}
+    def __init__(self, scalars: Scalars, **options: bool) -> None:
+        self._scalars, self._options = scalars, options
         self._loops: dict[Any, Loop] = {}
         self._spent: dict[Loop, float] = {}
         self._paid: set[Loop] = set()

@@ -9,7 +9,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-f32, f64, i32, i64, u32, u64 = np.float32, np.float64, np.int32, np.int64, np.uint32, np.uint64
+f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
+u8, u16, u32, u64 = np.uint8, np.uint16, np.uint32, np.uint64
 sqrt = np.sqrt
 
 

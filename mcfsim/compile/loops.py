@@ -16,8 +16,6 @@ from mcfsim.compile.program import Draw, Program, flat
 from mcfsim.compile.scalars import Entering, entering, uses
 from mcfsim.compile.sources import is_cached, loaded
 from mcfsim.compile.words import draw, word_dtype
-from mcfsim.kernels.element.machine import Value
-from mcfsim.kernels.element.on_numpy import DTYPES
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.random import RandomWords
 
@@ -88,12 +86,22 @@ class Loop:
         Whether the loop looks at its operands, and tells whether all are values of their formats.
     wide : bool, optional
         Whether all results are of float64.
+    packed : bool, optional
+        Whether operands and results are codes, as `mcfsim.codec` has them, of floating-point formats with
+        codes of at most 16 bits, and one for NaN.
     """
 
     def __init__(
-        self, program: Program, scalars: Scalars = "exact", *, checked: bool = False, wide: bool = False
+        self,
+        program: Program,
+        scalars: Scalars = "exact",
+        *,
+        checked: bool = False,
+        wide: bool = False,
+        packed: bool = False,
     ) -> None:
-        self.program, self.policy, self.checked, self.wide = program, scalars, checked, wide
+        self.program, self.policy, self.checked = program, scalars, checked
+        self._options = {"checked": checked, "wide": wide, "packed": packed}
         self._uses = uses(program)
         self._made: dict[tuple[Entering, ...], tuple[Lowered, str]] = {}
         self._compiled: dict[tuple[Entering, ...], Callable[..., int]] = {}
@@ -119,11 +127,11 @@ class Loop:
         ways = tuple(way for way, _ in chosen)
         lowered, text = self._lowered(ways)
         found = [number for _, numbers in chosen for number in numbers]
-        typed = zip(_dtypes(lowered.numbers), found, strict=True)
+        typed = zip(map(lowered.dtype, lowered.numbers), found, strict=True)
         return Filler(
             source=text,
-            operands=tuple(_dtypes(lowered.operands)),
-            results=tuple(_dtypes(lowered.results)),
+            operands=tuple(map(lowered.dtype, lowered.operands)),
+            results=tuple(map(lowered.dtype, lowered.results)),
             _loop=self._loop(ways),
             _numbers=tuple(dtype.type(number) for dtype, number in typed),
             _draws=lowered.draws,
@@ -171,12 +179,14 @@ class Loop:
         """Return the compiled function, called once on no elements, at which Numba compiles it."""
         if ways not in self._compiled:
             lowered, text = self._lowered(ways)
-            dtypes = [*_dtypes(lowered.operands), *(word_dtype(bits) for bits in lowered.draws.values())]
+            words = [word_dtype(bits) for bits in lowered.draws.values()]
+            dtypes = [*map(lowered.dtype, lowered.operands), *words]
             operands = [_read_only(np.empty(0, dtype)) for dtype in dtypes]
-            numbers = [dtype.type(1) for dtype in _dtypes(lowered.numbers)]
+            numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
+            results = [np.empty(0, lowered.dtype(result)) for result in lowered.results]
             try:
                 loop = loaded(text)
-                loop(*operands, *numbers, *(np.empty(0, dtype) for dtype in _dtypes(lowered.results)))
+                loop(*operands, *numbers, *results)
             except ImportError:
                 raise
             except Exception as error:
@@ -186,7 +196,7 @@ class Loop:
 
     def _lowered(self, ways: tuple[Entering, ...]) -> tuple[Lowered, str]:
         if ways not in self._made:
-            lowered = lower(self.program, ways, checked=self.checked, wide=self.wide)
+            lowered = lower(self.program, ways, **self._options)
             about = f"{self.program.name}, {len(self.program.steps)} operations."
             self._made[ways] = lowered, source(lowered, about)
         return self._made[ways]
@@ -196,10 +206,6 @@ def _read_only(x: Array) -> Array:
     view = x.view()
     view.flags.writeable = False
     return view
-
-
-def _dtypes(values: Sequence[Value]) -> list[np.dtype[Any]]:
-    return [DTYPES[value.type] for value in values]
 
 
 def _filled(nested: Any, rest: Iterator[Array]) -> Any:

@@ -8,12 +8,17 @@ from dataclasses import dataclass, field, replace
 from keyword import iskeyword
 from typing import Any
 
+import numpy as np
+
 from mcfsim.compile.program import Draw, Program, Register, Step, identity
 from mcfsim.compile.scalars import Entering, uses
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.codes_by_kind import code_dtype
+from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes, is_code
 from mcfsim.kernels.element.floats import CARRIERS, NAN
-from mcfsim.kernels.element.machine import F32, F64, I64, Line, Type, Value
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Type, Value
+from mcfsim.kernels.element.on_numpy import DTYPES
 from mcfsim.kernels.element.operations import change_element, flush_element, fma_by_parts, operate_element
 from mcfsim.kernels.element.rounding import is_value
 from mcfsim.kernels.plan import Entry, Way, plan, refusal, sum_within
@@ -30,8 +35,8 @@ class Lowered:
     Attributes
     ----------
     line : Line
-        Its inputs are those of the program, each of its format's carrier, and a number for each use of a real
-        scalar.
+        Its inputs are those of the program, each of its format's carrier or a code, and a number for each use
+        of a real scalar.
     operands : tuple of Value
         The inputs that differ from element to element.
     numbers : tuple of Value
@@ -46,6 +51,8 @@ class Lowered:
         so many suffice, else 32.
     index : Value, optional
         An input that is the number of the element.
+    packed : dict of Value to dtype
+        The operands and results that are codes, and as what they lie in memory.
     notes : dict of int to str
         What the values from a number on are made for: an operation of the program, with the text's line if it
         was recorded.
@@ -60,6 +67,11 @@ class Lowered:
     draws: Mapping[Draw, int] = field(default_factory=dict)
     index: Value | None = None
     notes: Mapping[int, str] = field(default_factory=dict)
+    packed: Mapping[Value, np.dtype[Any]] = field(default_factory=dict)
+
+    def dtype(self, value: Value) -> np.dtype[Any]:
+        """Return as what an operand or a result lies in memory."""
+        return self.packed.get(value, DTYPES[value.type])
 
 
 #: What lines and sources call things themselves.
@@ -78,7 +90,12 @@ def type_of(fmt: Format) -> Type:
 
 
 def lower(
-    program: Program, entering: tuple[Entering, ...], *, checked: bool = False, wide: bool = False
+    program: Program,
+    entering: tuple[Entering, ...],
+    *,
+    checked: bool = False,
+    wide: bool = False,
+    packed: bool = False,
 ) -> Lowered:
     """Return the machine's line for a program.
 
@@ -91,6 +108,9 @@ def lower(
         Whether to tell where an operand is no value of its format.
     wide : bool, optional
         Whether all results are of binary64.
+    packed : bool, optional
+        Whether operands and results are codes, those of formats that have short ones
+        (`mcfsim.kernels.element.codes.has_codes`).
 
     Raises
     ------
@@ -99,16 +119,20 @@ def lower(
     TypeError
         If a result is a number.
     """
-    line = Line()
-    given = tuple(
-        line.input(x.name if _is_free(x.name) else f"operand{place}", type_of(x.format))
-        for place, x in enumerate(program.inputs)
-    )
-    strange: Value | None = None
-    if checked:
-        for x, value in zip(program.inputs, given, strict=True):
-            other = ~is_value(value, x.format)
+    line, strange = Line(), None
+    lying: dict[Value, np.dtype[Any]] = {}
+    taken, given = [], []
+    for place, x in enumerate(program.inputs):
+        name = x.name if _is_free(x.name) else f"operand{place}"
+        coded = packed and has_codes(x.format)
+        operand = line.input(name, I32 if coded else type_of(x.format))
+        if coded:
+            lying[operand] = code_dtype(x.format)
+        if checked:
+            other = ~(is_code if coded else is_value)(operand, x.format)
             strange = other if strange is None else strange | other
+        taken.append(operand)
+        given.append(decode_element(operand, x.format, type_of(x.format)) if coded else operand)
     # Processors make clean codes of NaN, and hand them on; what others may have made is cleaned.
     computed_with = {x for step in program.steps for x in step.operands if not _brings_over(step)}
     known: dict[Any, Value] = {
@@ -151,9 +175,24 @@ def lower(
     for x in program.outputs():
         if not isinstance(x, Register):
             raise TypeError(f"{program.name} returns {x!r} as it is, which is no operation")
-    results = tuple(known[x].widen() if wide else known[x] for x in program.outputs())
-    taken = tuple(x for _, parts in numbers.values() for x in parts)
-    return Lowered(line, given, taken, tuple(words.values()), results, strange, draws, notes=notes)
+    results = []
+    for x in program.outputs():
+        result = known[x].widen() if wide else known[x]
+        if packed and has_codes(x.format):
+            result = encode_element(result, x.format)
+            lying[result] = code_dtype(x.format)
+        results.append(result)
+    return Lowered(
+        line=line,
+        operands=tuple(taken),
+        numbers=tuple(x for _, parts in numbers.values() for x in parts),
+        words=tuple(words.values()),
+        results=tuple(results),
+        strange=strange,
+        draws=draws,
+        notes=notes,
+        packed=lying,
+    )
 
 
 def _brings_over(step: Step) -> bool:

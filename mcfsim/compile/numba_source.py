@@ -23,7 +23,7 @@ import numpy as np
 from numba import njit
 
 from mcfsim.compile.intrinsics import bits32, bits64, f32, f64, i32, i64, number32, number64
-from mcfsim.compile.intrinsics import prefer_whole_vectors, sqrt, u32, u64
+from mcfsim.compile.intrinsics import prefer_whole_vectors, sqrt, u8, u16, u32, u64
 
 '''
 
@@ -66,7 +66,8 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
             body += [f"# {note}" for note in begun[-1:]]
             notes = notes[len(begun) :]
         if value.verb == "input" and value.constant in arrays:
-            body.append(f"{name(value)} = {value.constant}[i]")
+            read = f"{value.constant}[i]"
+            body.append(f"{name(value)} = {f'i32({read})' if value in lowered.packed else read}")
         elif value.verb == "input" and value.constant in words:
             body.append(f"{name(value)} = i64({value.constant}[i])")
         elif value is lowered.index:
@@ -74,6 +75,9 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
         elif value.verb not in ("input", "constant"):
             body.append(f"{name(value)} = {_statement(value, name)}")
     made_of = list(map(name, lowered.results))
+    for place, dtype in enumerate(map(lowered.packed.get, lowered.results)):
+        if dtype is not None:
+            made_of[place] = f"u{8 * dtype.itemsize}({made_of[place]})"
     if interleaved:
         places = [f"out[{len(outputs)} * i + {place}]" for place in range(len(outputs))]
         head, size = [*arrays, *words, *numbers, "start", "out"], f"out.size // {len(outputs)}"

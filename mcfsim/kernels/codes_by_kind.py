@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.formats import Format, Specials
+from mcfsim.formats import Format, Specials, get_format
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
 from mcfsim.kernels import grids, posit_codes
+from mcfsim.kernels.carriers import UnsupportedFormatError
 
 Block = NDArray[Any]
 
@@ -138,6 +139,21 @@ class FloatCodes:
         magnitude = np.where(negative, -places if self.fmt.zero else ~places, places)
         np.copyto(magnitude, self.infinity, where=magnitude > self.largest)
         return magnitude.astype(np.uint64) | negative.astype(np.uint64) << np.uint64(self.sign_place)
+
+
+def code_dtype(fmt: Format | str) -> np.dtype[Any]:
+    """Return the shortest unsigned dtype that holds a code.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If codes are longer than 64 bits.
+    """
+    fmt = get_format(fmt)
+    for width in (8, 16, 32, 64):
+        if fmt.bits <= width:
+            return np.dtype(f"u{width // 8}")
+    raise UnsupportedFormatError(f"codes of {fmt} have {fmt.bits} bits; at most 64 are supported")
 
 
 @lru_cache(maxsize=256)

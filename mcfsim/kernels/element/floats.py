@@ -19,7 +19,18 @@ from dataclasses import dataclass, replace
 
 from mcfsim.formats import Format, Parity, Specials
 from mcfsim.formats.grids import Grid
-from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, Type, Value, greatest, least
+from mcfsim.kernels.element.machine import (
+    BITS_OF,
+    F32,
+    F64,
+    I32,
+    I64,
+    NUMBER_OF,
+    Type,
+    Value,
+    greatest,
+    least,
+)
 from mcfsim.rounding import Mode, Overflow, Rounding, Rule, Underflow
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -130,8 +141,14 @@ def takes_residual(kind: Type, fmt: Format, rounding: Rounding) -> bool:
     carrier = CARRIERS[kind]
     usual = type(fmt) is Format and fmt.signed and fmt.zero and rounding.underflow is Underflow.GRADUAL
     spare = carrier.place + 1 >= fmt.precision + rounding.guard_bits and fmt.precision > 1
-    directed = rounding.mode in (Mode.TOWARD_ZERO, Mode.UP, Mode.DOWN)
-    return usual and spare and directed and not _reaches(fmt, carrier) and fmt.emin == carrier.emin
+    decided = rounding.mode not in (Mode.TO_ODD, Mode.STOCHASTIC)
+    return usual and spare and decided and not _reaches(fmt, carrier) and fmt.emin == carrier.emin
+
+
+def carries_over(kind: Type, fmt: Format, rounding: Rounding) -> bool:
+    """Return whether overflow and infinity come out right by the carry into the code alone."""
+    plain = fmt.precision > 1 and rounding.overflow is Overflow.IEEE
+    return plain and _has_range_of(CARRIERS[kind], fmt)
 
 
 def round_grid(x: Value, fmt: Grid, rounding: Rounding, word: Value | None = None) -> Value:
@@ -196,7 +213,7 @@ def _by_code(
     cut = carrier.place + 1 - fmt.precision
     if not cut:
         return x
-    if residual is not None:
+    if residual is not None and rounding.mode is not Mode.NEAREST_EVEN:
         code = _towards(code, residual, rounding.mode)
     ones, quantum = (1 << cut) - 1, 1 << cut
     mode, flips = rounding.mode, False
@@ -208,7 +225,7 @@ def _by_code(
         elif mode is Mode.TO_ODD:
             mode = Mode.TOWARD_ZERO
     if mode is Mode.NEAREST_EVEN:
-        code = _tied_to_even(code, cut, flips)
+        code = _tied_to_even(code, cut, flips, residual)
     elif mode is Mode.NEAREST_AWAY:
         code = code + quantum // 2
     elif mode is Mode.UP:
@@ -228,21 +245,31 @@ def _by_code(
 
 
 def _towards(code: Value, residual: Value, mode: Mode) -> Value:
-    """Return the code of the next number where a residual leads across what a directed mode would keep."""
-    kind, place = code.type, CARRIERS[residual.type].sign_place
-    sign = code >> place  # 0 or -1
-    if mode is Mode.TOWARD_ZERO:
-        inward = ((code ^ residual.bits()) < 0) & (abs(residual) > 0.0)
-        return code - inward.count(kind)
+    """Return the code of the next number where a residual leads across what a mode would keep."""
+    if mode in (Mode.TOWARD_ZERO, Mode.NEAREST_AWAY):
+        return code - _inward(code, residual).count(code.type)
+    sign = code >> CARRIERS[NUMBER_OF[code.type]].sign_place  # 0 or -1
     outward = (residual > 0.0) if mode is Mode.UP else (residual < 0.0)
     step = sign | 1 if mode is Mode.UP else (~sign) | 1
     return outward.select(code + step, code)
 
 
-def _tied_to_even(code: Value, cut: int, flips: bool) -> Value:
-    """Add just under half a unit of some bit, and that bit (or its opposite): ties then go to even."""
+def _inward(code: Value, residual: Value) -> Value:
+    """Return whether a residual leads toward zero from the number of a code."""
+    return (code < 0).select(residual > 0.0, residual < 0.0)
+
+
+def _tied_to_even(code: Value, cut: int, flips: bool, residual: Value | None = None) -> Value:
+    """Add just under half a unit of some bit, and that bit (or its opposite): ties then go to even.
+
+    What a residual says of a tie comes first.
+    """
     odd = (code >> cut) & 1
-    return code + ((odd ^ 1 if flips else odd) + ((1 << cut >> 1) - 1))
+    up = odd ^ 1 if flips else odd
+    if residual is not None:
+        outward = (~_inward(code, residual)).count(code.type)
+        up = (abs(residual) > 0.0).select(outward, up)
+    return code + (up + ((1 << cut >> 1) - 1))
 
 
 def _aligned_draw(word: Value | None, rounding: Rounding, cut: int, kind: Type) -> Value:
@@ -315,19 +342,13 @@ def _within_range(
 ) -> Value:
     """Apply the overflow policy, and put NaN and infinity in their places."""
     carrier, mode, code = CARRIERS[x.type], rounding.mode, x.bits()
-    reaches = _reaches(fmt, carrier) and not rounding.stochastic
-    if (
-        _has_range_of(carrier, fmt)
-        and fmt.precision > 1
-        and rounding.overflow is Overflow.IEEE
-        and not reaches
-    ):
-        # By the code, infinity is what comes after the largest number. So a clean NaN stays, too.
+    if carries_over(x.type, fmt, rounding):
+        # Infinity is what comes after the largest number. So a clean NaN stays, too.
         return rounded if clean else x.equals(x).select(rounded, x)
     largest, finite = x.like(_exact(fmt.max)), abs(x) < INFINITY
     infinite = _with_sign(x.like(INFINITY if fmt.has_infinity else NAN), code)
     # To nearest, NaN and infinity come through the additions as they are; elsewhere codes have been changed.
-    keeps_nan = reaches and mode is Mode.NEAREST_EVEN
+    keeps_nan = _reaches(fmt, carrier) and mode is Mode.NEAREST_EVEN
     exceeds = largest < abs(rounded) if keeps_nan else ~(abs(rounded) <= largest)
     if rounding.overflow is Overflow.NEAREST_BOUNDARY:
         past = _past_boundary(x, fmt, rounding, word)

@@ -11,8 +11,8 @@ from typing import Any
 
 from mcfsim.eft import fast_two_sum, two_prod, two_sum
 from mcfsim.formats import Format, get_format
-from mcfsim.kernels.element.floats import CARRIERS, INFINITY, round_float, takes_residual
-from mcfsim.kernels.element.machine import F64, Type, Value
+from mcfsim.kernels.element.floats import CARRIERS, INFINITY, carries_over, round_float, takes_residual
+from mcfsim.kernels.element.machine import F32, F64, Type, Value
 from mcfsim.kernels.element.rounding import round_element
 from mcfsim.kernels.plan import Way
 from mcfsim.rounding import Mode, Rounding, Underflow
@@ -93,8 +93,8 @@ def operate_element(
     within = way in (Way.EXACT_WITHIN, Way.STICKY_WITHIN)
     given = list(operands) if within else [x.widen() for x in operands]
     if way == Way.WIDE:
-        return _leave(
-            round_element(_ON_MACHINE[operation](*given), fmt, rounding, word, clean=clean), carrier
+        return _rounded(
+            _ON_MACHINE[operation](*given), None, fmt, rounding, word, carrier=carrier, clean=clean
         )
     if operation == "sub":
         operation, given[1] = "add", -given[1]
@@ -104,19 +104,52 @@ def operate_element(
         given[0], given[-1] = -given[0], -given[-1]
     if operation == "fma" and not real and 2 * fmt.precision <= 53:  # binary64 holds the product
         operation, given = "add", [given[0] * given[1], given[2]]
-    if way in (Way.EXACT, Way.EXACT_WITHIN):
-        exact = _ON_MACHINE[operation](*given)
-    elif operation == "add" and takes_residual(given[0].type, fmt, rounding):
-        exact, residual = two_sum(BINARY64, *given)
-        exact = _brought_back(fmt, exact, *given)
+    result: tuple[Value, Value | None] = (
+        (_ON_MACHINE[operation](*given), None)
+        if way in (Way.EXACT, Way.EXACT_WITHIN)
+        else _WITH_LOST[operation](fmt, *given)
+    )
+    return _rounded(*result, fmt, rounding, word, carrier=carrier, negated=negated, clean=clean)
+
+
+def _rounded(
+    y: Value,
+    lost: Value | None,
+    fmt: Format,
+    rounding: Rounding,
+    word: Value | None,
+    *,
+    carrier: Type,
+    negated: bool = False,
+    clean: bool,
+) -> Value:
+    """Round ``y + lost`` once, or its negative; what is lost has the error's sign, or is zero or NaN."""
+    narrowed = carrier is F32 and y.type is F64 and _narrows(fmt, rounding)
+    if narrowed:  # binary32 has more elements in a vector
+        short = y.narrow()
+        error = y - short.widen()  # exact, or infinite where binary32 overflows
+        y, lost = short, error if lost is None else (abs(error) > 0.0).select(error, lost)
+    # What overflowed in between is no infinity: odd, it is binary32's largest number.
+    overflows = narrowed and not carries_over(y.type, fmt, rounding)
+    if lost is not None and takes_residual(y.type, fmt, rounding) and not overflows:
         mode = Mode.UP if negated else rounding.mode
-        rounded = round_float(exact, fmt, replace(rounding, mode=mode), residual=residual, clean=clean)
+        rounded = round_float(y, fmt, replace(rounding, mode=mode), residual=lost, clean=clean)
         if negated:
             rounded = -rounded if fmt.has_negative_zero else -rounded + 0.0
-        return _leave(rounded, carrier)
     else:
-        exact = _ODD[operation](fmt, *given)
-    return _leave(round_element(-exact if negated else exact, fmt, rounding, word, clean=clean), carrier)
+        y = y if lost is None else _make_odd(y, lost)
+        rounded = round_element(-y if negated else y, fmt, rounding, word, clean=clean)
+    return _leave(rounded, carrier)
+
+
+def _narrows(fmt: Format, rounding: Rounding) -> bool:
+    """Return whether a number of binary64 may be rounded to odd in binary32, which holds the format, first.
+
+    That has the bits that decide, down to the smallest number. At random what leaves its range may not become
+    its largest number.
+    """
+    spare = fmt.precision + rounding.guard_bits <= CARRIERS[F32].place + 1
+    return spare and not (rounding.stochastic and fmt.emax == CARRIERS[F32].bias)
 
 
 def change_element(
@@ -162,17 +195,17 @@ def flush_element(x: Value, fmt: Format) -> Value:
     return (abs(x) < float(fmt.smallest_normal)).select(zero, x)
 
 
-# -- a result and what it lost, made odd (Boldo and Melquiond 2008) ------------------------------------------
+# -- a result and what it lost -------------------------------------------------------------------------------
 def _make_odd(y: Value, residual: Value) -> Value:
-    """Round ``y + residual`` to odd; the residual has the error's sign, and is zero or NaN without one."""
-    bits = y.bits()
-    inexact = abs(residual) > 0.0
-    opposite = (bits ^ residual.bits()) < 0
-    return ((bits - (opposite & inexact).count(bits.type)) | inexact.count(bits.type)).as_number()
+    """Round ``y + residual`` to odd (Boldo and Melquiond 2008)."""
+    bits, above, below = y.bits(), residual > 0.0, residual < 0.0
+    inward = (bits < 0).select(above, below)
+    return ((bits - inward.count(bits.type)) | (above | below).count(bits.type)).as_number()
 
 
-def _odd_sum(fmt: Format, a: Value, b: Value) -> Value:
-    return _brought_back(fmt, _make_odd(*two_sum(BINARY64, a, b)), a, b)
+def _sum(fmt: Format, a: Value, b: Value) -> tuple[Value, Value]:
+    y, lost = two_sum(BINARY64, a, b)
+    return _brought_back(fmt, y, a, b), lost
 
 
 def _brought_back(fmt: Format, y: Value, a: Value, b: Value) -> Value:
@@ -184,36 +217,40 @@ def _brought_back(fmt: Format, y: Value, a: Value, b: Value) -> Value:
     return left.select((y > 0.0).select(most, y.like(-most)), y)
 
 
-def _odd_product(fmt: Format, a: Value, b: Value) -> Value:
-    return _make_odd(*two_prod(BINARY64, a, b))
+def _product(fmt: Format, a: Value, b: Value) -> tuple[Value, Value]:
+    product: tuple[Value, Value] = two_prod(BINARY64, a, b)
+    return product
 
 
-def _odd_quotient(fmt: Format, a: Value, b: Value) -> Value:
+def _quotient(fmt: Format, a: Value, b: Value) -> tuple[Value, Value]:
     quotient = a / b
     high, low = two_prod(BINARY64, quotient, b)
     remainder = (a - high) - low
-    return _make_odd(quotient, (b < 0.0).select(-remainder, remainder))
+    return quotient, (b < 0.0).select(-remainder, remainder)
 
 
-def _odd_root(fmt: Format, a: Value) -> Value:
+def _root(fmt: Format, a: Value) -> tuple[Value, Value]:
     root = a.sqrt()
     high, low = two_prod(BINARY64, root, root)
-    return _make_odd(root, (a - high) - low)
+    return root, (a - high) - low
 
 
-def _odd_fma(fmt: Format, a: Value, b: Value, c: Value) -> Value:
+def _fma(fmt: Format, a: Value, b: Value, c: Value) -> tuple[Value, Value]:
     """Boldo and Melquiond 2008, Fig. 5: a sum of three terms."""
     high, low = two_prod(BINARY64, a, b)
-    return _odd_three(high, low, c, a * b + c)
-
-
-def _odd_three(high: Value, low: Value, c: Value, plainly: Value) -> Value:
     t_high, t_low = two_sum(BINARY64, c, low)
     v_high, v_low = two_sum(BINARY64, high, t_high)
     # Of the last sum the first term is the larger, or a multiple of the second one's unit in the last place.
-    y, last = fast_two_sum(BINARY64, v_high, _make_odd(*two_sum(BINARY64, t_low, v_low)))
-    # Infinities and NaN, and the sign of an exact zero, are right without the residuals and wrong with them.
-    return _make_odd((abs(y) > 0.0).select(y, plainly), last)
+    y, lost = fast_two_sum(BINARY64, v_high, _make_odd(*two_sum(BINARY64, t_low, v_low)))
+    return _plainly(y, a * b + c), lost
+
+
+def _plainly(y: Value, plainly: Value) -> Value:
+    """Return a sum of three terms, and where it is no number but zero, or none, that of two operations.
+
+    Infinities and NaN, and the sign of an exact zero, are right without the residuals and wrong with them.
+    """
+    return (abs(y) > 0.0).select(y, plainly)
 
 
 def fma_by_parts(
@@ -245,14 +282,21 @@ def fma_by_parts(
     if down:
         x, c = -x, -c
     high, low = x * factor[0], x * factor[1]
-    exact = _odd_three(high, low, c, x * (factor[0] + factor[1]) + c)
-    return _leave(round_element(-exact if down else exact, fmt, rounding, word, clean=True), carrier)
+    total, rest = two_sum(BINARY64, high, c)
+    # The sum of both small terms may be rounded: where it is, c exceeds the products so far that they do not
+    # reach from the total to a boundary. Of the last sum the first term is the larger, or a multiple of the
+    # second one's unit in the last place.
+    rest = rest + low
+    y, lost = fast_two_sum(BINARY64, total, rest)
+    # Infinities and NaN, and the sign of an exact zero, are right without the rest.
+    y = (abs(rest) > 0.0).select(y, total)
+    return _rounded(y, lost, fmt, rounding, word, carrier=carrier, negated=down, clean=True)
 
 
-_ODD: Mapping[str, Callable[..., Value]] = {
-    "add": _odd_sum,
-    "mul": _odd_product,
-    "div": _odd_quotient,
-    "sqrt": _odd_root,
-    "fma": _odd_fma,
+_WITH_LOST: Mapping[str, Callable[..., tuple[Value, Value]]] = {
+    "add": _sum,
+    "mul": _product,
+    "div": _quotient,
+    "sqrt": _root,
+    "fma": _fma,
 }

@@ -9,28 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.backends.factory import how_compiled
 from mcfsim.checks.arguments import finite_number
 from mcfsim.checks.processor import check_subnormals
-from mcfsim.compile.choice import loops
+from mcfsim.codec.codes import check_codes
 from mcfsim.compile.loops import Filler
-from mcfsim.compile.program import Program, Scalar, flat
 from mcfsim.convert import round_to
-from mcfsim.formats import Format, get_format
+from mcfsim.optim.compiled_step import COMPILED_BLOCK, CompiledStep, fill_block
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout
-from mcfsim.optim.recording import numbers, record_step, symbols, words_of
+from mcfsim.optim.memory import Formats, is_packed, packed_dtype, read, read_block, write, write_block
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
-from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
-from mcfsim.storage.buffers import BLOCK, scratch
-
-#: Elements that a compiled step works on before what it makes is put in the place of what was, in the cache.
-COMPILED_BLOCK = 1 << 15
-#: Fewer elements are not worth looking whether compiling pays.
-_LEAST_COMPILED = 1 << 12
+from mcfsim.storage.buffers import BLOCK
 
 
 def check_hyperparameters(given: Any, label: str) -> None:
@@ -63,6 +55,9 @@ class Optimizer:
         The tensors that weight decay applies to.
     rounding : str or Rounding, optional
         Of every operation.
+    packed : bool, optional
+        Whether vectors hold codes, as `mcfsim.codec` has them, in place of carrier numbers: of formats with
+        codes of at most 16 bits, and one for NaN. The bits are the same, in half the memory or less.
     **options
         Passed to `Strategy.roles`, as ``scalars="rounded"``.
 
@@ -72,7 +67,8 @@ class Optimizer:
         If an argument is of the wrong type, as a class or a name in place of hyperparameters, or the backend
         computes on something else than NumPy arrays.
     ValueError
-        If the strategy's low format is still open, there are no parameters, or an option is refused.
+        If the strategy's low format is still open, there are no parameters, an option is refused, or exact
+        numbers are to be packed.
 
     Warns
     -----
@@ -84,7 +80,7 @@ class Optimizer:
     layout : Layout
         Where each tensor lies in the vectors below.
     state : State
-        Vectors of carrier numbers; changed in place by `step`.
+        Vectors of carrier numbers, or of codes; changed in place by `step`.
     count : int
         Steps made.
     """
@@ -96,12 +92,18 @@ class Optimizer:
         parameters: Mapping[str, NDArray[Any]],
         decayed: Collection[str] = (),
         rounding: Rounding | str = "nearest_even",
+        *,
+        packed: bool = False,
         **options: Any,
     ) -> None:
         check_hyperparameters(hyper, "hyper")
         if not isinstance(strategy, Strategy):
             raise TypeError(f"strategy must be a Strategy, as strategy('plain', 'bf16'), not {strategy!r}")
-        self.hyper, self.strategy = hyper, strategy
+        if not isinstance(packed, bool):
+            raise TypeError(f"packed must be True or False, not {packed!r}")
+        if packed and strategy.gradient.format is None:
+            raise ValueError("exact numbers have no codes: packed=True is for formats")
+        self.hyper, self.strategy, self.packed = hyper, strategy, packed
         self.layout = Layout(parameters, decayed)
         self.roles = strategy.roles(rounding, **options)
         for ar in self.roles:
@@ -112,7 +114,7 @@ class Optimizer:
                 )
         self.count = 0
         self._warned = False
-        self._programs: dict[Any, Program] = {}
+        self._compiled = CompiledStep(hyper, strategy, packed=packed)
         for role, entering in hyper.entering().items():
             warn_of_vanishing(self.roles.of(role), entering)
         start = self.layout.join(parameters)
@@ -120,6 +122,8 @@ class Optimizer:
         theta, rest = self._stored(self.roles.model, start), self._stored(self.roles.model, nothing)
         # A master copy starts as the parameter does, a compensation from nothing.
         extra = self._stored(self.roles.parameter, start if strategy.addition is Addition.MASTER else nothing)
+        kept = self.roles.model, *self.roles[:2], self.roles.parameter
+        self._formats: Formats = tuple(role.format for role in kept)
         averages: dict[str, tuple[NDArray[Any], ...]] = {"m": (), "v": ()}
         for slot in hyper.slots:
             zero, stored = self._stored(self.roles.of(slot.name), nothing), strategy.tensors[slot.name]
@@ -130,18 +134,30 @@ class Optimizer:
             extra=(extra,) if strategy.extra else (),
         )
 
-    @staticmethod
-    def _stored(ar: Any, x: NDArray[Any]) -> NDArray[Any]:
+    def _stored(self, ar: Any, x: NDArray[Any]) -> NDArray[Any]:
         """Return a copy in the arithmetic's format, rounded to nearest even whatever its own rounding."""
         if ar.format is None:
             return np.array(ar.round(x))
-        return np.array(round_to(x, ar.format), dtype=ar.carrier)
+        vector = self._empty(ar)
+        write(vector, round_to(x, ar.format), ar.format)
+        return vector
+
+    def _empty(self, ar: Any) -> NDArray[Any]:
+        """Return a vector as an arithmetic's values lie in memory."""
+        return np.empty(self.layout.size, packed_dtype(ar.format) if self.packed else ar.carrier)
 
     def receive(self, gradients: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return the gradient as the optimizer gets it: one vector, rounded into the strategy's format."""
         joined = self.layout.join(gradients)
         fmt = self.strategy.gradient.format
-        return np.asarray(self.roles.moments.round(joined) if fmt is None else round_to(joined, fmt))
+        if fmt is None:
+            return np.asarray(self.roles.moments.round(joined))
+        rounded = np.asarray(round_to(joined, fmt))
+        if not self.packed:
+            return rounded
+        vector = np.empty(rounded.shape, packed_dtype(fmt))
+        write(vector, rounded, fmt)
+        return vector
 
     def step(self, gradient: NDArray[Any], rate: float) -> NDArray[Any]:
         """Make one step in place.
@@ -149,36 +165,39 @@ class Optimizer:
         Parameters
         ----------
         gradient : array, shape (size,)
-            From `receive`.
+            From `receive`; or any floating numbers, which the step rounds.
         rate : float
             The learning rate: finite, and not negative.
 
         Returns
         -------
         array, shape (size,)
-            The update D that was asked for, before its addition to the parameter.
+            The update D that was asked for, before its addition to the parameter; codes if vectors hold them.
 
         Raises
         ------
         TypeError
-            If the rate is no number, or the gradient no array.
+            If the rate is no number, or the gradient no array, or codes of another kind than vectors hold.
         ValueError
-            If the rate is out of range, or the gradient of another shape. Nothing has changed then.
+            If the rate is out of range, or the gradient of another shape, or an element no code. Nothing has
+            changed then.
         """
         rate = learning_rate("rate", rate)
         if not isinstance(gradient, np.ndarray):
             raise TypeError(f"the gradient must be an array, as `receive` returns it, not {gradient!r}")
         if gradient.shape != (self.layout.size,):
             raise ValueError(f"the gradient must have shape ({self.layout.size},), not {gradient.shape}")
+        if self.packed and is_packed(gradient):
+            self._check_codes(gradient)
         check_subnormals()
         self._warned = self._warned or warn_of_vanishing(self.roles.update, {"rate": rate})
         count = self.count + 1
-        update = np.empty(self.layout.size, dtype=self.roles.update.carrier)
+        update = self._empty(self.roles.update)
         gradient = np.ascontiguousarray(gradient)
         planned = []  # whole before anything is changed: a compiled step may be refused
         for part, decayed in self._parts():
             scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
-            filler = self._compiled(scalars, gradient, part.stop - part.start, count)
+            filler = self._compiled.filler(self.roles, scalars, gradient, part.stop - part.start, count)
             planned.append((part, scalars, filler))
         for part, scalars, filler in planned:
             if filler is not None:
@@ -186,22 +205,34 @@ class Optimizer:
                 continue
             with np.errstate(all="ignore"):
                 for block in _blocks(part, BLOCK):
-                    old = State(*(tuple(item[block] for item in items) for items in self.state))
+                    old = read_block(self.state, self._formats, block)
                     roles = block_roles(self.roles, count, block.start)
-                    new, update[block] = self.hyper.step(roles, self.strategy, old, gradient[block], scalars)
-                    for targets, sources in zip(self.state, new, strict=True):
-                        for target, source in zip(targets, sources, strict=True):
-                            target[block] = source
+                    given = self._received(gradient[block])
+                    new, asked = self.hyper.step(roles, self.strategy, old, given, scalars)
+                    write(update[block], asked, self.roles.update.format)
+                    write_block(self.state, new, self._formats, block)
         self.count = count
         return update
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """Return the tensors that the model sees: the leading components, as views."""
-        return self.layout.split(self.state.parameter[0])
+        """Return the tensors that the model sees: the leading components, as views, or decoded."""
+        return self.layout.split(read(self.state.parameter[0], self._formats[0]))
 
     def represented(self) -> tuple[NDArray[Any], ...]:
         """Return copies of the components whose sum is the parameter that the optimizer means."""
-        return tuple(item.copy() for item in self.state.represented(self.strategy))
+        values = read_block(self.state, self._formats, slice(None))
+        return tuple(np.array(item) for item in values.represented(self.strategy))
+
+    def _received(self, gradient: NDArray[Any]) -> NDArray[Any]:
+        return read(gradient, self.strategy.gradient.format) if self.packed else gradient
+
+    def _check_codes(self, gradient: NDArray[Any]) -> None:
+        """Raise unless a gradient of codes holds those of the strategy's format."""
+        fmt = self.strategy.gradient.format
+        assert fmt is not None
+        if gradient.dtype != packed_dtype(fmt):
+            raise TypeError(f"codes of {fmt} are an array of {packed_dtype(fmt)}, not {gradient.dtype}")
+        check_codes(gradient, fmt)
 
     def _parts(self) -> Iterator[tuple[slice, bool]]:
         """Yield the elements that weight decay applies to, and the others."""
@@ -210,46 +241,14 @@ class Optimizer:
             if begin < end:
                 yield slice(begin, end), decayed
 
-    def _compiled(self, scalars: Any, gradient: NDArray[Any], elements: int, count: int) -> Filler | None:
-        """Return the compiled loop of a step, if there is to be one."""
-        compiled = how_compiled(self.roles)
-        if compiled is False or (compiled is None and elements < _LEAST_COMPILED):
-            return None
-        if gradient.dtype not in (np.float32, np.float64):
-            return None
-        policy, fmt = self.roles.moments.scalars, get_format(str(gradient.dtype))  # type: ignore[attr-defined]
-
-        def record() -> Program:
-            return self._recorded(scalars, fmt)
-
-        def words(program: Program) -> dict[int, RandomWords]:
-            return words_of(self.roles, count)
-
-        return loops(policy).filler(record, elements, compiled, numbers(scalars), words)
-
-    def _recorded(self, scalars: Any, gradient: Format) -> Program:
-        """Return the step as a program, recorded once for all numbers if it asks no more than it may."""
-        symbolic = symbols(scalars)
-        key = gradient, *("" if isinstance(x, Scalar) else repr(x) for x in flat(symbolic))
-        given = self.hyper, self.strategy, self.roles
-        if key not in self._programs:
-            try:
-                self._programs[key] = record_step(*given, symbolic, gradient=gradient)
-            except TypeError:  # it computes with scalars
-                return record_step(*given, scalars, gradient=gradient)
-        return self._programs[key]
-
     def _fill(self, filler: Filler, gradient: NDArray[Any], update: NDArray[Any], part: slice) -> None:
-        """Make a step by a compiled loop, which must not write where it reads."""
-        state = [item for items in self.state for item in items]
+        """Make a step by a compiled loop."""
+        vectors = [(x, fmt) for items, fmt in zip(self.state, self._formats, strict=True) for x in items]
+        given = [*vectors, (gradient, self.strategy.gradient.format)]
+        asked = [*vectors, (update, self.roles.update.format)]
 
         def fill(block: slice) -> None:
-            size = block.stop - block.start
-            new = [scratch(f"step{place}", size, item.dtype) for place, item in enumerate(state)]
-            operands = [*(item[block] for item in state), gradient[block]]
-            filler(operands, [*new, update[block]], block.start)
-            for item, made in zip(state, new, strict=True):
-                item[block] = made
+            fill_block(filler, block, given, asked)
 
         threads = self.roles.moments.threads  # type: ignore[attr-defined]
         if threads == 1:

@@ -1,0 +1,105 @@
+"""A step of an optimizer, recorded and compiled, and carried out on a block of its vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.backends.factory import how_compiled
+from mcfsim.compile.choice import loops
+from mcfsim.compile.loops import Filler
+from mcfsim.compile.program import Program, Scalar, flat
+from mcfsim.formats import Format, get_format
+from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.memory import is_packed, read, write
+from mcfsim.optim.recording import numbers, record_step, symbols, words_of
+from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.random import RandomWords
+from mcfsim.storage.buffers import scratch
+
+Array = NDArray[Any]
+
+#: Elements that a compiled step works on before what it makes is put in the place of what was, in the cache.
+COMPILED_BLOCK = 1 << 15
+#: Fewer elements are not worth looking whether compiling pays.
+_LEAST_COMPILED = 1 << 12
+
+
+class CompiledStep:
+    """The steps of an optimizer, recorded once and compiled where that pays.
+
+    Parameters
+    ----------
+    hyper, strategy
+        Of the optimizer.
+    packed : bool
+        Whether its vectors hold codes.
+    """
+
+    def __init__(self, hyper: Declaration, strategy: Strategy, *, packed: bool) -> None:
+        self.hyper, self.strategy, self.packed = hyper, strategy, packed
+        self._programs: dict[Any, Program] = {}
+
+    def filler(self, roles: Roles, scalars: Any, gradient: Array, elements: int, count: int) -> Filler | None:
+        """Return the compiled loop of a step with its scalars, if there is to be one."""
+        compiled = how_compiled(roles)
+        if compiled is False or (compiled is None and elements < _LEAST_COMPILED):
+            return None
+        fmt: Format | None = None
+        if self.packed and is_packed(gradient):
+            fmt = self.strategy.gradient.format
+        elif gradient.dtype in (np.float32, np.float64):
+            fmt = get_format(str(gradient.dtype))
+        if fmt is None:
+            return None
+        received = fmt
+
+        def record() -> Program:
+            return self._recorded(roles, scalars, received)
+
+        def words(program: Program) -> dict[int, RandomWords]:
+            return words_of(roles, count)
+
+        kept = loops(roles.moments.scalars, packed=self.packed)  # type: ignore[attr-defined]
+        return kept.filler(record, elements, compiled, numbers(scalars), words)
+
+    def _recorded(self, roles: Roles, scalars: Any, gradient: Format) -> Program:
+        """Return the step as a program, recorded once for all numbers if it asks no more than it may."""
+        symbolic = symbols(scalars)
+        key = gradient, *("" if isinstance(x, Scalar) else repr(x) for x in flat(symbolic))
+        given = self.hyper, self.strategy, roles
+        if key not in self._programs:
+            try:
+                self._programs[key] = record_step(*given, symbolic, gradient=gradient)
+            except TypeError:  # it computes with scalars
+                return record_step(*given, scalars, gradient=gradient)
+        return self._programs[key]
+
+
+def fill_block(
+    filler: Filler,
+    block: slice,
+    given: Sequence[tuple[Array, Format | None]],
+    asked: Sequence[tuple[Array, Format | None]],
+) -> None:
+    """Carry a loop out on a block of vectors, each with its format; it may ask for those that it is given.
+
+    A loop must not write where it reads. Of some formats it knows no codes: then they are read and written
+    beside it.
+    """
+    operands = [
+        x[block] if x.dtype == dtype else read(x[block], fmt)
+        for (x, fmt), dtype in zip(given, filler.operands, strict=True)
+    ]
+    read_from = {id(x) for x, _ in given}
+    results = []
+    for place, ((x, _), dtype) in enumerate(zip(asked, filler.results, strict=True)):
+        direct = x.dtype == dtype and id(x) not in read_from
+        results.append(x[block] if direct else scratch(f"step{place}", operands[0].size, dtype))
+    filler(operands, results, block.start)
+    for (x, fmt), made in zip(asked, results, strict=True):
+        if not np.may_share_memory(x, made):
+            write(x[block], made, fmt)

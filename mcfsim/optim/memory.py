@@ -1,0 +1,62 @@
+"""How an optimizer's vectors lie in memory: as carrier numbers, or packed, as codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.codec.codes import values_of
+from mcfsim.formats import Format
+from mcfsim.kernels.carriers import carrier_of
+from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
+from mcfsim.kernels.element.codes import MOST_BITS
+from mcfsim.optim.state import State
+
+Array = NDArray[Any]
+#: Those of a `State`'s vectors, in its order.
+Formats = tuple[Format | None, ...]
+
+
+def packed_dtype(fmt: Format) -> np.dtype[Any]:
+    """Return the dtype of a packed vector: of codes that have 16 bits or less, one of them for NaN.
+
+    Other formats lie in their carriers.
+    """
+    short = fmt.bits <= MOST_BITS and fmt.has_nan
+    return code_dtype(fmt) if short else carrier_of(fmt)
+
+
+def is_packed(x: Array) -> bool:
+    """Return whether a vector holds codes."""
+    return x.dtype.kind == "u"
+
+
+def read(x: Array, fmt: Format | None) -> Array:
+    """Return the carrier numbers of a vector, as it is if it holds them."""
+    if not is_packed(x):
+        return x
+    assert fmt is not None
+    return values_of(x, fmt)
+
+
+def write(x: Array, values: Array, fmt: Format | None) -> None:
+    """Put values of a format in a vector; if they are codes, it holds codes, too."""
+    if is_packed(x) and not is_packed(values):
+        assert fmt is not None
+        values = codes_by_kind(fmt).encode(np.ascontiguousarray(values))
+    x[...] = values
+
+
+def read_block(state: State, formats: Formats, block: slice) -> State:
+    """Return the carrier numbers of a block of all vectors."""
+    pairs = zip(state, formats, strict=True)
+    return State(*(tuple(read(x[block], fmt) for x in vectors) for vectors, fmt in pairs))
+
+
+def write_block(state: State, new: State, formats: Formats, block: slice) -> None:
+    """Put new values in a block of all vectors."""
+    for vectors, values, fmt in zip(state, new, formats, strict=True):
+        for x, made in zip(vectors, values, strict=True):
+            write(x[block], made, fmt)

@@ -27,7 +27,7 @@ from mcfsim.report.texts import is_optimizer, operands_of, record, texts
 from mcfsim.report.wiring import wired
 from mcfsim.rounding import Mode, get_rounding
 
-MODES = [str(mode) for mode in Mode if mode is not Mode.STOCHASTIC]
+MODES = [str(mode) for mode in Mode]
 STRATEGIES = ("plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "fp32")
 every_text = pytest.mark.parametrize("name", texts())
 
@@ -132,7 +132,7 @@ def test_components():
 
 # -- generated source ---------------------------------------------------------------------------------------
 @every_text
-@pytest.mark.parametrize("mode", ["nearest_even", "up"])
+@pytest.mark.parametrize("mode", ["nearest_even", "up", "stochastic"])
 def test_the_generated_source_is_python(name, mode):
     out = call("show", name, "--as", "numba", "--rounding", mode).stdout
     compile(out, name, "exec")
@@ -144,10 +144,14 @@ def test_the_generated_source_is_what_is_compiled():
     pytest.importorskip("numba")
     from mcfsim.compile.loops import Loop
 
-    for name, options in (("two_sum", {}), ("adamw", {"strategy": "collage-plus"})):
-        found = recorded(name, **options)
+    for name, mode, options in (
+        ("two_sum", "nearest_even", {}),
+        ("two_sum", "stochastic", {}),
+        ("adamw", "nearest_even", {"strategy": "collage-plus"}),
+    ):
+        found = recorded(name, mode, **options)
         words = [word for key, value in options.items() for word in (f"--{key}", value)]
-        out = call("show", name, *words, "--as", "numba").stdout
+        out = call("show", name, *words, "--rounding", mode, "--as", "numba").stdout
         assert Loop(found.program).with_scalars(found.numbers).source == out
 
 
@@ -160,6 +164,42 @@ def test_the_generated_source_needs_no_numba():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "from numba import njit" in done.stdout
+
+
+# -- random words --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [(name, None) for name in texts()] + [("adamw", strategy) for strategy in STRATEGIES],
+)
+def test_random_words_have_the_same_names_wherever_they_are_shown(name, strategy):
+    found = recorded(name, "stochastic", strategy=strategy)
+    words = list(found.program.words.values())
+    assert len(words) == sum(step.draw is not None for step in found.program.steps) > 0
+    options = ["--rounding", "stochastic", *(["--strategy", strategy] if strategy else [])]
+    shown = {view: call("show", name, *options, "--as", view).stdout for view in ("pseudocode", "numba")}
+    assert re.findall(r"^    t\d+ = .*; (word\d+)\)", shown["pseudocode"], re.M) == words
+    (taken,) = re.findall(r"^def loop\((.*)\):$", shown["numba"], re.M)
+    assert [x for x in taken.split(", ") if x.startswith("word")] == words
+    assert re.findall(r"^        # t\d+ = .*?; (word\d+)\)", shown["numba"], re.M) == words
+    drawn = network_text(wired(found.program, found.results))
+    assert sorted(re.findall(r"\[[^]]+ (word\d+)\]", drawn)) == sorted(words)
+    assert call("show", name, *options, "--as", "text").stdout == call("show", name, "--as", "text").stdout
+    costs = dict(table(call("show", name, *options, "--as", "cost").stdout.splitlines(), "program"))
+    assert int(costs["random words"]) == len(words)
+
+
+def test_a_drawing_at_random_names_its_words():
+    out = call("show", "fast_two_sum", "--rounding", "stochastic", "--as", "network").stdout
+    assert out.splitlines() == [
+        "a ───────●──────○[− word1]───────○",
+        "         │           │           │",
+        "b ───────●───────────┼───────[− word2]─ e",
+        "         │           │",
+        "     [+ word0]───────●───────────────── s",
+    ]
+    head, *_ = call("show", "two_sum", "--rounding", "stochastic").stdout.splitlines()
+    assert head == "two_sum(a, b; word0 ... word5):"
+    assert "random words" not in call("show", "two_sum", "--as", "cost").stdout
 
 
 # -- costs --------------------------------------------------------------------------------------------------
@@ -307,12 +347,18 @@ def test_pictures_are_written(words, suffix, tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "strategy"), [("two_sum", None), ("dw_times_dw2", None), ("adamw", "collage-plus")]
+    ("name", "mode", "strategy"),
+    [
+        ("two_sum", "nearest_even", None),
+        ("dw_times_dw2", "nearest_even", None),
+        ("adamw", "nearest_even", "collage-plus"),
+        ("adamw", "stochastic", "fp32-master"),
+    ],
 )
-def test_nothing_in_a_picture_overlaps(name, strategy):
+def test_nothing_in_a_picture_overlaps(name, mode, strategy):
     from mcfsim.report.network_figure import network_figure
 
-    found = recorded(name, strategy=strategy)
+    found = recorded(name, mode, strategy=strategy)
     with network_figure(wired(found.program, found.results), name) as figure:
         figure.canvas.draw()
         (page,) = figure.axes
@@ -338,8 +384,6 @@ def test_nothing_in_a_picture_overlaps(name, strategy):
         ("two_sum --as nmba", "unknown --as 'nmba' (did you mean 'numba'?)"),
         ("two_sum --format bf17", "unknown format 'bf17'"),
         ("two_sum --rounding x", "unknown rounding 'x'"),
-        ("two_sum --rounding stochastic", "does not record where random words come from"),
-        ("adamw --rounding stochastic", "does not record where random words come from"),
         ("two_sum --strategy plain", "two_sum is no optimizer and takes no strategy"),
         ("two_sum --components 3", "two_sum takes no tuples of any length"),
         ("adamw --components 3", "adamw takes a strategy, which says how many components"),

@@ -146,7 +146,7 @@ def lower(
         names = [use.name, f"{use.name}_low"] if way is Entering.PARTS else [use.name]
         numbers[id(use.step), use.position] = way, [line.input(name, kind) for name in names]
     draws = {step.draw: step.rounding.random_bits for step in program.steps if step.draw is not None}
-    words = {draw: line.input(f"word{place}", I64) for place, draw in enumerate(draws)}
+    words = {draw: line.input(name, I64) for draw, name in program.words.items()}
     made = {step.result: step for step in program.steps}
     notes: dict[int, str] = {}
     for step in program.steps:
@@ -169,7 +169,7 @@ def lower(
             str(x) if isinstance(x, Register) else str(numbers[id(step), place][1][0].constant)
             for place, x in enumerate(step.operands)
         ]
-        asked = f"{step.result} = {step.operation}({', '.join(names)})"
+        asked = step.written(names, program.words.get(step.draw, ""))
         notes[len(line.values)] = f"{asked}  # {step.text}" if step.text else asked
         known[step.result] = _lowered(step, operands, ways, made, word)
     for x in program.outputs():

@@ -7,7 +7,7 @@ Operations asked for twice are there once, and those that no result needs are le
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -96,8 +96,16 @@ class Step:
     draw: Draw | None = None
 
     def __str__(self) -> str:
-        shown = ", ".join(str(x) if isinstance(x, Register | Scalar) else f"{x:g}" for x in self.operands)
-        return f"{self.result} = {self.operation}({shown})"
+        return self.written()
+
+    def written(self, operands: Iterable[str] | None = None, word: str = "") -> str:
+        """Return the operation as a line, its operands by other names if some are given.
+
+        A random word comes last, after a semicolon.
+        """
+        if operands is None:
+            operands = (str(x) if isinstance(x, Register | Scalar) else f"{x:g}" for x in self.operands)
+        return f"{self.result} = {self.operation}({', '.join(operands)}{_after(word)})"
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,12 @@ class Program:
     def outputs(self) -> list[Operand]:
         """Return the results, tuples taken apart."""
         return list(flat(self.results))
+
+    @cached_property
+    def words(self) -> Mapping[Draw | None, str]:
+        """What the random words of the steps that draw are called, in order."""
+        draws = [step.draw for step in self.steps if step.draw is not None]
+        return {draw: f"word{place}" for place, draw in enumerate(draws)}
 
     @cached_property
     def key(self) -> Any:
@@ -167,14 +181,16 @@ class Program:
 
     def pseudocode(self) -> str:
         """Return the steps, a line each, with formats where these change, and the text's own lines beside."""
-        head = f"{self.name}({', '.join([*map(str, self.inputs), *self.scalars])}):"
+        words = list(self.words.values())
+        drawn = _after(" ... ".join(dict.fromkeys([*words[:1], *words[-1:]])))
+        head = f"{self.name}({', '.join([*map(str, self.inputs), *self.scalars])}{drawn}):"
         rows, place = [], None
         for step in self.steps:
             here = str(step.result.format), str(step.rounding.mode)
             if here != place:
                 rows.append(("    # " + ", ".join(here), ""))
                 place = here
-            rows.append((f"    {step}", step.text))
+            rows.append((f"    {step.written(word=self.words.get(step.draw, ''))}", step.text))
         width = max((len(left) for left, _ in rows), default=0)
         body = [f"{left:<{width}}  # {right}" if right else left for left, right in rows]
         return "\n".join([head, *body, f"    return {_shown(self.results)}"])
@@ -238,6 +254,11 @@ def _mapped(function: Callable[[Any], Any], nested: Any) -> Any:
         items = [_mapped(function, item) for item in nested]
         return type(nested)(*items) if hasattr(nested, "_fields") else tuple(items)
     return function(nested)
+
+
+def _after(words: str) -> str:
+    """Return random words as they stand after operands, or nothing."""
+    return f"; {words}" if words else ""
 
 
 def _shown(nested: Any) -> str:

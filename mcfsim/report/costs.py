@@ -66,6 +66,7 @@ def summary_table(recorded: Recorded) -> Rows:
         "of these changes of sign": sum(step.operation in ("neg", "abs", "sign") for step in program.steps),
         "depth": program.depth(),
         "live registers": program.registers(),
+        **({"random words": len(program.words)} if program.words else {}),
     }
     return [{"program": label, "an element": f"{number}"} for label, number in numbers.items()]
 

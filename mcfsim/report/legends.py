@@ -43,6 +43,8 @@ COST: Legend = {
     "refused": "not at all",
     "depth": "operations that follow one another on the longest way to a result",
     "live registers": "values that are wanted at once, at the most",
+    "random words": "one for each operation that rounds at random; drawn before, by a loop of their own that "
+    "is not counted",
     "machine": "operations of the generated line, a comparison counted for what it compares; numbers "
     "taken for their codes are left out",
     "bytes in carriers": "each value as a float32 or float64 number",
@@ -51,7 +53,8 @@ COST: Legend = {
 NETWORK: Legend = {
     "●": "a value is taken",
     "○": "the same as subtrahend, as divisor or as an fma's addend",
-    "RN, RU, RD, RZ, RO": "rounding to nearest, up, down, toward zero, to odd",
+    "RN, RU, RD, RZ, RO, SR": "rounding to nearest, up, down, toward zero, to odd, at random",
+    "word0 ...": "the random word by which a result is rounded",
 }
 SIMULATE: Legend = {
     "late": "mean over the last fifth of the recorded steps",

@@ -19,6 +19,7 @@ from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.optim.recording import numbers, record_step, symbols
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import strategy as strategy_named
+from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 
 #: How the words of a double word are told apart, and all numbers of a longer one.
@@ -130,12 +131,10 @@ def record(
     Raises
     ------
     ValueError
-        If there is no such text, it takes no strategy or no such number of components, or is no program:
-        exact, or rounded stochastically.
+        If there is no such text, it takes no strategy or no such number of components, or is no program, as
+        what is exact.
     """
     whole, text = get_text(name)
-    if rounding.stochastic:
-        raise ValueError("a program does not record where random words come from: choose another rounding")
     if is_optimizer(text):
         if components is not None:
             raise ValueError(f"{whole} takes a strategy, which says how many components there are")
@@ -168,8 +167,8 @@ def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) 
     hyper, stored = kind(), strategy_named(strategy, fmt)
     if any(item.format is None for item in stored.tensors.values()):
         raise ValueError(f"strategy {strategy!r} computes with exact numbers, and its step is no program")
-    options = {"overflow": rounding.overflow, "underflow": rounding.underflow}
-    roles = stored.roles(rounding.mode, **options)
+    # Which words are drawn is no part of the program.
+    roles = stored.roles(rounding, random=RandomWords(0) if rounding.stochastic else None)
     scalars = hyper.scalars(roles, stored, 1, rate=_RATE, decayed=True)
     program = record_step(hyper, stored, roles, symbols(scalars), lines=True)
     given = numbers(scalars)

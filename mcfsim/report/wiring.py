@@ -25,7 +25,7 @@ _SIGNS = {
     "sign": "sgn",
 }
 #: What a rounding is written as in the literature.
-_ROUNDED = {Mode.UP: "RU", Mode.DOWN: "RD", Mode.TOWARD_ZERO: "RZ", Mode.TO_ODD: "RO"}
+_ROUNDED = {Mode.UP: "RU", Mode.DOWN: "RD", Mode.TOWARD_ZERO: "RZ", Mode.TO_ODD: "RO", Mode.STOCHASTIC: "SR"}
 #: The operand that a drawing must tell from the others, by its place.
 _OTHER = {"sub": 1, "div": 1, "fma": 2}
 #: How far a result may go for a free row, before it has a new one.
@@ -40,7 +40,7 @@ class Gate:
     ----------
     step : Step
     label : str
-        Its sign, and a real scalar that it takes.
+        Its sign, and a real scalar and a random word that it takes.
     depth, column, row : int
     taken : tuple of (int, bool)
         The rows of its operands, and whether each is the subtrahend, divisor or addend.
@@ -133,7 +133,11 @@ def wired(program: Program, results: tuple[str, ...]) -> Wiring:
     columns = _columns(order, depths, {x: number[row] for x, row in of.items()})
     count = max(columns.values(), default=-1) + 1
     several = len({step.result.format for step in order}) > 1
-    gates = tuple(_gate(step, columns, depths, number, of, several) for step in order)
+    labels = {
+        step: " ".join(filter(None, (sign_of(step, with_format=several), program.words.get(step.draw))))
+        for step in order
+    }
+    gates = tuple(_gate(step, label, columns, depths, number, of) for step, label in labels.items())
     ends: dict[Any, int] = {}
     for step in order:
         for x in step.operands:
@@ -194,11 +198,11 @@ def _columns(order: list[Step], depths: dict[Any, int], row: dict[Any, int]) -> 
 
 def _gate(
     step: Step,
+    label: str,
     columns: dict[Any, int],
     depths: dict[Any, int],
     number: dict[_Row, int],
     of: dict[Any, _Row],
-    several: bool,
 ) -> Gate:
     other = _OTHER.get(step.operation)
     registers = [(place, x) for place, x in enumerate(step.operands) if isinstance(x, Register)]
@@ -206,4 +210,4 @@ def _gate(
     told = len(registers) > 1
     taken = tuple(dict.fromkeys((number[of[x]], told and place == other) for place, x in registers))
     x = step.result
-    return Gate(step, sign_of(step, with_format=several), depths[x], columns[x], number[of[x]], taken)
+    return Gate(step, label, depths[x], columns[x], number[of[x]], taken)

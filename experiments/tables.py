@@ -156,9 +156,8 @@ def benchmarks() -> str:
         [
             _beside([pair for pair in result["pairs"] if pair["peer"] not in own]),
             "",
-            f"{about['processor']}, one thread, 2^{result['size'].bit_length() - 1} elements, medians; NumPy "
-            f"{about['numpy']}, ml_dtypes {about['ml_dtypes']}, gfloat {about['gfloat']}, pychop "
-            f"{about['pychop']}, Python {about['python']}. One AdamW step: {steps} ns a parameter.",
+            f"{about['processor']}, one thread, 2^{result['size'].bit_length() - 1} elements, medians; "
+            f"{_versions(about)}. One AdamW step: {steps} ns a parameter.",
         ]
     )
 
@@ -228,6 +227,12 @@ def _beside(pairs: list[dict[str, Any]]) -> str:
     )
 
 
+def _versions(about: dict[str, Any]) -> str:
+    """Return the versions of what a benchmark was run with, as far as it was there."""
+    names = ("Numba", "llvmlite", "NumPy", "ml_dtypes", "gfloat", "pychop", "torch", "Python")
+    return ", ".join(f"{name} {about[name.lower()]}" for name in names if name.lower() in about)
+
+
 def compiled() -> str:
     """Return the benchmark of compiled loops."""
     result = read_result("compiled")
@@ -240,9 +245,8 @@ def compiled() -> str:
             _beside(result["pairs"]),
             "",
             f"{about['processor']}, one thread, medians; 2^{result['size'].bit_length() - 1} elements, "
-            f"2^{result['parameters'].bit_length() - 1} parameters; Numba {about['numba']}, llvmlite "
-            f"{about['llvmlite']}, NumPy {about['numpy']}, ml_dtypes {about['ml_dtypes']}, Python "
-            f"{about['python']}. The first call, compiled and from the cache: {first}.",
+            f"2^{result['parameters'].bit_length() - 1} parameters; {_versions(about)}. The first call, "
+            f"compiled and from the cache: {first}.",
         ]
     )
 

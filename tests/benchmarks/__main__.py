@@ -1,64 +1,34 @@
 """Benchmarks of the emulator on NumPy beside its peers in one run, on one thread but where two are said.
 
-They measure and test nothing. Times are medians of calls after one that is not counted.
+They measure and test nothing.
 """
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any
 
-import gfloat
-import gfloat.formats
 import ml_dtypes
 import numpy as np
-import pychop
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 import mcfsim as mcf
-from experiments.common import processor, write_result
+from experiments.common import write_result
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.rounding import DETERMINISTIC, Mode
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare
-from mcfsim.training.record import versions
+from tests.benchmarks.emulators import emulators
+from tests.benchmarks.timing import SIZE, Array, Call, Pair, about, measured, median_seconds, pair_table
 
-SIZE = 1 << 24
-REPEATS = 7
 #: Nothing is compiled here.
 NUMPY: dict[str, Any] = {"compiled": False}
-#: Peers slower than this, in seconds a call, are called less often.
-SLOW = 1.0
-
-Array = np.ndarray[Any, Any]
-Call = Callable[[], Any]
-
-
-class Pair(NamedTuple):
-    """An operation beside its peer."""
-
-    operation: str
-    ours: Call
-    peer: str
-    theirs: Call
-
-
-def median_seconds(function: Call) -> float:
-    """Return the median time of several calls after one that is not counted."""
-    times: list[float] = []
-    while len(times) < 1 + (REPEATS if min(times, default=0) < SLOW else 3):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times[1:]))
 
 
 def casts(x: Array, out: Array) -> Iterator[Pair]:
@@ -76,24 +46,6 @@ def casts(x: Array, out: Array) -> Iterator[Pair]:
             peer,
             lambda dtype=dtype: x.astype(dtype),
         )
-
-
-def emulators(x: Array, out: Array) -> Iterator[Pair]:
-    """The same, beside other emulators, which have a call for it."""
-    gfloats = {
-        "bfloat16": gfloat.formats.format_info_bfloat16,
-        "float8_e4m3fn": gfloat.formats.format_info_ocp_e4m3,
-    }
-    pychop.backend("numpy")
-    chops = {
-        "bfloat16": pychop.Chop(exp_bits=8, sig_bits=7),
-        "float8_e4m3fn": pychop.Chop(exp_bits=4, sig_bits=3),
-    }
-    for name, info in gfloats.items():
-        operation = f"round float32 to {name}"
-        ours = lambda name=name: mcf.round_to(x, name, out=out, **NUMPY)  # noqa: E731
-        yield Pair(operation, ours, "gfloat", lambda info=info: gfloat.round_ndarray(info, x))
-        yield Pair(operation, ours, "pychop", lambda name=name: chops[name](x))
 
 
 def modes(x: Array, out: Array) -> Iterator[Pair]:
@@ -199,20 +151,16 @@ def main() -> None:
     warnings.simplefilter("ignore")  # of the peers
     x = np.random.default_rng(0).standard_normal(SIZE, dtype=np.float32)
     out = np.empty_like(x)
-    table = Table("operation", "ns/element", "peer", "peer's", "times as fast", title="medians")
-    rows = []
-    measured = (casts(x, out), emulators(x, out), modes(x, out), sums(x), threads(x, out), statements())
-    for pair in track([pair for pairs in measured for pair in pairs]):
-        mine, other = (1e9 * median_seconds(call) / SIZE for call in (pair.ours, pair.theirs))
-        row = {
-            "operation": pair.operation,
-            "ns": mine,
-            "peer": pair.peer,
-            "peer_ns": other,
-            "ratio": other / mine,
-        }
-        rows.append(row)
-        table.add_row(pair.operation, f"{mine:.2f}", pair.peer, f"{other:.2f}", f"{other / mine:.2f}")
+    table = pair_table("medians")
+    groups = (
+        casts(x, out),
+        emulators(x, out, **NUMPY),
+        modes(x, out),
+        sums(x),
+        threads(x, out),
+        statements(),
+    )
+    rows = [measured(pair, SIZE, table) for pair in track([pair for group in groups for pair in group])]
     rates = Table("strategy", "ns/parameter", "Mparameter/s", title="one AdamW step, one thread")
     optimizer = []
     for name, step in steps(x):
@@ -222,9 +170,13 @@ def main() -> None:
     console = Console()
     console.print(table)
     console.print(rates)
-    peers = {name: version(name) for name in ("ml_dtypes", "gfloat", "pychop")}
-    about = {**versions(), **peers, "processor": processor(), "threads": 1}
-    result = {"versions": about, "size": SIZE, "pairs": rows, "adamw": optimizer, "passes": passes(x, out)}
+    result = {
+        "versions": about("ml_dtypes", "gfloat", "pychop"),
+        "size": SIZE,
+        "pairs": rows,
+        "adamw": optimizer,
+        "passes": passes(x, out),
+    }
     write_result("benchmarks", result)
 
 

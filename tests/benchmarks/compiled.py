@@ -7,26 +7,23 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
-from importlib.metadata import version
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 import mcfsim as mcf
-from experiments.common import processor, write_result
+from experiments.common import write_result
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.recording import trace
-from mcfsim.training.record import versions
-from tests.benchmarks.__main__ import SIZE, Array, Pair, median_seconds
+from tests.benchmarks import steps
+from tests.benchmarks.emulators import emulators
+from tests.benchmarks.timing import SIZE, Array, Pair, about, measured, pair_table
 
 COPY = "copy float32"
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-#: Parameters of a step.
-PARAMETERS = 1 << 22
 
 #: What is timed in a fresh process: the first call, compiled or loaded.
 _FIRST = """
@@ -101,24 +98,6 @@ def threads(x: Array, out: Array) -> Iterator[Pair]:
             for threads in (1, 2)
         )
         yield Pair(f"round float32 to {name}, two threads", two, "one thread", one)
-    weights = {"w": 0.02 * x[:PARAMETERS]}
-    one, two = (_step("collage-plus", weights, x, threads=threads, compiled=True) for threads in (1, 2))
-    yield Pair("one step of adamw, collage-plus, two threads", two, "one thread", one)
-
-
-def steps(x: Array) -> Iterator[Pair]:
-    """One AdamW step under each strategy, beside the same on NumPy."""
-    weights = {"w": 0.02 * x[:PARAMETERS]}
-    for name in mcf.STRATEGIES:
-        if name != "exact":
-            ours, theirs = (_step(name, weights, x, compiled=compiled) for compiled in (True, False))
-            yield Pair(f"one step of adamw, {name}", ours, "not compiled", theirs)
-
-
-def _step(name: str, weights: dict[str, Array], x: Array, **options: Any) -> Any:
-    optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy(name), weights, ["w"], **options)
-    gradient = optimizer.receive({"w": 1e-3 * x[PARAMETERS : 2 * PARAMETERS]})
-    return lambda: optimizer.step(gradient, 1e-3)
 
 
 def first_calls() -> dict[str, dict[str, float]]:
@@ -138,41 +117,34 @@ def first_calls() -> dict[str, dict[str, float]]:
 
 def main() -> None:
     """Run all, print two tables, write the result file."""
+    warnings.simplefilter("ignore")  # of the peers
     x = np.random.default_rng(0).standard_normal(SIZE, dtype=np.float32)
     out = np.empty_like(x)
-    table = Table("operation", "ns/element", "peer", "peer's", "times as fast", title="compiled; medians")
+    table = pair_table("compiled; medians")
     rows = []
     start = time.perf_counter()
     for group, size in (
         (roundings(x, out), SIZE),
         (casts(x, out), SIZE),
+        (emulators(x, out, compiled=True), SIZE),
         (sums(x), SIZE),
-        (steps(x), PARAMETERS),
+        (steps.steps(x), steps.PARAMETERS),
+        (threads(x, out), SIZE),
+        (steps.threads(x), steps.PARAMETERS),
     ):
-        rows += [_measured(pair, size, table) for pair in group]
-    rows += [
-        _measured(pair, PARAMETERS if "step" in pair.operation else SIZE, table) for pair in threads(x, out)
-    ]
+        rows += [measured(pair, size, table) for pair in group]
     first = first_calls()
     console = Console()
     console.print(table)
     console.print(first, f"{time.perf_counter() - start:.0f} s in all")
-    peers = {name: version(name) for name in ("ml_dtypes", "numba", "llvmlite")}
-    about = {**versions(), **peers, "processor": processor(), "threads": 1}
-    result = {"versions": about, "size": SIZE, "parameters": PARAMETERS, "pairs": rows, "first": first}
-    write_result("compiled", result)
-
-
-def _measured(pair: Pair, size: int, table: Table) -> dict[str, Any]:
-    mine, other = (1e9 * median_seconds(call) / size for call in (pair.ours, pair.theirs))
-    table.add_row(pair.operation, f"{mine:.2f}", pair.peer, f"{other:.2f}", f"{other / mine:.2f}")
-    return {
-        "operation": pair.operation,
-        "ns": mine,
-        "peer": pair.peer,
-        "peer_ns": other,
-        "ratio": other / mine,
+    result = {
+        "versions": about("ml_dtypes", "numba", "llvmlite", "gfloat", "pychop", "torch"),
+        "size": SIZE,
+        "parameters": steps.PARAMETERS,
+        "pairs": rows,
+        "first": first,
     }
+    write_result("compiled", result)
 
 
 if __name__ == "__main__":

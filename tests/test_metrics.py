@@ -268,6 +268,25 @@ def test_measure_puts_them_together():
     assert unrounded["released_edq"] == metrics.edq(update, [0.0, 0.5])
 
 
+@pytest.mark.parametrize("strange", [0.0, np.inf, np.nan])
+def test_parts_are_measured_as_if_alone(strange):
+    """To the bit, wherever a part begins; a number that is not finite concerns its own part."""
+    random = np.random.default_rng(5)
+    update = np.float32(1e-3 * random.standard_normal(1000))
+    before = [round_to(random.standard_normal(1000), "bfloat16"), np.float32(np.zeros(1000))]
+    after = [round_to(before[0] + update, "bfloat16"), round_to(1e-3 * random.standard_normal(1000), "bf16")]
+    update[300] *= strange
+    parts = {"all": slice(0, 1000), "a": slice(0, 301), "b": slice(301, 1000), "c": slice(17, 18)}
+    found = metrics.measure_parts(parts, update, before, after, (before[0], after[0]), FORMATS["bfloat16"])
+    assert list(found) == list(parts)
+    for name, part in parts.items():
+        old, new = [x[part].copy() for x in before], [x[part].copy() for x in after]
+        alone = metrics.measure(update[part].copy(), old, new, (old[0], new[0]), FORMATS["bfloat16"])
+        np.testing.assert_equal(found[name], alone)
+        lost = name in ("all", "a") and not np.isfinite(strange)
+        assert all(math.isnan(x) is lost for x in found[name].values())
+
+
 # -- ulp error -----------------------------------------------------------------------------------------
 E4M3 = FORMATS["float8_e4m3fn"]  # p = 4, emin = -6, maximum 448
 

@@ -303,6 +303,12 @@ def test_a_tiny_language_model_end_to_end(tiny_model):
         simulate(tiny_model, strategies=["exact"], steps=1)
 
 
+def test_averages_are_those_of_whole_vectors(problem, monkeypatch):
+    whole = simulate(problem, strategies="collage-plus", steps=5, record_every=1)
+    monkeypatch.setattr("mcfsim.training.trainer._BLOCK", 3)
+    assert_same_runs(whole, simulate(problem, strategies="collage-plus", steps=5, record_every=1))
+
+
 def test_a_strategy_declared_in_one_expression(problem):
     three = Strategy("three", parameter=Stored(LOW, 3), v=Stored(LOW, 3), beta2_components=3, addition="grow")
     run = simulate(problem, AdamW(), ["plain", three], 20, Schedule(0.01, 10))

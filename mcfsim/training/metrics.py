@@ -11,8 +11,8 @@ of the leading component alone, and an update of zero counts as lost.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,7 +28,7 @@ _quietly = np.errstate(over="ignore", under="ignore", invalid="ignore")
 
 
 def _vectors(*arrays: ArrayLike) -> list[Vector]:
-    vectors = [np.asarray(array).astype(np.float64).ravel() for array in arrays]
+    vectors = [np.asarray(array).astype(np.float64, copy=False).ravel() for array in arrays]
     if len({vector.size for vector in vectors}) > 1:
         raise ValueError(f"the arrays differ in size: {[np.shape(array) for array in arrays]}")
     return vectors
@@ -59,6 +59,36 @@ def _norm(vector: Vector) -> tuple[float, int]:
     """Return ``f`` and ``e`` of the norm ``f 2**e``."""
     near_one, exponent = _scaled(vector)
     return float(np.linalg.norm(near_one)), exponent
+
+
+class _Products(NamedTuple):
+    """Inner products of D and E, each brought near 1, and the exponents of the powers taken out of them."""
+
+    mixed: float
+    intended: float
+    effective: float
+    below: int
+    above: int
+
+    @classmethod
+    def of(cls, d: Vector, e: Vector) -> _Products:
+        """Return those of two vectors, NaN if a number is not finite."""
+        if not all_finite(d, e):
+            return cls(math.nan, math.nan, math.nan, 0, 0)
+        (d, below), (e, above) = _scaled(d), _scaled(e)
+        return cls(float(d @ e), float(d @ d), float(e @ e), below, above)
+
+    def edq(self) -> float:
+        return _ratio(self.mixed, math.sqrt(self.intended), self.above)
+
+    def normalized_edq(self) -> float:
+        return _ratio(self.mixed, self.intended, self.above - self.below)
+
+    def norm_ratio(self) -> float:
+        return _ratio(math.sqrt(self.effective), math.sqrt(self.intended), self.above - self.below)
+
+    def cosine(self) -> float:
+        return _ratio(self.mixed, math.sqrt(self.intended) * math.sqrt(self.effective))
 
 
 @_quietly
@@ -93,21 +123,13 @@ def edq(intended: ArrayLike, effective: ArrayLike) -> float:
     ----------
     Yu et al., Collage, ICML 2024, Definition of EDQ.
     """
-    d, e = _vectors(intended, effective)
-    if not all_finite(d, e):
-        return math.nan
-    (d, _), (e, exponent) = _scaled(d), _scaled(e)
-    return _ratio(float(d @ e), float(np.linalg.norm(d)), exponent)
+    return _Products.of(*_vectors(intended, effective)).edq()
 
 
 @_quietly
 def normalized_edq(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return ``<D, E> / ||D||**2``: 1 if nothing is lost, NaN if D is zero."""
-    d, e = _vectors(intended, effective)
-    if not all_finite(d, e):
-        return math.nan
-    (d, below), (e, above) = _scaled(d), _scaled(e)
-    return _ratio(float(d @ e), float(d @ d), above - below)
+    return _Products.of(*_vectors(intended, effective)).normalized_edq()
 
 
 def lost_fraction(intended: ArrayLike, effective: ArrayLike) -> float:
@@ -125,21 +147,13 @@ def lost_fraction(intended: ArrayLike, effective: ArrayLike) -> float:
 @_quietly
 def norm_ratio(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return ``||E|| / ||D||``; NaN if D is zero."""
-    d, e = _vectors(intended, effective)
-    if not all_finite(d, e):
-        return math.nan
-    (above, more), (below, less) = _norm(e), _norm(d)
-    return _ratio(above, below, more - less)
+    return _Products.of(*_vectors(intended, effective)).norm_ratio()
 
 
 @_quietly
 def cosine(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return the cosine of the angle between D and E; NaN if one is zero."""
-    d, e = _vectors(intended, effective)
-    if not all_finite(d, e):
-        return math.nan
-    (d, _), (e, _) = _scaled(d), _scaled(e)
-    return _ratio(float(d @ e), float(np.linalg.norm(d) * np.linalg.norm(e)))
+    return _Products.of(*_vectors(intended, effective)).cosine()
 
 
 @_quietly
@@ -196,10 +210,18 @@ def median_ratio(x: ArrayLike, exact: ArrayLike) -> float:
 @_quietly
 def residual_norm(components: Sequence[ArrayLike]) -> float:
     """Return the norm of what the components after the first hold together."""
-    rest = [_vectors(item)[0] for item in components[1:]]
-    if not rest:
-        return 0.0
-    norm, exponent = _norm(sum(reversed(rest), np.zeros(rest[0].size)))
+    return _length(_trailing(components))
+
+
+def _trailing(components: Sequence[ArrayLike]) -> Vector:
+    """Return the sum of the components after the first, from the last on; zeros if there are none."""
+    leading, *rest = _vectors(*components)
+    total: Vector = sum(reversed(rest), np.zeros(leading.size))
+    return total
+
+
+def _length(vector: Vector) -> float:
+    norm, exponent = _norm(vector)
     return _ratio(norm, 1.0, exponent)
 
 
@@ -245,16 +267,43 @@ def measure(
     dict of str to float
         All of them NaN if D or a component of a parameter, before or after, is infinite or NaN.
     """
-    rounded = intended if fmt is None else round_to(np.asarray(intended), fmt)
-    effective = effective_update(before, after)
-    found = {
-        "edq": edq(intended, effective),
-        "normalized_edq": normalized_edq(intended, effective),
-        "lost": lost_fraction(intended, effective),
-        "norm_ratio": norm_ratio(intended, effective),
-        "cosine": cosine(intended, effective),
-        "residual_norm": residual_norm(after),
-        "released_edq": released_edq(rounded, *leading),
-        "released_imprecision": released_imprecision(*leading),
-    }
-    return found if all_finite(intended, *before, *after, *leading) else dict.fromkeys(found, math.nan)
+    return measure_parts({"": slice(None)}, intended, before, after, leading, fmt)[""]
+
+
+@_quietly
+def measure_parts(
+    parts: Mapping[str, slice],
+    intended: ArrayLike,
+    before: Sequence[ArrayLike],
+    after: Sequence[ArrayLike],
+    leading: tuple[Any, Any],
+    fmt: Format | None = None,
+) -> dict[str, dict[str, float]]:
+    """Return every measure of parts of one step, see `measure`.
+
+    Parameters
+    ----------
+    parts : mapping of str to slice
+        Of the vectors of all elements.
+    intended, before, after, leading, fmt
+        As for `measure`.
+    """
+    d, old, new = _vectors(intended, *leading)
+    rounded = d if fmt is None else _vectors(round_to(np.asarray(intended), fmt))[0]
+    effective, moved, rest = effective_update(before, after), new - old, _trailing(after)
+    finite = np.logical_and.reduce([np.isfinite(x) for x in _vectors(d, old, new, *before, *after)])
+    found = {}
+    for name, part in parts.items():
+        products = _Products.of(d[part], effective[part])
+        numbers = {
+            "edq": products.edq(),
+            "normalized_edq": products.normalized_edq(),
+            "lost": lost_fraction(d[part], effective[part]),
+            "norm_ratio": products.norm_ratio(),
+            "cosine": products.cosine(),
+            "residual_norm": _length(rest[part]),
+            "released_edq": edq(rounded[part], moved[part]),
+            "released_imprecision": released_imprecision(old[part], new[part]),
+        }
+        found[name] = numbers if finite[part].all() else dict.fromkeys(numbers, math.nan)
+    return found

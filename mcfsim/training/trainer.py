@@ -19,6 +19,8 @@ from mcfsim.training.setup import Setup
 BASE = ("loss", "rate", "gradient_norm")
 COMPARED = ("one_step_error", "update_length", "binary64_gap")
 DISTANCE = "distance"
+#: Elements of the averages that are moved at a time, so that what comes in between stays in cache.
+_BLOCK = 1 << 14
 
 
 class Trainer:
@@ -128,31 +130,30 @@ class Trainer:
         hyper, g = self.optimizer.hyper, gradient.astype(np.float64)
         scalars = hyper.scalars(REFERENCE_ROLES, EXACT, t, rate, decayed=True)
         for slot in hyper.slots:
-            place = "mv".index(slot.name)
-            (self.averages[place],) = slot.average(REFERENCE, (self.averages[place],), g, scalars)
+            average = self.averages["mv".index(slot.name)]
+            for start in range(0, g.size, _BLOCK):
+                block = slice(start, start + _BLOCK)
+                (average[block],) = slot.average(REFERENCE, (average[block],), g[block], scalars)
 
     def _measure(self, update: NDArray[Any], before: Sequence[NDArray[Any]], leading: NDArray[Any]) -> None:
         optimizer = self.optimizer
         after, state = optimizer.represented(), optimizer.state
-        moments = {"m": (state.m, self.averages[0]), "v": (state.v, self.averages[1])}
+        averages = {
+            label: (np.sum([item.astype(np.float64) for item in stored], axis=0), exact)
+            for label, stored, exact in zip("mv", (state.m, state.v), self.averages, strict=True)
+            if stored
+        }
         parts = {"": slice(0, optimizer.layout.size)}
         if len(optimizer.layout.slices) > 1:
             parts |= {f"/{name}": part for name, part in optimizer.layout.slices.items()}
-        for suffix, part in parts.items():
-            numbers = metrics.measure(
-                update[part],
-                [item[part] for item in before],
-                [item[part] for item in after],
-                (leading[part], state.parameter[0][part]),
-                optimizer.strategy.parameter.format,
-            )
+        moved, fmt = (leading, state.parameter[0]), optimizer.strategy.parameter.format
+        found = metrics.measure_parts(parts, update, before, after, moved, fmt)
+        for (suffix, numbers), part in zip(found.items(), parts.values(), strict=True):
             if not self._state_is_finite(part):
-                numbers = dict.fromkeys(numbers, np.nan)
-            for label, (stored, exact) in moments.items():
-                if stored:
-                    total = np.sum([item[part].astype(np.float64) for item in stored], axis=0)
-                    numbers[f"{label}_error"] = metrics.relative_error(total, exact[part])
-                    numbers[f"{label}_ratio"] = metrics.median_ratio(total, exact[part])
+                numbers |= dict.fromkeys(numbers, np.nan)
+            for label, (stored, exact) in averages.items():
+                numbers[f"{label}_error"] = metrics.relative_error(stored[part], exact[part])
+                numbers[f"{label}_ratio"] = metrics.median_ratio(stored[part], exact[part])
             for measure, number in numbers.items():
                 self.put(measure + suffix, number)
 

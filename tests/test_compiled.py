@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +22,9 @@ import mcfsim as mcf
 from mcfsim.compile import choice, sources
 from mcfsim.compile.choice import Loops
 from mcfsim.compile.loops import CompilationError, Loop
-from mcfsim.compile.program import Register
+from mcfsim.compile.program import Register, Scalar
 from mcfsim.compile.recording import trace
+from mcfsim.compile.scalars import entering, uses
 from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.optim.adamw import AdamW
@@ -287,6 +288,32 @@ def test_a_program_is_compiled_once_that_pays():
     assert Loops("exact", checked=False).filler(lambda: program, 10**10, None) is not None
     assert Loops("exact", checked=False).filler(lambda: program, 1, True) is not None
     assert loops.filler(lambda: program, 10**10, False) is None
+
+
+def test_a_program_is_compiled_at_once_where_enough_is_to_follow():
+    program = trace(mcf.two_sum, "bfloat16", lines=False)
+    assert Loops("exact", checked=False).filler(lambda: program, 1, None, ahead=10**10) is not None
+    loops = Loops("exact", checked=False)
+    assert all(loops.filler(lambda: program, 1, None, ahead=10**5) is None for _ in range(10_000))
+
+
+@pytest.mark.parametrize("steps", [1, 10**6])
+def test_an_optimizer_that_knows_of_many_steps_is_compiled_at_the_first(steps, monkeypatch):
+    monkeypatch.setattr(
+        "mcfsim.optim.optimizer.loops", lru_cache(lambda scalars: Loops(scalars, checked=False))
+    )
+    filled = []
+    monkeypatch.setattr(mcf.Optimizer, "_fill", lambda self, filler, *rest: filled.append(filler))
+    optimizer = mcf.Optimizer(AdamW(), mcf.strategy("plain"), {"w": some("bfloat16", 5000)}, steps=steps)
+    optimizer.step(some("bfloat16", 5000), 1e-3)
+    assert len(filled) == (steps > 1)
+
+
+def test_zeros_of_either_sign_enter_apart():
+    (use,) = uses(trace(lambda ar, a: ar.mul(a, Scalar("s")), "bfloat16", lines=False))
+    for zero in (0.0, -0.0, 0.0):
+        _, (number,) = entering(use, zero, "exact")
+        assert str(number) == str(zero)
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="whoever may write anywhere")

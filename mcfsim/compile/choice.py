@@ -69,8 +69,9 @@ class Loops:
     """Compiled loops, by program; each is compiled when it must be, or when that pays.
 
     By itself a program is compiled once the time that its elements would have taken without, in all calls so
-    far and the one at hand, exceeds what compiling is thought to cost, or loading, if it was compiled before.
-    So no work takes much more than twice what it would have taken had one known how much there is.
+    far, the one at hand and those known to follow, exceeds what compiling is thought to cost, or loading, if
+    it was compiled before. So no work takes much more than twice what it would have taken had one known how
+    much there is.
 
     Parameters
     ----------
@@ -93,6 +94,7 @@ class Loops:
         compiled: bool | None,
         scalars: Mapping[str, Any] = MappingProxyType({}),
         words: Callable[[Program], Mapping[int, RandomWords]] = lambda program: {},
+        ahead: int = 0,
     ) -> Filler | None:
         """Return a compiled loop for a text, or None where there is to be none.
 
@@ -108,6 +110,8 @@ class Loops:
             The program's real scalars, by name.
         words : callable, optional
             Returns the random words of a program's sources; called only if there is a loop.
+        ahead : int, optional
+            How many elements are sure to follow in other calls.
 
         Raises
         ------
@@ -131,7 +135,7 @@ class Loops:
                 if loop is None:
                     loop = self._loops[key] = Loop(program, self._scalars, **self._options)
             given = [use.number(scalars) for use in uses(program)]
-            if not (compiled or self._pays(loop, given, elements)):
+            if not (compiled or self._pays(loop, given, elements, ahead)):
                 return None
             filler = loop.with_numbers(given)  # refused, if at all, before words are taken
             return filler.drawing(words(program)) if program.drawn else filler
@@ -148,11 +152,13 @@ class Loops:
             warnings.warn(f"{error}; NumPy does the work", RuntimeWarning, stacklevel=3)
             return None
 
-    def _pays(self, loop: Loop, numbers: list[Any], elements: int) -> bool:
+    def _pays(self, loop: Loop, numbers: list[Any], elements: int, ahead: int) -> bool:
         if loop in self._paid:
             return True
-        spent = self._spent.get(loop, 0.0) + _cost(loop.program) * elements
+        cost = _cost(loop.program)
+        spent = self._spent.get(loop, 0.0) + cost * elements
         self._spent[loop] = spent
+        spent += cost * ahead
         start = _LOAD + (0.0 if "numba" in sys.modules else _IMPORT)
         pays = spent > start and (
             spent > start + _COMPILE * len(loop.program.steps) or loop.is_cached(numbers)

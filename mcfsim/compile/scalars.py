@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from mcfsim.compile.program import Program, Register, Scalar, Step
+from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.plan import COMFORT
 from mcfsim.kernels.real_numbers import Scalars, described, enter, exact_or_binary64
 from mcfsim.kernels.stand_ins import stand_in
-from mcfsim.rounding import Underflow
+from mcfsim.rounding import Rounding, Underflow
 
 
 class Entering(StrEnum):
@@ -78,7 +80,18 @@ def entering(use: Use, number: Any, policy: Scalars) -> tuple[Entering, tuple[fl
         If neither is it a value or has a stand-in, nor does binary64 hold it and what is lost of products
         with it.
     """
-    step, fmt, rounding = use.step, use.step.result.format, use.step.rounding
+    step = use.step
+    alone = sum(isinstance(x, Register) for x in step.operands) == len(step.operands) - 1
+    # Zeros of either sign are equal.
+    find = _entering if number else _entering.__wrapped__
+    return find(step.operation, use.position, alone, step.result.format, step.rounding, number, policy)
+
+
+@lru_cache(maxsize=1024, typed=True)  # most scalars of an optimizer's step are those of the step before
+def _entering(
+    operation: str, position: int, alone: bool, fmt: Format, rounding: Rounding, number: Any, policy: Scalars
+) -> tuple[Entering, tuple[float, ...]]:
+    """Return the same for an operation, whose other operands are all values if it is alone."""
     exact: Any = exact_or_binary64(number)
     if rounding.underflow is Underflow.FLUSH_INPUTS:
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
@@ -86,23 +99,22 @@ def entering(use: Use, number: Any, policy: Scalars) -> tuple[Entering, tuple[fl
             exact = math.copysign(0.0, exact)
     entered: Any
     entered, real = enter(exact, fmt, rounding, policy)
-    alone = sum(isinstance(x, Register) for x in step.operands) == len(step.operands) - 1
     if alone:
         for carrier, way in ((carrier_of(fmt), Entering.CARRIER), (FLOAT64, Entering.WIDE)):
             # In a product a value may be its own stand-in, or its reciprocal have one.
-            if real or (way is Entering.CARRIER and step.operation in ("mul", "div")):
-                found = stand_in(step.operation, use.position, entered, fmt, rounding, carrier)
+            if real or (way is Entering.CARRIER and operation in ("mul", "div")):
+                found = stand_in(operation, position, entered, fmt, rounding, carrier)
                 if found is not None:
                     return way, (found,)
     if not real:
         return Entering.VALUE, (math.nan if entered != entered else float(entered),)
-    least = 2.0**-COMFORT if step.operation in ("mul", "div", "sqrt", "fma") else 0.0
+    least = 2.0**-COMFORT if operation in ("mul", "div", "sqrt", "fma") else 0.0
     far = math.isfinite(entered) and not least <= abs(entered) <= 2.0**COMFORT
     if isinstance(entered, Fraction) or far:
         raise UnsupportedFormatError(
-            f"{step.operation} with {described(number)} is beyond what a compiled loop takes exactly"
+            f"{operation} with {described(number)} is beyond what a compiled loop takes exactly"
         )
-    if step.operation == "fma" and alone and use.position < 2 and 2 * fmt.precision <= 53 and entered:
+    if operation == "fma" and alone and position < 2 and 2 * fmt.precision <= 53 and entered:
         return Entering.PARTS, _parts(entered, 53 - fmt.precision)
     return Entering.REAL, (entered,)
 

@@ -43,8 +43,13 @@ class CompiledStep:
         self.hyper, self.strategy, self.packed = hyper, strategy, packed
         self._programs: dict[Any, Program] = {}
 
-    def filler(self, roles: Roles, scalars: Any, gradient: Array, elements: int, count: int) -> Filler | None:
-        """Return the compiled loop of a step with its scalars, if there is to be one."""
+    def filler(
+        self, roles: Roles, scalars: Any, gradient: Array, elements: int, count: int, ahead: int
+    ) -> Filler | None:
+        """Return the compiled loop of a step with its scalars, if there is to be one.
+
+        So many elements are sure to follow in other steps.
+        """
         compiled = how_compiled(roles)
         if compiled is False or (compiled is None and elements < _LEAST_COMPILED):
             return None
@@ -64,7 +69,7 @@ class CompiledStep:
             return words_of(roles, count)
 
         kept = loops(roles.moments.scalars, packed=self.packed)  # type: ignore[attr-defined]
-        return kept.filler(record, elements, compiled, numbers(scalars), words)
+        return kept.filler(record, elements, compiled, numbers(scalars), words, ahead)
 
     def _recorded(self, roles: Roles, scalars: Any, gradient: Format) -> Program:
         """Return the step as a program, recorded once for all numbers if it asks no more than it may."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import finite_number
+from mcfsim.checks.arguments import finite_number, whole_number
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.codec.codes import check_codes
 from mcfsim.compile.loops import Filler
@@ -55,6 +55,8 @@ class Optimizer:
         The tensors that weight decay applies to.
     rounding : str or Rounding, optional
         Of every operation.
+    steps : int, optional
+        How many will be made in all, if that is known: whether compiling them pays is settled by that.
     packed : bool, optional
         Whether vectors hold codes, as `mcfsim.codec` has them, in place of carrier numbers: of formats with
         codes of at most 16 bits, and one for NaN. The bits are the same, in half the memory or less.
@@ -94,6 +96,7 @@ class Optimizer:
         rounding: Rounding | str = "nearest_even",
         *,
         packed: bool = False,
+        steps: int = 1,
         **options: Any,
     ) -> None:
         check_hyperparameters(hyper, "hyper")
@@ -113,6 +116,7 @@ class Optimizer:
                     "optimizers of tensors"
                 )
         self.count = 0
+        self._steps = whole_number("steps", steps, least=1)
         self._warned = False
         self._compiled = CompiledStep(hyper, strategy, packed=packed)
         for role, entering in hyper.entering().items():
@@ -197,7 +201,9 @@ class Optimizer:
         planned = []  # whole before anything is changed: a compiled step may be refused
         for part, decayed in self._parts():
             scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
-            filler = self._compiled.filler(self.roles, scalars, gradient, part.stop - part.start, count)
+            elements = part.stop - part.start
+            ahead = elements * max(0, self._steps - count)
+            filler = self._compiled.filler(self.roles, scalars, gradient, elements, count, ahead)
             planned.append((part, scalars, filler))
         for part, scalars, filler in planned:
             if filler is not None:

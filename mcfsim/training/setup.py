@@ -74,7 +74,11 @@ class Setup:
             name: round_to(np.asarray(tensor), self.low) for name, tensor in tensors.items()
         }
         policy = get_rounding(self.rounding)
-        options: dict[str, Any] = {"scalars": self.scalars, "precision": self.precision}
+        options: dict[str, Any] = {
+            "scalars": self.scalars,
+            "precision": self.precision,
+            "steps": self.steps,
+        }
         if policy.stochastic:
             options["random"] = RandomWords(self.seed)
         return {

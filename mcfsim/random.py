@@ -70,6 +70,26 @@ def _encrypt(pairs: NDArray[np.uint64], key: tuple[int, int]) -> None:
         k0, k1 = (k0 + WEYL[0]) & 0xFFFFFFFF, (k1 + WEYL[1]) & 0xFFFFFFFF
 
 
+def word_bits(bits: int) -> int:
+    """Return the size of the shortest words that have so many bits: 16 or 32."""
+    return 16 if bits <= 16 else 32
+
+
+def counters(start: int, count: int, bits: int) -> tuple[range, slice]:
+    """Return the counters that have the words of `count` indices from `start` on, and which of their words.
+
+    Parameters
+    ----------
+    start, count : int
+    bits : {32, 16}
+        The size of a word.
+    """
+    each = 128 // bits
+    found = range(start // each, -(-(start + count) // each))
+    first = start - each * found.start
+    return found, slice(first, first + count)
+
+
 @dataclass(frozen=True)
 class RandomWords:
     """A stream of random words of 32 bits, or of 16.
@@ -99,6 +119,11 @@ class RandomWords:
             check_int(name, number)
             if not 0 <= number < 2**bits:
                 raise ValueError(f"{name} = {number} must lie in [0, 2**{bits})")
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The seed as two words, the lower one first."""
+        return self.seed & 0xFFFFFFFF, self.seed >> 32
 
     def of(self, operation: int) -> RandomWords:
         """Return the stream of an operation, counted from 0: so many streams on."""
@@ -137,27 +162,26 @@ class RandomWords:
 
         They share their memory with the next ones that are drawn in the same thread.
         """
-        return self._words(start, count, 16 if bits <= 16 else 32)
+        return self._words(start, count, word_bits(bits))
 
     def _words(self, start: int, count: int, bits: int) -> Words:
-        each = 128 // bits
-        first, last = start // each, -(-(start + count) // each)
-        size = last - first
+        these, wanted = counters(start, count, bits)
+        size = len(these)
         pairs = scratch("pairs", 2 * size, np.uint64)
-        high, low = divmod(first, 2**32)
+        high, low = divmod(these.start, 2**32)
         if low + size <= 2**32:  # the counter's second word is the same for all
             np.add(_high_indices(size), np.array(low << 32 | high, dtype=np.uint64), out=pairs[:size])
         else:
-            counters = np.arange(first, last, dtype=np.uint64)
-            np.bitwise_or(counters << _HALF, counters >> _HALF, out=pairs[:size])
+            indices = np.arange(these.start, these.stop, dtype=np.uint64)
+            np.bitwise_or(indices << _HALF, indices >> _HALF, out=pairs[:size])
         pairs[size:] = self.step << 32 | self.stream
-        _encrypt(pairs, (self.seed & 0xFFFFFFFF, self.seed >> 32))
+        _encrypt(pairs, self.key)
         # In memory the lowest bits come first.
         exchanged = np.left_shift(pairs, _HALF, out=scratch("products", 2 * size, np.uint64))
         np.bitwise_or(np.right_shift(pairs, _HALF, out=pairs), exchanged, out=pairs)
         ordered = scratch("words", 2 * size, np.dtype("<u8"))
         ordered[::2], ordered[1::2] = pairs[:size], pairs[size:]
-        words = ordered.view(f"<u{bits // 8}")[start - each * first :][:count]
+        words = ordered.view(f"<u{bits // 8}")[wanted]
         return words.astype(words.dtype.newbyteorder("="), copy=False)
 
 

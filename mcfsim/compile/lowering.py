@@ -22,6 +22,7 @@ from mcfsim.kernels.element.on_numpy import DTYPES
 from mcfsim.kernels.element.operations import change_element, flush_element, fma_by_parts, operate_element
 from mcfsim.kernels.element.rounding import is_value
 from mcfsim.kernels.plan import Entry, Way, plan, refusal, sum_within
+from mcfsim.random import word_bits
 from mcfsim.rounding import Mode, Overflow, Underflow
 
 _TYPES = {FLOAT32: F32, FLOAT64: F64}
@@ -162,7 +163,7 @@ def lower(
         word = None
         if step.draw is not None:
             bits = draws[step.draw]  # the highest of the word
-            word = words[step.draw].shr((16 if bits <= 16 else 32) - bits)
+            word = words[step.draw].shr(word_bits(bits) - bits)
         elif step.rounding.stochastic:  # nothing is rounded
             word = line.constant(0, I64)
         names = [

@@ -13,7 +13,7 @@ from mcfsim.compile.numba_source import source
 from mcfsim.compile.sources import loaded
 from mcfsim.kernels.element.machine import I64, recorded
 from mcfsim.kernels.element.philox import philox_element
-from mcfsim.random import RandomWords, Words
+from mcfsim.random import RandomWords, Words, counters, word_bits
 from mcfsim.storage.buffers import scratch
 
 _KEY = ("seed_low", "seed_high", "step", "stream")
@@ -21,7 +21,7 @@ _KEY = ("seed_low", "seed_high", "step", "stream")
 
 def word_dtype(bits: int) -> np.dtype[Any]:
     """Return the dtype of the shortest words that have so many bits."""
-    return np.dtype(np.uint16 if bits <= 16 else np.uint32)
+    return np.dtype(f"u{word_bits(bits) // 8}")
 
 
 def draw(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:
@@ -29,13 +29,10 @@ def draw(words: RandomWords, start: int, count: int, bits: int, place: str) -> W
 
     They share their memory with the next ones that are drawn for the same place in the same thread.
     """
-    dtype = word_dtype(bits)
-    each = 16 // dtype.itemsize
-    first, last = start // each, -(-(start + count) // each)
-    drawn: NDArray[Any] = scratch(place, 4 * (last - first), np.int32)
-    key = (words.seed & 0xFFFFFFFF, words.seed >> 32, words.step, words.stream)
-    _loop()(*map(np.int64, key), np.int64(first), drawn)
-    return drawn.view(dtype)[start - each * first :][:count]
+    these, wanted = counters(start, count, word_bits(bits))
+    drawn: NDArray[Any] = scratch(place, 4 * len(these), np.int32)
+    _loop()(*map(np.int64, (*words.key, words.step, words.stream, these.start)), drawn)
+    return drawn.view(word_dtype(bits))[wanted]
 
 
 @lru_cache(maxsize=1)

@@ -12,7 +12,7 @@ import numpy as np
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import is_scalar
 from mcfsim.protocol import Arithmetic, Emulation, Value
-from mcfsim.random import RandomWords, Words
+from mcfsim.random import RandomWords, Words, word_bits
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.elementwise import Incomparable
 from mcfsim.theorems.exact import Exact
@@ -234,7 +234,7 @@ class _Draws(RandomWords):
     draw: Any = 0
 
     def draws(self, start: int, count: int, bits: int) -> Words:
-        length = 16 if bits <= 16 else 32
+        length = word_bits(bits)
         words = np.asarray(self.draw, np.int64) << (length - bits)
         return np.broadcast_to(words.astype(f"u{length // 8}"), count)
 

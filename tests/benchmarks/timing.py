@@ -17,8 +17,8 @@ from mcfsim.training.record import versions
 
 SIZE = 1 << 24
 REPEATS = 7
-#: What takes longer, in seconds a call, is called less often.
-SLOW = 1.0
+#: Seconds after which nothing is called again.
+LONG = 5.0
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
@@ -44,13 +44,13 @@ def installed(name: str) -> Any:
 
 
 def median_seconds(function: Call) -> float:
-    """Return the median time of seven calls after one that is not counted, or of three slow ones."""
+    """Return the median time of several calls; a first one is not counted, unless it is the only one."""
     times: list[float] = []
-    while len(times) < (1 + REPEATS if min(times, default=0) < SLOW else 3):
+    while len(times) <= REPEATS and sum(times) < LONG:
         start = time.perf_counter()
         function()
         times.append(time.perf_counter() - start)
-    return float(np.median(times if len(times) == 3 else times[1:]))
+    return float(np.median(times[1:] or times))
 
 
 def pair_table(title: str) -> Table:

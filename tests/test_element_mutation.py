@@ -93,11 +93,29 @@ ALIVE: dict[str, tuple[str, ...]] = {
         "codes: encode_element: if _is_top(fmt, x.type): -> if False:",
         "codes: _is_top: carrier.exponent_bits -> carrier.sign_bit",
         "codes: _is_top: fmt.emin -> fmt.emax",
+        "floats: round_float: fmt.emin > carrier.emin -> fmt.emin >= carrier.emin",
+        "floats: round_float: fmt.emin -> fmt.emax",
+        "floats: has_range_of: fmt.emin -> fmt.emax",
+        "floats: has_range_of: fmt.emax -> fmt.emin",
+        (
+            "floats: _within_range: if has_range_of(carrier, fmt) and fmt.precision > 1 and "
+            "(rounding.overflow is Overflow.IEEE): -> if False:"
+        ),
+        "floats: _within_range: 1 -> 2",
+        "floats: _within_range: Mode.NEAREST_AWAY -> Mode.NEAREST_EVEN",
+        (
+            "rounding: is_value: if type(fmt) is Format and has_range_of(carrier, fmt) and "
+            "fmt.signed and fmt.zero: -> if False:"
+        ),
     ),
     "a truth value's negative is as true": (
         (
             "floats: round_float: full_range = _has_range_of(carrier, fmt) -> full_range = "
             "-_has_range_of(carrier, fmt)"
+        ),
+        (
+            "floats: round_float: full_range = has_range_of(carrier, fmt) -> full_range = "
+            "-has_range_of(carrier, fmt)"
         ),
     ),
     "by the code it rounds alike where addition has room": (
@@ -162,6 +180,10 @@ ALIVE: dict[str, tuple[str, ...]] = {
         "floats: _survives: Underflow.GRADUAL -> Underflow.FLUSH_BEFORE",
         "floats: _survives: abs(x) -> x",
         "floats: _survives: (scaled < limit).select(scaled, limit) -> scaled",
+        (
+            "floats: _survives: replace(fmt, emax=fmt.emin + 2, specials=Specials.NONE, "
+            "signed=True) -> replace(fmt, emax=fmt.emin + 2, signed=True)"
+        ),
     ),
     "no text hands options on": (
         "operations: Binary64.evaluate: function(self, *operands, **options) -> function(self, *operands)",
@@ -174,13 +196,31 @@ ALIVE: dict[str, tuple[str, ...]] = {
         "operations: _brought_back: if fmt.emax < CARRIERS[a.type].bias: -> if False:",
     ),
     "a value is in the wider type already": ("operations: _leave: x.widen() -> x",),
-    "a quotient by zero has no residual": ("operations: _quotient: b < 0.0 -> b <= 0.0",),
+    "a quotient by zero has no residual": (
+        "operations: _quotient: b < 0.0 -> b <= 0.0",
+        "operations: _odd_quotient: b < 0.0 -> b <= 0.0",
+    ),
     "a sum of three terms, in another order: where the larger ones cancel, they do so exactly": (
         "operations: _fma: high, low = two_prod(BINARY64, a, b) -> low, high = two_prod(BINARY64, a, b)",
+        (
+            "operations: _odd_fma: high, low = two_prod(BINARY64, a, b) -> low, high = "
+            "two_prod(BINARY64, a, b)"
+        ),
+        "operations: _odd_fma: _odd_three(high, low, c, a * b + c) -> _odd_three(low, high, c, a * b + c)",
+        (
+            "operations: fma_by_parts: high, low = (x * factor[0], x * factor[1]) -> low, high = (x "
+            "* factor[0], x * factor[1])"
+        ),
+        (
+            "operations: fma_by_parts: _odd_three(high, low, c, x * (factor[0] + factor[1]) + c) -> "
+            "_odd_three(low, high, c, x * (factor[0] + factor[1]) + c)"
+        ),
     ),
     "of what is exchanged the second makes a result odd that is odd already": (
         "operations: _fma: two_sum -> fast_two_sum",
         "operations: _fma: two_sum -> fast_two_sum (3)",
+        "operations: _odd_three: two_sum -> fast_two_sum",
+        "operations: _odd_three: two_sum -> fast_two_sum (3)",
     ),
     "an absolute value has no sign to lose": (
         "operations: change_element: fmt.has_negative_zero or operation == 'abs' -> fmt.has_negative_zero",
@@ -207,6 +247,25 @@ ALIVE: dict[str, tuple[str, ...]] = {
         (
             "operations: _rounded: round_float(y, fmt, replace(rounding, mode=mode), residual=lost, "
             "clean=clean) -> round_float(y, fmt, replace(rounding, mode=mode), residual=lost)"
+        ),
+        (
+            "operations: operate_element: round_element(_ON_MACHINE[operation](*given), fmt, "
+            "rounding, word, clean=clean) -> round_element(_ON_MACHINE[operation](*given), fmt, "
+            "rounding, word)"
+        ),
+        (
+            "operations: operate_element: round_float(exact, fmt, replace(rounding, mode=mode), "
+            "residual=residual, clean=clean) -> round_float(exact, fmt, replace(rounding, "
+            "mode=mode), residual=residual)"
+        ),
+        (
+            "operations: operate_element: round_element(-exact if negated else exact, fmt, "
+            "rounding, word, clean=clean) -> round_element(-exact if negated else exact, fmt, "
+            "rounding, word)"
+        ),
+        (
+            "operations: fma_by_parts: round_element(-exact if down else exact, fmt, rounding, "
+            "word, clean=True) -> round_element(-exact if down else exact, fmt, rounding, word)"
         ),
     ),
     "a longer way that rounds alike": (
@@ -253,6 +312,11 @@ ALIVE: dict[str, tuple[str, ...]] = {
             "(Way.EXACT, Way.EXACT_WITHIN) else _WITH_LOST[operation](fmt, *given) -> "
             "_WITH_LOST[operation](fmt, *given)"
         ),
+        "operations: operate_element: if way in (Way.EXACT, Way.EXACT_WITHIN): -> if False:",
+        (
+            "operations: operate_element: if operation == 'add' and takes_residual(given[0].type, "
+            "fmt, rounding): -> if False:"
+        ),
     ),
     "any shift beyond the regime gives the sign": (
         "posits: round_posit: carrier.sign_place -> carrier.place",
@@ -272,6 +336,23 @@ ALIVE: dict[str, tuple[str, ...]] = {
     "-1 is the code of a NaN, which has no residual": (
         "floats: _inward: 0 -> -1",
         "operations: _make_odd: 0 -> -1",
+    ),
+    "no number is its own residual": (
+        "floats: _towards: code ^ residual.bits() < 0 -> code ^ residual.bits() <= 0",
+        "floats: _towards: 0 -> 1",
+        "operations: _make_odd: bits ^ residual.bits() < 0 -> bits ^ residual.bits() <= 0",
+        "operations: _make_odd: 0 -> 1",
+    ),
+    "of a zero sum of both parts each is zero": (
+        "operations: fma_by_parts: factor[0] + factor[1] -> factor[0] - factor[1]",
+        "operations: fma_by_parts: factor[0] + factor[1] -> factor[0]",
+    ),
+    "both operands are of one type": (
+        "operations: operate_element: 0 -> 1 (4)",
+        "operations: operate_element: 0 -> -1 (4)",
+    ),
+    "no product of binary64's full range is planned": (
+        "operations: operate_element: operation == 'add' -> operation != 'add'",
     ),
 }
 

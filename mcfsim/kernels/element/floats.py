@@ -107,7 +107,7 @@ def round_float(
         zero, as processors make it. The result then has one, too.
     """
     carrier = CARRIERS[x.type]
-    full_range = _has_range_of(carrier, fmt)
+    full_range = has_range_of(carrier, fmt)
     usual = fmt.signed and fmt.zero and rounding.underflow is Underflow.GRADUAL
     if usual and full_range and fmt.precision == carrier.place + 1:
         return x
@@ -132,7 +132,8 @@ def round_float(
     return rounded if fmt.has_negative_zero else rounded + 0.0  # -0 + 0 is +0
 
 
-def _has_range_of(carrier: Carrier, fmt: Format) -> bool:
+def has_range_of(carrier: Carrier, fmt: Format) -> bool:
+    """Return whether a format's normal numbers and infinity are those of the carrier, but for precision."""
     return fmt.emin == carrier.emin and fmt.emax == carrier.bias and fmt.has_infinity
 
 
@@ -148,7 +149,7 @@ def takes_residual(kind: Type, fmt: Format, rounding: Rounding) -> bool:
 def carries_over(kind: Type, fmt: Format, rounding: Rounding) -> bool:
     """Return whether overflow and infinity come out right by the carry into the code alone."""
     plain = fmt.precision > 1 and rounding.overflow is Overflow.IEEE
-    return plain and _has_range_of(CARRIERS[kind], fmt)
+    return plain and has_range_of(CARRIERS[kind], fmt)
 
 
 def round_grid(x: Value, fmt: Grid, rounding: Rounding, word: Value | None = None) -> Value:
@@ -156,7 +157,7 @@ def round_grid(x: Value, fmt: Grid, rounding: Rounding, word: Value | None = Non
     # One bit more than the grid needs, so that neither end is next to where this format itself ends.
     precision, exponent = fmt.precision + 1, fmt.emin + 1
     fixed_point = Format(precision=precision, emin=exponent, emax=exponent, specials=Specials.NONE)
-    rounded = round_float(x, fixed_point, replace(rounding, overflow=Overflow.SATURATE), word)
+    rounded = round_float(x, fixed_point, rounding, word)
     low, high = rounded.like(_exact(fmt.lowest)), rounded.like(_exact(fmt.max))
     rounded = (rounded < low).select(low, rounded)
     return (high < rounded).select(high, rounded) + 0.0  # -0 + 0 is +0
@@ -348,19 +349,18 @@ def _within_range(
     largest, finite = x.like(_exact(fmt.max)), abs(x) < INFINITY
     infinite = _with_sign(x.like(INFINITY if fmt.has_infinity else NAN), code)
     # To nearest, NaN and infinity come through the additions as they are; elsewhere codes have been changed.
-    keeps_nan = _reaches(fmt, carrier) and mode is Mode.NEAREST_EVEN
+    keeps_nan = _reaches(fmt, carrier) and mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
     exceeds = largest < abs(rounded) if keeps_nan else ~(abs(rounded) <= largest)
     if rounding.overflow is Overflow.NEAREST_BOUNDARY:
-        past = _past_boundary(x, fmt, rounding, word)
-        outward, saturates = past, not fmt.has_nan
-        exceeds = ~(abs(x) <= largest) | past
+        outward, saturates = _past_boundary(x, fmt, rounding, word), not fmt.has_nan
+        exceeds = ~(abs(x) <= largest)
     else:
         outward, saturates = None, rounding.overflow is Overflow.SATURATE or not fmt.has_nan
     most = _with_sign(largest, code)
     if saturates or mode in (Mode.TOWARD_ZERO, Mode.TO_ODD):
         beyond = finite.select(most, infinite)
     elif outward is not None:
-        beyond = (outward | ~finite).select(infinite, most)
+        beyond = outward.select(infinite, most)
     elif mode in (Mode.UP, Mode.DOWN):
         outward = (code < 0) if mode is Mode.DOWN else (code >= 0)
         beyond = (outward | ~finite).select(infinite, most)
@@ -373,12 +373,12 @@ def _within_range(
 def _past_boundary(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
     """Return where a number overflows by its random word: from the maximum to half a quantum above it.
 
-    The excess over the maximum is exact. In units of the half quantum it is rounded to 0 or 1.
+    The excess over the maximum is exact. In units of the half quantum it is rounded to 1, 0 or less; infinity
+    and NaN are past it.
     """
     unit = Format(precision=1, emin=0, emax=0, specials=Specials.NONE)
     excess = (abs(x) - _exact(fmt.max)) / 2.0 ** (fmt.emax - fmt.precision)
-    share = (excess < 1.0).select(excess, 1.0)
-    share = ((abs(x) < INFINITY) & (share > 0.0)).select(share, 0.0)
+    share = (excess < 1.0).select(excess, 1.0)  # so that it does not overflow itself
     policies = replace(rounding, overflow=Overflow.SATURATE, underflow=Underflow.GRADUAL)
     return round_float(share, unit, policies, word) > 0.0
 
@@ -404,12 +404,9 @@ def _survives(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> 
     Four times the number is normal, and rounds as the number would: to four times the smallest normal number,
     or not. (Two binades up, codes of precision 1 are even or odd as they were.)
     """
-    normal = replace(fmt, name="", emax=fmt.emin + 2, specials=Specials.NONE, signed=True)
-    policies = replace(rounding, overflow=Overflow.SATURATE, underflow=Underflow.GRADUAL)
-    limit = x.like(4 * _exact(fmt.smallest_normal))
-    scaled = abs(x) * 4.0
-    scaled = _with_sign((scaled < limit).select(scaled, limit), x.bits())
-    return abs(round_float(scaled, normal, policies, word)) >= limit
+    normal = replace(fmt, emax=fmt.emin + 2, specials=Specials.NONE, signed=True)
+    gradual = replace(rounding, underflow=Underflow.GRADUAL)
+    return abs(round_float(x * 4.0, normal, gradual, word)) >= 4 * _exact(fmt.smallest_normal)
 
 
 def _exact(number: object) -> float:

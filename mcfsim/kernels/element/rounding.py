@@ -5,7 +5,7 @@ from __future__ import annotations
 from mcfsim.formats import Format
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
-from mcfsim.kernels.element.floats import CARRIERS, round_float, round_grid
+from mcfsim.kernels.element.floats import CARRIERS, has_range_of, round_float, round_grid
 from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.posits import round_posit
 from mcfsim.rounding import Rounding
@@ -25,8 +25,7 @@ def round_element(
 def is_value(x: Value, fmt: Format) -> Value:
     """Return whether a number of the carrier is NaN or a value of a format, but for a zero's sign."""
     carrier = CARRIERS[x.type]
-    full_range = fmt.emin == carrier.emin and fmt.emax == carrier.bias and fmt.has_infinity
-    if type(fmt) is Format and full_range and fmt.signed and fmt.zero:
+    if type(fmt) is Format and has_range_of(carrier, fmt) and fmt.signed and fmt.zero:
         kept = (x.bits() & ((1 << (carrier.place + 1 - fmt.precision)) - 1)).equals(0)
     else:
         kept = round_element(x, fmt, Rounding()).equals(x)

@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from mcfsim.checks.arguments import as_array, check_threads, is_real
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.loops import Filler
-from mcfsim.compile.program import Program, Register
-from mcfsim.compile.recording import trace
+from mcfsim.compile.program import Program, Register, Step
+from mcfsim.compile.recording import Recording, record
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.blocks import for_each_block
@@ -27,6 +28,9 @@ from mcfsim.protocol import Arithmetic, Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
+
+#: Values that a text takes, from which on it is worth looking whether something repeats in it.
+_MANY = 32
 
 
 class NumpyArithmetic:
@@ -221,8 +225,13 @@ class NumpyArithmetic:
                 scalars: list[Any] = [float(np.asarray(item).reshape(())) for item in on_blocks(0)]
             return _unflatten(shapes[0], scalars)
         shape = _broadcast(arrays.values())
+        recorded = lru_cache(maxsize=1)(partial(self._recorded, function, layout, leaves, options))
+        if self.compiled is not False and len(leaves) >= _MANY:
+            folded = self._folded(recorded, arrays, shape)
+            if folded is not None:
+                return folded
         if self.compiled or (self.compiled is None and math.prod(shape) > BLOCK):
-            compiled = self._compiled(function, layout, leaves, options, math.prod(shape))
+            compiled = self._compiled(recorded, math.prod(shape))
             if compiled is not None:
                 filler, nested = compiled
 
@@ -262,39 +271,69 @@ class NumpyArithmetic:
 
     def _compiled(
         self,
-        function: Callable[..., Any],
-        layout: Any,
-        leaves: list[Value],
-        options: dict[str, Any],
+        recorded: Callable[[], Recording],
         elements: int,
     ) -> tuple[Filler, Any] | None:
         """Return the compiled loop of a function, and the layout of its results, if there is to be one."""
-        names = [leaf if is_scalar(leaf) else f"x{index}" for index, leaf in enumerate(leaves)]
-        given = _unflatten(layout, names)
         layouts: list[Any] = []
 
         def record() -> Program:
-            program = trace(
-                function, self.format, self.rounding, operands=given, lines=False, options=options
-            )
+            program = recorded().program()
             layouts[:] = [_flatten(program.results, [])]
-            if len(program.drawn) > 1:
-                raise ValueError("stochastic rounding of a second format needs random words of its own")
-            if any(
-                isinstance(x, Register) and carrier_of(x.format) != self.carrier for x in program.outputs()
-            ):
-                raise ValueError("a result is of a format with another carrier")
             return program
 
         def words(program: Program) -> dict[int, RandomWords]:
-            if len(program.drawn) != 1 or not program.drawn[0]:
-                return {}
-            streams = _Streams(self)
-            streams.of(program.drawn[0] - 1)  # all that follow take later ones
-            return {0: streams.of(0)}
+            return {0: self._take(program.drawn[0])} if program.drawn and program.drawn[0] else {}
 
         filler = loops(self.scalars, checked=True).filler(record, elements, self.compiled, words=words)
         return None if filler is None else (filler, layouts[0])
+
+    def _folded(
+        self,
+        recorded: Callable[[], Recording],
+        arrays: dict[int, NDArray[Any]],
+        shape: tuple[int, ...],
+    ) -> Any:
+        """Return the results of a function of many values by compiled loops over what repeats, or None."""
+        fold = loops(self.scalars, checked=True).fold(recorded, math.prod(shape), self.compiled)
+        if fold is None:
+            return None
+        words = self._take(fold.recording.drawn[0]) if any(fold.recording.drawn) else None
+
+        def carry_out(step: Step, start: int) -> Any:
+            ar = self.blocks
+            if step.result.format != ar.format or step.rounding != ar.rounding:
+                ar = ar.like(step.result.format, step.rounding)
+            ar = ar.at(words, start)
+            if step.draw is not None:
+                ar.operations = step.draw.operation
+            return getattr(ar, step.operation)(*step.operands)
+
+        operands = [_extend(array, shape) for array in arrays.values()]
+        results = [np.empty(shape, self.carrier) for _ in fold.rolled.results]
+        if not fold(operands, results, carry_out, self.blocks.keeps, words, threads=self.threads):
+            for array in arrays.values():
+                self._taken_in(array)  # names the element that is no value
+        return _unflatten(_flatten(fold.recording.results, []), results)
+
+    def _recorded(
+        self, function: Callable[..., Any], layout: Any, leaves: list[Value], options: dict[str, Any]
+    ) -> Recording:
+        """Return what a function asks for, if that can be compiled.
+
+        Raises
+        ------
+        ValueError
+            If it draws in a second format, or a result has another carrier.
+        """
+        names = [leaf if is_scalar(leaf) else f"x{index}" for index, leaf in enumerate(leaves)]
+        given = _unflatten(layout, names)
+        recording = record(function, self.format, self.rounding, operands=given, options=options)
+        if len(recording.drawn) > 1:
+            raise ValueError("stochastic rounding of a second format needs random words of its own")
+        if any(isinstance(x, Register) and carrier_of(x.format) != self.carrier for x in recording.outputs()):
+            raise ValueError("a result is of a format with another carrier")
+        return recording
 
     def _apply(self, name: str, *operands: Value) -> Any:
         """Return one operation's result."""
@@ -307,6 +346,14 @@ class NumpyArithmetic:
         check_subnormals()
         with np.errstate(all="ignore"):
             return operation(self.blocks.at(self._streams(), 0), *operands)
+
+    def _take(self, count: int) -> RandomWords:
+        """Take so many streams, and return the first."""
+        with _Streams.taking:
+            first = self.random
+            assert first is not None
+            self.random = first.of(count)
+            return first
 
     def _streams(self) -> _Streams | None:
         """Return the streams of one call, if its operations draw."""
@@ -360,7 +407,7 @@ class _Streams:
     Each is taken once, by the block that comes first to its operation.
     """
 
-    _taking = threading.Lock()
+    taking = threading.Lock()
 
     def __init__(self, ar: NumpyArithmetic) -> None:
         self._ar = ar
@@ -368,7 +415,7 @@ class _Streams:
 
     def of(self, operation: int) -> RandomWords:
         """Return the stream of an operation, counted from 0."""
-        with self._taking:
+        with self.taking:
             while len(self._taken) <= operation:
                 next_one = self._ar.random
                 assert next_one is not None

@@ -7,13 +7,16 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.compile.loops import CompilationError, Filler, Loop
+from mcfsim.compile.folds import Fold, trusted
+from mcfsim.compile.loops import CompilationError, Filler, Loop, RowLoop
 from mcfsim.compile.program import Program
+from mcfsim.compile.recording import Recording
+from mcfsim.compile.rolling import Repeated, Rolled, roll
 from mcfsim.compile.scalars import uses
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.plan import Way, plan
@@ -23,8 +26,13 @@ from mcfsim.random import RandomWords
 #: What an operation costs without compiling, in nanoseconds an element, roughly, as it is planned.
 _COST = {Way.NATIVE: 1.0, Way.WIDE: 5.0, Way.EXACT: 6.0, Way.STICKY: 20.0, Way.REFUSED: 1.0}
 _DRAWN = 8.0
+#: And each time, however few elements there are.
+_CALL = 8e3
 #: What it costs to import Numba, to load a loop from its cache, and to compile an operation; in nanoseconds.
 _IMPORT, _LOAD, _COMPILE = 6e8, 1e8, 4.5e7
+
+#: What says that a text is not compiled: it is no straight line, or has no exact path in binary64.
+_NOT_COMPILED = (TypeError, ValueError, AttributeError, UnsupportedFormatError)
 
 _lock = threading.Lock()
 
@@ -129,34 +137,80 @@ class Loops:
             return None
         try:
             program = record()
-            key = program.key
-            with _lock:
-                loop = self._loops.get(key)
-                if loop is None:
-                    loop = self._loops[key] = Loop(program, self._scalars, **self._options)
-            given = [use.number(scalars) for use in uses(program)]
-            if not (compiled or self._pays(loop, given, elements, ahead)):
-                return None
-            filler = loop.with_numbers(given)  # refused, if at all, before words are taken
-            return filler.drawing(words(program)) if program.drawn else filler
-        except (TypeError, ValueError, AttributeError, UnsupportedFormatError):
+            loop = self._kept(program.key, lambda: Loop(program, self._scalars, **self._options))
+            filler = self._ready(loop, program, elements, compiled, scalars, ahead)
+            return filler.drawing(words(program)) if filler is not None and program.drawn else filler
+        except _NOT_COMPILED:
             if compiled:
                 raise
             return None
+
+    def fold(self, record: Callable[[], Recording], elements: int, compiled: bool | None) -> Fold | None:
+        """Return a long text as compiled loops over what repeats in it, or None where there are to be none.
+
+        Parameters and exceptions are those of `filler`; where nothing repeats, there is no such loop.
+        """
+        if compiled is False or not is_available():
+            return None
+        try:
+            rolled = roll(record())
+            if rolled is None:
+                return None
+            fillers = {}
+            for part in rolled.repeated():
+                key, make = (part.body.key, trusted(part, rolled)), partial(self._rows, part, rolled)
+                kept = self._kept(key, make)
+                filler = self._ready(kept, part.body, elements, compiled, {}, rows=len(part.takes))
+                if filler is not None:
+                    fillers[part.start] = filler
+            return Fold(rolled, fillers) if len(fillers) == len(rolled.repeated()) else None
+        except _NOT_COMPILED:
+            if compiled:
+                raise
+            return None
+
+    def _rows(self, part: Repeated, rolled: Rolled) -> RowLoop:
+        return RowLoop(part.body, self._scalars, trusted=trusted(part, rolled))
+
+    def _kept(self, key: Any, make: Callable[[], Loop]) -> Loop:
+        with _lock:
+            if key not in self._loops:
+                self._loops[key] = make()
+            return self._loops[key]
+
+    def _ready(
+        self,
+        loop: Loop,
+        program: Program,
+        elements: int,
+        compiled: bool | None,
+        scalars: Mapping[str, Any],
+        ahead: int = 0,
+        rows: int = 1,
+    ) -> Filler | None:
+        """Return a loop with a program's real scalars put in, if it must be compiled, or if that pays.
+
+        The numbers that the text itself has may be others than in the program from which the loop was made.
+        """
+        given = [use.number(scalars) for use in uses(program)]
+        if not (compiled or self._pays(loop, given, elements, ahead, rows)):
+            return None
+        try:
+            return loop.with_numbers(given)  # refused, if at all, before words are taken
         except CompilationError as error:
             if compiled:
                 raise
-            assert loop is not None
             self._spent[loop] = -math.inf
             self._paid.discard(loop)
-            warnings.warn(f"{error}; NumPy does the work", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"{error}; NumPy does the work", RuntimeWarning, stacklevel=4)
             return None
 
-    def _pays(self, loop: Loop, numbers: list[Any], elements: int, ahead: int) -> bool:
+    def _pays(self, loop: Loop, numbers: list[Any], elements: int, ahead: int = 0, rows: int = 1) -> bool:
         if loop in self._paid:
             return True
         cost = _cost(loop.program)
-        spent = self._spent.get(loop, 0.0) + cost * elements
+        once = cost * elements + _CALL * len(loop.program.steps)
+        spent = self._spent.get(loop, 0.0) + once * rows
         self._spent[loop] = spent
         spent += cost * ahead
         start = _LOAD + (0.0 if "numba" in sys.modules else _IMPORT)

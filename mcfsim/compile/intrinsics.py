@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from numba import carray
 from numba.core import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
 u8, u16, u32, u64 = np.uint8, np.uint16, np.uint32, np.uint64
@@ -31,6 +32,29 @@ bits32 = _cast(types.int32, types.float32, ir.IntType(32))
 bits64 = _cast(types.int64, types.float64, ir.IntType(64))
 number32 = _cast(types.float32, types.int32, ir.FloatType())
 number64 = _cast(types.float64, types.int64, ir.DoubleType())
+
+
+def _row(element: Any) -> Any:
+    """Return a function that finds a vector of so many numbers of a type at an address."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def pointer(context: Any, address: Any) -> Any:
+        made = types.CPointer(element)  # type: ignore[attr-defined]
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(made))
+
+        return made(types.int64), generate
+
+    @register_jitable  # type: ignore[untyped-decorator]
+    def row(address: Any, size: Any) -> Any:
+        return carray(pointer(address), (size,))
+
+    return row
+
+
+row_float32, row_float64 = _row(types.float32), _row(types.float64)
+row_uint16, row_uint32, row_int32 = _row(types.uint16), _row(types.uint32), _row(types.int32)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

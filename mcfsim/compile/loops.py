@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.lowering import Lowered, lower
-from mcfsim.compile.numba_source import source
+from mcfsim.compile.numba_source import rows_source, source
 from mcfsim.compile.program import Draw, Program, flat
 from mcfsim.compile.scalars import Entering, entering, uses
 from mcfsim.compile.sources import is_cached, loaded
@@ -66,6 +66,18 @@ class Filler:
         given = [_read_only(x) for x in (*operands, *words)]
         return not self._loop(*given, *self._numbers, *results)
 
+    @property
+    def random_bits(self) -> tuple[int, ...]:
+        """How many random bits each of its words has."""
+        return tuple(self._draws.values())
+
+    def over_rows(self, addresses: NDArray[np.int64], size: int) -> bool:
+        """Fill vectors of one size that are found by their addresses, a row each time; see `RowLoop`.
+
+        In a row are those of operands, words and results.
+        """
+        return not self._loop(addresses, np.int64(size), *self._numbers)
+
 
 class CompilationError(RuntimeError):
     """What Numba was given it did not compile, or its cache could not be written."""
@@ -101,7 +113,7 @@ class Loop:
         packed: bool = False,
     ) -> None:
         self.program, self.policy, self.checked = program, scalars, checked
-        self._options = {"checked": checked, "wide": wide, "packed": packed}
+        self._options: dict[str, Any] = {"checked": checked, "wide": wide, "packed": packed}
         self._uses = uses(program)
         self._made: dict[tuple[Entering, ...], tuple[Lowered, str]] = {}
         self._compiled: dict[tuple[Entering, ...], Callable[..., int]] = {}
@@ -179,14 +191,8 @@ class Loop:
         """Return the compiled function, called once on no elements, at which Numba compiles it."""
         if ways not in self._compiled:
             lowered, text = self._lowered(ways)
-            words = [word_dtype(bits) for bits in lowered.draws.values()]
-            dtypes = [*map(lowered.dtype, lowered.operands), *words]
-            operands = [_read_only(np.empty(0, dtype)) for dtype in dtypes]
-            numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
-            results = [np.empty(0, lowered.dtype(result)) for result in lowered.results]
             try:
-                loop = loaded(text)
-                loop(*operands, *numbers, *results)
+                loop = self._called(lowered, text)
             except ImportError:
                 raise
             except Exception as error:
@@ -194,12 +200,53 @@ class Loop:
             self._compiled[ways] = loop
         return self._compiled[ways]
 
+    def _called(self, lowered: Lowered, text: str) -> Callable[..., int]:
+        words = [word_dtype(bits) for bits in lowered.draws.values()]
+        dtypes = [*map(lowered.dtype, lowered.operands), *words]
+        operands = [_read_only(np.empty(0, dtype)) for dtype in dtypes]
+        numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
+        loop = loaded(text)
+        loop(*operands, *numbers, *(np.empty(0, lowered.dtype(result)) for result in lowered.results))
+        return loop
+
     def _lowered(self, ways: tuple[Entering, ...]) -> tuple[Lowered, str]:
         if ways not in self._made:
             lowered = lower(self.program, ways, **self._options)
             about = f"{self.program.name}, {len(self.program.steps)} operations."
-            self._made[ways] = lowered, source(lowered, about)
+            self._made[ways] = lowered, self._source(lowered, about)
         return self._made[ways]
+
+    def _source(self, lowered: Lowered, about: str) -> str:
+        return source(lowered, about)
+
+
+class RowLoop(Loop):
+    """A program compiled to a loop over rows of a table, and over elements in each: see `Filler.over_rows`.
+
+    Parameters
+    ----------
+    program : Program
+    scalars : {"exact", "rounded"}, optional
+        How real scalars enter.
+    trusted : set of int, optional
+        The inputs, by their places, that need not be looked at; see `mcfsim.compile.lowering.lower`.
+    """
+
+    def __init__(
+        self, program: Program, scalars: Scalars = "exact", *, trusted: frozenset[int] = frozenset()
+    ) -> None:
+        super().__init__(program, scalars, checked=True)
+        self._options["trusted"] = trusted
+
+    def _called(self, lowered: Lowered, text: str) -> Callable[..., int]:
+        columns = len(lowered.operands) + len(lowered.words) + len(lowered.results)
+        rows = loaded(text, "rows")
+        numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
+        rows(np.empty((0, columns), np.int64), np.int64(0), *numbers)
+        return rows
+
+    def _source(self, lowered: Lowered, about: str) -> str:
+        return source(lowered, about) + rows_source(lowered)
 
 
 def _read_only(x: Array) -> Array:

@@ -97,6 +97,7 @@ def lower(
     checked: bool = False,
     wide: bool = False,
     packed: bool = False,
+    trusted: frozenset[int] = frozenset(),
 ) -> Lowered:
     """Return the machine's line for a program.
 
@@ -112,6 +113,8 @@ def lower(
     packed : bool, optional
         Whether operands and results are codes, those of formats that have short ones
         (`mcfsim.kernels.element.codes.has_codes`).
+    trusted : set of int, optional
+        The inputs, by their places, that are known to be values of their formats, NaN with a clean code.
 
     Raises
     ------
@@ -129,7 +132,7 @@ def lower(
         operand = line.input(name, I32 if coded else type_of(x.format))
         if coded:
             lying[operand] = code_dtype(x.format)
-        if checked:
+        if checked and place not in trusted:
             other = ~(is_code if coded else is_value)(operand, x.format)
             strange = other if strange is None else strange | other
         taken.append(operand)
@@ -137,8 +140,8 @@ def lower(
     # Processors make clean codes of NaN, and hand them on; what others may have made is cleaned.
     computed_with = {x for step in program.steps for x in step.operands if not _brings_over(step)}
     known: dict[Any, Value] = {
-        x: _cleaned(value) if x in computed_with else value
-        for x, value in zip(program.inputs, given, strict=True)
+        x: _cleaned(value) if x in computed_with and place not in trusted else value
+        for place, (x, value) in enumerate(zip(program.inputs, given, strict=True))
     }
     numbers: dict[tuple[int, int], tuple[Entering, list[Value]]] = {}
     for use, way in zip(uses(program), entering, strict=True):

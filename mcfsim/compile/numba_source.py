@@ -14,6 +14,7 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|",
 _SHIFTS = {"shl": "<<", "sar": ">>"}
 _COMPARED = {"lt": "<", "le": "<=", "eq": "=="}
 
+_NJIT = '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)\n'
 _HEAD = '''"""{about}
 
 Made by mcfsim: what it says of itself holds as long as the text does that it was made from.
@@ -90,10 +91,34 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
     loop = "".join(f"        {statement}\n" for statement in body)
     return (
         f"{_HEAD.format(about=about)}{made}\n\n"
-        '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)\n'
-        f"def loop({', '.join(head)}):\n"
+        f"{_NJIT}def loop({', '.join(head)}):\n"
         "    prefer_whole_vectors()\n    found = i32(0)\n"
         f"    for i in range({size}):\n{loop}    return found\n"
+    )
+
+
+def rows_source(lowered: Lowered) -> str:
+    """Return the source of a function ``rows(addresses, size, *numbers)``, to follow that of ``loop``.
+
+    It calls ``loop`` for each row of a table of addresses, at which its operands, words and results are,
+    vectors of one size. It returns 1 if some element is strange, and else 0.
+    """
+    kinds = [
+        *(f"float{x.type.bits}" for x in lowered.operands),
+        *(f"uint{16 if bits <= 16 else 32}" for bits in lowered.draws.values()),
+        *(f"float{x.type.bits}" for x in lowered.results),
+    ]
+    given = [f"row_{kind}(addresses[j, {place}], size)" for place, kind in enumerate(kinds)]
+    imported = ", ".join(f"row_{kind}" for kind in sorted(set(kinds)))
+    numbers = [str(x.constant) for x in lowered.numbers]
+    results = len(kinds) - len(lowered.results)
+    arguments = "".join(f"            {x},\n" for x in (*given[:results], *numbers, *given[results:]))
+    return (
+        f"\n\nfrom mcfsim.compile.intrinsics import {imported}\n"
+        f"\n\n{_NJIT}def rows({', '.join(['addresses', 'size', *numbers])}):\n"
+        "    prefer_whole_vectors()\n    found = i32(0)\n"
+        f"    for j in range(addresses.shape[0]):\n        strange = loop(\n{arguments}        )\n"
+        "        found = i32(found | strange)\n    return found\n"
     )
 
 

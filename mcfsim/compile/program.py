@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcfsim.formats import Format
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # not frozen, for it takes three times as long to make one that is
 class Register:
     """A value of a format: an operand of the text, or the result of an operation."""
 
@@ -54,8 +54,7 @@ class Scalar:
 Operand = Any
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(NamedTuple):
     """Which random words an operation takes: those of a source's n-th operation.
 
     Attributes
@@ -154,7 +153,7 @@ class Program:
             operands = tuple(places.get(x, -1) for x in step.operands)
             rows.append((step.operation, step.result.format, step.rounding, operands, step.draw))
             places[step.result] = len(places)
-        results = _mapped(lambda x: places.get(x, -1), tuple(self.outputs()))
+        results = mapped(lambda x: places.get(x, -1), tuple(self.outputs()))
         return tuple(x.format for x in self.inputs), tuple(rows), results
 
     def count(self) -> Counter[tuple[str, str]]:
@@ -230,7 +229,7 @@ class Program:
         for step in self.steps:
             ar = arithmetic(step.result.format, step.rounding)
             known[step.result] = getattr(ar, step.operation)(*map(number, step.operands))
-        return _mapped(number, self.results)
+        return mapped(number, self.results)
 
 
 def identity(operand: Operand) -> Any:
@@ -249,9 +248,10 @@ def flat(nested: Any) -> Iterator[Any]:
         yield nested
 
 
-def _mapped(function: Callable[[Any], Any], nested: Any) -> Any:
+def mapped(function: Callable[[Any], Any], nested: Any) -> Any:
+    """Return nested tuples with a function applied to their leaves."""
     if isinstance(nested, tuple):
-        items = [_mapped(function, item) for item in nested]
+        items = [mapped(function, item) for item in nested]
         return type(nested)(*items) if hasattr(nested, "_fields") else tuple(items)
     return function(nested)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mcfsim.compile.program import Draw, Program, Register, Scalar, Step, flat, identity, needed
+from mcfsim.compile.program import Draw, Program, Register, Scalar, Step, flat, identity, mapped, needed
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.dispatch import get_kernel
@@ -24,14 +24,137 @@ from mcfsim.rounding import Rounding, get_rounding
 _BETWEEN = {__file__, sys.modules[Arithmetic.__module__].__file__}
 
 
-@dataclass
-class _Recording:
-    """What is recorded so far, by all the arithmetics of a text."""
+class Kind(NamedTuple):
+    """What steps have in common.
 
-    lines: bool
-    steps: list[Step] = field(default_factory=list)
-    known: dict[Any, Register] = field(default_factory=dict)
-    drawn: list[int] = field(default_factory=list)
+    Attributes
+    ----------
+    operation : str
+    format : Format
+        Of the result.
+    rounding : Rounding
+    source : int or None
+        Of the random words, if it draws.
+    """
+
+    operation: str
+    format: Format
+    rounding: Rounding
+    source: int | None
+
+
+class Recording:
+    """What a text asks for, as numbers: a sum of many terms asks for a hundred thousand operations.
+
+    Values are numbered: the inputs, and then the results of all steps, in order.
+
+    Attributes
+    ----------
+    name : str
+        Of the text.
+    inputs : tuple of Register
+    named : tuple of str
+        The names of the real scalars that it takes.
+    kinds : list of Kind
+    steps : list of int
+        The kind of each step, by its number.
+    operands : list of int
+        Three a step: the number of a value; -1 for none; or below that ``-2 - n`` for the n-th real scalar.
+    scalars : list of Scalar or number
+        Each once.
+    draws : list of int
+        For each step which of its source's operations it is, -1 if it does not draw.
+    drawn : list of int
+        How many operations of each source draw.
+    lines : list of str
+        Of the text, for each step, if they are asked for.
+    results : Any
+        What the text returns.
+    """
+
+    def __init__(self, inputs: tuple[Register, ...], *, lines: bool) -> None:
+        self.name, self.inputs, self.results = "text", inputs, None
+        self.named: tuple[str, ...] = ()
+        self.kinds: list[Kind] = []
+        self.steps: list[int] = []
+        self.operands: list[int] = []
+        self.scalars: list[Any] = []
+        self.draws: list[int] = []
+        self.drawn: list[int] = []
+        self.lines: list[str] | None = [] if lines else None
+        self.numbers = {x: number for number, x in enumerate(inputs)}
+        self._kinds: dict[Kind, int] = {}
+        self._scalars: dict[Any, int] = {}
+
+    def kind(self, kind: Kind) -> int:
+        """Return the number of a kind."""
+        number = self._kinds.setdefault(kind, len(self.kinds))
+        if number == len(self.kinds):
+            self.kinds.append(kind)
+        return number
+
+    def scalar(self, x: Any) -> int:
+        """Return what stands for a real scalar among operands."""
+        number = self._scalars.setdefault(identity(x), len(self.scalars))
+        if number == len(self.scalars):
+            self.scalars.append(x)
+        return -2 - number
+
+    def outputs(self) -> list[Any]:
+        """Return the results, tuples taken apart."""
+        return list(flat(self.results))
+
+    def formats(self) -> NDArray[np.int64]:
+        """Return a number for the format of each value, equal where formats are."""
+        known: dict[Format, int] = {}
+        of_inputs = [known.setdefault(x.format, len(known)) for x in self.inputs]
+        of_kinds = [known.setdefault(kind.format, len(known)) for kind in self.kinds]
+        return np.array([*of_inputs, *(of_kinds[kind] for kind in self.steps)])
+
+    def format(self, number: int) -> Format:
+        """Return the format of a value."""
+        if number < len(self.inputs):
+            return self.inputs[number].format
+        return self.kinds[self.steps[number - len(self.inputs)]].format
+
+    def codes(self, number: int) -> list[int]:
+        """Return what stands for the operands of a step."""
+        return [code for code in self.operands[3 * number : 3 * number + 3] if code != -1]
+
+    def step(self, number: int, values: Iterable[Any], name: str, draw: int) -> Step:
+        """Return a step.
+
+        Parameters
+        ----------
+        number : int
+        values : iterable
+            In place of each operand the register that it is; where there is a real scalar, anything.
+        name : str
+            Of the result.
+        draw : int
+            Which of its source's operations it is, if it draws.
+        """
+        kind = self.kinds[self.steps[number]]
+        given = zip(self.codes(number), values, strict=True)
+        operands = tuple(x if code >= 0 else self.scalars[-2 - code] for code, x in given)
+        drawing = None if kind.source is None else Draw(kind.source, draw)
+        line = self.lines[number] if self.lines else ""
+        return Step(kind.operation, kind.rounding, operands, Register(name, kind.format), line, drawing)
+
+    def program(self) -> Program:
+        """Return the program: operations asked for twice are there once, those of no use are not."""
+        values, steps, known = list(self.inputs), list[Step](), dict[Any, Register]()
+        for number, kind in enumerate(self.steps):
+            given = [values[code] if code >= 0 else None for code in self.codes(number)]
+            step = self.step(number, given, f"t{len(steps) + 1}", self.draws[number])
+            key = kind, step.draw, *map(identity, step.operands)
+            if step.draw is not None or key not in known:
+                known[key] = step.result
+                steps.append(step)
+            values.append(known[key])
+        results = mapped(lambda x: values[self.numbers[x]] if isinstance(x, Register) else x, self.results)
+        kept = needed(steps, {x for x in flat(results) if isinstance(x, Register)})
+        return Program(self.name, self.inputs, self.named, kept, results, tuple(self.drawn))
 
 
 class TraceArithmetic:
@@ -44,11 +167,14 @@ class TraceArithmetic:
     rounding : Rounding
         How they are rounded. Where that is stochastic, each arithmetic is a source of random words of its
         own: the first is number 0, and those that a text makes by `like` follow.
+    recording : Recording
+        Where to.
     """
 
-    def __init__(self, fmt: Format, rounding: Rounding, recording: _Recording | None = None) -> None:
+    def __init__(self, fmt: Format, rounding: Rounding, recording: Recording) -> None:
         self.format, self.rounding, self.carrier = fmt, rounding, carrier_of(fmt)
-        self._recording = _Recording(lines=True) if recording is None else recording
+        self._recording = recording
+        self._kinds: dict[str, int] = {}
         if rounding.stochastic:
             self._source = len(self._recording.drawn)
             self._recording.drawn.append(0)
@@ -113,30 +239,44 @@ class TraceArithmetic:
         return function(self, *operands, **options)
 
     def _record(self, operation: str, *operands: Any) -> Register:
-        for x in operands:
-            if not isinstance(x, Register | Scalar) and not is_scalar(x):
+        # Little is done here, for a sum of many terms comes by a hundred thousand times.
+        fmt, kept, codes = self.format, self._recording, [-1, -1, -1]
+        values = False
+        for place, x in enumerate(operands):
+            if isinstance(x, Register):
+                values = True
+                if x.format is not fmt and x.format != fmt and operation != "round":
+                    raise ValueError(
+                        f"{operation} in {fmt} of {x}, a value of {x.format}: round brings it over"
+                    )
+                codes[place] = kept.numbers[x]
+            elif isinstance(x, Scalar) or is_scalar(x):
+                codes[place] = kept.scalar(x)
+            else:
                 raise TypeError(f"{operation} of {x!r}: a text's operands are values and real scalars alone")
-            if isinstance(x, Register) and x.format != self.format and operation != "round":
-                raise ValueError(
-                    f"{operation} in {self.format} of {x}, a value of {x.format}: round brings it over"
-                )
-        kept, draw = self._recording, None
-        if self.rounding.stochastic and self._rounds(operation):
-            if not any(isinstance(x, Register) for x in operands):
+        kind = self._kinds.get(operation)
+        if kind is None:
+            draws = self.rounding.stochastic and self._rounds(operation)
+            kind = kept.kind(Kind(operation, fmt, self.rounding, self._source if draws else None))
+            self._kinds[operation] = kind
+        draw = -1
+        if kept.kinds[kind].source is not None:
+            if not values:
                 raise ValueError(f"{operation} of numbers alone at random: one word would have to do for all")
             draw = self._draw()
-        key = operation, self.format, self.rounding, tuple(map(identity, operands)), draw
-        if key not in kept.known:
-            result = Register(f"t{len(kept.steps) + 1}", self.format)
-            line = _line_of_text() if kept.lines else ""
-            kept.steps.append(Step(operation, self.rounding, operands, result, line, draw))
-            kept.known[key] = result
-        return kept.known[key]
+        result = Register(f"t{len(kept.steps) + 1}", fmt)
+        kept.numbers[result] = len(kept.numbers)
+        kept.steps.append(kind)
+        kept.operands += codes
+        kept.draws.append(draw)
+        if kept.lines is not None:
+            kept.lines.append(_line_of_text())
+        return result
 
-    def _draw(self) -> Draw:
+    def _draw(self) -> int:
         drawn = self._recording.drawn
         drawn[self._source] += 1
-        return Draw(self._source, drawn[self._source] - 1)
+        return drawn[self._source] - 1
 
     def _rounds(self, operation: str) -> bool:
         """Return whether an operation rounds, as those on signs do only where they leave the format."""
@@ -201,24 +341,37 @@ def trace(
     >>> len(program.steps), program.depth(), program.registers()
     (6, 5, 5)
     """
-    ar = TraceArithmetic(get_format(fmt), get_rounding(rounding), _Recording(lines))
+    return record(function, fmt, rounding, operands=operands, lines=lines, options=options).program()
+
+
+def record(
+    function: Callable[..., Any],
+    fmt: Format | str,
+    rounding: Rounding | str = "nearest_even",
+    *,
+    operands: tuple[Any, ...] | None = None,
+    lines: bool = False,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Recording:
+    """Record a branch-free text as it is. Parameters and errors are those of `trace`."""
+    fmt = get_format(fmt)
     text = getattr(function, "__wrapped__", function)
     if operands is None:
         names = text.__code__.co_varnames[1 : text.__code__.co_argcount]
         operands = tuple(name for name in names if name not in options)
-    entered = _entered(operands, ar.format)
-    results = function(ar, *entered, **options)
+    entered = _entered(operands, fmt)
     leaves = list(flat(entered))
     inputs = tuple(x for x in leaves if isinstance(x, Register))
+    recording = Recording(inputs, lines=lines)
+    recording.results = function(TraceArithmetic(fmt, get_rounding(rounding), recording), *entered, **options)
+    recording.name = getattr(text, "__name__", "text")
     if len({x.name for x in inputs}) < len(inputs):
         raise ValueError(f"operands must have names of their own: {', '.join(x.name for x in inputs)}")
-    scalars = tuple(dict.fromkeys(x.name for x in leaves if isinstance(x, Scalar)))
-    for result in flat(results):
+    recording.named = tuple(dict.fromkeys(x.name for x in leaves if isinstance(x, Scalar)))
+    for result in recording.outputs():
         if not isinstance(result, Register | Scalar) and not is_scalar(result):
             raise TypeError(f"the text returns {result!r}, which is no value of the arithmetic")
-    steps = needed(ar._recording.steps, {x for x in flat(results) if isinstance(x, Register)})
-    drawn = tuple(ar._recording.drawn)
-    return Program(getattr(text, "__name__", "text"), inputs, scalars, steps, results, drawn)
+    return recording
 
 
 def _entered(operands: Any, fmt: Format) -> Any:

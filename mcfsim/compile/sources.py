@@ -43,8 +43,8 @@ def is_cached(text: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def loaded(text: str) -> Callable[..., int]:
-    """Return the function ``loop`` of a generated module, which is written if it is not there.
+def loaded(text: str, name: str = "loop") -> Callable[..., int]:
+    """Return a function of a generated module, which is written if it is not there.
 
     Raises
     ------
@@ -60,5 +60,5 @@ def loaded(text: str) -> Callable[..., int]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    loop: Callable[..., int] = module.loop
-    return loop
+    function: Callable[..., int] = getattr(module, name)
+    return function

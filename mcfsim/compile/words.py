@@ -16,6 +16,15 @@ from mcfsim.kernels.element.philox import philox_element
 from mcfsim.random import RandomWords, Words, counters, word_bits
 from mcfsim.storage.buffers import scratch
 
+#: The same for a stream a row.
+_ROWS = """
+
+@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)
+def rows(seed_low, seed_high, step, streams, start, out):
+    prefer_whole_vectors()
+    for j in range(streams.size):
+        loop(seed_low, seed_high, step, streams[j], start, out[j])
+"""
 _KEY = ("seed_low", "seed_high", "step", "stream")
 
 
@@ -35,9 +44,20 @@ def draw(words: RandomWords, start: int, count: int, bits: int, place: str) -> W
     return drawn.view(word_dtype(bits))[wanted]
 
 
+def draw_rows(words: RandomWords, operations: Any, counter: int, drawn: NDArray[np.int32]) -> None:
+    """Fill each row of an array with the words of an operation, from a counter of four words on."""
+    key = (words.seed & 0xFFFFFFFF, words.seed >> 32, words.step)
+    _rows()(*map(np.int64, key), operations + words.stream, np.int64(counter), drawn)
+
+
 @lru_cache(maxsize=1)
 def _loop() -> Any:
     return loaded(source_of_words())
+
+
+@lru_cache(maxsize=1)
+def _rows() -> Any:
+    return loaded(source_of_words(), "rows")
 
 
 def source_of_words() -> str:
@@ -46,4 +66,5 @@ def source_of_words() -> str:
     inputs = {value.constant: value for value in line.values if value.verb == "input"}
     key = tuple(inputs[name] for name in _KEY)
     lowered = Lowered(line, (), key, (), results, None, index=inputs["index"])
-    return source(lowered, "The words of Philox4x32-10, four of a counter.", interleaved=True)
+    about = "The words of Philox4x32-10, four of a counter."
+    return source(lowered, about, interleaved=True) + _ROWS

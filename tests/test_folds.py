@@ -1,0 +1,376 @@
+"""Long texts: what repeats in them is found, compiled once, and has the bits of NumPy."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba", reason="Numba is not installed")
+pytest.importorskip("platformdirs", reason="platformdirs is not installed")
+
+import mcfsim as mcf
+from mcfsim.compile import choice
+from mcfsim.compile.choice import Loops
+from mcfsim.compile.recording import record
+from mcfsim.compile.rolling import Repeated, roll
+from mcfsim.formats import get_format
+from mcfsim.kernels.carriers import carrier_of
+from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
+from mcfsim.random import RandomWords
+from mcfsim.rounding import DETERMINISTIC
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def pairwise(ar, x):
+    while len(x) > 1:
+        x = (*(ar.add(a, b) for a, b in zip(x[::2], x[1::2], strict=False)), *x[len(x) - len(x) % 2 :])
+    return x[0]
+
+
+def halved(ar, x):
+    """Return a sum whose terms are halved: a real scalar takes part in each repetition."""
+    total = x[0]
+    for term in x[1:]:
+        total = ar.add(ar.mul(total, 0.3), ar.abs(term))
+    return total
+
+
+SUMS = {
+    "recursive": recursive_sum,
+    "kahan": kahan_sum,
+    "double word": dw_sum,
+    "neumaier": neumaier_sum,
+    "sum_3": partial(sum_k, k=3),
+    "pairwise": pairwise,
+    "halved": halved,
+    "dot": lambda ar, x: dot2(ar, x, x[::-1]),
+}
+
+
+def arithmetics(fmt, mode="nearest_even", **options):
+    words = RandomWords(2**40 + 3, step=5, stream=7) if mode == "stochastic" else None
+    return [
+        mcf.arithmetic(fmt, mode, random=words, compiled=compiled, **options) for compiled in (True, False)
+    ]
+
+
+def terms(fmt, n, shape, seed=0, strange=0.0):
+    """Return n terms, exponents spread; some of them special."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, *shape)) * 2.0 ** rng.integers(-5, 6, (n, *shape))
+    special = rng.choice([np.nan, -np.nan, np.inf, -np.inf, -0.0, float(get_format(fmt).max)], x.shape)
+    x = mcf.round_to(np.where(rng.random(x.shape) < strange, special, x), fmt)
+    return tuple(x.astype(carrier_of(get_format(fmt))))
+
+
+def assert_alike(found, expected, assert_same):
+    if isinstance(expected, tuple):
+        assert len(found) == len(expected)
+        for mine, other in zip(found, expected, strict=True):
+            assert_alike(mine, other, assert_same)
+    else:
+        assert np.asarray(found).dtype == np.asarray(expected).dtype
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("mode", [*DETERMINISTIC, "stochastic"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "tf32"])
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.sampled(6, each=False)
+def test_sums_have_the_bits_of_numpy(name, fmt, mode, assert_same):
+    def text(ar, *x):
+        return SUMS[name](ar, x)
+
+    for n in (33, 50, 66, 129):
+        compiled, plain = arithmetics(fmt, mode)
+        for shape, strange in (((70,), 0.0), ((3, 450), 0.003)):
+            x = terms(fmt, n, shape, seed=n, strange=strange)
+            assert roll(record(text, fmt, mode, operands=tuple(f"x{i}" for i in range(n)))) or n < 66
+            expected = plain.evaluate(text, *x)
+            assert_alike(compiled.evaluate(text, *x), expected, assert_same)
+            assert compiled.random == plain.random
+
+
+@pytest.mark.parametrize("n", range(2, 14))
+def test_few_terms_are_no_long_text(n, assert_same):
+    compiled, plain = arithmetics("bfloat16")
+    x = terms("bfloat16", n, (5,))
+    assert_same(recursive_sum(compiled, x), recursive_sum(plain, x))
+
+
+# -- operands -----------------------------------------------------------------------------------------------
+def rest_summed(ar, x):
+    return recursive_sum(ar, x[2:])
+
+
+LAYOUTS = {
+    "columns": lambda x: tuple(np.stack(x, axis=-1)[..., i] for i in range(len(x))),
+    "reversed": lambda x: tuple(term[::-1, ::-1] for term in x),
+    "transposed": lambda x: tuple(np.asfortranarray(term) for term in x),
+    "of binary64": lambda x: tuple(term.astype(np.float64) for term in x),
+    "big endian": lambda x: tuple(term.astype(">f4") for term in x),
+    "broadcast": lambda x: (np.float32(2), *x[1:60], x[60][0], x[61][:, :1], *x[62:]),
+    "all the same": lambda x: (x[0],) * len(x),
+    "read-only": lambda x: tuple(np.broadcast_to(term, term.shape) for term in x),
+    "real scalars": lambda x: (0.1, *x[1:70], 3, *x[71:]),
+    "no dimension": lambda x: tuple(term[0, 0] for term in x),
+    "no elements": lambda x: tuple(term[:0] for term in x),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+def test_operands_of_any_layout(layout, mode, assert_same):
+    x = LAYOUTS[layout](terms("bfloat16", 150, (37, 30), strange=1e-4))
+    for text in (recursive_sum, kahan_sum):
+        compiled, plain = arithmetics("bfloat16", mode)
+        assert_alike(text(compiled, x), text(plain, x), assert_same)
+        assert compiled.random == plain.random
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+def test_threads_share_the_blocks(mode, assert_same):
+    x = terms("bfloat16", 60, (2501,))
+    for ar in arithmetics("bfloat16", mode, threads=3):
+        assert_same(dw_sum(ar, x)[1], dw_sum(arithmetics("bfloat16", mode)[1], x)[1])
+
+
+@pytest.mark.parametrize("which", [0, 1, 70, 149])
+def test_a_term_that_is_no_value_is_named(which):
+    x = list(terms("bfloat16", 150, (1500,)))
+    x[which] = x[which].copy()
+    x[which][1234] = 1 + 2**-20
+    for text in (recursive_sum, kahan_sum, lambda ar, x: ar.evaluate(rest_summed, x)):
+        for ar in arithmetics("bfloat16"):
+            with pytest.raises(ValueError, match=r"operand element \(1234,\)"):
+                text(ar, tuple(x))
+
+
+def test_unclean_codes_of_nan_stay_nan(assert_same):
+    """Adding to the code of a NaN whose fraction is full makes a number of it."""
+    x = [term.copy() for term in terms("bfloat16", 100, (64,))]
+    for place in (0, 1, 50):
+        x[place].view(np.int32)[:8] = [
+            0x7F800001,
+            0x7FFFFFFF,
+            -1,
+            -0x7FFFFF,
+            0x7FC10000,
+            0x7F810000,
+            -8,
+            0x7FC00000,
+        ]
+    for text in SUMS.values():
+        compiled, plain = arithmetics("bfloat16")
+        assert_alike(compiled.evaluate(text, tuple(x)), plain.evaluate(text, tuple(x)), assert_same)
+
+
+def test_numbers_that_change_between_calls_are_those_of_the_call(assert_same):
+    x = terms("bfloat16", 80, (200,))
+    compiled, plain = arithmetics("bfloat16")
+
+    def text(ar, x, factor):
+        total = x[0]
+        for term in x[1:]:
+            total = ar.add(ar.mul(total, factor), term)
+        return total
+
+    for factor in (0.3, 0.7, 0.5, -0.0):
+        assert_same(compiled.evaluate(text, x, factor=factor), plain.evaluate(text, x, factor=factor))
+        assert_same(compiled.evaluate(text, x, factor), plain.evaluate(text, x, factor))
+
+
+# -- what repeats -------------------------------------------------------------------------------------------
+FORMATS = {"bfloat16": "float8_e4m3fn", "float16": "bfloat16"}
+UNARY, BINARY = ("neg", "abs", "sqrt", "round"), ("add", "sub", "mul")
+
+
+def straight(steps, ar, x):
+    """Carry out steps, each an operation, whether in the other format, and operands; return some results."""
+    values, other = list(x), ar.like(get_format(FORMATS[str(ar.format)]), mcf.Rounding("toward_zero"))
+    for operation, elsewhere, operands in steps:
+        given = [values[i] if isinstance(i, int) else i for i in operands]
+        if elsewhere:
+            values.append(ar.round(other.add(*map(other.round, given))))
+        else:
+            values.append(getattr(ar, operation)(*given))
+    return (*values[-3:], values[len(x) + len(steps) // 2])
+
+
+def nearly_periodic(rng, inputs):
+    """Draw a body, how it finds operands as it repeats, and then change a few steps of all."""
+    body = []
+    for _ in range(rng.randint(1, 5)):
+        operation = rng.choice(UNARY + 3 * BINARY)
+        wiring = [
+            rng.choice(
+                [("back", rng.randint(1, 12)), ("on", rng.randrange(inputs), rng.randint(-2, 3)), 0.75]
+            )
+            for _ in range(1 if operation in UNARY else 2)
+        ]
+        if all(isinstance(x, float) for x in wiring):
+            wiring[0] = "back", rng.randint(1, 4)
+        body.append([operation, rng.random() < 0.1 and len(wiring) == 2, wiring])
+    steps = []
+    for count in range(rng.randint(8, 60)):
+        for operation, elsewhere, wiring in body:
+            place = inputs + len(steps)
+            operands = [
+                x
+                if isinstance(x, float)
+                else place - x[1]
+                if x[0] == "back"
+                else (x[1] + count * x[2]) % inputs
+                for x in wiring
+            ]
+            steps.append((operation, elsewhere, operands))
+    for _ in range(rng.randrange(4)):
+        place = rng.randrange(len(steps))
+        operation, elsewhere, operands = steps[place]
+        kind = rng.randrange(4)
+        if kind == 0:
+            steps[place] = rng.choice(UNARY if len(operands) == 1 else BINARY), elsewhere, operands
+        elif kind == 1:
+            steps[place] = operation, elsewhere, [rng.randrange(inputs + place) for _ in operands]
+        elif kind == 2:
+            steps.insert(place, (operation, elsewhere, operands))
+        elif place + inputs + 13 < len(steps):
+            del steps[place]
+    bounded = [
+        (operation, elsewhere, [min(x, inputs + n - 1) if isinstance(x, int) else x for x in operands])
+        for n, (operation, elsewhere, operands) in enumerate(steps)
+    ]
+    return partial(straight, bounded)
+
+
+def interpreted(rolled, x, words):
+    """Carry a rolled text out, one repetition after another, with no more memory than it is said to need."""
+    recording, memory = rolled.recording, {}
+    where = {number: ("input", number) for number in range(len(x))}
+    memory.update({("input", number): (number, term) for number, term in enumerate(x)})
+
+    def read(number):
+        holds, value = memory[where[number]]
+        assert holds == number, f"{number} was wanted when {holds} had taken its place"
+        return value
+
+    def write(number, place, value):
+        where[number], memory[place] = place, (number, value)
+
+    for part in rolled.parts:
+        if isinstance(part, Repeated):
+            for row, (takes, makes) in enumerate(zip(part.takes, part.makes, strict=True)):
+                draws = iter(part.draws[row] if part.draws.size else ())
+                results = part.body.run(Drawing(words, draws), *map(read, takes))
+                for place, (number, lasting, value) in enumerate(
+                    zip(makes, part.lasting, results, strict=True)
+                ):
+                    write(int(number), (part.start, place, row % lasting), value)
+        else:
+            given = [read(code) if code >= 0 else None for code in recording.codes(part)]
+            step = recording.step(part, given, "result", recording.draws[part])
+            ar = Drawing(words, iter(recording.draws[part : part + 1]), step.result.format, step.rounding)
+            write(len(x) + part, part, getattr(ar, step.operation)(*step.operands))
+    return tuple(map(read, rolled.results))
+
+
+class Drawing:
+    """The arithmetics of a program; those that draw take the words of the operations that they are told."""
+
+    def __init__(self, words, draws, fmt=None, rounding=None):
+        self.words, self.draws, self.fmt, self.rounding = words, draws, fmt, rounding
+
+    def __call__(self, fmt, rounding):
+        return Drawing(self.words, self.draws, fmt, rounding)
+
+    def __getattr__(self, operation):
+        rounding, words = self.rounding, None
+        if rounding.stochastic and operation in ("neg", "abs"):
+            rounding = "nearest_even"  # nothing is rounded
+        elif rounding.stochastic:
+            words = self.words.of(int(next(self.draws)))
+        return getattr(mcf.arithmetic(self.fmt, rounding, random=words, compiled=False), operation)
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "up", "stochastic"])
+def test_texts_that_nearly_repeat_are_rolled_up_as_they_are(mode, assert_same):
+    found = 0
+    for seed in range(120):
+        rng, inputs = random.Random(f"{mode} {seed}"), 20
+        text = nearly_periodic(rng, inputs)
+        names = tuple(f"x{i}" for i in range(inputs))
+        rolled = roll(record(text, "bfloat16", mode, operands=(names,)))
+        if rolled is None:
+            continue
+        found += 1
+        x = terms("bfloat16", inputs, (4,), seed)
+        plain = arithmetics("bfloat16", mode)[1]
+        words = plain.random
+        expected = plain.evaluate(text, x)
+        if mode == "stochastic":
+            assert plain.random == words.of(rolled.recording.drawn[0])
+        assert_alike(interpreted(rolled, x, words), expected, assert_same)
+    assert found > 50
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+@pytest.mark.parametrize("seed", range(5))
+def test_texts_that_nearly_repeat_have_the_bits_of_numpy(seed, mode, assert_same):
+    x = terms("bfloat16", 40, (1100,), seed, strange=1e-3)
+    for number in range(100):
+        text = nearly_periodic(random.Random(f"{seed} {number}"), len(x))
+        rolled = roll(record(text, "bfloat16", mode, operands=(tuple(f"x{i}" for i in range(len(x))),)))
+        if rolled is not None and len(rolled.parts) > 2:
+            break
+    compiled, plain = arithmetics("bfloat16", mode)
+    assert_alike(compiled.evaluate(text, x), plain.evaluate(text, x), assert_same)
+    assert compiled.random == plain.random
+
+
+def test_what_does_not_repeat_is_not_rolled_up():
+    rng = random.Random(0)
+    steps = [(rng.choice(BINARY), False, [rng.randrange(40 + n) for _ in range(2)]) for n in range(500)]
+    operands = (tuple(f"x{i}" for i in range(40)),)
+    assert roll(record(partial(straight, steps), "bfloat16", operands=operands)) is None
+
+
+def test_a_sum_is_rolled_up_to_one_addition():
+    rolled = roll(record(recursive_sum, "bfloat16", operands=(tuple(f"x{i}" for i in range(1000)),)))
+    (part,) = rolled.parts
+    assert len(part.body.steps) == 1
+    assert part.takes[0].tolist() == [0, 1]
+    assert part.takes[1:].tolist() == [[999 + n, n + 1] for n in range(1, 999)]
+    assert part.lasting == (2,)
+
+
+# -- when it pays -------------------------------------------------------------------------------------------
+def test_narrow_sums_of_many_terms_are_compiled_once_that_pays():
+    loops = Loops("exact", checked=True)
+    recording = record(recursive_sum, "bfloat16", operands=(tuple(f"x{i}" for i in range(2000)),))
+    calls = 0
+    while loops.fold(lambda: recording, 64, None) is None:
+        calls += 1
+        assert calls < 100
+    assert calls >= 3
+    assert loops.fold(lambda: recording, 1, None) is not None
+    assert loops.fold(lambda: recording, 64, False) is None
+
+
+def test_many_sums_at_random_are_compiled_by_themselves(monkeypatch, assert_same):
+    monkeypatch.setattr(choice, "loops", lambda *args, **options: loops)
+    monkeypatch.setattr("mcfsim.backends.numpy.loops", lambda *args, **options: loops)
+    loops, x = Loops("exact", checked=True), terms("bfloat16", 2000, (64,))
+    for seed in range(100):
+        ar, plain = (
+            mcf.arithmetic("bfloat16", "stochastic", random=RandomWords(seed), compiled=compiled)
+            for compiled in (None, False)
+        )
+        found = recursive_sum(ar, x)
+        if loops._paid:
+            break
+    assert seed > 1
+    assert_same(found, recursive_sum(plain, x))

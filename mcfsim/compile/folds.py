@@ -122,8 +122,8 @@ class _Blocks:
         self._fold, self._carry_out, self._keeps, self._words = fold, carry_out, keeps, words
         self._results = [x.reshape(-1) for x in results]
         self._size = results[0].size
-        contiguous = np.array([x.flags.carray for x in operands])
-        self._operands = [x.reshape(-1) if x.flags.carray else x for x in operands]
+        contiguous = np.array([x.flags.c_contiguous and x.flags.aligned for x in operands])
+        self._operands = [x.reshape(-1) if own else x for x, own in zip(operands, contiguous, strict=True)]
         self._addresses = np.array([x.__array_interface__["data"][0] for x in operands])
         in_place = fold.looked_at & contiguous & ~fold.copied
         self._in_place = np.flatnonzero(in_place).tolist()

@@ -81,7 +81,7 @@ class Rolled:
 def roll(recording: Recording) -> Rolled | None:
     """Return a recording rolled up, or None if that does not make it much shorter, or it returns a number."""
     outputs = recording.outputs()
-    if len(recording.steps) < _LONG or not all(isinstance(x, Register) for x in outputs):
+    if len(recording.steps) < _LONG or not outputs or not all(isinstance(x, Register) for x in outputs):
         return None
     first = len(recording.inputs)
     operands = np.array(recording.operands).reshape(-1, 3)

@@ -17,8 +17,9 @@ from mcfsim.compile.recording import trace
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import for_each_block
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
-from mcfsim.kernels.dispatch import RoundingKernel, get_kernel
+from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.real_numbers import round_real, to_fraction
+from mcfsim.kernels.rounding import RoundingKernel
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
 from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK

@@ -219,7 +219,8 @@ def rounding_case(fmt: Format, rounding: Rounding, carrier: Any, tidy: bool) -> 
     given = {"x": x}
     words = words_for(x, fmt, rounding) if rounding.stochastic else None
     if words is not None:
-        given["word"] = words.astype(np.int64) >> (32 - rounding.random_bits)
+        word = words.astype(np.int64) >> (32 - rounding.random_bits)
+        given["word"] = word if tidy or rounding.random_bits > 30 else word.astype(np.int32)
 
     def text(m: SimpleNamespace, x: Any, word: Any = None) -> Any:
         return m.rounding.round_element(x, fmt, rounding, word, clean=tidy)
@@ -532,13 +533,15 @@ def codes_known() -> Iterator[Case]:
 
 
 def refused_cases() -> Iterator[Case]:
-    """Yield cases in which stochastic rounding lacks its word, or has none of 64 bits."""
-    rounding, x = Rounding("stochastic"), np.float32([1.0, 1.1])
+    """Yield cases in which stochastic rounding lacks its word, or has one that is too short."""
+    x = np.float32([1.0, 1.1])
     for fmt in map(get_format, ("bfloat16", "posit8")):
-        for word in ({}, {"word": np.zeros(2, np.int32)}):
+        for bits, word in ((16, {}), (31, {"word": np.zeros(2, np.int32)})):
 
-            def text(m: SimpleNamespace, x: Any, word: Any = None, fmt: Format = fmt) -> Any:
-                return m.rounding.round_element(x, fmt, rounding, word)
+            def text(
+                m: SimpleNamespace, x: Any, word: Any = None, fmt: Format = fmt, bits: int = bits
+            ) -> Any:
+                return m.rounding.round_element(x, fmt, Rounding("stochastic", random_bits=bits), word)
 
             yield Case(f"refused {fmt} {len(word)}", text, {"x": x, **word}, lambda: ValueError)
 
@@ -676,6 +679,11 @@ def _cases() -> Iterator[Case | None]:
         for number in (np.inf, np.nan, 2.0**100, 1 + 2.0**-52):
             yield parts_case(fmt, Rounding("down" if number == np.inf else "nearest_even"), number)
         yield operation_case("fma", fmt, Rounding(), way="exact product", tidy=True)
+    for fmt in map(get_format, ("bfloat16", "posit8")):
+        for bits in (3, 30):
+            for carrier in (FLOAT32, FLOAT64):
+                for tidy in (False, True):  # words of 32 bits, and of 64
+                    yield rounding_case(fmt, Rounding("stochastic", random_bits=bits), carrier, tidy)
     by_name = {str(fmt): fmt for fmt in FORMATS}
     for name in ("float32", "full24nozero_inf", "full24unsigned", "narrow"):
         for rounding in POLICIES:

@@ -107,6 +107,19 @@ ALIVE: dict[str, tuple[str, ...]] = {
             "rounding: is_value: if type(fmt) is Format and has_range_of(carrier, fmt) and "
             "fmt.signed and fmt.zero: -> if False:"
         ),
+        "floats: _within_range: not rounding.stochastic -> rounding.stochastic",
+        (
+            "floats: _within_range: if _has_range_of(carrier, fmt) and fmt.precision > 1 and "
+            "(rounding.overflow is Overflow.IEEE) and (not reaches): -> if False:"
+        ),
+        "floats: _within_range: not reaches -> reaches",
+        "rounding: is_kept: fmt.emin -> fmt.emax",
+        "rounding: is_kept: fmt.emax -> fmt.emin",
+        (
+            "rounding: is_kept: if type(fmt) is Format and full_range and fmt.signed and fmt.zero: "
+            "-> if False:"
+        ),
+        "rounding: is_kept: type(fmt) is Format -> type(fmt) is not Format",
     ),
     "a truth value's negative is as true": (
         (
@@ -321,7 +334,10 @@ ALIVE: dict[str, tuple[str, ...]] = {
     "any shift beyond the regime gives the sign": (
         "posits: round_posit: carrier.sign_place -> carrier.place",
     ),
-    "the sign is in no low bit": ("rounding: is_value: x.bits() -> (-x).bits()",),
+    "the sign is in no low bit": (
+        "rounding: is_value: x.bits() -> (-x).bits()",
+        "rounding: is_kept: x.bits() -> (-x).bits()",
+    ),
     "every code above the largest number's, and of a NaN, is looked at, where there is none, too": (
         "codes: decode_element: codes.largest < codes.mask -> codes.largest <= codes.mask",
         "codes: decode_element: codes.nan > codes.mask -> codes.nan >= codes.mask",
@@ -353,6 +369,36 @@ ALIVE: dict[str, tuple[str, ...]] = {
     ),
     "no product of binary64's full range is planned": (
         "operations: operate_element: operation == 'add' -> operation != 'add'",
+    ),
+    "formats of the carrier's range do not reach, and only the nearest mode asks otherwise": (
+        (
+            "floats: _within_range: _reaches(fmt, carrier) and (not rounding.stochastic) -> "
+            "_reaches(fmt, carrier)"
+        ),
+        (
+            "floats: _within_range: _has_range_of(carrier, fmt) and fmt.precision > 1 and "
+            "(rounding.overflow is Overflow.IEEE) and (not reaches) -> _has_range_of(carrier, fmt) "
+            "and fmt.precision > 1 and (rounding.overflow is Overflow.IEEE)"
+        ),
+    ),
+    "all modes keep the values, and nothing else": (
+        (
+            "rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else "
+            "Rounding() -> Rounding(Mode.TOWARD_ZERO)"
+        ),
+        (
+            "rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else "
+            "Rounding() -> Rounding()"
+        ),
+        (
+            "rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else "
+            "Rounding() -> Rounding() if isinstance(fmt, Posit) else Rounding(Mode.TOWARD_ZERO)"
+        ),
+        "rounding: is_kept: Mode.TOWARD_ZERO -> Mode.TO_ODD",
+    ),
+    "one NaN is taken for another": ("posits: round_posit: with_sign(x.like(NAN), code) -> x.like(NAN)",),
+    "a longer way to the same 32 bits": (
+        "floats: _aligned_draw: draw if kind is I32 else draw.extend() -> draw.extend()",
     ),
 }
 

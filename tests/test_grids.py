@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from mcfsim.convert import round_to
 from mcfsim.formats.floating import Format
 from mcfsim.formats.grids import Grid, grid
-from mcfsim.kernels import grids
+from mcfsim.kernels import grid_codes
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError
-from mcfsim.kernels.grids import GridKernel
+from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
 
 NAMES = ["ternary", "int2", "int3", "int4", "int8", "int4_symmetric", "int8_symmetric"]
@@ -159,12 +159,12 @@ def test_numbers_round_by_the_definition(fmt, mode, carrier, assert_same):
     x = hard_numbers(fmt, carrier)
     expected = [by_definition(float(item), fmt, mode) for item in x]
     for overflow in (Overflow.IEEE, Overflow.SATURATE):
-        assert_same(rounded(GridKernel(fmt, Rounding(mode, overflow), carrier), x), expected, x)
+        assert_same(rounded(get_kernel(fmt, Rounding(mode, overflow), carrier), x), expected, x)
 
 
 @given(x=st.floats(width=64), fmt=st.sampled_from(GRIDS), mode=st.sampled_from(DETERMINISTIC))
 def test_any_float64_rounds_by_the_definition(assert_same, x, fmt, mode):
-    actual = rounded(GridKernel(fmt, Rounding(mode), FLOAT64), np.array([x]))
+    actual = rounded(get_kernel(fmt, Rounding(mode), FLOAT64), np.array([x]))
     assert_same(actual, [by_definition(x, fmt, mode)], [x])
 
 
@@ -174,7 +174,7 @@ def test_int32_rounds_by_the_definition(mode, assert_same):
     ends = np.array([fmt.low, fmt.high, 2**30, -(2**24) - 1, 0], dtype=np.float64)
     x = np.add.outer(ends, np.arange(-8, 9) / 4).ravel()
     expected = [by_definition(float(item), fmt, mode) for item in x]
-    assert_same(rounded(GridKernel(fmt, Rounding(mode), FLOAT64), x), expected, x)
+    assert_same(rounded(get_kernel(fmt, Rounding(mode), FLOAT64), x), expected, x)
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
@@ -188,7 +188,7 @@ def test_round_to_takes_grids(fmt, mode, assert_same):
 @pytest.mark.parametrize("fmt", [grid("int4"), grid("ternary")], ids=str)
 def test_stochastic_rounding_goes_up_as_often_as_the_fraction_says(fmt, rule):
     bits, sixteenths = 4, np.arange(16 * fmt.low, 16 * fmt.high + 1)
-    kernel = GridKernel(fmt, Rounding("stochastic", random_bits=bits, rule=rule), FLOAT64)
+    kernel = get_kernel(fmt, Rounding("stochastic", random_bits=bits, rule=rule), FLOAT64)
     draws = np.arange(2**bits, dtype=np.uint32) << np.uint32(32 - bits)
     for k in sixteenths:
         results = rounded(kernel, np.full(draws.size, k / 16), draws)
@@ -201,14 +201,14 @@ def test_stochastic_rounding_goes_up_as_often_as_the_fraction_says(fmt, rule):
 def test_stochastic_rounding_beyond_the_ends_saturates_for_every_draw():
     draws = np.array([0, 2**31, 2**32 - 1], dtype=np.uint32)
     for overflow in Overflow:
-        kernel = GridKernel(grid("int4"), Rounding("stochastic", overflow), FLOAT64)
+        kernel = get_kernel(grid("int4"), Rounding("stochastic", overflow), FLOAT64)
         for x, end in ((7.5, 7), (7.01, 7), (1e300, 7), (-8.5, -8), (-8.01, -8), (-1e300, -8)):
             assert (rounded(kernel, np.full(3, x), draws) == end).all()
 
 
 def test_a_block_may_be_rounded_in_place(assert_same):
     x = hard_numbers(grid("int4"), FLOAT32)
-    kernel, expected = GridKernel(grid("int4"), NEAREST, FLOAT32), x.copy()
+    kernel, expected = get_kernel(grid("int4"), NEAREST, FLOAT32), x.copy()
     expected = rounded(kernel, expected)
     with np.errstate(all="ignore"):
         kernel(x, x)
@@ -218,7 +218,7 @@ def test_a_block_may_be_rounded_in_place(assert_same):
 @pytest.mark.parametrize("rounding", [NEAREST, Rounding("stochastic")], ids=["nearest", "stochastic"])
 @pytest.mark.parametrize("fmt", GRIDS, ids=str)
 def test_keeps_tells_values_and_nan_from_other_numbers(fmt, rounding):
-    kernel = GridKernel(fmt, rounding, FLOAT64)
+    kernel = get_kernel(fmt, rounding, FLOAT64)
     values = np.arange(fmt.low, fmt.high + 1) * 2.0**-fmt.fraction_bits
     with np.errstate(all="ignore"):
         assert kernel.keeps(np.concatenate([values, [np.nan, -0.0]]))
@@ -234,12 +234,12 @@ def test_keeps_tells_values_and_nan_from_other_numbers(fmt, rounding):
 @pytest.mark.parametrize("underflow", [item for item in Underflow if item is not Underflow.GRADUAL])
 def test_flushing_is_refused(underflow):
     with pytest.raises(UnsupportedFormatError, match="no subnormal numbers"):
-        GridKernel(grid("int8"), Rounding(underflow=underflow), FLOAT64)
+        get_kernel(grid("int8"), Rounding(underflow=underflow), FLOAT64)
 
 
 def test_a_carrier_too_narrow_is_refused():
     with pytest.raises(UnsupportedFormatError):
-        GridKernel(grid("int32"), NEAREST, FLOAT32)
+        get_kernel(grid("int32"), NEAREST, FLOAT32)
 
 
 # -- codes ------------------------------------------------------------------------------------------------
@@ -247,22 +247,22 @@ def test_a_carrier_too_narrow_is_refused():
 def test_codes_are_integers_in_twos_complement_and_decode_to_their_values(fmt, assert_same):
     integers = range(fmt.low, fmt.high + 1)
     values = np.array([float(k * fmt.quantum) for k in integers])
-    codes = grids.encode(values, fmt)
+    codes = grid_codes.encode(values, fmt)
     assert codes.dtype == np.uint64
     assert codes.tolist() == [k % 2**fmt.bits for k in integers]
-    assert_same(grids.decode(codes, fmt), values)
+    assert_same(grid_codes.decode(codes, fmt), values)
 
 
 def test_codes_of_int8_are_the_bytes_of_numpy():
     values = np.arange(-128, 128)
-    codes = grids.encode(values.astype(np.float32).reshape(16, 16), grid("int8"))
+    codes = grid_codes.encode(values.astype(np.float32).reshape(16, 16), grid("int8"))
     assert (codes == values.astype(np.int8).view(np.uint8).reshape(16, 16)).all()
 
 
 @pytest.mark.parametrize("wrong", [0.5, 8.0, -9.0, np.nan, np.inf, -np.inf, 1e300])
 def test_what_is_no_value_has_no_code(wrong):
     with pytest.raises(ValueError, match=r"element \(1,\) = .* no value of int4"):
-        grids.encode(np.array([1.0, wrong]), grid("int4"))
+        grid_codes.encode(np.array([1.0, wrong]), grid("int4"))
 
 
 @pytest.mark.parametrize(
@@ -270,4 +270,4 @@ def test_what_is_no_value_has_no_code(wrong):
 )
 def test_codes_of_nothing_are_refused(fmt, wrong):
     with pytest.raises(ValueError, match=rf"code {wrong} at \(1,\)"):
-        grids.decode(np.array([1, wrong]), fmt)
+        grid_codes.decode(np.array([1, wrong]), fmt)

@@ -12,8 +12,8 @@ import pytest
 from mcfsim.formats import Format, Posit, format_table, get_format
 from mcfsim.kernels import residuals
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, holds
+from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.posit_codes import decode, encode
-from mcfsim.kernels.posits import PositKernel
 from mcfsim.oracle.posits import operate_posit, posit_value, round_posit, truncated_code
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
 
@@ -25,7 +25,7 @@ def rounded(x, fmt, rounding="nearest_even", words=None):
     """Round an array in the carrier of its own dtype."""
     rounding = rounding if isinstance(rounding, Rounding) else Rounding(rounding)
     out = np.empty_like(x)
-    PositKernel(fmt, rounding, x.dtype)(x, out, words)
+    get_kernel(fmt, rounding, x.dtype)(x, out, words)
     return out
 
 
@@ -245,7 +245,7 @@ def test_what_binary64_does_not_hold_is_refused(fmt):
     for call in (
         lambda: encode(np.ones(1), fmt),
         lambda: decode(np.zeros(1, np.uint64), fmt),
-        lambda: PositKernel(fmt, Rounding(), FLOAT64),
+        lambda: get_kernel(fmt, Rounding(), FLOAT64),
     ):
         with pytest.raises(UnsupportedFormatError, match="cannot hold"):
             call()
@@ -308,7 +308,7 @@ def test_the_named_vectors():
 def test_rounding_in_place_and_of_nothing(assert_same):
     x = hard_numbers(some_codes(Posit(16)), Posit(16))
     expected, given = rounded(x, Posit(16)), x.copy()
-    PositKernel(Posit(16), Rounding(), FLOAT64)(given, given)
+    get_kernel(Posit(16), Rounding(), FLOAT64)(given, given)
     assert_same(given, expected, x)
     assert rounded(np.empty(0), Posit(16)).size == 0
 
@@ -316,12 +316,12 @@ def test_rounding_in_place_and_of_nothing(assert_same):
 @pytest.mark.parametrize("underflow", list(Underflow)[1:])
 def test_a_posit_is_not_flushed(underflow):
     with pytest.raises(UnsupportedFormatError, match=r"posit8 does not underflow: .*not flush"):
-        PositKernel(Posit(8), Rounding(underflow=underflow), FLOAT64)
+        get_kernel(Posit(8), Rounding(underflow=underflow), FLOAT64)
 
 
 def test_a_carrier_that_does_not_hold_the_format_is_refused():
     with pytest.raises(UnsupportedFormatError, match="posit32 has values that float32 cannot hold"):
-        PositKernel(Posit(32), Rounding(), FLOAT32)
+        get_kernel(Posit(32), Rounding(), FLOAT32)
 
 
 @pytest.mark.parametrize("fmt", [*SMALL, *LARGE], ids=str)
@@ -338,13 +338,13 @@ def test_values_of_the_format_stay_and_are_known(fmt):
             for bits in (1, 16, 32):
                 random = Rounding("stochastic", random_bits=bits, rule=rule)
                 assert np.array_equal(rounded(values, fmt, random, words), values, equal_nan=True)
-        assert PositKernel(fmt, Rounding(), carrier).keeps(values)
+        assert get_kernel(fmt, Rounding(), carrier).keeps(values)
 
 
 @pytest.mark.parametrize("fmt", SMALL, ids=str)
 @pytest.mark.sampled(6, each=False)
 def test_what_is_no_value_is_not_kept(fmt):
-    kernel = PositKernel(fmt, Rounding(), FLOAT64)
+    kernel = get_kernel(fmt, Rounding(), FLOAT64)
     x = hard_numbers(range(1, 2 ** (fmt.bits - 1)), fmt)
     posits = {float(posit_value(code, fmt)) for code in range(2 ** (fmt.bits - 1))}
     for number in x:

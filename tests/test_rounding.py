@@ -19,9 +19,9 @@ from oracle.operands import (
 
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format
-from mcfsim.kernels.by_addition import Aligned
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64
-from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.element.machine import F32, F64, recorded
+from mcfsim.kernels.element.rounding import round_element
 from mcfsim.oracle import round_float, round_integers
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, get_rounding
 
@@ -29,7 +29,7 @@ NARROW_FORMATS = [*SMALL_FORMATS, *UNUSUAL_FORMATS, *WIDE_FORMATS]
 IN_ML_DTYPES = [fmt for fmt in NARROW_FORMATS if hasattr(ml_dtypes, fmt.name) and fmt.zero]
 NEAREST = Rounding()
 
-# Custom formats, by the way in which the kernel rounds into them: by adding a power of two of the carrier
+# Custom formats, by the way in which numbers are rounded into them: by adding a power of two of the carrier
 # ("aligned"), on the carrier's code ("bits"), and there by a fixed power below the smallest normal number
 # ("small"); or with nothing cut off at all ("whole").
 PATHS = {
@@ -175,12 +175,15 @@ def test_a_tie_broken_beyond_float32_rounds_once(fmt):
 
 
 # -- custom formats ---------------------------------------------------------------------------------------
-def test_the_custom_formats_take_every_way_through_the_kernel():
+def test_the_custom_formats_take_every_way_through_the_text():
     for path, (carrier, fmt) in PATHS.items():
-        kernel = get_kernel(fmt, NEAREST, carrier)
-        way = "aligned" if isinstance(kernel.method, Aligned) else "bits" if kernel.method.cut else "whole"
-        way = f"{carrier} {way}{'' if kernel.subnormal is None else ' small'}"
-        assert path.split(",")[0] == way
+        kind = F32 if carrier == FLOAT32 else F64
+        line, results = recorded(lambda x, fmt=fmt: round_element(x, fmt, NEAREST), x=kind)
+        compared = [value.operands for value in line.needed(results) if value.verb == "lt"]
+        aligned = any(a.type.is_integer for a, _ in compared)  # the power is kept within bounds
+        small = any(b.constant == fmt.smallest_normal for _, b in compared)
+        way = "aligned" if aligned else "whole" if fmt.precision > np.finfo(carrier).nmant else "bits"
+        assert path.split(",")[0] == f"{carrier} {way}{' small' if small else ''}"
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mcfsim.formats import Format
+from mcfsim.formats.grids import Grid
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
@@ -18,11 +19,20 @@ class UnsupportedFormatError(ValueError):
 def holds(carrier: np.dtype[Any], fmt: Format) -> bool:
     """Whether every value of the format, and NaN and infinity, is a number of the carrier.
 
-    So must be the power of two whose unit in the last place is the format's smallest subnormal number.
+    So must be the power of two whose unit in the last place is the format's smallest subnormal number. Of a
+    grid, the numbers beside its ends must be, too.
     """
     info = np.finfo(carrier)
-    cut, highest = info.nmant + 1 - fmt.precision, int(info.maxexp) - 1
+    precision = fmt.precision + isinstance(fmt, Grid)
+    cut, highest = info.nmant + 1 - precision, int(info.maxexp) - 1
     return cut >= 0 and fmt.emin >= int(info.minexp) and fmt.emax <= highest and fmt.emin + cut <= highest
+
+
+def is_filled(carrier: np.dtype[Any], fmt: Format) -> bool:
+    """Whether every number of the carrier is a value of the format."""
+    info = np.finfo(carrier)
+    full_range = fmt.emin == info.minexp and fmt.emax == info.maxexp - 1 and fmt.has_infinity
+    return full_range and fmt.precision == info.nmant + 1 and fmt.signed and fmt.zero
 
 
 def carrier_of(fmt: Format) -> np.dtype[Any]:

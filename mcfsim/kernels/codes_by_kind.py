@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mcfsim.formats import Format, Specials, get_format
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
-from mcfsim.kernels import grids, posit_codes
+from mcfsim.kernels import grid_codes, posit_codes
 from mcfsim.kernels.carriers import UnsupportedFormatError
 
 Block = NDArray[Any]
@@ -160,7 +160,7 @@ def code_dtype(fmt: Format | str) -> np.dtype[Any]:
 def codes_by_kind(fmt: Format) -> TwosComplement | FloatCodes:
     """Return what knows the codes of a format."""
     if isinstance(fmt, Grid):
-        return TwosComplement(fmt, grids.encode, grids.decode, fmt.low, fmt.high)
+        return TwosComplement(fmt, grid_codes.encode, grid_codes.decode, fmt.low, fmt.high)
     if isinstance(fmt, Posit):
         last = (1 << (fmt.bits - 1)) - 1
         return TwosComplement(fmt, posit_codes.encode, posit_codes.decode, -last, last)

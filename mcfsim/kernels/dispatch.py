@@ -1,36 +1,18 @@
-"""The rounding kernels: what turns blocks of carrier numbers into values of a format, by kind of format."""
+"""The kernels that round blocks of carrier numbers, made once, and what kind of format takes what policy."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfsim.formats import Format
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
-from mcfsim.kernels.floats import FloatKernel
-from mcfsim.kernels.grids import GridKernel
-from mcfsim.kernels.posits import PositKernel
-from mcfsim.random import Words
-from mcfsim.rounding import Rounding
-
-Block = NDArray[Any]
-
-
-class RoundingKernel(Protocol):
-    """What rounds the blocks of one carrier type to one kind of format."""
-
-    #: Whether every number of the carrier is a value of the format, and nothing is ever changed.
-    exact: bool
-
-    def __call__(self, x: Block, out: Block, words: Words | None = None) -> None:
-        """Round the one-dimensional contiguous ``x`` into ``out``, which may be ``x`` itself."""
-
-    def keeps(self, x: Block) -> bool:
-        """Return whether a block holds NaN and values of the format alone."""
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.rounding import RoundingKernel
+from mcfsim.rounding import Rounding, Underflow
 
 
 @lru_cache(maxsize=256)
@@ -42,8 +24,7 @@ def get_kernel(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> Round
     UnsupportedFormatError
         If the carrier does not hold the format, or the format does not know a policy.
     """
-    if isinstance(fmt, Posit):
-        return PositKernel(fmt, rounding, carrier)
-    if isinstance(fmt, Grid):
-        return GridKernel(fmt, rounding, carrier)
-    return FloatKernel(fmt, rounding, carrier)
+    if isinstance(fmt, Posit | Grid) and rounding.underflow is not Underflow.GRADUAL:
+        why = "does not underflow" if isinstance(fmt, Posit) else "has no subnormal numbers to flush"
+        raise UnsupportedFormatError(f"{fmt} {why}: underflow must be 'gradual', not {rounding.underflow!s}")
+    return RoundingKernel(fmt, rounding, carrier)

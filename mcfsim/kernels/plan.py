@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, holds
-from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, holds, is_filled
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
 #: Between 2 to this power and its inverse, products, quotients and what they lose stay normal in binary64.
@@ -98,7 +97,7 @@ def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> Plan:
         why = f"binary64 holds every product of values: {2 * fmt.precision} bits at most"
         values["mul"] = Entry(Way.EXACT, why)
     for way, wider in ((Way.WIDE, FLOAT64), (Way.NATIVE, carrier)):
-        if way is Way.NATIVE and get_kernel(fmt, of_results, carrier).exact and rounding == Rounding():
+        if way is Way.NATIVE and is_filled(carrier, fmt) and rounding == Rounding():
             why = f"every {carrier} is a value of the format"
         elif innocuous(wider, fmt, of_results):
             bits = np.finfo(wider).nmant + 1

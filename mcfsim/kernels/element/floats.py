@@ -34,6 +34,8 @@ from mcfsim.kernels.element.machine import (
 from mcfsim.rounding import Mode, Overflow, Rounding, Rule, Underflow
 
 NAN, INFINITY = float("nan"), float("inf")
+#: Random bits that an integer of 32 bits holds, and one more for the rule that is centred.
+SHORT = 30
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,9 @@ def round_float(
         The target.
     rounding : Rounding
         Mode and policies. Here ``flush_inputs`` is ``flush_before``: what is rounded is the operand.
-    word : value of 64 bits, optional
-        For stochastic rounding: the random bits, an integer below ``2**random_bits``.
+    word : integer, optional
+        For stochastic rounding: the random bits, an integer below ``2**random_bits``; of 64 bits, or of 32
+        for up to 30 random ones.
     residual : value, optional
         What the carrier lost of x, where `takes_residual` says so: rounded is the sum of both.
     clean : bool, optional
@@ -183,9 +186,9 @@ def _by_addition(x: Value, fmt: Format, mode: Mode) -> Value:
         total = towards + power
         error = (total - power) - towards  # exact; less than zero where the neighbour above is meant
         total = (total.bits() - (error.bits() >> carrier.sign_place)).as_number()
-        return _with_sign(total - power if mode is Mode.UP else power - total, code)
+        return with_sign(total - power if mode is Mode.UP else power - total, code)
     if mode is Mode.NEAREST_EVEN:
-        return _with_sign((x + power) - power, code)
+        return with_sign((x + power) - power, code)
     magnitude = abs(x)
     total = magnitude + power
     nearest = total - power
@@ -198,10 +201,10 @@ def _by_addition(x: Value, fmt: Format, mode: Mode) -> Value:
         stepped = total.bits() + (error.bits() >> carrier.sign_place)  # one less where it went up
         if mode is Mode.TO_ODD:
             stepped = stepped | (~error.equals(0.0)).count(BITS_OF[x.type])
-    return _with_sign(stepped.as_number() - power, code)
+    return with_sign(stepped.as_number() - power, code)
 
 
-def _with_sign(x: Value, code: Value) -> Value:
+def with_sign(x: Value, code: Value) -> Value:
     """Return a number with the sign of a code set, if that has one: a zero gets it back."""
     return (x.bits() | (code & CARRIERS[x.type].sign_bit)).as_number()
 
@@ -280,15 +283,23 @@ def _aligned_draw(word: Value | None, rounding: Rounding, cut: int, kind: Type) 
     ``2**cut``, and centred does with ``2 R + 1`` and ``r + 1`` in place of R and r. If there are more random
     bits than are cut off, the excess ones cannot matter and are dropped.
     """
-    draw, bits = _draw(word, rounding)
-    draw = draw << (cut - bits) if bits < cut else draw >> (bits - cut)
+    draw, bits = random_bits(word, rounding)
+    draw = draw if kind is I32 else draw.extend()
+    if bits != cut:
+        draw = draw << (cut - bits) if bits < cut else draw >> (bits - cut)
     return draw.cut() if kind is I32 else draw
 
 
-def _draw(word: Value | None, rounding: Rounding) -> tuple[Value, int]:
-    """Return the random bits as the rule takes them, and how many they are."""
-    if word is None or word.type is not I64:
-        raise ValueError("stochastic rounding needs a random word of 64 bits")
+def random_bits(word: Value | None, rounding: Rounding) -> tuple[Value, int]:
+    """Return the random bits as the rule takes them, and how many they are.
+
+    Raises
+    ------
+    ValueError
+        If there is no random word, or it is too short.
+    """
+    if word is None or (word.type is not I64 and (word.type is not I32 or rounding.random_bits > SHORT)):
+        raise ValueError("stochastic rounding needs a random word of 64 bits, or of 32 for few bits")
     bits = rounding.random_bits
     return (word * 2 + 1, bits + 1) if rounding.rule is Rule.CENTRED else (word, bits)
 
@@ -319,14 +330,14 @@ def _below_normal(x: Value, fmt: Format, rounding: Rounding, word: Value | None)
         stepped = truncated | inexact.count(kind)
     elif mode is Mode.STOCHASTIC:
         fraction = (quanta - (truncated.as_number() - unit)).widen()
-        draw, bits = _draw(word, rounding)
-        carried = _whole(fraction * 2.0**bits, nearest=rounding.rule is Rule.NEAREST_FIRST) + draw
+        draw, bits = random_bits(word, rounding)
+        carried = _whole(fraction * 2.0**bits, nearest=rounding.rule is Rule.NEAREST_FIRST) + draw.extend()
         stepped = truncated + (carried >= 1 << bits).count(kind)
     else:
         outward = negative if mode is Mode.DOWN else ~negative
         stepped = truncated + (inexact & outward).count(kind)
     rounded = (stepped.as_number() - unit) * 2.0**-first * 2.0**-second
-    return _with_sign(rounded, code)
+    return with_sign(rounded, code)
 
 
 def _whole(x: Value, *, nearest: bool) -> Value:
@@ -347,7 +358,7 @@ def _within_range(
         # Infinity is what comes after the largest number. So a clean NaN stays, too.
         return rounded if clean else x.equals(x).select(rounded, x)
     largest, finite = x.like(_exact(fmt.max)), abs(x) < INFINITY
-    infinite = _with_sign(x.like(INFINITY if fmt.has_infinity else NAN), code)
+    infinite = with_sign(x.like(INFINITY if fmt.has_infinity else NAN), code)
     # To nearest, NaN and infinity come through the additions as they are; elsewhere codes have been changed.
     keeps_nan = _reaches(fmt, carrier) and mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
     exceeds = largest < abs(rounded) if keeps_nan else ~(abs(rounded) <= largest)
@@ -356,7 +367,7 @@ def _within_range(
         exceeds = ~(abs(x) <= largest)
     else:
         outward, saturates = None, rounding.overflow is Overflow.SATURATE or not fmt.has_nan
-    most = _with_sign(largest, code)
+    most = with_sign(largest, code)
     if saturates or mode in (Mode.TOWARD_ZERO, Mode.TO_ODD):
         beyond = finite.select(most, infinite)
     elif outward is not None:
@@ -388,7 +399,7 @@ def _above_underflow(x: Value, rounded: Value, fmt: Format, rounding: Rounding, 
     code = x.bits()
     normal = x.like(_exact(fmt.smallest_normal))
     tiny = (abs(x) < normal) & ~x.equals(0.0)
-    smallest, nothing = _with_sign(normal, code), _with_sign(x.like(0.0), code)
+    smallest, nothing = with_sign(normal, code), with_sign(x.like(0.0), code)
     if rounding.underflow is Underflow.GRADUAL:
         instead = smallest
     elif rounding.underflow is Underflow.FLUSH_AFTER:

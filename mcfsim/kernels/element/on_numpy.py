@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,12 +51,13 @@ def run(line: Line, results: tuple[Value, ...], **operands: NDArray[Any]) -> tup
     known: dict[int, Any] = {}
     with np.errstate(all="ignore"):
         for value in line.needed(results):
-            known[value.number] = _carried_out(value, [known[x.number] for x in value.operands], operands)
+            known[value.number] = carried_out(value, [known[x.number] for x in value.operands], operands)
     shape = np.broadcast_shapes(*(array.shape for array in operands.values()))
     return tuple(np.broadcast_to(known[result.number], shape) for result in results)
 
 
-def _carried_out(value: Value, given: list[Any], operands: Mapping[str, NDArray[Any]]) -> Any:
+def carried_out(value: Value, given: Sequence[Any], operands: Mapping[str, NDArray[Any]]) -> Any:
+    """Return a value, as its verb makes it of those of its operands."""
     dtype = DTYPES[value.type]
     if value.verb == "input":
         array = operands[str(value.constant)]

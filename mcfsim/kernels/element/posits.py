@@ -1,9 +1,29 @@
-"""Rounding of one number to a posit, as a straight line; `mcfsim.kernels.posits` says why it is exact."""
+"""Rounding of one number to a posit, as a straight line on the bits of the carrier's code.
+
+The posit standard rounds a number by its pattern, the code that it would have if codes had no end: n bits are
+kept, and the rest, read as a binary fraction, decides. Between two neighbours the boundary of the modes to
+nearest is therefore the posit of n + 1 bits between them, which is not the arithmetic mean where not all
+exponent bits are kept.
+
+Patterns are ordered as the numbers are, and so are a carrier's codes, whose low bits are those of the pattern
+where anything is cut off. So the pattern need not be put together: rounding is an addition to the carrier's
+code and a clearing of its low bits, how many of them depends on the number, and a carry into exponent and
+regime leads to the next posit.
+
+What binary64 can decide. All boundaries of rounding are posits of more bits: of n where it is directed or to
+odd, of n + 1 where it is to nearest, of n + r + 1 at most where it takes r random bits. A posit of n + j bits
+has at most p + j significant bits, p the precision of the format. So if p + j + 1 <= 53, no boundary lies
+between an exact result and the binary64 number made odd of it, nor on the latter if not on the former, and
+both round alike: in the deterministic modes up to n = 53 + es, with r random bits up to n = 53 + es - r. Here
+as for floating-point formats 53 bits must hold the precision and `Rounding.guard_bits`. Exact results must
+not leave binary64's range, either. Except for zero their magnitudes lie between minpos**2 and
+maxpos**2 + maxpos, maxpos = 2**((n - 2) 2**es), that is, within 2**+-481 for n <= 32 and es <= 3.
+"""
 
 from __future__ import annotations
 
 from mcfsim.formats.posit import Posit
-from mcfsim.kernels.element.floats import CARRIERS, INFINITY, NAN
+from mcfsim.kernels.element.floats import CARRIERS, INFINITY, NAN, random_bits, with_sign
 from mcfsim.kernels.element.machine import I64, Value, greatest, least
 from mcfsim.rounding import Mode, Rounding, Rule
 
@@ -11,8 +31,11 @@ from mcfsim.rounding import Mode, Rounding, Rule
 def round_posit(x: Value, fmt: Posit, rounding: Rounding, word: Value | None = None) -> Value:
     """Round a number of the carrier to a posit.
 
-    Patterns are ordered as the numbers are, and so are the carrier's codes, whose low bits are those of the
-    pattern where anything is cut off: rounding is an addition to the code, and clearing of its low bits.
+    A mode decides on the fraction that is cut off of the pattern of the magnitude; ``up`` and ``down`` are
+    directed by the sign, odd is a code whose last bit is 1, and ``nearest_even`` takes a tie to the other. In
+    every mode, the directed ones and the stochastic one included, a number other than zero of magnitude below
+    the smallest posit becomes the smallest, and one beyond the largest the largest, of the same sign. NaN
+    stays NaN, an infinity becomes NaN, and a zero positive.
 
     Parameters
     ----------
@@ -33,9 +56,9 @@ def round_posit(x: Value, fmt: Posit, rounding: Rounding, word: Value | None = N
     cut = run + (tail - (fmt.bits - 3))
     ones = _ones(cut)
     moved = (offset + _addend(offset, cut, ones, code, fmt, rounding, word)) & ~ones
-    rounded = ((moved + one) | (code & carrier.sign_bit)).as_number()
+    rounded = with_sign((moved + one).as_number(), code)
     rounded = x.equals(0.0).select(0.0, rounded)
-    return (abs(x) < INFINITY).select(rounded, NAN)
+    return (abs(x) < INFINITY).select(rounded, with_sign(x.like(NAN), code))
 
 
 def _addend(
@@ -66,17 +89,16 @@ def _addend(
 
 def _draw(offset: Value, cut: Value, rounding: Rounding, word: Value | None) -> Value:
     """Return the random bits aligned below the last bit kept; those beyond the bits cut off cannot matter."""
-    if word is None or word.type is not I64:
-        raise ValueError("stochastic rounding needs a random word of 64 bits")
-    draw, bits = word, rounding.random_bits
-    if rounding.rule is Rule.CENTRED:
-        draw, bits = word * 2 + 1, bits + 1
-    beyond = cut.extend() - bits
-    aligned = (draw << greatest(beyond, 0)) >> greatest(word.line.enter(0, I64) - beyond, 0)
+    kind = offset.type
+    draw, bits = random_bits(word, rounding)
+    if draw.type is I64 or offset.type is I64:
+        draw, cut, offset = draw.extend(), cut.extend(), offset.extend()
+    beyond = cut - bits
+    aligned = (draw << greatest(beyond, 0)) >> greatest(beyond.line.enter(0, beyond.type) - beyond, 0)
     if rounding.rule is Rule.NEAREST_FIRST:
         beyond = greatest(beyond, 0)
-        aligned = aligned + ((_ones(beyond) + ((offset.extend() >> beyond) & 1)) >> 1)
-    return aligned if offset.type is I64 else aligned.cut()
+        aligned = aligned + ((_ones(beyond) + ((offset >> beyond) & 1)) >> 1)
+    return aligned if kind is I64 else aligned.cut()
 
 
 def _ones(count: Value) -> Value:

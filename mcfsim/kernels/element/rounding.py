@@ -8,7 +8,7 @@ from mcfsim.formats.posit import Posit
 from mcfsim.kernels.element.floats import CARRIERS, has_range_of, round_float, round_grid
 from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.posits import round_posit
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import Mode, Rounding
 
 
 def round_element(
@@ -24,9 +24,14 @@ def round_element(
 
 def is_value(x: Value, fmt: Format) -> Value:
     """Return whether a number of the carrier is NaN or a value of a format, but for a zero's sign."""
+    return is_kept(x, fmt) | ~x.equals(x)
+
+
+def is_kept(x: Value, fmt: Format) -> Value:
+    """Return whether a number of the carrier is a value of a format, but for a zero's sign; NaN may be."""
     carrier = CARRIERS[x.type]
     if type(fmt) is Format and has_range_of(carrier, fmt) and fmt.signed and fmt.zero:
-        kept = (x.bits() & ((1 << (carrier.place + 1 - fmt.precision)) - 1)).equals(0)
-    else:
-        kept = round_element(x, fmt, Rounding()).equals(x)
-    return kept | ~x.equals(x)
+        return (x.bits() & ((1 << (carrier.place + 1 - fmt.precision)) - 1)).equals(0)
+    # Each the shorter text.
+    rounding = Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding()
+    return round_element(x, fmt, rounding).equals(x)

@@ -251,6 +251,20 @@ def compiled() -> str:
     )
 
 
+def texts() -> str:
+    """Return the benchmark of whole texts on NumPy."""
+    result = read_result("texts")
+    about = result["versions"]
+    return "\n".join(
+        [
+            _beside(result["pairs"]),
+            "",
+            f"{about['processor']}, one thread, medians of its time; 2^{result['size'].bit_length() - 1} "
+            f"elements; NumPy {about['numpy']}, Python {about['python']}.",
+        ]
+    )
+
+
 def two_sum_loop() -> str:
     """Return the generated source of 2Sum in bfloat16."""
     lowered = lower(trace(mcf.two_sum, "bfloat16"), ())
@@ -273,6 +287,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "passes": passes,
     "sweeps": sweeps,
     "compiled": compiled,
+    "texts": texts,
     "two_sum_loop": two_sum_loop,
     "constants": constants,
     "few_constants": lambda: constants(FEW_CONSTANTS),

@@ -14,7 +14,7 @@ from mcfsim.convert import round_to
 from mcfsim.formats.floating import Format
 from mcfsim.formats.grids import Grid, grid
 from mcfsim.kernels import grid_codes
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, holds
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
 
@@ -240,6 +240,14 @@ def test_flushing_is_refused(underflow):
 def test_a_carrier_too_narrow_is_refused():
     with pytest.raises(UnsupportedFormatError):
         get_kernel(grid("int32"), NEAREST, FLOAT32)
+
+
+def test_a_grid_of_as_many_bits_as_a_carrier_is_carried_by_the_next():
+    x = np.float32([1.5, 2.5, 2**23 - 1, 1e9, -1e9, 0.25])
+    expected = [2.0, 2.0, 2.0**23 - 1, 2.0**23 - 1, -(2.0**23), 0.0]
+    assert round_to(x, "int24").tolist() == round_to(x.astype(np.float64), "int24").tolist() == expected
+    assert not holds(FLOAT32, grid("int24"))
+    assert holds(FLOAT32, grid("int23"))
 
 
 # -- codes ------------------------------------------------------------------------------------------------

@@ -236,7 +236,9 @@ class NumpyArithmetic:
                 filler, nested = compiled
 
                 def fill_compiled(start: int, *blocks: NDArray[Any]) -> None:
-                    if not filler(blocks[: len(arrays)], blocks[len(arrays) :], start):
+                    given, made = blocks[: len(arrays)], blocks[len(arrays) :]
+                    looked = filler.checks or all(map(self.blocks.keeps, given))
+                    if not (looked and filler(given, made, start)):
                         for array in arrays.values():
                             self._taken_in(array)  # names the element that is no value
 
@@ -285,7 +287,9 @@ class NumpyArithmetic:
         def words(program: Program) -> dict[int, RandomWords]:
             return {0: self._take(program.drawn[0])} if program.drawn and program.drawn[0] else {}
 
-        filler = loops(self.scalars, checked=True).filler(record, elements, self.compiled, words=words)
+        filler = loops(self.scalars, checked=True).filler(
+            record, elements, self.compiled, words=words, by_numpy=True
+        )
         return None if filler is None else (filler, layouts[0])
 
     def _folded(

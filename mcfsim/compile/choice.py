@@ -1,8 +1,7 @@
-"""Whether a text is compiled: on demand, or by itself once that pays."""
+"""Whether a text is carried out as a whole: compiled on demand, or by itself once that pays, or by NumPy."""
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import warnings
@@ -30,6 +29,8 @@ _DRAWN = 8.0
 _CALL = 8e3
 #: What it costs to import Numba, to load a loop from its cache, and to compile an operation; in nanoseconds.
 _IMPORT, _LOAD, _COMPILE = 6e8, 1e8, 4.5e7
+#: What it costs to write an operation as calls of NumPy's functions, and one that draws random words.
+_WRITE, _WRITE_DRAWN = 2e6, 8e6
 
 #: What says that a text is not compiled: it is no straight line, or has no exact path in binary64.
 _NOT_COMPILED = (TypeError, ValueError, AttributeError, UnsupportedFormatError)
@@ -74,7 +75,7 @@ def loops(
 
 
 class Loops:
-    """Compiled loops, by program; each is compiled when it must be, or when that pays.
+    """Loops, by program: compiled when they must be, or when that pays; before that by NumPy, when that does.
 
     By itself a program is compiled once the time that its elements would have taken without, in all calls so
     far, the one at hand and those known to follow, exceeds what compiling is thought to cost, or loading, if
@@ -94,6 +95,7 @@ class Loops:
         self._loops: dict[Any, Loop] = {}
         self._spent: dict[Loop, float] = {}
         self._paid: set[Loop] = set()
+        self._failed: set[Loop] = set()
 
     def filler(
         self,
@@ -103,8 +105,10 @@ class Loops:
         scalars: Mapping[str, Any] = MappingProxyType({}),
         words: Callable[[Program], Mapping[int, RandomWords]] = lambda program: {},
         ahead: int = 0,
+        *,
+        by_numpy: bool = False,
     ) -> Filler | None:
-        """Return a compiled loop for a text, or None where there is to be none.
+        """Return a loop for a text, or None where there is to be none.
 
         Parameters
         ----------
@@ -118,8 +122,7 @@ class Loops:
             The program's real scalars, by name.
         words : callable, optional
             Returns the random words of a program's sources; called only if there is a loop.
-        ahead : int, optional
-            How many elements are sure to follow in other calls.
+        both
 
         Raises
         ------
@@ -133,12 +136,12 @@ class Loops:
         RuntimeWarning
             If it need not be compiled, and Numba fails; NumPy then does the work.
         """
-        if compiled is False or not is_available():
+        if compiled is False or not (is_available() or by_numpy):
             return None
         try:
             program = record()
             loop = self._kept(program.key, lambda: Loop(program, self._scalars, **self._options))
-            filler = self._ready(loop, program, elements, compiled, scalars, ahead)
+            filler = self._ready(loop, program, elements, compiled, scalars, ahead=ahead, by_numpy=by_numpy)
             return filler.drawing(words(program)) if filler is not None and program.drawn else filler
         except _NOT_COMPILED:
             if compiled:
@@ -185,34 +188,38 @@ class Loops:
         elements: int,
         compiled: bool | None,
         scalars: Mapping[str, Any],
+        *,
         ahead: int = 0,
         rows: int = 1,
+        by_numpy: bool = False,
     ) -> Filler | None:
         """Return a loop with a program's real scalars put in, if it must be compiled, or if that pays.
 
         The numbers that the text itself has may be others than in the program from which the loop was made.
+        What is refused is so before words are taken.
         """
         given = [use.number(scalars) for use in uses(program)]
-        if not (compiled or self._pays(loop, given, elements, ahead, rows)):
-            return None
+        cost = _cost(program)
+        once = cost * elements + _CALL * len(program.steps)
+        spent = self._spent[loop] = self._spent.get(loop, 0.0) + once * rows
+        spent += cost * ahead
         try:
-            return loop.with_numbers(given)  # refused, if at all, before words are taken
+            if compiled or self._pays(loop, given, spent):
+                return loop.with_numbers(given)
         except CompilationError as error:
             if compiled:
                 raise
-            self._spent[loop] = -math.inf
+            self._failed.add(loop)
             self._paid.discard(loop)
             warnings.warn(f"{error}; NumPy does the work", RuntimeWarning, stacklevel=4)
-            return None
+        return loop.on_numpy(given) if by_numpy and spent > _cost_of_writing(program) else None
 
-    def _pays(self, loop: Loop, numbers: list[Any], elements: int, ahead: int = 0, rows: int = 1) -> bool:
+    def _pays(self, loop: Loop, numbers: list[Any], spent: float) -> bool:
+        """Return whether compiling pays."""
         if loop in self._paid:
             return True
-        cost = _cost(loop.program)
-        once = cost * elements + _CALL * len(loop.program.steps)
-        spent = self._spent.get(loop, 0.0) + once * rows
-        self._spent[loop] = spent
-        spent += cost * ahead
+        if loop in self._failed or not is_available():
+            return False
         start = _LOAD + (0.0 if "numba" in sys.modules else _IMPORT)
         pays = spent > start and (
             spent > start + _COMPILE * len(loop.program.steps) or loop.is_cached(numbers)
@@ -220,6 +227,11 @@ class Loops:
         if pays:
             self._paid.add(loop)
         return pays
+
+
+def _cost_of_writing(program: Program) -> float:
+    """Return the nanoseconds that it takes to write a program as calls of NumPy's functions."""
+    return sum(_WRITE if step.draw is None else _WRITE_DRAWN for step in program.steps)
 
 
 def _cost(program: Program) -> float:

@@ -1,4 +1,4 @@
-"""Programs compiled by Numba to loops over elements."""
+"""Programs as loops over elements: compiled by Numba, or as calls of NumPy's functions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.lowering import Lowered, lower
 from mcfsim.compile.numba_source import rows_source, source
+from mcfsim.compile.numpy_calls import calls
 from mcfsim.compile.program import Draw, Program, flat
 from mcfsim.compile.scalars import Entering, entering, uses
 from mcfsim.compile.sources import is_cached, loaded
-from mcfsim.compile.words import draw, word_dtype
+from mcfsim.compile.words import draw, drawn_by_numpy, word_dtype
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.random import RandomWords
 
@@ -24,19 +25,22 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Filler:
-    """A compiled loop with its real scalars put in.
+    """A loop with its real scalars put in.
 
     Attributes
     ----------
     source : str
-        Of the module that was compiled.
+        Of the module that was compiled; empty if NumPy carries the loop out.
     operands, results : tuple of dtype
         Of the vectors that it takes and fills.
+    checks : bool
+        Whether it looks if all operands are values of their formats.
     """
 
     source: str
     operands: tuple[np.dtype[Any], ...]
     results: tuple[np.dtype[Any], ...]
+    checks: bool
     _loop: Callable[..., int]
     _numbers: tuple[Any, ...]
     _draws: Mapping[Draw, int]
@@ -58,8 +62,9 @@ class Filler:
             Whether all operands are values of their formats, if that was to be looked at; else true.
         """
         check_subnormals()
+        take = draw if self.source else drawn_by_numpy
         words = [
-            draw(stream, start, operands[0].size, bits, f"words{place}")
+            take(stream, start, operands[0].size, bits, f"words{place}")
             for place, (stream, bits) in enumerate(self._streams)
         ]
         # All alike read-only: Numba compiles for each kind of argument.
@@ -117,6 +122,7 @@ class Loop:
         self._uses = uses(program)
         self._made: dict[tuple[Entering, ...], tuple[Lowered, str]] = {}
         self._compiled: dict[tuple[Entering, ...], Callable[..., int]] = {}
+        self._written: dict[tuple[Entering, ...], tuple[Lowered, Callable[..., int]]] = {}
 
     def with_scalars(self, scalars: Mapping[str, Any]) -> Filler:
         """Return the compiled loop for some real scalars, given by name."""
@@ -134,26 +140,49 @@ class Loop:
         CompilationError
             If Numba fails.
         """
+        ways, found = self._entering(numbers)
+        lowered, text = self._lowered(ways)
+        return self._filler(lowered, text, self._loop(ways), found)
+
+    def on_numpy(self, numbers: Sequence[Any]) -> Filler:
+        """Return the loop as NumPy carries it out, for some real scalars, as `with_numbers` does.
+
+        It does not look at its operands, and its results must share no memory with them; neither are codes.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            As `with_numbers` does.
+        """
+        ways, found = self._entering(numbers)
+        if ways not in self._written:
+            lowered = lower(self.program, ways, wide=self._options["wide"])
+            self._written[ways] = lowered, calls(lowered)
+        lowered, loop = self._written[ways]
+        return self._filler(lowered, "", loop, found)
+
+    def _entering(self, numbers: Sequence[Any]) -> tuple[tuple[Entering, ...], list[float]]:
+        """Return as what real scalars enter, and the numbers that stand for them."""
         pairs = zip(self._uses, numbers, strict=True)
         chosen = [entering(use, number, self.policy) for use, number in pairs]
-        ways = tuple(way for way, _ in chosen)
-        lowered, text = self._lowered(ways)
-        found = [number for _, numbers in chosen for number in numbers]
+        return tuple(way for way, _ in chosen), [number for _, numbers in chosen for number in numbers]
+
+    def _filler(self, lowered: Lowered, text: str, loop: Callable[..., int], found: list[float]) -> Filler:
         typed = zip(map(lowered.dtype, lowered.numbers), found, strict=True)
         return Filler(
             source=text,
             operands=tuple(map(lowered.dtype, lowered.operands)),
             results=tuple(map(lowered.dtype, lowered.results)),
-            _loop=self._loop(ways),
+            checks=lowered.strange is not None,
+            _loop=loop,
             _numbers=tuple(dtype.type(number) for dtype, number in typed),
             _draws=lowered.draws,
         )
 
     def is_cached(self, numbers: Sequence[Any]) -> bool:
         """Return whether the loop for some real scalars was compiled before, on this machine."""
-        pairs = zip(self._uses, numbers, strict=True)
-        _, text = self._lowered(tuple(entering(use, number, self.policy)[0] for use, number in pairs))
-        return is_cached(text)
+        ways, _ = self._entering(numbers)
+        return is_cached(self._lowered(ways)[1])
 
     def __call__(self, *operands: Any, **scalars: Any) -> Any:
         """Carry the program out on vectors.

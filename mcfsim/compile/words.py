@@ -1,4 +1,4 @@
-"""Random words drawn by a compiled loop, in cache, before the loop that takes them."""
+"""Random words drawn in cache, before the loop that takes them."""
 
 from __future__ import annotations
 
@@ -48,6 +48,13 @@ def draw_rows(words: RandomWords, operations: Any, counter: int, drawn: NDArray[
     """Fill each row of an array with the words of an operation, from a counter of four words on."""
     key = (words.seed & 0xFFFFFFFF, words.seed >> 32, words.step)
     _rows()(*map(np.int64, key), operations + words.stream, np.int64(counter), drawn)
+
+
+def drawn_by_numpy(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:
+    """Return the same words, drawn by NumPy."""
+    drawn: Words = scratch(place, count, word_dtype(bits))
+    np.copyto(drawn, words.draws(start, count, bits))
+    return drawn
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""A step of an optimizer, recorded and compiled, and carried out on a block of its vectors."""
+"""A step of an optimizer as one loop, by Numba or by NumPy, and carried out on a block of its vectors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEAST_COMPILED = 1 << 12
 
 
 class CompiledStep:
-    """The steps of an optimizer, recorded once and compiled where that pays.
+    """The steps of an optimizer, recorded once, and made loops where that pays.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class CompiledStep:
     def filler(
         self, roles: Roles, scalars: Any, gradient: Array, elements: int, count: int, ahead: int
     ) -> Filler | None:
-        """Return the compiled loop of a step with its scalars, if there is to be one.
+        """Return the loop of a step with its scalars, if there is to be one.
 
         So many elements are sure to follow in other steps.
         """
@@ -69,7 +69,7 @@ class CompiledStep:
             return words_of(roles, count)
 
         kept = loops(roles.moments.scalars, packed=self.packed)  # type: ignore[attr-defined]
-        return kept.filler(record, elements, compiled, numbers(scalars), words, ahead)
+        return kept.filler(record, elements, compiled, numbers(scalars), words, ahead, by_numpy=True)
 
     def _recorded(self, roles: Roles, scalars: Any, gradient: Format) -> Program:
         """Return the step as a program, recorded once for all numbers if it asks no more than it may."""
@@ -92,8 +92,8 @@ def fill_block(
 ) -> None:
     """Carry a loop out on a block of vectors, each with its format; it may ask for those that it is given.
 
-    A loop must not write where it reads. Of some formats it knows no codes: then they are read and written
-    beside it.
+    A loop must not write where it reads. Of some formats it knows no codes, and NumPy's of none: these are
+    read and written beside it.
     """
     operands = [
         x[block] if x.dtype == dtype else read(x[block], fmt)

@@ -25,6 +25,8 @@ Block = NDArray[Any]
 
 #: Bytes of an array that are worked on at once: what lies between fits into the second cache with it.
 _AT_ONCE = 1 << 18
+#: Elements of which it costs more to look whether they share memory than it saves.
+_FEW = 1 << 11
 
 
 class RoundingKernel:
@@ -53,6 +55,9 @@ class RoundingKernel:
         self.exact = is_filled(carrier, fmt) and rounding.underflow is Underflow.GRADUAL
         self._type = F32 if carrier == FLOAT32 else F64
         self._word = I32 if rounding.random_bits <= SHORT else I64
+        self._draw_bits = rounding.random_bits if rounding.stochastic else 0
+        # At random nearly all blocks have subnormal numbers, each a few, for which the calls are made anew.
+        self._at_once = _AT_ONCE // carrier.itemsize * (2 if rounding.stochastic else 1)
 
     def __reduce__(self) -> tuple[Callable[..., RoundingKernel], tuple[Any, ...]]:
         return RoundingKernel, (self.fmt, self.rounding, self.carrier)
@@ -66,14 +71,19 @@ class RoundingKernel:
             if out is not x:
                 np.copyto(out, x)
             return
-        if self.rounding.stochastic and (words is None or words.shape != x.shape):
-            raise ValueError("stochastic rounding needs a random word for each element")
-        given = [x] if words is None or not self.rounding.stochastic else [x, self._draws(words)]
+        given = [x]
+        if self._draw_bits:
+            if words is None or words.shape != x.shape:
+                raise ValueError("stochastic rounding needs a random word for each element")
+            given.append(self._draws(words, self._draw_bits))
+        size = self._at_once
+        if x.size <= _FEW:
+            self._in_place(given, [out])
+            return
         calls = self._in_place if np.may_share_memory(x, out) else self._calls
-        if x.nbytes <= _AT_ONCE:
+        if x.size <= size:
             calls(given, [out])
             return
-        size = _AT_ONCE // x.itemsize
         for start in range(0, x.size, size):
             part = slice(start, start + size)
             calls([array[part] for array in given], [out[part]])
@@ -83,7 +93,7 @@ class RoundingKernel:
         if self.exact:
             return True
         look, kept_in = self._kept
-        size = _AT_ONCE // x.itemsize
+        size = self._at_once
         for start in range(0, x.size, size):
             part = x[start : start + size]
             if look is not None and look(part.view(DTYPES[BITS_OF[self._type]])):
@@ -103,7 +113,7 @@ class RoundingKernel:
         return self._written(apart=False)
 
     def _written(self, *, apart: bool) -> Calls:
-        words = {"word": self._word} if self.rounding.stochastic else {}
+        words = {"word": self._word} if self._draw_bits else {}
         line, results = recorded(
             lambda x, *word: round_element(x, self.fmt, self.rounding, *word), x=self._type, **words
         )
@@ -117,9 +127,9 @@ class RoundingKernel:
         of_codes = look is not None and look[1].verb == "bits"
         return look[0] if look is not None and of_codes else None, Calls(results, line.values[:1])
 
-    def _draws(self, words: Words) -> Block:
+    def _draws(self, words: Words, bits: int) -> Block:
         """Return the highest bits of random words, as integers."""
-        size, bits = 8 * words.dtype.itemsize, self.rounding.random_bits
+        size = 8 * words.dtype.itemsize
         if size < bits:
             raise ValueError(f"words of {size} bits are too short for {bits} random bits")
         highest = words >> words.dtype.type(size - bits) if size > bits else words

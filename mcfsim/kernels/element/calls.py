@@ -215,12 +215,14 @@ class Calls:
         vectors = [last.get(x.number, -1) for x in given if x.number not in self._singles]
         begin = -1 if self._apart else max(vectors, default=-1)  # when results may be written
         ready = {form.value.number: _ready(form, choices, roots) for form in steps}
+        sizes = {form.value.number: DTYPES[form.value.type].itemsize for form in steps}
         meant = {root: _Memory("result", place) for place, root in reversed(ends.items())}
         for place, form in reversed([*enumerate(steps)]):
-            # What a selection passes on had better be made where it goes.
-            passed = [x for x in ready[form.value.number] if last[x] == place and x not in memory]
-            if form.value.number in meant and passed:
-                meant.setdefault(passed[0], meant[form.value.number])
+            # What is needed for a result alone had better be made where that goes.
+            number = form.value.number
+            passed = [x for x in ready[number] if last[x] == place and sizes.get(x) == sizes[number]]
+            if number in meant and passed:
+                meant.setdefault(passed[0], meant[number])
         free: dict[int, list[_Memory]] = defaultdict(list)
         made: dict[int, int] = defaultdict(int)
 
@@ -235,11 +237,10 @@ class Calls:
         for place, form in enumerate(steps):
             value, number, unsigned = form.value, form.value.number, form.verb == "shr"
             taken = [slot(x, unsigned=unsigned) for x in form.operands]
-            size = DTYPES[value.type].itemsize
+            size = sizes[number]
             used = dict.fromkeys(roots[x.number] for x in form.values())
             dying = [memory[x] for x in used if last[x] == place and memory[x].kind == "buffer"]
-            usable = [memory[x] for x in (ready[number] if form.verb in SELECTIONS else used)]
-            fitting = [x for x in usable if x in dying and x.size == size]
+            fitting = [x for x in (memory[x] for x in ready[number]) if x in dying and x.size == size]
             if number in self._singles:
                 target = _Memory("single", number)
             elif number in meant and place >= begin:
@@ -268,9 +269,9 @@ class Calls:
 
 
 def _ready(form: Form, choices: Mapping[int, Choice], roots: Mapping[int, int]) -> list[int]:
-    """Return the roots of the sides of a selection that are there already, and may be overwritten by it."""
+    """Return the roots of the operands that a value may overwrite: of a selection, sides that are there."""
     if form.verb not in SELECTIONS:
-        return []
+        return [*dict.fromkeys(roots[x.number] for x in form.values())]
     choice = choices.get(form.value.number)
     there, read = ((2, 1), (0,)) if choice is None else choice.places()
     sides, busy = (

@@ -111,9 +111,10 @@ class Side:
 
     def of(self, given: Sequence[Array], out: Array, index: Array | None = None) -> Array:
         """Return it for all elements, or those of an index; `out` is memory for it."""
-        taken = [given[place] for place in self.places]
-        if index is not None:
-            taken = [x[index] if x.ndim else x for x in taken]
+        if index is None:
+            taken = [given[place] for place in self.places]
+        else:
+            taken = [x[index] if x.ndim else x for x in map(given.__getitem__, self.places)]
         if self.compute is None:
             return taken[0]
         self.compute(taken, (out,))

@@ -76,6 +76,8 @@ def sums(x: Array) -> Iterator[Pair]:
     native = mcf.arithmetic("bfloat16", backend="native")
     other = [x.astype(ml_dtypes.bfloat16) for x in (a, b)]
     results = [np.empty_like(a), np.empty_like(a)]
+    codes = [mcf.codec.codes_of(array) for array in other]
+    coded = [np.empty_like(array) for array in codes]
     theirs = lambda: mcf.two_sum(native, *other)  # noqa: E731
     for mode in ("nearest_even", "toward_zero", "up", "down"):
         ar = mcf.arithmetic("bfloat16", mode, compiled=True)
@@ -85,6 +87,13 @@ def sums(x: Array) -> Iterator[Pair]:
         yield Pair(
             f"the same, {mode}, into arrays that are there",
             lambda loop=loop: loop([a, b], results),
+            peer,
+            theirs,
+        )
+        packed = Loop(trace(mcf.two_sum, "bfloat16", mode), checked=True, packed=True).with_scalars({})
+        yield Pair(
+            f"the same, {mode}, on codes as ml_dtypes has them",
+            lambda packed=packed: packed(codes, coded),
             peer,
             theirs,
         )

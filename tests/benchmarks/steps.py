@@ -21,19 +21,25 @@ _FUSED = "torch AdamW(fused=True), float32"
 
 
 def steps(x: Array) -> Iterator[Pair]:
-    """One AdamW step under each strategy, beside its peers."""
+    """One AdamW step under each strategy, on carrier numbers and on codes, beside its peers."""
     for name in mcf.STRATEGIES:
         if name != "exact":
-            ours, theirs = (_step(name, x, compiled=compiled) for compiled in (True, False))
-            yield Pair(f"one step of adamw, {name}", ours, "not compiled", theirs)
+            theirs = _step(name, x, compiled=False)
+            for packed in (False, True):
+                ours = _step(name, x, compiled=True, packed=packed)
+                yield Pair(_titled(name, packed=packed), ours, "not compiled", theirs)
     if installed("torch"):
         yield from _beside_torch(x)
 
 
 def threads(x: Array) -> Iterator[Pair]:
     """One AdamW step on two threads, beside one."""
-    one, two = (_step("collage-plus", x, threads=threads, compiled=True) for threads in (1, 2))
-    yield Pair("one step of adamw, collage-plus, two threads", two, "one thread", one)
+    one, two = (_step("collage-plus", x, threads=threads, compiled=True, packed=True) for threads in (1, 2))
+    yield Pair(f"{_titled('collage-plus', packed=True)}, two threads", two, "one thread", one)
+
+
+def _titled(name: str, *, packed: bool) -> str:
+    return f"one step of adamw, {name}" + (", packed" if packed else "")
 
 
 def _optimizer(name: str, x: Array, **options: Any) -> tuple[mcf.Optimizer, Array]:
@@ -54,12 +60,12 @@ def _beside_torch(x: Array) -> Iterator[Pair]:
 
     torch.set_num_threads(1)
     for name in ("collage-light", "collage-plus"):
-        ours = _step(name, x, compiled=True)
+        ours = _step(name, x, compiled=True, packed=True)
         for size, peer in ((PARAMETERS, "same text, torch bfloat16"), (_BLOCK, "the same, block by block")):
-            yield Pair(f"one step of adamw, {name}", ours, peer, _native_step(name, x, size))
+            yield Pair(_titled(name, packed=True), ours, peer, _native_step(name, x, size))
     fused = _fused_step(x)
-    for name in ("collage-light", "collage-plus", "fp32"):
-        yield Pair(f"one step of adamw, {name}", _step(name, x, compiled=True), _FUSED, fused)
+    for name in ("plain", "collage-light", "collage-plus", "fp32"):
+        yield Pair(_titled(name, packed=True), _step(name, x, compiled=True, packed=True), _FUSED, fused)
 
 
 def _native_step(name: str, x: Array, size: int) -> Call:

@@ -15,9 +15,11 @@ from mcfsim.backends.factory import on_blocks
 from mcfsim.compile import trace
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.program import Scalar, flat
+from mcfsim.compile.scalars import entering, uses
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.rounding import DETERMINISTIC
+from mcfsim.oracle import operate_integers
+from mcfsim.rounding import DETERMINISTIC, Rounding
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -139,8 +141,12 @@ def test_a_source_tells_which_operation_each_statement_is_for():
 def test_packed_loops_read_and_write_codes(fmt):
     fmt = get_format(fmt)
     program = trace(every, fmt)
-    given = operands(fmt, 3)
-    codes = [mcf.codec.encode(x, fmt) for x in given]
+    some = [mcf.codec.encode(x, fmt) for x in operands(fmt, 3)]
+    every_code = np.random.default_rng(2).integers(
+        0, 1 << fmt.bits, (3, 1 << 16), some[0].dtype
+    )  # all NaN too
+    codes = [np.concatenate(pair) for pair in zip(some, every_code, strict=True)]
+    given = [mcf.codec.decode(x, fmt) for x in codes]
     for mine, other in zip(Loop(program, packed=True)(*codes), Loop(program)(*given), strict=True):
         assert mine.dtype == mcf.codec.code_dtype(fmt)
         assert np.array_equal(mine, mcf.codec.encode(other, fmt))
@@ -167,3 +173,31 @@ def test_checked_packed_loops_tell_integers_that_are_no_codes():
                 loop(given, np.zeros(1, np.uint8))
         else:
             loop(given, np.zeros(1, np.uint8))
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e5m2"])
+def test_an_fma_with_a_short_scalar_stays_in_the_carrier(fmt, mode, assert_same):
+    fmt, rounding = get_format(fmt), Rounding(mode)
+    x, c = operands(fmt, 2)
+
+    def exact(name, *given):
+        wide = (np.broadcast_to(np.float64(item), x.shape) for item in given)
+        return operate_integers(name, *wide, fmt=fmt, rounding=rounding)
+
+    for number in (1.0, -0.75, 0.998046875, 2.0**-16, 2.0**-18, 3.0, 1e3):
+        scalar = float(mcf.round_to(number, fmt))
+
+        def text(ar, x, c, scalar=scalar):
+            return ar.fma(x, scalar, c), ar.fma(scalar, x, ar.neg(ar.mul(x, scalar)))
+
+        found = Loop(trace(text, fmt, rounding, operands=("x", "c")))(x, c)
+        assert_same(found[0], exact("fma", x, scalar, c), x, c)
+        assert_same(found[1], exact("fma", x, scalar, -exact("mul", x, scalar)), x)
+    ways = {}
+    for number in (1.0, 2.0**-20, 1e4):
+        program = trace(lambda ar, x, c: ar.fma(x, 1.0, c), fmt)
+        ways[number] = entering(uses(program)[0], float(mcf.round_to(number, fmt)), "exact")[0]
+    assert ways[1.0] == "short"
+    assert (ways[2.0**-20] == "short") is (str(fmt) == "float16")
+    assert (ways[1e4] == "short") is (fmt.emax < 100)

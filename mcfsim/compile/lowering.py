@@ -137,15 +137,16 @@ def lower(
             strange = other if strange is None else strange | other
         taken.append(operand)
         given.append(decode_element(operand, x.format, type_of(x.format)) if coded else operand)
-    # Processors make clean codes of NaN, and hand them on; what others may have made is cleaned.
+    # Processors make clean codes of NaN, and hand them on; what others may have made is cleaned. A NaN of a
+    # short code has nothing below the code's last bit, which is as good.
     computed_with = {x for step in program.steps for x in step.operands if not _brings_over(step)}
-    known: dict[Any, Value] = {
-        x: _cleaned(value) if x in computed_with and place not in trusted else value
-        for place, (x, value) in enumerate(zip(program.inputs, given, strict=True))
-    }
+    known: dict[Any, Value] = {}
+    for place, (x, operand, value) in enumerate(zip(program.inputs, taken, given, strict=True)):
+        clean = place in trusted or operand in lying or x not in computed_with
+        known[x] = value if clean else _cleaned(value)
     numbers: dict[tuple[int, int], tuple[Entering, list[Value]]] = {}
     for use, way in zip(uses(program), entering, strict=True):
-        narrow = way in (Entering.VALUE, Entering.CARRIER)
+        narrow = way in (Entering.VALUE, Entering.SHORT, Entering.CARRIER)
         kind = type_of(use.step.result.format) if narrow else F64
         names = [use.name, f"{use.name}_low"] if way is Entering.PARTS else [use.name]
         numbers[id(use.step), use.position] = way, [line.input(name, kind) for name in names]
@@ -240,6 +241,8 @@ def _lowered(
             high, low, x, c = operands
         return fma_by_parts(x, (high, low), c, fmt, rounding, word, carrier=carrier)
     chosen, why = way_of(step, ways, made)
+    if Entering.SHORT in ways:
+        operation, operands = "add", [operands[0] * operands[1], operands[2]]
     if chosen is Way.REFUSED:
         raise refusal(operation, fmt, rounding, why)
     real = Entering.REAL in ways
@@ -271,6 +274,14 @@ def way_of(step: Step, ways: set[Entering], made: Mapping[Register, Step]) -> En
         return Entry(Way.WIDE, "a number of binary64 acts on every value as the scalar does")
     if Entering.PARTS in ways:
         return Entry(Way.STICKY, "binary64 holds the products with both parts of the scalar")
+    if Entering.SHORT in ways:
+        if _loses_nothing(step, made):
+            return Entry(Way.EXACT_WITHIN, f"{carrier} holds what the rounded product of its factors lost")
+        chosen = sum_within(fmt, rounding, carrier, values=False)
+        assert chosen is not None
+        return chosen._replace(
+            why=f"{carrier} holds every product with the scalar, and loses no more of a sum"
+        )
     planned, real = plan(fmt, rounding, carrier), Entering.REAL in ways
     chosen = (planned.reals if real else planned.values)[operation]
     if chosen.way is Way.REFUSED or real:

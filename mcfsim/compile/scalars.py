@@ -10,10 +10,12 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from mcfsim.compile.program import Program, Register, Scalar, Step
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
-from mcfsim.kernels.plan import COMFORT
+from mcfsim.kernels.plan import COMFORT, sum_within
 from mcfsim.kernels.real_numbers import Scalars, described, enter, exact_or_binary64
 from mcfsim.kernels.stand_ins import stand_in
 from mcfsim.rounding import Rounding, Underflow
@@ -22,13 +24,14 @@ from mcfsim.rounding import Rounding, Underflow
 class Entering(StrEnum):
     """As what a real scalar enters an operation.
 
-    ``value``: it is a value of the format, or is rounded to one by policy. ``carrier``, ``wide``: by its
-    stand-in, a number of the format's carrier or of binary64. ``real``: as a binary64 number, and the
-    operation carries what it loses along. ``parts``: as the sum of two binary64 numbers whose products with
-    values are exact.
+    ``value``: it is a value of the format, or is rounded to one by policy. ``short``: one whose products with
+    values the carrier holds. ``carrier``, ``wide``: by its stand-in, a number of the format's carrier or of
+    binary64. ``real``: as a binary64 number, and the operation carries what it loses along. ``parts``: as the
+    sum of two binary64 numbers whose products with values are exact.
     """
 
     VALUE = "value"
+    SHORT = "short"
     CARRIER = "carrier"
     WIDE = "wide"
     REAL = "real"
@@ -93,7 +96,8 @@ def _entering(
 ) -> tuple[Entering, tuple[float, ...]]:
     """Return the same for an operation, whose other operands are all values if it is alone."""
     exact: Any = exact_or_binary64(number)
-    if rounding.underflow is Underflow.FLUSH_INPUTS:
+    flushes = rounding.underflow is Underflow.FLUSH_INPUTS
+    if flushes:
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
         if abs(exact) < fmt.smallest_normal:
             exact = math.copysign(0.0, exact)
@@ -107,7 +111,10 @@ def _entering(
                 if found is not None:
                     return way, (found,)
     if not real:
-        return Entering.VALUE, (math.nan if entered != entered else float(entered),)
+        factor = operation == "fma" and alone and position < 2 and not flushes
+        short = factor and _is_short(entered, fmt, rounding)
+        value = math.nan if entered != entered else float(entered)
+        return Entering.SHORT if short else Entering.VALUE, (value,)
     least = 2.0**-COMFORT if operation in ("mul", "div", "sqrt", "fma") else 0.0
     far = math.isfinite(entered) and not least <= abs(entered) <= 2.0**COMFORT
     if isinstance(entered, Fraction) or far:
@@ -117,6 +124,22 @@ def _entering(
     if operation == "fma" and alone and position < 2 and 2 * fmt.precision <= 53 and entered:
         return Entering.PARTS, _parts(entered, 53 - fmt.precision)
     return Entering.REAL, (entered,)
+
+
+def _is_short(number: Any, fmt: Format, rounding: Rounding) -> bool:
+    """Return whether the carrier holds all products of a value with values, and what sums with them lose.
+
+    Neither the last bit of a product leaves its range, nor does the largest one.
+    """
+    carrier = carrier_of(fmt)
+    info = np.finfo(carrier)
+    floating = type(fmt) is Format and 2 * fmt.precision <= info.nmant + 1
+    summed = sum_within(fmt, rounding, carrier, values=False) is not None
+    if not (floating and summed and math.isfinite(number) and number):
+        return False
+    exact = abs(Fraction(number))
+    deep = exact * fmt.smallest_subnormal / Fraction(2) ** (int(info.minexp) - info.nmant)
+    return deep.denominator == 1 and exact * fmt.max <= Fraction(float(info.max))
 
 
 def _parts(number: float, bits: int) -> tuple[float, float]:

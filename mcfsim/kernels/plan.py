@@ -108,13 +108,16 @@ def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> Plan:
     return Plan(values, sticky, exact_product, comfortable)
 
 
-def sum_within(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> Entry | None:
+def sum_within(
+    fmt: Format, rounding: Rounding, carrier: np.dtype[Any], *, values: bool = True
+) -> Entry | None:
     """Return how sums and differences of values are carried out in the carrier, if they can be.
 
-    A shorter way than the plan's for whoever computes one element after another.
+    A shorter way than the plan's for whoever computes one element after another. The terms may also be other
+    numbers of the carrier.
     """
     bits, span = np.finfo(carrier).nmant + 1, fmt.emax - fmt.emin + fmt.precision + 1
-    if span <= bits:
+    if values and span <= bits:
         return Entry(Way.EXACT_WITHIN, f"{carrier} holds every sum of values: {span} bits at most")
     # A sum that leaves the carrier rounds as its largest number does, but at random.
     leaves = rounding.stochastic and fmt.emax == np.finfo(carrier).maxexp - 1

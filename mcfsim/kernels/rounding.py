@@ -56,7 +56,7 @@ class RoundingKernel:
         self._type = F32 if carrier == FLOAT32 else F64
         self._word = I32 if rounding.random_bits <= SHORT else I64
         self._draw_bits = rounding.random_bits if rounding.stochastic else 0
-        # At random nearly all blocks have subnormal numbers, each a few, for which the calls are made anew.
+        # At random nearly all blocks have subnormal numbers, a few, for which the calls are made anew.
         self._at_once = _AT_ONCE // carrier.itemsize * (2 if rounding.stochastic else 1)
 
     def __reduce__(self) -> tuple[Callable[..., RoundingKernel], tuple[Any, ...]]:

@@ -19,6 +19,8 @@ BLOCK = 1 << 17
 LARGE_BLOCK = 2 * BLOCK
 
 _LINE = 64
+#: The binary logarithm of the fewest elements that are kept.
+_LEAST = 12
 _kept = threading.local()
 
 
@@ -40,7 +42,7 @@ def scratch(place: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
     key = place, dtype
     array = arrays.get(key)
     if array is None or array.size < size:
-        array = arrays[key] = _on_a_cache_line(BLOCK if size <= BLOCK else LARGE_BLOCK, np.dtype(dtype))
+        array = arrays[key] = _on_a_cache_line(1 << max(_LEAST, (size - 1).bit_length()), np.dtype(dtype))
     return array[:size]
 
 

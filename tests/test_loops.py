@@ -12,12 +12,15 @@ from oracle.operands import corners
 
 import mcfsim as mcf
 from mcfsim.backends.factory import on_blocks
+from mcfsim.codec import all_values
 from mcfsim.compile import trace
 from mcfsim.compile.loops import Loop
+from mcfsim.compile.lowering import lower
 from mcfsim.compile.program import Scalar, flat
 from mcfsim.compile.scalars import entering, uses
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
+from mcfsim.kernels.element.on_numpy import run
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import DETERMINISTIC, Rounding
 
@@ -53,6 +56,22 @@ def test_every_operation_has_the_bits_of_numpy(fmt, mode, assert_same):
         expected = program.run(on_blocks, *given)
     for mine, other in zip(Loop(program)(*given), expected, strict=True):
         assert_same(mine, other)
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "up"])
+@pytest.mark.parametrize("wide", ["float32", "float64", "float16", "bfloat16", "tf32", "e5m6", "float8_e5m2"])
+@pytest.mark.parametrize(
+    "fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "e5m6", "posit8", "int8"]
+)
+def test_values_are_brought_over_to_formats_that_have_them_and_others(fmt, wide, mode, assert_same):
+    program = trace(lambda ar, x: ar.like(get_format(wide), ar.rounding).round(x), fmt, mode, operands=("x",))
+    lowered, values = lower(program, ()), all_values(fmt)
+    strange = np.array([0x7F812345, 0xFFC00001], np.uint32).view(np.float32)  # NaN
+    values = np.concatenate([values, strange.astype(values.dtype)])
+    with np.errstate(all="ignore"):
+        expected = program.run(on_blocks, values)
+    (found,) = run(lowered.line, lowered.results, **{str(lowered.operands[0].constant): values})
+    assert_same(found, expected)
 
 
 def test_real_scalars_enter_exactly(assert_same):

@@ -49,7 +49,12 @@ def verify(
     ] = None,
     seed: Annotated[int, Option(min=0, help="Of the random cases.")] = 0,
     workers: Annotated[
-        int | None, Option(min=1, help="Processes.", show_default="as many as cores, if it takes long")
+        int | None,
+        Option(
+            min=1,
+            help="Threads, or processes if more than 4.",
+            show_default="as many as cores, if it takes long",
+        ),
     ] = None,
     dask: Annotated[str | None, Option(help="Scheduler of a Dask cluster, as tcp://host:8786.")] = None,
     journal: Annotated[
@@ -118,7 +123,7 @@ def _certify(
     from mcfsim.report.tables import certificate_table
     from mcfsim.storage.files import check_outputs
     from mcfsim.sweeps.sweep import Sweep
-    from mcfsim.theorems.verification import run, sort_out, workers_for
+    from mcfsim.theorems.verification import kind_for, run, sort_out, workers_for
 
     if output is not None and not output.is_dir():
         raise ValueError(f"cannot write to {output}: it must be a folder that exists")
@@ -131,7 +136,14 @@ def _certify(
     many, show = workers or workers_for(checks), sys.stderr.isatty()
     with (
         telling_how_to_go_on(path, "no journal was kept, so the same command begins anew."),
-        Sweep(many, dask=dask, journal=path, resume=None if path is None else resume, progress=show) as sweep,
+        Sweep(
+            many,
+            kind=kind_for(many),
+            dask=dask,
+            journal=path,
+            resume=None if path is None else resume,
+            progress=show,
+        ) as sweep,
     ):
         for certificate in run(checks, sweep):
             certificates.append(certificate)

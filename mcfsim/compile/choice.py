@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mcfsim.compile.folds import Fold, trusted
-from mcfsim.compile.loops import CompilationError, Filler, Loop, RowLoop
+from mcfsim.compile.loops import CompilationError, Filler, Loop, RowLoop, Sequel
 from mcfsim.compile.program import Program
 from mcfsim.compile.recording import Recording
 from mcfsim.compile.rolling import Repeated, Rolled, roll
@@ -29,7 +29,7 @@ _DRAWN = 8.0
 _CALL = 8e3
 #: What it costs to import Numba, to load a loop from its cache, and to compile an operation; in nanoseconds.
 _IMPORT, _LOAD, _COMPILE = 6e8, 1e8, 4.5e7
-#: What it costs to write an operation as calls of NumPy's functions, and one that draws random words.
+#: What it costs to write an operation down, and one that draws random words.
 _WRITE, _WRITE_DRAWN = 2e6, 8e6
 
 #: What says that a text is not compiled: it is no straight line, or has no exact path in binary64.
@@ -107,6 +107,7 @@ class Loops:
         ahead: int = 0,
         *,
         by_numpy: bool = False,
+        sequel: Sequel | None = None,
     ) -> Filler | None:
         """Return a loop for a text, or None where there is to be none.
 
@@ -122,7 +123,13 @@ class Loops:
             The program's real scalars, by name.
         words : callable, optional
             Returns the random words of a program's sources; called only if there is a loop.
-        both
+        ahead : int, optional
+            How many elements are sure to follow in other calls.
+        by_numpy : bool, optional
+            Whether NumPy may carry the loop out where it need not be compiled. Its results then must share no
+            memory with operands, and whether these are values of their formats is not looked at.
+        sequel : Sequel, optional
+            What is made of the results in the same loop.
 
         Raises
         ------
@@ -140,7 +147,8 @@ class Loops:
             return None
         try:
             program = record()
-            loop = self._kept(program.key, lambda: Loop(program, self._scalars, **self._options))
+            key = program.key if sequel is None else (program.key, sequel)
+            loop = self._kept(key, lambda: Loop(program, self._scalars, sequel=sequel, **self._options))
             filler = self._ready(loop, program, elements, compiled, scalars, ahead=ahead, by_numpy=by_numpy)
             return filler.drawing(words(program)) if filler is not None and program.drawn else filler
         except _NOT_COMPILED:
@@ -199,7 +207,7 @@ class Loops:
         What is refused is so before words are taken.
         """
         given = [use.number(scalars) for use in uses(program)]
-        cost = _cost(program)
+        cost = _cost(loop)
         once = cost * elements + _CALL * len(program.steps)
         spent = self._spent[loop] = self._spent.get(loop, 0.0) + once * rows
         spent += cost * ahead
@@ -220,7 +228,7 @@ class Loops:
             return True
         if loop in self._failed or not is_available():
             return False
-        start = _LOAD + (0.0 if "numba" in sys.modules else _IMPORT)
+        start = _LOAD + _WRITE * len(loop.program.steps) + (0.0 if "numba" in sys.modules else _IMPORT)
         pays = spent > start and (
             spent > start + _COMPILE * len(loop.program.steps) or loop.is_cached(numbers)
         )
@@ -234,10 +242,10 @@ def _cost_of_writing(program: Program) -> float:
     return sum(_WRITE if step.draw is None else _WRITE_DRAWN for step in program.steps)
 
 
-def _cost(program: Program) -> float:
+def _cost(loop: Loop) -> float:
     """Return the nanoseconds that an element takes without compiling."""
-    cost = 0.0
-    for step in program.steps:
+    cost = 0.0 if loop.sequel is None else loop.sequel.cost
+    for step in loop.program.steps:
         fmt = step.result.format
         entry = plan(fmt, step.rounding, carrier_of(fmt)).values.get(step.operation)
         cost += _COST[Way.NATIVE if entry is None else entry.way] + (0.0 if step.draw is None else _DRAWN)

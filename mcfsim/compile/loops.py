@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from threading import Lock
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +52,17 @@ class Filler:
         streams = [(words[x.source].of(x.operation), bits) for x, bits in self._draws.items()]
         return replace(self, _streams=tuple(streams))
 
-    def __call__(self, operands: Sequence[Array], results: Sequence[Array], start: int = 0) -> bool:
+    def __call__(
+        self,
+        operands: Sequence[Array],
+        results: Sequence[Array],
+        start: int = 0,
+        numbers: Sequence[Any] = (),
+    ) -> bool:
         """Fill results from operands, contiguous vectors of one length and of the right dtypes.
 
-        The index of the first element matters where random words are drawn.
+        The index of the first element matters where random words are drawn. Further numbers are those that a
+        sequel asks for, of their types.
 
         Returns
         -------
@@ -69,7 +77,7 @@ class Filler:
         ]
         # All alike read-only: Numba compiles for each kind of argument.
         given = [_read_only(x) for x in (*operands, *words)]
-        return not self._loop(*given, *self._numbers, *results)
+        return not self._loop(*given, *self._numbers, *numbers, *results)
 
     @property
     def random_bits(self) -> tuple[int, ...]:
@@ -82,6 +90,17 @@ class Filler:
         In a row are those of operands, words and results.
         """
         return not self._loop(addresses, np.int64(size), *self._numbers)
+
+
+class Sequel(Protocol):
+    """What goes on with the results of a program in the same loop; two that are equal do the same."""
+
+    @property
+    def cost(self) -> float:
+        """The nanoseconds that an element takes without compiling, roughly."""
+
+    def __call__(self, lowered: Lowered) -> Lowered:
+        """Return the line with other results; numbers that are the same for all elements may be added."""
 
 
 class CompilationError(RuntimeError):
@@ -106,6 +125,8 @@ class Loop:
     packed : bool, optional
         Whether operands and results are codes, as `mcfsim.codec` has them, of floating-point formats with
         codes of at most 16 bits, and one for NaN.
+    sequel : Sequel, optional
+        What is made of the results.
     """
 
     def __init__(
@@ -116,9 +137,11 @@ class Loop:
         checked: bool = False,
         wide: bool = False,
         packed: bool = False,
+        sequel: Sequel | None = None,
     ) -> None:
-        self.program, self.policy, self.checked = program, scalars, checked
+        self.program, self.policy, self.checked, self.sequel = program, scalars, checked, sequel
         self._options: dict[str, Any] = {"checked": checked, "wide": wide, "packed": packed}
+        self._lock = Lock()
         self._uses = uses(program)
         self._made: dict[tuple[Entering, ...], tuple[Lowered, str]] = {}
         self._compiled: dict[tuple[Entering, ...], Callable[..., int]] = {}
@@ -168,7 +191,7 @@ class Loop:
         return tuple(way for way, _ in chosen), [number for _, numbers in chosen for number in numbers]
 
     def _filler(self, lowered: Lowered, text: str, loop: Callable[..., int], found: list[float]) -> Filler:
-        typed = zip(map(lowered.dtype, lowered.numbers), found, strict=True)
+        typed = zip(map(lowered.dtype, lowered.numbers[: len(found)]), found, strict=True)
         return Filler(
             source=text,
             operands=tuple(map(lowered.dtype, lowered.operands)),
@@ -181,8 +204,12 @@ class Loop:
 
     def is_cached(self, numbers: Sequence[Any]) -> bool:
         """Return whether the loop for some real scalars was compiled before, on this machine."""
+        return is_cached(self.source(numbers))
+
+    def source(self, numbers: Sequence[Any]) -> str:
+        """Return the module that is compiled for some real scalars."""
         ways, _ = self._entering(numbers)
-        return is_cached(self._lowered(ways)[1])
+        return self._lowered(ways)[1]
 
     def __call__(self, *operands: Any, **scalars: Any) -> Any:
         """Carry the program out on vectors.
@@ -218,6 +245,10 @@ class Loop:
 
     def _loop(self, ways: tuple[Entering, ...]) -> Callable[..., int]:
         """Return the compiled function, called once on no elements, at which Numba compiles it."""
+        with self._lock:  # lest threads compile it twice
+            return self._made_once(ways)
+
+    def _made_once(self, ways: tuple[Entering, ...]) -> Callable[..., int]:
         if ways not in self._compiled:
             lowered, text = self._lowered(ways)
             try:
@@ -241,6 +272,8 @@ class Loop:
     def _lowered(self, ways: tuple[Entering, ...]) -> tuple[Lowered, str]:
         if ways not in self._made:
             lowered = lower(self.program, ways, **self._options)
+            if self.sequel is not None:
+                lowered = self.sequel(lowered)
             about = f"{self.program.name}, {len(self.program.steps)} operations."
             self._made[ways] = lowered, self._source(lowered, about)
         return self._made[ways]

@@ -98,6 +98,7 @@ def lower(
     wide: bool = False,
     packed: bool = False,
     trusted: frozenset[int] = frozenset(),
+    onto: tuple[Value, ...] = (),
 ) -> Lowered:
     """Return the machine's line for a program.
 
@@ -115,6 +116,8 @@ def lower(
         (`mcfsim.kernels.element.codes.has_codes`).
     trusted : set of int, optional
         The inputs, by their places, that are known to be values of their formats, NaN with a clean code.
+    onto : tuple of Value, optional
+        The operands, where these are made by a line, which then goes on with the program.
 
     Raises
     ------
@@ -123,13 +126,17 @@ def lower(
     TypeError
         If a result is a number.
     """
-    line, strange = Line(), None
+    line: Line = onto[0].line if onto else Line()
+    strange: Value | None = None
     lying: dict[Value, np.dtype[Any]] = {}
     taken, given = [], []
     for place, x in enumerate(program.inputs):
-        name = x.name if _is_free(x.name) else f"operand{place}"
         coded = packed and has_codes(x.format)
-        operand = line.input(name, I32 if coded else type_of(x.format))
+        if onto:
+            operand = onto[place]
+        else:
+            name = x.name if _is_free(x.name) else f"operand{place}"
+            operand = line.input(name, I32 if coded else type_of(x.format))
         if coded:
             lying[operand] = code_dtype(x.format)
         if checked and place not in trusted:
@@ -206,6 +213,23 @@ def _brings_over(step: Step) -> bool:
     return step.operation == "round" and (not isinstance(x, Register) or x.format != step.result.format)
 
 
+def _keeps(step: Step) -> bool:
+    """Return whether an operation brings over values that its format has, too."""
+    (x, *_) = step.operands
+    if step.operation != "round" or not isinstance(x, Register) or step.rounding.stochastic:
+        return False
+    own, wide = x.format, step.result.format
+    usual = type(own) is type(wide) is Format and wide.signed and wide.zero
+    finer = own.precision <= wide.precision and own.emin - own.precision >= wide.emin - wide.precision
+    lacks = (
+        own.has_infinity > wide.has_infinity
+        or own.has_nan > wide.has_nan
+        or own.has_negative_zero > wide.has_negative_zero
+    )
+    gradual = step.rounding.underflow is Underflow.GRADUAL
+    return usual and gradual and finer and not lacks and own.max <= wide.max
+
+
 def _cleaned(x: Value) -> Value:
     """Return a number as it is, and NaN with a clean code and its sign."""
     sign = x.bits() & CARRIERS[x.type].sign_bit
@@ -225,7 +249,10 @@ def _lowered(
         raise UnsupportedFormatError(f"{operation} in {fmt} at random may leave the range of binary64")
     if operation in _SIGNS:
         clean = not _brings_over(step)
-        return change_element(operation, operands[0], fmt, rounding, word, carrier=carrier, clean=clean)
+        if _keeps(step):
+            return _cleaned(operands[0].widen() if carrier is F64 else operands[0])
+        x = operands[0].widen() if carrier is F64 else operands[0]  # which holds what bounds a wide format
+        return change_element(operation, x, fmt, rounding, word, carrier=carrier, clean=clean)
     if ways & {Entering.CARRIER, Entering.WIDE}:
         if rounding.underflow is Underflow.FLUSH_INPUTS:
             values = [isinstance(x, Register) for x in step.operands]
@@ -264,6 +291,8 @@ def way_of(step: Step, ways: set[Entering], made: Mapping[Register, Step]) -> En
     """
     fmt, rounding, operation = step.result.format, step.rounding, step.operation
     carrier = carrier_of(fmt)
+    if _keeps(step):
+        return Entry(Way.EXACT, "the format has all values of the other")
     if operation == "round":
         return Entry(Way.EXACT, "a number of the carrier is rounded once")
     if operation in _SIGNS:

@@ -6,16 +6,13 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
-from fractions import Fraction
 from functools import lru_cache, partial
 from inspect import unwrap
 from types import CodeType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
 from mcfsim.checks.processor import check_subnormals
@@ -26,20 +23,16 @@ from mcfsim.storage.schema import build
 from mcfsim.sweeps.source import DIGEST
 from mcfsim.theorems.cores import DRAWS
 from mcfsim.theorems.domain import FEW, USUAL, cover
-from mcfsim.theorems.judge import applicable, try_block, violating
-from mcfsim.theorems.operands import Block
+from mcfsim.theorems.findings import WITNESSES, Findings
 from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import Measured, Trial
 from mcfsim.theorems.trials import try_scaling
 from mcfsim.training.record import versions
 
-#: How many violations a certificate shows.
-WITNESSES = 8
+#: So many domains are kept whose tables have so many bytes.
+_MANY, _SMALL = 1 << 11, 1 << 21
 _INTEGER = re.compile("-?[0-9]{1,4000}")
-#: Quotients in binary64 that are this near the largest are compared exactly.
-_SHARE = 2.0**-45
 
 
 @dataclass(frozen=True)
@@ -158,8 +151,7 @@ class Check:
     def _of(self, domain: Domain, start: int = 0, stop: int | None = None) -> Findings:
         ar = on_blocks(domain.format, self.rounding)
         found = Findings(self.theorem, domain.format.precision)
-        for first, blocks in domain.blocks(start, domain.size if stop is None else stop):
-            found.look_at(first, try_block(self.theorem, ar, blocks))
+        found.judge(ar, domain.blocks(start, domain.size if stop is None else stop))
         return found
 
     def validate(self, start: int, stop: int, data: Any) -> None:
@@ -188,6 +180,9 @@ class Check:
             raise ValueError(f"it took {found.seconds} seconds")
 
 
+_kept: dict[Check, Domain] = {}
+
+
 @dataclass(frozen=True)
 class _Found:
     """The data of a range."""
@@ -197,98 +192,6 @@ class _Found:
     witnesses: tuple[int, ...]
     worst: tuple[str, str, int] | None
     seconds: float
-
-
-class Findings:
-    """What was found in a number of cases, to which more can be added."""
-
-    def __init__(self, theorem: Theorem, precision: int) -> None:
-        self.theorem, self.precision = theorem, precision
-        self.applicable = self.violations = 0
-        self.witnesses: list[int] = []
-        #: The largest error's signed quotient and its case, and the constant that it amounts to.
-        self.worst: tuple[Fraction, int] | None = None
-        self.constant: Any = 0
-
-    def look_at(self, first: int, trial: Trial) -> None:
-        """Add a block of cases, the first of which has the given number."""
-        with np.errstate(all="ignore"):
-            there = applicable(self.theorem, trial)
-            failing = violating(self.theorem, trial, there)
-            self.applicable += trial.cases if there is None else int(np.count_nonzero(there))
-            places = np.flatnonzero(failing)
-            self.violations += places.size
-            self._add_witnesses(first + int(place) for place in places[:WITNESSES])
-            if self.theorem.claim.measure is not None and self.theorem.claim.constant is not None:
-                self._measure(first, trial, there)
-
-    def add(self, data: dict[str, Any]) -> None:
-        """Add what `as_data` returned for other cases."""
-        self.applicable += data["applicable"]
-        self.violations += data["violations"]
-        self._add_witnesses(data["witnesses"])
-        if data["worst"] is not None:
-            numerator, denominator, case = data["worst"]
-            self._compare(Fraction(int(numerator), int(denominator)), case)
-
-    def as_data(self) -> dict[str, Any]:
-        """Return JSON data."""
-        worst = self.worst
-        return {
-            "applicable": self.applicable,
-            "violations": self.violations,
-            "witnesses": self.witnesses,
-            "worst": None
-            if worst is None
-            else [str(worst[0].numerator), str(worst[0].denominator), worst[1]],
-        }
-
-    def _add_witnesses(self, cases: Iterable[int]) -> None:
-        self.witnesses = sorted({*self.witnesses, *cases})[:WITNESSES]
-
-    def _measure(self, first: int, trial: Trial, there: Block | None) -> None:
-        assert self.theorem.claim.measure is not None
-        measured = trial.once(self.theorem.claim.measure)
-        usable = np.isfinite(measured.ratio) & trial.finite
-        ratio = np.where(usable if there is None else usable & trial.each(there), measured.ratio, 0)
-        for extreme in (ratio.max(initial=0), ratio.min(initial=0)):
-            # Most blocks hold nothing new: the constant grows with the quotient on either side of zero.
-            if extreme == 0 or self._below(extreme):
-                continue
-            near = np.flatnonzero(np.abs(ratio - extreme) <= _SHARE * abs(extreme))
-            place = _largest(measured, near)
-            exact = measured.error.fraction(place) / measured.reference.fraction(place)
-            self._compare(exact, first + trial.case(place))
-
-    def _below(self, ratio: float) -> bool:
-        """Whether a quotient, wrong by a little, is certainly no larger an error than the worst so far."""
-        if self.worst is None:
-            return False
-        return bool(self._size(Fraction(ratio) * (1 + Fraction(1, 1 << 44))) < self.constant)
-
-    def _compare(self, ratio: Fraction, case: int) -> None:
-        size = self._size(ratio)
-        if self.worst is None or size > self.constant or (size == self.constant and case < self.worst[1]):
-            self.worst, self.constant = (ratio, case), size
-
-    def _size(self, ratio: Fraction) -> Any:
-        constant = self.theorem.claim.constant
-        assert constant is not None
-        return constant(ratio, self.precision)
-
-
-def _largest(measured: Measured, places: NDArray[np.int64]) -> int:
-    """Return the first of some places where the exact quotient is largest in magnitude."""
-    # As a rule, half of them or fewer are larger than one in the middle.
-    while True:
-        error, reference = abs(measured.error[places]), abs(measured.reference[places])
-        middle = places.size // 2
-        there, unit = error.fraction(middle), reference.fraction(middle)
-        ours, theirs = error * unit, reference * there
-        larger = ~(ours <= theirs)
-        if not larger.any():
-            return int(places[np.argmax(ours == theirs)])
-        places = places[larger]
 
 
 def _code(function: Any) -> list[Any]:
@@ -302,8 +205,18 @@ def _code(function: Any) -> list[Any]:
     return [code.co_name, code.co_code.hex(), constants, code.co_names, code.co_freevars]
 
 
-@lru_cache(maxsize=4)
 def _domain(check: Check) -> Domain:
+    """Return the operands; they are kept if their tables are small, and of others the last ones are."""
+    found = _kept.get(check)
+    if found is None:
+        found = _made(check)
+        if found.nbytes <= _SMALL and len(_kept) < _MANY:
+            _kept[check] = found
+    return found
+
+
+@lru_cache(maxsize=4)
+def _made(check: Check) -> Domain:
     rounding = check.rounding
     domain = cover(check.theorem, check.format, rounding, check.selection)
     if not rounding.stochastic:

@@ -12,7 +12,7 @@ import numpy as np
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.identities import equal_sums
 from mcfsim.theorems.statement import Claim
-from mcfsim.theorems.trial import Measured, Trial, Truth
+from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, only, rarely
 
 #: What a result should be: an exact number, or the quotient of two.
 Target = Callable[[Trial], Exact | tuple[Exact, Exact]]
@@ -59,12 +59,8 @@ def exact_sum(a: str = "a", b: str = "b") -> Claim:
         (x, y), (s, e) = (t[a], t[b]), t.results
         # If s is one of the operands, e must be the other.
         is_x, is_y = s == x, s == y
-        ok: Any = is_x & (e == y)
-        ok |= is_y & (e == x)
-        rest = np.flatnonzero(~(is_x | is_y))
-        if rest.size:
-            ok[rest] = equal_sums(x[rest], y[rest], s[rest], e[rest])
-        return ok
+        rest = only(~(is_x | is_y), equal_sums, x, y, s, e)
+        return (is_x & (e == y)) | (is_y & (e == x)) | rest
 
     return Claim(f"s + e = {a} + {b} exactly", test)
 
@@ -107,7 +103,7 @@ def same_results(text: str) -> Claim:
     def test(t: Trial) -> Truth:
         half = len(t.results) // 2
         pairs = zip(t.results[:half], t.results[half:], strict=True)
-        return np.logical_and.reduce([(a == b) | (np.isnan(a) & np.isnan(b)) for a, b in pairs])
+        return all_hold(*((a == b) | (np.isnan(a) & np.isnan(b)) for a, b in pairs))
 
     return Claim(text, test)
 
@@ -116,7 +112,7 @@ def all_of(*claims: Claim) -> Claim:
     """Claim several things at once; what the first one measures is measured."""
 
     def test(t: Trial) -> Truth:
-        return np.logical_and.reduce([each.test(t) for each in claims])
+        return all_hold(*(each.test(t) for each in claims))
 
     first = claims[0]
     text = "; ".join(each.text for each in claims)
@@ -155,7 +151,7 @@ def error_relative_to(
 
     def measure(t: Trial) -> Measured:
         other = reference(t)
-        assert isinstance(other, Exact)
+        assert not isinstance(other, tuple)
         return Measured(of_target(t).error, other)
 
     return bounded(measure, constant, unit, text)
@@ -171,7 +167,7 @@ def root_error(constant: Constant, radicand: Target, *, text: str = "") -> Claim
 
     def measure(t: Trial) -> Measured:
         x, root = radicand(t), t.result()
-        assert isinstance(x, Exact)
+        assert not isinstance(x, tuple)
         return Measured(root * root - x, x)
 
     def test(t: Trial) -> Truth:
@@ -215,12 +211,13 @@ def _error_of(target: Target) -> Callable[[Trial], Measured]:
 def _within(measured: Measured, limit: Fraction) -> Any:
     """Return where ``|error| <= limit |reference|``."""
     ratio = np.abs(measured.ratio)
-    ok = ratio <= float(limit)
-    near = np.flatnonzero(np.abs(ratio - float(limit)) <= _SHARE * float(limit))
-    if near.size:
-        error, reference = abs(measured.error[near]), abs(measured.reference[near])
-        ok[near] = error * limit.denominator <= reference * limit.numerator
-    return ok
+    near = np.abs(ratio - float(limit)) <= _SHARE * float(limit)
+
+    def exactly_within(error: Exact, reference: Exact) -> Truth:
+        return abs(error) * limit.denominator <= abs(reference) * limit.numerator
+
+    decided = (ratio <= float(limit)) & ~near
+    return decided | rarely(near, exactly_within, measured.error, measured.reference)
 
 
 def _function(constant: Constant) -> Callable[[int], Fraction]:

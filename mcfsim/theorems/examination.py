@@ -15,7 +15,8 @@ from mcfsim.theorems.by_oracle import is_of_kind, results_of, trial_of
 from mcfsim.theorems.cases import Witness
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Worst, format_of, rounding_of
-from mcfsim.theorems.check import WITNESSES, Check
+from mcfsim.theorems.check import Check
+from mcfsim.theorems.findings import WITNESSES
 from mcfsim.theorems.judge import applicable, structured, violating
 from mcfsim.theorems.retry import LIMIT, SAMPLES, Retried, retry
 from mcfsim.theorems.selection import Selection

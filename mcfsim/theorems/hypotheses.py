@@ -11,7 +11,7 @@ from mcfsim.formats import Format
 from mcfsim.rounding import Overflow
 from mcfsim.theorems.identities import product
 from mcfsim.theorems.statement import Hypothesis
-from mcfsim.theorems.trial import Block, Trial, Truth
+from mcfsim.theorems.trial import Block, Trial, Truth, all_hold, rarely
 
 
 def hypothesis(text: str, test: Callable[[Trial], Truth]) -> Hypothesis:
@@ -60,7 +60,7 @@ def nonzero(*names: str) -> Hypothesis:
     """Suppose that operands are not zero."""
 
     def test(t: Trial) -> Truth:
-        return np.logical_and.reduce([t.head(name) != 0 for name in names])
+        return all_hold(*(t.head(name) != 0 for name in names))
 
     return Hypothesis(" != 0, ".join(names) + " != 0", test)
 
@@ -92,18 +92,17 @@ def sum_in_range(a: str, b: str) -> Hypothesis:
     def test(t: Trial) -> Truth:
         x, y = t.head(a), t.head(b)
         largest = float(t.format.max)
+
+        def up_to_it(x: Block, y: Block) -> Truth:
+            u, v = np.abs(x), np.abs(y)
+            room = largest - np.maximum(u, v)
+            return (np.signbit(x) != np.signbit(y)) | (np.minimum(u, v) <= room)
+
         with np.errstate(over="ignore"):
-            total = np.add(x, y)
-        there = np.abs(total, out=total) < largest
+            total = np.abs(np.add(x, y))
         # A faithful sum below the maximum comes from one in range, and one beyond it does not. At the
         # maximum, of numbers of one sign, what the larger one leaves to it is exact.
-        if not there.all():
-            rest = np.flatnonzero(~there)
-            edge = rest[total[rest] == largest]
-            u, v = np.abs(x[edge]), np.abs(y[edge])
-            room = largest - np.maximum(u, v)
-            there[edge] = (np.signbit(x[edge]) != np.signbit(y[edge])) | (np.minimum(u, v) <= room)
-        return there
+        return (total < largest) | rarely(total == largest, up_to_it, x, y)
 
     return Hypothesis(f"|{a} + {b}| <= max", test)
 

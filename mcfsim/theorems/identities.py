@@ -8,7 +8,7 @@ import numpy as np
 
 from mcfsim.formats import Format
 from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.trial import Block
+from mcfsim.theorems.trial import Block, Truth, rarely
 
 
 # -- sums ---------------------------------------------------------------------------------------------------
@@ -25,14 +25,12 @@ def is_difference(d: Block, x: Block, y: Block) -> Any:
 def equal_sums(x: Block, y: Block, s: Block, e: Block) -> Any:
     """Return where ``x + y = s + e`` exactly, for finite x and y; NaN and infinity are no part of a sum."""
     smaller, moved, sure = less(x, y, s)
-    equal = is_difference(e, smaller, moved)
-    rest = np.flatnonzero(~sure)
-    if rest.size:
-        equal[rest] = np.isfinite(s[rest]) & np.isfinite(e[rest])
-        rest = rest[equal[rest]]
-        some = [Exact.of(part[rest]) for part in (x, y, s, e)]
-        equal[rest] = (some[0] + some[1] - some[2] - some[3]).is_zero()
-    return equal
+
+    def in_integers(x: Block, y: Block, s: Block, e: Block) -> Truth:
+        return (Exact.of(x) + Exact.of(y) - Exact.of(s) - Exact.of(e)).is_zero()
+
+    rest = rarely(~sure & np.isfinite(s) & np.isfinite(e), in_integers, x, y, s, e)
+    return (sure & is_difference(e, smaller, moved)) | rest
 
 
 def less(x: Block, y: Block, s: Block) -> tuple[Block, Block, Any]:

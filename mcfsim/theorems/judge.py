@@ -23,7 +23,7 @@ from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial, flat
 
 #: Fewer cases are not worth looking whether compiling pays.
-_LEAST_COMPILED = 1 << 12
+LEAST_COMPILED = 1 << 12
 
 
 def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
@@ -64,9 +64,9 @@ def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block,
     That is where compiling pays, the arithmetic is the emulator, and the algorithm a straight line.
     """
     size = blocks[0].size
-    if type(ar) is not BlockArithmetic or size < _LEAST_COMPILED:
+    if type(ar) is not BlockArithmetic or size < LEAST_COMPILED:
         return None
-    filler = loops(ar.scalars).filler(lambda: _recorded(theorem, ar.format, ar.rounding), size, None)
+    filler = loops(ar.scalars).filler(lambda: recorded_algorithm(theorem, ar.format, ar.rounding), size, None)
     if filler is None or [block.dtype for block in blocks] != list(filler.operands):
         return None
     results = tuple(np.empty(size, dtype) for dtype in filler.results)
@@ -75,7 +75,7 @@ def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block,
 
 
 @lru_cache(maxsize=256)
-def _recorded(theorem: Theorem, fmt: Format, rounding: Rounding) -> Program:
+def recorded_algorithm(theorem: Theorem, fmt: Format, rounding: Rounding) -> Program:
     """Return the algorithm as a program.
 
     Raises

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 
@@ -11,11 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
+from mcfsim.compile.words import draw as compiled_words
 from mcfsim.formats import Format
-from mcfsim.random import RandomWords
+from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.operands import Block, Columns, Operand
+
+#: Blocks of random operands are kept if they have no more components.
+_FEW = 4
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,11 @@ class Part:
     def size(self) -> int:
         """How many cases there are."""
         return prod(len(table[0]) for table in self.tables)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the tables have."""
+        return sum(column.nbytes for table in self.tables for column in table)
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
         """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
@@ -92,6 +103,11 @@ class Pieces(Part):
         """How many cases there are."""
         return sum(piece.size for piece in self.pieces)
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the tables have."""
+        return sum(piece.nbytes for piece in self.pieces)
+
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
         """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
         return across(self.pieces, start, stop)
@@ -130,8 +146,10 @@ class Sample(Part):
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
         """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
+        kept = sum(operand.components for operand in self.operands) <= _FEW
         for first in range(start, stop, BLOCK):
-            yield first, list(self._draw(first, min(BLOCK, stop - first)))
+            size = min(BLOCK, stop - first)
+            yield first, list(_drawn(self, first, size) if kept else self._draw(first, size))
 
     def at(self, cases: NDArray[np.int64]) -> list[Block]:
         """Return single cases by their indices: a block a component."""
@@ -142,29 +160,54 @@ class Sample(Part):
     def _draw(self, start: int, size: int) -> Iterator[Block]:
         fmt = self.format
         assert fmt is not None
-        ar = on_blocks(fmt, Rounding())
+        ar, p = on_blocks(fmt, Rounding()), fmt.precision
+        # Where Numba is loaded, words are drawn by a compiled loop: the same ones.
+        draw = compiled_words if "numba" in sys.modules else _words
         stream = 0
         for operand, (low, high) in zip(self.operands, self.exponents, strict=True):
             words: list[Block] = []
             for place in range(operand.components):
-                drawn = RandomWords(self.seed, stream=stream)
-                bits = drawn.words(start, size, 32).astype(np.int64)
-                which = RandomWords(self.seed, stream=stream + 1).words(start, size, 32).astype(np.int64)
+                bits, which = (
+                    draw(RandomWords(self.seed, stream=stream + i), start, size, 32, f"sample{i}")
+                    for i in range(2)
+                )
                 stream += 2
                 if operand.paired and place == 1:
                     # Half of them lie in the two binades below half an ulp.
-                    down = np.where(which & 1, (which >> 1) % 2, (which >> 1) % (fmt.precision + 4))
-                    exponent = np.frexp(words[0].astype(np.float64))[1] - 2 - fmt.precision - down
+                    rest = which >> 1
+                    down = np.where(which & 1, rest & 1, _remainder(rest, p + 4)).astype(np.int32)
+                    exponent = np.frexp(words[0])[1] - (2 + p) - down
                 else:
-                    exponent = low + which % (high - low + 1)
-                significand = 1 + (bits >> 1) % (1 << (fmt.precision - 1)) / (1 << (fmt.precision - 1))
-                sign = np.where(bits & 1, -1.0, 1.0)
+                    exponent = _remainder(which, high - low + 1).astype(np.int32) + low
+                # The sign is the last bit, and the significand has the p - 1 before it, or all 31.
+                rest = (bits >> 1) & ((1 << min(p - 1, 31)) - 1)
+                significand = (1 << (p - 1)) + rest.astype(np.float64)
+                significand *= 1.0 - 2.0 * (bits & 1)
                 # A low word may lie among the subnormal numbers, which have fewer bits.
-                words.append(ar.round(np.ldexp(sign * significand, exponent)))
+                words.append(ar.round(np.ldexp(significand, exponent - (p - 1))))
             if operand.kind == "double word":
                 # Where the low word would change the high one (a tie that goes away), it is left out.
                 words[1] = np.where(ar.add(words[0], words[1]) == words[0], words[1], words[1] * 0)
             yield from words
+
+
+@lru_cache(maxsize=64)
+def _drawn(sample: Sample, start: int, size: int) -> tuple[Block, ...]:
+    """Return a block of random operands, which many a statement has in common with the one before."""
+    blocks = tuple(sample._draw(start, size))
+    for block in blocks:
+        block.flags.writeable = False
+    return blocks
+
+
+def _words(words: RandomWords, start: int, count: int, bits: int, _: str) -> Words:
+    return words.words(start, count, bits)
+
+
+def _remainder(x: Words, divisor: int) -> Words:
+    """Return ``x % divisor``, by a division of which NumPy makes a product."""
+    found: Words = x - x // np.uint32(divisor) * np.uint32(divisor)
+    return found
 
 
 @dataclass(frozen=True)
@@ -192,6 +235,11 @@ class Domain:
     def size(self) -> int:
         """How many cases there are."""
         return sum(part.size for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the tables of all parts have."""
+        return sum(part.nbytes for part in self.parts)
 
     def starts(self) -> list[int]:
         """Return the index of each part's first case."""

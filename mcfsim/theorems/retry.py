@@ -18,7 +18,8 @@ from mcfsim.protocol import Arithmetic, Emulation
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.by_oracle import results_of, trial_of
 from mcfsim.theorems.certificate import Certificate, Tried
-from mcfsim.theorems.check import Check, Findings
+from mcfsim.theorems.check import Check
+from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.parts import Part, Sample
 from mcfsim.theorems.verification import certify
@@ -117,8 +118,8 @@ def _spots(draw: Random, part: Part, count: int) -> Cases:
 
 def _tried(check: Check, ar: Emulation, part: Part, cases: Cases) -> Findings:
     found = Findings(check.theorem, ar.format.precision)
-    for start in range(0, cases.size, BLOCK):
-        found.look_at(start, try_block(check.theorem, ar, part.at(cases[start : start + BLOCK])))
+    starts = range(0, cases.size, BLOCK)
+    found.judge(ar, ((start, part.at(cases[start : start + BLOCK])) for start in starts))
     return found
 
 

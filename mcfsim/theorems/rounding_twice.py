@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from mcfsim.formats import FORMATS, Format
 from mcfsim.protocol import Value
 from mcfsim.rounding import Mode, Underflow
@@ -171,4 +169,4 @@ def held(carrier: Format) -> Hypothesis:
 
 
 def _of_formats(text: str, test: Callable[[Format], bool]) -> Hypothesis:
-    return Hypothesis(text, lambda t: np.full(t.size, test(t.format)), test)
+    return Hypothesis(text, lambda t: t.everywhere(test(t.format)), test)

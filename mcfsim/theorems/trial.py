@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add, and_
 from typing import Any, TypeVar
 
 import numpy as np
@@ -131,13 +132,21 @@ class Trial(Incomparable):
         """Return for each element the expectation of a number in its case."""
         return x
 
+    def only(self, there: Truth, test: Callable[[Trial], Truth]) -> Truth:
+        """Return where `there` and a test of trials hold; of other cases the test is not asked."""
+        held, places = np.zeros(there.shape, np.bool_), np.flatnonzero(there)
+        held[places] = test(self.at(places))
+        return held
+
+    def everywhere(self, held: bool) -> Truth:
+        """Return a truth value for every case."""
+        return np.full(self.size, held)
+
     @cached_property
     def finite(self) -> Block:
         """Where all results are finite."""
-        result = np.isfinite(self.results[0])
-        for item in self.results[1:]:
-            result &= np.isfinite(item)
-        return result
+        finite: Block = all_hold(*map(np.isfinite, self.results))
+        return finite
 
     def exact(self, name: str) -> Exact:
         """Return the exact value of an operand, components summed."""
@@ -154,10 +163,33 @@ class Trial(Incomparable):
         return Trial(self.ar, self.names, operands, tuple(item[index] for item in self.results))
 
     def _sum(self, parts: Any) -> Exact:
-        total = Exact.of(parts[0], self.format.precision)
-        for part in parts[1:]:
-            total = total + Exact.of(part, self.format.precision)
-        return total
+        return reduce(add, (exact_of(part, self.format.precision) for part in parts))
+
+
+def exact_of(x: Block, precision: int) -> Exact:
+    """Return finite numbers of so many bits exactly."""
+    found: Exact = Exact.of(x, precision) if isinstance(x, np.ndarray) else x.exactly()
+    return found
+
+
+def all_hold(*truths: Truth) -> Truth:
+    """Return where all of several truth values hold."""
+    return reduce(and_, truths)
+
+
+def only(there: Truth, test: Callable[..., Truth], *blocks: Block) -> Truth:
+    """Return where `there` and a test of blocks hold; of other elements the test is not asked."""
+    if not isinstance(there, np.ndarray):
+        return there.only(test, *blocks)
+    held, places = np.zeros(there.shape, np.bool_), np.flatnonzero(there)
+    if places.size:
+        held[places] = test(*(block[places] for block in blocks))
+    return held
+
+
+def rarely(there: Truth, test: Callable[..., Truth], *blocks: Any) -> Truth:
+    """Return the same as `only`, for a test of few elements: a compiled loop leaves them to NumPy."""
+    return only(there, test, *blocks) if isinstance(there, np.ndarray) else there.rarely(test, *blocks)
 
 
 def flat(nested: Any) -> list[Block]:

@@ -49,7 +49,22 @@ def signs_hold(theorem: Theorem, fmt: Format, rounding: Rounding, *, each: bool)
     each : bool
         Whether every operand is made positive by itself; else all are negated where the first is negative.
     """
+    bounded = theorem.range == "bounded"
+    span = 3 if bounded else FAR
+    if not _signs_hold_in_small(theorem, _small_format(theorem, fmt, span), rounding, span, each=each):
+        return False
+    places = [_wide(theorem, fmt), *([(fmt, _random(theorem, fmt))] if bounded else [])]
+    return all(_signs_hold_in(theorem, where, rounding, part, each=each) for where, part in places)
 
+
+@lru_cache(maxsize=1024)
+def _signs_hold_in_small(theorem: Theorem, fmt: Format, rounding: Rounding, span: int, *, each: bool) -> bool:
+    """Return whether trials in a small format agree, which many a format has in common with others."""
+    where, part = _small(theorem, fmt, span)
+    return _signs_hold_in(theorem, where, rounding, part, each=each)
+
+
+def _signs_hold_in(theorem: Theorem, fmt: Format, rounding: Rounding, part: Part, *, each: bool) -> bool:
     def positive(blocks: list[Block], _: int) -> list[Block]:
         heads = _heads(theorem)
         return [
@@ -57,13 +72,10 @@ def signs_hold(theorem: Theorem, fmt: Format, rounding: Rounding, *, each: bool)
             for i, block in enumerate(blocks)
         ]
 
-    bounded = theorem.range == "bounded"
-    places = [_small(theorem, fmt, span=3 if bounded else FAR), _wide(theorem, fmt)]
-    for where, part in (*places, (fmt, _random(theorem, fmt)) if bounded else places[1]):
-        for _, ours, theirs in _both(theorem, where, rounding, part, positive, (0,)):
-            # What is left out may be no worse than what stands for it.
-            if np.any(ours[0] & ~theirs[0]) or np.any(ours[1] & ~theirs[1]) or np.any(ours[2] > theirs[2]):
-                return False
+    for _, ours, theirs in _both(theorem, fmt, rounding, part, positive, (0,)):
+        # What is left out may be no worse than what stands for it.
+        if np.any(ours[0] & ~theirs[0]) or np.any(ours[1] & ~theirs[1]) or np.any(ours[2] > theirs[2]):
+            return False
     return True
 
 
@@ -107,8 +119,8 @@ def _heads(theorem: Theorem) -> list[int]:
 
 def _small(theorem: Theorem, fmt: Format, span: int) -> tuple[Format, Part]:
     """Return a small format, and all operands of few exponents."""
-    p = max(2, min(theorem.precision, fmt.precision))
-    small = replace(fmt, name="", precision=p, emin=-span, emax=span)
+    small = _small_format(theorem, fmt, span)
+    p = small.precision
     if span < FAR and theorem.components == len(theorem.operands):
         tables = tuple(every(operand, small) for operand in theorem.operands)
     else:
@@ -119,6 +131,11 @@ def _small(theorem: Theorem, fmt: Format, span: int) -> tuple[Format, Part]:
             return small, Sample("sample", "", (), theorem.operands, small, tuple(exponents), MOST, 3)
         tables = tuple(normal(o, small, few, p + 1, signs=True, zero=True) for o in theorem.operands)
     return small, Part("complete", "", tables)
+
+
+def _small_format(theorem: Theorem, fmt: Format, span: int) -> Format:
+    p = max(2, min(theorem.precision, fmt.precision))
+    return replace(fmt, name="", precision=p, emin=-span, emax=span)
 
 
 def _rows(operand: Operand, exponents: int, p: int) -> int:

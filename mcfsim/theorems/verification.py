@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -18,14 +19,16 @@ import numpy as np
 from mcfsim.backends.factory import on_blocks
 from mcfsim.checks.names import hint
 from mcfsim.checks.processor import check_subnormals
+from mcfsim.compile.choice import is_available
 from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.sweeps.sweep import Job, Sweep
 from mcfsim.theorems.cases import Number, Witness
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Tried, Worst, rational
-from mcfsim.theorems.check import Check, Findings
+from mcfsim.theorems.check import Check
 from mcfsim.theorems.domain import USUAL
+from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.selection import LIMIT, SAMPLES, Extent, Selection
@@ -35,6 +38,8 @@ from mcfsim.training.record import versions
 
 #: Cases a unit of work: a fraction of a second.
 UNIT = 1 << 24
+#: More threads than these wait for each other.
+_THREADS = 4
 #: Where statements are tried by default.
 FORMATS = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16")
 
@@ -197,20 +202,34 @@ def plan(
 
 def sort_out(checks: Iterable[Check]) -> tuple[list[Check], list[tuple[Check, ValueError]]]:
     """Return the checks that can be run, and those that are refused, with the reason: see `Check.refusal`."""
-    found = [(check, check.refusal()) for check in checks]
+    given = list(checks)
+    with ThreadPoolExecutor(_cores()) as pool:
+        found = list(zip(given, pool.map(Check.refusal, given), strict=True))
     good = [check for check, reason in found if reason is None]
     return good, [(check, reason) for check, reason in found if reason is not None]
 
 
 def workers_for(checks: Iterable[Check]) -> int:
-    """Return how many processes the work is worth: as many as there are cores, or one for a second's work."""
+    """Return how many workers the work is worth: as many as there are cores, or one for a second's work."""
     cases = 0
     for check in checks:
         cases += check.domain().size
         if cases > UNIT:
-            # Of the machine's cores, those that this process may use, where the system tells.
-            return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            return _cores()
     return 1
+
+
+def kind_for(workers: int) -> Literal["threads", "processes"]:
+    """Return which workers serve best: threads, which share compiled loops and tables, unless they are many.
+
+    What is not compiled keeps the interpreter for a tenth of the time or more.
+    """
+    return "threads" if is_available() and workers <= _THREADS else "processes"
+
+
+def _cores() -> int:
+    """Return how many of the machine's cores this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(checks: Iterable[Check], sweep: Sweep, unit: int = UNIT) -> Iterator[Certificate]:

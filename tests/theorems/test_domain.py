@@ -1,6 +1,7 @@
 """Domains: every case once, whatever the range; tables of operands against their definitions."""
 
 import itertools
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -99,6 +100,22 @@ def test_blocks_of_any_range_are_that_part_of_the_product(tables):
             assert list(zip(*(b.tolist() for b in blocks), strict=True)) == product[at : at + len(blocks[0])]
             at += len(blocks[0])
         assert at == stop
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("fmt", ["float64", "bfloat16", "float8_e4m3fn", "posit16"])
+def test_samples_do_not_depend_on_how_their_words_are_drawn(fmt, monkeypatch):
+    pytest.importorskip("numba")
+    fmt = get_format(fmt)
+    part = Sample("sample", "", (), (double_word("x"), value("a")), fmt, ((0, 3), (-2, 5)), 9000, 7)
+    compiled = [
+        np.concatenate(columns) for columns in zip(*(b for _, b in part.blocks(5, 8500)), strict=True)
+    ]
+    monkeypatch.delitem(sys.modules, "numba")
+    numpy = [np.concatenate(x) for x in zip(*(b for _, b in part.blocks(5, 8500)), strict=True)]
+    for one, other in zip(compiled, numpy, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert np.unique(one).size > 8
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.catalogue import expansions
-from mcfsim.theorems.check import Check, Findings
+from mcfsim.theorems.check import Check
+from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.selection import Selection
 

@@ -17,7 +17,7 @@ from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, claim, verify
 from mcfsim.theorems import domain as domains
 from mcfsim.theorems.catalogue import lost
-from mcfsim.theorems.check import Findings
+from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.selection import Selection
 from mcfsim.training import metrics

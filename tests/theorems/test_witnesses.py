@@ -10,8 +10,8 @@ from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.theorems import THEOREMS, verify
-from mcfsim.theorems.check import Findings
 from mcfsim.theorems.domain import cover
+from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import unbounded
 from mcfsim.theorems.selection import Selection

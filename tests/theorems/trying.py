@@ -13,7 +13,7 @@ from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import domain as domains
 from mcfsim.theorems.by_oracle import is_of_kind, results_of, trial_of
-from mcfsim.theorems.check import Findings
+from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.parts import Part

@@ -19,7 +19,7 @@ from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.hypotheses import RESULTS_FINITE
 from mcfsim.theorems.operands import Block, sequence, value
 from mcfsim.theorems.statement import Claim, Hypothesis, Scaling, Theorem
-from mcfsim.theorems.trial import Measured, Trial, Truth
+from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, exact_of
 from mcfsim.theorems.witnesses import Case, scaled
 
 SHEWCHUK = "Shewchuk, Discrete Comput. Geom. 18, 1997"
@@ -45,11 +45,10 @@ def low_bit(x: Block) -> Any:
 
 def increasing(parts: Iterable[Block], factor: int = 1) -> Truth:
     """Return where each nonzero component, times the factor, is below the lowest bit of all later ones."""
-    items = [part.astype(np.float64) for part in parts]
-    ok = np.ones(items[0].shape, np.bool_)
-    least = np.full(items[0].shape, np.inf)
-    for part in reversed(items):
-        ok &= (factor * np.abs(part) < least) | (part == 0)
+    *smaller, last = (part.astype(np.float64) for part in parts)
+    least, ok = low_bit(last), factor * np.abs(last) < np.inf
+    for part in reversed(smaller):
+        ok = ok & ((factor * np.abs(part) < least) | (part == 0))
         least = np.minimum(least, low_bit(part))
     return ok
 
@@ -62,14 +61,14 @@ def strongly(parts: Iterable[Block]) -> Truth:
     items = [part.astype(np.float64) for part in parts]
     ok = increasing(items)
     powers = [np.abs(item) == low_bit(item) for item in items]
-    adjacent = [np.zeros(items[0].shape, np.int64) for _ in items]
+    adjacent: list[Any] = [0] * len(items)
     for j, larger in enumerate(items):
         for i, smaller in enumerate(items[:j]):
             next_to = (2 * np.abs(smaller) >= low_bit(larger)) & (smaller != 0)
-            ok &= ~next_to | (powers[i] & powers[j])
-            adjacent[i] += next_to
-            adjacent[j] += next_to
-    return ok & np.logical_and.reduce([count < 2 for count in adjacent])
+            ok = ok & (~next_to | (powers[i] & powers[j]))
+            adjacent[i] = adjacent[i] + 1 * next_to
+            adjacent[j] = adjacent[j] + 1 * next_to
+    return all_hold(ok, *(count < 2 for count in adjacent))
 
 
 def nonoverlapping(*names: str) -> Hypothesis:
@@ -92,7 +91,7 @@ def by_magnitude(*names: str) -> Hypothesis:
 
     def test(t: Trial) -> Truth:
         items = [np.abs(t[name]) for name in names]
-        return np.logical_and.reduce([a <= b for a, b in pairwise(items)])
+        return all_hold(*(a <= b for a, b in pairwise(items)))
 
     return Hypothesis(" <= ".join(f"|{name}|" for name in names), test)
 
@@ -121,7 +120,7 @@ def terms_of(*names: str) -> Target:
     """Return the sum of magnitudes of the terms of sequences, or of the products of two."""
 
     def target(t: Trial) -> Exact:
-        parts = [[abs(Exact.of(part, t.format.precision)) for part in t[name]] for name in names]
+        parts = [[abs(exact_of(part, t.format.precision)) for part in t[name]] for name in names]
         products = parts[0] if len(parts) == 1 else [a * b for a, b in zip(*parts, strict=True)]
         total = products[0]
         for item in products[1:]:
@@ -137,7 +136,7 @@ def inner(x: str, y: str) -> Target:
     def target(t: Trial) -> Exact:
         pairs = zip(t[x], t[y], strict=True)
         p = t.format.precision
-        total, *rest = [Exact.of(a, p) * Exact.of(b, p) for a, b in pairs]
+        total, *rest = [exact_of(a, p) * exact_of(b, p) for a, b in pairs]
         for item in rest:
             total = total + item
         return total
@@ -156,8 +155,8 @@ def mixed(
 
     def measure(t: Trial) -> Measured:
         exact, sizes = target(t), magnitudes(t)
-        assert isinstance(exact, Exact)
-        assert isinstance(sizes, Exact)
+        assert not isinstance(exact, tuple)
+        assert not isinstance(sizes, tuple)
         a, b = shares(t.format.precision)
         common = lcm(a.denominator, b.denominator)
         reference = abs(exact) * int(a * common) + sizes * int(b * common)
@@ -173,7 +172,7 @@ def gamma(n: int, p: int) -> Fraction:
 
 def few(n: int, text: str) -> Hypothesis:
     """Suppose that ``n u < 1``."""
-    return Hypothesis(text, lambda t: np.full(t.size, n < 2**t.format.precision))
+    return Hypothesis(text, lambda t: t.everywhere(n < 2**t.format.precision))
 
 
 def to_sum(shares: Callable[[int], tuple[Fraction, Fraction]], text: str, first: int = 1) -> Claim:

@@ -47,8 +47,9 @@ def half_step(t: Trial) -> Any:
 def is_even(t: Trial) -> Truth:
     """Return where the significand of a is even, which is not zero."""
     a, fmt = np.abs(t["a"]), t.format
-    ulp = _leading(a, fmt) * a.dtype.type(2.0 ** (1 - fmt.precision))
-    return np.fmod(a, 2 * ulp) == 0
+    # The two powers of two are taken out exactly: in binary64 neither quotient underflows.
+    twice = a.astype(np.float64) / _leading(a, fmt) * 2.0 ** (fmt.precision - 2)
+    return np.floor(twice) == twice
 
 
 def _leading(a: Any, fmt: Format) -> Any:
@@ -65,10 +66,7 @@ def _smallest_normal(a: Any, fmt: Format) -> Any:
 def _reaches(t: Trial, on_tie: Callable[[Trial], Truth]) -> Truth:
     """Return where a loses a number up to h, and h itself where that tie is said to fall on a."""
     b, half = np.abs(t["b"]), half_step(t)
-    reached = b < half
-    ties = np.flatnonzero(b == half)
-    reached[ties] = on_tie(t.at(ties))
-    return reached
+    return (b < half) | t.only(b == half, on_tie)
 
 
 def opposed(t: Trial) -> Truth:
@@ -84,18 +82,13 @@ def _directed(t: Trial) -> Truth:
     mode = t.rounding.mode
     reached = np.abs(t["b"]) < 2 * half_step(t)
     if mode is Mode.TO_ODD:
-        some = np.flatnonzero(reached)
-        reached[some] = ~is_even(t.at(some))
-    elif mode is Mode.TOWARD_ZERO:
-        reached &= ~opposed(t)
-    else:
-        reached &= np.signbit(t["b"]) == (mode is Mode.UP)
-    return reached
+        return t.only(reached, lambda some: ~is_even(some))
+    return reached & (~opposed(t) if mode is Mode.TOWARD_ZERO else np.signbit(t["b"]) == (mode is Mode.UP))
 
 
 def _not_saturated(t: Trial) -> Truth:
     if t.format.has_nan and t.rounding.overflow is not Overflow.SATURATE:
-        return np.ones(t.size, np.bool_)
+        return t.everywhere(True)
     return IN_RANGE.test(t)
 
 

@@ -23,7 +23,7 @@ from mcfsim.theorems.hypotheses import (
 from mcfsim.theorems.identities import is_value, rest_of, rest_of_sum
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import FAITHFUL, Scaling, Theorem
-from mcfsim.theorems.trial import Trial, Truth
+from mcfsim.theorems.trial import Trial, Truth, all_hold
 from mcfsim.theorems.witnesses import (
     Case,
     beyond_the_gap,
@@ -63,7 +63,7 @@ def _exact_iff_possible(t: Trial) -> Truth:
 
 def _normal_or_zero(t: Trial) -> Truth:
     least = float(t.format.smallest_normal)
-    return np.logical_and.reduce([(np.abs(t[name]) >= least) | (t[name] == 0) for name in ("a", "b")])
+    return all_hold(*((np.abs(t[name]) >= least) | (t[name] == 0) for name in ("a", "b")))
 
 
 def _wide(p: int) -> tuple[int, int]:

@@ -1,0 +1,234 @@
+"""A statement as one loop: its algorithm, hypotheses and claim compiled together.
+
+The predicates are recorded (`mcfsim.theorems.recorded`) on the line that the algorithm is lowered to. The
+loop tells of each case whether the hypotheses hold, whether the claim then fails, and where it cannot tell or
+the error may be the largest so far: these few cases are judged by NumPy, as all are without Numba.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.compile.choice import is_available, loops
+from mcfsim.compile.loops import Filler, Loop
+from mcfsim.compile.lowering import Lowered, lower
+from mcfsim.compile.program import Program
+from mcfsim.compile.recording import trace
+from mcfsim.compile.scalars import uses
+from mcfsim.formats import Format
+from mcfsim.kernels.element.machine import F64, TRUTH, Value
+from mcfsim.rounding import Rounding
+from mcfsim.storage.buffers import scratch
+from mcfsim.theorems.judge import LEAST_COMPILED, recorded_algorithm, structured
+from mcfsim.theorems.operands import Block
+from mcfsim.theorems.recorded import Recorded, Recorder
+from mcfsim.theorems.recorded_exact import RecordedExact
+from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.trial import Trial, flat
+
+#: What hypotheses and claims cost without compiling, in nanoseconds a case, roughly; and with exact errors.
+_COST, _MEASURED_COST = 20.0, 80.0
+#: Fewer cases are not worth recording the predicates, nor are longer algorithms.
+_LEAST_RECORDED, _LONGEST = 1 << 18, 256
+#: So many cases each was asked of, before it was compiled.
+_seen: Counter[_Predicates] = Counter()
+#: Quotients in binary64 are wrong by less than this share.
+_SHARE = 2.0**-45
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is said of each case of a block.
+
+    Attributes
+    ----------
+    applicable, failing : array of bool
+        Where the hypotheses hold, and where the claim then fails; nowhere among the open cases.
+    open : array of bool
+        Where that is not settled, or the error is no smaller than those that were given.
+    """
+
+    applicable: NDArray[np.bool_]
+    failing: NDArray[np.bool_]
+    open: NDArray[np.bool_]
+
+
+class Judge:
+    """A statement under an arithmetic, compiled as soon as that pays.
+
+    Parameters
+    ----------
+    theorem : Theorem
+    ar : BlockArithmetic
+        Other arithmetics are not compiled, nor is stochastic rounding.
+    """
+
+    def __init__(self, theorem: Theorem, ar: Any) -> None:
+        self._theorem, self._ar = theorem, ar
+        self._filler: Filler | None = None
+        self._predicates: _Predicates | None = None
+        # Of stochastic rounding every path is tried, and no line is one.
+        if type(ar) is BlockArithmetic and not ar.rounding.stochastic and is_available():
+            self._predicates = _Predicates(theorem, ar.format, ar.rounding)
+
+    def __call__(self, blocks: list[Block], extremes: tuple[float, float]) -> Judgement | None:
+        """Return what a compiled loop says of a block of cases, or None where there is to be none.
+
+        Parameters
+        ----------
+        blocks : list of array
+            One a component.
+        extremes : tuple of float
+            The least and the largest quotient of error and reference so far, in binary64: of cases certainly
+            between them, the error is not asked for.
+        """
+        size, predicates = blocks[0].size, self._predicates
+        if predicates is None or size < LEAST_COMPILED:
+            return None
+        if self._filler is None:
+            _seen[predicates] += size
+            program = _recordable(predicates) if _seen[predicates] > _LEAST_RECORDED else None
+            if program is not None:
+                made = loops(self._ar.scalars)
+                self._filler = made.filler(lambda: program, size, None, sequel=predicates)
+        filler = self._filler
+        if filler is None or [block.dtype for block in blocks] != list(filler.operands):
+            return None
+        result = Judgement(*(scratch(f"judged {place}", size, np.bool_) for place in range(3)))
+        taken = [np.ascontiguousarray(block) for block in blocks]
+        numbers = [np.float64(nearer_zero(x)) for x in extremes] if _measured(self._theorem) else []
+        filler(taken, (result.applicable, result.failing, result.open), numbers=numbers)
+        return result
+
+
+def nearer_zero(ratio: float) -> float:
+    """Return a number that no quotient in binary64 is below in magnitude whose exact one is not."""
+    return ratio - _SHARE * ratio
+
+
+@lru_cache(maxsize=1024)
+def _recordable(sequel: _Predicates) -> Program | None:
+    """Return the algorithm as a program, if it and the predicates can be recorded."""
+    try:
+        program = recorded_algorithm(sequel.theorem, sequel.format, sequel.rounding)
+        if len(program.steps) > _LONGEST:
+            return None
+        Loop(program, sequel=sequel).source([use.number({}) for use in uses(program)])
+    except Exception:  # predicates may be anybody's, and raise anything: NumPy then says what is wrong
+        return None
+    return program
+
+
+def _measured(theorem: Theorem) -> bool:
+    return theorem.claim.measure is not None and theorem.claim.constant is not None
+
+
+@dataclass(frozen=True)
+class _Predicates:
+    """The `mcfsim.compile.loops.Sequel` that asks hypotheses and claim of the results."""
+
+    theorem: Theorem
+    format: Format
+    rounding: Rounding
+
+    @property
+    def cost(self) -> float:
+        """What they cost without compiling."""
+        return _COST if self.theorem.claim.measure is None else _MEASURED_COST
+
+    def __call__(self, lowered: Lowered) -> Lowered:
+        """Return the line whose results are a `Judgement`."""
+        theorem, line = self.theorem, lowered.line
+        recorder = Recorder(line, RecordedExact.of)
+
+        def block(value: Value) -> Any:
+            return Recorded(recorder, value, self.format)
+
+        operands = structured(theorem.operands, list(map(block, lowered.operands)))
+        names = tuple(operand.name for operand in theorem.operands)
+        ar: Any = _OnLine(self.format, self.rounding)
+        trial = RecordedTrial(ar, names, operands, tuple(map(block, lowered.results)))
+        with np.errstate(all="ignore"):
+            there = recorder.truth(True)
+            for hypothesis in theorem.where:
+                there = there & _truth(hypothesis.test(trial))
+            unsure = recorder.doubts()
+            failing = ~_truth(theorem.claim.test(trial)) & there
+            numbers: tuple[Value, ...] = ()
+            if _measured(theorem):
+                assert theorem.claim.measure is not None
+                measured: Any = trial.once(theorem.claim.measure)
+                ratio = measured.ratio.value
+                numbers = (line.input("least", F64), line.input("most", F64))
+                beyond = (ratio < numbers[0]) | (ratio > numbers[1])
+                recorder.doubt(beyond & (abs(ratio) < np.inf) & _truth(trial.finite))
+            unsure = unsure | (there & recorder.doubts())
+        return replace(
+            lowered,
+            numbers=(*lowered.numbers, *numbers),
+            results=(there & ~unsure, failing & ~unsure, unsure),
+        )
+
+
+class RecordedTrial(Trial):
+    """Operands and results of one case, which stands for all."""
+
+    @property
+    def size(self) -> NoReturn:
+        """Refuse: it depends on the block."""
+        raise TypeError("a statement of single cases does not depend on how many there are")
+
+    def only(self, there: Any, test: Callable[[Trial], Any]) -> Any:
+        """Return where `there` and a test of trials hold."""
+        return there.only(test, self)
+
+    def everywhere(self, held: bool) -> Any:
+        """Return a truth value for every case."""
+        one: Any = flat(self.operands)[0]
+        recorder: Recorder = one.recorder
+        return Recorded(recorder, recorder.truth(held))
+
+    def result(self, first: int = 0, stop: int | None = None) -> Any:
+        """Return the exact sum of results ``[first:stop]``; a result that is not finite counts as zero."""
+        parts = self.results[first:stop]
+        return self._sum([np.where(np.isfinite(part), part, part.dtype.type(0)) for part in parts])
+
+    def at(self, index: Any) -> NoReturn:
+        """Refuse: there is one case."""
+        raise TypeError("a recorded trial has one case")
+
+
+class _OnLine:
+    """The arithmetic that predicates may ask: its operations go on with their operands' line."""
+
+    def __init__(self, fmt: Format, rounding: Rounding) -> None:
+        self.format, self.rounding = fmt, rounding
+
+    def __getattr__(self, operation: str) -> Callable[..., Recorded]:
+        def carry_out(*operands: Recorded) -> Recorded:
+            names = tuple(f"x{place}" for place in range(len(operands)))
+            program = trace(
+                lambda ar, *given: getattr(ar, operation)(*given),
+                self.format,
+                self.rounding,
+                operands=names,
+                lines=False,
+            )
+            made = lower(program, (), onto=tuple(x.value for x in operands))
+            return Recorded(operands[0].recorder, made.results[0], self.format)
+
+        return carry_out
+
+
+def _truth(held: Any) -> Value:
+    if not isinstance(held, Recorded) or held.value.type is not TRUTH:
+        raise TypeError(f"a test gave {held!r}")
+    return held.value

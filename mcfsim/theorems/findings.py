@@ -1,0 +1,165 @@
+"""What is found where a statement is tried: counts, the first violations, the worst error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.protocol import Emulation
+from mcfsim.theorems.compiled import Judge
+from mcfsim.theorems.judge import applicable, try_block, violating
+from mcfsim.theorems.operands import Block
+from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.trial import Measured, Trial
+
+#: How many violations a certificate shows.
+WITNESSES = 8
+#: Quotients in binary64 that are this near the largest are compared exactly.
+_SHARE = 2.0**-45
+#: So many cases are measured before compiled loops compare others with them, and left open for a while.
+_FIRST, _OPEN = 1 << 11, 1 << 12
+
+
+class Findings:
+    """What was found in a number of cases, to which more can be added."""
+
+    def __init__(self, theorem: Theorem, precision: int) -> None:
+        self.theorem, self.precision = theorem, precision
+        self.applicable = self.violations = 0
+        self.witnesses: list[int] = []
+        #: The largest error's signed quotient and its case, and the constant that it amounts to.
+        self.worst: tuple[Fraction, int] | None = None
+        self.constant: Any = 0
+        # The least and the largest quotient in binary64 of those that were looked at.
+        self._extremes = (0.0, 0.0)
+        # Whether compiled loops leave less open than they settle.
+        self._settles = True
+        # Of cases that they have left open: their numbers, and a block a component.
+        self._open: list[list[Block]] = []
+        self._many = 0
+
+    def judge(self, ar: Emulation, blocks: Iterable[tuple[int, list[Block]]]) -> None:
+        """Run the algorithm on blocks of cases, each with the number of its first one, and add them."""
+        judge = Judge(self.theorem, ar)
+        for first, block in blocks:
+            # Before any error is known, some are measured, with which the others are compared.
+            start = _FIRST if self.theorem.claim.measure is not None and self.worst is None else 0
+            for part in (slice(0, start), slice(start, None)):
+                some = [column[part] for column in block]
+                if some[0].size:
+                    self._judge(judge, ar, first + part.start, some)
+        self._look_at_open(ar)
+
+    def _judge(self, judge: Judge, ar: Emulation, first: int, blocks: list[Block]) -> None:
+        found = judge(blocks, self._extremes) if self._settles else None
+        if found is None:
+            self.look_at(first, try_block(self.theorem, ar, blocks))
+            return
+        self.applicable += int(np.count_nonzero(found.applicable))
+        violations = int(np.count_nonzero(found.failing))
+        self.violations += violations
+        if violations and len(self.witnesses) < WITNESSES:
+            self._add_witnesses(first + int(place) for place in np.flatnonzero(found.failing)[:WITNESSES])
+        places = np.flatnonzero(found.open)
+        if places.size:
+            self._settles = 2 * places.size < blocks[0].size
+            self._open.append([first + places, *(block[places] for block in blocks)])
+            self._many += places.size
+            if self._many > _OPEN:
+                self._look_at_open(ar)
+
+    def _look_at_open(self, ar: Emulation) -> None:
+        """Judge what loops have left open, cases of many blocks at once."""
+        if self._open:
+            cases, *blocks = (np.concatenate(column) for column in zip(*self._open, strict=True))
+            self._open.clear()
+            self._many = 0
+            self.look_at(cases, try_block(self.theorem, ar, blocks))
+
+    def look_at(self, first: int | NDArray[np.int64], trial: Trial) -> None:
+        """Add a block of cases, the first of which has the given number; or each has its own."""
+        cases = first + np.arange(trial.cases) if np.ndim(first) == 0 else np.asarray(first)
+        with np.errstate(all="ignore"):
+            there = applicable(self.theorem, trial)
+            failing = violating(self.theorem, trial, there)
+            self.applicable += trial.cases if there is None else int(np.count_nonzero(there))
+            places = np.flatnonzero(failing)
+            self.violations += places.size
+            self._add_witnesses(cases[places[:WITNESSES]].tolist())
+            if self.theorem.claim.measure is not None and self.theorem.claim.constant is not None:
+                self._measure(cases, trial, there)
+
+    def add(self, data: dict[str, Any]) -> None:
+        """Add what `as_data` returned for other cases."""
+        self.applicable += data["applicable"]
+        self.violations += data["violations"]
+        self._add_witnesses(data["witnesses"])
+        if data["worst"] is not None:
+            numerator, denominator, case = data["worst"]
+            self._compare(Fraction(int(numerator), int(denominator)), case)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return JSON data."""
+        worst = self.worst
+        return {
+            "applicable": self.applicable,
+            "violations": self.violations,
+            "witnesses": self.witnesses,
+            "worst": None
+            if worst is None
+            else [str(worst[0].numerator), str(worst[0].denominator), worst[1]],
+        }
+
+    def _add_witnesses(self, cases: Iterable[int]) -> None:
+        self.witnesses = sorted({*self.witnesses, *cases})[:WITNESSES]
+
+    def _measure(self, cases: NDArray[np.int64], trial: Trial, there: Block | None) -> None:
+        assert self.theorem.claim.measure is not None
+        measured = trial.once(self.theorem.claim.measure)
+        usable = np.isfinite(measured.ratio) & trial.finite
+        ratio = np.where(usable if there is None else usable & trial.each(there), measured.ratio, 0)
+        extremes = ratio.min(initial=0), ratio.max(initial=0)
+        least, most = self._extremes
+        self._extremes = min(least, float(extremes[0])), max(most, float(extremes[1]))
+        for extreme in reversed(extremes):
+            # Most blocks hold nothing new: the constant grows with the quotient on either side of zero.
+            if extreme == 0 or self._below(extreme):
+                continue
+            near = np.flatnonzero(np.abs(ratio - extreme) <= _SHARE * abs(extreme))
+            place = _largest(measured, near)
+            exact = measured.error.fraction(place) / measured.reference.fraction(place)
+            self._compare(exact, int(cases[trial.case(place)]))
+
+    def _below(self, ratio: float) -> bool:
+        """Whether a quotient, wrong by a little, is certainly no larger an error than the worst so far."""
+        if self.worst is None:
+            return False
+        return bool(self._size(Fraction(ratio) * (1 + Fraction(1, 1 << 44))) < self.constant)
+
+    def _compare(self, ratio: Fraction, case: int) -> None:
+        size = self._size(ratio)
+        if self.worst is None or size > self.constant or (size == self.constant and case < self.worst[1]):
+            self.worst, self.constant = (ratio, case), size
+
+    def _size(self, ratio: Fraction) -> Any:
+        constant = self.theorem.claim.constant
+        assert constant is not None
+        return constant(ratio, self.precision)
+
+
+def _largest(measured: Measured, places: NDArray[np.int64]) -> int:
+    """Return the first of some places where the exact quotient is largest in magnitude."""
+    # As a rule, half of them or fewer are larger than one in the middle.
+    while True:
+        error, reference = abs(measured.error[places]), abs(measured.reference[places])
+        middle = places.size // 2
+        there, unit = error.fraction(middle), reference.fraction(middle)
+        ours, theirs = error * unit, reference * there
+        larger = ~(ours <= theirs)
+        if not larger.any():
+            return int(places[np.argmax(ours == theirs)])
+        places = places[larger]

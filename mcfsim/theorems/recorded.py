@@ -1,0 +1,297 @@
+"""Blocks that are recorded: predicates written for arrays, run once, become a line for one element.
+
+A `Recorded` block is a register of a line (`mcfsim.kernels.element.machine`), and a function of NumPy's that
+is called on it adds its verbs. What is not elementwise, or depends on the numbers, is a TypeError: a
+recorded block has no size, no items and no truth value, and nothing is done in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from mcfsim.formats import Format
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value, greatest, least
+from mcfsim.kernels.element.on_numpy import DTYPES
+
+_TYPES: Mapping[np.dtype[Any], Type] = {dtype: kind for kind, dtype in DTYPES.items()}
+#: A binary64 number of this magnitude or more is an integer, and added to smaller ones leaves integers.
+_WHOLE = 2.0**52
+_SIGN = -(1 << 63)
+#: The exponents of binary64's normal numbers.
+_LEAST, _MOST = -1022, 1023
+
+
+class Recorder:
+    """Records predicates on a line, and where what they do in binary64 may not be exact.
+
+    Parameters
+    ----------
+    line : Line
+    exact : callable
+        Returns the exact numbers that a recorded block is.
+    """
+
+    def __init__(self, line: Line, exact: Callable[[Recorded], Any]) -> None:
+        self.line, self.exact = line, exact
+        self._doubts: list[Value] = []
+        self._asked: list[Value] = []
+
+    def doubt(self, where: Value) -> None:
+        """Note where the line cannot tell: such cases are judged elsewhere."""
+        for asked in self._asked:
+            where = where & asked
+        self._doubts.append(where)
+
+    def doubts(self) -> Value:
+        """Return where there was doubt since the last call."""
+        found = self.truth(False)
+        for where in self._doubts:
+            found = found | where
+        self._doubts.clear()
+        return found
+
+    @contextmanager
+    def asking(self, where: Value) -> Iterator[None]:
+        """Doubt only where something is asked."""
+        self._asked.append(where)
+        try:
+            yield
+        finally:
+            self._asked.pop()
+
+    def truth(self, held: bool) -> Value:
+        """Return a truth value for every element."""
+        return self.line.constant(int(held), I32).equals(1)
+
+    def enter(self, x: Any, dtype: np.dtype[Any]) -> Value:
+        """Return a recorded block, or a number for all elements, as a register of a dtype."""
+        kind = _kind(dtype)
+        if isinstance(x, Recorded):
+            return _cast(x.value, kind)
+        number = np.asarray(x).astype(dtype)
+        if number.ndim:
+            raise TypeError(f"an array of shape {number.shape} goes with no recorded block")
+        return self.truth(bool(number)) if kind is TRUTH else self.line.constant(number.item(), kind)
+
+
+class Recorded(NDArrayOperatorsMixin):
+    """One register, in the place of a block.
+
+    Parameters
+    ----------
+    recorder : Recorder
+    value : Value
+    fmt : Format, optional
+        The one whose values, infinities and NaN these are, if that is known.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+    __iter__ = None
+
+    def __init__(self, recorder: Recorder, value: Value, fmt: Format | None = None) -> None:
+        self.recorder, self.value, self.format = recorder, value, fmt
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of such a block."""
+        return DTYPES[self.value.type]
+
+    def astype(self, dtype: Any, *, copy: bool = True) -> Recorded:
+        """Return the same numbers in a wider type."""
+        return Recorded(self.recorder, _cast(self.value, _kind(np.dtype(dtype))), self.format)
+
+    def view(self, dtype: Any) -> Recorded:
+        """Return the codes of numbers, or the numbers of codes."""
+        kind = _kind(np.dtype(dtype))
+        if TRUTH in (kind, self.value.type) or kind.bits != self.value.type.bits:
+            raise TypeError(f"{self.dtype} is not seen as {dtype}")
+        if kind is self.value.type:
+            return self
+        return Recorded(self.recorder, self.value.bits() if kind.is_integer else self.value.as_number())
+
+    def only(self, test: Callable[..., Any], *blocks: Any) -> Recorded:
+        """Return where this holds and a test of blocks does."""
+        with self.recorder.asking(self.value):
+            held: Recorded = self & test(*blocks)
+        return held
+
+    def rarely(self, test: Callable[..., Any], *blocks: Any) -> Recorded:
+        """Doubt wherever this holds, which is where a test is to be asked of blocks."""
+        self.recorder.doubt(self.value)
+        return Recorded(self.recorder, self.recorder.truth(False))
+
+    def exactly(self) -> Any:
+        """Return the exact numbers."""
+        return self.recorder.exact(self)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        verb = _VERBS.get(ufunc)
+        if verb is None or method != "__call__" or options.keys() - {"dtype"}:
+            return NotImplemented
+        given = (options["dtype"],) * len(inputs) if options else map(_kind_of_number, inputs)
+        kinds = ufunc.resolve_dtypes((*map(_dtype_of, given), *[None] * ufunc.nout))
+        taken = [self.recorder.enter(x, dtype) for x, dtype in zip(inputs, kinds, strict=False)]
+        made = verb(self.recorder, *taken)
+        results = made if isinstance(made, tuple) else (made,)
+        for value, dtype in zip(results, kinds[len(inputs) :], strict=True):
+            if value.type is not _kind(dtype):
+                raise TypeError(f"{ufunc.__name__} gave {value.type}, not {dtype}")
+        kept = self.format if ufunc in (np.negative, np.absolute) else None
+        found = tuple(Recorded(self.recorder, value, kept) for value in results)
+        return found if len(found) > 1 else found[0]
+
+    def __array_function__(self, function: Any, types: Any, given: Any, options: Any) -> Any:
+        if function is not np.where or len(given) != 3 or options:
+            return NotImplemented
+        there, yes, no = given
+        dtype = np.result_type(*(x.dtype if isinstance(x, Recorded) else x for x in (yes, no)))
+        kept = {x.format if isinstance(x, Recorded) else None for x in (yes, no) if not _is_zero(x)}
+        where = self.recorder.enter(there, np.dtype(np.bool_))
+        value = where.select(self.recorder.enter(yes, dtype), self.recorder.enter(no, dtype))
+        return Recorded(self.recorder, value, kept.pop() if len(kept) == 1 else None)
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a recorded block is no array")
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a recorded block has no one truth value")
+
+
+def _kind(dtype: np.dtype[Any]) -> Type:
+    if dtype not in _TYPES:
+        raise TypeError(f"no register holds {dtype}")
+    return _TYPES[dtype]
+
+
+def _kind_of_number(x: Any) -> Any:
+    """Return the dtype of an operand, or the type of a Python number, which takes that of the others."""
+    return x.dtype if isinstance(x, Recorded | np.ndarray | np.generic) else type(x)
+
+
+def _dtype_of(kind: Any) -> Any:
+    """Return a dtype as NumPy resolves it: Python's int and float stay what they are."""
+    return kind if kind in (int, float) else np.dtype(kind)
+
+
+def _is_zero(x: Any) -> bool:
+    return not isinstance(x, Recorded) and np.ndim(x) == 0 and bool(x == 0)
+
+
+def _cast(value: Value, kind: Type) -> Value:
+    """Return a register in a type that holds all that its own does."""
+    if value.type is kind:
+        return value
+    if value.type is F32 and kind is F64:
+        return value.widen()
+    if value.type is I32 and kind is I64:
+        return value.extend()
+    if value.type is TRUTH and kind in (I32, I64):
+        return value.count(kind)
+    raise TypeError(f"{value.type} is not made {kind} without loss")
+
+
+# -- functions of NumPy's -----------------------------------------------------------------------------------
+def _same(_: Recorder, a: Value, b: Value) -> Value:
+    return (a & b) | (~a & ~b) if a.type is TRUTH else a.equals(b)
+
+
+def _maximum(_: Recorder, a: Value, b: Value) -> Value:
+    if a.type.is_integer:
+        return greatest(a, b)
+    chosen: Value = ((a >= b) | ~a.equals(a)).select(a, b)
+    return chosen
+
+
+def _minimum(_: Recorder, a: Value, b: Value) -> Value:
+    if a.type.is_integer:
+        return least(a, b)
+    chosen: Value = ((a <= b) | ~a.equals(a)).select(a, b)
+    return chosen
+
+
+def _signbit(recorder: Recorder, x: Value) -> Value:
+    recorder.doubt(~x.equals(x))  # a NaN may have any
+    return x.bits() < 0
+
+
+def _sign(_: Recorder, x: Value) -> Value:
+    zero_or_nan = x.equals(0).select(x.like(0.0), x)
+    found: Value = (x > 0).select(x.like(1.0), (x < 0).select(x.like(-1.0), zero_or_nan))
+    return found
+
+
+def _rint(_: Recorder, x: Value) -> Value:
+    """Round to an integer, ties to even: what is added to a large number of its sign, and taken away."""
+    if x.type is not F64:
+        raise TypeError("integers are those of binary64")
+    large = (x < 0).select(x.like(-_WHOLE), x.like(_WHOLE))
+    near = ((x + large - large).bits() | (x.bits() & _SIGN)).as_number()  # of zero, the sign is lost
+    found: Value = (abs(x) < _WHOLE).select(near, x)
+    return found
+
+
+def _floor(recorder: Recorder, x: Value) -> Value:
+    near = _rint(recorder, x)
+    found: Value = (near > x).select(near - 1, near)
+    return found
+
+
+def _ldexp(recorder: Recorder, x: Value, by: Value) -> Value:
+    """Multiply by a power of two that is a normal number; where it is none, there is doubt."""
+    if x.type is not F64:
+        raise TypeError("powers of two are those of binary64")
+    by = by.extend()
+    recorder.doubt(((by < _LEAST) | (by > _MOST)) & ~x.equals(0))
+    power = ((least(greatest(by, _LEAST), _MOST) - (_LEAST - 1)) << 52).as_number()
+    return x * power
+
+
+def _frexp(recorder: Recorder, x: Value) -> tuple[Value, Value]:
+    """Return a significand in [1/2, 1) and the exponent; subnormal numbers of binary64 are in doubt."""
+    wide = x.widen()
+    size = abs(wide)
+    recorder.doubt(((size < 2.0**_LEAST) & ~size.equals(0)) | ~(size < np.inf))
+    code = wide.bits()
+    field = (code.shr(52) & 0x7FF).cut()
+    there = ~wide.equals(0)
+    half = ((code & ~(0x7FF << 52)) | ((-_LEAST) << 52)).as_number()
+    significand = there.select(half, wide)
+    exponent: Value = there.select(field - (-_LEAST), field.like(0))
+    return (significand.narrow() if x.type is F32 else significand), exponent
+
+
+_VERBS: Mapping[Any, Callable[..., Any]] = {
+    np.add: lambda _, a, b: a + b,
+    np.subtract: lambda _, a, b: a - b,
+    np.multiply: lambda _, a, b: a * b,
+    np.divide: lambda _, a, b: a / b,
+    np.negative: lambda _, a: -a if a.type.is_float else a.like(0) - a,
+    np.absolute: lambda _, a: abs(a) if a.type.is_float else greatest(a, a.like(0) - a),
+    np.less: lambda _, a, b: a < b,
+    np.less_equal: lambda _, a, b: a <= b,
+    np.greater: lambda _, a, b: a > b,
+    np.greater_equal: lambda _, a, b: a >= b,
+    np.equal: _same,
+    np.not_equal: lambda _, a, b: ~_same(_, a, b),
+    np.bitwise_and: lambda _, a, b: a & b,
+    np.bitwise_or: lambda _, a, b: a | b,
+    np.invert: lambda _, a: ~a,
+    np.logical_and: lambda _, a, b: a & b,
+    np.logical_or: lambda _, a, b: a | b,
+    np.logical_not: lambda _, a: ~a,
+    np.isfinite: lambda _, a: abs(a) < np.inf,
+    np.isnan: lambda _, a: ~a.equals(a),
+    np.signbit: _signbit,
+    np.maximum: _maximum,
+    np.minimum: _minimum,
+    np.sign: _sign,
+    np.rint: _rint,
+    np.floor: _floor,
+    np.ldexp: _ldexp,
+    np.frexp: _frexp,
+}

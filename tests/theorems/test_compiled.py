@@ -1,0 +1,327 @@
+"""Statements judged by a line: as by NumPy, by the oracle and in fractions, or left open."""
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mcfsim.backends.factory import on_blocks
+from mcfsim.compile.choice import Loops, is_available
+from mcfsim.compile.lowering import Lowered, lower
+from mcfsim.compile.scalars import Entering, entering, uses
+from mcfsim.formats import Format, get_format
+from mcfsim.kernels.element.machine import F32, F64, Line, Type
+from mcfsim.kernels.element.on_numpy import DTYPES, run
+from mcfsim.oracle import OracleArithmetic
+from mcfsim.rounding import Rounding
+from mcfsim.theorems import THEOREMS, claim, compiled, value
+from mcfsim.theorems.by_oracle import results_of, trial_of
+from mcfsim.theorems.catalogue.representability import add
+from mcfsim.theorems.check import Check
+from mcfsim.theorems.claims import relative_error, sum_of
+from mcfsim.theorems.judge import applicable, recorded_algorithm, try_block, violating
+from mcfsim.theorems.operands import Block
+from mcfsim.theorems.recorded import Recorded, Recorder
+from mcfsim.theorems.recorded_exact import RecordedExact
+from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.verification import plan, prepare
+
+#: Of each part of a domain so many cases are judged.
+SOME = 300
+
+
+def line_of(theorem: Theorem, fmt: Format, rounding: Rounding) -> Lowered:
+    """Return the line that judges a statement, made anew."""
+    program = recorded_algorithm(theorem, fmt, rounding)
+    ways: tuple[Entering, ...] = tuple(entering(use, use.number({}), "exact")[0] for use in uses(program))
+    return compiled._Predicates(theorem, fmt, rounding)(lower(program, ways))
+
+
+def by_line(check: Check, blocks: list[Block], extremes: tuple[float, float]) -> compiled.Judgement:
+    """Return what the line says, carried out by NumPy: no Numba is needed."""
+    lowered, fmt = line_of(check.theorem, check.domain().format, check.rounding), check.domain().format
+    program = recorded_algorithm(check.theorem, fmt, check.rounding)
+    given: dict[str, Any] = {
+        str(x.constant): block for x, block in zip(lowered.operands, blocks, strict=True)
+    }
+    numbers = [n for use in uses(program) for n in entering(use, use.number({}), "exact")[1]]
+    for x, number in zip(lowered.numbers, [*numbers, *extremes], strict=False):
+        given[str(x.constant)] = np.asarray(number, f"f{x.type.bits // 8}")
+    return compiled.Judgement(*run(lowered.line, lowered.results, **given))
+
+
+def some_cases(check: Check) -> list[Block]:
+    """Return cases of all parts of a domain, its first and last ones among them."""
+    rng, columns = np.random.default_rng(5), []
+    for part in check.domain().parts:
+        many = min(part.size, SOME)
+        near = np.r_[0 : many // 3, part.size - many // 3 : part.size, rng.integers(0, part.size, many // 3)]
+        columns.append(part.at(np.unique(near)))
+    return [np.concatenate(column) for column in zip(*columns, strict=True)]
+
+
+def assert_same(check: Check, blocks: list[Block], found: compiled.Judgement) -> None:
+    """Compare with what NumPy says of the same cases, where the line says anything."""
+    trial = try_block(check.theorem, on_blocks(check.domain().format, check.rounding), blocks)
+    there = applicable(check.theorem, trial)
+    failing = violating(check.theorem, trial, there)
+    settled = ~found.open
+    there = np.ones(trial.size, np.bool_) if there is None else there
+    np.testing.assert_array_equal(found.applicable, there & settled)
+    np.testing.assert_array_equal(found.failing, failing & settled)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "roundings"), [("float8_e4m3fn", ["up", "to_odd"]), ("bfloat16", None), ("float16", None)]
+)
+def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str] | None) -> None:
+    recorded, left_open = set(), []
+    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12)):
+        if check.rounding.stochastic or not check.domain().size:
+            continue
+        if compiled._recordable(compiled._Predicates(check.theorem, check.domain().format, check.rounding)):
+            blocks = some_cases(check)
+            found = by_line(check, blocks, (-np.inf, np.inf))
+            assert_same(check, blocks, found)
+            recorded.add(check.theorem.name)
+            left_open.append(found.open.mean())
+    assert len(recorded) > 100
+    assert np.median(left_open) == 0
+
+
+def test_it_says_what_the_oracle_says() -> None:
+    rng = np.random.default_rng(8)
+    names = ("two_sum", "two_sum_any", "fast_two_sum_unordered_error", "dw_plus_fp", "lost_iff", "not_lost")
+    for name in names:
+        check = prepare(name, "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 10))
+        every = some_cases(check)
+        some = rng.integers(0, every[0].size, 60)
+        blocks = [block[some] for block in every]
+        found = by_line(check, blocks, (-np.inf, np.inf))
+        truth = OracleArithmetic(check.domain().format, check.rounding)
+        cases = [list(map(float, case)) for case in zip(*blocks, strict=True)]
+        trial = trial_of(check.theorem, truth, cases, [results_of(check.theorem, truth, c) for c in cases])
+        there = applicable(check.theorem, trial)
+        failing, settled = violating(check.theorem, trial, there), ~found.open
+        assert settled.any()
+        np.testing.assert_array_equal(found.failing[settled], failing[settled])
+        if there is not None:
+            np.testing.assert_array_equal(found.applicable[settled], there[settled])
+
+
+@pytest.mark.parametrize("name", ["fast_two_sum_unordered_error", "dw_plus_fp", "dw_times_dw1", "sqrt_dw"])
+def test_errors_that_may_be_the_largest_are_left_open(name: str) -> None:
+    check = prepare(name, "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 10))
+    blocks = some_cases(check)
+    trial = try_block(check.theorem, on_blocks(check.domain().format, check.rounding), blocks)
+    there = applicable(check.theorem, trial)
+    assert check.theorem.claim.measure is not None
+    ratio = trial.once(check.theorem.claim.measure).ratio
+    held = np.isfinite(ratio) & trial.finite & (True if there is None else there)
+    for share in (0.25, 0.5, 0.999, 1):
+        least, most = (share * float(x) for x in (ratio[held].min(), ratio[held].max()))
+        found = by_line(check, blocks, (compiled.nearer_zero(least), compiled.nearer_zero(most)))
+        beyond = held & ((ratio >= most) | (ratio <= least)) & (ratio != 0)
+        assert beyond.any()
+        assert found.open[beyond].all()
+        assert not found.open.all()
+
+
+# -- exact numbers ------------------------------------------------------------------------------------------
+def edges(rng: np.random.Generator, size: int) -> Block:
+    """Return binary64 integers of up to 53 bits, runs of ones and powers of two among them, and zero."""
+    bits = rng.integers(0, 53, size)
+    n = rng.integers(0, 1 << 53, size) >> bits
+    n = np.where(rng.random(size) < 0.2, (np.int64(1) << (53 - bits)) - 1, n)
+    n = np.where(rng.random(size) < 0.2, np.int64(1) << (52 - bits), n)
+    return np.where(rng.random(size) < 0.5, -n, n).astype(np.float64)
+
+
+@pytest.mark.parametrize("bits", [20, 26, 27, 53])
+def test_exact_numbers_are_exact_or_in_doubt(bits: int) -> None:
+    rng, line = np.random.default_rng(bits), Line()
+    recorder = Recorder(line, RecordedExact.of)
+    x, y, z = (RecordedExact(recorder, line.input(name, F64), 0, 60, bits) for name in "xyz")
+    blocks = [edges(rng, 4000) for _ in "xyz"]
+    for block in blocks:  # cut to so many bits
+        last = np.ldexp(1.0, np.maximum(np.frexp(block)[1] - bits, 0))
+        block[:] = np.trunc(block / last) * last
+    blocks[0] *= 128
+    given = dict(zip("xyz", blocks, strict=True))
+    exact = [list(map(Fraction, block)) for block in blocks]
+    makers: list[tuple[Any, bool]] = [  # and whether some results have more than 53 bits
+        (lambda a, b, c: a + b, True),
+        (lambda a, b, c: a - b - c, True),
+        (lambda a, b, c: a * b, 2 * bits > 53),
+        (lambda a, b, c: (a + b) * 3, True),
+    ]
+    for make, long in makers:
+        made = make(x, y, z)
+        numbers, doubt = run(line, (made.value, recorder.doubts()), **given)
+        right = [Fraction(v) == make(*case) for v, *case in zip(numbers, *exact, strict=True)]
+        assert np.all(doubt | right)
+        assert not doubt.all()
+        assert doubt.any() == long
+
+
+def test_exact_numbers_of_a_line_need_a_range_that_binary64_has() -> None:
+    line = Line()
+    x = RecordedExact(Recorder(line, RecordedExact.of), line.input("x", F64), -400, 400, 10)
+    assert (x * x).unit == -800
+    with pytest.raises(TypeError, match="binary64 does not hold"):
+        x * x * x
+    with pytest.raises(TypeError, match="leave the range"):
+        (x * x).ratio(x * x)
+    with pytest.raises(TypeError, match="no number of binary64"):
+        x * ((1 << 53) + 1)
+    for other in ("1", True, None, np.ones(3)):
+        with pytest.raises(TypeError):
+            x.__add__(other)  # type: ignore[arg-type]
+
+
+# -- what is not recorded -----------------------------------------------------------------------------------
+NOT_OF_SINGLE_CASES: dict[str, Any] = {
+    "a reduction": lambda t: t["a"] == np.max(t["a"]),
+    "another": lambda t: t["a"] == t["a"].max(),
+    "the size": lambda t: np.arange(t.size) < 3,
+    "an index": lambda t: t["a"] == t["a"][0],
+    "a sort": lambda t: np.sort(t["a"]) == t["a"],
+    "a decision": lambda t: t["a"] > 0 if t["a"] > 0 else t["a"] < 0,
+    "in place": lambda t: np.abs(t["a"], out=t["a"]) > 0,
+    "some cases": lambda t: t.at(slice(0, 1))["a"] > 0,
+    "an array beside": lambda t: t["a"] > np.arange(3.0),
+    "no truth value": lambda t: t["a"] + t["b"],
+    "a sum of cases": lambda t: np.add.reduce(t["a"]) > t["b"],
+    "a list": lambda t: np.logical_and.reduce([t["a"] > 0, t["b"] > 0]),
+    "a membership": lambda t: t["a"] in [0.0, 1.0],
+    "a loss": lambda t: t["a"].astype(np.float16) > 0,
+}
+
+
+def recordable(test: Any) -> bool:
+    """Return whether a claim of one's own is recorded."""
+    own = Theorem("own", add, (value("a"), value("b")), claim("-", test))
+    return compiled._recordable(compiled._Predicates(own, get_format("bfloat16"), Rounding())) is not None
+
+
+@pytest.mark.parametrize("what", NOT_OF_SINGLE_CASES)
+def test_what_does_not_speak_of_single_cases_is_not_recorded(what: str) -> None:
+    assert not recordable(NOT_OF_SINGLE_CASES[what])
+    assert recordable(lambda t: t["a"] <= t["a"])
+
+
+def test_paths_of_stochastic_rounding_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_LEAST_RECORDED", 0)
+    monkeypatch.setattr(Loops, "_pays", lambda *_: pytest.fail("asked"))
+    check = prepare("two_sum_sr_exact", "float8_e4m3fn", "stochastic")
+    predicates = compiled._Predicates(check.theorem, check.format, check.rounding)
+    assert compiled._recordable(predicates)  # as if there was one path
+    assert check(0, 1 << 13)["applicable"] > 0
+
+
+# -- functions of NumPy's -----------------------------------------------------------------------------------
+def hard_numbers(dtype: Any) -> Block:
+    """Return numbers of all kinds, halves and neighbours of integers among them."""
+    rng, info = np.random.default_rng(3), np.finfo(dtype)
+    codes = rng.integers(0, 1 << 63, 4000, dtype=np.uint64).astype(f"u{info.dtype.itemsize}").view(dtype)
+    integers = rng.integers(-40, 40, 400) / 2
+    large = np.ldexp(1.0, info.nmant + rng.integers(-3, 4, 400)) + rng.integers(-3, 4, 400) / 2
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, info.max, info.tiny, info.smallest_subnormal, -info.max]
+    with np.errstate(invalid="ignore"):
+        found: Block = np.concatenate([codes, integers, large, -large, special]).astype(dtype)
+    return found
+
+
+def exponent(x: Any) -> Any:
+    """Return the exponent of finite numbers, and zero."""
+    return np.where(np.isfinite(x), np.frexp(x)[1], 0)
+
+
+FUNCTIONS: dict[str, Any] = {
+    "sign": lambda x, y: np.sign(x),
+    "floor": lambda x, y: np.floor(x.astype(np.float64)),
+    "rint": lambda x, y: np.rint(x.astype(np.float64)),
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "signbit": lambda x, y: np.signbit(x) & ~np.isnan(x),
+    "isfinite": lambda x, y: np.isfinite(x),
+    "isnan": lambda x, y: np.isnan(x * y),
+    "significand": lambda x, y: np.where(np.isfinite(x), np.frexp(x)[0], 0),
+    "exponent": lambda x, y: exponent(x),
+    "ldexp": lambda x, y: np.ldexp(x.astype(np.float64), exponent(y)),
+    "product": lambda x, y: np.multiply(x, y, dtype=np.float64),
+    "mixed": lambda x, y: x * np.float64(3) + 0.1,
+    "weak": lambda x, y: x * 0.1 - 2,
+    "compared": lambda x, y: (x < y) == (x >= y),
+    "unequal": lambda x, y: (x != y) != (y > x),
+    "counted": lambda x, y: 1 * (x > y) + 2 * (x < y) - abs(exponent(y)),
+    "integers": lambda x, y: np.maximum(exponent(x), exponent(y)) - np.minimum(exponent(x), 3),
+    "codes": lambda x, y: x.view(f"i{x.dtype.itemsize}") & 255,
+    "where": lambda x, y: np.where(x > y, x, 0.5),
+}
+
+
+@pytest.mark.parametrize("kind", [F32, F64])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_those_of_numpy(name: str, kind: Type) -> None:
+    x = hard_numbers(DTYPES[kind])
+    y = np.random.default_rng(4).permutation(x)
+    line = Line()
+    recorder = Recorder(line, RecordedExact.of)
+    with np.errstate(all="ignore"):
+        made = FUNCTIONS[name](*(Recorded(recorder, line.input(label, kind)) for label in "xy"))
+        right = FUNCTIONS[name](x, y)
+    found, doubt = run(line, (made.value, recorder.doubts()), x=x, y=y)
+    assert found.dtype == right.dtype
+    assert doubt.mean() < 0.5
+    np.testing.assert_array_equal(found[~doubt], right[~doubt])
+    if name in ("maximum", "minimum"):
+        return  # of two zeros, NumPy does not say which
+    clear = ~doubt & (right == right)
+    np.testing.assert_array_equal(np.signbit(found[clear] * 1.0), np.signbit(right[clear] * 1.0))
+
+
+# -- compiled -----------------------------------------------------------------------------------------------
+COMPILED = {
+    **{
+        name: THEOREMS[name]
+        for name in ("two_sum_any", "two_prod_fma_any", "grow_unordered", "fast_two_sum_unordered_error")
+    },
+    "own": replace(  # which few cases exceed
+        THEOREMS["dw_plus_fp"],
+        name="own",
+        claim=relative_error(lambda p: 2 - Fraction(5, 2**p), sum_of("x", "y")),
+    ),
+}
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.skipif(not is_available(), reason="needs Numba")
+@pytest.mark.parametrize("name", COMPILED)
+def test_numba_finds_what_numpy_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = prepare(COMPILED[name], "bfloat16", "nearest_even", Selection(limit=1 << 22, samples=1 << 16))
+    domain = check.domain()
+    monkeypatch.setattr(compiled, "_LEAST_RECORDED", 0)
+    ranges = [
+        (first + a, first + min(a + (1 << 16), part.size))
+        for first, part in zip(domain.starts(), domain.parts, strict=True)
+        for a in {0, part.size // 2}
+        if part.size > a
+    ]
+    found = {}
+    for compiles in (False, True):
+        asked: list[int] = []
+
+        def pays(_: Any, loop: Any, numbers: Any, size: int, *, asked=asked, compiles=compiles) -> bool:  # type: ignore[no-untyped-def]
+            asked.append(size)
+            return compiles
+
+        monkeypatch.setattr(Loops, "_pays", pays)
+        found[compiles] = [{**check(*unit), "seconds": 0} for unit in ranges]
+        assert asked
+    assert found[True] == found[False]
+    assert sum(x["applicable"] for x in found[True]) > 1000
+    assert sum(x["violations"] for x in found[True]) > 0 or check.theorem.holds

@@ -15,6 +15,7 @@ import numpy as np
 from mcfsim.compile.program import Program, Register, Scalar, Step
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.element.operations import MOST_IN_PARTS
 from mcfsim.kernels.plan import COMFORT, sum_within
 from mcfsim.kernels.real_numbers import Scalars, described, enter, exact_or_binary64
 from mcfsim.kernels.stand_ins import stand_in
@@ -121,7 +122,7 @@ def _entering(
         raise UnsupportedFormatError(
             f"{operation} with {described(number)} is beyond what a compiled loop takes exactly"
         )
-    if operation == "fma" and alone and position < 2 and 2 * fmt.precision <= 53 and entered:
+    if operation == "fma" and alone and position < 2 and fmt.precision <= MOST_IN_PARTS and entered:
         return Entering.PARTS, _parts(entered, 53 - fmt.precision)
     return Entering.REAL, (entered,)
 

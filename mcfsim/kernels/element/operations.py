@@ -45,6 +45,9 @@ class Binary64:
 
 BINARY64: Any = Binary64()
 
+#: The precision up to which `fma_by_parts` is shown to be exact.
+MOST_IN_PARTS = 24
+
 _ON_MACHINE: Mapping[str, Callable[..., Value]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -268,7 +271,7 @@ def fma_by_parts(
     Parameters
     ----------
     x, c : value
-        Values of the format in the carrier, whose NaN are clean.
+        Values of the format in the carrier, whose NaN are clean; of `MOST_IN_PARTS` bits at most.
     factor : tuple of value
         The upper bits of s, and the others; of binary64.
     fmt, rounding, word, carrier
@@ -283,9 +286,8 @@ def fma_by_parts(
         x, c = -x, -c
     high, low = x * factor[0], x * factor[1]
     total, rest = two_sum(BINARY64, high, c)
-    # The sum of both small terms may be rounded: where it is, c exceeds the products so far that they do not
-    # reach from the total to a boundary. Of the last sum the first term is the larger, or a multiple of the
-    # second one's unit in the last place.
+    # The sum of both small terms is exact, or too small to lead to a boundary (docs/stand_ins.md). Of the
+    # last sum the first term is the larger, or a multiple of the second one's unit in the last place.
     rest = rest + low
     y, lost = fast_two_sum(BINARY64, total, rest)
     # Infinities and NaN, and the sign of an exact zero, are right without the rest.

@@ -80,13 +80,15 @@ def _step(name: str, weights: dict[str, Array], x: Array, *, whole: bool) -> Cal
     if whole:
         loops: dict[Any, Loop] = {}
 
-        def filler(scalars: Any, gradient: Array, elements: int, count: int) -> Filler:
-            program = optimizer._recorded(scalars, mcf.get_format(str(gradient.dtype)))
+        def filler(
+            roles: Any, scalars: Any, gradient: Array, elements: int, count: int, ahead: int
+        ) -> Filler:
+            program = optimizer._compiled._recorded(roles, scalars, mcf.get_format(str(gradient.dtype)))
             loop = loops.setdefault(program.key, Loop(program))
             found = loop.on_numpy([use.number(numbers(scalars)) for use in uses(program)])
-            return found.drawing(words_of(optimizer.roles, count)) if program.drawn else found
+            return found.drawing(words_of(roles, count)) if program.drawn else found
 
-        optimizer._compiled = filler  # type: ignore[method-assign]
+        optimizer._compiled.filler = filler  # type: ignore[method-assign]
     return lambda: optimizer.step(gradient, 1e-3)
 
 

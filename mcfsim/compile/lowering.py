@@ -248,10 +248,10 @@ def _lowered(
     if rounding.stochastic and fmt.emax == 1023:
         raise UnsupportedFormatError(f"{operation} in {fmt} at random may leave the range of binary64")
     if operation in _SIGNS:
-        clean = not _brings_over(step)
-        if _keeps(step):
-            return _cleaned(operands[0].widen() if carrier is F64 else operands[0])
         x = operands[0].widen() if carrier is F64 else operands[0]  # which holds what bounds a wide format
+        if _keeps(step):
+            return _cleaned(x)
+        clean = not _brings_over(step)
         return change_element(operation, x, fmt, rounding, word, carrier=carrier, clean=clean)
     if ways & {Entering.CARRIER, Entering.WIDE}:
         if rounding.underflow is Underflow.FLUSH_INPUTS:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mcfsim.compile.lowering import Lowered
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value
+from mcfsim.random import word_bits
 
 #: What a number of a type is made by, in the source.
 _MADE = {F32: "f32", F64: "f64", I32: "i32", I64: "i64"}
@@ -105,7 +106,7 @@ def rows_source(lowered: Lowered) -> str:
     """
     kinds = [
         *(f"float{x.type.bits}" for x in lowered.operands),
-        *(f"uint{16 if bits <= 16 else 32}" for bits in lowered.draws.values()),
+        *(f"uint{word_bits(bits)}" for bits in lowered.draws.values()),
         *(f"float{x.type.bits}" for x in lowered.results),
     ]
     given = [f"row_{kind}(addresses[j, {place}], size)" for place, kind in enumerate(kinds)]

@@ -12,7 +12,7 @@ from mcfsim.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.catalogue import CHAPTERS
 from mcfsim.theorems.certificate import Certificate
-from mcfsim.theorems.verification import FORMATS, kind_for, plan, run
+from mcfsim.theorems.verification import FORMATS, plan, run
 
 #: How a format is called at the head of a column.
 SHORT = {"float8_e4m3fn": "e4m3fn", "float8_e5m2": "e5m2", "bfloat16": "bf16", "float16": "fp16"}
@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--journal", help="file from which an interrupted run goes on")
     journal = parser.parse_args(arguments).journal
-    with Sweep(WORKERS, kind=kind_for(WORKERS), journal=journal, progress=True) as sweep:
+    with Sweep(WORKERS, journal=journal, progress=True) as sweep:
         certificates = list(run(plan(), sweep))
     write_result("theorems", {"certificates": [summary(item) for item in certificates]})
     unexpected = [item.name for item in certificates if not item.as_expected]

@@ -123,7 +123,7 @@ def _certify(
     from mcfsim.report.tables import certificate_table
     from mcfsim.storage.files import check_outputs
     from mcfsim.sweeps.sweep import Sweep
-    from mcfsim.theorems.verification import kind_for, run, sort_out, workers_for
+    from mcfsim.theorems.verification import run, sort_out, workers_for
 
     if output is not None and not output.is_dir():
         raise ValueError(f"cannot write to {output}: it must be a folder that exists")
@@ -138,7 +138,6 @@ def _certify(
         telling_how_to_go_on(path, "no journal was kept, so the same command begins anew."),
         Sweep(
             many,
-            kind=kind_for(many),
             dask=dask,
             journal=path,
             resume=None if path is None else resume,

@@ -220,7 +220,11 @@ class Loops:
             self._failed.add(loop)
             self._paid.discard(loop)
             warnings.warn(f"{error}; NumPy does the work", RuntimeWarning, stacklevel=4)
-        return loop.on_numpy(given) if by_numpy and spent > _cost_of_writing(program) else None
+        if not by_numpy:
+            return None
+        # What a sequel asks costs far more than its calls do, where it is not part of the line.
+        pays = loop.sequel is not None or spent > _cost_of_writing(program)
+        return loop.on_numpy(given) if pays else None
 
     def _pays(self, loop: Loop, numbers: list[Any], spent: float) -> bool:
         """Return whether compiling pays."""

@@ -179,7 +179,7 @@ class Loop:
         """
         ways, found = self._entering(numbers)
         if ways not in self._written:
-            lowered = lower(self.program, ways, wide=self._options["wide"])
+            lowered = self._line(ways, wide=self._options["wide"])
             self._written[ways] = lowered, calls(lowered)
         lowered, loop = self._written[ways]
         return self._filler(lowered, "", loop, found)
@@ -210,6 +210,10 @@ class Loop:
         """Return the module that is compiled for some real scalars."""
         ways, _ = self._entering(numbers)
         return self._lowered(ways)[1]
+
+    def line(self, numbers: Sequence[Any]) -> Lowered:
+        """Return the line of machine operations for some real scalars, with what the sequel makes of it."""
+        return self._line(self._entering(numbers)[0], **self._options)
 
     def __call__(self, *operands: Any, **scalars: Any) -> Any:
         """Carry the program out on vectors.
@@ -271,12 +275,14 @@ class Loop:
 
     def _lowered(self, ways: tuple[Entering, ...]) -> tuple[Lowered, str]:
         if ways not in self._made:
-            lowered = lower(self.program, ways, **self._options)
-            if self.sequel is not None:
-                lowered = self.sequel(lowered)
+            lowered = self._line(ways, **self._options)
             about = f"{self.program.name}, {len(self.program.steps)} operations."
             self._made[ways] = lowered, self._source(lowered, about)
         return self._made[ways]
+
+    def _line(self, ways: tuple[Entering, ...], **options: Any) -> Lowered:
+        lowered = lower(self.program, ways, **options)
+        return lowered if self.sequel is None else self.sequel(lowered)
 
     def _source(self, lowered: Lowered, about: str) -> str:
         return source(lowered, about)

@@ -151,7 +151,7 @@ class Check:
     def _of(self, domain: Domain, start: int = 0, stop: int | None = None) -> Findings:
         ar = on_blocks(domain.format, self.rounding)
         found = Findings(self.theorem, domain.format.precision)
-        found.judge(ar, domain.blocks(start, domain.size if stop is None else stop))
+        found.judge(ar, domain.blocks(start, domain.size if stop is None else stop), domain.size - start)
         return found
 
     def validate(self, start: int, stop: int, data: Any) -> None:

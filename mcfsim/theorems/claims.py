@@ -12,7 +12,7 @@ import numpy as np
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.identities import equal_sums
 from mcfsim.theorems.statement import Claim
-from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, only, rarely
+from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, only, rarely, total
 
 #: What a result should be: an exact number, or the quotient of two.
 Target = Callable[[Trial], Exact | tuple[Exact, Exact]]
@@ -33,10 +33,7 @@ def sum_of(*names: str) -> Target:
     """Return the sum of operands, components included."""
 
     def target(t: Trial) -> Exact:
-        total = t.exact(names[0])
-        for name in names[1:]:
-            total = total + t.exact(name)
-        return total
+        return total(map(t.exact, names))
 
     return target
 
@@ -213,11 +210,11 @@ def _within(measured: Measured, limit: Fraction) -> Any:
     ratio = np.abs(measured.ratio)
     near = np.abs(ratio - float(limit)) <= _SHARE * float(limit)
 
-    def exactly_within(error: Exact, reference: Exact) -> Truth:
-        return abs(error) * limit.denominator <= abs(reference) * limit.numerator
+    def exactly_within(some: Measured) -> Truth:
+        return abs(some.error) * limit.denominator <= abs(some.reference) * limit.numerator
 
     decided = (ratio <= float(limit)) & ~near
-    return decided | rarely(near, exactly_within, measured.error, measured.reference)
+    return decided | rarely(near, exactly_within, measured)
 
 
 def _function(constant: Constant) -> Callable[[int], Fraction]:

@@ -1,8 +1,9 @@
-"""A statement as one loop: its algorithm, hypotheses and claim compiled together.
+"""A statement as one loop: its algorithm, hypotheses and claim carried out together.
 
 The predicates are recorded (`mcfsim.theorems.recorded`) on the line that the algorithm is lowered to. The
-loop tells of each case whether the hypotheses hold, whether the claim then fails, and where it cannot tell or
-the error may be the largest so far: these few cases are judged by NumPy, as all are without Numba.
+loop, compiled or as NumPy's calls, tells of each case whether the hypotheses hold, whether the claim then
+fails, and where it cannot tell or the error may be the largest so far: these few cases are judged by exact
+integers, as all are where there is no such line.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.compile.choice import is_available, loops
+from mcfsim.compile.choice import loops
 from mcfsim.compile.loops import Filler, Loop
 from mcfsim.compile.lowering import Lowered, lower
 from mcfsim.compile.program import Program
 from mcfsim.compile.recording import trace
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import Format
+from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.element.machine import F64, TRUTH, Value
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import scratch
@@ -35,7 +37,7 @@ from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial, flat
 
 #: What hypotheses and claims cost without compiling, in nanoseconds a case, roughly; and with exact errors.
-_COST, _MEASURED_COST = 20.0, 80.0
+_COST, _MEASURED_COST = 10.0, 35.0
 #: Fewer cases are not worth recording the predicates, nor are longer algorithms.
 _LEAST_RECORDED, _LONGEST = 1 << 18, 256
 #: So many cases each was asked of, before it was compiled.
@@ -62,25 +64,27 @@ class Judgement:
 
 
 class Judge:
-    """A statement under an arithmetic, compiled as soon as that pays.
+    """A statement under an arithmetic, compiled where that pays.
 
     Parameters
     ----------
     theorem : Theorem
     ar : BlockArithmetic
-        Other arithmetics are not compiled, nor is stochastic rounding.
+        Of other arithmetics there is no line, nor of stochastic rounding.
+    cases : int
+        How many there are to come.
     """
 
-    def __init__(self, theorem: Theorem, ar: Any) -> None:
-        self._theorem, self._ar = theorem, ar
+    def __init__(self, theorem: Theorem, ar: Any, cases: int) -> None:
+        self._theorem, self._ar, self._cases = theorem, ar, cases
         self._filler: Filler | None = None
         self._predicates: _Predicates | None = None
         # Of stochastic rounding every path is tried, and no line is one.
-        if type(ar) is BlockArithmetic and not ar.rounding.stochastic and is_available():
+        if type(ar) is BlockArithmetic and not ar.rounding.stochastic:
             self._predicates = _Predicates(theorem, ar.format, ar.rounding)
 
     def __call__(self, blocks: list[Block], extremes: tuple[float, float]) -> Judgement | None:
-        """Return what a compiled loop says of a block of cases, or None where there is to be none.
+        """Return what a loop says of a block of cases, or None where there is to be none.
 
         Parameters
         ----------
@@ -94,11 +98,13 @@ class Judge:
         if predicates is None or size < LEAST_COMPILED:
             return None
         if self._filler is None:
+            ahead = max(0, self._cases - size)
             _seen[predicates] += size
-            program = _recordable(predicates) if _seen[predicates] > _LEAST_RECORDED else None
+            program = _recordable(predicates) if _seen[predicates] + ahead > _LEAST_RECORDED else None
             if program is not None:
-                made = loops(self._ar.scalars)
-                self._filler = made.filler(lambda: program, size, None, sequel=predicates)
+                self._filler = loops(self._ar.scalars).filler(
+                    lambda: program, size, None, ahead=ahead, by_numpy=True, sequel=predicates
+                )
         filler = self._filler
         if filler is None or [block.dtype for block in blocks] != list(filler.operands):
             return None
@@ -121,7 +127,7 @@ def _recordable(sequel: _Predicates) -> Program | None:
         program = recorded_algorithm(sequel.theorem, sequel.format, sequel.rounding)
         if len(program.steps) > _LONGEST:
             return None
-        Loop(program, sequel=sequel).source([use.number({}) for use in uses(program)])
+        Loop(program, sequel=sequel).line([use.number({}) for use in uses(program)])
     except Exception:  # predicates may be anybody's, and raise anything: NumPy then says what is wrong
         return None
     return program
@@ -201,6 +207,10 @@ class RecordedTrial(Trial):
         parts = self.results[first:stop]
         return self._sum([np.where(np.isfinite(part), part, part.dtype.type(0)) for part in parts])
 
+    def under(self, rounding: Rounding) -> Any:
+        """Return the arithmetic of the format under another rounding."""
+        return _OnLine(self.format, rounding)
+
     def at(self, index: Any) -> NoReturn:
         """Refuse: there is one case."""
         raise TypeError("a recorded trial has one case")
@@ -210,7 +220,7 @@ class _OnLine:
     """The arithmetic that predicates may ask: its operations go on with their operands' line."""
 
     def __init__(self, fmt: Format, rounding: Rounding) -> None:
-        self.format, self.rounding = fmt, rounding
+        self.format, self.rounding, self.carrier = fmt, rounding, carrier_of(fmt)
 
     def __getattr__(self, operation: str) -> Callable[..., Recorded]:
         def carry_out(*operands: Recorded) -> Recorded:

@@ -20,8 +20,10 @@ from mcfsim.theorems.trial import Measured, Trial
 WITNESSES = 8
 #: Quotients in binary64 that are this near the largest are compared exactly.
 _SHARE = 2.0**-45
-#: So many cases are measured before compiled loops compare others with them, and left open for a while.
+#: So many cases are measured before loops compare others with them, and left open for a while.
 _FIRST, _OPEN = 1 << 11, 1 << 12
+#: Loops are kept for so many cases at least, whatever they leave open.
+_TRUSTED = 1 << 20
 
 
 class Findings:
@@ -36,15 +38,18 @@ class Findings:
         self.constant: Any = 0
         # The least and the largest quotient in binary64 of those that were looked at.
         self._extremes = (0.0, 0.0)
-        # Whether compiled loops leave less open than they settle.
-        self._settles = True
-        # Of cases that they have left open: their numbers, and a block a component.
+        # How many cases loops have judged, and how many of them they have left open.
+        self._judged = self._left = 0
+        # Of those: their numbers, and a block a component.
         self._open: list[list[Block]] = []
         self._many = 0
 
-    def judge(self, ar: Emulation, blocks: Iterable[tuple[int, list[Block]]]) -> None:
-        """Run the algorithm on blocks of cases, each with the number of its first one, and add them."""
-        judge = Judge(self.theorem, ar)
+    def judge(self, ar: Emulation, blocks: Iterable[tuple[int, list[Block]]], ahead: int = 0) -> None:
+        """Run the algorithm on blocks of cases, each with the number of its first one, and add them.
+
+        How many cases are ahead, these and others, settles whether compiling pays.
+        """
+        judge = Judge(self.theorem, ar, ahead)
         for first, block in blocks:
             # Before any error is known, some are measured, with which the others are compared.
             start = _FIRST if self.theorem.claim.measure is not None and self.worst is None else 0
@@ -55,7 +60,9 @@ class Findings:
         self._look_at_open(ar)
 
     def _judge(self, judge: Judge, ar: Emulation, first: int, blocks: list[Block]) -> None:
-        found = judge(blocks, self._extremes) if self._settles else None
+        # A loop that leaves more open than it settles is given up, but not for a few blocks at the start.
+        settles = 2 * self._left < self._judged + _TRUSTED
+        found = judge(blocks, self._extremes) if settles else None
         if found is None:
             self.look_at(first, try_block(self.theorem, ar, blocks))
             return
@@ -65,8 +72,9 @@ class Findings:
         if violations and len(self.witnesses) < WITNESSES:
             self._add_witnesses(first + int(place) for place in np.flatnonzero(found.failing)[:WITNESSES])
         places = np.flatnonzero(found.open)
+        self._judged += blocks[0].size
+        self._left += places.size
         if places.size:
-            self._settles = 2 * places.size < blocks[0].size
             self._open.append([first + places, *(block[places] for block in blocks)])
             self._many += places.size
             if self._many > _OPEN:
@@ -131,7 +139,8 @@ class Findings:
                 continue
             near = np.flatnonzero(np.abs(ratio - extreme) <= _SHARE * abs(extreme))
             place = _largest(measured, near)
-            exact = measured.error.fraction(place) / measured.reference.fraction(place)
+            one = measured[np.array([place])]
+            exact = one.error.fraction(0) / one.reference.fraction(0)
             self._compare(exact, int(cases[trial.case(place)]))
 
     def _below(self, ratio: float) -> bool:
@@ -155,7 +164,8 @@ def _largest(measured: Measured, places: NDArray[np.int64]) -> int:
     """Return the first of some places where the exact quotient is largest in magnitude."""
     # As a rule, half of them or fewer are larger than one in the middle.
     while True:
-        error, reference = abs(measured.error[places]), abs(measured.reference[places])
+        some = measured[places]
+        error, reference = abs(some.error), abs(some.reference)
         middle = places.size // 2
         there, unit = error.fraction(middle), reference.fraction(middle)
         ours, theirs = error * unit, reference * there

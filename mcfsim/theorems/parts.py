@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
+from mcfsim.compile.choice import is_available
 from mcfsim.compile.words import draw as compiled_words
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords, Words
@@ -22,6 +23,9 @@ from mcfsim.theorems.operands import Block, Columns, Operand
 
 #: Blocks of random operands are kept if they have no more components.
 _FEW = 4
+#: Loading Numba, and the loop that draws, takes as long as NumPy takes for so many words.
+_LOADING_PAYS = 1 << 26
+_drawn_so_far = [0]
 
 
 @dataclass(frozen=True)
@@ -161,9 +165,7 @@ class Sample(Part):
         fmt = self.format
         assert fmt is not None
         ar, p = on_blocks(fmt, Rounding()), fmt.precision
-        # Where Numba is loaded, words are drawn by a compiled loop: the same ones.
-        draw = compiled_words if "numba" in sys.modules else _words
-        stream = 0
+        draw, stream = _drawing(2 * size * sum(operand.components for operand in self.operands)), 0
         for operand, (low, high) in zip(self.operands, self.exponents, strict=True):
             words: list[Block] = []
             for place in range(operand.components):
@@ -174,9 +176,10 @@ class Sample(Part):
                 stream += 2
                 if operand.paired and place == 1:
                     # Half of them lie in the two binades below half an ulp.
-                    rest = which >> 1
-                    down = np.where(which & 1, rest & 1, _remainder(rest, p + 4)).astype(np.int32)
-                    exponent = np.frexp(words[0])[1] - (2 + p) - down
+                    rest, near = which >> 1, -(which & 1)  # a mask: selecting takes a branch an element
+                    far = _remainder(rest, p + 4)
+                    down = far ^ ((far ^ (rest & 1)) & near)
+                    exponent = np.frexp(words[0])[1] - (2 + p) - down.astype(np.int32)
                 else:
                     exponent = _remainder(which, high - low + 1).astype(np.int32) + low
                 # The sign is the last bit, and the significand has the p - 1 before it, or all 31.
@@ -187,7 +190,7 @@ class Sample(Part):
                 words.append(ar.round(np.ldexp(significand, exponent - (p - 1))))
             if operand.kind == "double word":
                 # Where the low word would change the high one (a tie that goes away), it is left out.
-                words[1] = np.where(ar.add(words[0], words[1]) == words[0], words[1], words[1] * 0)
+                words[1] *= ar.add(words[0], words[1]) == words[0]
             yield from words
 
 
@@ -198,6 +201,13 @@ def _drawn(sample: Sample, start: int, size: int) -> tuple[Block, ...]:
     for block in blocks:
         block.flags.writeable = False
     return blocks
+
+
+def _drawing(many: int) -> Callable[..., Words]:
+    """Return what draws words: a compiled loop, the same ones, once Numba is loaded or loading it pays."""
+    _drawn_so_far[0] += many
+    compiled = "numba" in sys.modules or (_drawn_so_far[0] > _LOADING_PAYS and is_available())
+    return compiled_words if compiled else _words
 
 
 def _words(words: RandomWords, start: int, count: int, bits: int, _: str) -> Words:

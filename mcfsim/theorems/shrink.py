@@ -24,6 +24,8 @@ Cases = NDArray[np.float64]
 _FEW = 8
 #: The components of a long case are changed in groups, at most so many of one size.
 _GROUPS = 32
+#: So many candidates are tried at once, however long they are: the calls of a long algorithm cost more.
+_AT_ONCE = 1 << 11
 _SIGNIFICAND = 53
 
 
@@ -101,12 +103,14 @@ def _simplest(theorem: Theorem, ar: Emulation, now: Cases, candidates: Cases, sp
     candidates = candidates[np.isfinite(candidates).all(axis=1)]
     kept = (now == 0) & np.signbit(now)  # where the sign of a zero is what matters
     cases = np.concatenate([now[None], np.where(kept & (candidates == 0), now, candidates + 0.0)])
-    order = np.lexsort(_key(cases)[::-1])  # stable, so whatever is not simpler comes after the case
-    cases = cases[order[: np.flatnonzero(order == 0)[0]]]
     first, last = _exponents(cases)
-    near = ((last >= span[0]) & (first <= span[-1])).all(axis=1)
-    cases = cases[near & _possible(theorem, ar.format, cases)]
-    rows = max(BLOCK // now.size, 1)
+    # Sorting is stable, so whatever is not simpler comes after the case.
+    order = np.lexsort(_key(cases, first, last)[::-1])
+    near = np.logical_and.reduce((last >= span[0]) & (first <= span[-1]), axis=1)
+    simpler = order[: np.flatnonzero(order == 0)[0]]
+    cases = cases[simpler[near[simpler]]]
+    cases = cases[_possible(theorem, ar.format, cases)]
+    rows = max(BLOCK // now.size, _AT_ONCE)
     for start in range(0, len(cases), rows):
         found = np.flatnonzero(_violating(theorem, ar, cases[start : start + rows]))
         if found.size:
@@ -115,9 +119,8 @@ def _simplest(theorem: Theorem, ar: Emulation, now: Cases, candidates: Cases, sp
     return None
 
 
-def _key(cases: Cases) -> list[NDArray[np.float64]]:
-    """Return the columns of the key in `shrink`."""
-    first, last = _exponents(cases)
+def _key(cases: Cases, first: NDArray[np.int64], last: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+    """Return the columns of the key in `shrink`, from the exponents of first and last bits."""
     return [
         np.where(cases == 0, 0, first - last + 1).sum(axis=1),
         (cases != np.rint(cases)).sum(axis=1),
@@ -189,8 +192,10 @@ def _changed(x: Cases, span: range) -> Cases:
 def _two(now: Cases) -> Iterator[Cases]:
     """Yield the case with two components changed at once."""
     yield now[None][:0]
+    if now.size > _FEW:
+        return
     changed = [np.concatenate([_shorter(x), _scaled(x, 2)]).ravel() for x in now[:, None]]
-    for i, j in combinations(range(now.size), 2) if now.size <= _FEW else ():
+    for i, j in combinations(range(now.size), 2):
         cases = np.tile(now, (changed[i].size * changed[j].size, 1))
         cases[:, i], cases[:, j] = (grid.ravel() for grid in np.meshgrid(changed[i], changed[j]))
         yield cases

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property, reduce
-from operator import add, and_
+from math import lcm
+from operator import and_
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.backends.factory import on_blocks
 from mcfsim.formats import Format
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
@@ -38,8 +41,53 @@ class Measured(Incomparable):
 
     @cached_property
     def ratio(self) -> NDArray[np.float64]:
-        """Their signed quotient in binary64, to a relative error below ``2**-50``."""
+        """Their signed quotient in binary64, to a relative error below ``2**-47``."""
         return self.error.ratio(self.reference)
+
+    def __getitem__(self, index: Any) -> Measured:
+        """Return that of some elements."""
+        return Measured(self.error[index], self.reference[index])
+
+
+class Mixed(Measured):
+    """An error relative to ``a |x| + b y`` for a, b > 0 and y >= |x|.
+
+    What it is relative to has many bits: exactly it is computed on demand alone, not for the quotient.
+
+    Parameters
+    ----------
+    off, x, y : Exact
+    a, b : Fraction
+    """
+
+    def __init__(self, off: Exact, x: Exact, y: Exact, a: Fraction, b: Fraction) -> None:
+        self.__dict__.update(_exact=(off, x, y), _shares=(a, b), _common=lcm(a.denominator, b.denominator))
+
+    _exact: tuple[Exact, Exact, Exact]
+    _shares: tuple[Fraction, Fraction]
+    _common: int
+
+    @cached_property
+    def error(self) -> Exact:
+        """The error, times the common denominator of a and b."""
+        return self._exact[0] * self._common
+
+    @cached_property
+    def reference(self) -> Exact:
+        """What it is relative to, times that."""
+        (_, x, y), (a, b) = self._exact, self._shares
+        return abs(x) * int(a * self._common) + y * int(b * self._common)
+
+    @cached_property
+    def ratio(self) -> NDArray[np.float64]:
+        """Their signed quotient in binary64, to a relative error below ``2**-47``."""
+        (off, x, y), (a, b) = self._exact, map(float, self._shares)
+        return off.ratio(y) / (abs(x).ratio(y) * a + b)
+
+    def __getitem__(self, index: Any) -> Measured:
+        """Return that of some elements."""
+        off, x, y = (item[index] for item in self._exact)
+        return Mixed(off, x, y, *self._shares)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +153,10 @@ class Trial(Incomparable):
         assert isinstance(rounding, Rounding)
         return rounding
 
+    def under(self, rounding: Rounding) -> Any:
+        """Return the arithmetic of the format under another rounding."""
+        return on_blocks(self.format, rounding)
+
     @property
     def size(self) -> int:
         """How many elements there are."""
@@ -163,7 +215,16 @@ class Trial(Incomparable):
         return Trial(self.ar, self.names, operands, tuple(item[index] for item in self.results))
 
     def _sum(self, parts: Any) -> Exact:
-        return reduce(add, (exact_of(part, self.format.precision) for part in parts))
+        return total(exact_of(part, self.format.precision) for part in parts)
+
+
+def total(numbers: Iterable[Exact]) -> Exact:
+    """Return an exact sum, added up by halves, lest bounds on the bits grow by one for each number."""
+    sums = list(numbers)
+    while len(sums) > 1:
+        pairs = [a + b for a, b in zip(sums[::2], sums[1::2], strict=False)]
+        sums = [*pairs, *sums[2 * len(pairs) :]]
+    return sums[0]
 
 
 def exact_of(x: Block, precision: int) -> Exact:

@@ -19,7 +19,6 @@ import numpy as np
 from mcfsim.backends.factory import on_blocks
 from mcfsim.checks.names import hint
 from mcfsim.checks.processor import check_subnormals
-from mcfsim.compile.choice import is_available
 from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.sweeps.sweep import Job, Sweep
@@ -38,8 +37,6 @@ from mcfsim.training.record import versions
 
 #: Cases a unit of work: a fraction of a second.
 UNIT = 1 << 24
-#: More threads than these wait for each other.
-_THREADS = 4
 #: Where statements are tried by default.
 FORMATS = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16")
 
@@ -217,14 +214,6 @@ def workers_for(checks: Iterable[Check]) -> int:
         if cases > UNIT:
             return _cores()
     return 1
-
-
-def kind_for(workers: int) -> Literal["threads", "processes"]:
-    """Return which workers serve best: threads, which share compiled loops and tables, unless they are many.
-
-    What is not compiled keeps the interpreter for a tenth of the time or more.
-    """
-    return "threads" if is_available() and workers <= _THREADS else "processes"
 
 
 def _cores() -> int:

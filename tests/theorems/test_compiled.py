@@ -16,17 +16,20 @@ from mcfsim.kernels.element.machine import F32, F64, Line, Type
 from mcfsim.kernels.element.on_numpy import DTYPES, run
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Rounding
-from mcfsim.theorems import THEOREMS, claim, compiled, value
+from mcfsim.theorems import THEOREMS, claim, compiled, findings, value
 from mcfsim.theorems.by_oracle import results_of, trial_of
+from mcfsim.theorems.catalogue.expansions import to_sum
 from mcfsim.theorems.catalogue.representability import add
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.claims import relative_error, sum_of
+from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.judge import applicable, recorded_algorithm, try_block, violating
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.recorded import Recorded, Recorder
 from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.trial import Mixed, total
 from mcfsim.theorems.verification import plan, prepare
 
 #: Of each part of a domain so many cases are judged.
@@ -284,25 +287,32 @@ def test_functions_are_those_of_numpy(name: str, kind: Type) -> None:
     np.testing.assert_array_equal(np.signbit(found[clear] * 1.0), np.signbit(right[clear] * 1.0))
 
 
-# -- compiled -----------------------------------------------------------------------------------------------
-COMPILED = {
+# -- carried out --------------------------------------------------------------------------------------------
+CARRIED_OUT = {
     **{
         name: THEOREMS[name]
-        for name in ("two_sum_any", "two_prod_fma_any", "grow_unordered", "fast_two_sum_unordered_error")
+        for name in (
+            *("two_sum_any", "two_prod_fma_any", "grow_unordered", "fast_two_sum_unordered_error"),
+            *("div_remainder", "sqrt_dw", "dw_sum", "expansion_sum"),
+        )
     },
     "own": replace(  # which few cases exceed
         THEOREMS["dw_plus_fp"],
         name="own",
         claim=relative_error(lambda p: 2 - Fraction(5, 2**p), sum_of("x", "y")),
     ),
+    "mixed": replace(  # as above
+        THEOREMS["dw_sum"],
+        name="mixed",
+        claim=to_sum(lambda p: (Fraction(1, 3 * 4**p), Fraction(2, 5 * 4**p)), "|s| / 3 + 2 S / 5", 2),
+    ),
 }
 
 
 @pytest.mark.usefixtures("own_cache")
-@pytest.mark.skipif(not is_available(), reason="needs Numba")
-@pytest.mark.parametrize("name", COMPILED)
-def test_numba_finds_what_numpy_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = prepare(COMPILED[name], "bfloat16", "nearest_even", Selection(limit=1 << 22, samples=1 << 16))
+@pytest.mark.parametrize("name", CARRIED_OUT)
+def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = prepare(CARRIED_OUT[name], "bfloat16", "nearest_even", Selection(limit=1 << 22, samples=1 << 16))
     domain = check.domain()
     monkeypatch.setattr(compiled, "_LEAST_RECORDED", 0)
     ranges = [
@@ -311,17 +321,79 @@ def test_numba_finds_what_numpy_finds(name: str, monkeypatch: pytest.MonkeyPatch
         for a in {0, part.size // 2}
         if part.size > a
     ]
-    found = {}
-    for compiles in (False, True):
+    found: dict[str, list[Any]] = {}
+    recordable = compiled._recordable
+    for way in ("integers", "calls", *(["numba"] if is_available() else [])):
         asked: list[int] = []
 
-        def pays(_: Any, loop: Any, numbers: Any, size: int, *, asked=asked, compiles=compiles) -> bool:  # type: ignore[no-untyped-def]
+        def pays(_: Any, loop: Any, numbers: Any, size: int, *, asked=asked, way=way) -> bool:  # type: ignore[no-untyped-def]
             asked.append(size)
-            return compiles
+            return bool(way == "numba")
 
         monkeypatch.setattr(Loops, "_pays", pays)
-        found[compiles] = [{**check(*unit), "seconds": 0} for unit in ranges]
+        monkeypatch.setattr(compiled, "_recordable", recordable if way != "integers" else lambda _: None)
+        found[way] = [{**check(*unit), "seconds": 0} for unit in ranges]
         assert asked
-    assert found[True] == found[False]
-    assert sum(x["applicable"] for x in found[True]) > 1000
-    assert sum(x["violations"] for x in found[True]) > 0 or check.theorem.holds
+        assert found[way] == found["integers"]
+    assert sum(x["applicable"] for x in found["calls"]) > 1000
+    assert sum(x["violations"] for x in found["calls"]) > 0 or check.theorem.holds
+
+
+@pytest.mark.parametrize("left", [0.0, 0.4, 0.9])
+def test_a_loop_that_leaves_most_cases_open_is_given_up(left: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def judge(blocks: list[Block], extremes: tuple[float, float]) -> compiled.Judgement:
+        size = blocks[0].size
+        asked.append(size)
+        where = np.arange(size) < left * size
+        return compiled.Judgement(~where, np.zeros(size, np.bool_), where)
+
+    monkeypatch.setattr(findings, "Judge", lambda *_: judge)
+    monkeypatch.setattr(findings, "_TRUSTED", 1 << 12)
+    found = findings.Findings(THEOREMS["two_sum_any"], 8)
+    block = np.ones(1 << 10, np.float32)
+    found.judge(
+        on_blocks(get_format("bfloat16"), Rounding()),
+        ((first, [block, block]) for first in range(0, 1 << 15, 1 << 10)),
+    )
+    assert found.applicable == 1 << 15
+    assert (sum(asked) < 1 << 15) == (left > 0.5)
+    assert sum(asked) >= 1 << 12
+
+
+# -- errors beside a sum ------------------------------------------------------------------------------------
+def test_mixed_errors_are_measured_as_by_fractions() -> None:
+    rng = np.random.default_rng(11)
+    off, x, y = (np.ldexp(rng.integers(-2047, 2048, 500), rng.integers(-9, 9, 500)) for _ in range(3))
+    y = abs(x) + abs(y)
+    off[::7] = x[::5][: off[::7].size] = 0
+    x[3] = y[3] = off[3] = 0
+    for a, b in (
+        (Fraction(1, 3), Fraction(2, 7)),
+        (Fraction(0), Fraction(5, 1 << 40)),
+        (Fraction(3), Fraction(1, 9)),
+    ):
+        measured = Mixed(*(Exact.of(item, 53) for item in (off, x, y)), a, b)
+        right = [
+            Fraction(o) / (a * abs(Fraction(s)) + b * Fraction(t)) if t else Fraction(0)
+            for o, s, t in zip(off, x, y, strict=True)
+        ]
+        exact = [
+            measured.error.fraction(i) / measured.reference.fraction(i) if y[i] else Fraction(0)
+            for i in range(500)
+        ]
+        assert exact == right
+        for quotient, number in zip(measured.ratio.tolist(), right, strict=True):
+            assert abs(Fraction(quotient) - number) <= abs(number) / 2**47
+        some = measured[np.array([2, 5])]
+        assert [some.error.fraction(i) / some.reference.fraction(i) for i in (0, 1)] == [right[2], right[5]]
+
+
+def test_a_total_is_the_sum() -> None:
+    rng = np.random.default_rng(12)
+    for many in (1, 2, 3, 7, 64, 1000):
+        numbers = np.ldexp(rng.integers(-255, 256, (many, 9)), rng.integers(-20, 20, (many, 9)))
+        found = total(Exact.of(row, 8) for row in numbers)
+        assert [found.fraction(i) for i in range(9)] == [sum(map(Fraction, column)) for column in numbers.T]
+        assert found.bits <= 64  # and not one more for each number

@@ -16,7 +16,7 @@ from mcfsim.theorems.catalogue.double_word_products import PRODUCT
 from mcfsim.theorems.catalogue.double_words import EVEN, double, unit
 from mcfsim.theorems.claims import claim
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponent, hypothesis
-from mcfsim.theorems.operands import belongs, double_word, relaxed_pair
+from mcfsim.theorems.operands import relaxed_pair
 from mcfsim.theorems.statement import NEAREST, Hypothesis, Scaling, Theorem
 from mcfsim.theorems.trial import Trial, Truth
 from mcfsim.theorems.witnesses import Case, power, quantum, scaled
@@ -109,7 +109,9 @@ RELAXED = (
 
 # -- ties ---------------------------------------------------------------------------------------------------
 def _is_double_word(t: Trial) -> Truth:
-    return belongs(double_word("result"), t.results, t.format)
+    (high, low), to_even = t.results, t.under(Rounding())
+    held: Truth = to_even.add(high.astype(to_even.carrier), low.astype(to_even.carrier)) == high
+    return held
 
 
 def _ties_away(name: str, *rest: Fraction) -> Theorem:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from itertools import pairwise
-from math import lcm
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.hypotheses import RESULTS_FINITE
 from mcfsim.theorems.operands import Block, sequence, value
 from mcfsim.theorems.statement import Claim, Hypothesis, Scaling, Theorem
-from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, exact_of
+from mcfsim.theorems.trial import Measured, Mixed, Trial, Truth, all_hold, exact_of, total
 from mcfsim.theorems.witnesses import Case, scaled
 
 SHEWCHUK = "Shewchuk, Discrete Comput. Geom. 18, 1997"
@@ -122,10 +121,7 @@ def terms_of(*names: str) -> Target:
     def target(t: Trial) -> Exact:
         parts = [[abs(exact_of(part, t.format.precision)) for part in t[name]] for name in names]
         products = parts[0] if len(parts) == 1 else [a * b for a, b in zip(*parts, strict=True)]
-        total = products[0]
-        for item in products[1:]:
-            total = total + item
-        return total
+        return total(products)
 
     return target
 
@@ -136,10 +132,7 @@ def inner(x: str, y: str) -> Target:
     def target(t: Trial) -> Exact:
         pairs = zip(t[x], t[y], strict=True)
         p = t.format.precision
-        total, *rest = [exact_of(a, p) * exact_of(b, p) for a, b in pairs]
-        for item in rest:
-            total = total + item
-        return total
+        return total(exact_of(a, p) * exact_of(b, p) for a, b in pairs)
 
     return target
 
@@ -157,10 +150,7 @@ def mixed(
         exact, sizes = target(t), magnitudes(t)
         assert not isinstance(exact, tuple)
         assert not isinstance(sizes, tuple)
-        a, b = shares(t.format.precision)
-        common = lcm(a.denominator, b.denominator)
-        reference = abs(exact) * int(a * common) + sizes * int(b * common)
-        return Measured((t.result(0, first) - exact) * common, reference)
+        return Mixed(t.result(0, first) - exact, exact, sizes, *shares(t.format.precision))
 
     return bounded(measure, 1, 0, text)
 

@@ -151,7 +151,8 @@ def _in_binary64(number: Fraction) -> float:
         near = float(number)
     except OverflowError:
         return np.nan
-    return near if near == number else np.nan
+    # A Fraction is in lowest terms; comparing it with a float takes several times as long.
+    return near if near.as_integer_ratio() == (number.numerator, number.denominator) else np.nan
 
 
 @lru_cache(maxsize=8)

@@ -21,7 +21,7 @@ from mcfsim.protocol import Emulation
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.judge import applicable, try_block, violating
-from mcfsim.theorems.operands import Block, Operand, every, normal
+from mcfsim.theorems.operands import Block, Columns, Operand, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
 
@@ -129,8 +129,14 @@ def _small(theorem: Theorem, fmt: Format, span: int) -> tuple[Format, Part]:
         if max(_rows(operand, len(few), p) for operand in theorem.operands) > LARGEST:
             exponents = [(few[0], few[-1])] * len(theorem.operands)
             return small, Sample("sample", "", (), theorem.operands, small, tuple(exponents), MOST, 3)
-        tables = tuple(normal(o, small, few, p + 1, signs=True, zero=True) for o in theorem.operands)
+        tables = tuple(_normal(replace(operand, name=""), small, few) for operand in theorem.operands)
     return small, Part("complete", "", tables)
+
+
+@lru_cache(maxsize=64)
+def _normal(operand: Operand, fmt: Format, exponents: range) -> Columns:
+    """Return all operands of a kind, which many a statement has in common with others."""
+    return normal(operand, fmt, exponents, fmt.precision + 1, signs=True, zero=True)
 
 
 def _small_format(theorem: Theorem, fmt: Format, span: int) -> Format:

@@ -20,6 +20,7 @@ from mcfsim.backends.factory import on_blocks
 from mcfsim.checks.names import hint
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.formats import Format, get_format
+from mcfsim.protocol import Emulation
 from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.sweeps.sweep import Job, Sweep
 from mcfsim.theorems.cases import Number, Witness
@@ -258,7 +259,7 @@ def certify(check: Check, results: list[tuple[tuple[int, int], dict[str, Any]]])
     return Certificate(
         **about(check),
         parts=tuple(parts),
-        witnesses=tuple(witness(check, case) for case in total.witnesses),
+        witnesses=_witnesses(check, total.witnesses),
         simplest=_simplest(check, total),
         worst=_worst(check, total),
         seconds=sum(data["seconds"] for _, data in results),
@@ -308,18 +309,33 @@ def witness(check: Check, case: int) -> Witness:
     return _tried(check, blocks)
 
 
+def _witnesses(check: Check, cases: list[int]) -> tuple[Witness, ...]:
+    """Return several cases, run at once if each is of one path."""
+    if check.rounding.stochastic or not cases:
+        return tuple(witness(check, case) for case in cases)
+    domain = check.domain()
+    single = [next(domain.blocks(case, case + 1))[1] for case in cases]
+    blocks = [np.concatenate(column) for column in zip(*single, strict=True)]
+    results = zip(*try_block(check.theorem, _emulation(check), blocks).results, strict=True)
+    numbers = [tuple(map(Number.of, case)) for case in zip(*blocks, strict=True)]
+    return tuple(Witness(case, tuple(map(Number.of, of))) for case, of in zip(numbers, results, strict=True))
+
+
+def _emulation(check: Check) -> Emulation:
+    return on_blocks(check.domain().format, check.rounding)
+
+
 def _simplest(check: Check, found: Findings) -> Witness | None:
     if not found.witnesses:
         return None
-    ar = on_blocks(check.domain().format, check.rounding)
+    ar = _emulation(check)
     first = witness(check, found.witnesses[0])
     case = shrink(check.theorem, ar, map(float, first.operands))
     return _tried(check, [np.array([x], dtype=ar.carrier) for x in case])
 
 
 def _tried(check: Check, blocks: list[Block]) -> Witness:
-    ar = on_blocks(check.domain().format, check.rounding)
-    trial = try_block(check.theorem, ar, blocks)
+    trial = try_block(check.theorem, _emulation(check), blocks)
     operands = tuple(Number.of(item[0]) for item in blocks)
     # One path after the other, where there are several.
     results = tuple(Number.of(item) for path in zip(*trial.results, strict=True) for item in path)

@@ -200,3 +200,16 @@ def _of(register, ar, fmt):
     object.__setattr__(register, "format", fmt)
     assert isinstance(register, Register)
     return register
+
+
+@pytest.mark.parametrize("operation", ["neg", "abs", "sign", "round", "sqrt", "add", "mul", "fma"])
+def test_what_numbers_alone_give_at_random_is_not_recorded(operation):
+    """One word is drawn for it, and not one for each element."""
+    numbers = (0.1, 0.2, 0.3)[: {"add": 2, "mul": 2, "fma": 3}.get(operation, 1)]
+
+    def text(ar, x):
+        return ar.add(getattr(ar, operation)(*numbers), x)
+
+    with pytest.raises(ValueError, match="of numbers alone at random"):
+        trace(text, "bfloat16", "stochastic")
+    assert trace(text, "bfloat16", "up").steps

@@ -259,11 +259,9 @@ class TraceArithmetic:
             draws = self.rounding.stochastic and self._rounds(operation)
             kind = kept.kind(Kind(operation, fmt, self.rounding, self._source if draws else None))
             self._kinds[operation] = kind
-        draw = -1
-        if kept.kinds[kind].source is not None:
-            if not values:
-                raise ValueError(f"{operation} of numbers alone at random: one word would have to do for all")
-            draw = self._draw()
+        if not values and self.rounding.stochastic:
+            raise ValueError(f"{operation} of numbers alone at random: one word would have to do for all")
+        draw = self._draw() if kept.kinds[kind].source is not None else -1
         result = Register(f"t{len(kept.steps) + 1}", fmt)
         kept.numbers[result] = len(kept.numbers)
         kept.steps.append(kind)

@@ -1,0 +1,198 @@
+"""A model's weights as they lie in files, tensor by tensor, as numbers of their formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.codec.codes import decode
+from mcfsim.formats import FORMATS, Format
+from mcfsim.storage import npz, shards
+from mcfsim.storage.files import Pathlike
+from mcfsim.storage.tensors import FileOfTensorsError, Tensor
+
+#: The format of each dtype of floating numbers, as files call it.
+FORMAT_OF: Mapping[str, Format] = MappingProxyType(
+    {
+        "F64": FORMATS["float64"],
+        "F32": FORMATS["float32"],
+        "F16": FORMATS["float16"],
+        "BF16": FORMATS["bfloat16"],
+        "F8_E4M3": FORMATS["float8_e4m3fn"],
+        "F8_E5M2": FORMATS["float8_e5m2"],
+        "F8_E4M3FNUZ": FORMATS["float8_e4m3fnuz"],
+        "F8_E5M2FNUZ": FORMATS["float8_e5m2fnuz"],
+    }
+)
+DTYPE_OF: Mapping[Format, str] = MappingProxyType({fmt: dtype for dtype, fmt in FORMAT_OF.items()})
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One tensor of weights.
+
+    Parameters
+    ----------
+    stored : Tensor
+        As it lies in its file.
+    """
+
+    stored: Tensor
+
+    @property
+    def name(self) -> str:
+        """As the file has it."""
+        return self.stored.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor."""
+        return self.stored.shape
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.stored.size
+
+    @property
+    def format(self) -> Format:
+        """In which the elements are stored."""
+        return FORMAT_OF[self.stored.dtype]
+
+    def read(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Return elements as numbers in the format's carrier, in one new vector; NaN and infinity stay.
+
+        Raises
+        ------
+        FileOfTensorsError
+            If they cannot be read.
+        """
+        elements = self.stored.read(start, stop)
+        return elements if elements.dtype.kind == "f" else decode(elements, self.format)
+
+    def blocks(self, size: int) -> Iterator[NDArray[Any]]:
+        """Yield all elements in order, so many at a time."""
+        for start in range(0, self.size, size):
+            yield self.read(start, start + size)
+
+
+@dataclass(frozen=True)
+class Weights(Mapping[str, Weight]):
+    """The tensors of a model, by name; those without elements and those of whole numbers are left out.
+
+    Parameters
+    ----------
+    path : Path
+        What was opened.
+    tensors : mapping of str to Weight
+        Those of floating numbers.
+    left_out : mapping of str to str
+        The others, and why.
+    """
+
+    path: Path
+    tensors: Mapping[str, Weight]
+    left_out: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> Weight:
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    @property
+    def size(self) -> int:
+        """Elements of all tensors."""
+        return sum(weight.size for weight in self.values())
+
+    def check_finite(self, block: int = 1 << 20) -> None:
+        """Read all elements; raise ValueError that names each tensor with a NaN or infinity, and how many."""
+        found = {name: not_finite(weight.blocks(block)) for name, weight in self.items()}
+        refuse_not_finite(self.path, found)
+
+
+def not_finite(blocks: Iterator[NDArray[Any]]) -> tuple[int, int]:
+    """Return how many elements are NaN, and how many infinite."""
+    nans = infinities = 0
+    for x in blocks:
+        if not np.isfinite(x).all():
+            nans += int(np.count_nonzero(np.isnan(x)))
+            infinities += int(np.count_nonzero(np.isinf(x)))
+    return nans, infinities
+
+
+def refuse_not_finite(path: Pathlike, found: Mapping[str, tuple[int, int]]) -> None:
+    """Raise FileOfTensorsError if there is a NaN or an infinity, by tensor and count."""
+    told = [f"{name}: {nans} NaN, {inf} infinite" for name, (nans, inf) in found.items() if nans or inf]
+    if told:
+        more = f"; and {len(told) - 10} more tensors" if len(told) > 10 else ""
+        raise FileOfTensorsError(path, f"has numbers that are not finite: {'; '.join(told[:10])}{more}")
+
+
+def open_weights(path: Pathlike) -> Weights:
+    """Open the weights of a model: no more than names and shapes is read.
+
+    Parameters
+    ----------
+    path : path
+        A safetensors file, a folder of them, their index (``*.safetensors.index.json``), or an ``.npz``
+        file, which is read without pickles.
+
+    Returns
+    -------
+    Weights
+        A mapping of names to tensors that are read a stretch at a time.
+
+    Raises
+    ------
+    FileOfTensorsError
+        If it is no such file, or damaged, or has a dtype that is not known, or no tensor of floating
+        numbers; a `ValueError`.
+    OSError
+        If it is not there or cannot be read.
+    """
+    path = Path(path)
+    return weights_of(path, open_tensors(path))
+
+
+def open_tensors(path: Pathlike) -> dict[str, Tensor]:
+    """Return all tensors of a file or folder, see `open_weights`."""
+    path = Path(path)
+    if path.is_dir():
+        return shards.read_folder(path)
+    if path.name.endswith(".json"):
+        return shards.read_index(path)
+    if path.suffix.lower() == ".npz":
+        return npz.read_archive_of_tensors(path)
+    if path.suffix.lower() == shards.SUFFIX:
+        return shards.read_file(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there")
+    raise FileOfTensorsError(
+        path,
+        f"is no {shards.SUFFIX} file, no folder of them, no index *{shards.INDEX_SUFFIX} and no .npz file",
+    )
+
+
+def weights_of(path: Pathlike, tensors: Mapping[str, Tensor]) -> Weights:
+    """Return the tensors of floating numbers that have elements, as weights."""
+    kept, left_out = {}, {}
+    for name, tensor in tensors.items():
+        if tensor.dtype not in FORMAT_OF:
+            left_out[name] = f"whole numbers ({tensor.dtype})"
+        elif not tensor.size:
+            left_out[name] = f"no elements (shape {list(tensor.shape)})"
+        else:
+            kept[name] = Weight(tensor)
+    if not kept:
+        raise FileOfTensorsError(path, "has no tensor of floating numbers")
+    return Weights(Path(path), kept, left_out)

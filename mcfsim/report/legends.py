@@ -73,6 +73,21 @@ MEMORY: Legend = {
     "extra": "master copy or compensation",
     "-": "not stored",
 }
+AUDIT: Legend = {
+    "lost": "share of the weights that were to change and would not: over the run, each step weighted by its "
+    "rate",
+    "EDQ": "normalised effective descent quality <D, E> / <D, D>, of the update D that is asked for and the "
+    "change E that would come of it, in the same mean: 1 if nothing is lost",
+    "least EDQ, of tensor": "that of the worst tensor, and which it is",
+    "rms": "root mean square of the weights",
+    "stop": "tensors that stop before the end",
+    "stops at": "the step from which to the end EDQ stays below --stopped",
+    "decay idle": "share of the weights that weight decay alone does not move at the largest rate",
+    "v frozen": "share of significands that beta2 does not move in the second moment: where it is not 0, v "
+    "cannot decay",
+    "enough": "whether EDQ of every tensor reaches --threshold, and v can decay",
+    "bytes": "of parameter, gradient, moments and all else that is stored",
+}
 VERIFY: Legend = {
     "verified": "by trying every operand, or as many as stand for all",
     "core verified": "every operand of a stated core, the others sampled",

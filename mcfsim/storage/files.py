@@ -131,6 +131,34 @@ def replacing(path: Pathlike, *, exclusive: bool = False) -> Iterator[IO[bytes]]
             os.replace(scratch, target)
 
 
+@contextmanager
+def replacing_by_name(path: Pathlike) -> Iterator[Path]:
+    """Give a name for a library to write a new file to, which takes the place as with `replacing`.
+
+    Raises
+    ------
+    OutputError
+        See `destination`.
+    FileNotFoundError
+        If nothing was written there.
+    """
+    target = destination(path)
+    _remove_stranded(target.parent)
+    # The library may put a file of its own there; the empty one beside it keeps the lock.
+    with _scratch(target.parent) as (scratch, file):
+        _take_permissions(file, target)
+        named = _named(scratch)
+        try:
+            yield named
+            with open(named, "rb+") as written:
+                if hasattr(os, "fchmod"):
+                    os.fchmod(written.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+                os.fsync(written.fileno())
+            os.replace(named, target)
+        finally:
+            named.unlink(missing_ok=True)
+
+
 def write_text(path: Pathlike, text: str) -> None:
     """Write a whole text file in UTF-8, see `replacing`."""
     with replacing(path) as file:
@@ -192,6 +220,11 @@ def _scratch(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         scratch.unlink(missing_ok=True)
 
 
+def _named(scratch: Path) -> Path:
+    """Return the name beside a new file that `replacing_by_name` gives away."""
+    return scratch.with_suffix(".named")
+
+
 def _try_out(folder: Path, path: Pathlike) -> None:
     """Refuse a folder in which no file can be made."""
     try:
@@ -219,6 +252,7 @@ def _remove_stranded(folder: Path) -> None:
         for scratch in [entry.path for entry in entries if _SCRATCH.fullmatch(entry.name)]:
             with suppress(OSError), open_regular(scratch) as file:
                 if fcntl is None or _locked(file):
+                    _named(Path(scratch)).unlink(missing_ok=True)
                     os.unlink(scratch)
 
 

@@ -6,12 +6,12 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.storage.files import Pathlike, open_regular, read_text, replacing
+from mcfsim.storage.files import Pathlike, open_regular, read_text, replacing_by_name
 from mcfsim.storage.schema import parse
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError, PlainTensor, Tensor, check_dtype
 
@@ -146,7 +146,7 @@ def write_file(
     tensors: Mapping[str, tuple[str, NDArray[Any]]],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write tensors as one safetensors file, see `mcfsim.storage.files.replacing`.
+    """Write tensors as one safetensors file, see `mcfsim.storage.files.replacing_by_name`.
 
     Parameters
     ----------
@@ -169,9 +169,8 @@ def write_file(
         )
         for name, (dtype, x) in kept.items()
     }
-    with replacing(path) as file:
-        # The library opens a name of its own; what it writes there is the same file.
-        serialize_file(specs, _name_of(file), metadata=dict(metadata or {}) or None)
+    with replacing_by_name(path) as name:
+        serialize_file(specs, name, metadata=dict(metadata or {}) or None)
 
 
 def _shard(index: Path, place: str, name: str) -> dict[str, Tensor]:
@@ -186,7 +185,3 @@ def _shard(index: Path, place: str, name: str) -> dict[str, Tensor]:
         raise FileOfTensorsError(
             index, f"{place}, which tensor {name!r} is said to lie in, is not there"
         ) from None
-
-
-def _name_of(file: IO[bytes]) -> str:
-    return os.fspath(file.name)

@@ -1,0 +1,152 @@
+"""The command that says which tensors of a model would stop learning, and what keeps them going."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from mcfsim.cli.application import app, errors_in_one_line, telling_how_to_go_on
+from mcfsim.report import legends
+from mcfsim.report.terminal import output_width, print_legend, print_rows
+
+if TYPE_CHECKING:
+    from mcfsim.models.samples import Sample
+    from mcfsim.models.weights import Weights
+
+_PLAN, _KNOWN, _FILES = "The plan of training", "What is known of the updates", "Files"
+
+
+@app.command(epilog=legends.help_text(legends.AUDIT))
+def audit(
+    weights: Annotated[
+        Path,
+        Argument(help="A .safetensors file, a folder or index of them, or an .npz file.", show_default=False),
+    ],
+    lr: Annotated[float, Option(help="Peak learning rate.", rich_help_panel=_PLAN)] = 3e-4,
+    schedule: Annotated[str, Option(help="cosine or constant.", rich_help_panel=_PLAN)] = "cosine",
+    warmup: Annotated[int, Option(help="Steps of linear warm-up.", rich_help_panel=_PLAN)] = 0,
+    final: Annotated[
+        float | None,
+        Option(help="Last rate as a share of the peak.", show_default="0.1", rich_help_panel=_PLAN),
+    ] = None,
+    steps: Annotated[int, Option(help="Length of the run.", rich_help_panel=_PLAN)] = 10_000,
+    betas: Annotated[tuple[float, float], Option(help="beta1 and beta2.", rich_help_panel=_PLAN)] = (
+        0.9,
+        0.999,
+    ),
+    eps: Annotated[float, Option(help="Of AdamW.", rich_help_panel=_PLAN)] = 1e-8,
+    weight_decay: Annotated[
+        float, Option(help="Of tensors of two dimensions and more.", rich_help_panel=_PLAN)
+    ] = 0.01,
+    update_rms: Annotated[
+        float | None,
+        Option(
+            help="Root mean square of an update over its learning rate.",
+            show_default="that of noise, by beta1",
+            rich_help_panel=_KNOWN,
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        Option(help="The optimizer's saved state: .pt, .safetensors or .npz.", rich_help_panel=_KNOWN),
+    ] = None,
+    strategy: Annotated[
+        list[str] | None,
+        Option(help="Repeat it to compare.", show_default="plain, collage-light, collage-plus, fp32-master"),
+    ] = None,
+    low: Annotated[str, Option(help="The strategies' low format.")] = "bfloat16",
+    threshold: Annotated[
+        float, Option(help="Least EDQ of every tensor for a strategy to be recommended.")
+    ] = 0.95,
+    stopped: Annotated[float, Option(help="A tensor has stopped where its EDQ stays below this.")] = 0.5,
+    samples: Annotated[
+        int, Option(help="Elements of each tensor that are tried.", min=16, max=1 << 16)
+    ] = 1024,
+    most: Annotated[int, Option(help="Tensors that are printed.", min=1)] = 20,
+    checkpoint: Annotated[
+        Path | None,
+        Option(help="Save what was read here, and go on from it if it is there.", rich_help_panel=_FILES),
+    ] = None,
+    output: Annotated[
+        Path | None, Option("--json", help="Write all that was found here.", rich_help_panel=_FILES)
+    ] = None,
+) -> None:
+    """Say which tensors of a model would stop learning under a plan of training, and what prevents it.
+
+    All elements are read once; a sample of each tensor is tried at steps of the schedule.
+    """
+    nothing = "nothing is kept, for want of --checkpoint FILE."
+    with errors_in_one_line(), telling_how_to_go_on(checkpoint, nothing):
+        from mcfsim.formats import get_format
+        from mcfsim.models import audit as auditing
+        from mcfsim.models.saved_state import updates_of
+        from mcfsim.models.weights import open_weights
+        from mcfsim.optim.adamw import AdamW
+        from mcfsim.optim.strategies import strategy as look_up
+        from mcfsim.report.audits import as_json, strategy_table, tensor_table, update_model
+        from mcfsim.storage.files import check_outputs, write_text
+        from mcfsim.training.schedule import Schedule
+
+        if schedule not in ("cosine", "constant"):
+            raise ValueError(f"unknown schedule {schedule!r}; known schedules: cosine, constant")
+        if schedule == "constant" and final not in (None, 1.0):
+            raise ValueError(f"--final {final} is for the cosine; a constant rate stays what it is")
+        check_outputs({"--checkpoint": checkpoint, "--json": output})
+        fmt = get_format(low)
+        end = final if final is not None else 1.0 if schedule == "constant" else 0.1
+        plan = auditing.Plan(
+            hyper=AdamW(beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay),
+            schedule=Schedule(peak=lr, warmup=warmup, final=end),
+            steps=steps,
+            strategies=tuple(look_up(name, fmt) for name in strategy or auditing.DEFAULT_STRATEGIES),
+            updates=updates_of(update_rms, state),
+            threshold=threshold,
+            stopped=stopped,
+        )
+        model = open_weights(weights)
+        found = auditing.audit(_read(model, samples, checkpoint), plan, fmt)
+        typer.echo(
+            f"{weights}: {model.size:,} parameters in {len(model)} tensors, {steps} steps, peak rate {lr:g}"
+        )
+        for name, why in model.left_out.items():
+            typer.echo(f"left out: {name}, {why}")
+        typer.echo(update_model(found))
+        typer.echo("\nUnder each strategy, over the run:")
+        print_rows(strategy_table(found), {}, ["of tensor"])
+        first = found.totals()[0].strategy.name
+        shown = tensor_table(found, most)
+        typer.echo(f"\nTensors under {first}, the worst first ({len(shown)} of {len(model)}):")
+        print_rows(shown, {})
+        print_legend(
+            legends.under(legends.AUDIT, [*shown[0], *strategy_table(found)[0]], ["-"]), output_width()
+        )
+        chosen, why = found.recommended()
+        typer.echo(f"\nRecommended: {chosen.strategy.name}. {why}" if chosen else f"\nNot recommended: {why}")
+        if output is not None:
+            write_text(
+                output, json.dumps(as_json(found, dict(model.left_out)), indent=1, allow_nan=False) + "\n"
+            )
+            typer.echo(f"saved {output}")
+
+
+def _read(model: Weights, samples: int, checkpoint: Path | None) -> list[Sample]:
+    """Read the weights, with a bar where a person looks on."""
+    import sys
+
+    from mcfsim.models.scan import scan
+    from mcfsim.sweeps.progress import Bar
+
+    if not sys.stderr.isatty():
+        return scan(model, samples, checkpoint)
+    with Bar() as bar:
+        bar.expect(model.size)
+
+        def told(name: str, elements: int, earlier: bool) -> None:
+            bar.label(name)
+            (bar.skip if earlier else bar.advance)(elements)
+
+        return scan(model, samples, checkpoint, told)

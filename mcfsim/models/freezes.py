@@ -1,0 +1,79 @@
+"""Averages that cannot decay, because the format that they are stored in takes back each step of it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.formats import Format
+from mcfsim.multiword import expansion
+from mcfsim.multiword.expansion import expand
+from mcfsim.optim.strategies import Strategy
+
+#: Significands that are tried: all of a format of up to so many bits, else so many spread evenly.
+_MOST_BITS = 14
+
+
+def significands(fmt: Format) -> NDArray[np.float64]:
+    """Return the numbers of a format from 1 up to 2; they stand for all that are normal.
+
+    Of formats of more than 14 bits as many are taken, spread evenly, the ends among them.
+    """
+    bits = fmt.precision - 1
+    if bits < _MOST_BITS:
+        return 1.0 + np.arange(1 << bits) / (1 << bits)
+    spread = np.linspace(0, (1 << bits) - 1, 1 << _MOST_BITS).astype(np.int64)
+    return 1.0 + spread / (1 << bits)
+
+
+@lru_cache
+def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
+    """Return the share of significands of a moving average that stay as they are when multiplied by beta.
+
+    Where it is 1 an average never decays: `RN(beta x) = x` for every normal number x. So it is of a bfloat16
+    second moment at beta2 = .999.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        With its low format put in.
+    slot : {"m", "v"}
+        Which average.
+    beta : float
+        The decay rate, in [0, 1).
+
+    Returns
+    -------
+    float
+        Of a single component, in its format. Of an expansion, that starts without anything in the components
+        after the first: of its sum. 0 for exact numbers.
+
+    References
+    ----------
+    Yu et al., Collage, ICML 2024, on beta2 = .999 in bfloat16.
+    """
+    stored = strategy.tensors[slot]
+    if stored.format is None:
+        return 0.0
+    roles = strategy.roles()
+    ar: Any = roles.moments if slot == "m" else roles.second_moment
+    x = ar.round(_within(stored.format))
+    zero = np.zeros_like(x)
+    components = (x, *([zero] * (stored.components - 1)))
+    by_expansion = slot == "v" and strategy.beta2_components > 1
+    if by_expansion:
+        decayed = expansion.mul(ar, expand(ar, beta, strategy.beta2_components), components)
+    else:
+        decayed = expansion.scale(ar, components, beta)
+    before = np.sum([item.astype(np.float64) for item in components], axis=0)
+    after = np.sum([item.astype(np.float64) for item in decayed], axis=0)
+    return float(np.mean(before == after))
+
+
+def _within(fmt: Format) -> NDArray[np.float64]:
+    """Return all significands, at an exponent in the middle of the format's range."""
+    middle = (fmt.emin + fmt.emax) // 2
+    return np.ldexp(significands(fmt), middle)

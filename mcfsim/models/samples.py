@@ -1,0 +1,96 @@
+"""What an audit reads of a model: every element once, to see that all are finite, and a sample to try on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.models.weights import Weight
+
+#: Elements read at a time.
+_BLOCK = 1 << 20
+#: The golden ratio's fractional part: its multiples spread evenly, whatever the number of them.
+_GOLDEN = 0.5 * (5**0.5 - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One tensor as it was read.
+
+    Parameters
+    ----------
+    name : str
+        Of the tensor.
+    shape : tuple of int
+        Of the tensor.
+    format : str
+        In which the file has it.
+    values : array of float64, shape (samples,)
+        Elements at `places_of`.
+    rms : float
+        Root of the mean square of all elements.
+    zeros : float
+        Share of all elements that are zero.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    values: NDArray[np.float64]
+    rms: float
+    zeros: float
+
+    @property
+    def size(self) -> int:
+        """Elements of the tensor."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+def places_of(size: int, samples: int) -> NDArray[np.int64]:
+    """Return where a sample lies: in each of so many equal parts of a tensor one element, in order.
+
+    Where in its part is not the same each time, so that no column of a matrix is met alone. Of a tensor with
+    fewer elements some are there several times.
+    """
+    part = np.arange(samples)
+    inside = part * _GOLDEN % 1.0
+    return np.minimum(((part + inside) * (size / samples)).astype(np.int64), size - 1)
+
+
+def read_sample(
+    weight: Weight, samples: int, told: Callable[[int], None] | None = None
+) -> tuple[Sample, tuple[int, int]]:
+    """Return the sample of one tensor, and how many elements are NaN and infinite."""
+    places = places_of(weight.size, samples)
+    values = np.empty(samples)
+    squares = zeros = 0.0
+    nans = infinities = start = 0
+    for x in weight.blocks(_BLOCK):
+        first, last = np.searchsorted(places, (start, start + x.size))
+        values[first:last] = x[places[first:last] - start]
+        norm = float(np.dot(x, x)) if x.dtype == np.float64 else _sum_of_squares(x)
+        if not np.isfinite(norm):
+            nans += int(np.count_nonzero(np.isnan(x)))
+            infinities += int(np.count_nonzero(np.isinf(x)))
+            norm = float(np.square(x[np.isfinite(x)].astype(np.float64)).sum())
+        squares += norm
+        zeros += x.size - int(np.count_nonzero(x))
+        start += x.size
+        if told is not None:
+            told(x.size)
+    rms = (squares / weight.size) ** 0.5
+    sample = Sample(weight.name, weight.shape, str(weight.format), values, rms, zeros / weight.size)
+    return sample, (nans, infinities)
+
+
+def _sum_of_squares(x: NDArray[Any]) -> float:
+    """Return the sum of squares of numbers whose squares binary32 may not hold, a cache's worth at a time."""
+    total = 0.0
+    for start in range(0, x.size, 1 << 15):
+        block = x[start : start + (1 << 15)].astype(np.float64)
+        total += float(np.dot(block, block))
+    return total

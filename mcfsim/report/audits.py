@@ -1,0 +1,147 @@
+"""An audit as tables and as JSON data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from mcfsim.models.audit import EDGES, Audit, AuditedTensor, Total
+from mcfsim.report.tables import Rows
+
+
+def strategy_table(audit: Audit) -> Rows:
+    """Return one row of text a strategy, the cheapest first: what it takes, and what arrives under it."""
+    recommended, _ = audit.recommended()
+    return [
+        {
+            "strategy": total.strategy.name,
+            "bytes / parameter": f"{total.strategy.bytes_per_parameter:g}",
+            "GiB in all": f"{total.bytes / 2**30:.3g}",
+            "lost": _share(total.lost),
+            "EDQ": _share(total.edq),
+            "least EDQ": _share(_least(audit, total)),
+            "of tensor": total.worst,
+            "stop": f"{total.stopped} of {len(audit.tensors)}",
+            "v frozen": f"{100 * total.frozen:.0f} %",
+            "enough": "recommended" if total == recommended else "yes" if total.sufficient else "no",
+        }
+        for total in audit.totals()
+    ]
+
+
+def tensor_table(audit: Audit, most: int) -> Rows:
+    """Return one row of text a tensor, the worst under the cheapest strategy first.
+
+    Parameters
+    ----------
+    most : int
+        Rows at most.
+    """
+    first, *others = [total.strategy.name for total in audit.totals()]
+    return [
+        {
+            "tensor": item.name,
+            "shape": " x ".join(map(str, item.shape)) or "scalar",
+            "rms": f"{item.rms:.3g}",
+            "lost": _share(item.found[first].lost),
+            "EDQ": _share(item.found[first].edq),
+            "stops at": _step(item.found[first].stops),
+            "decay idle": "-" if item.found[first].idle is None else _share(item.found[first].idle),
+            "bytes": f"{item.found[first].bytes:.4g}",
+            **{f"EDQ, {name}": _share(item.found[name].edq) for name in others},
+        }
+        for item in audit.worst_first(first)[:most]
+    ]
+
+
+def update_model(audit: Audit) -> str:
+    """Say in words what the updates are taken to be."""
+    plan = audit.plan
+    decay = f", and {plan.hyper.weight_decay:g} times the weight of tensors of two dimensions and more"
+    return (
+        f"A step asks each weight for its learning rate times a direction"
+        f"{decay if plan.hyper.weight_decay else ''}. Directions: {plan.updates.words}. Weights walk as far "
+        "as updates arrive: noise adds up in the square; what directions are longer keeps its sign."
+    )
+
+
+def as_json(audit: Audit, left_out: dict[str, str]) -> dict[str, Any]:
+    """Return an audit as JSON data: NaN, where nothing was asked, is null.
+
+    Parameters
+    ----------
+    left_out : dict of str to str
+        Tensors that were not audited, and why.
+    """
+    plan = audit.plan
+    recommended, why = audit.recommended()
+    data = {
+        "optimizer": {"name": "adamw", **asdict(plan.hyper)},
+        "schedule": {**asdict(plan.schedule), "steps": plan.steps},
+        "low": str(audit.low),
+        "updates": update_model(audit),
+        "threshold": plan.threshold,
+        "stopped": plan.stopped,
+        "parameters": audit.size,
+        "left_out": left_out,
+        "recommended": None if recommended is None else recommended.strategy.name,
+        "reason": why,
+        "strategies": [_total(audit, total) for total in audit.totals()],
+        "steps": list(audit.steps),
+        "rates": [plan.schedule.rate(step, plan.steps) for step in audit.steps],
+        "histogram_edges": EDGES.tolist(),
+        "tensors": [_tensor(item) for item in audit.tensors],
+    }
+    return _without_nan(data)  # type: ignore[no-any-return]
+
+
+def _total(audit: Audit, total: Total) -> dict[str, Any]:
+    return {
+        "name": total.strategy.name,
+        "bytes_per_parameter": total.strategy.bytes_per_parameter,
+        "bytes": total.bytes,
+        "lost": total.lost,
+        "edq": total.edq,
+        "least_edq": _least(audit, total),
+        "worst_tensor": total.worst,
+        "tensors_that_stop": total.stopped,
+        "v_frozen": total.frozen,
+        "sufficient": total.sufficient,
+    }
+
+
+def _tensor(item: AuditedTensor) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "shape": list(item.shape),
+        "parameters": item.size,
+        "format": item.format,
+        "decayed": item.decayed,
+        "rms": item.rms,
+        "zeros": item.zeros,
+        "direction_rms": item.direction_rms,
+        "histogram": list(item.histogram),
+        "strategies": {name: asdict(found) for name, found in item.found.items()},
+    }
+
+
+def _least(audit: Audit, total: Total) -> float:
+    """Return the EDQ of the worst tensor."""
+    return next(item for item in audit.tensors if item.name == total.worst).found[total.strategy.name].edq
+
+
+def _without_nan(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _without_nan(item) for key, item in data.items()}
+    if isinstance(data, list | tuple):
+        return [_without_nan(item) for item in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def _share(number: float | None) -> str:
+    return "-" if number is None or math.isnan(number) else f"{number:.4f}"
+
+
+def _step(step: int | None) -> str:
+    return "-" if step is None else str(step)

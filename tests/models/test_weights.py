@@ -1,0 +1,308 @@
+"""Weights as they are read from files, compared with what was written there by other code."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mcfsim.models.weights import open_tensors, open_weights
+from mcfsim.storage.shards import write_file
+from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError
+from tests.models.files import checkpoint, raw_safetensors, some_tensors
+
+FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+
+
+def test_every_dtype_is_read_as_it_was_written(tmp_path, assert_same):
+    made = some_tensors()
+    raw_safetensors(tmp_path / "m.safetensors", made)
+    weights = open_weights(tmp_path / "m.safetensors")
+    assert list(weights) == [f"layer.{dtype}" for dtype in FLOATS]
+    assert weights.left_out.keys() == {"layer.I64", "layer.U8"}
+    for name, weight in weights.items():
+        expected = made[name][1].astype(np.float64)
+        assert weight.shape == expected.shape
+        assert_same(weight.read().astype(np.float64), expected.ravel())
+        pieces = np.concatenate([*weight.blocks(3)])
+        assert_same(pieces.astype(np.float64), expected.ravel())
+        assert_same(weight.read(1, 4).astype(np.float64), expected.ravel()[1:4])
+        assert weight.read(10_000, 20_000).size == 0
+
+
+def test_what_is_written_is_read_by_the_library_and_by_us(tmp_path):
+    from safetensors import deserialize
+
+    made = some_tensors(1)
+    path = tmp_path / "out.safetensors"
+    write_file(
+        path, {name: (dtype, x.view(ELEMENTS[dtype])) for name, (dtype, x) in made.items()}, {"a": "b"}
+    )
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
+    there = open_tensors(path)
+    assert there.keys() == made.keys()
+    for name, (dtype, x) in made.items():
+        assert there[name].dtype == dtype
+        assert there[name].read().tobytes() == x.tobytes()
+    by_library = dict(deserialize(path.read_bytes()))
+    for name, (dtype, x) in made.items():
+        assert by_library[name]["dtype"] == dtype
+        assert tuple(by_library[name]["shape"]) == x.shape
+        assert bytes(by_library[name]["data"]) == x.tobytes()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_file_that_is_written_again_is_the_old_one_until_it_is_whole(tmp_path, monkeypatch):
+    path = tmp_path / "out.safetensors"
+    write_file(path, {"x": ("F32", np.ones(3, np.float32))})
+    before = path.read_bytes()
+
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("safetensors.serialize_file", fail)
+    with pytest.raises(KeyboardInterrupt):
+        write_file(path, {"x": ("F32", np.zeros(3, np.float32))})
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# -- shards --------------------------------------------------------------------------------------------------
+@pytest.fixture
+def sharded(tmp_path):
+    made = some_tensors(2)
+    names = sorted(made)
+    parts = {"model-1.safetensors": names[:3], "model-2.safetensors": names[3:]}
+    for place, kept in parts.items():
+        raw_safetensors(tmp_path / place, {name: made[name] for name in kept})
+    index = {name: place for place, kept in parts.items() for name in kept}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return tmp_path, made, index
+
+
+def test_shards_are_one_model(sharded, assert_same):
+    folder, made, _ = sharded
+    for path in (folder, folder / "model.safetensors.index.json"):
+        weights = open_weights(path)
+        for name, weight in weights.items():
+            assert_same(weight.read().astype(np.float64), made[name][1].astype(np.float64).ravel())
+    (folder / "model.safetensors.index.json").unlink()
+    assert open_weights(folder).keys() == weights.keys()
+
+
+def rewrite(folder, index):
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+
+
+def test_an_index_and_its_shards_must_agree(sharded):
+    folder, _, index = sharded
+    first = sorted(index)[0]
+    for wrong, text in (
+        (index | {first: "model-9.safetensors"}, "model-9.safetensors, which tensor .* is not there"),
+        (index | {first: "../model-1.safetensors"}, "is no name of a file"),
+        (index | {first: "model-2.safetensors"}, "has (none of that name|a tensor)"),
+        (index | {"ghost": "model-1.safetensors"}, "'ghost' is said to lie in model-1.safetensors"),
+        ({name: place for name, place in index.items() if name != first}, "does not name there"),
+        (index | {first: 3}, 'no "weight_map"'),
+    ):
+        rewrite(folder, wrong)
+        with pytest.raises(FileOfTensorsError, match=text):
+            open_weights(folder)
+    rewrite(folder, index)
+    (folder / "other.safetensors.index.json").write_text("{}")
+    with pytest.raises(FileOfTensorsError, match="several indexes"):
+        open_weights(folder)
+
+
+def test_a_name_in_two_files_is_refused(tmp_path):
+    checkpoint(tmp_path / "a.safetensors")
+    checkpoint(tmp_path / "b.safetensors")
+    with pytest.raises(FileOfTensorsError, match=r"a\.safetensors and b\.safetensors both have 'matrix'"):
+        open_weights(tmp_path)
+
+
+# -- NumPy's archives ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_archives_are_read_in_rows(tmp_path, save, assert_same):
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((4, 6, 5))
+    made = {
+        "rows": x.astype(np.float32),
+        "columns": np.asfortranarray(x),
+        "big": x.astype(">f4"),
+        "half": x.astype(np.float16),
+        "whole": np.arange(5),
+        "one": np.float64(0.5),
+    }
+    save(tmp_path / "m.npz", **made)
+    weights = open_weights(tmp_path / "m.npz")
+    assert weights.left_out == {"whole": "whole numbers (I64)"}
+    for name, weight in weights.items():
+        expected = np.asarray(made[name], np.float64).ravel()
+        assert_same(weight.read().astype(np.float64), expected)
+        assert_same(np.concatenate([*weight.blocks(7)]).astype(np.float64), expected)
+        for start in (50, 20, 119):
+            assert_same(weight.read(start, start + 9).astype(np.float64), expected[start : start + 9])
+
+
+def test_archives_with_what_is_no_numbers_are_refused(tmp_path):
+    path = tmp_path / "m.npz"
+    for made, text in (
+        ({"x": np.array([None])}, "unknown dtype object|dtype object"),
+        ({"x": np.array(["a"])}, "dtype <U1"),
+        ({"x": np.zeros(2, np.complex64)}, "dtype complex64"),
+        ({"x": np.zeros(2, [("a", "f4")])}, "dtype"),
+        ({"x": np.arange(3)}, "no tensor of floating numbers"),
+    ):
+        np.savez(path, **made)
+        with pytest.raises(FileOfTensorsError, match=text):
+            open_weights(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"")
+    with pytest.raises(FileOfTensorsError, match="'x' is no array"):
+        open_weights(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.txt", b"")
+    with pytest.raises(FileOfTensorsError, match=r"'x.txt' is no array"):
+        open_weights(path)
+
+
+# -- what is no file of tensors ------------------------------------------------------------------------------
+def test_other_things_are_refused_by_name(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    (tmp_path / "sub").mkdir()
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    for name, error, text in (
+        ("a.txt", FileOfTensorsError, "is no .safetensors file"),
+        ("empty.safetensors", FileOfTensorsError, "no safetensors file, or damaged"),
+        ("sub", FileOfTensorsError, "has no file"),
+        ("pipe.safetensors", ValueError, "is a pipe"),
+        ("none.safetensors", FileNotFoundError, "none.safetensors"),
+        ("none", FileNotFoundError, "none is not there"),
+        ("none.npz", FileNotFoundError, "none.npz"),
+    ):
+        with pytest.raises(error, match=text):
+            open_weights(tmp_path / name)
+
+
+def test_unknown_dtypes_are_named(tmp_path):
+    raw_safetensors(tmp_path / "m.safetensors", {"c": ("C64", np.zeros(2, np.complex64))})
+    with pytest.raises(FileOfTensorsError, match="tensor 'c' is of dtype C64, which is not known"):
+        open_weights(tmp_path / "m.safetensors")
+
+
+def test_a_file_that_becomes_shorter_is_noticed(tmp_path):
+    path = tmp_path / "m.safetensors"
+    checkpoint(path)
+    weights = open_weights(path)
+    os.truncate(path, path.stat().st_size - 4)
+    with pytest.raises(FileOfTensorsError, match="tensor 'gain' is cut off"):
+        weights["gain"].read()
+    assert weights["matrix"].read().size == 768
+
+
+def test_numbers_that_are_not_finite_are_counted_by_tensor(tmp_path):
+    path = tmp_path / "m.safetensors"
+    x, y = np.ones(9, np.float32), np.ones(5, np.float32)
+    x[[1, 2]], x[3], y[0] = np.nan, np.inf, -np.inf
+    raw_safetensors(path, {"x": ("F32", x), "y": ("F32", y), "z": ("F32", np.ones(3, np.float32))})
+    with pytest.raises(FileOfTensorsError, match=r"x: 2 NaN, 1 infinite; y: 0 NaN, 1 infinite$"):
+        open_weights(path).check_finite(block=4)
+
+
+# -- mutated files -------------------------------------------------------------------------------------------
+def mutated(data: bytes, rng: np.random.Generator) -> bytes:
+    """Return a file with its header or its bytes altered: flipped, cut, grown, its numbers replaced."""
+    kind = rng.integers(6)
+    raw = bytearray(data)
+    header = min(len(raw), 8 + int.from_bytes(raw[:8], "little"))
+    place = int(rng.integers(header if rng.random() < 0.8 else len(raw)))
+    if kind == 0:
+        raw[place] ^= 1 << int(rng.integers(8))
+    elif kind == 1:
+        del raw[place : place + int(rng.integers(1, 40))]
+    elif kind == 2:
+        raw[place:place] = rng.bytes(int(rng.integers(1, 40)))
+    elif kind == 3:
+        raw[:8] = struct.pack("<Q", int(rng.choice([0, 1, 7, 2**31, 2**40, 2**63, len(raw)])))
+    elif kind == 4:
+        digits = [i for i in range(8, header) if chr(raw[i]).isdigit()] or [place]
+        start = int(rng.choice(digits))
+        number = str(rng.choice([0, 1, -1, 2**31, 2**53, 2**63, 2**64, 10**30])).encode()
+        raw[start : start + 1] = number
+    else:
+        names = [b"F32", b"BF16", b"F64", b"shape", b"dtype", b"data_offsets", b"I64", b"[", b"]", b"{"]
+        old, new = names[int(rng.integers(len(names)))], names[int(rng.integers(len(names)))]
+        raw = bytearray(bytes(raw).replace(old, new, 1))
+    return bytes(raw)
+
+
+def answer(path: Path) -> dict[str, bytes] | None:
+    """Return all that we read of a file; None if it is refused in words."""
+    try:
+        return {name: b"".join(x.tobytes() for x in t.blocks(7)) for name, t in open_tensors(path).items()}
+    except FileOfTensorsError:
+        return None
+
+
+def try_mutants(folder: Path, count: int, seed: int) -> tuple[int, int]:
+    """Read mutated files; return how many were refused, and how many read as the libraries read them."""
+    from safetensors import deserialize
+
+    rng = np.random.default_rng(seed)
+    good, archive = folder / "good.safetensors", folder / "good.npz"
+    raw_safetensors(good, some_tensors(5))
+    floats = {n: x for n, (d, x) in some_tensors(5).items() if d in ("F64", "F32", "F16")}
+    refused = read = 0
+    for turn in range(count):
+        if turn % 3:
+            path = folder / "m.safetensors"
+            path.write_bytes(mutated(good.read_bytes(), rng))
+        else:
+            path = folder / "m.npz"
+            (np.savez if turn % 2 else np.savez_compressed)(archive, **floats)
+            path.write_bytes(mutated(archive.read_bytes(), rng))
+        found = answer(path)
+        if found is None:
+            refused += 1
+            continue
+        read += 1
+        if path.suffix == ".npz":
+            with np.load(path) as whole:
+                expected = {name: np.ascontiguousarray(whole[name]).tobytes() for name in whole.files}
+        else:
+            expected = {name: bytes(x["data"]) for name, x in deserialize(path.read_bytes())}
+        assert found == expected
+    return refused, read
+
+
+@pytest.mark.slow
+def test_mutated_files_are_refused_or_read_as_libraries_read_them(tmp_path):
+    refused, read = try_mutants(tmp_path, 600, 1)
+    assert refused > 100
+    assert read > 30
+
+
+@pytest.mark.exhaustive
+def test_ten_thousand_mutated_files(tmp_path):
+    tracemalloc.start()
+    try:
+        refused, read = try_mutants(tmp_path, 10_000, 2)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 28
+    finally:
+        tracemalloc.stop()
+    assert refused > 3000
+    assert read > 500

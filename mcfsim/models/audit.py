@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -215,14 +216,14 @@ class Audit:
             np.array([getattr(item.found[name], label) for item in self.tensors]) for label in ("lost", "edq")
         )
         there = ~np.isnan(edq)
-        weights = sizes[there] / sizes[there].sum() if there.any() else sizes[there]
+        weights = sizes[there] / sizes[there].sum() if there.any() else np.array([])
         worst = self.worst_first(name)[0]
         frozen = frozen_share(strategy, "v", self.plan.hyper.beta2)
         reached = bool((edq[there] >= self.plan.threshold).all())
         return Total(
             strategy,
-            lost=float(weights @ lost[there]),
-            edq=float(weights @ edq[there]),
+            lost=float(weights @ lost[there]) if there.any() else math.nan,
+            edq=float(weights @ edq[there]) if there.any() else math.nan,
             worst=worst.name,
             stopped=sum(item.found[name].stops is not None for item in self.tensors),
             frozen=frozen,

@@ -1,0 +1,224 @@
+"""Forecasts, compared with arithmetic of other code, and with freezes that are known."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.models.forecast import (
+    Course,
+    Trial,
+    forecast,
+    noise_rms,
+    normal_directions,
+    points_of,
+    stop_of,
+)
+from mcfsim.models.freezes import frozen_share
+from mcfsim.models.samples import places_of, read_sample
+from mcfsim.models.weights import open_weights
+from mcfsim.oracle import round_fraction
+from tests.models.files import raw_safetensors
+
+PLAIN = mcf.strategy("plain", "bfloat16")
+
+
+def constant(rate):
+    return mcf.Schedule(rate, warmup=0, final=1.0)
+
+
+def test_one_plain_step_is_that_of_ml_dtypes():
+    """Without decay a plain step is two roundings: of the update, and of its addition."""
+    rng, kind = np.random.default_rng(0), ml_dtypes.bfloat16
+    weights = (rng.standard_normal((3, 500)) * [[0.02], [1.0], [1e-4]]).astype(kind)
+    directions = rng.standard_normal((3, 500)).astype(kind)
+    trial = Trial(weights.astype(float), directions.astype(float), np.array([False] * 3))
+    rate = 2.0**-10  # so that its product with a direction is exact
+    found = forecast(trial, mcf.AdamW(), PLAIN, constant(rate), 1)
+    update = (directions.astype(float) * -rate).astype(kind)
+    moved = (weights + update).astype(float) - weights.astype(float)
+    asked = -directions.astype(float)
+    lost = (moved == 0).sum(axis=1) / 500
+    edq = (asked * moved / rate).sum(axis=1) / (asked**2).sum(axis=1)
+    assert found.lost[:, 0].tolist() == lost.tolist()
+    assert found.edq[:, 0] == pytest.approx(edq, rel=1e-14)
+
+
+@pytest.mark.parametrize("name", ["plain", "kahan", "collage-light", "collage-plus", "fp32-master", "fp32"])
+def test_one_step_with_decay_is_that_of_fractions(name):
+    """Every strategy's step, one number at a time, by the oracle's rounding."""
+    strategy, rate, decay = mcf.strategy(name, "bfloat16"), 1e-3, 0.1
+    rng = np.random.default_rng(1)
+    weights, directions = rng.standard_normal((2, 1, 40)) * 0.02
+    trial = Trial(weights, directions, np.array([True]))
+    found = forecast(trial, mcf.AdamW(weight_decay=decay), strategy, constant(rate), 1)
+    up, fmt = strategy.m.format, strategy.parameter.format
+    master = strategy.extra.format if name == "fp32-master" else fmt
+
+    def rn(x, format=up):
+        return Fraction(round_fraction(x, format))
+
+    lost, mixed, squares = 0, Fraction(0), Fraction(0)
+    for w, d in zip(weights[0], directions[0], strict=True):
+        first = rn(Fraction(w), master)
+        second = Fraction(0) if name in ("plain", "fp32", "fp32-master") else rn(Fraction(w) - first, fmt)
+        meant = first + second
+        asked = -(Fraction(d) + Fraction(decay) * meant)
+        direction = rn(rn(Fraction(d)) + rn(rn(first) * Fraction(decay)))
+        step = rn(rn(direction * -Fraction(rate)), master)
+        if name == "kahan":
+            step = rn(step + second, fmt)
+            moved = rn(first + step, fmt)
+            after = moved + rn(step - rn(moved - first, fmt), fmt)
+        elif name.startswith("collage"):
+            s = rn(first + step, fmt)
+            e = first + step - s
+            rest = rn(second + e, fmt)
+            after = s + rest
+        else:
+            after = rn(first + step, master)
+        change = after - meant
+        lost += change == 0
+        mixed += asked * change / Fraction(rate)
+        squares += asked**2
+    assert found.lost[0, 0] == lost / 40
+    assert found.edq[0, 0] == pytest.approx(float(mixed / squares), rel=1e-12)
+
+
+@pytest.mark.parametrize(("rate", "stops"), [(2.0**-9, 1), (2.0**-9 * 1.02, None), (2.0**-12, 1)])
+def test_a_gain_at_one_stops_below_two_to_the_minus_nine(rate, stops):
+    """Updates of the length of the rate, down from 1, where half an ulp of bfloat16 is 2^-9."""
+    trial = Trial(np.ones((1, 64)), np.ones((1, 64)), np.array([False]))
+    course = forecast(trial, mcf.AdamW(), PLAIN, constant(rate), 1)
+    assert course.lost[0, 0] == (stops is not None)
+    assert course.stops(0.5) == [stops]
+
+
+@pytest.mark.parametrize(("product", "idle"), [(2.0**-9 * 0.99, True), (2.0**-8 * 1.01, False)])
+def test_decay_alone_does_nothing_below_two_to_the_minus_nine(product, idle):
+    """All significands, as by a product of their own in ml_dtypes' bfloat16."""
+    values = np.ldexp(1.0 + np.arange(128) / 128, -5)[None]
+    rate = 0.5**4
+    trial = Trial(values, np.zeros_like(values), np.array([True]))
+    course = forecast(trial, mcf.AdamW(weight_decay=product / rate), PLAIN, constant(rate), 1)
+    alone = (values * (1.0 - product)).astype(ml_dtypes.bfloat16).astype(float)
+    assert (alone == values).all() == idle
+    assert (course.lost[0, 0] == 1.0) == idle
+
+
+@pytest.mark.parametrize(
+    ("beta2", "share"), [(0.999, 1.0), (0.998, 0.9453125), (0.997, 0.296875), (0.996, 0.0), (0.95, 0.0)]
+)
+def test_second_moments_that_cannot_decay(beta2, share):
+    """By fractions: the exact product of every significand, rounded to bfloat16."""
+    significands = [Fraction(128 + i, 128) for i in range(128)]
+    products = [round_fraction(x * Fraction(beta2), PLAIN.v.format) for x in significands]
+    assert frozen_share(PLAIN, "v", beta2) == share
+    assert share == sum(map(float.__eq__, products, map(float, significands))) / 128
+    assert frozen_share(mcf.strategy("collage-light", "bfloat16"), "v", beta2) == share
+    assert frozen_share(mcf.strategy("collage-plus", "bfloat16"), "v", beta2) == 0
+    assert frozen_share(mcf.strategy("fp32-master", "bfloat16"), "v", beta2) == 0
+    assert frozen_share(mcf.strategy("exact"), "v", beta2) == 0
+
+
+def test_weights_walk_only_as_far_as_updates_arrive():
+    weights = np.array([np.ones(64), np.zeros(64)])
+    directions = normal_directions(2, 64)[0] * noise_rms(0.9)
+    trial = Trial(weights, directions, np.array([False, False]))
+    course = forecast(trial, mcf.AdamW(), PLAIN, constant(1e-4), 400)
+    assert course.stops(0.5) == [1, None]
+    assert (course.lost[0] == 1).all()
+    # The zeros have walked to numbers of which some do not take their updates any more.
+    assert course.lost[1, 0] == 0
+    assert course.lost[1, -1] > 0.01
+
+
+def test_what_asks_for_nothing_is_no_number():
+    trial = Trial(np.ones((2, 16)), np.array([np.zeros(16), np.ones(16)]), np.array([False, False]))
+    course = forecast(trial, mcf.AdamW(), PLAIN, mcf.Schedule(0.5, warmup=0, final=0.0), 8)
+    assert np.isnan(course.edq[0]).all()
+    assert np.isnan(course.edq[1, -1])  # the last rate is zero
+    assert np.isnan(course.over_run(course.edq)[0])
+    assert course.over_run(course.edq)[1] == pytest.approx(1.0, abs=0.02)
+    assert course.stops(0.5) == [None, None]
+
+
+def test_a_mean_over_the_run_is_weighted_by_the_way():
+    """Against the sum over all steps, of a measure that is a line between the points."""
+    steps = np.array([1, 2, 5, 9, 10])
+    rates = np.array([1.0, 2.0, 3.0, 1.0, 0.5])
+    course = Course(steps, rates, np.zeros((1, 5)), np.array([[1.0, 0.5, 0.0, 0.25, np.nan]]))
+    lengths = [1, 2, 3.5, 2.5, 1]
+    weight = np.array(lengths) * rates
+    assert course.over_run(course.edq)[0] == (weight[:4] @ [1.0, 0.5, 0.0, 0.25]) / weight[:4].sum()
+
+
+@pytest.mark.parametrize(
+    ("edq", "stop"),
+    [
+        ([1, 1, 0.4, 0.2], 6),
+        ([1, 1, 0.5, 0.4], 7),
+        ([0.4, 0.3, 0.2, 0.1], 1),
+        ([0.1, 0.1, 0.1, 0.6], None),
+        ([0.1, 0.6, 0.1, 0.1], 3),
+        ([math.nan, math.nan, 0.1, 0.1], 6),
+        ([1, 1, 1, math.nan], None),
+    ],
+)
+def test_where_a_series_stops(edq, stop):
+    assert stop_of([1, 2, 6, 7], edq, 0.5) == stop
+
+
+def test_the_steps_of_a_schedule_hold_its_ends_and_its_turn():
+    points = points_of(mcf.Schedule(1e-3, warmup=37), 10_000).tolist()
+    assert points == sorted(set(points))
+    assert {1, 37, 38, 10_000} <= set(points)
+    assert points_of(mcf.Schedule(1e-3, warmup=50), 3).tolist() == [1, 2, 3]
+    assert points_of(mcf.Schedule(1e-3, warmup=0), 1).tolist() == [1]
+
+
+def test_directions_are_normal_and_of_the_size_of_noise():
+    first, second = normal_directions(50, 1000)
+    assert np.sort(first, axis=1).tolist() == np.sort(second, axis=1).tolist()
+    assert abs(np.mean(first * second)) < 0.02
+    gradients = np.random.default_rng(0).standard_normal((3000, 200))
+    m, late = np.zeros(200), []
+    for g in gradients:
+        m = 0.9 * m + 0.1 * g
+        late.append(np.mean(m**2))
+    assert np.sqrt(np.mean(late[500:])) == pytest.approx(noise_rms(0.9), rel=0.02)
+
+
+# -- samples -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", [1, 2, 7, 100, 1024, 1 << 20, 12345678])
+def test_a_sample_takes_one_of_each_part(size):
+    places = places_of(size, 512)
+    assert (np.diff(places) >= 0).all()
+    assert places[0] >= 0
+    assert places[-1] < size
+    if size >= 512:
+        assert (np.diff(places) > 0).all()
+        parts = places * 512 // size
+        assert np.abs(parts - np.arange(512)).max() <= 1
+        assert np.bincount(places % 64, minlength=64).max() < 40  # no column alone
+    else:
+        assert set(range(size)) == set(places.tolist())
+
+
+def test_samples_are_elements_and_the_rest_is_of_all(tmp_path, monkeypatch):
+    monkeypatch.setattr("mcfsim.models.samples._BLOCK", 1000)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((70, 90)).astype(np.float32)
+    x[x < -1] = 0
+    raw_safetensors(tmp_path / "m.safetensors", {"x": ("F32", x)})
+    told = []
+    sample, bad = read_sample(open_weights(tmp_path / "m.safetensors")["x"], 256, told.append)
+    assert sample.values.tolist() == x.ravel()[places_of(x.size, 256)].tolist()
+    assert sample.rms == pytest.approx(np.sqrt(np.mean(x.astype(float) ** 2)), rel=1e-14)
+    assert sample.zeros == np.mean(x == 0)
+    assert (bad, sum(told), sample.size) == ((0, 0), x.size, x.size)

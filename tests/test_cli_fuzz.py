@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from mcfsim.cli import app
 from mcfsim.optim.strategies import STRATEGIES
+from tests.models.files import checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -93,6 +94,8 @@ MEANT = {
     "text": ("two_sum", "dw_times_dw2", "expansion.grow", "adamw", "sgd"),
     "view": ("pseudocode", "text", "network", "numba", "cost"),
     "components": ("1", "2", "3"),
+    "betas": ("0.9", "0.95", "0.999", "0"),
+    "schedule": ("cosine", "constant"),
     "value": ("0.999", "-0", "1e-40"),
 }
 #: These ask for work without an end, or for others' machines: what is tried of them takes a moment.
@@ -112,6 +115,7 @@ ALWAYS = {
     "verify": {"theorems": "sterbenz", "format": "float4_e2m1fn", "samples": "5", "limit": "100"},
     "inspect": {"value": "0.1"},
     "show": {"text": "two_sum"},
+    "audit": {"weights": "m.safetensors", "steps": "3"},
 }
 
 
@@ -124,8 +128,9 @@ def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
     def value(name: str) -> str:
         if name in MODEST:
             return pick(MODEST[name])
-        if name in ("checkpoint", "output", "journal", "check"):
+        if name in ("checkpoint", "output", "journal", "check", "weights", "state"):
             places = (
+                "m.safetensors",
                 "new",
                 "pipe",
                 "sub",
@@ -149,12 +154,14 @@ def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
         if not given and name not in always:
             continue
         text = value(name) if given else always[name]
+        if name == "weights" and not given:
+            text = str(folder / text)
         if parameter.param_type_name == "argument":
             positional += [text] if text or given else []
         elif getattr(parameter, "is_flag", False):
             words.append(parameter.opts[0])
         else:
-            words += [parameter.opts[0], text]
+            words += [parameter.opts[0], *[text, *(value(name) for _ in range(parameter.nargs - 1))]]
     return [*words, *positional] if random.random() < 0.95 else [*words, *positional, pick(NASTY)]
 
 
@@ -168,6 +175,7 @@ def furnish(folder: Path) -> None:
     (folder / "read-only").write_text("mine")
     (folder / "read-only").chmod(0o444)
     (folder / "link").symlink_to("text")
+    checkpoint(folder / "m.safetensors")
 
 
 @pytest.mark.filterwarnings("default::mcfsim.VanishingScalarWarning")  # which the command prints

@@ -82,7 +82,8 @@ def audit(
     nothing = "nothing is kept, for want of --checkpoint FILE."
     with errors_in_one_line(), telling_how_to_go_on(checkpoint, nothing):
         from mcfsim.formats import get_format
-        from mcfsim.models import audit as auditing
+        from mcfsim.models import auditing
+        from mcfsim.models.plan import DEFAULT_STRATEGIES, Plan
         from mcfsim.models.saved_state import updates_of
         from mcfsim.models.weights import open_weights
         from mcfsim.optim.adamw import AdamW
@@ -98,11 +99,11 @@ def audit(
         check_outputs({"--checkpoint": checkpoint, "--json": output})
         fmt = get_format(low)
         end = final if final is not None else 1.0 if schedule == "constant" else 0.1
-        plan = auditing.Plan(
+        plan = Plan(
             hyper=AdamW(beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay),
             schedule=Schedule(peak=lr, warmup=warmup, final=end),
             steps=steps,
-            strategies=tuple(look_up(name, fmt) for name in strategy or auditing.DEFAULT_STRATEGIES),
+            strategies=tuple(look_up(name, fmt) for name in strategy or DEFAULT_STRATEGIES),
             updates=updates_of(update_rms, state),
             threshold=threshold,
             stopped=stopped,

@@ -58,13 +58,17 @@ class Course:
     rates : array, shape (points,)
         Their learning rates.
     lost, edq : array, shape (tensors, points)
-        Share of elements that were to change and did not; normalised EDQ. NaN where nothing is asked.
+        Share of elements that were to change and did not; normalised EDQ. NaN where nothing is asked, or
+        weights are beyond.
+    beyond : array of bool, shape (tensors, points)
+        Whether weights have left the format's range, or a step takes them out of it.
     """
 
     steps: NDArray[np.int64]
     rates: Table
     lost: Table
     edq: Table
+    beyond: NDArray[np.bool_]
 
     def over_run(self, measure: Table) -> Table:
         """Return a measure's mean over the schedule, each step weighted by its learning rate.
@@ -162,47 +166,53 @@ def forecast(trial: Trial, hyper: AdamW, strategy: Strategy, schedule: Schedule,
     )
     straight, square, arriving = np.zeros(len(size)), np.zeros(len(size)), np.ones(len(size))
     lost, edq = np.empty((2, len(size), points.size))
+    beyond = np.zeros((len(size), points.size), np.bool_)
     done = 0
     for place, step in enumerate(points):
         passed = rates[done : step - 1]
         straight += coherent * arriving * passed.sum()
         square += (walked * arriving) ** 2 * np.square(passed).sum()
         done = int(step) - 1
-        weights = trial.weights + straight[:, None] * along_signs + np.sqrt(square)[:, None] * wandering
+        with np.errstate(over="ignore", invalid="ignore"):
+            weights = trial.weights + straight[:, None] * along_signs + np.sqrt(square)[:, None] * wandering
         rate = float(rates[step - 1])
-        lost[:, place], edq[:, place] = _tried(trial, weights, hyper, strategy, roles, int(step), rate)
+        found = _tried(trial, weights, hyper, strategy, roles, int(step), rate)
+        lost[:, place], edq[:, place], beyond[:, place] = found
         arriving = np.clip(np.nan_to_num(edq[:, place]), 0.0, 1.0)
-    return Course(points, rates[points - 1], lost, edq)
+    return Course(points, rates[points - 1], lost, edq, beyond)
 
 
 def _tried(
     trial: Trial, weights: Table, hyper: AdamW, strategy: Strategy, roles: Roles, step: int, rate: float
-) -> tuple[Table, Table]:
-    """Return the lost share and EDQ of each tensor in one step."""
+) -> tuple[Table, Table, NDArray[np.bool_]]:
+    """Return the lost share and EDQ of each tensor in one step, and which ones are beyond."""
     lost, edq = np.empty((2, len(weights)))
+    beyond = np.zeros(len(weights), np.bool_)
     for decayed in (True, False):
         rows = np.flatnonzero(trial.decayed == decayed)
         if not rows.size:
             continue
         scalars = hyper.scalars(roles, strategy, step, rate, decayed=decayed)
-        state = stored(strategy, roles, weights[rows])
-        before = state.represented(strategy)
-        meant = np.sum([np.asarray(x, np.float64) for x in before], axis=0)
-        asked = -(trial.directions[rows] + scalars.decay * meant)  # in units of the rate
         with np.errstate(all="ignore"):
+            state = stored(strategy, roles, weights[rows])
+            before = state.represented(strategy)
+            meant = np.sum([np.asarray(x, np.float64) for x in before], axis=0)
+            asked = -(trial.directions[rows] + scalars.decay * meant)  # in units of the rate
             direction: Any = roles.update.round(trial.directions[rows])
             update = along(roles.update, strategy, state, direction, scalars)
             parameter, extra = move(roles, strategy, state, update)
         after = State(parameter, (), (), extra).represented(strategy)
         moved = effective_update(before, after).reshape(asked.shape)
-        there = (asked != 0) & (rate > 0)
+        beyond[rows] = ~np.isfinite(meant + moved).all(axis=1)
+        there = (asked != 0) & (rate > 0) & ~beyond[rows, None]
         count = there.sum(axis=1)
         nothing = np.full(rows.size, np.nan)
         lost[rows] = np.divide((there & (moved == 0)).sum(axis=1), count, out=nothing.copy(), where=count > 0)
-        squares = np.square(asked).sum(axis=1)
-        arrived = (asked * (moved / rate if rate else moved)).sum(axis=1)
+        with np.errstate(all="ignore"):
+            squares = np.square(asked).sum(axis=1)
+            arrived = (asked * (moved / rate if rate else moved)).sum(axis=1)
         edq[rows] = np.divide(arrived, squares, out=nothing, where=count > 0)
-    return lost, edq
+    return lost, edq, beyond
 
 
 def stored(strategy: Strategy, roles: Roles, weights: Table) -> State:

@@ -6,7 +6,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from mcfsim.models.audit import EDGES, Audit, AuditedTensor, Total
+from mcfsim.models.audit import Audit, AuditedTensor, Found, Total
+from mcfsim.models.auditing import EDGES
 from mcfsim.report.tables import Rows
 
 
@@ -46,7 +47,7 @@ def tensor_table(audit: Audit, most: int) -> Rows:
             "rms": f"{item.rms:.3g}",
             "lost": _share(item.found[first].lost),
             "EDQ": _share(item.found[first].edq),
-            "stops at": _step(item.found[first].stops),
+            "stops at": _stop(item.found[first]),
             "decay idle": "-" if item.found[first].idle is None else _share(item.found[first].idle),
             "bytes": f"{item.found[first].bytes:.4g}",
             **{f"EDQ, {name}": _share(item.found[name].edq) for name in others},
@@ -143,5 +144,7 @@ def _share(number: float | None) -> str:
     return "-" if number is None or math.isnan(number) else f"{number:.4f}"
 
 
-def _step(step: int | None) -> str:
-    return "-" if step is None else str(step)
+def _stop(found: Found) -> str:
+    if found.beyond is not None:
+        return f"beyond at {found.beyond}"
+    return "-" if found.stops is None else str(found.stops)

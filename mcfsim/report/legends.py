@@ -81,7 +81,8 @@ AUDIT: Legend = {
     "least EDQ, of tensor": "that of the worst tensor, and which it is",
     "rms": "root mean square of the weights",
     "stop": "tensors that stop before the end",
-    "stops at": "the step from which to the end EDQ stays below --stopped",
+    "stops at": "the step from which to the end EDQ stays below --stopped; beyond: from which on weights are "
+    "out of the format's range",
     "decay idle": "share of the weights that weight decay alone does not move at the largest rate",
     "v frozen": "share of significands that beta2 does not move in the second moment: where it is not 0, v "
     "cannot decay",

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.models.audit import EDGES, Plan, audit
+from mcfsim.models.auditing import EDGES, audit
+from mcfsim.models.plan import Plan
 from mcfsim.models.samples import Sample, places_of, read_sample
 from mcfsim.models.saved_state import SavedState, updates_of
 from mcfsim.models.scan import scan
@@ -120,6 +121,19 @@ def test_where_nothing_is_asked_nothing_is_said(tmp_path):
     assert data["tensors"][0]["strategies"]["plain"]["edq"] is None
     assert strategy_table(found)[0]["EDQ"] == "-"
     assert tensor_table(found, 5)[0]["EDQ"] == "-"
+
+
+def test_weights_that_leave_the_range_are_not_averaged_away(samples):
+    found = audit(samples, plan(["plain", "fp32"], rate=1e37, decay=0.0, steps=500), BFLOAT16)
+    matrix = found.tensors[0].found["plain"]
+    assert matrix.beyond is not None
+    assert 1 < matrix.beyond <= 500
+    assert found.recommended()[0] is None
+    assert "leave the range of bfloat16 at step" in found.recommended()[1]
+    assert tensor_table(found, 3)[0]["stops at"].startswith("beyond at")
+    low = mcf.get_format("float8_e4m3fn")
+    narrow = Plan(mcf.AdamW(), mcf.Schedule(1.0, 0, 1.0), 3, (mcf.strategy("plain", low),), Model(600.0))
+    assert audit(samples, narrow, low).tensors[0].found["plain"].beyond == 1
 
 
 def test_totals_weigh_tensors_by_their_size(samples):

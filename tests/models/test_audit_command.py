@@ -45,7 +45,8 @@ def test_it_prints_the_worst_first_and_what_is_enough(model):
 
 
 def test_what_it_writes_is_what_the_library_finds(model, tmp_path):
-    from mcfsim.models.audit import Plan, audit
+    from mcfsim.models.auditing import audit
+    from mcfsim.models.plan import Plan
     from mcfsim.models.scan import scan
     from mcfsim.models.updates import Model
     from mcfsim.models.weights import open_weights

@@ -152,7 +152,8 @@ def test_a_mean_over_the_run_is_weighted_by_the_way():
     """Against the sum over all steps, of a measure that is a line between the points."""
     steps = np.array([1, 2, 5, 9, 10])
     rates = np.array([1.0, 2.0, 3.0, 1.0, 0.5])
-    course = Course(steps, rates, np.zeros((1, 5)), np.array([[1.0, 0.5, 0.0, 0.25, np.nan]]))
+    edq, inside = np.array([[1.0, 0.5, 0.0, 0.25, np.nan]]), np.zeros((1, 5), bool)
+    course = Course(steps, rates, np.zeros((1, 5)), edq, inside)
     lengths = [1, 2, 3.5, 2.5, 1]
     weight = np.array(lengths) * rates
     assert course.over_run(course.edq)[0] == (weight[:4] @ [1.0, 0.5, 0.0, 0.25]) / weight[:4].sum()

@@ -10,7 +10,8 @@ from mcfsim.codec import ulp
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.audit import Audit, AuditedTensor, Found
-from mcfsim.models.forecast import Course, Table, Trial, forecast, points_of
+from mcfsim.models.directions import Steady, Table, rms_of
+from mcfsim.models.forecast import Course, Trial, forecast, points_of
 from mcfsim.models.plan import Plan
 from mcfsim.models.samples import Sample
 from mcfsim.training.schedule import Schedule
@@ -44,8 +45,9 @@ def audit(samples: Iterable[Sample], plan: Plan, low: Format) -> Audit:
     kept = list(samples)
     decayed = np.array([plan.decays(item.shape) for item in kept])
     weights = np.array([item.values for item in kept])
-    trial = Trial(weights, plan.updates.directions(kept, plan.hyper), decayed)
-    still = Trial(weights, np.zeros_like(weights), decayed)
+    directions = plan.updates.directions(kept, plan.hyper, plan.schedule, plan.steps)
+    trial = Trial(weights, directions, decayed)
+    still = Trial(weights, Steady(np.zeros_like(weights), plan.hyper.beta1), decayed)
     peak = Schedule(plan.schedule.peak, warmup=0, final=1.0)
     found: list[dict[str, Found]] = [{} for _ in kept]
     for item in plan.strategies:
@@ -55,13 +57,13 @@ def audit(samples: Iterable[Sample], plan: Plan, low: Format) -> Audit:
         for row, one in enumerate(_found(course, idle, sizes, plan.stopped)):
             found[row][item.name] = one
     stored = round_to(weights, low)
-    asked = plan.schedule.peak * (
-        trial.directions + np.where(decayed, plan.hyper.weight_decay, 0.0)[:, None] * stored
-    )
+    largest = directions.at(min(max(1, plan.schedule.warmup), plan.steps))
+    asked = plan.schedule.peak * (largest + np.where(decayed, plan.hyper.weight_decay, 0.0)[:, None] * stored)
+    size = rms_of(largest)
     tensors = tuple(
         AuditedTensor(
             *(item.name, item.shape, item.format, bool(decayed[row]), item.rms, item.zeros),
-            direction_rms=float(np.sqrt(np.mean(np.square(trial.directions[row])))),
+            direction_rms=float(size[row]),
             histogram=tuple(histogram(asked[row], ulp(stored[row], low), EDGES)),
             found=found[row],
         )

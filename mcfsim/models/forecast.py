@@ -1,9 +1,7 @@
 """How much of its updates each tensor takes over a schedule: one strategy's addition, tried on a sample.
 
-The model of updates: a step asks a weight for ``-lr (d + lambda theta)``. The direction d has a stated size;
-its distribution over weights is normal, or that of directions that were given. From step to step weights
-walk by what arrives: the noise of Adam's directions adds up to a step of ``lr`` in the square, and what
-they are longer than noise is taken to keep its sign.
+A step asks a weight for ``-lr (d + lambda theta)``; `mcfsim.models.directions` says what is known of d. From
+step to step weights walk by what arrives.
 """
 
 from __future__ import annotations
@@ -11,20 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
+from mcfsim.models.directions import Directions, Table, normal_directions
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.state import State, along, move
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.training.metrics import effective_update
 from mcfsim.training.schedule import Schedule
-
-Table = NDArray[np.float64]
 
 #: Steps of a schedule that are tried, but for its ends and the end of its warm-up.
 _POINTS = 64
@@ -36,14 +32,16 @@ class Trial:
 
     Parameters
     ----------
-    weights, directions : array, shape (tensors, samples)
-        Elements, and what a step asks of each, in units of the learning rate, without decay.
+    weights : array, shape (tensors, samples)
+        Elements.
+    directions : Directions
+        What steps ask of each.
     decayed : array of bool, shape (tensors,)
         Whether weight decay applies.
     """
 
     weights: Table
-    directions: Table
+    directions: Directions
     decayed: NDArray[np.bool_]
 
 
@@ -105,26 +103,6 @@ def stop_of(steps: Sequence[int] | NDArray[Any], edq: Sequence[float] | Table, l
     return min(int(after), int(before) + max(1, math.ceil(share * (after - before))))
 
 
-def noise_rms(beta1: float) -> float:
-    """Return the root mean square of Adam's directions where gradients are noise, without a mean.
-
-    The average of independent numbers of unit variance by beta1 has the variance (1 - beta1) / (1 + beta1).
-    """
-    return math.sqrt((1.0 - beta1) / (1.0 + beta1))
-
-
-@lru_cache
-def normal_directions(tensors: int, samples: int) -> tuple[Table, Table]:
-    """Return two tables of normal numbers, each row the quantiles of the distribution in another order."""
-    from scipy.special import ndtri
-
-    generator = np.random.default_rng(0)
-    quantiles = ndtri((np.arange(samples) + 0.5) / samples)
-    made = [np.tile(quantiles, (tensors, 1)) for _ in range(2)]
-    first, second = (generator.permuted(table, axis=1) for table in made)
-    return first, second
-
-
 def points_of(schedule: Schedule, steps: int) -> NDArray[np.int64]:
     """Return the steps of a schedule that are tried: first, last, where it turns, and some between."""
     spread = np.linspace(1, steps, min(steps, _POINTS)).astype(np.int64)
@@ -140,7 +118,7 @@ def forecast(trial: Trial, hyper: AdamW, strategy: Strategy, schedule: Schedule,
     trial : Trial
         The sample.
     hyper : AdamW
-        Its beta1 says how long directions of noise are; its weight decay is part of the update.
+        Its weight decay is part of the update.
     strategy : Strategy
         With its low format put in. Weights start as its parameter stores them.
     schedule : Schedule
@@ -156,27 +134,21 @@ def forecast(trial: Trial, hyper: AdamW, strategy: Strategy, schedule: Schedule,
     """
     roles, points = strategy.roles(), points_of(schedule, steps)
     rates = np.array([schedule.rate(step, steps) for step in range(1, steps + 1)])
-    noise = noise_rms(hyper.beta1)
-    size = np.sqrt(np.mean(np.square(trial.directions), axis=1))
-    coherent = np.sqrt(np.clip((size**2 - noise**2) / (1.0 - noise**2), 0.0, 1.0))
-    walked = np.minimum(size, noise) / noise
+    tensors = len(trial.weights)
     _, wandering = normal_directions(*trial.weights.shape)
-    along_signs = -np.divide(
-        trial.directions, size[:, None], out=np.zeros_like(trial.directions), where=size[:, None] > 0
-    )
-    straight, square, arriving = np.zeros(len(size)), np.zeros(len(size)), np.ones(len(size))
-    lost, edq = np.empty((2, len(size), points.size))
-    beyond = np.zeros((len(size), points.size), np.bool_)
+    shift, variance, arriving = np.zeros(trial.weights.shape), np.zeros(tensors), np.ones(tensors)
+    lost, edq = np.empty((2, tensors, points.size))
+    beyond = np.zeros((tensors, points.size), np.bool_)
     done = 0
-    for place, step in enumerate(points):
-        passed = rates[done : step - 1]
-        straight += coherent * arriving * passed.sum()
-        square += (walked * arriving) ** 2 * np.square(passed).sum()
-        done = int(step) - 1
+    for place, step in enumerate(points.tolist()):
         with np.errstate(over="ignore", invalid="ignore"):
-            weights = trial.weights + straight[:, None] * along_signs + np.sqrt(square)[:, None] * wandering
+            straight, square = trial.directions.walk(done + 1, rates[done : step - 1])
+            shift -= arriving[:, None] * straight
+            variance += arriving**2 * square
+            weights = trial.weights + shift + np.sqrt(variance)[:, None] * wandering
+        done = step - 1
         rate = float(rates[step - 1])
-        found = _tried(trial, weights, hyper, strategy, roles, int(step), rate)
+        found = _tried(trial, weights, hyper, strategy, roles, step, rate)
         lost[:, place], edq[:, place], beyond[:, place] = found
         arriving = np.clip(np.nan_to_num(edq[:, place]), 0.0, 1.0)
     return Course(points, rates[points - 1], lost, edq, beyond)
@@ -186,6 +158,7 @@ def _tried(
     trial: Trial, weights: Table, hyper: AdamW, strategy: Strategy, roles: Roles, step: int, rate: float
 ) -> tuple[Table, Table, NDArray[np.bool_]]:
     """Return the lost share and EDQ of each tensor in one step, and which ones are beyond."""
+    directions = trial.directions.at(step)
     lost, edq = np.empty((2, len(weights)))
     beyond = np.zeros(len(weights), np.bool_)
     for decayed in (True, False):
@@ -197,8 +170,8 @@ def _tried(
             state = stored(strategy, roles, weights[rows])
             before = state.represented(strategy)
             meant = np.sum([np.asarray(x, np.float64) for x in before], axis=0)
-            asked = -(trial.directions[rows] + scalars.decay * meant)  # in units of the rate
-            direction: Any = roles.update.round(trial.directions[rows])
+            asked = -(directions[rows] + scalars.decay * meant)  # in units of the rate
+            direction: Any = roles.update.round(directions[rows])
             update = along(roles.update, strategy, state, direction, scalars)
             parameter, extra = move(roles, strategy, state, update)
         after = State(parameter, (), (), extra).represented(strategy)

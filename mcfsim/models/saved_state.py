@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.models.forecast import Table
+from mcfsim.models.directions import Directions, Steady, Table
 from mcfsim.models.samples import Sample, places_of
 from mcfsim.models.updates import Model, Updates
 from mcfsim.models.weights import FORMAT_OF, Weight, not_finite, open_tensors, refuse_not_finite
 from mcfsim.optim.adamw import AdamW
 from mcfsim.storage.files import Pathlike, open_regular
 from mcfsim.storage.tensors import FileOfTensorsError
+from mcfsim.training.schedule import Schedule
 
 #: What tensors of an optimizer's state are called after the parameter's name: by torch, and in short.
 _MOMENTS = (("exp_avg", "exp_avg_sq"), ("m", "v"))
@@ -43,7 +44,9 @@ class SavedState(Updates):
         """Where they come from."""
         return f"directions by the optimizer's state in {self.path.name}, each with its own weight"
 
-    def directions(self, samples: Sequence[Sample], hyper: AdamW) -> Table:
+    def directions(
+        self, samples: Sequence[Sample], hyper: AdamW, schedule: Schedule, steps: int
+    ) -> Directions:
         """Return ``mhat / (sqrt(vhat) + eps)`` in binary64, at the places of the samples."""
         if self.path.suffix.lower() in (".pt", ".pth", ".bin"):
             moments = _by_torch(self.path, samples)
@@ -57,7 +60,7 @@ class SavedState(Updates):
             with np.errstate(invalid="ignore"):
                 direction = corrected[0] / (np.sqrt(corrected[1]) + hyper.epsilon)
             rows.append(np.nan_to_num(direction, nan=0.0))  # 0 / 0, where eps is 0: no gradient ever came
-        return np.array(rows)
+        return Steady(np.array(rows), hyper.beta1)
 
 
 def _by_tensors(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Table, float]]:

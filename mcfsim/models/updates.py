@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mcfsim.checks.arguments import finite_number
-from mcfsim.models.forecast import Table, noise_rms, normal_directions
+from mcfsim.models.directions import Directions, Steady, noise_rms, normal_directions
 from mcfsim.models.samples import Sample
 from mcfsim.optim.adamw import AdamW
+from mcfsim.training.schedule import Schedule
 
 
 class Updates(ABC):
@@ -21,8 +22,10 @@ class Updates(ABC):
         """Where the directions come from, as a report says it."""
 
     @abstractmethod
-    def directions(self, samples: Sequence[Sample], hyper: AdamW) -> Table:
-        """Return the directions of samples, one row a tensor.
+    def directions(
+        self, samples: Sequence[Sample], hyper: AdamW, schedule: Schedule, steps: int
+    ) -> Directions:
+        """Return the directions of samples, one row a tensor, in a run of so many steps.
 
         Raises
         ------
@@ -64,7 +67,9 @@ class Model(Updates):
         )
         return f"normally distributed directions, whatever the weight; their root mean square is {size}"
 
-    def directions(self, samples: Sequence[Sample], hyper: AdamW) -> Table:
+    def directions(
+        self, samples: Sequence[Sample], hyper: AdamW, schedule: Schedule, steps: int
+    ) -> Directions:
         """Return normal numbers of the model's size."""
         found, _ = normal_directions(len(samples), samples[0].values.size)
-        return found * (noise_rms(hyper.beta1) if self.rms is None else self.rms)
+        return Steady(found * (noise_rms(hyper.beta1) if self.rms is None else self.rms), hyper.beta1)

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 NAMES = ("plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "fp32")
 BFLOAT16 = mcf.get_format("bfloat16")
+RUN = mcf.Schedule(), 100
 
 
 def plan(strategies=NAMES, *, rate=3e-4, steps=10, updates=None, beta2=0.95, **rest):
@@ -149,7 +150,7 @@ def test_a_histogram_is_of_updates_in_units_of_ulp(samples):
     """The matrix's, against numbers of NumPy alone: frexp gives the ulp of a normal number."""
     found = audit(samples, plan(["plain"], decay=0.0), BFLOAT16)
     matrix = found.tensors[0]
-    rows = Model().directions(samples, mcf.AdamW())
+    rows = Model().directions(samples, mcf.AdamW(), *RUN).at(1)
     stored = mcf.round_to(samples[0].values, "bfloat16")
     spacing = np.ldexp(1.0, np.frexp(stored)[1] - 8)
     counts, _ = np.histogram(np.clip(np.log2(np.abs(3e-4 * rows[0]) / spacing), -16, 7.999), EDGES)
@@ -200,7 +201,7 @@ def saved(tmp_path, **changes):
 def test_saved_moments_give_the_directions_of_their_weights(tmp_path, samples):
     path, made = saved(tmp_path)
     hyper = mcf.AdamW(beta1=0.8, beta2=0.9, epsilon=1e-3)
-    rows = SavedState(path).directions(samples, hyper)
+    rows = SavedState(path).directions(samples, hyper, *RUN).at(1)
     for row, sample in zip(rows, samples, strict=True):
         m, v = (made[f"{sample.name}.{kind}"][1].astype(float).ravel() for kind in ("exp_avg", "exp_avg_sq"))
         expected = (m / (1 - 0.8**7)) / (np.sqrt(v / (1 - 0.9**7)) + 1e-3)
@@ -224,7 +225,7 @@ def test_saved_moments_give_the_directions_of_their_weights(tmp_path, samples):
 def test_states_that_do_not_fit_are_refused(tmp_path, samples, changes, text):
     path, _ = saved(tmp_path, **changes)
     with pytest.raises(FileOfTensorsError, match=text):
-        SavedState(path).directions(samples, mcf.AdamW())
+        SavedState(path).directions(samples, mcf.AdamW(), *RUN).at(1)
 
 
 def test_one_thing_is_known_of_updates(tmp_path):
@@ -258,7 +259,7 @@ def torch_state(tmp_path, named):
 def test_a_state_of_torch_is_read(tmp_path, named):
     states = torch_state(tmp_path, named)
     kept = scan(open_weights(tmp_path / "w.safetensors"), 64)
-    rows = SavedState(tmp_path / "o.pt").directions(kept, mcf.AdamW())
+    rows = SavedState(tmp_path / "o.pt").directions(kept, mcf.AdamW(), *RUN).at(1)
     for row, sample in zip(rows, kept, strict=True):
         m, v = (states[sample.name][kind].double().numpy().ravel() for kind in ("exp_avg", "exp_avg_sq"))
         expected = (m / (1 - 0.9**2)) / (np.sqrt(v / (1 - 0.999**2)) + 1e-8)
@@ -272,7 +273,7 @@ def test_what_torch_would_have_to_execute_is_refused(tmp_path):
     path = tmp_path / "evil.pt"
     torch.save({"state": {0: Sample}, "f": print}, path)
     with pytest.raises(FileOfTensorsError, match="tensors alone"):
-        SavedState(path).directions(kept, mcf.AdamW())
+        SavedState(path).directions(kept, mcf.AdamW(), *RUN).at(1)
     for made, text in (
         ({"a": 1}, "no entry 'state'"),
         ({"state": {"matrix": {}}}, "no state of tensor 'bias'|no state of tensor 'gain'"),
@@ -280,10 +281,10 @@ def test_what_torch_would_have_to_execute_is_refused(tmp_path):
     ):
         torch.save(made, path)
         with pytest.raises(FileOfTensorsError, match=text):
-            SavedState(path).directions(kept, mcf.AdamW())
+            SavedState(path).directions(kept, mcf.AdamW(), *RUN).at(1)
     path.write_bytes(b"no file of torch's")
     with pytest.raises(FileOfTensorsError, match="tensors alone"):
-        SavedState(path).directions(kept, mcf.AdamW())
+        SavedState(path).directions(kept, mcf.AdamW(), *RUN).at(1)
 
 
 # -- reading that is interrupted -----------------------------------------------------------------------------

@@ -10,15 +10,8 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.models.forecast import (
-    Course,
-    Trial,
-    forecast,
-    noise_rms,
-    normal_directions,
-    points_of,
-    stop_of,
-)
+from mcfsim.models.directions import Steady, noise_rms, normal_directions
+from mcfsim.models.forecast import Course, Trial, forecast, points_of, stop_of
 from mcfsim.models.freezes import frozen_share
 from mcfsim.models.samples import places_of, read_sample
 from mcfsim.models.weights import open_weights
@@ -26,6 +19,11 @@ from mcfsim.oracle import round_fraction
 from tests.models.files import raw_safetensors
 
 PLAIN = mcf.strategy("plain", "bfloat16")
+
+
+def trial_of(weights, directions, decayed):
+    """Return what is tried: the same directions at every step."""
+    return Trial(weights, Steady(directions, 0.9), decayed)
 
 
 def constant(rate):
@@ -37,7 +35,7 @@ def test_one_plain_step_is_that_of_ml_dtypes():
     rng, kind = np.random.default_rng(0), ml_dtypes.bfloat16
     weights = (rng.standard_normal((3, 500)) * [[0.02], [1.0], [1e-4]]).astype(kind)
     directions = rng.standard_normal((3, 500)).astype(kind)
-    trial = Trial(weights.astype(float), directions.astype(float), np.array([False] * 3))
+    trial = trial_of(weights.astype(float), directions.astype(float), np.array([False] * 3))
     rate = 2.0**-10  # so that its product with a direction is exact
     found = forecast(trial, mcf.AdamW(), PLAIN, constant(rate), 1)
     update = (directions.astype(float) * -rate).astype(kind)
@@ -55,7 +53,7 @@ def test_one_step_with_decay_is_that_of_fractions(name):
     strategy, rate, decay = mcf.strategy(name, "bfloat16"), 1e-3, 0.1
     rng = np.random.default_rng(1)
     weights, directions = rng.standard_normal((2, 1, 40)) * 0.02
-    trial = Trial(weights, directions, np.array([True]))
+    trial = trial_of(weights, directions, np.array([True]))
     found = forecast(trial, mcf.AdamW(weight_decay=decay), strategy, constant(rate), 1)
     up, fmt = strategy.m.format, strategy.parameter.format
     master = strategy.extra.format if name == "fp32-master" else fmt
@@ -93,7 +91,7 @@ def test_one_step_with_decay_is_that_of_fractions(name):
 @pytest.mark.parametrize(("rate", "stops"), [(2.0**-9, 1), (2.0**-9 * 1.02, None), (2.0**-12, 1)])
 def test_a_gain_at_one_stops_below_two_to_the_minus_nine(rate, stops):
     """Updates of the length of the rate, down from 1, where half an ulp of bfloat16 is 2^-9."""
-    trial = Trial(np.ones((1, 64)), np.ones((1, 64)), np.array([False]))
+    trial = trial_of(np.ones((1, 64)), np.ones((1, 64)), np.array([False]))
     course = forecast(trial, mcf.AdamW(), PLAIN, constant(rate), 1)
     assert course.lost[0, 0] == (stops is not None)
     assert course.stops(0.5) == [stops]
@@ -104,7 +102,7 @@ def test_decay_alone_does_nothing_below_two_to_the_minus_nine(product, idle):
     """All significands, as by a product of their own in ml_dtypes' bfloat16."""
     values = np.ldexp(1.0 + np.arange(128) / 128, -5)[None]
     rate = 0.5**4
-    trial = Trial(values, np.zeros_like(values), np.array([True]))
+    trial = trial_of(values, np.zeros_like(values), np.array([True]))
     course = forecast(trial, mcf.AdamW(weight_decay=product / rate), PLAIN, constant(rate), 1)
     alone = (values * (1.0 - product)).astype(ml_dtypes.bfloat16).astype(float)
     assert (alone == values).all() == idle
@@ -129,7 +127,7 @@ def test_second_moments_that_cannot_decay(beta2, share):
 def test_weights_walk_only_as_far_as_updates_arrive():
     weights = np.array([np.ones(64), np.zeros(64)])
     directions = normal_directions(2, 64)[0] * noise_rms(0.9)
-    trial = Trial(weights, directions, np.array([False, False]))
+    trial = trial_of(weights, directions, np.array([False, False]))
     course = forecast(trial, mcf.AdamW(), PLAIN, constant(1e-4), 400)
     assert course.stops(0.5) == [1, None]
     assert (course.lost[0] == 1).all()
@@ -139,7 +137,7 @@ def test_weights_walk_only_as_far_as_updates_arrive():
 
 
 def test_what_asks_for_nothing_is_no_number():
-    trial = Trial(np.ones((2, 16)), np.array([np.zeros(16), np.ones(16)]), np.array([False, False]))
+    trial = trial_of(np.ones((2, 16)), np.array([np.zeros(16), np.ones(16)]), np.array([False, False]))
     course = forecast(trial, mcf.AdamW(), PLAIN, mcf.Schedule(0.5, warmup=0, final=0.0), 8)
     assert np.isnan(course.edq[0]).all()
     assert np.isnan(course.edq[1, -1])  # the last rate is zero

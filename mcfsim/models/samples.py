@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.models.weights import Weight
+from mcfsim.models.weights import Weight, not_finite
 
 #: Elements read at a time.
 _BLOCK = 1 << 20
@@ -59,6 +59,19 @@ def places_of(size: int, samples: int) -> NDArray[np.int64]:
     part = np.arange(samples)
     inside = part * _GOLDEN % 1.0
     return np.minimum(((part + inside) * (size / samples)).astype(np.int64), size - 1)
+
+
+def elements_at(weight: Weight, samples: int) -> tuple[NDArray[np.float64], tuple[int, int]]:
+    """Return a tensor's elements at `places_of`, and how many of all its elements are NaN and infinite."""
+    places = places_of(weight.size, samples)
+    values = np.empty(samples)
+    nans = infinities = start = 0
+    for x in weight.blocks(_BLOCK):
+        first, last = np.searchsorted(places, (start, start + x.size))
+        values[first:last] = x[places[first:last] - start]
+        more = not_finite(iter([x]))
+        nans, infinities, start = nans + more[0], infinities + more[1], start + x.size
+    return values, (nans, infinities)
 
 
 def read_sample(

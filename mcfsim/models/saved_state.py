@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from mcfsim.models.directions import Directions, Steady, Table
-from mcfsim.models.samples import Sample, places_of
+from mcfsim.models.samples import Sample, elements_at, places_of
 from mcfsim.models.updates import Model, Updates
-from mcfsim.models.weights import FORMAT_OF, Weight, not_finite, open_tensors, refuse_not_finite
+from mcfsim.models.weights import FORMAT_OF, Weight, open_tensors, refuse_not_finite
 from mcfsim.optim.adamw import AdamW
 from mcfsim.storage.files import Pathlike, open_regular
 from mcfsim.storage.tensors import FileOfTensorsError
@@ -21,7 +21,6 @@ from mcfsim.training.schedule import Schedule
 
 #: What tensors of an optimizer's state are called after the parameter's name: by torch, and in short.
 _MOMENTS = (("exp_avg", "exp_avg_sq"), ("m", "v"))
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -80,16 +79,7 @@ def _by_tensors(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Tabl
             )
         if stored.dtype not in FORMAT_OF:
             raise FileOfTensorsError(path, f"{label!r} is of dtype {stored.dtype}, and no floating numbers")
-        weight = Weight(stored)
-        places = places_of(weight.size, sample.values.size)
-        values, start = np.empty(places.size), 0
-        counts = np.zeros(2, np.int64)
-        for x in weight.blocks(_BLOCK):
-            first, last = np.searchsorted(places, (start, start + x.size))
-            values[first:last] = x[places[first:last] - start]
-            counts += not_finite(iter([x]))
-            start += x.size
-        bad[label] = int(counts[0]), int(counts[1])
+        values, bad[label] = elements_at(Weight(stored), sample.values.size)
         return values
 
     def made(sample: Sample) -> float:

@@ -202,7 +202,7 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path, options, named):
 def test_the_checkpoint_of_other_versions_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint.npz"
     simple(path)
-    module = sys.modules["mcfsim.training.simulate"]
+    module = sys.modules["mcfsim.training.loop"]
     others = module.versions() | {"numpy": "1.0", "mpmath": "0.1"}
     monkeypatch.setattr(module, "versions", lambda: others)
     with pytest.raises(ValueError, match="versions differ in mpmath, numpy; remove it"):
@@ -212,7 +212,7 @@ def test_the_checkpoint_of_other_versions_is_refused(tmp_path, monkeypatch):
 def test_another_kernel_for_matrix_products_does_not_go_on(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint.npz"
     simple(path)
-    monkeypatch.setattr("mcfsim.training.simulate.blas", lambda: "openblas 0.3.31 Nehalem")
+    monkeypatch.setattr("mcfsim.training.loop.blas", lambda: "openblas 0.3.31 Nehalem")
     with pytest.raises(ValueError, match="versions differ in blas; remove it"):
         simple(path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.problems import Problem
 from mcfsim.storage.archive import Form, Forms, read_archive, write_archive
 from mcfsim.storage.files import check_outputs
 from mcfsim.training.record import Run, check_kinds, check_versions
@@ -61,7 +59,7 @@ class Checkpoint:
     ) -> None:
         self.path, self.run, self.trainers = path, run, trainers
         self.recorded = setup.recorded
-        self.problem = fingerprint(setup.problem, setup.seed, next(iter(trainers.values())).dtype)
+        self.problem = setup.source.fingerprint(setup.seed)
         exact = any(trainer.exact for trainer in trainers.values())
         self.measures = {name: trainer.measures(setup, exact) for name, trainer in trainers.items()}
         self._kept: _Kept
@@ -205,37 +203,6 @@ class Checkpoint:
             else:
                 values[key] = saved
         return values
-
-
-def fingerprint(problem: Problem, seed: int, dtype: Any) -> str:
-    """Return a SHA-256 of what a problem computes at its start: of data that its settings need not name.
-
-    Parameters
-    ----------
-    problem : Problem
-        The objective.
-    seed : int
-        Of the run.
-    dtype : dtype
-        What the problem computes in.
-
-    Returns
-    -------
-    str
-        Of the start, the loss on the first batch and its gradient, and the validation loss, with names,
-        shapes and all bits.
-    """
-    start = problem.initial_parameters(seed)
-    weights = {name: np.asarray(tensor).astype(dtype) for name, tensor in start.items()}
-    loss, gradients = problem.loss_and_gradient(weights, 1, seed)
-    losses = np.array([loss, problem.validation_loss(weights)], dtype=np.float64)
-    digest = hashlib.sha256()
-    for part in (start, gradients, {"losses": losses}):
-        for name in sorted(part):
-            array = np.asarray(part[name])
-            digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
-            digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 def _signature(path: str | os.PathLike[str]) -> tuple[int, ...] | None:

@@ -15,17 +15,17 @@ from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.optim.optimizer import Optimizer, check_hyperparameters
 from mcfsim.optim.strategies import Strategy, strategy
-from mcfsim.problems import Problem, get_problem
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.training.schedule import Schedule
+from mcfsim.training.source import Source
 
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """The arguments of `mcfsim.simulate` on which the numbers depend, see there."""
+    """The arguments of `mcfsim.simulate` on which the numbers depend, see there; its problem is a source."""
 
-    problem: Problem
+    source: Source
     optimizer: Declaration
     strategies: tuple[Strategy, ...]
     steps: int
@@ -54,22 +54,18 @@ class Setup:
         checked = {
             "clip": _clip(given["clip"]),
             "optimizer": _optimizer(given["optimizer"]),
-            "problem": _problem(given["problem"]),
             "low": low,
             "schedule": _schedule(given["schedule"]),
             "strategies": _strategies(given["strategies"], low),
         }
         setup = cls(**given | whole | checked)
-        exact = any(item.parameter.format is None for item in setup.strategies)
-        if exact and not setup.problem.exact_capable:
-            raise ValueError(
-                f"problem {setup.problem.name!r} cannot be trained in exact arithmetic; leave out 'exact'"
-            )
+        if any(item.parameter.format is None for item in setup.strategies):
+            setup.source.check_exact()
         return setup
 
     def optimizers(self) -> dict[str, Optimizer]:
-        """Return each strategy's optimizer, all at the same start: the problem's, in the low format."""
-        tensors = self.problem.initial_parameters(self.seed)
+        """Return each strategy's optimizer, all at the same start: the source's, in the low format."""
+        tensors = self.source.start(self.seed)
         start: dict[str, NDArray[Any]] = {
             name: round_to(np.asarray(tensor), self.low) for name, tensor in tensors.items()
         }
@@ -82,7 +78,7 @@ class Setup:
         if policy.stochastic:
             options["random"] = RandomWords(self.seed)
         return {
-            item.name: Optimizer(self.optimizer, item, start, self.problem.decayed, policy, **options)
+            item.name: Optimizer(self.optimizer, item, start, self.source.decayed, policy, **options)
             for item in self.strategies
         }
 
@@ -103,7 +99,7 @@ class Setup:
         """Return it as JSON data, from which a run can be repeated."""
         rounding = self.rounding
         return {
-            "problem": self.problem.settings(),
+            **self.source.settings(),
             "optimizer": {"name": type(self.optimizer).__name__.lower(), **asdict(cast(Any, self.optimizer))},
             "strategies": [asdict(item) for item in self.strategies],
             "steps": self.steps,
@@ -134,13 +130,6 @@ def _optimizer(given: Any) -> Declaration:
         given = known[given]()
     check_hyperparameters(given, "optimizer")
     return cast(Declaration, given)
-
-
-def _problem(given: Any) -> Problem:
-    problem = get_problem(given) if isinstance(given, str) else given
-    if isinstance(problem, type) or not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a Problem, as mcfsim.get_problem('quadratic'), not {problem!r}")
-    return problem
 
 
 def _schedule(given: Any) -> Schedule:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-
-from mcfsim.checks.arguments import whole_number
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.strategies import Strategy
 from mcfsim.problems import Problem
 from mcfsim.rounding import Rounding
-from mcfsim.training.checkpoint import Checkpoint
-from mcfsim.training.record import Run, blas, versions
+from mcfsim.training.loop import carry_out
+from mcfsim.training.record import Run
 from mcfsim.training.schedule import Schedule
 from mcfsim.training.setup import Setup
-from mcfsim.training.trainer import Trainer, record_distances
+from mcfsim.training.source import Computed
 
 DEFAULT_STRATEGIES = ("plain", "collage-light", "collage-plus", "fp32-master")
 
@@ -118,10 +114,8 @@ def simulate(
     or gradient was infinite or NaN, or which left such a number in parameters, moments or compensations;
     without one there is no such result. From then on measures of the update are NaN.
     """
-    from threadpoolctl import threadpool_limits
-
     setup = Setup.of(
-        problem=problem,
+        source=Computed.of(problem),
         optimizer=optimizer,
         strategies=strategies,
         steps=steps,
@@ -135,41 +129,4 @@ def simulate(
         truth_sample=truth_sample,
         precision=precision,
     )
-    every = whole_number("checkpoint_every", checkpoint_every, least=1)
-    trainers = {name: Trainer(setup.problem, one) for name, one in setup.optimizers().items()}
-    run = Run(setup.settings(), {**versions(), "blas": blas()})
-    # One thread of BLAS sums in one order, whatever the machine has, and is faster on small matrices.
-    # A run that diverges shows it in its series, not by warnings.
-    with threadpool_limits(limits=1), np.errstate(over="ignore", invalid="ignore"):
-        saved = None if checkpoint is None else Checkpoint(checkpoint, run, setup, trainers)
-        first = 1 if saved is None else saved.resume() + 1
-        shown = sys.stderr.isatty() if progress is None else progress
-        try:
-            for t in _steps(range(first, setup.steps + 1), shown):
-                for trainer in trainers.values():
-                    trainer.step(t, setup)
-                if setup.records(t):
-                    record_distances(trainers.values())
-                if saved is not None:
-                    saved.keep(t)
-                    if t % every == 0 or t == setup.steps:
-                        saved.save()
-        except KeyboardInterrupt:
-            if saved is not None:
-                saved.save()
-            raise
-        run.steps = np.array(list(filter(setup.records, range(1, setup.steps + 1))), dtype=np.int64)
-        for name, trainer in trainers.items():
-            run.series[name] = {measure: np.array(numbers) for measure, numbers in trainer.series.items()}
-            run.results[name] = trainer.results()
-    return run
-
-
-def _steps(steps: range, progress: bool) -> Iterable[int]:
-    if not progress:
-        return steps
-    from rich.console import Console
-    from rich.progress import track
-
-    show: Callable[..., Iterable[int]] = track
-    return show(steps, description="training", console=Console(stderr=True))
+    return carry_out(setup, checkpoint, checkpoint_every, progress, "training")

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.optim.optimizer import Optimizer
-from mcfsim.problems import Problem
 from mcfsim.training import metrics
 from mcfsim.training.clipping import clipped
 from mcfsim.training.exact_step import EXACT, REFERENCE, REFERENCE_ROLES, one_step, sample_indices
 from mcfsim.training.setup import Setup
+from mcfsim.training.source import Source
 
-#: What every trainer records, and what it records besides of a step compared with the exact one.
+#: What every trainer records, the loss if there is one; and what besides, of a step beside the exact one.
 BASE = ("loss", "rate", "gradient_norm")
 COMPARED = ("one_step_error", "update_length", "binary64_gap")
 DISTANCE = "distance"
@@ -26,31 +26,21 @@ _BLOCK = 1 << 14
 class Trainer:
     """One strategy's part of a simulation: its optimizer, reference averages and series."""
 
-    def __init__(self, problem: Problem, optimizer: Optimizer) -> None:
-        self.problem, self.optimizer = problem, optimizer
+    def __init__(self, source: Source, optimizer: Optimizer) -> None:
+        self.source, self.optimizer = source, optimizer
+        self.base = BASE if source.has_losses else BASE[1:]
         self.exact = optimizer.strategy.parameter.format is None
         self.series: dict[str, list[float]] = {}
         #: The first step that met or left a number that is not finite; 0 while there is none.
         self.diverged_at = np.zeros(1, np.int64)
         self.averages = [np.zeros(optimizer.layout.size) for _ in ("m", "v")]
 
-    def weights(self) -> dict[str, NDArray[Any]]:
-        """Return the weights in the dtype that the problem computes in."""
-        if self.exact:
-            return self.optimizer.weights()
-        dtype = self.dtype
-        return {name: tensor.astype(dtype) for name, tensor in self.optimizer.weights().items()}
-
-    @property
-    def dtype(self) -> Any:
-        """What the problem computes in."""
-        return np.float64 if self.problem.exact_capable else np.float32
-
     def step(self, t: int, setup: Setup) -> None:
         """Make step number t, and record its measures if that is one to be recorded."""
         optimizer, rate, record = self.optimizer, setup.rate(t), setup.records(t)
-        loss, gradients = self.problem.loss_and_gradient(self.weights(), t, setup.seed)
-        finite = metrics.all_finite(loss, *gradients.values())
+        loss, gradients = self.source.gradient(optimizer.weights(), t, setup.seed)
+        losses = () if loss is None else (loss,)
+        finite = metrics.all_finite(*losses, *gradients.values())
         kept, norm = clipped(gradients, setup.clip)
         gradient = optimizer.receive(kept)
         if not self.exact:
@@ -87,7 +77,7 @@ class Trainer:
         if not self.diverged_at[0] and not (finite and self._state_is_finite()):
             self.diverged_at[0] = t
         if record:
-            for measure, number in zip(BASE, (loss, rate, norm), strict=True):
+            for measure, number in zip(self.base, (*losses, rate, norm), strict=True):
                 self.put(measure, number)
 
     def measures(self, setup: Setup, distance: bool) -> list[str]:
@@ -101,16 +91,16 @@ class Trainer:
             Whether `record_distances` finds an exact trajectory.
         """
         if self.exact:
-            return list(BASE)
-        trial = Trainer(self.problem, self.optimizer)
+            return list(self.base)
+        trial = Trainer(self.source, self.optimizer)
         state = self.optimizer.state.parameter[0]
         trial._measure(np.zeros_like(state), self.optimizer.represented(), state)
         compared = COMPARED if setup.truth_sample else ()
-        return [*trial.series, *compared, *BASE, *((DISTANCE,) if distance else ())]
+        return [*trial.series, *compared, *self.base, *((DISTANCE,) if distance else ())]
 
     def results(self) -> dict[str, float]:
         """Return the numbers of the whole run."""
-        results = {"validation_loss": float(self.problem.validation_loss(self.weights()))}
+        results = self.source.results(self.optimizer.weights())
         if self.diverged_at[0]:
             results["diverged_at"] = int(self.diverged_at[0])
         slots = [slot.name for slot in self.optimizer.hyper.slots]

@@ -1,0 +1,72 @@
+"""The steps of a run: all strategies, each on the same gradients or from the same start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from mcfsim.checks.arguments import whole_number
+from mcfsim.training.checkpoint import Checkpoint
+from mcfsim.training.progress import steps_shown
+from mcfsim.training.record import Run, blas, versions
+from mcfsim.training.setup import Setup
+from mcfsim.training.trainer import Trainer, record_distances
+
+
+def carry_out(
+    setup: Setup,
+    checkpoint: str | os.PathLike[str] | None,
+    checkpoint_every: Any,
+    progress: bool | None,
+    label: str,
+) -> Run:
+    """Make the steps of a run, or those that its checkpoint lacks, and return what was recorded.
+
+    Parameters
+    ----------
+    setup : Setup
+        What the run is a function of.
+    checkpoint, checkpoint_every, progress
+        As of `mcfsim.simulate`.
+    label : str
+        What the bar calls it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `mcfsim.simulate` does.
+    """
+    from threadpoolctl import threadpool_limits
+
+    every = whole_number("checkpoint_every", checkpoint_every, least=1)
+    trainers = {name: Trainer(setup.source, one) for name, one in setup.optimizers().items()}
+    run = Run(setup.settings(), {**versions(), "blas": blas()})
+    # One thread of BLAS sums in one order, whatever the machine has, and is faster on small matrices.
+    # A run that diverges shows it in its series, not by warnings.
+    with threadpool_limits(limits=1), np.errstate(over="ignore", invalid="ignore"):
+        saved = None if checkpoint is None else Checkpoint(checkpoint, run, setup, trainers)
+        first = 1 if saved is None else saved.resume() + 1
+        shown = sys.stderr.isatty() if progress is None else progress
+        try:
+            with steps_shown(label, first, setup.steps, shown) as steps:
+                for t in steps:
+                    for trainer in trainers.values():
+                        trainer.step(t, setup)
+                    if setup.records(t):
+                        record_distances(trainers.values())
+                    if saved is not None:
+                        saved.keep(t)
+                        if t % every == 0 or t == setup.steps:
+                            saved.save()
+        except KeyboardInterrupt:
+            if saved is not None:
+                saved.save()
+            raise
+        run.steps = np.array(list(filter(setup.records, range(1, setup.steps + 1))), dtype=np.int64)
+        for name, trainer in trainers.items():
+            run.series[name] = {measure: np.array(numbers) for measure, numbers in trainer.series.items()}
+            run.results[name] = trainer.results()
+    return run

@@ -9,6 +9,8 @@ from mcfsim.codec import packing
 from mcfsim.convert import round_to
 from mcfsim.eft import fast_two_sum, split, two_prod, two_prod_fma, two_sum
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format, p3109
+from mcfsim.models.recorder import Recorder, record
+from mcfsim.models.replay import replay
 from mcfsim.multiword import double_word, expansion
 from mcfsim.multiword.expansion import add as expansion_add
 from mcfsim.multiword.expansion import div as expansion_div
@@ -51,6 +53,7 @@ __all__ = [
     "Optimizer",
     "Posit",
     "RandomWords",
+    "Recorder",
     "Rounding",
     "Run",
     "Scaled",
@@ -82,7 +85,9 @@ __all__ = [
     "p3109",
     "packing",
     "quantize",
+    "record",
     "renormalize",
+    "replay",
     "round_to",
     "sgd",
     "simulate",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +23,9 @@ Pathlike = str | os.PathLike[str]
 
 #: New files until they are whole. Its writer holds a lock on each, so one without a lock is left over.
 _SCRATCH = re.compile(r"\.mcfsim-[0-9a-f]{32}\.partial")
+
+#: Bytes that a file may have beyond its numbers.
+_HEADER = 1 << 16
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -94,6 +98,20 @@ def check_outputs(outputs: Mapping[str, Pathlike | None]) -> None:
             _try_out(target.parent, path)
 
 
+def check_space(path: Pathlike, size: int) -> None:
+    """Refuse a place whose file system has no room for a new file of so many bytes.
+
+    Raises
+    ------
+    OutputError
+        See `destination`; or if there is less room. A file in the place counts as kept until the new one is
+        whole.
+    """
+    free = shutil.disk_usage(destination(path).parent).free
+    if size + _HEADER > free:
+        raise _refusal(path, f"it takes {_in_units(size)}, and the disk has {_in_units(free)} left")
+
+
 @contextmanager
 def replacing(path: Pathlike, *, exclusive: bool = False) -> Iterator[IO[bytes]]:
     """Open a new file that takes its place, at once and whole, when the block ends without an exception.
@@ -132,7 +150,7 @@ def replacing(path: Pathlike, *, exclusive: bool = False) -> Iterator[IO[bytes]]
 
 
 @contextmanager
-def replacing_by_name(path: Pathlike) -> Iterator[Path]:
+def replacing_by_name(path: Pathlike, *, exclusive: bool = False) -> Iterator[Path]:
     """Give a name for a library to write a new file to, which takes the place as with `replacing`.
 
     Raises
@@ -141,6 +159,8 @@ def replacing_by_name(path: Pathlike) -> Iterator[Path]:
         See `destination`.
     FileNotFoundError
         If nothing was written there.
+    FileExistsError
+        If something is there that may not.
     """
     target = destination(path)
     _remove_stranded(target.parent)
@@ -154,7 +174,10 @@ def replacing_by_name(path: Pathlike) -> Iterator[Path]:
                 if hasattr(os, "fchmod"):
                     os.fchmod(written.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
                 os.fsync(written.fileno())
-            os.replace(named, target)
+            if exclusive:
+                _put_first(named, target)
+            else:
+                os.replace(named, target)
         finally:
             named.unlink(missing_ok=True)
 
@@ -290,6 +313,14 @@ def _take_permissions(file: IO[bytes], target: Path) -> None:
             with suppress(OSError):
                 os.fchown(file.fileno(), old.st_uid, old.st_gid)
         os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
+
+
+def _in_units(size: int) -> str:
+    """Return a number of bytes as text, in units of which there are few."""
+    for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
+        if size >= 10**power:
+            return f"{size / 10**power:.3g} {unit}"
+    return f"{size} bytes"
 
 
 def _refusal(path: Pathlike, why: str) -> OutputError:

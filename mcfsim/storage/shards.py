@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.storage.files import Pathlike, open_regular, read_text, replacing_by_name
+from mcfsim.storage.files import Pathlike, check_space, open_regular, read_text, replacing_by_name
 from mcfsim.storage.schema import parse
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError, PlainTensor, Tensor, check_dtype
 
@@ -73,6 +73,26 @@ def read_file(path: Pathlike) -> dict[str, Tensor]:
         found[name] = PlainTensor(name, dtype, shape, path, start)
         start += math.prod(shape) * ELEMENTS[dtype].itemsize
     return found
+
+
+def read_metadata(path: Pathlike) -> dict[str, str]:
+    """Return what the header of a safetensors file says besides its tensors: texts, by name.
+
+    Raises
+    ------
+    FileOfTensorsError
+        If it is no such file, or damaged.
+    OSError
+        If it is not there or cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    open_regular(path).close()
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            return dict(opened.metadata() or {})
+    except (SafetensorError, OSError, ValueError, OverflowError) as problem:
+        raise FileOfTensorsError(path, f"no safetensors file, or damaged: {problem}") from problem
 
 
 def read_index(path: Pathlike) -> dict[str, Tensor]:
@@ -145,6 +165,8 @@ def write_file(
     path: Pathlike,
     tensors: Mapping[str, tuple[str, NDArray[Any]]],
     metadata: Mapping[str, str] | None = None,
+    *,
+    exclusive: bool = False,
 ) -> None:
     """Write tensors as one safetensors file, see `mcfsim.storage.files.replacing_by_name`.
 
@@ -156,6 +178,15 @@ def write_file(
         A dtype of `ELEMENTS` and elements as they are read, of any shape; they may lie in a memory map.
     metadata : mapping of str to str, optional
         What else the header says.
+    exclusive : bool, optional
+        Whether nothing may be there yet.
+
+    Raises
+    ------
+    OutputError
+        If the place cannot be written, or has no room.
+    FileExistsError
+        If something is there that may not.
     """
     from safetensors import TensorSpec, serialize_file
 
@@ -169,7 +200,8 @@ def write_file(
         )
         for name, (dtype, x) in kept.items()
     }
-    with replacing_by_name(path) as name:
+    check_space(path, sum(x.nbytes for _, x in kept.values()))
+    with replacing_by_name(path, exclusive=exclusive) as name:
         serialize_file(specs, name, metadata=dict(metadata or {}) or None)
 
 

@@ -71,3 +71,20 @@ class Schedule:
             return rate if rate < math.inf else self.peak * (step / self.warmup)
         progress = (step - self.warmup) / max(1, steps - self.warmup)
         return self.peak * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+@dataclass(frozen=True)
+class RecordedRates:
+    """Learning rates as a training loop had them.
+
+    Parameters
+    ----------
+    rates : tuple of float
+        One a step.
+    """
+
+    rates: tuple[float, ...]
+
+    def rate(self, step: int, steps: int) -> float:
+        """Return the learning rate of a step, from 1, of a run of so many steps, which are recorded."""
+        return self.rates[step - 1]

@@ -17,7 +17,7 @@ from mcfsim.optim.optimizer import Optimizer, check_hyperparameters
 from mcfsim.optim.strategies import Strategy, strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
-from mcfsim.training.schedule import Schedule
+from mcfsim.training.schedule import RecordedRates, Schedule
 from mcfsim.training.source import Source
 
 
@@ -29,7 +29,7 @@ class Setup:
     optimizer: Declaration
     strategies: tuple[Strategy, ...]
     steps: int
-    schedule: Schedule
+    schedule: Schedule | RecordedRates
     seed: int
     low: Format
     clip: float | None
@@ -132,9 +132,9 @@ def _optimizer(given: Any) -> Declaration:
     return cast(Declaration, given)
 
 
-def _schedule(given: Any) -> Schedule:
+def _schedule(given: Any) -> Schedule | RecordedRates:
     schedule = Schedule() if given is None else given
-    if not isinstance(schedule, Schedule):
+    if not isinstance(schedule, Schedule | RecordedRates):
         raise TypeError(f"schedule must be a Schedule, as mcfsim.Schedule(peak=1e-3), not {schedule!r}")
     return schedule
 

@@ -1,0 +1,168 @@
+"""The gradients of a training loop, written as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.checks.arguments import as_array, finite_number, whole_number
+from mcfsim.codec.views import codes_of
+from mcfsim.formats import FORMATS
+from mcfsim.models.recorded_file import check_tensor, digest, metadata, read_step, read_weights
+from mcfsim.models.recording import WEIGHTS, check_dtypes, check_shapes, step_files, step_name
+from mcfsim.models.weights import DTYPE_OF, not_finite, refuse_not_finite
+from mcfsim.storage.files import OutputError, Pathlike
+from mcfsim.storage.shards import write_file
+from mcfsim.storage.tensors import ELEMENTS
+
+#: A dtype as files call it, and elements as they lie there.
+_Stored = dict[str, tuple[str, NDArray[Any]]]
+
+
+class Recorder:
+    """Writes gradients, one file a step, see `record`.
+
+    Attributes
+    ----------
+    directory : Path
+        Where they go.
+    count : int
+        Steps recorded.
+    """
+
+    def __init__(
+        self, weights: Mapping[str, NDArray[Any]], directory: Pathlike, *, after: int | None = None
+    ) -> None:
+        self.directory = Path(directory)
+        start = self.directory / WEIGHTS
+        stored = _stored(start, weights)
+        self._shapes = {name: np.shape(x) for name, x in weights.items()}
+        self._dtypes: dict[str, str] = {}
+        if after is None:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if start.exists() or any(self.directory.glob("step-*")):
+                raise OutputError(
+                    f"{self.directory} has a recording; go on with it by after=..., or name another"
+                )
+            self.count = 0
+            _write(start, stored)
+        else:
+            self.count = self._go_on(start, whole_number("after", after, least=0))
+
+    def step(self, gradients: Mapping[str, NDArray[Any]], rate: float | None = None) -> None:
+        """Write the gradients of one step, all of them or nothing.
+
+        Parameters
+        ----------
+        gradients : mapping of str to array
+            Of the weights' names and shapes, in a floating dtype of NumPy or ml_dtypes that files have a name
+            for; in every step the same.
+        rate : float, optional
+            The learning rate of the step.
+
+        Raises
+        ------
+        TypeError
+            If a gradient is no array of such a dtype, or the rate no number.
+        ValueError
+            If a name, shape or dtype is not that of the step before, a number is NaN or infinite, or the rate
+            is out of range.
+        OutputError
+            If the file cannot be written, or the disk has no room for it.
+        """
+        if rate is not None and (rate := finite_number("rate", rate)) < 0:
+            raise ValueError(f"rate = {rate} must not be negative")
+        number = self.count + 1
+        path = self.directory / step_name(number)
+        stored = _stored(path, gradients)
+        check_shapes(path, self._shapes, {name: np.shape(x) for name, x in gradients.items()}, WEIGHTS)
+        dtypes = {name: dtype for name, (dtype, _) in stored.items()}
+        check_dtypes(path, self._dtypes or dtypes, dtypes, step_name(1))
+        _write(path, stored, number, rate)
+        self.count, self._dtypes = number, dtypes
+
+    def _go_on(self, start: Path, after: int) -> int:
+        """Remove the steps after one, of a recording of the same tensors; return its number."""
+        check_shapes(start, self._shapes, read_weights(start).shapes, "the model")
+        files = step_files(self.directory)
+        if after > len(files):
+            raise ValueError(f"after = {after}: {self.directory} has {len(files)} steps")
+        if after:
+            self._dtypes = read_step(files[1], 1).dtypes
+        for number in range(len(files), after, -1):
+            files[number].unlink()
+        return after
+
+
+def record(weights: Mapping[str, NDArray[Any]], directory: Pathlike, *, after: int | None = None) -> Recorder:
+    """Begin to record the gradients of a training loop, for `mcfsim.replay`.
+
+    Parameters
+    ----------
+    weights : mapping of str to array
+        Those that the first step starts from, by tensor; in a floating dtype of NumPy or ml_dtypes.
+    directory : path
+        For the files; made if it is not there.
+    after : int, optional
+        Go on with a recording after so many of its steps, for a loop that goes on from a checkpoint: later
+        steps are removed, and of the weights names and shapes alone are looked at. By default a recording
+        begins, where there is none.
+
+    Returns
+    -------
+    Recorder
+        Whose ``step(gradients, rate)`` is called once a step, before the weights move.
+
+    Raises
+    ------
+    TypeError
+        If a weight is no array of such a dtype.
+    ValueError
+        If there are no weights, or a weight is NaN or infinite, or has no elements; or if the recording to go
+        on with has other tensors, or fewer steps.
+    OutputError
+        If the directory has a recording already, or cannot be written, or the disk has no room.
+    OSError
+        If there is no recording to go on with.
+    """
+    return Recorder(weights, directory, after=after)
+
+
+def _stored(path: Path, tensors: Mapping[str, NDArray[Any]]) -> _Stored:
+    """Return tensors as they lie in a file; refuse what no file has a dtype for, and what is not finite."""
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors must be a mapping of names to arrays, not {type(tensors).__name__}")
+    if not tensors:
+        raise ValueError("there are no tensors")
+    stored: _Stored = {}
+    found = {}
+    for name, given in tensors.items():
+        if not isinstance(name, str):
+            raise TypeError(f"names of tensors must be texts, not {name!r}")
+        x = as_array(given, f"tensor {name!r}") if isinstance(given, np.ndarray) else given
+        dtype = _dtype(x)
+        if dtype is None:
+            kind = getattr(x, "dtype", type(x).__name__)
+            raise TypeError(f"tensor {name!r} must be an array of floating numbers, as float32, not {kind}")
+        check_tensor(path, name, x.shape)
+        found[name] = not_finite(iter([np.asarray(x)]))
+        elements = x if ELEMENTS[dtype].kind == "f" else codes_of(x)
+        stored[name] = dtype, np.ascontiguousarray(elements, ELEMENTS[dtype]).reshape(x.shape)
+    refuse_not_finite(path, found)
+    return stored
+
+
+def _dtype(x: Any) -> str | None:
+    """Return what files call the dtype of an array of floating numbers; None of what is none."""
+    if not isinstance(x, np.ndarray) or x.dtype.name not in FORMATS:
+        return None
+    return DTYPE_OF.get(FORMATS[x.dtype.name])
+
+
+def _write(path: Path, stored: _Stored, step: int | None = None, rate: float | None = None) -> None:
+    digests = {name: digest(x) for name, (_, x) in stored.items()}
+    write_file(path, stored, metadata(digests, step, rate), exclusive=True)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from mcfsim import SGD, STRATEGIES, AdamW, Run, Schedule, Strategy, simulate
 from mcfsim.cli import app
 from mcfsim.optim.strategies import LOW, Stored
-from mcfsim.report.tables import run_table
+from mcfsim.report.runs import run_table
 from mcfsim.training import metrics
 
 NUMBERED = [name for name in STRATEGIES if name != "exact"]

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from mcfsim.formats import FORMATS, format_table
 from mcfsim.report.inspect import inspect_value
+from mcfsim.report.runs import run_table, tensor_table
 from mcfsim.report.tables import (
     code_text,
     decimal_text,
@@ -18,7 +19,6 @@ from mcfsim.report.tables import (
     hexadecimal_text,
     inspection_table,
     markdown_table,
-    run_table,
     terminal_table,
 )
 from mcfsim.training.record import Run
@@ -117,3 +117,19 @@ def test_runs() -> None:
         )
     ]
     assert "minus fp32-master" not in run_table(_run(plain={"validation_loss": 2.0}))[0]
+    assert list(run_table(_run(plain={}))[0]) == ["strategy", "bytes / parameter", "lost late", "EDQ late"]
+
+
+def test_the_worst_tensors_of_runs() -> None:
+    run = _run(plain={}, exact={})
+    run.series["exact"] = {}
+    qualities = {"good": 1.0, "short": 0.75, "none": np.nan, "long": 1.5, "lost\n": 0.0}
+    for tensor, number in qualities.items():
+        run.series["plain"][f"normalized_edq/{tensor}"] = np.full(2, number)
+    expected = ["'lost\\n'", "long", "short", "good", "none"]
+    for most in range(6):
+        rows = tensor_table(run, most)
+        assert [row["tensor"] for row in rows] == expected[:most]
+        assert {row["strategy"] for row in rows} <= {"plain"}
+    assert [row["EDQ late"] for row in rows] == ["0.0000", "1.5000", "0.7500", "1.0000", "nan"]
+    assert tensor_table(_run(plain={}), 5) == []

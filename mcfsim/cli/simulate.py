@@ -118,7 +118,7 @@ def simulate(
         about = ", ".join(f"{name} = {value!r}" for name, value in asdict(hyperparameters).items())
         about += f"; peak rate = {schedule.peak!r}, steps = {steps}, low = {get_format(low)}"
         typer.echo(f"{problem}, {optimizer}: {about}")
-        good = _show(run)
+        good = show_run(run, legends.SIMULATE, "loss, gradient or state")
         if output is not None:
             run.save(output)
             typer.echo(f"saved {output}")
@@ -126,15 +126,15 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _show(run: Run) -> bool:
-    """Print what every strategy lost; return whether none diverged."""
-    from mcfsim.report.tables import run_table
+def show_run(run: Run, legend: legends.Legend, infinite: str) -> bool:
+    """Print what every strategy lost, and which diverged, by what is infinite; return whether none did."""
+    from mcfsim.report.runs import run_table
 
     rows = run_table(run)
     print_rows(rows, {})
     cells = [text for row in rows for text in row.values()]
-    print_legend(legends.under(legends.SIMULATE, rows[0], cells), output_width())
+    print_legend(legends.under(legend, rows[0], cells), output_width())
     diverged = {name: found["diverged_at"] for name, found in run.results.items() if "diverged_at" in found}
     for name, step in diverged.items():
-        typer.echo(f"{name} diverged at step {step}: its loss, gradient or state is infinite or NaN")
+        typer.echo(f"{name} diverged at step {step}: its {infinite} is infinite or NaN")
     return not diverged

@@ -67,6 +67,10 @@ SIMULATE: Legend = {
     "minus fp32-master": "difference of the validation losses",
     "-": "not measured",
 }
+REPLAY: Legend = {
+    **{term: text for term, text in SIMULATE.items() if term != "minus fp32-master"},
+    "tensor": "those of each strategy whose EDQ is furthest from 1",
+}
 MEMORY: Legend = {
     "strategy": "those of several components are left out where the low format has none",
     "parameter ... extra": "bytes of each tensor for one parameter",

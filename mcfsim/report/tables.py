@@ -1,4 +1,4 @@
-"""Rows of text as tables for Markdown or a terminal: of inspections, runs, memory and certificates."""
+"""Rows of text as tables for Markdown or a terminal: of inspections, memory and certificates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from mcfsim.formats import Format, digits
 from mcfsim.report.inspect import LENGTHS, Inspection, Neighbour
 from mcfsim.rounding import Rounding
-from mcfsim.training.record import Run
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,18 +23,6 @@ Rows = Sequence[Mapping[str, str]]
 
 #: Digits of a decimal that is printed only if so many say all.
 SHOWN_DIGITS = 12
-
-#: What the other strategies' losses are compared with.
-REFERENCE = "fp32-master"
-
-#: Measures shown late in the run, by heading: the series, and how a number is written.
-LATE: Mapping[str, tuple[str, str]] = {
-    "lost late": ("lost", ".2%"),
-    "EDQ late": ("normalized_edq", ".4f"),
-    "v / exact": ("v_ratio", ".4f"),
-    "one-step error": ("one_step_error", ".2e"),
-    "distance to exact": ("distance", ".2e"),
-}
 
 
 def markdown_table(rows: Rows) -> str:
@@ -170,43 +157,6 @@ def plan_table(fmt: Format, rounding: Rounding) -> list[dict[str, str]]:
         {"format": str(fmt), "operation": name, "values": way, "reals": found.reals[name].way, "why": why}
         for name, (way, why) in found.values.items()
     ]
-
-
-def run_table(run: Run) -> list[dict[str, str]]:
-    """Return one row of text a strategy: what it stores, where it arrives, what it loses on the way.
-
-    "Late" is the mean over the last fifth of the recorded steps. Measures that no strategy has are left
-    out; one that a strategy has not is "-", and one that is no number "nan". If a strategy diverged, a column
-    says at which step.
-
-    Parameters
-    ----------
-    run : Run
-        A finished simulation.
-    """
-    losses = {name: results["validation_loss"] for name, results in run.results.items()}
-    shown = {
-        heading: (measure, form)
-        for heading, (measure, form) in LATE.items()
-        if any(measure in series for series in run.series.values())
-    }
-    rows = []
-    for name, series in run.series.items():
-        size = run.results[name].get("bytes_per_parameter")
-        row = {
-            "strategy": name,
-            "bytes / parameter": "-" if size is None else f"{size:g}",
-            "validation loss": f"{losses[name]:.6g}",
-        }
-        if REFERENCE in losses:
-            row[f"minus {REFERENCE}"] = f"{losses[name] - losses[REFERENCE]:+.3g}"
-        for heading, (measure, form) in shown.items():
-            number = run.late(name, measure) if measure in series else None
-            row[heading] = "-" if number is None else "nan" if math.isnan(number) else format(number, form)
-        if any("diverged_at" in results for results in run.results.values()):
-            row["diverged at step"] = f"{run.results[name].get('diverged_at', '-')}"
-        rows.append(row)
-    return rows
 
 
 def memory_table(parameters: float, low: Format) -> list[dict[str, str]]:

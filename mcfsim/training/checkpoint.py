@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.storage.archive import Form, Forms, read_archive, write_archive
-from mcfsim.storage.files import check_outputs
+from mcfsim.storage.files import check_outputs, check_space
 from mcfsim.training.record import Run, check_kinds, check_versions
 from mcfsim.training.setup import Setup
 from mcfsim.training.trainer import Trainer
@@ -77,10 +77,11 @@ class Checkpoint:
             If the file is of another run, or of other versions, whose bits might differ; or is damaged, or
             holds what no run has saved. Nothing is put into the trainers then.
         OutputError
-            If the file cannot be written.
+            If the file cannot be written, or the disk has no room for it.
         """
         check_outputs({"checkpoint": self.path})
         self.keep(0)
+        check_space(self.path, sum(array.nbytes for array in self._kept.arrays.values()))
         self._found = _signature(self.path)
         if self._found is None:
             try:

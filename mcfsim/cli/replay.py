@@ -1,0 +1,137 @@
+"""The command that feeds recorded gradients to several strategies."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from mcfsim.cli.application import app, errors_in_one_line, given, telling_how_to_go_on, warnings_in_one_line
+from mcfsim.cli.settings import with_settings
+from mcfsim.cli.simulate import OPTIMIZER, SCHEDULE, show_run
+from mcfsim.formats import get_format
+from mcfsim.optim.declaration import optimizers
+from mcfsim.report import legends
+from mcfsim.report.terminal import print_rows
+
+_STORED = "Storage and rounding"
+_FILES = "Files"
+
+
+@app.command(epilog=legends.help_text(legends.REPLAY))
+@with_settings(SCHEDULE, OPTIMIZER)
+def replay(
+    directory: Annotated[Path, Argument(help="The recording: safetensors files, one a step.")],
+    weights: Annotated[
+        Path | None,
+        Option(help="Another start: a model's safetensors file or folder, or .npz.", rich_help_panel=_FILES),
+    ] = None,
+    optimizer: Annotated[str, Option(help=f"One of {', '.join(optimizers())}.")] = "adamw",
+    steps: Annotated[
+        int | None, Option(help="How many steps are made, from the first on.", show_default="all")
+    ] = None,
+    decay_all: Annotated[
+        bool, Option("--decay-all", help="Decay all tensors, and not only those of two indices or more.")
+    ] = False,
+    seed: Annotated[int, Option(help="Of stochastic rounding and of the sample.")] = 0,
+    clip: Annotated[float, Option(help="Largest norm of the gradient; inf does not clip.")] = float("inf"),
+    record_every: Annotated[int, Option(help="Steps between two records.")] = 10,
+    truth_sample: Annotated[
+        int, Option(help="Compare steps with the exact update, unless 0; so many parameters in mpmath.")
+    ] = 16,
+    strategy: Annotated[
+        list[str] | None,
+        Option(
+            help="Repeat it to compare.",
+            show_default="plain, collage-light, collage-plus, fp32-master",
+            rich_help_panel=_STORED,
+        ),
+    ] = None,
+    low: Annotated[str, Option(help="The strategies' low format.", rich_help_panel=_STORED)] = "bfloat16",
+    rounding: Annotated[
+        str, Option(help="Rounding mode of the optimizer's operations.", rich_help_panel=_STORED)
+    ] = "nearest_even",
+    scalars: Annotated[
+        str, Option(help="How hyperparameters enter: exact or rounded.", rich_help_panel=_STORED)
+    ] = "exact",
+    per_tensor: Annotated[int, Option(help="Show so many tensors of each strategy, the worst first.")] = 5,
+    checkpoint: Annotated[
+        Path | None,
+        Option(
+            help="Save the state here as it goes, and go on from it if it is there.", rich_help_panel=_FILES
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None,
+        Option(help="Steps between two checkpoints.", show_default="100", rich_help_panel=_FILES),
+    ] = None,
+    resume: Annotated[
+        bool,
+        Option(
+            "--resume", help="Refuse to begin anew: the checkpoint must be there.", rich_help_panel=_FILES
+        ),
+    ] = False,
+    output: Annotated[Path | None, Option(help="Save the run here, as .npz.", rich_help_panel=_FILES)] = None,
+    **settings: Any,
+) -> None:
+    """Feed the recorded gradients of a training to storage strategies, and show what each of them loses.
+
+    The gradients stay those of the recorded training, wherever a strategy's weights go. Rates are those
+    recorded, unless options of the schedule are given.
+
+    Exit status 1 if a strategy diverges: its state becomes infinite or NaN.
+    """
+    nothing = "nothing is kept, for want of --checkpoint FILE."
+    with errors_in_one_line(), warnings_in_one_line(), telling_how_to_go_on(checkpoint, nothing):
+        from mcfsim.checks.arguments import whole_number
+        from mcfsim.models.recording import open_recording
+        from mcfsim.models.replay import replay as run_replay
+        from mcfsim.report.runs import tensor_table
+        from mcfsim.storage.files import check_outputs
+        from mcfsim.training.simulate import DEFAULT_STRATEGIES
+
+        whole_number("per_tensor", per_tensor, least=0)
+        for label, wanted in (("--checkpoint-every", checkpoint_every is not None), ("--resume", resume)):
+            if wanted and checkpoint is None:
+                raise ValueError(f"{label} needs --checkpoint, which names the file")
+        if resume and checkpoint is not None and not checkpoint.exists():
+            raise ValueError(f"--resume: there is no checkpoint {checkpoint}")
+        check_outputs({"--checkpoint": checkpoint, "--output": output})
+        hyperparameters = OPTIMIZER.make(optimizer, settings)
+        scheduled = any(settings[item.name] is not None for item in SCHEDULE.parameters())
+        schedule = SCHEDULE.make("cosine", settings) if scheduled else None
+        decayed = open_recording(directory, weights, 1).weights.shapes if decay_all else None
+        run = run_replay(
+            directory,
+            hyperparameters,
+            strategy or DEFAULT_STRATEGIES,
+            schedule,
+            weights=weights,
+            steps=steps,
+            decayed=decayed,
+            seed=seed,
+            low=low,
+            clip=None if clip == float("inf") else clip,
+            rounding=rounding,
+            scalars=scalars,
+            record_every=record_every,
+            truth_sample=truth_sample,
+            checkpoint=checkpoint,
+            **given({"checkpoint_every": checkpoint_every}),
+        )
+        about = ", ".join(f"{name} = {value!r}" for name, value in asdict(hyperparameters).items())
+        rates = "recorded" if schedule is None else f"up to {schedule.peak!r}"
+        about += f"; rates {rates}, steps = {run.settings['steps']}, low = {get_format(low)}"
+        typer.echo(f"{run.settings['recording']['parameters']} parameters, {optimizer}: {about}")
+        good = show_run(run, legends.REPLAY, "state")
+        if rows := tensor_table(run, per_tensor):
+            typer.echo()
+            print_rows(rows, {})
+        if output is not None:
+            run.save(output)
+            typer.echo(f"saved {output}")
+    if not good:
+        raise typer.Exit(1)

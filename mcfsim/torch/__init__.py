@@ -1,0 +1,18 @@
+"""Optimizers for PyTorch models: the very steps that `mcfsim.simulate` makes, on CPU tensors, in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcfsim.torch.optimizers import SGD, AdamW, declared_optimizer
+
+__all__ = ["SGD", "AdamW"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return the optimizer that another module of `mcfsim.optim` declares, made once."""
+    made = declared_optimizer(name)
+    if made is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = made
+    return made

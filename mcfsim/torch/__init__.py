@@ -1,12 +1,13 @@
-"""Optimizers for PyTorch models: the very steps that `mcfsim.simulate` makes, on CPU tensors, in place."""
+"""For PyTorch models: the very steps that `mcfsim.simulate` makes, on CPU tensors; recorded gradients."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mcfsim.torch.optimizers import SGD, AdamW, declared_optimizer
+from mcfsim.torch.recorder import ModelRecorder, record
 
-__all__ = ["SGD", "AdamW"]
+__all__ = ["SGD", "AdamW", "ModelRecorder", "record"]
 
 
 def __getattr__(name: str) -> Any:

@@ -92,18 +92,16 @@ def read_step(path: Path, number: int) -> TensorFile:
     OSError
         If it is not there or cannot be read.
     """
-    about, tensors = _header(path)
-    if about.get("step", str(number)) != str(number):
-        raise FileOfTensorsError(
-            path, f"is step {about['step'][:_SHOWN]} by its header, and {number} by its name"
-        )
-    return TensorFile(path, tensors, _digests(path, about, tensors), _rate(path, about))
+    step, about = _opened(path)
+    if about and about.get("step") != str(number):
+        raise FileOfTensorsError(path, f"is step {about.get('step')} by its header, and {number} by its name")
+    return step
 
 
 def read_weights(path: Path) -> TensorFile:
     """Return the weights that a recording begins with, see `read_step`."""
-    about, tensors = _header(path)
-    return TensorFile(path, tensors, _digests(path, about, tensors))
+    weights, _ = _opened(path)
+    return weights
 
 
 def read_other_weights(path: Pathlike, names: Collection[str]) -> TensorFile:
@@ -122,19 +120,32 @@ def read_other_weights(path: Pathlike, names: Collection[str]) -> TensorFile:
         if name in found.left_out:
             raise FileOfTensorsError(found.path, f"tensor {name!r} has {found.left_out[name]}")
     tensors = {name: found[name] for name in names if name in found}
-    return TensorFile(found.path, tensors, _digests(found.path, {}, tensors))
+    return TensorFile(found.path, tensors, _digests(found.path, tensors))
 
 
 def metadata(
-    digests: Mapping[str, str], step: int | None = None, rate: float | None = None
+    forms: Mapping[str, tuple[str, tuple[int, ...]]],
+    digests: Mapping[str, str],
+    step: int | None = None,
+    rate: float | None = None,
 ) -> dict[str, str]:
-    """Return what the header of a recorder's file says besides its tensors."""
-    about = {"format": FORMAT, "sha256": json.dumps(dict(digests))}
+    """Return what the header of a recorder's file says besides its tensors.
+
+    Parameters
+    ----------
+    forms : mapping of str to (str, tuple of int)
+        Dtype and shape of each tensor.
+    digests : mapping of str to str
+        SHA-256 of each tensor's bytes.
+    step, rate : int and float, optional
+        Number of the step, and its learning rate.
+    """
+    about = {"format": FORMAT, "tensors": json.dumps(dict(digests))}
     if step is not None:
         about["step"] = str(step)
     if rate is not None:
         about["rate"] = repr(rate)
-    return about
+    return {**about, "sha256": _seal(forms, about)}
 
 
 def digest(elements: NDArray[Any]) -> str:
@@ -154,11 +165,15 @@ def check_tensor(path: Pathlike, name: str, shape: tuple[int, ...]) -> None:
         raise FileOfTensorsError(path, f"tensor {name!r} of shape {list(shape)} has no elements")
 
 
-def _header(path: Path) -> tuple[dict[str, str], dict[str, Weight]]:
-    """Return what a file says besides its tensors, and these, which are of floating numbers."""
+def _seal(forms: Mapping[str, tuple[str, tuple[int, ...]]], about: Mapping[str, str]) -> str:
+    """Return the SHA-256 of all that a header says."""
+    listed = [[name, dtype, list(shape)] for name, (dtype, shape) in sorted(forms.items())]
+    return hashlib.sha256(json.dumps([listed, sorted(about.items())]).encode()).hexdigest()
+
+
+def _opened(path: Path) -> tuple[TensorFile, dict[str, str]]:
+    """Return a file, and what its header says besides, which is nothing in those of no recorder."""
     tensors, about = shards.read_file(path), shards.read_metadata(path)
-    if about.get("format") not in (FORMAT, None) and "sha256" in about:
-        raise FileOfTensorsError(path, f"is of the format {about['format'][:_SHOWN]!r}, not {FORMAT!r}")
     if not tensors:
         raise FileOfTensorsError(path, "has no tensor")
     for name, tensor in tensors.items():
@@ -167,31 +182,24 @@ def _header(path: Path) -> tuple[dict[str, str], dict[str, Weight]]:
             raise FileOfTensorsError(
                 path, f"tensor {name!r} is of dtype {tensor.dtype}, which has no floating numbers"
             )
-    return about, {name: Weight(tensor) for name, tensor in tensors.items()}
-
-
-def _rate(path: Path, about: Mapping[str, str]) -> float | None:
-    if "rate" not in about:
-        return None
+    weights = {name: Weight(tensor) for name, tensor in tensors.items()}
+    if about.get("format") != FORMAT:
+        return TensorFile(path, weights, _digests(path, weights)), {}
+    forms = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+    if about.pop("sha256", None) != _seal(forms, about):
+        raise FileOfTensorsError(path, "has a damaged header: its digest is not the one recorded")
     try:
-        rate = float(about["rate"])
-    except ValueError:
-        rate = math.nan
-    if not 0 <= rate < math.inf:
-        raise FileOfTensorsError(path, f"has the learning rate {about['rate'][:_SHOWN]!r}")
-    return rate
+        digests: dict[str, str] = build(dict[str, str], parse(about["tensors"]), "tensors")
+        rate = float(about["rate"]) if "rate" in about else None
+    except (KeyError, ValueError) as problem:
+        raise FileOfTensorsError(path, f"has a header that no recorder wrote: {problem}") from problem
+    if digests.keys() != tensors.keys() or (rate is not None and not 0 <= rate < math.inf):
+        raise FileOfTensorsError(path, "has a header that no recorder wrote")
+    return TensorFile(path, weights, digests, rate), about
 
 
-def _digests(path: Path, about: Mapping[str, str], tensors: Mapping[str, Weight]) -> dict[str, str]:
-    """Return the digests that a header lists; without any, those of the tensors, which must be finite."""
-    if "sha256" in about:
-        try:
-            listed: dict[str, str] = build(dict[str, str], parse(about["sha256"]), "sha256")
-        except ValueError as problem:
-            raise FileOfTensorsError(path, f"has digests that cannot be read: {problem}") from problem
-        if listed.keys() != tensors.keys():
-            raise FileOfTensorsError(path, "lists digests of other tensors than it has")
-        return listed
+def _digests(path: Path, tensors: Mapping[str, Weight]) -> dict[str, str]:
+    """Return the SHA-256 of each tensor's bytes; raise FileOfTensorsError if a number is not finite."""
     made, found = {}, {}
     for name, weight in tensors.items():
         whole, counts = hashlib.sha256(), np.zeros(2, np.int64)

@@ -164,5 +164,6 @@ def _dtype(x: Any) -> str | None:
 
 
 def _write(path: Path, stored: _Stored, step: int | None = None, rate: float | None = None) -> None:
+    forms = {name: (dtype, x.shape) for name, (dtype, x) in stored.items()}
     digests = {name: digest(x) for name, (_, x) in stored.items()}
-    write_file(path, stored, metadata(digests, step, rate), exclusive=True)
+    write_file(path, stored, metadata(forms, digests, step, rate), exclusive=True)

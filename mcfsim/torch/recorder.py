@@ -53,7 +53,7 @@ class ModelRecorder:
         without = [name for name, p in self._parameters.items() if p.grad is None]
         if without:
             raise ValueError(
-                f"{len(without)} parameters have no gradient, {without[0]!r} first; exclude what is not trained "
+                f"{len(without)} parameters have no gradient, {without[0]!r} first; exclude those untrained "
                 "by requires_grad_(False) before recording, or give it a gradient of zeros"
             )
         self._recorder.step({name: _array(name, p.grad) for name, p in self._parameters.items()}, rate)

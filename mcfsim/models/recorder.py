@@ -143,7 +143,7 @@ def _stored(path: Path, tensors: Mapping[str, NDArray[Any]]) -> _Stored:
     for name, given in tensors.items():
         if not isinstance(name, str):
             raise TypeError(f"names of tensors must be texts, not {name!r}")
-        x = as_array(given, f"tensor {name!r}") if isinstance(given, np.ndarray) else given
+        x = as_array(given, f"tensor {name!r}") if isinstance(given, np.ndarray | np.generic) else given
         dtype = _dtype(x)
         if dtype is None:
             kind = getattr(x, "dtype", type(x).__name__)

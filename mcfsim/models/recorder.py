@@ -44,7 +44,7 @@ class Recorder:
         self._dtypes: dict[str, str] = {}
         if after is None:
             self.directory.mkdir(parents=True, exist_ok=True)
-            if start.exists() or any(self.directory.glob("step-*")):
+            if start.exists() or step_files(self.directory):
                 raise OutputError(
                     f"{self.directory} has a recording; go on with it by after=..., or name another"
                 )

@@ -15,7 +15,8 @@ from mcfsim.storage.files import Pathlike
 from mcfsim.storage.tensors import FileOfTensorsError
 
 WEIGHTS = "weights.safetensors"
-_STEP = re.compile(r"step-([0-9]+)\.safetensors")
+_PREFIX = "step-"
+_STEP = re.compile(_PREFIX + r"([0-9]+)\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def open_recording(
 
 def step_name(step: int) -> str:
     """Return the name of a step's file."""
-    return f"step-{step:08d}.safetensors"
+    return f"{_PREFIX}{step:08d}.safetensors"
 
 
 def step_files(folder: Path) -> dict[int, Path]:
@@ -132,7 +133,9 @@ def step_files(folder: Path) -> dict[int, Path]:
         If there is no such folder.
     """
     found: dict[int, Path] = {}
-    for path in sorted(folder.glob("step-*")):
+    for path in sorted(folder.iterdir()):
+        if not path.name.startswith(_PREFIX):
+            continue
         matched = _STEP.fullmatch(path.name)
         if not matched:
             raise FileOfTensorsError(folder, f"has {path.name!r}; files of steps are named as {step_name(1)}")

@@ -1,0 +1,264 @@
+"""Recordings that anyone may have made or damaged: the numbers recorded, or an error that names the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.models.recording import Recording, open_recording
+from tests.models.files import checkpoint, raw_safetensors
+from tests.models.recordings import SHAPES, gradients, rate, recorded, weights
+from tests.mutations import damaged
+
+STEPS = 3
+
+
+def foreign(directory: Path, steps: int = STEPS) -> Path:
+    """Write the same tensors without a recorder."""
+    directory.mkdir()
+    dtypes = {"matrix": "BF16", "bias": "F32", "scale": "F64"}
+    raw_safetensors(directory / "weights.safetensors", {name: ("F32", x) for name, x in weights().items()})
+    for step in range(1, steps + 1):
+        tensors = {name: (dtypes[name], x) for name, x in gradients(step).items()}
+        raw_safetensors(directory / f"step-{step}.safetensors", tensors)
+    return directory
+
+
+def content(recording: Recording) -> list[Any]:
+    """Return all numbers of a recording, and its rates."""
+    files = (recording.weights, *recording.steps)
+    return [
+        [(name, x.dtype.str, x.tolist()) for name, x in sorted(file.read().items())] for file in files
+    ] + [[step.rate for step in recording.steps]]
+
+
+def test_all_is_read_as_it_was_recorded(tmp_path: Path) -> None:
+    recording = open_recording(recorded(tmp_path / "r", STEPS))
+    assert recording.size == 16
+    assert recording.rates() == tuple(rate(step) for step in range(1, STEPS + 1))
+    for file, expected in zip(
+        (recording.weights, *recording.steps), [weights(), *map(gradients, range(1, STEPS + 1))], strict=True
+    ):
+        found = file.read()
+        assert {name: x.shape for name, x in found.items()} == SHAPES
+        for name, x in expected.items():
+            np.testing.assert_array_equal(found[name], x.astype(np.float64))
+
+
+def test_files_of_no_recorder_hold_the_same_numbers_and_no_rates(tmp_path: Path) -> None:
+    theirs, ours = open_recording(foreign(tmp_path / "f")), open_recording(recorded(tmp_path / "r", STEPS))
+    assert content(theirs)[:-1] == content(ours)[:-1]
+    assert theirs.digest() == ours.digest()
+    with pytest.raises(ValueError, match=r"step-1\.safetensors: has no learning rate, so a schedule must be"):
+        theirs.rates()
+
+
+def test_the_digest_is_of_every_bit_name_and_shape(tmp_path: Path) -> None:
+    base = {"a": np.ones((2, 2), np.float32), "b": np.zeros(1)}
+    others = [
+        base,
+        {**base, "a": np.ones((4, 1), np.float32)},
+        {**base, "b": -np.zeros(1)},
+        {"a": base["a"], "c": base["b"]},
+        {**base, "a": np.nextafter(base["a"], np.float32(2))},
+        {**base, "a": np.ones((2, 2))},
+    ]
+    found = []
+    for number, tensors in enumerate(others):
+        mcf.record(tensors, tmp_path / str(number)).step(tensors)
+        found.append(open_recording(tmp_path / str(number)).digest())
+    assert len(set(found)) == len(others)
+
+
+def test_the_first_steps_alone(tmp_path: Path) -> None:
+    recorded(tmp_path, 5)
+    (tmp_path / "step-00000005.safetensors").write_bytes(b"never read")
+    assert [step.rate for step in open_recording(tmp_path, steps=4).steps] == [
+        rate(step) for step in range(1, 5)
+    ]
+    for wrong, text in ((6, r"steps = 6: .* has 5"), (0, "steps = 0 must be at least 1")):
+        with pytest.raises(ValueError, match=text):
+            open_recording(tmp_path, steps=wrong)
+
+
+def test_another_start(tmp_path: Path) -> None:
+    recorded(tmp_path / "r", STEPS)
+    moved = {name: x + 1 for name, x in weights().items()}
+    more = {"not trained": np.ones(5, np.float32), "count": np.arange(3)}
+    np.savez(tmp_path / "start.npz", **moved, **more)
+    recording = open_recording(tmp_path / "r", tmp_path / "start.npz")
+    assert {name: x.tolist() for name, x in recording.weights.read().items()} == {
+        name: x.tolist() for name, x in moved.items()
+    }
+    assert recording.digest() != open_recording(tmp_path / "r").digest()
+    checkpoint(tmp_path / "other.safetensors")
+    with pytest.raises(
+        ValueError, match=r"step-00000001\.safetensors: has the tensor 'scale', which .*other"
+    ):
+        open_recording(tmp_path / "r", tmp_path / "other.safetensors")
+    np.savez(tmp_path / "bad.npz", **{**moved, "bias": np.full(3, np.nan)})
+    with pytest.raises(ValueError, match=r"bad\.npz: has numbers that are not finite: bias: 3 NaN"):
+        open_recording(tmp_path / "r", tmp_path / "bad.npz")
+    np.savez(tmp_path / "whole.npz", **{**moved, "bias": np.arange(3)})
+    with pytest.raises(ValueError, match=r"whole\.npz: tensor 'bias' has whole numbers"):
+        open_recording(tmp_path / "r", tmp_path / "whole.npz")
+
+
+def _replace(folder: Path, step: int, **tensors: tuple[str, Any]) -> None:
+    """Write a step without a recorder, with some tensors altered, or left out by None."""
+    good = {
+        "matrix": ("BF16", gradients(step)["matrix"]),
+        "bias": ("F32", gradients(step)["bias"]),
+        "scale": ("F64", gradients(step)["scale"]),
+    }
+    whole = {name: item for name, item in {**good, **tensors}.items() if item is not None}
+    raw_safetensors(folder / f"step-{step:08d}.safetensors", whole)
+
+
+def _cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+STEP_2 = "step-00000002.safetensors"
+SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no steps": (lambda f: [p.unlink() for p in f.glob("step-*")], "has no step; that of the first is named"),
+    "a missing step": (lambda f: (f / STEP_2).unlink(), "has step-00000003.safetensors, and no step 2"),
+    "a step twice": (lambda f: shutil.copy(f / STEP_2, f / "step-2.safetensors"), "has step 2 twice, in "),
+    "a step 0": (lambda f: shutil.copy(f / STEP_2, f / "step-0.safetensors"), "and a step 0, and steps are "),
+    "a strange name": (lambda f: shutil.copy(f / STEP_2, f / "step-x"), "has 'step-x'; files of steps are "),
+    "a renamed step": (
+        lambda f: shutil.copy(f / STEP_2, f / "step-00000003.safetensors"),
+        "is step 2 by its",
+    ),
+    "steps of weights": (lambda f: shutil.copy(f / "weights.safetensors", f / STEP_2), "is step None by its"),
+    "a tensor less": (lambda f: _replace(f, 2, bias=None), f"{STEP_2}: lacks the tensor 'bias', which"),
+    "a tensor more": (
+        lambda f: _replace(f, 2, more=("F32", np.ones(2, "f4"))),
+        "has the tensor 'more', which",
+    ),
+    "another shape": (
+        lambda f: _replace(f, 2, bias=("F32", np.ones((3, 1), "f4"))),
+        r"tensor 'bias' has shape [3, 1], and [3] in",
+    ),
+    "another dtype": (
+        lambda f: _replace(f, 2, bias=("F64", np.ones(3))),
+        "'bias' is of dtype F64, and of F32",
+    ),
+    "an unknown dtype": (lambda f: _replace(f, 2, bias=("F33", np.ones(3))), STEP_2),
+    "whole numbers": (
+        lambda f: _replace(f, 2, bias=("I64", np.arange(3))),
+        "'bias' is of dtype I64, which has",
+    ),
+    "no elements": (lambda f: _replace(f, 2, bias=("F32", np.ones(0, "f4"))), "'bias' of shape [0] has no"),
+    "no tensors": (lambda f: raw_safetensors(f / STEP_2, {}), f"{STEP_2}: has no tensor"),
+    "NaN": (
+        lambda f: _replace(f, 2, bias=("F32", np.array([1, np.nan, np.inf], "f4"))),
+        f"{STEP_2}: has numbers that are not finite: bias: 1 NaN, 1 infinite",
+    ),
+    "a cut header": (lambda f: _cut(f / STEP_2, 100), f"{STEP_2}: no safetensors file, or damaged"),
+    "cut tensors": (lambda f: _cut(f / STEP_2, -1), f"{STEP_2}: no safetensors file, or damaged"),
+    "an empty file": (lambda f: _cut(f / STEP_2, 0), f"{STEP_2}: no safetensors file, or damaged"),
+    "a pipe": (
+        lambda f: ((f / STEP_2).unlink(), os.mkfifo(f / STEP_2)),
+        f"{STEP_2} is a pipe, and no regular",
+    ),
+    "a folder": (
+        lambda f: ((f / STEP_2).unlink(), (f / STEP_2).mkdir()),
+        f"{STEP_2} is a folder, and no reg",
+    ),
+    "no weights": (lambda f: (f / "weights.safetensors").unlink(), "weights.safetensors"),
+    "other weights": (
+        lambda f: checkpoint(f / "weights.safetensors"),
+        "step-00000001.safetensors: lacks the tensor 'gain', which",
+    ),
+    "no folder": (shutil.rmtree, "No such file or directory"),
+    "a file": (lambda f: (shutil.rmtree(f), f.write_text("")), "Not a directory"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_what_is_no_recording_is_refused_by_name_before_a_step(how: str, tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "r", STEPS)
+    spoil, text = SPOILT[how]
+    spoil(folder)
+    with pytest.raises((ValueError, OSError)) as refused:
+        open_recording(folder)
+    assert text in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def _rewrite(path: Path, **about: str) -> None:
+    """Alter what the header of a recorder's file says besides its tensors."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header["__metadata__"] |= about
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[start:])
+
+
+@pytest.mark.parametrize(
+    "about", [{"rate": "0.5"}, {"rate": "nan"}, {"step": "3"}, {"tensors": "{}"}, {"sha256": ""}, {"new": ""}]
+)
+def test_an_altered_header_is_noticed(about: dict[str, str], tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "r", STEPS)
+    _rewrite(folder / STEP_2, **about)
+    with pytest.raises(
+        ValueError, match=rf"{STEP_2}: has a damaged header: its digest is not the one record"
+    ):
+        open_recording(folder)
+
+
+def test_every_damaged_tensor_is_named_when_it_is_read(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "r", STEPS)
+    path = folder / STEP_2
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    for name in SHAPES:
+        start, stop = header[name]["data_offsets"]
+        for place in range(end + start, end + stop):
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+            recording = open_recording(folder)
+            with pytest.raises(ValueError, match=rf"{STEP_2}: tensor '{name}' is damaged: its digest is not"):
+                recording.steps[1].read()
+
+
+def test_a_file_that_grew_shorter_since_it_was_opened(tmp_path: Path) -> None:
+    recording = open_recording(recorded(tmp_path, STEPS))
+    _cut(tmp_path / STEP_2, -8)
+    with pytest.raises(ValueError, match=rf"{STEP_2}: tensor '\w+' is cut off"):
+        recording.steps[1].read()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, 20))])
+def test_a_damaged_file_is_refused_or_holds_the_numbers_recorded(seed: int, tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "r", STEPS)
+    expected = content(open_recording(folder))
+    random, refused = np.random.default_rng(seed), 0
+    for _ in range(200):
+        path = sorted(folder.iterdir())[int(random.integers(STEPS + 1))]
+        good = path.read_bytes()
+        path.write_bytes(damaged(good, random))
+        told = ""
+        try:
+            found = content(open_recording(folder))
+        except ValueError as problem:
+            told = str(problem)
+        if told:
+            assert path.name in told
+            refused += 1
+        else:  # and what no recorder seems to have written has no rates
+            assert found[:-1] == expected[:-1]
+            assert all(rate in (None, known) for rate, known in zip(found[-1], expected[-1], strict=True))
+        path.write_bytes(good)
+    assert refused > 150

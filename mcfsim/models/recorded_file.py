@@ -39,7 +39,7 @@ class TensorFile:
     path : Path
         The file.
     tensors : mapping of str to Weight
-        All of it.
+        All of it, in the order that they were given in.
     digests : mapping of str to str
         SHA-256 of each tensor's bytes, in hexadecimal.
     rate : float or None
@@ -195,7 +195,8 @@ def _opened(path: Path) -> tuple[TensorFile, dict[str, str]]:
         raise FileOfTensorsError(path, f"has a header that no recorder wrote: {problem}") from problem
     if digests.keys() != tensors.keys() or (rate is not None and not 0 <= rate < math.inf):
         raise FileOfTensorsError(path, "has a header that no recorder wrote")
-    return TensorFile(path, weights, digests, rate), about
+    # The library sorts tensors; the recorder lists their digests in the order that the loop had them in.
+    return TensorFile(path, {name: weights[name] for name in digests}, digests, rate), about
 
 
 def _digests(path: Path, tensors: Mapping[str, Weight]) -> dict[str, str]:

@@ -62,9 +62,7 @@ class Recording:
         whole = hashlib.sha256()
         for part in (self.weights, *self.steps):
             dtypes, shapes = part.dtypes, part.shapes
-            described = [
-                [name, dtypes[name], shapes[name], part.digests[name]] for name in sorted(part.tensors)
-            ]
+            described = [[name, dtypes[name], shapes[name], part.digests[name]] for name in part.tensors]
             whole.update(json.dumps(described).encode())
         return whole.hexdigest()
 

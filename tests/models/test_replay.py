@@ -1,0 +1,266 @@
+"""Replays: the steps of an optimizer that is stepped by hand, and the measures of a run that was recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.models.recorded_file import TensorFile
+from mcfsim.models.replay import Recorded
+from mcfsim.problems import Corpus, LanguageModel, LogisticRegression
+from tests.models.files import raw_safetensors
+from tests.models.recordings import SHAPES, gradients, rate, recorded, weights
+
+pytestmark = pytest.mark.slow
+
+STEPS = 5
+STRATEGIES = ["plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "fp32"]
+
+
+class Watched:
+    """A problem whose start and gradients are recorded as they are computed."""
+
+    def __init__(self, problem: Any, directory: Path, rates: mcf.Schedule, steps: int) -> None:
+        self.problem, self.directory, self.rates, self.steps = problem, directory, rates, steps
+        self.recorder: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.problem, name)
+
+    def initial_parameters(self, seed: int) -> Any:
+        start = self.problem.initial_parameters(seed)
+        self.recorder = self.recorder or mcf.record(start, self.directory)
+        return start
+
+    def loss_and_gradient(self, parameters: Any, step: int, seed: int) -> Any:
+        loss, found = self.problem.loss_and_gradient(parameters, step, seed)
+        self.recorder.step(found, self.rates.rate(step, self.steps))
+        return loss, found
+
+
+def tiny_model() -> LanguageModel:
+    corpus = Corpus.from_bytes(bytes(range(32, 127)) * 20, "ascii")
+    return LanguageModel(corpus, layers=1, width=8, heads=2, context=8, batch=2)
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "exact"])
+@pytest.mark.parametrize("kind", ["logistic", "language model"])
+@pytest.mark.sampled(6)
+def test_a_run_that_is_recorded_is_replayed_with_all_its_measures(
+    kind: str, strategy: str, rounding: str, tmp_path: Path
+) -> None:
+    """A strategy that replays the gradients of its own run makes that run again, bit for bit."""
+    if strategy == "exact" and kind != "logistic":
+        pytest.skip("exact arithmetic takes no language model")
+    if strategy == "exact":
+        strategy = "fp32"  # the recorded gradients are those of fp32, and exact arithmetic follows them
+    problem = LogisticRegression() if kind == "logistic" else tiny_model()
+    schedule = mcf.Schedule(0.02, 3)
+    watched = Watched(problem, tmp_path / "r", schedule, 12)
+    common: dict[str, Any] = {
+        "seed": 3,
+        "rounding": rounding,
+        "record_every": 4,
+        "truth_sample": 3,
+        "clip": 1.0,
+    }
+    run = mcf.simulate(watched, mcf.AdamW(beta2=0.9), [strategy], 12, schedule, **common)
+    again = mcf.replay(tmp_path / "r", mcf.AdamW(beta2=0.9), [strategy], decayed=problem.decayed, **common)
+    series = dict(run.series[strategy])
+    del series["loss"]
+    assert list(again.series[strategy]) == list(series)
+    for measure, numbers in series.items():
+        np.testing.assert_array_equal(again.series[strategy][measure], numbers, err_msg=measure)
+    np.testing.assert_array_equal(again.steps, run.steps)
+    expected = {name: x for name, x in run.results[strategy].items() if name != "validation_loss"}
+    assert again.results[strategy] == expected
+    again.save(tmp_path / "run.npz")
+    assert mcf.Run.load(tmp_path / "run.npz") == again
+
+
+def by_hand(strategy: str, hyper: Any, rounding: str = "nearest_even") -> mcf.Optimizer:
+    """Return an optimizer that was stepped through the recorded gradients."""
+    start = {name: mcf.round_to(x, "bfloat16") for name, x in weights().items()}
+    options: dict[str, Any] = {"random": mcf.RandomWords(4)} if rounding == "stochastic" else {}
+    optimizer = mcf.Optimizer(hyper, mcf.strategy(strategy), start, {"matrix"}, rounding, **options)
+    for step in range(1, STEPS + 1):
+        given = {name: x.astype(np.float64) for name, x in gradients(step).items()}
+        optimizer.step(optimizer.receive(given), rate(step))
+    return optimizer
+
+
+def state(path: Path) -> dict[str, Any]:
+    with np.load(path) as archive:
+        return {name: archive[name] for name in archive.files if name != "about" and "|series|" not in name}
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic", "up"])
+@pytest.mark.parametrize("hyper", [mcf.AdamW(weight_decay=0.3), mcf.SGD()], ids=["adamw", "sgd"])
+@pytest.mark.sampled(3)
+def test_the_steps_are_those_made_by_hand(hyper: Any, rounding: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.npz"
+    mcf.replay(
+        recorded(tmp_path / "r"),
+        hyper,
+        STRATEGIES,
+        seed=4,
+        rounding=rounding,
+        checkpoint=kept,
+        truth_sample=0,
+    )
+    found = state(kept)
+    for strategy in STRATEGIES:
+        for field, components in by_hand(strategy, hyper, rounding).state._asdict().items():
+            for index, component in enumerate(components):
+                np.testing.assert_array_equal(found[f"{strategy}|{field}{index}"], component)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("at", range(1, STEPS + 1))
+@pytest.mark.sampled(4)
+def test_a_replay_that_ends_at_any_step_goes_on_to_the_same_bits(
+    at: int, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {
+        "strategies": ["plain", "collage-plus", "exact"],
+        "checkpoint_every": 2,
+        "record_every": 2,
+        "rounding": "stochastic",
+    }
+    whole = mcf.replay(recorded(tmp_path / "r"), **options, checkpoint=tmp_path / "whole.npz")
+    taken, asked = Recorded.gradient, []
+
+    def broken(self: Recorded, *arguments: Any) -> Any:
+        asked.append(arguments[1])
+        if asked.count(at) == 2:  # when one strategy has made the step
+            raise error
+        return taken(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorded, "gradient", broken)
+        with pytest.raises(error):
+            mcf.replay(tmp_path / "r", **options, checkpoint=tmp_path / "kept.npz")
+    asked.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorded, "gradient", lambda *given: (asked.append(given[2]), taken(*given))[1])
+        run = mcf.replay(tmp_path / "r", **options, checkpoint=tmp_path / "kept.npz")
+    assert asked[0] == (at if error is KeyboardInterrupt else (at - 1) // 2 * 2 + 1)
+    assert run == whole
+    assert (tmp_path / "kept.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+def test_the_checkpoint_of_another_recording_is_refused(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.npz"
+    mcf.replay(recorded(tmp_path / "r"), strategies="plain", checkpoint=kept)
+    before = kept.read_bytes()
+    recorder = mcf.record(weights(), tmp_path / "other")
+    for step in range(1, STEPS + 1):
+        given = gradients(step)
+        if step == STEPS:
+            given["bias"] = np.nextafter(given["bias"], np.float32(1))
+        recorder.step(given, rate(step))
+    for folder, options, differing in (
+        ("other", {}, "recording"),
+        ("r", {"decayed": []}, "recording"),
+        ("r", {"schedule": mcf.Schedule()}, "schedule"),
+        ("r", {"steps": 4}, "recording, schedule, steps"),
+    ):
+        with pytest.raises(ValueError, match=f"is of another run: settings differ in {differing}; remove it"):
+            mcf.replay(tmp_path / folder, strategies="plain", checkpoint=kept, **options)
+    (tmp_path / "r").rename(tmp_path / "moved")
+    mcf.replay(tmp_path / "moved", strategies="plain", checkpoint=kept)
+    assert kept.read_bytes() == before
+
+
+def test_each_file_is_read_once_whatever_the_number_of_strategies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, names = TensorFile.read, []
+    monkeypatch.setattr(TensorFile, "read", lambda self: (names.append(self.path.name), read(self))[1])
+    mcf.replay(recorded(tmp_path), strategies=STRATEGIES)
+    assert names == [
+        "weights.safetensors",
+        *(f"step-0000000{step}.safetensors" for step in range(1, STEPS + 1)),
+    ]
+
+
+def test_rates_are_those_recorded_or_of_a_schedule(tmp_path: Path) -> None:
+    recorded(tmp_path / "r")
+    run = mcf.replay(tmp_path / "r", strategies="plain", record_every=1)
+    assert run.series["plain"]["rate"].tolist() == [rate(step) for step in range(1, STEPS + 1)]
+    schedule = mcf.Schedule(0.5, 2)
+    run = mcf.replay(tmp_path / "r", strategies="plain", schedule=schedule, record_every=1, steps=4)
+    assert run.series["plain"]["rate"].tolist() == [schedule.rate(step, 4) for step in range(1, 5)]
+    recorder = mcf.record(weights(), tmp_path / "none")
+    recorder.step(gradients(1))
+    with pytest.raises(ValueError, match="has no learning rate, so a schedule must be given"):
+        mcf.replay(tmp_path / "none", strategies="plain")
+    assert mcf.replay(tmp_path / "none", strategies="plain", schedule=schedule).settings["steps"] == 1
+
+
+def test_matrices_decay_unless_others_are_named(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    by_default = mcf.replay(tmp_path, strategies="plain", decayed=None)
+    assert by_default.settings["recording"]["decayed"] == ["matrix"]
+    assert mcf.replay(tmp_path, strategies="plain", decayed={"matrix"}) == by_default
+    assert mcf.replay(tmp_path, strategies="plain", decayed=SHAPES) != by_default
+    with pytest.raises(ValueError, match="decayed has 'x', and the tensors are bias, matrix, scale"):
+        mcf.replay(tmp_path, strategies="plain", decayed=["bias", "x"])
+    with pytest.raises(TypeError, match="decayed must be a collection of names, not 'bias'"):
+        mcf.replay(tmp_path, strategies="plain", decayed="bias")
+
+
+def test_the_loop_is_open(tmp_path: Path) -> None:
+    """Gradients are the recorded ones wherever the weights have gone."""
+    recorded(tmp_path / "r")
+    np.savez(tmp_path / "far.npz", **{name: x + 100 for name, x in weights().items()})
+    near = mcf.replay(tmp_path / "r", strategies=["plain", "fp32"], record_every=1)
+    far = mcf.replay(
+        tmp_path / "r", strategies=["plain", "fp32"], record_every=1, weights=tmp_path / "far.npz"
+    )
+    norms = [run.series[name]["gradient_norm"] for run in (near, far) for name in ("plain", "fp32")]
+    for norm in norms[1:]:
+        np.testing.assert_array_equal(norm, norms[0])
+    assert far.series["plain"]["lost"][0] > near.series["plain"]["lost"][0]
+
+
+def test_a_damaged_step_ends_a_replay_that_goes_on_when_it_is_mended(tmp_path: Path) -> None:
+    whole = mcf.replay(recorded(tmp_path / "r"), strategies="plain", record_every=1)
+    path = tmp_path / "r" / "step-00000004.safetensors"
+    good = path.read_bytes()
+    path.write_bytes(good[:-1] + bytes([good[-1] ^ 64]))
+    options: dict[str, Any] = {"strategies": "plain", "record_every": 1, "checkpoint_every": 1}
+    with pytest.raises(ValueError, match=r"step-00000004\.safetensors: tensor '\w+' is damaged"):
+        mcf.replay(tmp_path / "r", **options, checkpoint=tmp_path / "kept.npz")
+    path.write_bytes(good)
+    assert mcf.replay(tmp_path / "r", **options, checkpoint=tmp_path / "kept.npz") == whole
+
+
+def test_a_strategy_that_diverges_says_when(tmp_path: Path) -> None:
+    run = mcf.replay(recorded(tmp_path), mcf.SGD(), ["plain"], mcf.Schedule(3e38, 0, 1.0), record_every=1)
+    at = run.results["plain"]["diverged_at"]
+    assert np.isnan(run.series["plain"]["lost"][at - 1 :]).all()
+    assert np.isfinite(run.series["plain"]["gradient_norm"]).all()
+
+
+def test_a_bar_says_how_fast_and_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plainly = mcf.replay(recorded(tmp_path), strategies="plain")
+    assert capsys.readouterr().err == ""
+    assert mcf.replay(tmp_path, strategies="plain", progress=True) == plainly
+    shown = capsys.readouterr().err
+    assert "replaying" in shown
+    assert "5/5" in shown
+    assert "steps/s" in shown
+
+
+def test_a_single_tensor_in_a_file_of_no_recorder(tmp_path: Path) -> None:
+    for name in ("weights", "step-1", "step-2"):
+        raw_safetensors(tmp_path / f"{name}.safetensors", {"w": ("F32", np.ones(3, np.float32))})
+    run = mcf.replay(tmp_path, mcf.SGD(0.0), "plain", mcf.Schedule(2.0**-9, 0, 1.0))
+    # The next number below 1 is 1 - 2^-8: from half of the way it goes back to the even one.
+    assert run.series["plain"]["lost"].tolist() == [1.0, 1.0]

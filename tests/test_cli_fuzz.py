@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from mcfsim.cli import app
 from mcfsim.optim.strategies import STRATEGIES
 from tests.models.files import checkpoint
+from tests.models.recordings import recorded
 
 pytestmark = pytest.mark.slow
 
@@ -116,6 +117,7 @@ ALWAYS = {
     "inspect": {"value": "0.1"},
     "show": {"text": "two_sum"},
     "audit": {"weights": "m.safetensors", "steps": "3"},
+    "replay": {"directory": "recording", "strategy": "plain"},
 }
 
 
@@ -144,6 +146,9 @@ def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
                 "",
             )
             return str(folder / pick(places))
+        if name == "directory" and random.random() < 0.8:
+            places = ("recording", "pipe", "sub", "text", "empty", "none/x", "")
+            return pick(("recording", *(str(folder / place) for place in places)))
         return pick(MEANT[name]) if name in MEANT and random.random() < 0.6 else pick(NASTY)
 
     always = dict(ALWAYS.get(command, {}))
@@ -184,6 +189,7 @@ def furnish(folder: Path) -> None:
 def test_any_command_line_is_answered_or_refused(command, cases, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    recorded(tmp_path / "recording", 3)
     random, statuses = np.random.default_rng(cases), []
     for case in range(cases):
         folder = tmp_path / str(case)

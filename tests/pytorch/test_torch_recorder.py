@@ -1,0 +1,150 @@
+"""Gradients of a torch training loop, recorded: the bits that torch had, and replays of its own training."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import mcfsim as mcf  # noqa: E402
+from mcfsim.models.recording import open_recording  # noqa: E402
+from mcfsim.torch import AdamW, record  # noqa: E402
+
+STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sum in one order, whatever the machine has."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def model(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(3)
+    layers = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    with torch.no_grad():
+        for p in layers.parameters():
+            # Values of bfloat16, so that every dtype starts from the same ones.
+            p.copy_((torch.randn(p.shape, generator=generator) * 0.3).bfloat16())
+    return layers.to(dtype)
+
+
+def backward(net, step):
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(16, 6, generator=generator).to(next(net.parameters()).dtype)
+    net.zero_grad()
+    (net(x) ** 2).mean().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_gradients_are_recorded_bit_for_bit(dtype, tmp_path):
+    from safetensors.torch import load_file
+
+    net = model(dtype)
+    recorder, expected = record(net, tmp_path), []
+    start = {name: p.detach().clone() for name, p in net.named_parameters()}
+    for step in range(1, STEPS + 1):
+        backward(net, step)
+        recorder.step(0.1 / step)
+        expected.append({name: p.grad.clone() for name, p in net.named_parameters()})
+        with torch.no_grad():
+            for p in net.parameters():
+                p -= p.grad
+    assert recorder.count == STEPS
+    for path, tensors in zip(sorted(tmp_path.iterdir()), [*expected, start], strict=True):
+        found = load_file(path)
+        assert found.keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert found[name].dtype == dtype
+            assert torch.equal(found[name], tensor)
+    assert open_recording(tmp_path).rates() == tuple(0.1 / step for step in range(1, STEPS + 1))
+
+
+@pytest.mark.parametrize("strategy", ["plain", "collage-plus"])
+def test_a_replay_makes_the_steps_that_were_trained(strategy, tmp_path):
+    """The weights at the end are those of torch's model, which the same strategy trained."""
+    net = model(torch.bfloat16)
+    recorder = record(net, tmp_path / "r")
+    optimizer = AdamW(net.parameters(), lr=0.01, betas=(0.9, 0.99), weight_decay=0.1, strategy=strategy)
+    for step in range(1, STEPS + 1):
+        backward(net, step)
+        recorder.step(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] *= 0.9
+    names = [name for name, _ in net.named_parameters()]
+    hyper = mcf.AdamW(beta1=0.9, beta2=0.99, weight_decay=0.1)
+    mcf.replay(tmp_path / "r", hyper, strategy, decayed=names, checkpoint=tmp_path / "kept.npz")
+    with np.load(tmp_path / "kept.npz") as archive:
+        final = archive[f"{strategy}|parameter0"]
+    trained = torch.cat([p.detach().float().ravel() for p in net.parameters()])
+    np.testing.assert_array_equal(final, trained.numpy())
+
+
+def test_what_is_not_trained_is_left_out_and_what_is_shared_is_one(tmp_path):
+    net = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6))
+    net[2].weight = net[0].weight
+    net[0].bias.requires_grad_(False)
+    net.register_buffer("seen", torch.zeros(3))
+    record(net, tmp_path)
+    assert [item.name for item in tmp_path.iterdir()] == ["weights.safetensors"]
+    with pytest.raises(ValueError, match="has no step"):
+        open_recording(tmp_path)
+    backward(net, 1)
+    record(net, tmp_path, after=0).step(0.1)
+    assert set(open_recording(tmp_path).weights.shapes) == {"0.weight", "2.bias"}
+
+
+def test_a_parameter_without_a_gradient_is_refused(tmp_path):
+    net = model()
+    recorder = record(net, tmp_path)
+    backward(net, 1)
+    net[2].bias.grad = None
+    with pytest.raises(
+        ValueError, match=r"1 parameters have no gradient, '2\.bias' first; exclude those untr"
+    ):
+        recorder.step()
+    net[2].bias.grad = torch.full((2,), torch.inf)
+    with pytest.raises(ValueError, match=r"step-00000001\.safetensors: .*: 2\.bias: 0 NaN, 2 infinite"):
+        recorder.step()
+    assert [item.name for item in tmp_path.iterdir()] == ["weights.safetensors"]
+
+
+def test_a_sparse_gradient_is_named(tmp_path):
+    net = torch.nn.Embedding(5, 2, sparse=True)
+    recorder = record(net, tmp_path)
+    net(torch.tensor([1])).sum().backward()
+    with pytest.raises(TypeError, match="parameter 'weight': a tensor on device 'cpu' with layout"):
+        recorder.step()
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (None, TypeError),
+        (model, TypeError),
+        (torch.nn.Tanh(), ValueError),
+        (torch.nn.Linear(2, 2, dtype=torch.complex64), TypeError),
+    ],
+)
+def test_what_is_no_model_is_refused(given, error, tmp_path):
+    with pytest.raises(error):
+        record(given, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_loop_that_went_back_goes_on_from_there(tmp_path):
+    net = model()
+    recorder = record(net, Path(tmp_path))
+    for step in range(1, STEPS + 1):
+        backward(net, step)
+        recorder.step(0.1)
+    whole = open_recording(tmp_path).digest()
+    recorder = record(net, tmp_path, after=2)
+    for step in range(3, STEPS + 1):
+        backward(net, step)
+        recorder.step(0.1)
+    assert open_recording(tmp_path).digest() == whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +273,14 @@ def test_a_single_tensor_in_a_file_of_no_recorder(tmp_path: Path) -> None:
     run = mcf.replay(tmp_path, mcf.SGD(0.0), "plain", mcf.Schedule(2.0**-9, 0, 1.0))
     # The next number below 1 is 1 - 2^-8: from half of the way it goes back to the even one.
     assert run.series["plain"]["lost"].tolist() == [1.0, 1.0]
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (Path(mcf.__file__).parents[1] / "docs" / "replay.md").read_text()
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        if "torch" not in code:
+            exec(compile(code, "replay.md", "exec"), names)
+    assert names["recorder"].count == names["run"].settings["steps"] == 20
+    assert names["run"].series["plain"]["lost/gain"].size == 5

@@ -1,5 +1,6 @@
 """Gradients of a torch training loop, recorded: the bits that torch had, and replays of its own training."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -148,3 +149,11 @@ def test_a_loop_that_went_back_goes_on_from_there(tmp_path):
         backward(net, step)
         recorder.step(0.1)
     assert open_recording(tmp_path).digest() == whole
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(mcf.__file__).parents[1] / "docs" / "replay.md").read_text()
+    (code,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "torch" in code)
+    exec(compile(code, "replay.md", "exec"), {})
+    assert len(open_recording("recording").rates()) == 20

@@ -4,6 +4,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ import pytest
 from mcfsim import Run, simulate
 from mcfsim.problems import Quadratic
 from mcfsim.report.plotting import save, subplots
-from mcfsim.storage.files import check_outputs, open_regular, read_text, replacing, write_text
+from mcfsim.storage.files import check_outputs, check_space, open_regular, read_text, replacing, write_text
 from mcfsim.theorems import verify
 
 pytestmark = pytest.mark.slow
@@ -174,6 +176,26 @@ def test_two_outputs_in_one_file_are_refused(other, there, tmp_path, monkeypatch
     with pytest.raises(ValueError, match="one and the same file"):
         check_outputs({"--checkpoint": path, "--output": names[other]})
     check_outputs({"--checkpoint": path, "--output": tmp_path / "b", "--other": None})
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "text"),
+    [
+        (10**9, 10**9, "it takes 1 GB, and the disk has 1 GB left"),
+        (2_500_000, 65_536, "it takes 2.5 MB, and the disk has 65.5 kB left"),
+        (0, 999, "it takes 0 bytes, and the disk has 999 bytes left"),
+        (10**9, 10**9 + 2**16, None),
+    ],
+)
+def test_a_disk_without_room_is_refused(size, free, text, tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(tmp_path / "sub" / "new")
+    (tmp_path / "sub").mkdir()
+    monkeypatch.setattr(shutil, "disk_usage", {tmp_path / "sub": SimpleNamespace(free=free)}.get)
+    if text is None:
+        check_space(tmp_path / "link", size)
+        return
+    with pytest.raises(OSError, match=re.escape(f"cannot write {tmp_path / 'link'}: {text}")):
+        check_space(tmp_path / "link", size)
 
 
 def test_checking_changes_nothing(tmp_path):

@@ -211,6 +211,7 @@ def test_legends_are_below_the_tables_and_in_the_help(monkeypatch):
         ("formats", legends.FORMATS),
         ("inspect", legends.INSPECT),
         ("simulate", legends.SIMULATE),
+        ("replay", legends.REPLAY),
         ("memory", legends.MEMORY),
         ("verify", legends.VERIFY),
     ):

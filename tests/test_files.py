@@ -21,7 +21,8 @@ import pytest
 from mcfsim import Run, simulate
 from mcfsim.problems import Quadratic
 from mcfsim.report.plotting import save, subplots
-from mcfsim.storage.files import check_outputs, check_space, open_regular, read_text, replacing, write_text
+from mcfsim.storage.files import check_outputs, open_regular, read_text, replacing, write_text
+from mcfsim.storage.space import check_space
 from mcfsim.theorems import verify
 
 pytestmark = pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,8 @@ from mcfsim.storage.tensors import FileOfTensorsError
 FORMAT = "mcfsim-recording-1"
 #: Elements that are read at a time for a digest.
 _BLOCK = 1 << 20
-#: Characters of a tensor's name, which becomes part of a member's name in the record of a run.
-_LONGEST_NAME = 1000
+#: Names that a tensor can have in a safetensors file, and its series in the record of a run.
+_NAME = re.compile(r"(?!__metadata__\Z)[^\0\ud800-\udfff]{1,1000}(?<!\.npy)")
 #: Characters of a header's text that an error repeats.
 _SHOWN = 40
 
@@ -155,11 +156,11 @@ def digest(elements: NDArray[Any]) -> str:
 
 def check_tensor(path: Pathlike, name: str, shape: tuple[int, ...]) -> None:
     """Raise FileOfTensorsError for a tensor without elements, or with a name that no series can have."""
-    if not name or "\0" in name or name.endswith(".npy") or len(name) > _LONGEST_NAME:
+    if not _NAME.fullmatch(name):
         raise FileOfTensorsError(
             path,
-            f"tensor {name[:_SHOWN]!r}: a name has 1 to {_LONGEST_NAME} characters, no NUL, and another end "
-            "than .npy",
+            f"tensor {name[:_SHOWN]!r}: a name has 1 to 1000 characters, no NUL, no surrogate, and another "
+            "end than .npy, and is not __metadata__",
         )
     if not math.prod(shape):
         raise FileOfTensorsError(path, f"tensor {name!r} of shape {list(shape)} has no elements")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,9 +22,6 @@ Pathlike = str | os.PathLike[str]
 
 #: New files until they are whole. Its writer holds a lock on each, so one without a lock is left over.
 _SCRATCH = re.compile(r"\.mcfsim-[0-9a-f]{32}\.partial")
-
-#: Bytes that a file may have beyond its numbers.
-_HEADER = 1 << 16
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -96,20 +92,6 @@ def check_outputs(outputs: Mapping[str, Pathlike | None]) -> None:
         if target.parent not in folders:
             folders.add(target.parent)
             _try_out(target.parent, path)
-
-
-def check_space(path: Pathlike, size: int) -> None:
-    """Refuse a place whose file system has no room for a new file of so many bytes.
-
-    Raises
-    ------
-    OutputError
-        See `destination`; or if there is less room. A file in the place counts as kept until the new one is
-        whole.
-    """
-    free = shutil.disk_usage(destination(path).parent).free
-    if size + _HEADER > free:
-        raise _refusal(path, f"it takes {_in_units(size)}, and the disk has {_in_units(free)} left")
 
 
 @contextmanager
@@ -313,14 +295,6 @@ def _take_permissions(file: IO[bytes], target: Path) -> None:
             with suppress(OSError):
                 os.fchown(file.fileno(), old.st_uid, old.st_gid)
         os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
-
-
-def _in_units(size: int) -> str:
-    """Return a number of bytes as text, in units of which there are few."""
-    for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
-        if size >= 10**power:
-            return f"{size / 10**power:.3g} {unit}"
-    return f"{size} bytes"
 
 
 def _refusal(path: Pathlike, why: str) -> OutputError:

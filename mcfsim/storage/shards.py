@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.storage.files import Pathlike, check_space, open_regular, read_text, replacing_by_name
+from mcfsim.storage.files import Pathlike, open_regular, read_text, replacing_by_name
 from mcfsim.storage.schema import parse
+from mcfsim.storage.space import check_space
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError, PlainTensor, Tensor, check_dtype
 
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.storage.archive import Form, Forms, read_archive, write_archive
-from mcfsim.storage.files import check_outputs, check_space
+from mcfsim.storage.files import check_outputs
+from mcfsim.storage.space import check_space
 from mcfsim.training.record import Run, check_kinds, check_versions
 from mcfsim.training.setup import Setup
 from mcfsim.training.trainer import Trainer

@@ -124,6 +124,8 @@ def test_a_missing_gradient_and_a_rate_that_is_none_are_refused(tmp_path: Path) 
         ({"x": np.zeros((2, 0))}, ValueError),
         ({"": np.zeros(2)}, ValueError),
         ({"a\0": np.zeros(2)}, ValueError),
+        ({"__metadata__": np.zeros(2)}, ValueError),
+        ({"\ud800": np.zeros(2)}, ValueError),
         ({"a.npy": np.zeros(2)}, ValueError),
         ({"a" * 1001: np.zeros(2)}, ValueError),
         ({"x": np.array([0.0, np.inf])}, ValueError),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from experiments import (
+    audit_forecast,
     beta2_expansion,
     collage_options,
     fast_two_sum_map,
@@ -20,6 +21,7 @@ def main() -> None:
     for experiment in (beta2_expansion, fast_two_sum_map, grow_error, long_sums, precision_curves):
         experiment.main()
     collage_options.main()
+    audit_forecast.main()
     tables.main()
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import mcfsim as mcf
-from experiments import theorems
+from experiments import audit_forecast, theorems
 from experiments.common import ROOT, read_result
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.numba_source import source
@@ -291,12 +291,17 @@ TABLES: dict[str, Callable[[], str]] = {
     "two_sum_loop": two_sum_loop,
     "constants": constants,
     "few_constants": lambda: constants(FEW_CONSTANTS),
+    "audit_forecast": audit_forecast.summary,
+    "audit_tensors": audit_forecast.details,
     "theorems": theorems.overview,
     "theorem_details": theorems.details,
 }
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("emulator", "benchmarks", "results", "theorems", "compile")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("emulator", "benchmarks", "results", "theorems", "compile", "audit")
+    ),
 )
 
 

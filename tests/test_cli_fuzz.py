@@ -130,7 +130,7 @@ def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
     def value(name: str) -> str:
         if name in MODEST:
             return pick(MODEST[name])
-        if name in ("checkpoint", "output", "journal", "check", "weights", "state"):
+        if name in ("checkpoint", "output", "journal", "check", "weights", "state", "gradients"):
             places = (
                 "m.safetensors",
                 "new",

@@ -54,6 +54,9 @@ def audit(
         Path | None,
         Option(help="The optimizer's saved state: .pt, .safetensors or .npz.", rich_help_panel=_KNOWN),
     ] = None,
+    gradients: Annotated[
+        Path | None, Option(help="A directory of recorded gradients.", rich_help_panel=_KNOWN)
+    ] = None,
     strategy: Annotated[
         list[str] | None,
         Option(help="Repeat it to compare.", show_default="plain, collage-light, collage-plus, fp32-master"),
@@ -83,8 +86,8 @@ def audit(
     with errors_in_one_line(), telling_how_to_go_on(checkpoint, nothing):
         from mcfsim.formats import get_format
         from mcfsim.models import auditing
+        from mcfsim.models.known import updates_of
         from mcfsim.models.plan import DEFAULT_STRATEGIES, Plan
-        from mcfsim.models.saved_state import updates_of
         from mcfsim.models.weights import open_weights
         from mcfsim.optim.adamw import AdamW
         from mcfsim.optim.strategies import strategy as look_up
@@ -104,7 +107,7 @@ def audit(
             schedule=Schedule(peak=lr, warmup=warmup, final=end),
             steps=steps,
             strategies=tuple(look_up(name, fmt) for name in strategy or DEFAULT_STRATEGIES),
-            updates=updates_of(update_rms, state),
+            updates=updates_of(update_rms, state, gradients),
             threshold=threshold,
             stopped=stopped,
         )

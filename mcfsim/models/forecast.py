@@ -74,7 +74,7 @@ class Course:
         So it is the share of the way: what arrives of all that is asked. NaN for a tensor of which nothing
         is asked.
         """
-        weight = self.rates * _lengths(self.steps)
+        weight = self.rates * lengths(self.steps)
         there = ~np.isnan(measure)
         total = (there * weight).sum(axis=1)
         sums = np.where(there, measure, 0.0) @ weight
@@ -207,7 +207,7 @@ def stored(strategy: Strategy, roles: Roles, weights: Table) -> State:
     return State(components(roles.parameter, strategy.parameter.components), (), (), ())
 
 
-def _lengths(steps: NDArray[np.int64]) -> Table:
+def lengths(steps: NDArray[np.int64]) -> Table:
     """Return how many steps each of those that were tried stands for: up to halfway to its neighbours."""
     edges = np.concatenate([[steps[0] - 0.5], (steps[1:] + steps[:-1]) / 2, [steps[-1] + 0.5]])
     return np.diff(edges)

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcfsim.models.directions import Directions, Steady, Table
 from mcfsim.models.samples import Sample, elements_at, places_of
-from mcfsim.models.updates import Model, Updates
+from mcfsim.models.updates import Updates
 from mcfsim.models.weights import FORMAT_OF, Weight, open_tensors, refuse_not_finite
 from mcfsim.optim.adamw import AdamW
 from mcfsim.storage.files import Pathlike, open_regular
@@ -168,16 +168,3 @@ def _steps(path: Pathlike, step: float) -> float:
     if not (math.isfinite(step) and step >= 1):
         raise FileOfTensorsError(path, f"says that {step} steps were made; at least one must have been")
     return step
-
-
-def updates_of(rms: float | None = None, state: Pathlike | None = None) -> Updates:
-    """Return what is known of the updates: one thing, or the model of noise.
-
-    Raises
-    ------
-    ValueError
-        If several things are given.
-    """
-    if rms is not None and state is not None:
-        raise ValueError("the size of updates is given, and a state that they follow from; give one of them")
-    return Model(rms) if state is None else SavedState(Path(state))

@@ -10,9 +10,12 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.models.auditing import EDGES, audit
+from mcfsim.models.directions import Steady
+from mcfsim.models.known import updates_of
 from mcfsim.models.plan import Plan
+from mcfsim.models.recorded_updates import RecordedUpdates
 from mcfsim.models.samples import Sample, places_of, read_sample
-from mcfsim.models.saved_state import SavedState, updates_of
+from mcfsim.models.saved_state import SavedState
 from mcfsim.models.scan import scan
 from mcfsim.models.updates import Model
 from mcfsim.models.weights import open_weights
@@ -235,6 +238,77 @@ def test_one_thing_is_known_of_updates(tmp_path):
     for wrong in (0.0, -1.0, math.inf):
         with pytest.raises(ValueError, match="update_rms"):
             updates_of(wrong)
+
+
+# -- gradients that were recorded ----------------------------------------------------------------------------
+def adam(gradients, hyper):
+    """Return Adam's directions, step by step, of the gradients of one weight."""
+    m = v = 0.0
+    for step, g in enumerate(gradients, 1):
+        m = hyper.beta1 * m + (1 - hyper.beta1) * g
+        v = hyper.beta2 * v + (1 - hyper.beta2) * g * g
+        yield m / (1 - hyper.beta1**step) / (math.sqrt(v / (1 - hyper.beta2**step)) + hyper.epsilon)
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    tensors = checkpoint(tmp_path / "m.safetensors")
+    recorder = mcf.record(tensors, tmp_path / "recording")
+    rng = np.random.default_rng(5)
+    steps = [
+        {name: rng.standard_normal(x.shape).astype(np.float32) for name, x in tensors.items()}
+        for _ in range(7)
+    ]
+    for gradients in steps:
+        recorder.step(gradients, 0.5)
+    return tmp_path / "recording", steps
+
+
+@pytest.mark.parametrize("steps", [4, 7, 12])
+def test_recorded_gradients_are_followed_step_by_step(samples, recorded, steps):
+    path, gradients = recorded
+    hyper, schedule = mcf.AdamW(beta1=0.8, beta2=0.9, epsilon=1e-3), mcf.Schedule(0.1, warmup=3, final=0.2)
+    found = RecordedUpdates(path).directions(samples, hyper, schedule, steps)
+    rates = np.array([schedule.rate(step, steps) for step in range(1, steps + 1)])
+    for row, sample in enumerate(samples):
+        for column in (0, 100, 255):
+            place = places_of(sample.size, 256)[column]
+            made = [*adam([float(g[sample.name].ravel()[place]) for g in gradients[:steps]], hyper)]
+            for step in range(1, steps + 1):
+                expected = made[min(step, len(made)) - 1]
+                assert found.at(step)[row, column] == pytest.approx(expected, rel=1e-12, abs=1e-14)
+            last = min(steps, 7)
+            for first, after in ((1, 1), (1, last), (2, last), (1, last + 1), (3, last + 1)):
+                straight, square = found.walk(first, rates[first - 1 : after - 1])
+                pairs = zip(rates[first - 1 : after - 1], made[first - 1 : after - 1], strict=True)
+                expected = sum(rate * direction for rate, direction in pairs)
+                assert straight[row, column] == pytest.approx(expected, rel=1e-10, abs=1e-14)
+                assert square[row] == 0
+    if steps > 7:
+        straight, square = found.walk(7, rates[6:])
+        beyond, wandered = Steady(found.at(7), hyper.beta1).walk(8, rates[7:])
+        assert straight == pytest.approx(rates[6] * found.at(7) + beyond)
+        assert square.tolist() == wandered.tolist()
+        assert (square > 0).all()
+
+
+def test_an_audit_uses_what_was_recorded(samples, recorded):
+    path, _ = recorded
+    found = audit(samples, plan(["plain"], steps=7, updates=RecordedUpdates(path)), BFLOAT16)
+    assert "gradients recorded in recording" in update_model(found)
+    other = audit(samples, plan(["plain"], steps=7), BFLOAT16)
+    assert found.tensors[0].found["plain"] != other.tensors[0].found["plain"]
+    # The first directions of Adam are signs.
+    assert found.tensors[0].direction_rms == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_recording_of_another_model_is_refused(tmp_path, samples):
+    recorder = mcf.record({"matrix": np.zeros((3, 3), np.float32)}, tmp_path / "other")
+    recorder.step({"matrix": np.ones((3, 3), np.float32)})
+    with pytest.raises(FileOfTensorsError, match="lacks the tensor 'bias'"):
+        RecordedUpdates(tmp_path / "other").directions(samples, mcf.AdamW(), *RUN)
+    with pytest.raises(ValueError, match="not by a state and gradients"):
+        updates_of(None, tmp_path, tmp_path)
 
 
 # -- what torch saves ----------------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from mcfsim.compile.numba_source import source
 from mcfsim.compile.recording import trace
 from mcfsim.formats import Grid, Posit, digits, format_table
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.report.tables import markdown_table
+from mcfsim.models.memory import Model
+from mcfsim.models.shapes import SHAPES
+from mcfsim.report.tables import markdown_table, memory_table
 from mcfsim.rounding import Underflow
 from mcfsim.scaled import scaled_table
 from mcfsim.storage.files import write_text
@@ -144,6 +146,12 @@ def options(names: Collection[str] = OPTIONS, beta2s: Collection[str] = ("0.999"
                 }
             )
     return markdown_table(rows)
+
+
+def memory() -> str:
+    """Return what each strategy takes of the models that the paper trains."""
+    models = [Model(name, shape.size) for name, shape in SHAPES.items()]
+    return markdown_table(memory_table(models, "bfloat16"))
 
 
 def benchmarks() -> str:
@@ -281,6 +289,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "few_formats": few_formats,
     "options": options,
     "few_options": lambda: options(FEW_OPTIONS, ["0.999"]),
+    "memory": memory,
     "benchmarks": benchmarks,
     "modes": modes,
     "threads": threads,
@@ -300,7 +309,7 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("emulator", "benchmarks", "results", "theorems", "compile", "audit")
+        for name in ("emulator", "benchmarks", "results", "theorems", "compile", "audit", "optimizers")
     ),
 )
 

@@ -226,12 +226,3 @@ def test_the_installed_command(command: list[str]) -> None:
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.startswith("Error: unknown format 'bf17'")
     assert "Traceback" not in wrong.stderr
-
-
-def test_memory_shows_the_bytes_of_every_strategy() -> None:
-    result = CliRunner().invoke(app, ["memory", "1073741824", "--low", "float8_e4m3fn"])
-    assert result.exit_code == 0
-    rows = {line.split()[0]: line.split()[1:] for line in result.output.splitlines() if line.strip()}
-    assert rows["collage-plus"] == ["2", "1", "1", "2", "-", "6", "6.00"]
-    assert rows["fp32-master"] == ["1", "1", "4", "4", "4", "14", "14.00"]
-    assert "exact" not in rows

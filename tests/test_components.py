@@ -18,6 +18,7 @@ import mcfsim as mcf
 from mcfsim.codec import all_values, encode, ulp
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.models.memory import Model
 from mcfsim.oracle import round_fraction
 from mcfsim.report.tables import memory_table
 
@@ -236,7 +237,7 @@ def test_a_strategy_of_several_components_is_refused_in_such_a_format(low):
         with pytest.raises(UnsupportedFormatError, match=f"{low} is no format for several components"):
             mcf.strategy(name, low)
     assert mcf.strategy("kahan", low).parameter.format == get_format(low)
-    listed = [row["strategy"] for row in memory_table(1e9, get_format(low))]
+    listed = [row["strategy"] for row in memory_table([Model("1e9", 10**9)], low)]
     assert listed == ["plain", "kahan", "fp32-optim", "fp32-master", "fp32"]
 
 

@@ -31,7 +31,7 @@ TRAINED = ("simulate", "--problem", "quadratic", "--dimension", "6", "--steps", 
 COMMANDS = {
     "formats": ("formats",),
     "chosen formats": ("formats", "bf16", "posit16", "binary8p4uf", "int8"),
-    "memory": ("memory", "7e9"),
+    "memory": ("memory", "7e9", "gpt-6.7b"),
     "inspect": ("inspect", "0.999"),
     "inspect several": (
         "inspect",

@@ -76,11 +76,27 @@ def inspect_command(
 
 @app.command(epilog=legends.help_text(legends.MEMORY))
 def memory(
-    parameters: Annotated[float, Argument(help="How many parameters, as 7e9.", min=1)] = 1e9,
+    models: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="[MODEL]...",
+            help="Numbers of parameters, as 7e9; weights (.safetensors, a folder of them, their index, "
+            ".npz); or names, as gpt-6.7b and openllama-7b; default 1e9.",
+        ),
+    ] = None,
     low: Annotated[str, Option(help="Low format.")] = "bfloat16",
+    strategy: Annotated[
+        list[str] | None, Option(help="Strategy; repeat it for several.", show_default="all")
+    ] = None,
+    markdown: Annotated[bool, Option("--markdown", help="Print a GitHub table.")] = False,
 ) -> None:
-    """Show what every storage strategy keeps for each parameter, and for all of them."""
+    """Show what every storage strategy keeps for each parameter, and for all of a model."""
     with errors_in_one_line():
-        from mcfsim.report.tables import memory_table
+        from mcfsim.models.memory import get_models
+        from mcfsim.report.tables import markdown_table, memory_table
 
-        print_rows(memory_table(parameters, get_format(low)), legends.MEMORY)
+        rows = memory_table(get_models(models or ["1e9"]), low, strategy or ())
+        if markdown:
+            typer.echo(markdown_table(rows))
+        else:
+            print_rows(rows, legends.MEMORY)

@@ -72,9 +72,12 @@ REPLAY: Legend = {
     "tensor": "those of each strategy whose EDQ is furthest from 1",
 }
 MEMORY: Legend = {
-    "strategy": "those of several components are left out where the low format has none",
-    "parameter ... extra": "bytes of each tensor for one parameter",
-    "extra": "master copy or compensation",
+    "strategy": "those that cannot be had in the low format are left out",
+    "parameter ... master": "bytes of each tensor for one parameter",
+    "components": "those of expansions after the first, and a compensation",
+    "master": "copy of the parameter to which the update is added",
+    "saved": "share of the bytes of fp32 master weights",
+    "GiB": "of the whole model, in 2^30 bytes, without activations",
     "-": "not stored",
 }
 AUDIT: Legend = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from mcfsim.rounding import Rounding
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from mcfsim.models.memory import Model
     from mcfsim.theorems.certificate import Certificate
     from mcfsim.theorems.statement import Theorem
 
@@ -159,35 +161,39 @@ def plan_table(fmt: Format, rounding: Rounding) -> list[dict[str, str]]:
     ]
 
 
-def memory_table(parameters: float, low: Format) -> list[dict[str, str]]:
-    """Return one row of text a strategy that the format allows: the bytes of each tensor, and in all.
+def memory_table(
+    models: Sequence[Model], low: Format | str, strategies: Sequence[str] = ()
+) -> list[dict[str, str]]:
+    """Return one row of text a strategy: the bytes of each tensor, of every model, and what is saved.
 
     Parameters
     ----------
-    parameters : float
-        How many there are.
-    low : Format
+    models : sequence of Model
+        How many parameters there are.
+    low : Format or str
         The strategies' low format.
-    """
-    from mcfsim.kernels.carriers import UnsupportedFormatError
-    from mcfsim.optim.strategies import STRATEGIES, strategy
+    strategies : sequence of str, optional
+        Their names; by default all that the format allows.
 
+    Raises
+    ------
+    ValueError
+        If a name or the format is unknown, or a strategy that is named cannot be had in the format.
+    """
+    from mcfsim.models.memory import REFERENCE, footprint, footprints
+    from mcfsim.optim.strategies import strategy
+
+    reference = footprint(strategy(REFERENCE, low))
     rows = []
-    for name in STRATEGIES:
-        try:
-            chosen = strategy(name, low)
-        except UnsupportedFormatError:  # a format that several components are not made of
-            continue
-        total = chosen.bytes_per_parameter
-        if total is None:
-            continue
-        stored = {label: f"{(item.bits or 0) / 8:g}" for label, item in chosen.tensors.items()}
+    for name, stored in footprints(low, strategies).items():
+        parts = {item.name: getattr(stored, item.name) for item in fields(stored)}
         rows.append(
             {
                 "strategy": name,
-                **{label: stored.get(label, "-") for label in ("parameter", "gradient", "m", "v", "extra")},
-                "bytes / parameter": f"{total:g}",
-                "GiB in all": f"{total * parameters / 2**30:.2f}",
+                **{label: f"{float(size):g}" if size else "-" for label, size in parts.items()},
+                "bytes / parameter": f"{float(stored.total):g}",
+                f"saved against {REFERENCE}": f"{float(stored.saving(reference)):.1%}",
+                **{f"{item.name}, GiB": f"{float(stored.total * item.size / 2**30):.2f}" for item in models},
             }
         )
     return rows

@@ -45,13 +45,10 @@ def numbers(scalars: Any) -> dict[str, Any]:
 
 
 def words_of(roles: Roles, count: int) -> dict[int, RandomWords]:
-    """Return the random words of a recorded step's sources, in the step that is made.
-
-    The first source is the arithmetic that the recording begins with, and draws none.
-    """
+    """Return the random words of a recorded step's sources, in the step that is made."""
     sources = {id(role): role for role in roles}.values()
     drawing = [role.random for role in sources if role.rounding and role.rounding.stochastic]  # type: ignore[attr-defined]
-    return {place: replace(words, step=count) for place, words in enumerate(drawing, start=1)}
+    return {place: replace(words, step=count) for place, words in enumerate(drawing)}
 
 
 def record_step(
@@ -112,12 +109,11 @@ def record_step(
         new, update = hyper.step(recorders, strategy, State(*old), received, scalars)
         return (*map(tuple, new), update)
 
-    fmt, rounding = roles.moments.format, roles.moments.rounding
-    assert fmt is not None
-    assert rounding is not None
+    assert roles.moments.format is not None
     name = f"{type(hyper).__name__.lower()}, {strategy.name}"
     given = tuple(map(tuple, state)), Register("gradient", received)
-    program = trace(step, fmt, rounding, operands=given, lines=lines)
+    # What the recording begins with carries nothing out, and is no source of random words.
+    program = trace(step, roles.moments.format, operands=given, lines=lines)
     operands = (x for step in program.steps for x in step.operands)
     named = dict.fromkeys(x.name for x in operands if isinstance(x, Scalar))
     return replace(program, name=name, scalars=tuple(named))

@@ -16,11 +16,13 @@ from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.multiword.components import check_components
 from mcfsim.protocol import Arithmetic
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import Mode, Rounding, get_rounding
 
 #: Stands in a declaration for the low format that `strategy` puts in.
 LOW = Format("low", precision=2, emin=0, emax=0)
 FLOAT32 = FORMATS["float32"]
+#: What a strategy that rounds at random draws, unless it is given other words.
+DEFAULT_WORDS = RandomWords(0)
 
 
 def is_open(fmt: Format | None) -> bool:
@@ -52,22 +54,36 @@ class Stored:
         Of each component, or its name; `LOW` for the strategy's low format, None for exact numbers.
     components : int, optional
         Numbers an element.
+    rounding : Mode or str, optional
+        Of the operations whose results it stores; by default that of the run.
 
     Raises
     ------
     TypeError
-        If `components` is no int.
+        If `components` is no int, or the rounding no name.
     ValueError
-        If the format is unknown, or nothing is stored.
+        If the format or the rounding is unknown, or nothing is stored.
     """
 
     format: Format | None
     components: int = 1
+    rounding: Mode | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "components", whole_number("components", self.components, least=1))
         if self.format is not None:
             object.__setattr__(self, "format", get_format(self.format))
+        if self.rounding is not None:
+            if not isinstance(self.rounding, str):
+                raise TypeError(f"the rounding of a tensor is the name of a mode, not {self.rounding!r}")
+            object.__setattr__(self, "rounding", get_rounding(self.rounding).mode)
+            if self.format is None:
+                raise ValueError(f"exact numbers are not rounded, and take no rounding {self.rounding!s}")
+
+    @property
+    def draws(self) -> bool:
+        """Whether its operations round at random, whatever those of the run do."""
+        return self.rounding is Mode.STOCHASTIC
 
     @property
     def bits(self) -> int | None:
@@ -87,7 +103,7 @@ class Roles(NamedTuple):
     second_moment : Arithmetic
         Of the second moment; the same, unless it is stored in another format.
     update : Arithmetic
-        Of the update that they give: in the format of the first moment.
+        Of the update that they give: in the format of the first moment, by the rounding of the run.
     parameter : Arithmetic
         Of its addition: in the master copy's format, if there is one.
     model : Arithmetic
@@ -179,6 +195,9 @@ class Strategy:
                 f"{self.name}: a compensation is in the parameter's format, {self.parameter.format}, "
                 f"not in {self.extra.format}"
             )
+        if self.gradient.rounding or (self.addition is Addition.KAHAN and self.extra and self.extra.rounding):
+            which = "gradient" if self.gradient.rounding else "compensation"
+            raise ValueError(f"{self.name}: a {which} has no rounding of its own")
         if self.beta2_components not in (1, self.v.components):
             raise ValueError(
                 f"{self.name}: beta2 of {self.beta2_components} components multiplies no v of "
@@ -205,6 +224,11 @@ class Strategy:
         total = Fraction(sum(item or 0 for item in bits), 8)
         return int(total) if total.denominator == 1 else float(total)
 
+    @property
+    def draws(self) -> bool:
+        """Whether some of its operations round at random, whatever those of the run do."""
+        return any(item.draws for item in self.tensors.values())
+
     def at(self, low: Format) -> Strategy:
         """Return the strategy with `low` in place of `LOW`."""
 
@@ -225,11 +249,11 @@ class Strategy:
 
         Parameters
         ----------
-        rounding : str, optional
-            A name of `mcfsim.rounding.Mode`, for all of them.
+        rounding : str or Rounding, optional
+            For all of them; a tensor with a rounding of its own takes only the policies.
         **options
             Passed to `mcfsim.arithmetic`: ``scalars``, ``overflow``, ``random``; ``precision`` for exact
-            numbers.
+            numbers. A strategy that rounds at random by itself draws `DEFAULT_WORDS` unless it is given others.
 
         Raises
         ------
@@ -241,24 +265,27 @@ class Strategy:
                 f"the low format of strategy {self.name!r} is still open; "
                 f"mcfsim.strategy({self.name!r}, 'bfloat16') puts one in"
             )
+        random = options.pop("random", None)
+        if random is None and self.draws:
+            random = DEFAULT_WORDS
+        precision = options.pop("precision", 400)
+        policy = get_rounding(rounding, options.pop("overflow", "ieee"), options.pop("underflow", "gradual"))
 
-        def make(fmt: Format | None, random: RandomWords | None) -> Arithmetic:
+        def make(fmt: Format | None, mode: Mode | None, words: RandomWords | None) -> Arithmetic:
             if fmt is None:
-                return arithmetic(None, backend="exact", precision=options.get("precision", 400))
-            rest = {key: option for key, option in options.items() if key != "precision"}
-            return arithmetic(fmt, rounding, **{**rest, "random": random})
+                return arithmetic(None, backend="exact", precision=precision)
+            return arithmetic(fmt, replace(policy, mode=mode or policy.mode), random=words, **options)
 
         master = self.extra if self.addition is Addition.MASTER and self.extra else self.parameter
-        formats = dict.fromkeys((self.m.format, self.parameter.format, master.format, self.v.format))
+        kinds = [(item.format, item.rounding) for item in (self.m, self.parameter, master, self.v)]
+        kinds.append((self.m.format, None))
         # Arithmetics that round stochastically have streams of their own, more than a step has operations.
-        random = options.get("random")
         made = {
-            fmt: make(fmt, random.of(index << 16) if isinstance(random, RandomWords) else random)
-            for index, fmt in enumerate(formats)
+            kind: make(*kind, random.of(index << 16) if isinstance(random, RandomWords) else random)
+            for index, kind in enumerate(dict.fromkeys(kinds))
         }
-        moments = made[self.m.format]
-        second = made[self.v.format]
-        return Roles(moments, second, moments, made[master.format], made[self.parameter.format])
+        moments, model, parameter, second, update = (made[kind] for kind in kinds)
+        return Roles(moments, second, update, parameter, model)
 
 
 def _declared(*items: Strategy) -> Mapping[str, Strategy]:
@@ -266,6 +293,7 @@ def _declared(*items: Strategy) -> Mapping[str, Strategy]:
 
 
 #: The strategies by name: options A, B, C and D of Yu et al., ICML 2024, and what to compare them with.
+#: Stochastic rounding of the parameter: Gupta et al., ICML 2015; Zamirai et al., arXiv 2010.06192.
 STRATEGIES: Mapping[str, Strategy] = _declared(
     Strategy("plain"),
     Strategy("kahan", extra=Stored(LOW), addition=Addition.KAHAN),
@@ -277,6 +305,8 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
         beta2_components=2,
         addition=Addition.GROW,
     ),
+    Strategy("stochastic-parameter", parameter=Stored(LOW, rounding=Mode.STOCHASTIC)),
+    Strategy("stochastic", *[Stored(LOW, rounding=Mode.STOCHASTIC)] * 3),
     Strategy("fp32-optim", m=Stored(FLOAT32), v=Stored(FLOAT32)),
     Strategy(
         "fp32-master",

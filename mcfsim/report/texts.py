@@ -168,7 +168,7 @@ def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) 
     if any(item.format is None for item in stored.tensors.values()):
         raise ValueError(f"strategy {strategy!r} computes with exact numbers, and its step is no program")
     # Which words are drawn is no part of the program.
-    roles = stored.roles(rounding, random=RandomWords(0) if rounding.stochastic else None)
+    roles = stored.roles(rounding, random=RandomWords(0))
     scalars = hyper.scalars(roles, stored, 1, rate=_RATE, decayed=True)
     program = record_step(hyper, stored, roles, symbols(scalars), lines=True)
     given = numbers(scalars)

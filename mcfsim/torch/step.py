@@ -19,7 +19,7 @@ from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.optimizer import block_roles, learning_rate
 from mcfsim.optim.state import State
-from mcfsim.optim.strategies import Addition, Stored, Strategy
+from mcfsim.optim.strategies import DEFAULT_WORDS, Addition, Stored, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
@@ -86,7 +86,7 @@ class StoredOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def _draw(self, random: RandomWords | None) -> None:
         """Take random words from a stream, with which stochastic rounding begins."""
-        self.random = random
+        self.random = random = DEFAULT_WORDS if random is None and self.strategy.draws else random
         self._roles = self.strategy.roles(self.rounding, scalars=self.scalars, random=random)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -232,7 +232,7 @@ class StoredOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Return the random words of a saved state; those of this optimizer if it says nothing of them."""
         drawn = given.get("random", None if self.random is None else asdict(self.random))
         if drawn is None:
-            if get_rounding(self.rounding).stochastic:
+            if get_rounding(self.rounding).stochastic or self.strategy.draws:
                 raise ValueError("the state has no random words, and stochastic rounding needs random")
             return None
         try:

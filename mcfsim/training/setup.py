@@ -75,7 +75,7 @@ class Setup:
             "precision": self.precision,
             "steps": self.steps,
         }
-        if policy.stochastic:
+        if policy.stochastic or any(item.draws for item in self.strategies):
             options["random"] = RandomWords(self.seed)
         return {
             item.name: Optimizer(self.optimizer, item, start, self.source.decayed, policy, **options)

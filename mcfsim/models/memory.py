@@ -62,9 +62,9 @@ def footprint(chosen: Strategy) -> Footprint:
     """
     parts = {item.name: Fraction(0) for item in fields(Footprint)}
     for label, stored in chosen.tensors.items():
-        if stored.bits is None:
+        size = chosen.size_of(label)
+        if size is None:
             raise ValueError(f"strategy {chosen.name!r} stores exact numbers, which have no fixed size")
-        size = Fraction(stored.bits, 8)
         if label == "extra":
             parts["master" if chosen.addition is Addition.MASTER else "components"] += size
         else:

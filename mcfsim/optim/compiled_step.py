@@ -14,7 +14,7 @@ from mcfsim.compile.loops import Filler
 from mcfsim.compile.program import Program, Scalar, flat
 from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.memory import is_packed, read, write
+from mcfsim.optim.memory import Split, is_packed, read, write
 from mcfsim.optim.recording import numbers, record_step, symbols, words_of
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.random import RandomWords
@@ -87,8 +87,8 @@ class CompiledStep:
 def fill_block(
     filler: Filler,
     block: slice,
-    given: Sequence[tuple[Array, Format | None]],
-    asked: Sequence[tuple[Array, Format | None]],
+    given: Sequence[tuple[Array | Split, Format | None]],
+    asked: Sequence[tuple[Array | Split, Format | None]],
 ) -> None:
     """Carry a loop out on a block of vectors, each with its format; it may ask for those that it is given.
 
@@ -106,5 +106,5 @@ def fill_block(
         results.append(x[block] if direct else scratch(f"step{place}", operands[0].size, dtype))
     filler(operands, results, block.start)
     for (x, fmt), made in zip(asked, results, strict=True):
-        if not np.may_share_memory(x, made):
+        if isinstance(x, Split) or not np.may_share_memory(x, made):
             write(x[block], made, fmt)

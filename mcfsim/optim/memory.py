@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,68 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
 from mcfsim.kernels.element.codes import MOST_BITS
 from mcfsim.optim.state import State
+from mcfsim.optim.strategies import FLOAT32
 
 Array = NDArray[Any]
 #: Those of a `State`'s vectors, in its order.
 Formats = tuple[Format | None, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A vector of float32 numbers whose leading bits are the codes in another vector.
+
+    Parameters
+    ----------
+    leading : array of unsigned integers
+        Codes of a format with float32's exponents and less precision: these numbers, rounded.
+    rest : array of unsigned integers
+        The bits that follow.
+    following : int
+        How many these are.
+    rounded : bool
+        Whether the codes are rounded to nearest, ties away from zero: then they are one more than the leading
+        bits where the first bit that follows is set. Otherwise they are the leading bits.
+    """
+
+    leading: Array
+    rest: Array
+    following: int
+    rounded: bool
+
+    @classmethod
+    def beside(cls, leading: Array, fmt: Format, *, rounded: bool) -> Split:
+        """Return a vector beside one of codes of a format; what follows them is zero."""
+        following = FLOAT32.precision - fmt.precision
+        rest = np.zeros(leading.shape, np.min_scalar_type(2**following - 1))
+        return cls(leading, rest, following, rounded)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the bits that follow."""
+        return self.rest.dtype
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes an element, those of the codes not counted."""
+        return self.rest.itemsize
+
+    def __getitem__(self, block: slice) -> Split:
+        return Split(self.leading[block], self.rest[block], self.following, self.rounded)
+
+    def numbers(self) -> Array:
+        """Return the numbers."""
+        leading, rest = self.leading.astype(np.uint32), self.rest.astype(np.uint32)
+        if self.rounded:
+            leading -= rest >> np.uint32(self.following - 1)
+        return (leading << np.uint32(self.following) | rest).view(np.float32)
+
+    def keep(self, numbers: Array) -> None:
+        """Keep what follows the codes of numbers, which are kept by themselves. All NaN become one."""
+        bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
+        bits = bits & np.uint32(2**self.following - 1)
+        bits[np.isnan(numbers)] = 0
+        self.rest[...] = bits
 
 
 def packed_dtype(fmt: Format) -> np.dtype[Any]:
@@ -28,21 +87,26 @@ def packed_dtype(fmt: Format) -> np.dtype[Any]:
     return code_dtype(fmt) if short else carrier_of(fmt)
 
 
-def is_packed(x: Array) -> bool:
-    """Return whether a vector holds codes."""
+def is_packed(x: Array | Split) -> bool:
+    """Return whether a vector holds codes, or bits that follow them."""
     return x.dtype.kind == "u"
 
 
-def read(x: Array, fmt: Format | None) -> Array:
+def read(x: Array | Split, fmt: Format | None) -> Array:
     """Return the carrier numbers of a vector, as it is if it holds them."""
+    if isinstance(x, Split):
+        return x.numbers()
     if not is_packed(x):
         return x
     assert fmt is not None
     return values_of(x, fmt)
 
 
-def write(x: Array, values: Array, fmt: Format | None) -> None:
+def write(x: Array | Split, values: Array, fmt: Format | None) -> None:
     """Put values of a format in a vector; if they are codes, it holds codes, too."""
+    if isinstance(x, Split):
+        x.keep(values)
+        return
     if is_packed(x) and not is_packed(values):
         assert fmt is not None
         values = codes_by_kind(fmt).encode(np.ascontiguousarray(values))

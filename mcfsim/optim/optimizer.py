@@ -17,11 +17,11 @@ from mcfsim.convert import round_to
 from mcfsim.optim.compiled_step import COMPILED_BLOCK, CompiledStep, fill_block
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout
-from mcfsim.optim.memory import Formats, is_packed, packed_dtype, read, read_block, write, write_block
+from mcfsim.optim.memory import Formats, Split, is_packed, packed_dtype, read, read_block, write, write_block
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import Mode, Rounding
 from mcfsim.storage.buffers import BLOCK
 
 
@@ -125,7 +125,11 @@ class Optimizer:
         nothing = np.zeros(self.layout.size)
         theta, rest = self._stored(self.roles.model, start), self._stored(self.roles.model, nothing)
         # A master copy starts as the parameter does, a compensation from nothing.
-        extra = self._stored(self.roles.parameter, start if strategy.addition is Addition.MASTER else nothing)
+        extra: Any = self._stored(
+            self.roles.parameter, start if strategy.addition is Addition.MASTER else nothing
+        )
+        if strategy.extra and strategy.extra.shared:
+            theta, extra = self._split(extra)
         kept = self.roles.model, *self.roles[:2], self.roles.parameter
         self._formats: Formats = tuple(role.format for role in kept)
         averages: dict[str, tuple[NDArray[Any], ...]] = {"m": (), "v": ()}
@@ -145,6 +149,17 @@ class Optimizer:
         vector = self._empty(ar)
         write(vector, round_to(x, ar.format), ar.format)
         return vector
+
+    def _split(self, master: NDArray[Any]) -> tuple[NDArray[Any], Any]:
+        """Return the parameter as its master copy has it, rounded as in a step, and the copy beside it."""
+        fmt, rounding = self.roles.model.format, self.roles.model.rounding  # type: ignore[attr-defined]
+        theta = self._empty(self.roles.model)
+        write(theta, round_to(master, fmt, rounding), fmt)
+        if not is_packed(theta):
+            return theta, master
+        extra = Split.beside(theta, fmt, rounded=rounding.mode is Mode.NEAREST_AWAY)
+        extra.keep(master)
+        return theta, extra
 
     def _empty(self, ar: Any) -> NDArray[Any]:
         """Return a vector as an arithmetic's values lie in memory."""

@@ -13,10 +13,11 @@ from mcfsim.backends.factory import arithmetic
 from mcfsim.checks.arguments import whole_number
 from mcfsim.checks.names import hint
 from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.multiword.components import check_components
 from mcfsim.protocol import Arithmetic
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Mode, Rounding, get_rounding
+from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
 
 #: Stands in a declaration for the low format that `strategy` puts in.
 LOW = Format("low", precision=2, emin=0, emax=0)
@@ -56,11 +57,14 @@ class Stored:
         Numbers an element.
     rounding : Mode or str, optional
         Of the operations whose results it stores; by default that of the run.
+    shared : bool, optional
+        Whether the parameter holds the leading bits of these numbers, so that only the others are stored:
+        for a master copy in binary32, beside a parameter that is its leading bits, rounded.
 
     Raises
     ------
     TypeError
-        If `components` is no int, or the rounding no name.
+        If `components` is no int, the rounding no name, or `shared` no bool.
     ValueError
         If the format or the rounding is unknown, or nothing is stored.
     """
@@ -68,8 +72,11 @@ class Stored:
     format: Format | None
     components: int = 1
     rounding: Mode | None = None
+    shared: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.shared, bool):
+            raise TypeError(f"shared must be True or False, not {self.shared!r}")
         object.__setattr__(self, "components", whole_number("components", self.components, least=1))
         if self.format is not None:
             object.__setattr__(self, "format", get_format(self.format))
@@ -87,7 +94,7 @@ class Stored:
 
     @property
     def bits(self) -> int | None:
-        """Bits an element; None for exact numbers. `LOW` has none yet, and raises ValueError."""
+        """Bits of an element's numbers; None for exact ones. `LOW` has none yet, and raises ValueError."""
         if is_open(self.format):
             raise ValueError("the low format is still open; strategy(..., 'bfloat16') puts one in")
         return None if self.format is None else self.format.bits * self.components
@@ -198,6 +205,10 @@ class Strategy:
         if self.gradient.rounding or (self.addition is Addition.KAHAN and self.extra and self.extra.rounding):
             which = "gradient" if self.gradient.rounding else "compensation"
             raise ValueError(f"{self.name}: a {which} has no rounding of its own")
+        if any(item.shared for label, item in self.tensors.items() if label != "extra"):
+            raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
+        if self.extra and self.extra.shared:
+            _check_shared(self)
         if self.beta2_components not in (1, self.v.components):
             raise ValueError(
                 f"{self.name}: beta2 of {self.beta2_components} components multiplies no v of "
@@ -217,12 +228,19 @@ class Strategy:
 
     def stored_bytes(self, slots: Collection[str] = ("m", "v")) -> float | None:
         """Return the bytes stored for each parameter with these slots of state; None for exact numbers."""
-        left_out = {"m", "v"}.difference(slots)
-        bits = [item.bits for label, item in self.tensors.items() if label not in left_out]
-        if None in bits:
+        sizes = [self.size_of(label) for label in self.tensors if label in slots or label not in ("m", "v")]
+        if None in sizes:
             return None
-        total = Fraction(sum(item or 0 for item in bits), 8)
+        total = sum((size or Fraction(0) for size in sizes), Fraction(0))
         return int(total) if total.denominator == 1 else float(total)
+
+    def size_of(self, label: str) -> Fraction | None:
+        """Return the bytes that a tensor of `tensors` takes for each parameter; None for exact numbers."""
+        item = self.tensors[label]
+        if item.bits is None:
+            return None
+        known = self.parameter.bits if item.shared else 0
+        return Fraction(item.bits - (known or 0), 8)
 
     @property
     def draws(self) -> bool:
@@ -253,7 +271,7 @@ class Strategy:
             For all of them; a tensor with a rounding of its own takes only the policies.
         **options
             Passed to `mcfsim.arithmetic`: ``scalars``, ``overflow``, ``random``; ``precision`` for exact
-            numbers. A strategy that rounds at random by itself draws `DEFAULT_WORDS` unless it is given others.
+            numbers. A strategy that rounds at random by itself draws `DEFAULT_WORDS` if it is given none.
 
         Raises
         ------
@@ -270,6 +288,12 @@ class Strategy:
             random = DEFAULT_WORDS
         precision = options.pop("precision", 400)
         policy = get_rounding(rounding, options.pop("overflow", "ieee"), options.pop("underflow", "gradual"))
+        others = (policy.overflow, policy.underflow) != (Overflow.IEEE, Underflow.GRADUAL)
+        if self.extra and self.extra.shared and others:
+            raise ValueError(
+                f"{self.name}: the parameter is made of its master copy's bits by overflow 'ieee' and "
+                f"underflow 'gradual' alone, not {policy.overflow!s} and {policy.underflow!s}"
+            )
 
         def make(fmt: Format | None, mode: Mode | None, words: RandomWords | None) -> Arithmetic:
             if fmt is None:
@@ -288,12 +312,34 @@ class Strategy:
         return Roles(moments, second, update, parameter, model)
 
 
+def _check_shared(given: Strategy) -> None:
+    """Raise unless the parameter, rounded as it is, leaves of its master copy the low bits alone."""
+    assert given.extra is not None
+    if given.addition is not Addition.MASTER:
+        raise ValueError(f"{given.name}: only a master copy shares bits with the parameter")
+    if given.parameter.rounding not in (Mode.NEAREST_AWAY, Mode.TOWARD_ZERO):
+        raise ValueError(
+            f"{given.name}: a parameter that shares bits with its master copy rounds nearest_away or "
+            f"toward_zero, which change these bits by one or not at all; not {given.parameter.rounding!s}"
+        )
+    low = given.parameter.format
+    if low is None or is_open(low) or is_open(given.extra.format):
+        return
+    leading = low == replace(FLOAT32, name=low.name, precision=low.precision)
+    if given.extra.format != FLOAT32 or not leading or low.precision >= FLOAT32.precision:
+        raise UnsupportedFormatError(
+            f"{given.name}: the codes of {low} are not the leading bits of those of {given.extra.format}; "
+            "a master copy in float32 shares bits with a parameter of 8 exponent bits, as bfloat16"
+        )
+
+
 def _declared(*items: Strategy) -> Mapping[str, Strategy]:
     return MappingProxyType({item.name: item for item in items})
 
 
 #: The strategies by name: options A, B, C and D of Yu et al., ICML 2024, and what to compare them with.
-#: Stochastic rounding of the parameter: Gupta et al., ICML 2015; Zamirai et al., arXiv 2010.06192.
+#: Stochastic rounding: Gupta et al., ICML 2015; Zamirai et al., arXiv 2010.06192. A master copy whose upper
+#: half is the parameter, rounded: NVIDIA Apex, DistributedFusedAdam(store_param_remainders=True).
 STRATEGIES: Mapping[str, Strategy] = _declared(
     Strategy("plain"),
     Strategy("kahan", extra=Stored(LOW), addition=Addition.KAHAN),
@@ -313,6 +359,14 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
         m=Stored(FLOAT32),
         v=Stored(FLOAT32),
         extra=Stored(FLOAT32),
+        addition=Addition.MASTER,
+    ),
+    Strategy(
+        "split-master",
+        parameter=Stored(LOW, rounding=Mode.NEAREST_AWAY),
+        m=Stored(FLOAT32),
+        v=Stored(FLOAT32),
+        extra=Stored(FLOAT32, shared=True),
         addition=Addition.MASTER,
     ),
     Strategy(

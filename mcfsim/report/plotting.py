@@ -42,6 +42,10 @@ STRATEGY_STYLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "collage-light": {"color": COLOURS["sky"], "linestyle": "-"},
         "collage-plus": {"color": COLOURS["blue"], "linestyle": "-"},
         "fp32-master": {"color": COLOURS["black"], "linestyle": (0, (4, 2))},
+        # The rest by its colour and dashes alone: it lies where the one of the same colour does.
+        "split-master": {"color": COLOURS["black"], "linestyle": (0, (1, 2))},
+        "stochastic-parameter": {"color": COLOURS["green"], "linestyle": "-"},
+        "stochastic": {"color": COLOURS["green"], "linestyle": (0, (4, 2))},
         "fp32": {"color": COLOURS["grey"], "linestyle": "-"},
     }
 )

@@ -25,7 +25,7 @@ from mcfsim.problems import Corpus, LanguageModel, LogisticRegression, Quadratic
 pytestmark = pytest.mark.slow
 
 STEPS = 23
-LOW_STRATEGIES = ["plain", "kahan", "collage-plus", "fp32-master", "fp32"]
+LOW_STRATEGIES = ["plain", "kahan", "collage-plus", "fp32-master", "stochastic", "split-master", "fp32"]
 
 
 class Interrupted:

@@ -149,7 +149,8 @@ def test_expansions():
 def test_strategies():
     assert mcf.strategy("collage-plus", "bfloat16").bytes_per_parameter == 12
     assert list(mcf.STRATEGIES) == [
-        *("plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "fp32", "exact")
+        *("plain", "kahan", "collage-light", "collage-plus", "stochastic-parameter", "stochastic"),
+        *("fp32-optim", "fp32-master", "split-master", "fp32", "exact"),
     ]
 
 

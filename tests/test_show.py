@@ -28,7 +28,18 @@ from mcfsim.report.wiring import wired
 from mcfsim.rounding import Mode, get_rounding
 
 MODES = [str(mode) for mode in Mode]
-STRATEGIES = ("plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "fp32")
+STRATEGIES = (
+    "plain",
+    "kahan",
+    "collage-light",
+    "collage-plus",
+    "fp32-optim",
+    "fp32-master",
+    "split-master",
+    "stochastic-parameter",
+    "stochastic",
+    "fp32",
+)
 every_text = pytest.mark.parametrize("name", texts())
 
 

@@ -10,6 +10,7 @@ from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, Schedule, Strategy, round_
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.optim.strategies import LOW, Stored
 from mcfsim.problems import Corpus, LanguageModel, LogisticRegression, Quadratic, Rosenbrock
+from mcfsim.random import RandomWords
 from mcfsim.training import metrics
 
 LOW_STRATEGIES = [name for name in STRATEGIES if name != "exact"]
@@ -126,9 +127,10 @@ def test_a_run_is_its_optimizers_loop(problem, name, rounding, scalars):
     hyper, schedule, steps = AdamW(0.9, 0.95), Schedule(0.02, 5), 30
     watched = Watched(problem)
     options = {"rounding": rounding, "scalars": scalars}
+    words = {"random": RandomWords(4)} if strategy(name).draws else {}
     run = simulate(watched, hyper, [name], steps, schedule, seed=4, clip=None, record_every=7, **options)
     start = round_to(problem.initial_parameters(4)["x"], "bfloat16")
-    optimizer = Optimizer(hyper, strategy(name), {"x": start}, {"x"}, rounding, scalars=scalars)
+    optimizer = Optimizer(hyper, strategy(name), {"x": start}, {"x"}, rounding, scalars=scalars, **words)
     losses, quality = [], []
     for t in range(1, steps + 1):
         weights = optimizer.weights()["x"].astype(np.float64)

@@ -96,14 +96,16 @@ def fill_block(
     read and written beside it.
     """
     operands = [
-        x[block] if x.dtype == dtype else read(x[block], fmt)
+        x[block] if isinstance(x, np.ndarray) and x.dtype == dtype else read(x[block], fmt)
         for (x, fmt), dtype in zip(given, filler.operands, strict=True)
     ]
     read_from = {id(x) for x, _ in given}
-    results = []
+    results: list[Array] = []
     for place, ((x, _), dtype) in enumerate(zip(asked, filler.results, strict=True)):
-        direct = x.dtype == dtype and id(x) not in read_from
-        results.append(x[block] if direct else scratch(f"step{place}", operands[0].size, dtype))
+        if isinstance(x, Split) or x.dtype != dtype or id(x) in read_from:
+            results.append(scratch(f"step{place}", operands[0].size, dtype))
+        else:
+            results.append(x[block])
     filler(operands, results, block.start)
     for (x, fmt), made in zip(asked, results, strict=True):
         if isinstance(x, Split) or not np.may_share_memory(x, made):

@@ -152,8 +152,9 @@ class Optimizer:
 
     def _split(self, master: NDArray[Any]) -> tuple[NDArray[Any], Any]:
         """Return the parameter as its master copy has it, rounded as in a step, and the copy beside it."""
-        fmt, rounding = self.roles.model.format, self.roles.model.rounding  # type: ignore[attr-defined]
-        theta = self._empty(self.roles.model)
+        model: Any = self.roles.model
+        fmt, rounding = model.format, model.rounding
+        theta = self._empty(model)
         write(theta, round_to(master, fmt, rounding), fmt)
         if not is_packed(theta):
             return theta, master

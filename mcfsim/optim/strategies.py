@@ -352,7 +352,12 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
         addition=Addition.GROW,
     ),
     Strategy("stochastic-parameter", parameter=Stored(LOW, rounding=Mode.STOCHASTIC)),
-    Strategy("stochastic", *[Stored(LOW, rounding=Mode.STOCHASTIC)] * 3),
+    Strategy(
+        "stochastic",
+        parameter=Stored(LOW, rounding=Mode.STOCHASTIC),
+        m=Stored(LOW, rounding=Mode.STOCHASTIC),
+        v=Stored(LOW, rounding=Mode.STOCHASTIC),
+    ),
     Strategy("fp32-optim", m=Stored(FLOAT32), v=Stored(FLOAT32)),
     Strategy(
         "fp32-master",

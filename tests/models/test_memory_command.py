@@ -42,7 +42,8 @@ def test_the_bytes_of_each_tensor():
 @pytest.mark.parametrize("low", ["bfloat16", "float8_e5m2", "float6_e2m3fn"])
 def test_the_parts_add_up_to_what_a_strategy_counts(low):
     found = footprints(low)
-    assert [*found] == [name for name in STRATEGIES if name != "exact"]
+    left_out = {"exact"} if low == "bfloat16" else {"exact", "split-master"}
+    assert [*found] == [name for name in STRATEGIES if name not in left_out]
     for name, stored in found.items():
         assert stored.total == Fraction(strategy(name, low).bytes_per_parameter)
 

@@ -1,13 +1,18 @@
 """One element trained with AdamW or SGD, in scalar operations of the judge, from the documented formulas."""
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
 from mcfsim.formats import FORMATS, Format
-from mcfsim.oracle import operate, round_float, round_fraction
-from mcfsim.rounding import Rounding
+from mcfsim.optim.strategies import Addition, Stored
+from mcfsim.oracle import OracleArithmetic, operate, round_float, round_fraction
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Mode, Rounding
 
 FLOAT32 = FORMATS["float32"]
+MASTER = ("fp32-master", "split-master")
+FLOAT32_MOMENTS = ("fp32-optim", *MASTER)
 
 
 @dataclass(frozen=True)
@@ -63,31 +68,93 @@ class Scalar:
         return self.sum_and_error(p, self.add(e, cross))
 
 
+class Drawn(OracleArithmetic):
+    """Operations of one element in one step, each rounded at random by the words of its own stream.
+
+    The judge rounds to odd in 53 bits, which leaves the first bits that are cut off, and whether any follow.
+    """
+
+    BITS = 16
+
+    def __init__(self, fmt, words, index):
+        super().__init__(fmt)
+        self.words, self.index, self.count = words, index, 0
+
+    def _operate(self, name, *operands):
+        return self._drawn(operate(name, operands, FORMATS["float64"], Rounding(Mode.TO_ODD)))
+
+    def round(self, x):
+        return self._drawn(float(x))
+
+    def _drawn(self, x):
+        (word,) = self.words.of(self.count).words(self.index, 1, self.BITS).tolist()
+        self.count += 1
+        if not math.isfinite(x) or x == 0:
+            return x
+        number, fmt = abs(Fraction(x)), self.format
+        quantum = Fraction(2) ** (max(math.frexp(x)[1] - 1, fmt.emin) - fmt.precision + 1)
+        below = number // quantum
+        up = math.floor((number / quantum - below) * 2**self.BITS) + word >= 2**self.BITS
+        result = (below + up) * quantum
+        return math.copysign(float(result) if result <= fmt.max else math.inf, x)
+
+    @staticmethod
+    def real(x):
+        """Let a hyperparameter in as it is."""
+        return x
+
+
+def roles_of(strategy, step, index, rounding):
+    """Return the judge's arithmetics of one element's step: m, v, update, addition, what the model sees."""
+    master = strategy.extra if strategy.addition is Addition.MASTER else strategy.parameter
+    in_turn = [strategy.m, strategy.parameter, master, strategy.v, Stored(strategy.m.format)]
+    kinds = [(item.format, item.rounding) for item in in_turn]
+    made = {}
+    for number, (fmt, mode) in enumerate(dict.fromkeys(kinds)):
+        if mode is Mode.STOCHASTIC:
+            made[fmt, mode] = Drawn(fmt, RandomWords(0, step, number << 16), index)
+        else:
+            made[fmt, mode] = OracleArithmetic(fmt, Rounding(mode) if mode else rounding)
+    m, model, parameter, v, update = (made[kind] for kind in kinds)
+    return m, v, update, parameter, model
+
+
 class Element:
     """One parameter with its optimizer state, under one of the named strategies of low precision."""
 
-    def __init__(self, strategy, low, theta, scalars="exact", rounding=None):
+    def __init__(self, strategy, low, theta, scalars="exact", rounding=None, index=0):
         rounding = rounding or Rounding()
-        self.strategy = strategy
+        self.strategy, self.index = strategy, index
         self.low = Scalar(low, rounding, scalars)
         self.wide = Scalar(FLOAT32, rounding, scalars)
-        self.moments = self.wide if strategy.startswith("fp32-") else self.low
+        self.moments = self.up = self.wide if strategy in FLOAT32_MOMENTS else self.low
+        self.adding = self.low
+        self.model = Scalar(low, Rounding(Mode.NEAREST_AWAY), scalars) if "split" in strategy else self.low
         self.theta = theta
         self.m = self.v = 0.0
         self.rest = 0.0  # the second component, Kahan's compensation or the master copy
         self.dv = 0.0
-        if strategy == "fp32-master":
+        if strategy in MASTER:
             self.rest = theta
         self.count = 0
 
+    def begin(self):
+        """Count a step, and take its random words: of m and v, if these draw, and else of the parameter."""
+        self.count += 1
+        if "stochastic" in self.strategy:
+            stream = 0 if self.strategy == "stochastic" else 1 << 16
+            self.adding = Drawn(self.low.fmt, RandomWords(0, self.count, stream), self.index)
+            if self.strategy == "stochastic":
+                self.moments = self.adding
+
     def adamw(self, gradient, rate, beta1, beta2, epsilon, decay):
         """Make one step and return the update D."""
-        ar = self.moments
-        self.count += 1
+        self.begin()
+        ar, up = self.moments, self.up
         g = ar.round(gradient)
-        square = ar.mul(g, g)
         gain1, gain2 = ar.real(1.0 - beta1), ar.real(1.0 - beta2)
         self.m = ar.fma(g, gain1, ar.mul(self.m, ar.real(beta1)))
+        square = ar.mul(g, g)
         if self.strategy == "collage-plus":
             b = round_fraction(Fraction(beta2), ar.fmt)
             db = round_fraction(Fraction(beta2) - Fraction(b), ar.fmt)
@@ -95,21 +162,23 @@ class Element:
             self.v, self.dv = ar.grow(decayed, ar.mul(square, gain2))
         else:
             self.v = ar.fma(square, gain2, ar.mul(self.v, ar.real(beta2)))
-        mhat = ar.div(self.m, ar.real(1.0 - beta1**self.count))
-        vhat = ar.div(self.v, ar.real(1.0 - beta2**self.count))
-        direction = ar.div(mhat, ar.add(ar.sqrt(vhat), ar.real(epsilon)))
+        mhat = up.div(self.m, up.real(1.0 - beta1**self.count))
+        vhat = up.div(self.v, up.real(1.0 - beta2**self.count))
+        direction = up.div(mhat, up.add(up.sqrt(vhat), up.real(epsilon)))
         return self._update(direction, rate, decay)
 
     def sgd(self, gradient, rate, momentum, decay):
         """Make one step and return the update D."""
+        self.begin()
         ar = self.moments
-        self.m = ar.add(ar.mul(self.m, ar.real(momentum)), ar.round(gradient))
+        g = ar.round(gradient)
+        self.m = ar.add(ar.mul(self.m, ar.real(momentum)), g)
         return self._update(self.m, rate, decay)
 
     def _update(self, direction, rate, decay):
-        ar = self.moments
+        ar = self.up
         if decay:
-            theta = ar.round(self.rest if self.strategy == "fp32-master" else self.theta)
+            theta = ar.round(self.rest if self.strategy in MASTER else self.theta)
             direction = ar.add(direction, ar.mul(theta, ar.real(decay)))
         update = ar.mul(direction, -ar.real(rate))
         self._move(update)
@@ -117,16 +186,16 @@ class Element:
 
     def _move(self, update):
         low, step = self.low, self.low.round(update)
-        if self.strategy in ("plain", "fp32-optim"):
-            self.theta = low.add(self.theta, step)
+        if self.strategy in ("plain", "fp32-optim", "stochastic-parameter", "stochastic"):
+            self.theta = self.adding.add(self.theta, self.adding.round(update))
         elif self.strategy == "kahan":
             y = low.add(step, self.rest)
             moved = low.add(self.theta, y)
             self.rest = low.sub(y, low.sub(moved, self.theta))
             self.theta = moved
-        elif self.strategy == "fp32-master":
+        elif self.strategy in MASTER:
             self.rest = self.wide.add(self.rest, update)
-            self.theta = low.round(self.rest)
+            self.theta = self.model.round(self.rest)
         else:
             self.theta, self.rest = low.grow((self.theta, self.rest), step)
 
@@ -137,5 +206,5 @@ class Element:
             "parameter": (self.theta, self.rest) if expansion else (self.theta,),
             "m": (self.m,),
             "v": (self.v, self.dv) if self.strategy == "collage-plus" else (self.v,),
-            "extra": (self.rest,) if self.strategy in ("kahan", "fp32-master") else (),
+            "extra": (self.rest,) if self.strategy in ("kahan", *MASTER) else (),
         }

@@ -11,8 +11,10 @@ from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.lion import Lion
 from mcfsim.optim.nesterov import Nesterov
 from mcfsim.optim.state import State
-from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
-from mcfsim.oracle import OracleArithmetic
+from mcfsim.optim.strategies import Roles, Stored, Strategy
+from mcfsim.rounding import get_rounding
+
+from .reference import roles_of
 
 NEW = {"lion": Lion(0.9, 0.95, 0.1), "nesterov": Nesterov(0.9, 0.1)}
 MIXED = Strategy("mixed", parameter=Stored("bfloat16", 2), v=Stored("float8_e5m2"), addition="grow")
@@ -21,18 +23,11 @@ STORED = [name for name in mcf.STRATEGIES if name != "exact"]
 every_new = pytest.mark.parametrize("name", NEW)
 
 
-def oracle_roles(strategy, rounding):
-    """Return the roles of a step with the oracle in place of every arithmetic."""
-    master = strategy.extra if strategy.addition is Addition.MASTER else strategy.parameter
-    stored = (strategy.m, strategy.v, strategy.m, master, strategy.parameter)
-    return Roles(*(OracleArithmetic(item.format, rounding) for item in stored))
-
-
 def judged(hyper, strategy, rounding, steps=4, size=12, rate=2.0**-7):
     """Train some elements, and each of them alone by the oracle; return both states after each step."""
     random = np.random.default_rng(3)
     optimizer = mcf.Optimizer(hyper, strategy, {"w": random.standard_normal(size)}, {"w"}, rounding)
-    roles = oracle_roles(strategy, optimizer.roles.model.rounding)
+    rounding = get_rounding(rounding)
     ours = [State(*(tuple(map(float, x)) for x in _element(optimizer.state, i))) for i in range(size)]
     for t in range(1, steps + 1):
         gradient = optimizer.receive(
@@ -40,11 +35,10 @@ def judged(hyper, strategy, rounding, steps=4, size=12, rate=2.0**-7):
         )
         gradient[:: t + 2] = 0
         optimizer.step(gradient, rate)
-        scalars = hyper.scalars(roles, strategy, t, rate, decayed=True)
-        ours = [
-            hyper.step(roles, strategy, state, float(g), scalars).state
-            for state, g in zip(ours, gradient, strict=True)
-        ]
+        for i, g in enumerate(gradient.tolist()):
+            roles = Roles(*roles_of(strategy, t, i, rounding))
+            scalars = hyper.scalars(roles, strategy, t, rate, decayed=True)
+            ours[i] = hyper.step(roles, strategy, ours[i], g, scalars).state
         yield [State(*_element(optimizer.state, i)) for i in range(size)], ours
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, round_to, strategy
+from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.storage.buffers import BLOCK
 
@@ -38,6 +39,8 @@ def test_a_step_in_blocks_is_the_step_function_on_whole_arrays(name, hyper, asse
         for part, decayed in ((slice(0, edge), True), (slice(edge, size), False)):
             old = State(*(tuple(item[part] for item in items) for items in whole))
             scalars = hyper.scalars(roles, declared, t, 1e-3, decayed=decayed)
+            if declared.draws:  # by the element's index, which a block has
+                roles = block_roles(declared.roles(), t, part.start)
             halves.append(hyper.step(roles, declared, old, gradient[part], scalars))
         joined = [
             tuple(np.concatenate(pair) for pair in zip(*(half.state[i] for half in halves), strict=True))
@@ -72,6 +75,7 @@ def test_the_state_starts_with_the_parameter_and_zeros(name):
     assert [list(map(float, item)) for item in state.extra] == {
         "kahan": [[0.0] * 5],
         "fp32-master": [parameter],
+        "split-master": [parameter],
     }.get(name, [])
     zeros = [*state.parameter[1:], *state.m, *state.v, *(state.extra if name == "kahan" else ())]
     for item in zeros:

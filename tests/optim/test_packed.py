@@ -1,13 +1,15 @@
 """Optimizers whose vectors hold codes: the bits of those that hold carrier numbers."""
 
 import importlib.util
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import mcfsim as mcf
 from mcfsim.formats import Format
-from mcfsim.optim.memory import packed_dtype, read
+from mcfsim.optim.memory import Split, packed_dtype, read
+from mcfsim.optim.strategies import Stored
 
 needs_numba = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("numba", "platformdirs")),
@@ -51,7 +53,17 @@ def trained(name, low, mode, packed, compiled, hyper=None):
     return optimizer, (*asked, *optimizer.represented(), *optimizer.weights().values())
 
 
+def split(case):
+    """Return the strategy of a case with the other rounding of a parameter that shares its bits."""
+    name, *rest = case
+    if name != "split by truncation":
+        return case
+    whole = mcf.strategy("split-master")
+    return (replace(whole, parameter=Stored("bfloat16", rounding="toward_zero")), *rest)
+
+
 def compare(case, compiled, assert_same):
+    case = split(case)
     _, expected = trained(*case, packed=False, compiled=False)
     optimizer, found = trained(*case, packed=True, compiled=compiled)
     for mine, other in zip(found, expected, strict=True):
@@ -87,6 +99,84 @@ def test_compiled_packed_steps_have_the_same_bits(low, name, mode, assert_same):
 @pytest.mark.usefixtures("own_cache")
 def test_the_words_of_packed_steps_are_the_same(assert_same):
     compare(("plain", "bfloat16", "stochastic"), True, assert_same)
+
+
+#: A format of float32's exponents, of which more than half of the bits follow.
+SHORT = Format("short", precision=5, emin=-126, emax=127)
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(
+    ("name", "low", "compiled"),
+    [
+        pytest.param("split-master", "bfloat16", True, marks=needs_numba),
+        ("split-master", "bfloat16", False),
+        ("split by truncation", "bfloat16", False),
+        ("split-master", SHORT, False),
+        ("split-master", "tf32", False),
+        ("stochastic-parameter", "bfloat16", False),
+        ("stochastic", "float8_e5m2", False),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
+def test_tensors_with_a_rounding_of_their_own_have_the_same_bits(name, low, compiled, assert_same):
+    compare((name, low, "nearest_even"), compiled, assert_same)
+
+
+@pytest.mark.parametrize(("low", "following"), [("bfloat16", 2), (SHORT, 4)], ids=str)
+def test_of_a_split_master_copy_the_bits_that_follow_are_stored(low, following):
+    optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy("split-master", low), {"w": np.ones(3)}, packed=True)
+    (extra,) = optimizer.state.extra
+    assert extra.itemsize == following
+    assert extra.leading is optimizer.state.parameter[0]
+    size = sum(x.itemsize for items in optimizer.state for x in items)
+    if low == "bfloat16":
+        assert size + 2 == optimizer.strategy.bytes_per_parameter
+
+
+@pytest.mark.parametrize("mode", ["nearest_away", "toward_zero"])
+def test_split_numbers_are_those_of_the_bits(mode, assert_same):
+    """All leading halves with many that follow; the codes beside are the judge's, or by their definition."""
+    follow = np.array([0, 1, 2**15 - 1, 2**15, 2**15 + 1, 2**16 - 1], np.uint32)
+    bits = (np.arange(2**16, dtype=np.uint32)[:, None] << 16 | follow).reshape(-1)
+    numbers = bits.view(np.float32).copy()
+    numbers[np.isnan(numbers)] = np.nan
+    leading = mcf.codec.encode(mcf.round_to(numbers, "bfloat16", mode), "bfloat16")
+    away = mode == "nearest_away"
+    known = ~np.isnan(numbers)
+    assert np.array_equal(leading[known], (bits + (2**15 if away else 0) >> 16)[known])
+    vector = Split.beside(leading, mcf.get_format("bfloat16"), rounded=away)
+    vector.keep(numbers)
+    assert np.array_equal(vector.rest[known], (bits & 0xFFFF)[known])
+    assert_same(vector.numbers(), numbers)
+
+
+def test_a_split_master_copy_is_that_of_fp32_master(assert_same):
+    """The gradients being the same; what the model sees differs where the copy lies between two numbers."""
+    made = [
+        mcf.Optimizer(mcf.AdamW(), mcf.strategy(name), {"w": np.linspace(-1, 1, 777)}, packed=packed)
+        for name, packed in (("fp32-master", False), ("split-master", False), ("split-master", True))
+    ]
+    for step in range(5):
+        gradient = np.random.default_rng(step).standard_normal(777)
+        for optimizer in made:
+            optimizer.step(optimizer.receive({"w": gradient}), 1e-2)
+    for optimizer in made[1:]:
+        assert_same(optimizer.represented()[0], made[0].represented()[0])
+        shown = mcf.round_to(made[0].represented()[0], "bfloat16", "nearest_away")
+        assert_same(optimizer.weights()["w"], shown)
+
+
+def test_the_start_of_a_split_master_copy_is_rounded_as_a_step_rounds():
+    start = {"w": np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8, 1 + 2.0**-8 - 2.0**-24])}
+    for packed in (False, True):
+        optimizer = mcf.Optimizer(mcf.SGD(), mcf.strategy("split-master"), start, packed=packed)
+        # The last is rounded to float32, where it becomes a tie, and then away from zero.
+        shown = [1 + 2.0**-7, 1 + 2.0**-6, -1 - 2.0**-7, 1 + 2.0**-7]
+        assert optimizer.weights()["w"].tolist() == shown
+        expected = start["w"].astype(np.float32)
+        assert optimizer.represented()[0].tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
 """Strategies as declarations: what they store, what they refuse, and how scalars enter."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from mcfsim import FORMATS, STRATEGIES, AdamW, Format, Optimizer, Strategy, strategy
+from mcfsim import FORMATS, SGD, STRATEGIES, AdamW, Format, Optimizer, Strategy, strategy
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import LOW, Addition, Stored
 from mcfsim.oracle import round_float
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Rounding
 
 FLOAT32 = FORMATS["float32"]
 
@@ -17,6 +21,8 @@ STORED = {
     "kahan": (5, 0),
     "collage-light": (5, 0),
     "collage-plus": (6, 0),
+    "stochastic-parameter": (4, 0),
+    "stochastic": (4, 0),
     "fp32-optim": (2, 2),
     "fp32-master": (2, 3),
     "fp32": (0, 4),
@@ -32,6 +38,9 @@ STORED = {
         ("collage-plus", 12),
         ("fp32-optim", 12),
         ("fp32-master", 16),
+        ("stochastic-parameter", 8),
+        ("stochastic", 8),
+        ("split-master", 14),
         ("fp32", 16),
         ("exact", None),
     ],
@@ -51,13 +60,13 @@ def test_bytes_in_other_formats(name, low):
 
 
 def test_every_declared_strategy_is_known_by_its_own_name():
-    assert {*STORED, "exact"} == set(STRATEGIES)
+    assert {*STORED, "split-master", "exact"} == set(STRATEGIES)
     assert all(declared.name == name for name, declared in STRATEGIES.items())
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_low_format_is_put_in_everywhere(name):
-    low = Format("mine", precision=5, emin=-20, emax=20)
+    low = Format("mine", precision=5, emin=-126 if name == "split-master" else -20, emax=127)
     settled = strategy(name, low)
     tensors = [settled.parameter, settled.m, settled.v, settled.gradient, settled.extra]
     assert all(item is None or item.format is None or item.format.name != LOW.name for item in tensors)
@@ -97,6 +106,17 @@ def test_unknown_names_list_the_known_ones_and_the_nearest():
         ({"addition": "kahan", "extra": Stored(LOW, 2)}, "extra holds one number an element, not 2"),
         ({"addition": "kahan", "extra": Stored(FLOAT32)}, "a compensation is in the parameter's format"),
         ({"addition": "add"}, "unknown addition 'add'; allowed: plain, kahan, grow, master"),
+        ({"gradient": Stored(LOW, rounding="up")}, "a gradient has no rounding of its own"),
+        (
+            {"addition": "kahan", "extra": Stored(LOW, rounding="up")},
+            "a compensation has no rounding of its own",
+        ),
+        ({"parameter": Stored(LOW, shared=True)}, "only a master copy shares bits with the parameter"),
+        ({"addition": "kahan", "extra": Stored(LOW, shared=True)}, "only a master copy shares bits"),
+        (
+            {"addition": "master", "extra": Stored(FLOAT32, shared=True)},
+            "rounds nearest_away or toward_zero, which change these bits by one or not at all; not None",
+        ),
     ],
 )
 def test_declarations_that_contradict_themselves(fields, message):
@@ -107,6 +127,66 @@ def test_declarations_that_contradict_themselves(fields, message):
 def test_something_is_stored():
     with pytest.raises(ValueError, match="components = 0"):
         Stored(LOW, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"rounding": "nearest_evn"}, ValueError, r"unknown rounding 'nearest_evn' \(did you mean"),
+        ({"rounding": Rounding("up")}, TypeError, "the rounding of a tensor is the name of a mode"),
+        ({"format": None, "rounding": "up"}, ValueError, "exact numbers are not rounded"),
+        ({"shared": 1}, TypeError, "shared must be True or False, not 1"),
+    ],
+)
+def test_tensors_that_cannot_be(fields, error, message):
+    with pytest.raises(error, match=message):
+        Stored(**{"format": LOW, **fields})
+
+
+@pytest.mark.parametrize("low", ["float16", "float8_e5m2", "posit16", "float32"])
+def test_a_parameter_that_is_no_leading_part_of_its_master_copy_is_refused(low):
+    with pytest.raises(UnsupportedFormatError, match=f"the codes of {low} are not the leading bits of those"):
+        strategy("split-master", low)
+    with pytest.raises(UnsupportedFormatError, match="not the leading bits of those of float64"):
+        replace(strategy("split-master"), extra=Stored("float64", shared=True))
+
+
+@pytest.mark.parametrize("policy", [{"overflow": "saturate"}, {"underflow": "flush_after"}])
+def test_a_split_master_copy_needs_the_codes_to_be_its_bits(policy):
+    with pytest.raises(ValueError, match="by overflow 'ieee' and underflow 'gradual' alone, not"):
+        strategy("split-master").roles(**policy)
+
+
+@pytest.mark.parametrize("name", ["stochastic-parameter", "stochastic"])
+def test_random_words_are_those_given_or_of_seed_zero(name):
+    after = []
+    for options in ({}, {"random": RandomWords(0)}, {"random": RandomWords(1)}):
+        optimizer = Optimizer(AdamW(), strategy(name), {"w": np.ones(400)}, **options)
+        for _ in range(3):
+            optimizer.step(optimizer.receive({"w": np.linspace(-1, 1, 400)}), 1e-3)
+        after.append(optimizer.weights()["w"].tolist())
+    assert after[0] == after[1] != after[2]
+
+
+def test_tensors_draw_from_streams_of_their_own():
+    roles = strategy("stochastic").roles(random=RandomWords(5, stream=3))
+    assert roles.moments is roles.second_moment is roles.parameter is roles.model
+    assert roles.moments.random == RandomWords(5, stream=3)
+    apart = replace(strategy("stochastic"), m=Stored(FLOAT32, rounding="stochastic")).roles("stochastic")
+    streams = [role.random.stream >> 16 for role in (apart.moments, apart.parameter, apart.update)]
+    assert len({*streams}) == 3
+
+
+def test_small_updates_arrive_in_the_mean():
+    """Each is an eighth of the way to the next number: nearest loses all, and chance seven in eight."""
+    steps, size = 24, 20_000
+    for name, mean in (("plain", 0.0), ("stochastic-parameter", steps / 8)):
+        optimizer = Optimizer(SGD(0.0), strategy(name), {"w": np.full(size, 1.25)})
+        for _ in range(steps):
+            optimizer.step(np.full(size, -1.0, np.float32), 2.0**-10)
+        moved = (optimizer.weights()["w"] - 1.25) * 2**7
+        assert np.array_equal(moved, moved.astype(int))
+        assert abs(moved.mean() - mean) <= 5 * np.sqrt(steps * 7 / 64 / size)
 
 
 def test_a_strategy_may_be_declared_and_given():
@@ -120,7 +200,12 @@ def test_a_strategy_may_be_declared_and_given():
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_roles_are_in_the_formats_that_are_stored(name):
     settled = strategy(name)
-    roles = settled.roles()
+    roles = settled.roles("up")
+    for role, item in zip(roles, (settled.m, settled.v), strict=False):
+        if item.format is not None:
+            assert role.rounding.mode == (item.rounding or "up")
+            assert roles.update.rounding.mode == "up"
+            assert roles.model.rounding.mode == (settled.parameter.rounding or "up")
     assert roles.moments.format == settled.m.format
     assert roles.update.format == settled.m.format
     assert roles.model.format == settled.parameter.format

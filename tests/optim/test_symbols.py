@@ -8,6 +8,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles, Stored, Strategy
 
@@ -110,7 +111,8 @@ def test_a_step_recorded_once_is_every_step(optimizer, strategy):
         entering = zip(
             flat((state, gradient, scalars)), flat((trained.state, received, numbers)), strict=True
         )
-        known = played(program, trained.roles, {id(symbol): number for symbol, number in entering})
+        roles = block_roles(trained.roles, count, 0)
+        known = played(program, roles, {id(symbol): number for symbol, number in entering})
         trained.step(received, 2.0**-7 / count)
         for symbol, expected in zip(flat(left), flat(trained.state), strict=True):
             np.testing.assert_array_equal(known[id(symbol)], expected)

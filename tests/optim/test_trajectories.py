@@ -1,5 +1,6 @@
 """Whole trajectories of every strategy, bit for bit as the judge computes them one number at a time."""
 
+import itertools
 import zlib
 
 import numpy as np
@@ -11,12 +12,11 @@ from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
 from .reference import Element
 
 LOW_STRATEGIES = ["plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master"]
-EXPANSION_FREE = ["plain", "fp32-optim", "fp32-master"]
+BFLOAT16_STRATEGIES = [*LOW_STRATEGIES, "split-master"]
+DRAWING = ["stochastic-parameter", "stochastic"]
+EXPANSION_FREE = ["plain", "fp32-optim", "fp32-master", "split-master", "stochastic-parameter"]
 BETAS = [(0.9, 0.999), (0.9, 0.95), (0.3, 0.99), (0.0, 0.9999)]
 STEPS = 50
-
-every_strategy = pytest.mark.parametrize("name", LOW_STRATEGIES)
-both_policies = pytest.mark.parametrize("scalars", ["exact", "rounded"])
 
 
 def generator(*key):
@@ -52,8 +52,13 @@ def assert_trajectory(optimizer, elements, gradients, peak, step_of):
     return finals
 
 
-@every_strategy
-@both_policies
+@pytest.mark.parametrize(
+    ("name", "scalars"),
+    [
+        *itertools.product(BFLOAT16_STRATEGIES, ["exact", "rounded"]),
+        *((name, "exact") for name in DRAWING),  # the judge draws for values, not for scalars
+    ],
+)
 @pytest.mark.parametrize("betas", BETAS, ids=str)
 @pytest.mark.sampled(6)
 def test_adamw_in_bfloat16(name, scalars, betas):
@@ -62,7 +67,7 @@ def test_adamw_in_bfloat16(name, scalars, betas):
     gradients = random.standard_normal((STEPS, 2)) * 2.0 ** random.integers(-12, 1, (STEPS, 2))
     hyper = AdamW(*betas, epsilon=1e-8, weight_decay=0.1)
     optimizer = Optimizer(hyper, strategy(name, fmt), {"w": np.array(start)}, {"w"}, scalars=scalars)
-    elements = [Element(name, fmt, theta, scalars) for theta in start]
+    elements = [Element(name, fmt, theta, scalars, index=i) for i, theta in enumerate(start)]
 
     def step_of(element, g, rate):
         return element.adamw(g, rate, *betas, 1e-8, 0.1)
@@ -71,8 +76,10 @@ def test_adamw_in_bfloat16(name, scalars, betas):
     assert (finals != start).any()
 
 
-@every_strategy
-@both_policies
+@pytest.mark.parametrize(
+    ("name", "scalars"),
+    [*itertools.product(LOW_STRATEGIES, ["exact", "rounded"]), *((name, "exact") for name in DRAWING)],
+)
 @pytest.mark.parametrize(
     ("low", "epsilon", "rate", "least"), [("float16", 1e-4, 0.01, -8), ("float8_e4m3fn", 0.1, 0.3, -2)]
 )
@@ -83,7 +90,7 @@ def test_adamw_in_formats_with_little_range(name, scalars, low, epsilon, rate, l
     gradients = random.standard_normal((STEPS, 3)) * 2.0 ** random.integers(least, 2, (STEPS, 3))
     hyper = AdamW(0.9, 0.95, epsilon, weight_decay=0.1)
     optimizer = Optimizer(hyper, strategy(name, fmt), {"w": np.array(start)}, {"w"}, scalars=scalars)
-    elements = [Element(name, fmt, theta, scalars) for theta in start]
+    elements = [Element(name, fmt, theta, scalars, index=i) for i, theta in enumerate(start)]
 
     def step_of(element, g, rate):
         return element.adamw(g, rate, 0.9, 0.95, epsilon, 0.1)
@@ -101,7 +108,7 @@ def test_adamw_in_other_rounding_modes(name, mode):
     gradients = random.standard_normal((STEPS, 2))
     hyper = AdamW(0.9, 0.999, epsilon=1e-8, weight_decay=0.1)
     optimizer = Optimizer(hyper, strategy(name, fmt), {"w": np.array(start)}, {"w"}, str(mode))
-    elements = [Element(name, fmt, theta, rounding=Rounding(mode)) for theta in start]
+    elements = [Element(name, fmt, x, rounding=Rounding(mode), index=i) for i, x in enumerate(start)]
 
     def step_of(element, g, rate):
         return element.adamw(g, rate, 0.9, 0.999, 1e-8, 0.1)
@@ -109,15 +116,23 @@ def test_adamw_in_other_rounding_modes(name, mode):
     assert_trajectory(optimizer, elements, gradients, 0.01, step_of)
 
 
-@pytest.mark.parametrize("name", [name for name in LOW_STRATEGIES if name != "collage-plus"])
+@pytest.mark.parametrize(
+    ("name", "low"),
+    [
+        *itertools.product(
+            [name for name in (*LOW_STRATEGIES, *DRAWING) if name != "collage-plus"],
+            ["bfloat16", "float8_e4m3fn"],
+        ),
+        ("split-master", "bfloat16"),
+    ],
+)
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("low", ["bfloat16", "float8_e4m3fn"])
 def test_sgd(name, decay, low):
     fmt, random = get_format(low), generator(name, decay, low)
     start = start_values(random, fmt, 2)
     gradients = random.standard_normal((STEPS, 2))
     optimizer = Optimizer(SGD(0.9, decay), strategy(name, fmt), {"w": np.array(start)}, {"w"})
-    elements = [Element(name, fmt, theta) for theta in start]
+    elements = [Element(name, fmt, theta, index=i) for i, theta in enumerate(start)]
 
     def step_of(element, g, rate):
         return element.sgd(g, rate, 0.9, decay)

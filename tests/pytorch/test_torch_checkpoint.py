@@ -10,7 +10,18 @@ torch = pytest.importorskip("torch")
 
 from mcfsim.torch import SGD, AdamW  # noqa: E402
 
-STRATEGIES = ("plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "fp32")
+STRATEGIES = (
+    "plain",
+    "kahan",
+    "collage-light",
+    "collage-plus",
+    "fp32-optim",
+    "fp32-master",
+    "split-master",
+    "stochastic-parameter",
+    "stochastic",
+    "fp32",
+)
 
 
 def make(name, kind=AdamW, seed=0):

@@ -16,7 +16,16 @@ from mcfsim.checks.processor import FlushedSubnormalsError  # noqa: E402
 from mcfsim.storage.buffers import BLOCK  # noqa: E402
 from mcfsim.torch import SGD, AdamW  # noqa: E402
 
-STRATEGIES = ("plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master")
+STRATEGIES = (
+    "plain",
+    "kahan",
+    "collage-light",
+    "collage-plus",
+    "fp32-optim",
+    "fp32-master",
+    "split-master",
+    "stochastic-parameter",
+)
 OPERATIONS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3, "round": 1}
 
 

@@ -25,7 +25,16 @@ from mcfsim.problems import Corpus, LanguageModel, LogisticRegression, Quadratic
 pytestmark = pytest.mark.slow
 
 STEPS = 23
-LOW_STRATEGIES = ["plain", "kahan", "collage-plus", "fp32-master", "stochastic", "split-master", "fp32"]
+LOW_STRATEGIES = [
+    "plain",
+    "kahan",
+    "collage-plus",
+    "fp32-master",
+    "stochastic",
+    "split-master",
+    "fp8-moments",
+    "fp32",
+]
 
 
 class Interrupted:

@@ -150,7 +150,7 @@ def test_strategies():
     assert mcf.strategy("collage-plus", "bfloat16").bytes_per_parameter == 12
     assert list(mcf.STRATEGIES) == [
         *("plain", "kahan", "collage-light", "collage-plus", "stochastic-parameter", "stochastic"),
-        *("fp32-optim", "fp32-master", "split-master", "fp32", "exact"),
+        *("fp32-optim", "fp32-master", "split-master", "fp8-moments", "fp32", "exact"),
     ]
 
 

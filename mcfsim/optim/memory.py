@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.codec.codes import values_of
+from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
 from mcfsim.kernels.element.codes import MOST_BITS
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import FLOAT32
+from mcfsim.scaled import ScaledFormat, quantize
+from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
 #: Those of a `State`'s vectors, in its order.
@@ -111,6 +115,30 @@ def write(x: Array | Split, values: Array, fmt: Format | None) -> None:
         assert fmt is not None
         values = codes_by_kind(fmt).encode(np.ascontiguousarray(values))
     x[...] = values
+
+
+def requantize(x: Array, tensors: Iterable[slice], kept: ScaledFormat, fmt: Format) -> None:
+    """Put in place of a vector's numbers what is left of them in a scaled format, rounded into their own.
+
+    Parameters
+    ----------
+    x : array
+        Numbers of `fmt` in its carrier.
+    tensors : iterable of slice
+        Where each tensor lies: blocks begin with it.
+    kept : ScaledFormat
+        Elements are rounded to nearest even, and saturate.
+    fmt : Format
+        What comes of them is rounded into it, to nearest even.
+    """
+    # Of whole blocks, where these do not depend on the rest of the tensor.
+    size = max(1, len(x))
+    if isinstance(kept.block, int) and kept.tensor_scale is None:
+        size = max(1, BLOCK // kept.block) * kept.block
+    for tensor in tensors:
+        for start in range(tensor.start, tensor.stop, size):
+            part = slice(start, min(start + size, tensor.stop))
+            x[part] = round_to(quantize(x[part], kept).dequantize(), fmt)
 
 
 def read_block(state: State, formats: Formats, block: slice) -> State:

@@ -17,7 +17,17 @@ from mcfsim.convert import round_to
 from mcfsim.optim.compiled_step import COMPILED_BLOCK, CompiledStep, fill_block
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout
-from mcfsim.optim.memory import Formats, Split, is_packed, packed_dtype, read, read_block, write, write_block
+from mcfsim.optim.memory import (
+    Formats,
+    Split,
+    is_packed,
+    packed_dtype,
+    read,
+    read_block,
+    requantize,
+    write,
+    write_block,
+)
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
@@ -70,7 +80,7 @@ class Optimizer:
         computes on something else than NumPy arrays.
     ValueError
         If the strategy's low format is still open, there are no parameters, an option is refused, or exact
-        numbers are to be packed.
+        numbers, or such as share scales, are to be packed.
 
     Warns
     -----
@@ -106,6 +116,12 @@ class Optimizer:
             raise TypeError(f"packed must be True or False, not {packed!r}")
         if packed and strategy.gradient.format is None:
             raise ValueError("exact numbers have no codes: packed=True is for formats")
+        scaled = [slot.name for slot in hyper.slots if strategy.tensors[slot.name].scaled]
+        if packed and scaled:
+            raise ValueError(
+                f"strategy {strategy.name!r} keeps {' and '.join(scaled)} in blocks that share a scale, for "
+                "which packed vectors have no place; leave out packed=True"
+            )
         self.hyper, self.strategy, self.packed = hyper, strategy, packed
         self.layout = Layout(parameters, decayed)
         self.roles = strategy.roles(rounding, **options)
@@ -233,6 +249,11 @@ class Optimizer:
                     new, asked = self.hyper.step(roles, self.strategy, old, given, scalars)
                     write(update[block], asked, self.roles.update.format)
                     write_block(self.state, new, self._formats, block)
+        for slot in self.hyper.slots:
+            stored = self.strategy.tensors[slot.name]
+            if stored.scaled is not None and stored.format is not None:
+                (vector,) = getattr(self.state, slot.name)
+                requantize(vector, self.layout.slices.values(), stored.scaled, stored.format)
         self.count = count
         return update
 

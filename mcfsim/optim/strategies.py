@@ -18,10 +18,15 @@ from mcfsim.multiword.components import check_components
 from mcfsim.protocol import Arithmetic
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
+from mcfsim.scaled import ScaledFormat, ScaleRule, get_scaled_format
 
 #: Stands in a declaration for the low format that `strategy` puts in.
 LOW = Format("low", precision=2, emin=0, emax=0)
 FLOAT32 = FORMATS["float32"]
+#: float8_e4m3fn in groups of 128 with a scale in float32, by which the largest becomes the format's.
+FLOAT8_GROUPS = ScaledFormat(
+    "float8_groups", element=FORMATS["float8_e4m3fn"], block=128, scale=FLOAT32, rule=ScaleRule.ABSMAX
+)
 #: What a strategy that rounds at random draws, unless it is given other words.
 DEFAULT_WORDS = RandomWords(0)
 
@@ -60,6 +65,9 @@ class Stored:
     shared : bool, optional
         Whether the parameter holds the leading bits of these numbers, so that only the others are stored:
         for a master copy in binary32, beside a parameter that is its leading bits, rounded.
+    scaled : ScaledFormat or str, optional
+        For a moment that is computed in `format` and kept in a scaled format, or its name. After each step
+        each tensor is quantised, to nearest even, and what comes of it rounded into `format`.
 
     Raises
     ------
@@ -73,6 +81,7 @@ class Stored:
     components: int = 1
     rounding: Mode | None = None
     shared: bool = False
+    scaled: ScaledFormat | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.shared, bool):
@@ -86,6 +95,10 @@ class Stored:
             object.__setattr__(self, "rounding", get_rounding(self.rounding).mode)
             if self.format is None:
                 raise ValueError(f"exact numbers are not rounded, and take no rounding {self.rounding!s}")
+        if self.scaled is not None:
+            object.__setattr__(self, "scaled", get_scaled_format(self.scaled))
+            if self.format is None or self.components != 1:
+                raise ValueError(f"{self.scaled} keeps one number of a format an element")
 
     @property
     def draws(self) -> bool:
@@ -207,6 +220,8 @@ class Strategy:
             raise ValueError(f"{self.name}: a {which} has no rounding of its own")
         if any(item.shared for label, item in self.tensors.items() if label != "extra"):
             raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
+        if any(item.scaled for label, item in self.tensors.items() if label not in ("m", "v")):
+            raise ValueError(f"{self.name}: only moments are kept in a scaled format")
         if self.extra and self.extra.shared:
             _check_shared(self)
         if self.beta2_components not in (1, self.v.components):
@@ -239,6 +254,8 @@ class Strategy:
         item = self.tensors[label]
         if item.bits is None:
             return None
+        if item.scaled is not None:
+            return item.scaled.bits_per_element / 8
         known = self.parameter.bits if item.shared else 0
         return Fraction(item.bits - (known or 0), 8)
 
@@ -339,7 +356,9 @@ def _declared(*items: Strategy) -> Mapping[str, Strategy]:
 
 #: The strategies by name: options A, B, C and D of Yu et al., ICML 2024, and what to compare them with.
 #: Stochastic rounding: Gupta et al., ICML 2015; Zamirai et al., arXiv 2010.06192. A master copy whose upper
-#: half is the parameter, rounded: NVIDIA Apex, DistributedFusedAdam(store_param_remainders=True).
+#: half is the parameter, rounded: NVIDIA Apex, DistributedFusedAdam(store_param_remainders=True). Moments in
+#: 8 bits with a scale for each block: Dettmers et al., ICLR 2022; in groups of 128 float8 numbers: Xi et al.,
+#: ICLR 2025 (COAT), here without its expansion of their range.
 STRATEGIES: Mapping[str, Strategy] = _declared(
     Strategy("plain"),
     Strategy("kahan", extra=Stored(LOW), addition=Addition.KAHAN),
@@ -372,6 +391,13 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
         m=Stored(FLOAT32),
         v=Stored(FLOAT32),
         extra=Stored(FLOAT32, shared=True),
+        addition=Addition.MASTER,
+    ),
+    Strategy(
+        "fp8-moments",
+        m=Stored(FLOAT32, scaled=FLOAT8_GROUPS),
+        v=Stored(FLOAT32, scaled=FLOAT8_GROUPS),
+        extra=Stored(FLOAT32),
         addition=Addition.MASTER,
     ),
     Strategy(

@@ -44,6 +44,7 @@ STRATEGY_STYLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "fp32-master": {"color": COLOURS["black"], "linestyle": (0, (4, 2))},
         # The rest by its colour and dashes alone: it lies where the one of the same colour does.
         "split-master": {"color": COLOURS["black"], "linestyle": (0, (1, 2))},
+        "fp8-moments": {"color": COLOURS["orange"], "linestyle": "-"},
         "stochastic-parameter": {"color": COLOURS["green"], "linestyle": "-"},
         "stochastic": {"color": COLOURS["green"], "linestyle": (0, (4, 2))},
         "fp32": {"color": COLOURS["grey"], "linestyle": "-"},

@@ -17,6 +17,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.memory import requantize
 from mcfsim.optim.optimizer import block_roles, learning_rate
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import DEFAULT_WORDS, Addition, Stored, Strategy
@@ -158,6 +159,10 @@ class StoredOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             for name, block in zip(chain(*self._names), chain(*new), strict=True):
                 for index, part, place in pieces:
                     stored[name][index][part] = block[place]
+        for name, item in (("m", self.strategy.m), ("v", self.strategy.v)):
+            if item.scaled is not None and name in self._formats:
+                for vector in stored[name]:
+                    requantize(vector, [slice(0, len(vector))], item.scaled, self._formats[name])
         for parameter in parameters:
             self.state[parameter]["step"] = count
         # Autograd did not see the writing, and could not tell that a graph has become stale.

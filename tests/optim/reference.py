@@ -11,7 +11,8 @@ from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding
 
 FLOAT32 = FORMATS["float32"]
-MASTER = ("fp32-master", "split-master")
+MASTER = ("fp32-master", "split-master", "fp8-moments")
+SATURATED = Rounding(overflow="saturate")
 FLOAT32_MOMENTS = ("fp32-optim", *MASTER)
 
 
@@ -117,6 +118,24 @@ def roles_of(strategy, step, index, rounding):
             made[fmt, mode] = OracleArithmetic(fmt, Rounding(mode) if mode else rounding)
     m, model, parameter, v, update = (made[kind] for kind in kinds)
     return m, v, update, parameter, model
+
+
+def kept(numbers, element, block):
+    """Return float32 numbers as blocks of elements with a float32 scale keep them, in fractions.
+
+    The largest of a block becomes the largest element; a block that has a NaN or an infinity becomes NaN.
+    """
+    found = []
+    for start in range(0, len(numbers), block):
+        part = list(map(float, numbers[start : start + block]))
+        if not all(map(math.isfinite, part)):
+            found += [math.nan] * len(part)
+            continue
+        scale = Fraction(round_fraction(max(map(abs, map(Fraction, part))) / element.max, FLOAT32))
+        for x in part:
+            rounded = Fraction(round_fraction(Fraction(x) / scale, element, SATURATED)) if scale else 0
+            found.append(math.copysign(round_fraction(abs(rounded) * scale, FLOAT32), x))
+    return found
 
 
 class Element:

@@ -14,7 +14,7 @@ from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles, Stored, Strategy
 from mcfsim.rounding import get_rounding
 
-from .reference import roles_of
+from .reference import kept, roles_of
 
 NEW = {"lion": Lion(0.9, 0.95, 0.1), "nesterov": Nesterov(0.9, 0.1)}
 MIXED = Strategy("mixed", parameter=Stored("bfloat16", 2), v=Stored("float8_e5m2"), addition="grow")
@@ -39,6 +39,11 @@ def judged(hyper, strategy, rounding, steps=4, size=12, rate=2.0**-7):
             roles = Roles(*roles_of(strategy, t, i, rounding))
             scalars = hyper.scalars(roles, strategy, t, rate, decayed=True)
             ours[i] = hyper.step(roles, strategy, ours[i], g, scalars).state
+        for part in ("m", "v"):
+            scaled = strategy.tensors[part].scaled
+            if scaled and getattr(ours[0], part):
+                numbers = kept([getattr(x, part)[0] for x in ours], scaled.element, scaled.block)
+                ours = [x._replace(**{part: (number,)}) for x, number in zip(ours, numbers, strict=True)]
         yield [State(*_element(optimizer.state, i)) for i in range(size)], ours
 
 

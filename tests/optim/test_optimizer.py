@@ -22,7 +22,7 @@ def big_tensors(seed):
 
 
 @pytest.mark.parametrize("hyper", HYPERS.values(), ids=HYPERS)
-@pytest.mark.parametrize("name", NUMBERED)
+@pytest.mark.parametrize("name", [name for name in NUMBERED if name != "fp8-moments"])
 @pytest.mark.sampled(4)
 @pytest.mark.slow
 def test_a_step_in_blocks_is_the_step_function_on_whole_arrays(name, hyper, assert_same):
@@ -76,6 +76,7 @@ def test_the_state_starts_with_the_parameter_and_zeros(name):
         "kahan": [[0.0] * 5],
         "fp32-master": [parameter],
         "split-master": [parameter],
+        "fp8-moments": [parameter],
     }.get(name, [])
     zeros = [*state.parameter[1:], *state.m, *state.v, *(state.extra if name == "kahan" else ())]
     for item in zeros:

@@ -41,6 +41,7 @@ STORED = {
         ("stochastic-parameter", 8),
         ("stochastic", 8),
         ("split-master", 14),
+        ("fp8-moments", 10.0625),
         ("fp32", 16),
         ("exact", None),
     ],
@@ -48,7 +49,7 @@ STORED = {
 def test_bytes_in_bfloat16_are_those_of_the_paper(name, size):
     found = strategy(name, "bfloat16").bytes_per_parameter
     assert found == size
-    assert not isinstance(found, float)
+    assert isinstance(found, float) == (name == "fp8-moments")  # where it is no whole number
 
 
 @pytest.mark.parametrize("low", ["float16", "float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float4_e2m1fn"])
@@ -60,7 +61,7 @@ def test_bytes_in_other_formats(name, low):
 
 
 def test_every_declared_strategy_is_known_by_its_own_name():
-    assert {*STORED, "split-master", "exact"} == set(STRATEGIES)
+    assert {*STORED, "split-master", "fp8-moments", "exact"} == set(STRATEGIES)
     assert all(declared.name == name for name, declared in STRATEGIES.items())
 
 
@@ -111,6 +112,10 @@ def test_unknown_names_list_the_known_ones_and_the_nearest():
             {"addition": "kahan", "extra": Stored(LOW, rounding="up")},
             "a compensation has no rounding of its own",
         ),
+        (
+            {"extra": Stored(LOW, scaled="mxfp8_e4m3"), "addition": "kahan"},
+            "only moments are kept in a scaled",
+        ),
         ({"parameter": Stored(LOW, shared=True)}, "only a master copy shares bits with the parameter"),
         ({"addition": "kahan", "extra": Stored(LOW, shared=True)}, "only a master copy shares bits"),
         (
@@ -135,6 +140,9 @@ def test_something_is_stored():
         ({"rounding": "nearest_evn"}, ValueError, r"unknown rounding 'nearest_evn' \(did you mean"),
         ({"rounding": Rounding("up")}, TypeError, "the rounding of a tensor is the name of a mode"),
         ({"format": None, "rounding": "up"}, ValueError, "exact numbers are not rounded"),
+        ({"scaled": "mxfp9"}, ValueError, r"unknown scaled format 'mxfp9' \(did you mean"),
+        ({"scaled": "mxfp8_e4m3", "components": 2}, ValueError, "keeps one number of a format an element"),
+        ({"scaled": "mxfp8_e4m3", "format": None}, ValueError, "keeps one number of a format an element"),
         ({"shared": 1}, TypeError, "shared must be True or False, not 1"),
     ],
 )

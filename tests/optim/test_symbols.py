@@ -12,7 +12,8 @@ from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles, Stored, Strategy
 
-STORED = [name for name in mcf.STRATEGIES if name != "exact"]
+#: Those whose steps are all that is done to the state: what shares scales is quantised after it.
+STORED = [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
 MIXED = Strategy("mixed", parameter=Stored("bfloat16", 2), v=Stored("float8_e5m2"), addition="grow")
 #: Operations of an arithmetic, all that a text may ask of it.
 OPERATIONS = ("add", "sub", "mul", "div", "sqrt", "fma", "neg", "abs", "sign", "round")

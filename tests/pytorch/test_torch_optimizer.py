@@ -1,5 +1,7 @@
 """The optimizers for torch make the very steps of `mcfsim.Optimizer`, and what torch asks of an optimizer."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -18,10 +20,13 @@ STRATEGIES = (
     "fp32-optim",
     "fp32-master",
     "split-master",
+    "fp8-moments",
     "stochastic-parameter",
     "stochastic",
     "fp32",
 )
+#: A strategy and a low format that do not go together.
+SPLIT_HALF = ("split-master", "float16")
 SHAPES = {"matrix": (7, 5), "vector": (11,), "scalar": (), "empty": (0, 3), "turned": (6, 4), "strided": (9,)}
 STEPS = 40
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

@@ -16,7 +16,7 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
 from mcfsim.kernels.element.codes import MOST_BITS
 from mcfsim.optim.state import State
-from mcfsim.optim.strategies import FLOAT32
+from mcfsim.optim.stored import FLOAT32
 from mcfsim.scaled import ScaledFormat, quantize
 from mcfsim.storage.buffers import BLOCK
 

@@ -7,33 +7,28 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from mcfsim.backends.factory import arithmetic
 from mcfsim.checks.arguments import whole_number
 from mcfsim.checks.names import hint
-from mcfsim.formats import FORMATS, Format, get_format
-from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.formats import Format, get_format
 from mcfsim.multiword.components import check_components
-from mcfsim.protocol import Arithmetic
-from mcfsim.random import RandomWords
+from mcfsim.optim.roles import DEFAULT_WORDS, Roles, arithmetics
+from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32, LOW, ONE_LOW, Stored, check_shared, is_open
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
-from mcfsim.scaled import ScaledFormat, ScaleRule, get_scaled_format
 
-#: Stands in a declaration for the low format that `strategy` puts in.
-LOW = Format("low", precision=2, emin=0, emax=0)
-FLOAT32 = FORMATS["float32"]
-#: float8_e4m3fn in groups of 128 with a scale in float32, by which the largest becomes the format's.
-FLOAT8_GROUPS = ScaledFormat(
-    "float8_groups", element=FORMATS["float8_e4m3fn"], block=128, scale=FLOAT32, rule=ScaleRule.ABSMAX
-)
-#: What a strategy that rounds at random draws, unless it is given other words.
-DEFAULT_WORDS = RandomWords(0)
-
-
-def is_open(fmt: Format | None) -> bool:
-    """Whether a format is the one that stands for a low format not yet chosen."""
-    return fmt is not None and (fmt, fmt.name) == (LOW, LOW.name)
+__all__ = [
+    "DEFAULT_WORDS",
+    "FLOAT32",
+    "LOW",
+    "STRATEGIES",
+    "Addition",
+    "Roles",
+    "Stored",
+    "Strategy",
+    "is_open",
+    "strategy",
+]
 
 
 class Addition(StrEnum):
@@ -48,99 +43,6 @@ class Addition(StrEnum):
     KAHAN = "kahan"
     GROW = "grow"
     MASTER = "master"
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor of the optimizer as it lies in memory.
-
-    Parameters
-    ----------
-    format : Format or str or None
-        Of each component, or its name; `LOW` for the strategy's low format, None for exact numbers.
-    components : int, optional
-        Numbers an element.
-    rounding : Mode or str, optional
-        Of the operations whose results it stores; by default that of the run.
-    shared : bool, optional
-        Whether the parameter holds the leading bits of these numbers, so that only the others are stored:
-        for a master copy in binary32, beside a parameter that is its leading bits, rounded.
-    scaled : ScaledFormat or str, optional
-        For a moment that is computed in `format` and kept in a scaled format, or its name. After each step
-        each tensor is quantised, to nearest even, and what comes of it rounded into `format`.
-
-    Raises
-    ------
-    TypeError
-        If `components` is no int, the rounding no name, or `shared` no bool.
-    ValueError
-        If the format or the rounding is unknown, or nothing is stored.
-    """
-
-    format: Format | None
-    components: int = 1
-    rounding: Mode | None = None
-    shared: bool = False
-    scaled: ScaledFormat | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.shared, bool):
-            raise TypeError(f"shared must be True or False, not {self.shared!r}")
-        object.__setattr__(self, "components", whole_number("components", self.components, least=1))
-        if self.format is not None:
-            object.__setattr__(self, "format", get_format(self.format))
-        if self.rounding is not None:
-            if not isinstance(self.rounding, str):
-                raise TypeError(f"the rounding of a tensor is the name of a mode, not {self.rounding!r}")
-            object.__setattr__(self, "rounding", get_rounding(self.rounding).mode)
-            if self.format is None:
-                raise ValueError(f"exact numbers are not rounded, and take no rounding {self.rounding!s}")
-        if self.scaled is not None:
-            object.__setattr__(self, "scaled", get_scaled_format(self.scaled))
-            if self.format is None or self.components != 1:
-                raise ValueError(f"{self.scaled} keeps one number of a format an element")
-
-    @property
-    def draws(self) -> bool:
-        """Whether its operations round at random, whatever those of the run do."""
-        return self.rounding is Mode.STOCHASTIC
-
-    @property
-    def bits(self) -> int | None:
-        """Bits of an element's numbers; None for exact ones. `LOW` has none yet, and raises ValueError."""
-        if is_open(self.format):
-            raise ValueError("the low format is still open; strategy(..., 'bfloat16') puts one in")
-        return None if self.format is None else self.format.bits * self.components
-
-
-class Roles(NamedTuple):
-    """The arithmetics of a step.
-
-    Attributes
-    ----------
-    moments : Arithmetic
-        Of the first moment, and of what goes into it.
-    second_moment : Arithmetic
-        Of the second moment; the same, unless it is stored in another format.
-    update : Arithmetic
-        Of the update that they give: in the format of the first moment, by the rounding of the run.
-    parameter : Arithmetic
-        Of its addition: in the master copy's format, if there is one.
-    model : Arithmetic
-        Rounds what the model sees.
-    """
-
-    moments: Arithmetic
-    second_moment: Arithmetic
-    update: Arithmetic
-    parameter: Arithmetic
-    model: Arithmetic
-
-    def of(self, role: str) -> Arithmetic:
-        """Return the arithmetic of a slot, ``m`` or ``v``, or of another role by its name."""
-        named = {"m": self.moments, "v": self.second_moment}
-        found: Arithmetic = named[role] if role in named else getattr(self, role)
-        return found
 
 
 @dataclass(frozen=True)
@@ -171,10 +73,10 @@ class Strategy:
     """
 
     name: str
-    parameter: Stored = Stored(LOW)
-    m: Stored = Stored(LOW)
-    v: Stored = Stored(LOW)
-    gradient: Stored = Stored(LOW)
+    parameter: Stored = ONE_LOW
+    m: Stored = ONE_LOW
+    v: Stored = ONE_LOW
+    gradient: Stored = ONE_LOW
     extra: Stored | None = None
     addition: Addition = Addition.PLAIN
     beta2_components: int = 1
@@ -223,7 +125,9 @@ class Strategy:
         if any(item.scaled for label, item in self.tensors.items() if label not in ("m", "v")):
             raise ValueError(f"{self.name}: only moments are kept in a scaled format")
         if self.extra and self.extra.shared:
-            _check_shared(self)
+            if self.addition is not Addition.MASTER:
+                raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
+            check_shared(self.name, self.parameter, self.extra)
         if self.beta2_components not in (1, self.v.components):
             raise ValueError(
                 f"{self.name}: beta2 of {self.beta2_components} components multiplies no v of "
@@ -300,10 +204,6 @@ class Strategy:
                 f"the low format of strategy {self.name!r} is still open; "
                 f"mcfsim.strategy({self.name!r}, 'bfloat16') puts one in"
             )
-        random = options.pop("random", None)
-        if random is None and self.draws:
-            random = DEFAULT_WORDS
-        precision = options.pop("precision", 400)
         policy = get_rounding(rounding, options.pop("overflow", "ieee"), options.pop("underflow", "gradual"))
         others = (policy.overflow, policy.underflow) != (Overflow.IEEE, Underflow.GRADUAL)
         if self.extra and self.extra.shared and others:
@@ -311,43 +211,11 @@ class Strategy:
                 f"{self.name}: the parameter is made of its master copy's bits by overflow 'ieee' and "
                 f"underflow 'gradual' alone, not {policy.overflow!s} and {policy.underflow!s}"
             )
-
-        def make(fmt: Format | None, mode: Mode | None, words: RandomWords | None) -> Arithmetic:
-            if fmt is None:
-                return arithmetic(None, backend="exact", precision=precision)
-            return arithmetic(fmt, replace(policy, mode=mode or policy.mode), random=words, **options)
-
         master = self.extra if self.addition is Addition.MASTER and self.extra else self.parameter
-        kinds = [(item.format, item.rounding) for item in (self.m, self.parameter, master, self.v)]
-        kinds.append((self.m.format, None))
-        # Arithmetics that round stochastically have streams of their own, more than a step has operations.
-        made = {
-            kind: make(*kind, random.of(index << 16) if isinstance(random, RandomWords) else random)
-            for index, kind in enumerate(dict.fromkeys(kinds))
-        }
-        moments, model, parameter, second, update = (made[kind] for kind in kinds)
+        moments, model, parameter, second, update = arithmetics(
+            [self.m, self.parameter, master, self.v, Stored(self.m.format)], policy, **options
+        )
         return Roles(moments, second, update, parameter, model)
-
-
-def _check_shared(given: Strategy) -> None:
-    """Raise unless the parameter, rounded as it is, leaves of its master copy the low bits alone."""
-    assert given.extra is not None
-    if given.addition is not Addition.MASTER:
-        raise ValueError(f"{given.name}: only a master copy shares bits with the parameter")
-    if given.parameter.rounding not in (Mode.NEAREST_AWAY, Mode.TOWARD_ZERO):
-        raise ValueError(
-            f"{given.name}: a parameter that shares bits with its master copy rounds nearest_away or "
-            f"toward_zero, which change these bits by one or not at all; not {given.parameter.rounding!s}"
-        )
-    low = given.parameter.format
-    if low is None or is_open(low) or is_open(given.extra.format):
-        return
-    leading = low == replace(FLOAT32, name=low.name, precision=low.precision)
-    if given.extra.format != FLOAT32 or not leading or low.precision >= FLOAT32.precision:
-        raise UnsupportedFormatError(
-            f"{given.name}: the codes of {low} are not the leading bits of those of {given.extra.format}; "
-            "a master copy in float32 shares bits with a parameter of 8 exponent bits, as bfloat16"
-        )
 
 
 def _declared(*items: Strategy) -> Mapping[str, Strategy]:

@@ -40,7 +40,7 @@ class AdamW(StoredOptimizer):
     scalars : {"exact", "rounded"}, optional
         How hyperparameters enter, see `mcfsim.Arithmetic`.
     random : RandomWords, optional
-        For stochastic rounding, which needs it: each parameter's step takes the words of its number, each
+        For stochastic rounding, which needs it unless the strategy asks for that: each parameter's step takes the words of its number, each
         element those of its index among all elements of all parameters, in their order.
 
     Raises
@@ -52,7 +52,8 @@ class AdamW(StoredOptimizer):
     -----
     ``state[p]`` holds ``step``, ``m``, ``v``, and ``compensation`` or ``master``; further components of an
     expansion are ``parameter_1``, ``v_1``. A master copy is made at the first step, and from then on what
-    others write into the parameter is overwritten from it.
+    others write into the parameter is overwritten from it. Of a split one ``remainder`` holds the lower half,
+    and what others write is its upper half. Moments in a scaled format lie here as float32.
 
     These are not the bits of `torch.optim.AdamW`. In torch 2.13 that makes m by ``lerp_``: with
     w = RN32(1 - beta1) < 1/2 it is ``m + w RN32(g - m)`` by one fused operation of binary32, then rounded to

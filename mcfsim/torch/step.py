@@ -12,18 +12,19 @@ import numpy as np
 
 from mcfsim.backends.torch import TORCH_DTYPES, as_array, cut, flat, torch_dtype
 from mcfsim.checks.processor import check_subnormals
+from mcfsim.codec import encode
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.memory import requantize
+from mcfsim.optim.memory import Split, requantize
 from mcfsim.optim.optimizer import block_roles, learning_rate
 from mcfsim.optim.state import State
-from mcfsim.optim.strategies import DEFAULT_WORDS, Addition, Stored, Strategy
+from mcfsim.optim.strategies import DEFAULT_WORDS, FLOAT32, Addition, Stored, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.rounding import Mode, Rounding, get_rounding
 
 try:
     import torch
@@ -77,13 +78,19 @@ class StoredOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self._formats |= dict.fromkeys(names, stored.format)
             return names
 
+        master = "remainder" if chosen.extra and chosen.extra.shared else "master"
         self._names = State(
             parameter=declare("parameter", chosen.parameter),
             m=declare("m", chosen.m if self._declaration.keeps("m") else None),
             v=declare("v", chosen.v if self._declaration.keeps("v") else None),
-            extra=declare("master" if chosen.addition is Addition.MASTER else "compensation", chosen.extra),
+            extra=declare(master if chosen.addition is Addition.MASTER else "compensation", chosen.extra),
         )
-        self._dtypes = {name: torch_dtype(fmt) for name, fmt in self._formats.items()}
+        # Of torch's formats bfloat16 alone leads float32, and 16 bits follow: signed, for torch cannot
+        # pickle unsigned tensors of 16 bits.
+        self._dtypes = {
+            name: torch.int16 if name == "remainder" else torch_dtype(fmt)
+            for name, fmt in self._formats.items()
+        }
 
     def _draw(self, random: RandomWords | None) -> None:
         """Take random words from a stream, with which stochastic rounding begins."""
@@ -145,7 +152,10 @@ class StoredOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         exact = [TORCH_DTYPES.get(p.grad.dtype) == fmt for p in parameters]
         for pieces in cut(p.numel() for p in parameters):
             size = pieces[-1][2].stop
-            blocks = {name: np.empty(size, carrier_of(item)) for name, item in self._formats.items()}
+            blocks = {
+                name: np.empty(size, np.uint16 if name == "remainder" else carrier_of(item))
+                for name, item in self._formats.items()
+            }
             gradient = np.empty(size, carrier_of(fmt))
             for index, part, place in pieces:
                 for name, block in blocks.items():
@@ -153,9 +163,15 @@ class StoredOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 given = gradients[index][part]
                 gradient[place] = given if exact[index] else round_to(given, fmt)
             old = State(*(tuple(blocks[name] for name in names) for names in self._names))
+            split = self._split(blocks["parameter"], blocks["remainder"]) if "remainder" in blocks else None
+            if split is not None:
+                old = old._replace(extra=(split.numbers(),))
             roles = block_roles(self._roles, count, start)
             start += size
             new, _ = hyper.step(roles, self.strategy, old, gradient, scalars)
+            if split is not None:
+                split.keep(new.extra[0])
+                new = new._replace(extra=(split.rest,))
             for name, block in zip(chain(*self._names), chain(*new), strict=True):
                 for index, part, place in pieces:
                     stored[name][index][part] = block[place]
@@ -167,6 +183,12 @@ class StoredOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.state[parameter]["step"] = count
         # Autograd did not see the writing, and could not tell that a graph has become stale.
         torch.autograd.graph.increment_version(parameters)
+
+    def _split(self, parameter: Any, rest: Any) -> Split:
+        """Return the master copy of which a parameter's codes are the leading bits, with the others."""
+        fmt = self._formats["parameter"]
+        rounded = self.strategy.parameter.rounding is Mode.NEAREST_AWAY
+        return Split(encode(parameter, fmt), rest, FLOAT32.precision - fmt.precision, rounded)
 
     def _start(self, parameter: torch.Tensor) -> dict[str, Any]:
         """Return the state before the first step: zeros, and a master copy of the parameter."""
@@ -198,6 +220,11 @@ class StoredOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if not any(parameter is known for group in self.param_groups for known in group["params"]):
             raise ValueError("the tensor is no parameter of this optimizer")
         tensors = {**(self.state.get(parameter) or self._start(parameter)), "parameter": parameter.detach()}
+        if "remainder" in tensors:
+            split = self._split(
+                as_array(tensors["parameter"]), as_array(tensors["remainder"]).view(np.uint16)
+            )
+            return torch.from_numpy(np.asarray(split.numbers(), np.float64))
         total = torch.zeros(parameter.shape, dtype=torch.float64, device="cpu")
         for name in reversed(self._names.represented(self.strategy)):
             total += tensors[name].to(torch.float64)

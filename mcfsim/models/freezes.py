@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.multiword import expansion
 from mcfsim.multiword.expansion import expand
 from mcfsim.optim.strategies import Strategy
+from mcfsim.rounding import Mode
 
 #: Significands that are tried: all of a format of up to so many bits, else so many spread evenly.
 _MOST_BITS = 14
@@ -48,8 +51,9 @@ def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
     Returns
     -------
     float
-        Of a single component, in its format. Of an expansion, that starts without anything in the components
-        after the first: of its sum. 0 for exact numbers.
+        Of a single component, in its format; rounded at random, of those that no draw moves. Of an expansion,
+        that starts without anything in the components after the first: of its sum. Of what is kept in a scaled
+        format, of elements whose block keeps its scale. 0 for exact numbers.
 
     References
     ----------
@@ -58,8 +62,13 @@ def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
     stored = strategy.tensors[slot]
     if stored.format is None:
         return 0.0
-    roles = strategy.roles()
+    if stored.draws:  # cut off, a product goes as far as a draw takes it
+        stored = replace(stored, rounding=Mode.TOWARD_ZERO)
+    roles = replace(strategy, **{slot: stored}).roles()
     ar: Any = roles.moments if slot == "m" else roles.second_moment
+    if stored.scaled is not None:
+        x = round_to(_within(stored.scaled.element), ar.format)
+        return float(np.mean(round_to(ar.mul(x, beta), stored.scaled.element) == x))
     x = ar.round(_within(stored.format))
     zero = np.zeros_like(x)
     components = (x, *([zero] * (stored.components - 1)))

@@ -19,6 +19,7 @@ from mcfsim.oracle import round_fraction
 from tests.models.files import raw_safetensors
 
 PLAIN = mcf.strategy("plain", "bfloat16")
+E4M3 = mcf.get_format("float8_e4m3fn")
 
 
 def trial_of(weights, directions, decayed):
@@ -221,3 +222,14 @@ def test_samples_are_elements_and_the_rest_is_of_all(tmp_path, monkeypatch):
     assert sample.rms == pytest.approx(np.sqrt(np.mean(x.astype(float) ** 2)), rel=1e-14)
     assert sample.zeros == np.mean(x == 0)
     assert (bad, sum(told), sample.size) == ((0, 0), x.size, x.size)
+
+
+@pytest.mark.parametrize("beta2", [0.999, 0.95, 0.9, 0.5])
+def test_an_average_that_draws_or_shares_a_scale_freezes_as_its_draws_or_its_elements_do(beta2):
+    for name in ("stochastic", "stochastic-parameter"):
+        share = frozen_share(PLAIN, "v", beta2) if name == "stochastic-parameter" else 0
+        assert frozen_share(mcf.strategy(name), "v", beta2) == share
+    significands = [Fraction(k, 8) for k in range(8, 16)]
+    stay = [x for x in significands if round_fraction(x * Fraction(beta2), E4M3) == x]
+    assert frozen_share(mcf.strategy("fp8-moments"), "v", beta2) == len(stay) / 8
+    assert (len(stay) == 8) == (beta2 == 0.999)

@@ -52,8 +52,8 @@ def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
     -------
     float
         Of a single component, in its format; rounded at random, of those that no draw moves. Of an expansion,
-        that starts without anything in the components after the first: of its sum. Of what is kept in a scaled
-        format, of elements whose block keeps its scale. 0 for exact numbers.
+        that starts without anything in the components after the first: of its sum. In a scaled format, of the
+        elements of a block that keeps its scale. 0 for exact numbers.
 
     References
     ----------

@@ -60,16 +60,17 @@ def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
     Yu et al., Collage, ICML 2024, on beta2 = .999 in bfloat16.
     """
     stored = strategy.tensors[slot]
-    if stored.format is None:
+    fmt = stored.format
+    if fmt is None:
         return 0.0
     if stored.draws:  # cut off, a product goes as far as a draw takes it
         stored = replace(stored, rounding=Mode.TOWARD_ZERO)
-    roles = replace(strategy, **{slot: stored}).roles()
+    roles = (replace(strategy, m=stored) if slot == "m" else replace(strategy, v=stored)).roles()
     ar: Any = roles.moments if slot == "m" else roles.second_moment
     if stored.scaled is not None:
-        x = round_to(_within(stored.scaled.element), ar.format)
+        x = round_to(_within(stored.scaled.element), fmt)
         return float(np.mean(round_to(ar.mul(x, beta), stored.scaled.element) == x))
-    x = ar.round(_within(stored.format))
+    x = ar.round(_within(fmt))
     zero = np.zeros_like(x)
     components = (x, *([zero] * (stored.components - 1)))
     by_expansion = slot == "v" and strategy.beta2_components > 1

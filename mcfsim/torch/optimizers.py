@@ -40,8 +40,9 @@ class AdamW(StoredOptimizer):
     scalars : {"exact", "rounded"}, optional
         How hyperparameters enter, see `mcfsim.Arithmetic`.
     random : RandomWords, optional
-        For stochastic rounding, which needs it unless the strategy asks for that: each parameter's step takes the words of its number, each
-        element those of its index among all elements of all parameters, in their order.
+        For stochastic rounding, which needs it unless the strategy alone asks for that: each parameter's
+        step takes the words of its number, each element those of its index among all elements of all
+        parameters, in their order.
 
     Raises
     ------

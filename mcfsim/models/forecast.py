@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from mcfsim.convert import round_to
 from mcfsim.models.directions import Directions, Table, normal_directions
 from mcfsim.optim.adamw import AdamW
+from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State, along, move
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.training.metrics import effective_update
 from mcfsim.training.schedule import Schedule
 
+#: Times that a step is made which rounds at random.
+_DRAWS = 16
 #: Steps of a schedule that are tried, but for its ends and the end of its warm-up.
 _POINTS = 64
 
@@ -167,25 +170,42 @@ def _tried(
             continue
         scalars = hyper.scalars(roles, strategy, step, rate, decayed=decayed)
         with np.errstate(all="ignore"):
-            state = stored(strategy, roles, weights[rows])
+            state = stored(strategy, roles, weights[rows].ravel())
             before = state.represented(strategy)
-            meant = np.sum([np.asarray(x, np.float64) for x in before], axis=0)
+            meant = np.sum([np.asarray(x, np.float64) for x in before], axis=0).reshape(rows.size, -1)
             asked = -(directions[rows] + scalars.decay * meant)  # in units of the rate
-            direction: Any = roles.update.round(directions[rows])
-            update = along(roles.update, strategy, state, direction, scalars)
-            parameter, extra = move(roles, strategy, state, update)
-        after = State(parameter, (), (), extra).represented(strategy)
-        moved = effective_update(before, after).reshape(asked.shape)
+        given = directions[rows].ravel()
+        moved, still = _moved(strategy, roles, state, given, scalars, step).reshape(2, rows.size, -1)
         beyond[rows] = ~np.isfinite(meant + moved).all(axis=1)
         there = (asked != 0) & (rate > 0) & ~beyond[rows, None]
         count = there.sum(axis=1)
         nothing = np.full(rows.size, np.nan)
-        lost[rows] = np.divide((there & (moved == 0)).sum(axis=1), count, out=nothing.copy(), where=count > 0)
+        lost[rows] = np.divide((there * still).sum(axis=1), count, out=nothing.copy(), where=count > 0)
         with np.errstate(all="ignore"):
             squares = np.square(asked).sum(axis=1)
             arrived = (asked * (moved / rate if rate else moved)).sum(axis=1)
         edq[rows] = np.divide(arrived, squares, out=nothing, where=count > 0)
     return lost, edq, beyond
+
+
+def _moved(
+    strategy: Strategy, roles: Roles, state: State, directions: Table, scalars: Any, step: int
+) -> Table:
+    """Return the change of each weight in one step, and whether there is none: means over draws."""
+    draws = _DRAWS if any(role.rounding and role.rounding.stochastic for role in roles) else 1
+    before = state.represented(strategy)
+    moved, still = found = np.zeros((2, directions.size))
+    for draw in range(draws):
+        drawn = roles if draws == 1 else block_roles(roles, step * draws + draw, 0)
+        with np.errstate(all="ignore"):
+            direction: Any = drawn.update.round(directions)
+            update = along(drawn.update, strategy, state, direction, scalars)
+            parameter, extra = move(drawn, strategy, state, update)
+        after = State(parameter, (), (), extra).represented(strategy)
+        change = effective_update(before, after)
+        moved += change / draws
+        still += (change == 0) / draws
+    return found
 
 
 def stored(strategy: Strategy, roles: Roles, weights: Table) -> State:

@@ -137,6 +137,17 @@ def test_weights_walk_only_as_far_as_updates_arrive():
     assert course.lost[1, -1] > 0.01
 
 
+def test_rounding_at_random_lets_a_gain_learn_in_the_mean():
+    """Where to nearest all is lost. The noise of 16 draws of 4096 weights: each moves in one step of a hundred."""
+    trial = trial_of(np.ones((1, 4096)), np.ones((1, 4096)), np.array([False]))
+    rate = 2.0**-15  # down from 1 an ulp is 2^-8
+    for name in ("stochastic-parameter", "stochastic"):
+        course = forecast(trial, mcf.AdamW(), mcf.strategy(name, "bfloat16"), constant(rate), 1)
+        assert abs(course.lost[0, 0] - (1 - 2.0**-7)) < 0.002
+        assert abs(course.edq[0, 0] - 1) < 0.2
+        assert course.edq[0, 0] != 1
+
+
 def test_what_asks_for_nothing_is_no_number():
     trial = trial_of(np.ones((2, 16)), np.array([np.zeros(16), np.ones(16)]), np.array([False, False]))
     course = forecast(trial, mcf.AdamW(), PLAIN, mcf.Schedule(0.5, warmup=0, final=0.0), 8)

@@ -138,7 +138,7 @@ def test_weights_walk_only_as_far_as_updates_arrive():
 
 
 def test_rounding_at_random_lets_a_gain_learn_in_the_mean():
-    """Where to nearest all is lost. The noise of 16 draws of 4096 weights: each moves in one step of a hundred."""
+    """Where to nearest all is lost: one draw of 128 moves such a weight."""
     trial = trial_of(np.ones((1, 4096)), np.ones((1, 4096)), np.array([False]))
     rate = 2.0**-15  # down from 1 an ulp is 2^-8
     for name in ("stochastic-parameter", "stochastic"):

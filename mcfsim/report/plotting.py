@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -49,6 +49,12 @@ STRATEGY_STYLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "stochastic": {"color": COLOURS["green"], "linestyle": (0, (4, 2))},
         "fp32": {"color": COLOURS["grey"], "linestyle": "-"},
     }
+)
+
+#: From nothing that arrives to all: darker is worse, also in grey. ColorBrewer's YlOrBr (Brewer, 2003), which
+#: can be read with every kind of colour vision.
+ARRIVING: Sequence[str] = (
+    *("#662506", "#993404", "#CC4C02", "#EC7014", "#FE9929", "#FEC44F", "#FEE391", "#FFF7BC", "#FFFFE5"),
 )
 
 #: The types of file that figures are written as, and what keeps dates and versions out of them.

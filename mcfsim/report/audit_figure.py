@@ -130,7 +130,7 @@ def _add_scale(figure: Figure, axes: Axes, share: float) -> None:
         "anchor": (0.0, 1.0),
     }
     bar = figure.colorbar(axes.collections[0], ax=axes, **place)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.set_ticks([0.0, 0.5, 1.0], labels=["0: nothing\narrives", "0.5", "1: all\narrives"], fontsize=8)
     bar.ax.get_yticklabels()[0].set_verticalalignment("bottom")
     bar.ax.get_yticklabels()[2].set_verticalalignment("top")

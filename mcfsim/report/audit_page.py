@@ -1,0 +1,218 @@
+"""Audits at several learning rates as one HTML page that needs no network and nothing beside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from mcfsim.models.audit import EDGES, Audit, AuditedTensor, Found, Total, audit
+from mcfsim.models.samples import Sample
+from mcfsim.report import legends
+from mcfsim.report.audits import update_model
+from mcfsim.report.plotting import ARRIVING, COLOURS
+
+#: Peak learning rates of the page, as multiples of the plan's.
+RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
+#: The script in order; each file uses those before it.
+_SCRIPTS = ("elements.js", "heat_map.js", "charts.js", "table.js", "audit.js")
+
+
+def at_rates(samples: Iterable[Sample], found: Audit) -> list[Audit]:
+    """Return an audit, and others of the same samples by the same plan at other rates, by `RATES`.
+
+    Parameters
+    ----------
+    samples : iterable of Sample
+        Of which `found` is the audit.
+    found : Audit
+        By the plan itself; it is not made again.
+
+    Raises
+    ------
+    ValueError
+        If a rate is beyond binary64's range.
+    """
+    kept, schedule = list(samples), found.plan.schedule
+    schedules = [replace(schedule, peak=schedule.peak * times) for times in RATES]
+    return [
+        found if times == 1 else audit(kept, replace(found.plan, schedule=other), found.low)
+        for times, other in zip(RATES, schedules, strict=True)
+    ]
+
+
+def audit_page(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]) -> str:
+    """Return a whole HTML page: a recommendation, tables, heat maps, and each tensor's histogram.
+
+    Its scripts and styles are inside, and its Content-Security-Policy allows these and nothing else: no
+    request, no other script. Texts of files, names of tensors among them, enter as JSON and are shown as
+    text.
+
+    Parameters
+    ----------
+    source : str
+        Which weights were audited.
+    audits : sequence of Audit
+        Of the same tensors and strategies, at different peak rates; see `at_rates`.
+    left_out : mapping of str to str
+        Tensors that were not audited, and why.
+
+    Raises
+    ------
+    ValueError
+        If there is no audit, or they are of different tensors, strategies or steps.
+    """
+    folder = files("mcfsim.report") / "page"
+    palette = "".join(f"--{name}: {colour}; " for name, colour in COLOURS.items())
+    style = f":root {{ {palette}}}\n" + (folder / "audit.css").read_text("utf-8")
+    script = "".join((folder / name).read_text("utf-8") for name in _SCRIPTS)
+    # An HTML parser ends the block at the first "</script"; JSON can do without "<".
+    data = json.dumps(page_data(source, audits, left_out), allow_nan=False, separators=(",", ":"))
+    return Template((folder / "audit.html").read_text("utf-8")).substitute(
+        script_hash=_hash(script),
+        style_hash=_hash(style),
+        style=style,
+        script=script,
+        data=data.replace("<", "\\u003c"),
+    )
+
+
+def _hash(text: str) -> str:
+    """Return what a Content-Security-Policy calls a script or a style."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the page shows, as JSON data.
+
+    Shares have four places after the point, other numbers four digits; NaN, where nothing is asked, is null.
+    """
+    first = _alike(audits)
+    totals = first.totals()
+    return {
+        "source": source,
+        "parameters": first.size,
+        "plan": _plan(first),
+        "updates": update_model(first),
+        "low": str(first.low),
+        "stopped": first.plan.stopped,
+        "left_out": list(left_out.items()),
+        "terms": list(legends.AUDIT.items()),
+        "colours": list(ARRIVING),
+        "steps": list(first.steps),
+        "edges": EDGES.tolist(),
+        "strategies": [
+            {"name": item.strategy.name, "bytes_per_parameter": item.strategy.bytes_per_parameter}
+            for item in totals
+        ],
+        "tensors": [_tensor(item) for item in first.tensors],
+        "runs": [_run(item) for item in audits],
+    }
+
+
+def _alike(audits: Sequence[Audit]) -> Audit:
+    """Return the first of the audits; refuse those that cannot be shown together."""
+    if not audits:
+        raise ValueError("a page needs at least one audit")
+    first = audits[0]
+    for other in audits[1:]:
+        for label, here, there in (
+            ("tensors", [item.name for item in first.tensors], [item.name for item in other.tensors]),
+            ("strategies", first.plan.strategies, other.plan.strategies),
+            ("steps", first.steps, other.steps),
+        ):
+            if here != there:
+                raise ValueError(f"audits of one page must have the same {label}: {here}, and {there}")
+    return first
+
+
+def _plan(audit: Audit) -> list[tuple[str, str]]:
+    """Return what was asked, in words."""
+    plan, hyper = audit.plan, audit.plan.hyper
+    course = (
+        "constant" if plan.schedule.final == 1 else f"cosine to {plan.schedule.final:g} of the peak rate"
+    )
+    return [
+        (
+            "optimizer",
+            f"AdamW, beta1 = {hyper.beta1:g}, beta2 = {hyper.beta2:g}, epsilon = {hyper.epsilon:g}, "
+            f"weight decay {hyper.weight_decay:g}",
+        ),
+        ("schedule", f"{plan.steps:,} steps, {plan.schedule.warmup:,} of them warm-up, then {course}"),
+        ("low format", str(audit.low)),
+        ("threshold", f"{plan.threshold:g}: EDQ that every tensor must reach (--threshold)"),
+        ("stopped", f"{plan.stopped:g}: EDQ below which a tensor has stopped (--stopped)"),
+    ]
+
+
+def _tensor(item: AuditedTensor) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "shape": list(item.shape),
+        "parameters": item.size,
+        "format": item.format,
+        "decayed": item.decayed,
+        "rms": _short(item.rms),
+        "zeros": _share(item.zeros),
+        "direction_rms": _short(item.direction_rms),
+    }
+
+
+def _run(audit: Audit) -> dict[str, Any]:
+    """Return what was found at one peak rate, strategies in the order of their cost."""
+    recommended, why = audit.recommended()
+    totals, plan = audit.totals(), audit.plan
+    names = [total.strategy.name for total in totals]
+    return {
+        "peak": _short(plan.schedule.peak),
+        "rates": [_short(plan.schedule.rate(step, plan.steps)) for step in audit.steps],
+        "recommended": None if recommended is None else names.index(recommended.strategy.name),
+        "reason": why,
+        "totals": [_total(audit, total) for total in totals],
+        "tensors": [
+            {
+                "histogram": [_share(share) for share in item.histogram],
+                "found": [_found(item.found[name]) for name in names],
+            }
+            for item in audit.tensors
+        ],
+    }
+
+
+def _total(audit: Audit, total: Total) -> dict[str, Any]:
+    worst = next(item for item in audit.tensors if item.name == total.worst)
+    return {
+        "bytes": total.bytes,
+        "lost": _share(total.lost),
+        "edq": _share(total.edq),
+        "least": _share(worst.found[total.strategy.name].edq),
+        "worst": total.worst,
+        "stopped": total.stopped,
+        "frozen": _share(total.frozen),
+        "sufficient": total.sufficient,
+    }
+
+
+def _found(found: Found) -> dict[str, Any]:
+    return {
+        "lost": _share(found.lost),
+        "edq": _share(found.edq),
+        "stops": found.stops,
+        "idle": _share(found.idle),
+        "bytes": found.bytes,
+        "course": [_share(edq) for edq in found.edq_by_step],
+    }
+
+
+def _share(number: float | None) -> float | None:
+    return None if number is None or not math.isfinite(number) else round(number, 4)
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.4g}")

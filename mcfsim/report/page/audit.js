@@ -4,11 +4,7 @@
 function choose(change, look = false) {
   Object.assign(chosen, change);
   const order = ordered();
-  if (!("tensor" in change)) {
-    const focus = document.activeElement;
-    fillTensors(order);
-    if (focus !== null && focus.isConnected) focus.focus({ preventScroll: true });
-  }
+  if (!("tensor" in change)) fillTensors(order);
   markTensor();
   drawTensor();
   drawMaps(order);
@@ -24,7 +20,7 @@ function recommend() {
   const { recommended, reason, peak } = data.runs[chosen.run];
   const name = recommended === null ? "none of these strategies" : data.strategies[recommended].name;
   part("recommended").textContent = `Recommended at a peak rate of ${peak}: ${name}`;
-  part("reason").textContent = `${reason[0].toUpperCase()}${reason.slice(1)}.`;
+  part("reason").textContent = `${reason}.`;
   part("recommendation").classList.toggle("none", recommended === null);
 }
 
@@ -46,7 +42,9 @@ function start() {
   chosen.tensor = ordered()[0];
   document.title = `Audit of ${data.source}`;
   part("source").textContent = data.source;
-  part("size").textContent = `${count(data.parameters)} parameters in ${count(data.tensors.length)} tensors`;
+  part("size").textContent = `${count(data.parameters)} parameters in ${tensors(data.tensors.length)}`;
+  const [[, optimizer], [, schedule]] = data.plan;
+  part("plan-in-short").textContent = `${optimizer}; ${schedule}`;
   part("updates").textContent = data.updates;
   list("plan", data.plan);
   list("terms", data.terms);

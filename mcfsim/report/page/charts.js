@@ -1,6 +1,6 @@
 // What is shown of one tensor: its updates in units of its weights' ulp, its EDQ by step, and its numbers.
 
-const CHART = { width: 400, height: 190, left: 38, right: 8, top: 18, bottom: 32 };
+const CHART = { width: 400, height: 190, left: 48, right: 16, top: 18, bottom: 32 };
 
 /** Return a drawing's frame and its scales, from shares of the width and the height. */
 function chart(label) {
@@ -106,7 +106,7 @@ function runsOf(course) {
 function drawTensor() {
   const tensor = data.tensors[chosen.tensor];
   const here = found(chosen.tensor);
-  part("tensor-name").textContent = tensor.name;
+  part("tensor-name").replaceChildren(...breakable(tensor.name));
   drawHistogram();
   drawCourse();
   list("tensor-numbers", [

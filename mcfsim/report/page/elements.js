@@ -27,6 +27,9 @@ function filled(node, attributes, children) {
   return node;
 }
 
+/** Return a name that may go on in the next line after a dot or the like, as long ones do. */
+const breakable = (name) => name.split(/(?<=[._/])/).flatMap((piece) => [piece, element("wbr")]);
+
 /** Put a list of terms and their texts into a <dl>. */
 function list(id, pairs) {
   part(id).replaceChildren(...pairs.flatMap(([term, text]) => [element("dt", {}, term), element("dd", {}, text)]));
@@ -36,6 +39,7 @@ const NONE = "-";
 const share = (x) => (x === null ? NONE : x.toFixed(4));
 const percent = (x) => `${(100 * x).toFixed(1)} %`;
 const count = (x) => x.toLocaleString("en");
+const tensors = (x) => `${count(x)} ${x === 1 ? "tensor" : "tensors"}`;
 const step = (x) => (x === null ? NONE : count(x));
 
 /** Return bytes in the largest unit of which there is one. */

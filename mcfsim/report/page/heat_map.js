@@ -44,9 +44,9 @@ function heatMap(canvas, rows, map) {
     const mark = map.mark ? map.mark(row) : null;
     if (mark !== null) {
       pen.fillStyle = "#ffffff";
-      pen.fillRect(x(mark) - 2, top, 4, height - gap);
+      pen.fillRect(x(mark) - 2.5, top, 5, height - gap);
       pen.fillStyle = ink("--blue");
-      pen.fillRect(x(mark) - 1, top, 2, height - gap);
+      pen.fillRect(x(mark) - 1.5, top, 3, height - gap);
     }
     pen.fillStyle = ink(row === chosen.tensor ? "--text" : "--quiet");
     pen.textAlign = "right";
@@ -123,7 +123,7 @@ function drawMaps(order) {
     value: (row, column) => found(row).course[column],
     labels: true,
     mark: (row) => (found(row).stops === null ? null : place(found(row).stops)),
-    axis: ticks(first, last, 6).map((at) => [place(at), count(at)]).concat([[0.5, "", "step"]]),
+    axis: ticks(first, last, part("by-step").parentElement.clientWidth / 110).map((at) => [place(at), count(at)]).concat([[0.5, "", "step"]]),
     tip: (row, column) => {
       const stops = found(row).stops;
       const end = stops === null ? "" : `; it stops at step ${count(stops)}`;
@@ -156,6 +156,7 @@ function drawScale() {
   );
   const scale = drawn("svg", { viewBox: "0 0 50 1", preserveAspectRatio: "none", "aria-hidden": "true" }, ...bars);
   const stop = `from here to the end EDQ stays below ${data.stopped}: the tensor has stopped`;
-  const marks = [element("span", { class: "stop" }), stop, element("span", { class: "unasked" }), "nothing is asked"];
+  const mark = (kind, text) => element("span", { class: "mark" }, element("i", { class: kind }), text);
+  const marks = [mark("stop", stop), mark("unasked", "nothing is asked")];
   part("scale").replaceChildren("EDQ 0: nothing arrives", scale, "1: all arrives", ...marks);
 }

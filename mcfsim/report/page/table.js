@@ -46,7 +46,7 @@ function fillTensors(order) {
 
 function tensorRow(i) {
   const cells = COLUMNS.map(({ shown, text }) => element("td", text ? { class: "text name" } : {}, shown(i)));
-  const button = element("button", { type: "button" }, data.tensors[i].name);
+  const button = element("button", { type: "button" }, ...breakable(data.tensors[i].name));
   cells[0].replaceChildren(button);
   if (found(i).stops !== null) cells[COLUMNS.findIndex(({ name }) => name === "stops at")].className = "bad";
   const row = element("tr", { "data-tensor": i }, ...cells);
@@ -77,7 +77,7 @@ function fillTotals() {
       ...[name, String(each), bytes(total.bytes), share(total.lost), share(total.edq), share(total.least), total.worst],
       ...[`${count(total.stopped)} of ${count(data.tensors.length)}`, `${Math.round(100 * total.frozen)} %`, enough],
     ];
-    const cells = shown.map((cell, k) => element("td", kind(names[k]), cell));
+    const cells = shown.map((cell, k) => element("td", kind(names[k]), ...breakable(cell)));
     return element("tr", i === chosen.strategy ? { class: "chosen" } : {}, ...cells);
   });
   const headings = names.map((name) => element("th", { scope: "col", ...kind(name) }, name));

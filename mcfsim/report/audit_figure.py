@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mcfsim.models.audit import Audit, AuditedTensor
-from mcfsim.report.plotting import ARRIVING, COLOURS, subplots
+from mcfsim.models.audit import Audit, AuditedTensor, Found
+from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED, subplots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,14 +23,17 @@ MOST, _NAME = 40, 44
 #: steps, of a character, and of the scale.
 _ROW, _ABOVE, _SCALE = 0.2, 1.4, 1.5
 _COLUMN, _STEPS, _CHARACTER, _BESIDE = 0.66, 5.0, 0.075, 1.0
-_GREY = "#C8C8C8"
+
+#: Stands in a table for weights out of the format's range.
+_BEYOND = 2.0
 
 
 @contextmanager
 def audit_figure(audit: Audit, most: int = MOST) -> Iterator[Figure]:
     """Draw two heat maps of EDQ: tensors by steps under the cheapest strategy, and tensors by strategies.
 
-    The worst tensor is on top. EDQ is drawn in [0, 1], NaN, where nothing is asked, in grey.
+    The worst tensor is on top. EDQ is drawn in [0, 1]; grey is where nothing is asked, purple where the
+    weights are out of the format's range.
 
     Parameters
     ----------
@@ -66,7 +70,10 @@ def _draw_steps(axes: Axes, audit: Audit, name: str, tensors: Sequence[AuditedTe
     """Draw the course of each tensor's EDQ, and a mark where it stops."""
     steps = np.array(audit.steps)
     edges = np.concatenate([[steps[0] - 0.5], (steps[1:] + steps[:-1]) / 2, [steps[-1] + 0.5]])
-    table = np.array([item.found[name].edq_by_step for item in tensors])
+    table = np.array([np.clip(item.found[name].edq_by_step, 0.0, 1.0) for item in tensors])
+    for row, item in enumerate(tensors):
+        if (beyond := item.found[name].beyond) is not None:
+            table[row, steps >= beyond] = _BEYOND
     _draw_table(axes, edges, table)
     for row, item in enumerate(tensors):
         if (stop := item.found[name].stops) is not None:
@@ -77,18 +84,22 @@ def _draw_steps(axes: Axes, audit: Audit, name: str, tensors: Sequence[AuditedTe
     axes.set_xlabel("step")
     count = sum(item.found[name].stops is not None for item in audit.tensors)
     what = f"blue: from here to the end EDQ stays below {audit.plan.stopped:g}"
+    if (table == _BEYOND).any():
+        what = f"{what}; purple: out of the format's range"
     axes.set_title(f"Under {name}, by step: {count} of {len(audit.tensors)} tensors stop\n{what}")
 
 
 def _draw_strategies(axes: Axes, audit: Audit, tensors: Sequence[AuditedTensor]) -> None:
     """Draw each tensor's EDQ over the run under each strategy, with its number."""
     totals, (chosen, _) = audit.totals(), audit.recommended()
-    table = np.array([[_edq(item, total.strategy.name) for total in totals] for item in tensors])
+    table = np.array([[_drawn(item.found[total.strategy.name]) for total in totals] for item in tensors])
     _draw_table(axes, np.arange(len(totals) + 1) - 0.5, table)
-    for (row, column), edq in np.ndenumerate(table):
-        text, dark = "-" if np.isnan(edq) else f"{edq:.2f}", edq < 0.5
-        colour = "white" if dark else "black"
-        axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color=colour)
+    for row, item in enumerate(tensors):
+        for column, total in enumerate(totals):
+            text, colour = _written(item.found[total.strategy.name]), "black"
+            if table[row, column] < 0.5:
+                colour = "white"
+            axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color=colour)
     names = [total.strategy.name.replace("-", "-\n", 1) for total in totals]
     labels = [
         f"{name}\n{total.strategy.bytes_per_parameter:g} B" for name, total in zip(names, totals, strict=True)
@@ -100,6 +111,15 @@ def _draw_strategies(axes: Axes, audit: Audit, tensors: Sequence[AuditedTensor])
     axes.set_title(f"Over the run, by strategy\n{_recommendation(audit)}")
 
 
+def _drawn(found: Found) -> float:
+    """Return what stands for an EDQ in a table of colours."""
+    return _BEYOND if found.beyond is not None else float(np.clip(found.edq, 0.0, 1.0))
+
+
+def _written(found: Found) -> str:
+    return "beyond" if found.beyond is not None else "-" if math.isnan(found.edq) else f"{found.edq:.2f}"
+
+
 def _recommendation(audit: Audit) -> str:
     chosen, _ = audit.recommended()
     return "none of them suffices" if chosen is None else f"recommended: {chosen.strategy.name}"
@@ -108,9 +128,11 @@ def _recommendation(audit: Audit) -> str:
 def _draw_table(axes: Axes, edges: Any, table: Any) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
-    colours = LinearSegmentedColormap.from_list("arriving", list(ARRIVING)).with_extremes(bad=_GREY)
+    colours = LinearSegmentedColormap.from_list("arriving", list(ARRIVING)).with_extremes(
+        bad=UNASKED, over=BEYOND
+    )
     rows = np.arange(len(table) + 1) - 0.5
-    masked = np.ma.masked_invalid(table)
+    masked = np.ma.masked_where(np.isnan(table), table)
     axes.pcolormesh(edges, rows, masked, cmap=colours, vmin=0.0, vmax=1.0, rasterized=True)
     axes.hlines(rows[1:-1], edges[0], edges[-1], color="white", linewidth=0.8)
     axes.set_ylim(rows[-1], rows[0])
@@ -137,13 +159,9 @@ def _add_scale(figure: Figure, axes: Axes, share: float) -> None:
     bar.ax.set_title("EDQ", fontsize=8.5, loc="left")
 
 
-def _edq(item: AuditedTensor, name: str) -> float:
-    return item.found[name].edq
-
-
 def _ends(tensors: Sequence[AuditedTensor], name: str) -> tuple[float, float]:
     """Return the least and the largest EDQ, NaN only where there is no other."""
-    found = np.array([_edq(item, name) for item in tensors])
+    found = np.array([item.found[name].edq for item in tensors])
     return float(np.fmin.reduce(found)), float(np.fmax.reduce(found))
 
 

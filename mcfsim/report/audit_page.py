@@ -12,11 +12,12 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from mcfsim.models.audit import EDGES, Audit, AuditedTensor, Found, Total, audit
+from mcfsim.models.audit import Audit, AuditedTensor, Found, Total
+from mcfsim.models.auditing import EDGES, audit
 from mcfsim.models.samples import Sample
 from mcfsim.report import legends
 from mcfsim.report.audits import update_model
-from mcfsim.report.plotting import ARRIVING, COLOURS
+from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED
 
 #: Peak learning rates of the page, as multiples of the plan's.
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -66,7 +67,7 @@ def audit_page(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]
     Raises
     ------
     ValueError
-        If there is no audit, or they are of different tensors, strategies or steps.
+        If there is no audit or no tensor, or audits are of different tensors, strategies or steps.
     """
     folder = files("mcfsim.report") / "page"
     palette = "".join(f"--{name}: {colour}; " for name, colour in COLOURS.items())
@@ -105,6 +106,8 @@ def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str])
         "left_out": list(left_out.items()),
         "terms": list(legends.AUDIT.items()),
         "colours": list(ARRIVING),
+        "beyond": BEYOND,
+        "unasked": UNASKED,
         "steps": list(first.steps),
         "edges": EDGES.tolist(),
         "strategies": [
@@ -118,8 +121,8 @@ def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str])
 
 def _alike(audits: Sequence[Audit]) -> Audit:
     """Return the first of the audits; refuse those that cannot be shown together."""
-    if not audits:
-        raise ValueError("a page needs at least one audit")
+    if not audits or not audits[0].tensors:
+        raise ValueError("a page needs at least one audit, of at least one tensor")
     first = audits[0]
     for other in audits[1:]:
         for label, here, there in (
@@ -135,9 +138,7 @@ def _alike(audits: Sequence[Audit]) -> Audit:
 def _plan(audit: Audit) -> list[tuple[str, str]]:
     """Return what was asked, in words."""
     plan, hyper = audit.plan, audit.plan.hyper
-    course = (
-        "constant" if plan.schedule.final == 1 else f"cosine to {plan.schedule.final:g} of the peak rate"
-    )
+    course = "constant" if plan.schedule.final == 1 else f"cosine to {plan.schedule.final:g} of the peak rate"
     return [
         (
             "optimizer",
@@ -204,6 +205,7 @@ def _found(found: Found) -> dict[str, Any]:
         "lost": _share(found.lost),
         "edq": _share(found.edq),
         "stops": found.stops,
+        "beyond": found.beyond,
         "idle": _share(found.idle),
         "bytes": found.bytes,
         "course": [_share(edq) for edq in found.edq_by_step],

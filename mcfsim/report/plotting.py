@@ -56,6 +56,8 @@ STRATEGY_STYLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 ARRIVING: Sequence[str] = (
     *("#662506", "#993404", "#CC4C02", "#EC7014", "#FE9929", "#FEC44F", "#FEE391", "#FFF7BC", "#FFFFE5"),
 )
+#: Beside them: of a tensor of which nothing is asked, and of one whose weights have left a format's range.
+UNASKED, BEYOND = "#C8C8C8", COLOURS["purple"]
 
 #: The types of file that figures are written as, and what keeps dates and versions out of them.
 SUFFIXES: Mapping[str, Mapping[str, None]] = MappingProxyType(

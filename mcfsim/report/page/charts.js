@@ -16,13 +16,13 @@ const label = (text, x, y, anchor = "middle") => drawn("text", { x, y, "text-anc
 
 /** Draw the histogram of |update| / ulp(weight). */
 function drawHistogram() {
-  const shares = data.runs[chosen.run].tensors[chosen.tensor].histogram;
+  const { histogram: shares } = data.runs[chosen.run].tensors[chosen.tensor];
   const edges = data.edges;
   const half = edges.indexOf(-1);
   const below = shares.slice(0, half).reduce((sum, x) => sum + x, 0);
   const said = `${percent(below)} of the updates lie below 1/2 ulp of their weight`;
   const { frame, x, y } = chart(said);
-  const most = Math.max(...shares);
+  const most = Math.max(...shares) || 1;
   const place = (edge) => (edge - edges[0]) / (edges[edges.length - 1] - edges[0]);
   for (const part of [0.5, 1]) {
     frame.append(line("grid", x(0), y(part), x(1), y(part)), label(percent(part * most), x(0) - 4, y(part) + 4, "end"));
@@ -85,7 +85,9 @@ function drawCourse() {
     frame.append(label(`stops at ${count(stops)}`, at, y(1) - 7, place(stops) > 0.8 ? "end" : place(stops) < 0.2 ? "start" : "middle"));
   }
   frame.append(line("axis", x(0), y(0), x(1), y(0)));
-  for (const at of ticks(first, last, 5)) frame.append(label(count(at), x(place(at)), y(0) + 14));
+  for (const at of ticks(first, last, 5)) {
+    frame.append(label(count(at), x(place(at)), y(0) + 14, place(at) > 0.97 ? "end" : "middle"));
+  }
   frame.append(label("step", x(0.5), y(0) + 28));
   part("course").replaceChildren(frame);
   part("course-title").textContent =
@@ -117,7 +119,7 @@ function drawTensor() {
     ["weight decay", tensor.decayed ? "applies" : "does not apply"],
     ...data.strategies.map(({ name }, i) => [`EDQ, ${name}`, share(found(chosen.tensor, i).edq)]),
     ["lost", share(here.lost)],
-    ["stops at", step(here.stops)],
+    ["stops at", end(here)],
     ["decay idle", share(here.idle)],
     ["bytes", bytes(here.bytes)],
   ]);

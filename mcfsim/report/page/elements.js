@@ -40,7 +40,7 @@ const share = (x) => (x === null ? NONE : x.toFixed(4));
 const percent = (x) => `${(100 * x).toFixed(1)} %`;
 const count = (x) => x.toLocaleString("en");
 const tensors = (x) => `${count(x)} ${x === 1 ? "tensor" : "tensors"}`;
-const step = (x) => (x === null ? NONE : count(x));
+const end = ({ stops, beyond }) => (beyond !== null ? `beyond at ${count(beyond)}` : stops === null ? NONE : count(stops));
 
 /** Return bytes in the largest unit of which there is one. */
 function bytes(x) {
@@ -50,9 +50,13 @@ function bytes(x) {
   return `${Number(x.toPrecision(4))} ${units[unit]}`;
 }
 
+/** Where an EDQ would stand if the weights were not out of the format's range. */
+const BEYOND = Symbol("beyond");
+
 /** Return the colour of an EDQ: between the two of the scale beside it. */
 function colour(edq) {
-  if (edq === null) return "#c8c8c8";
+  if (edq === BEYOND) return data.beyond;
+  if (edq === null) return data.unasked;
   const place = Math.min(Math.max(edq, 0), 1) * (data.colours.length - 1);
   const low = Math.min(Math.floor(place), data.colours.length - 2);
   const [from, to] = [data.colours[low], data.colours[low + 1]].map(channels);

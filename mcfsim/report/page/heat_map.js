@@ -6,7 +6,7 @@ const MAP = { rows: 1000, least: 3, most: 20, height: 800, labelled: 11, axis: 3
 /**
  * Draw a map, and show what is under the pointer.
  *
- * columns: edges of the columns, from 0 to 1. value(tensor, column): an EDQ. labels: whether names stand on
+ * columns: edges of the columns, from 0 to 1. value(tensor, column): an EDQ, null or BEYOND. labels: whether names stand on
  * the left. mark(tensor): a place from 0 to 1, or null. axis: pairs of place and lines of text. written:
  * whether numbers stand in the cells. tip(tensor, column): what is said of a cell.
  */
@@ -36,9 +36,9 @@ function heatMap(canvas, rows, map) {
       pen.fillStyle = colour(edq);
       pen.fillRect(from, top, to - from + (map.written ? -1 : 0.5), height - gap);
       if (map.written && height >= MAP.labelled && to - from > 26) {
-        pen.fillStyle = edq !== null && edq < 0.5 ? "#ffffff" : "#000000";
+        pen.fillStyle = typeof edq === "number" && edq < 0.5 ? "#ffffff" : "#000000";
         pen.textAlign = "center";
-        pen.fillText(edq === null ? NONE : edq.toFixed(2), (from + to) / 2, top + height / 2);
+        pen.fillText(written(edq), (from + to) / 2, top + height / 2);
       }
     }
     const mark = map.mark ? map.mark(row) : null;
@@ -51,12 +51,13 @@ function heatMap(canvas, rows, map) {
     pen.fillStyle = ink(row === chosen.tensor ? "--text" : "--quiet");
     pen.textAlign = "right";
     if (labelled) pen.fillText(names[place], left - 6, top + height / 2);
-    if (row === chosen.tensor) {
-      pen.strokeStyle = ink("--accent");
-      pen.lineWidth = 2;
-      pen.strokeRect(x(0) - 2, top - gap, x(1) - x(0) + 4, height + gap);
-    }
   });
+  const shown = rows.indexOf(chosen.tensor);
+  if (shown >= 0) {
+    pen.strokeStyle = ink("--accent");
+    pen.lineWidth = 2;
+    pen.strokeRect(x(0) - 2, shown * height + 1 - gap, x(1) - x(0) + 4, height - 2 + gap);
+  }
   const bottom = rows.length * height;
   pen.fillStyle = ink("--quiet");
   for (const [place, ...lines] of map.axis) {
@@ -81,6 +82,8 @@ function heatMap(canvas, rows, map) {
     if (row !== null) choose({ tensor: row }, true);
   };
 }
+
+const written = (edq) => (edq === BEYOND ? "beyond" : edq === null ? NONE : edq.toFixed(2));
 
 /** Return a text that is no wider than this; of a longer one the middle is left out. */
 function elided(pen, text, width) {
@@ -120,20 +123,22 @@ function drawMaps(order) {
   part("by-strategy").setAttribute("aria-label", "EDQ over the run of each tensor under each strategy");
   heatMap(part("by-step"), rows, {
     columns: edges.map(place),
-    value: (row, column) => found(row).course[column],
+    value: (row, column) => {
+      const { beyond, course } = found(row);
+      return beyond !== null && data.steps[column] >= beyond ? BEYOND : course[column];
+    },
     labels: true,
     mark: (row) => (found(row).stops === null ? null : place(found(row).stops)),
     axis: ticks(first, last, part("by-step").parentElement.clientWidth / 110).map((at) => [place(at), count(at)]).concat([[0.5, "", "step"]]),
     tip: (row, column) => {
-      const stops = found(row).stops;
-      const end = stops === null ? "" : `; it stops at step ${count(stops)}`;
-      return `step ${count(data.steps[column])}: EDQ ${share(found(row).course[column])}${end}`;
+      const here = `step ${count(data.steps[column])}: EDQ ${share(found(row).course[column])}`;
+      return end(found(row)) === NONE ? here : `${here}; stops at: ${end(found(row))}`;
     },
   });
   const strategies = data.strategies.length;
   heatMap(part("by-strategy"), rows, {
     columns: Array.from({ length: strategies + 1 }, (_, i) => i / strategies),
-    value: (row, column) => found(row, column).edq,
+    value: (row, column) => (found(row, column).beyond === null ? found(row, column).edq : BEYOND),
     labels: false,
     written: true,
     axis: data.strategies.map(({ name }, i) => [(i + 0.5) / strategies, ...halves(name)]),
@@ -158,5 +163,7 @@ function drawScale() {
   const stop = `from here to the end EDQ stays below ${data.stopped}: the tensor has stopped`;
   const mark = (kind, text) => element("span", { class: "mark" }, element("i", { class: kind }), text);
   const marks = [mark("stop", stop), mark("unasked", "nothing is asked")];
+  const founds = data.runs.flatMap((run) => run.tensors.flatMap((tensor) => tensor.found));
+  if (founds.some(({ beyond }) => beyond !== null)) marks.push(mark("beyond", "the weights are out of the format's range"));
   part("scale").replaceChildren("EDQ 0: nothing arrives", scale, "1: all arrives", ...marks);
 }

@@ -7,7 +7,7 @@ const COLUMNS = [
   { name: "rms", key: (i) => data.tensors[i].rms, shown: (i) => String(data.tensors[i].rms) },
   { name: "lost", key: (i) => found(i).lost, shown: (i) => share(found(i).lost) },
   { name: "EDQ", key: (i) => found(i).edq, shown: (i) => share(found(i).edq) },
-  { name: "stops at", key: (i) => found(i).stops, shown: (i) => step(found(i).stops) },
+  { name: "stops at", key: (i) => found(i).beyond ?? found(i).stops, shown: (i) => end(found(i)) },
   { name: "decay idle", key: (i) => found(i).idle, shown: (i) => share(found(i).idle) },
   { name: "bytes", key: (i) => found(i).bytes, shown: (i) => bytes(found(i).bytes) },
 ];
@@ -48,7 +48,7 @@ function tensorRow(i) {
   const cells = COLUMNS.map(({ shown, text }) => element("td", text ? { class: "text name" } : {}, shown(i)));
   const button = element("button", { type: "button" }, ...breakable(data.tensors[i].name));
   cells[0].replaceChildren(button);
-  if (found(i).stops !== null) cells[COLUMNS.findIndex(({ name }) => name === "stops at")].className = "bad";
+  if (end(found(i)) !== NONE) cells[COLUMNS.findIndex(({ name }) => name === "stops at")].className = "bad";
   const row = element("tr", { "data-tensor": i }, ...cells);
   row.onclick = () => choose({ tensor: i }, true);
   return row;
@@ -77,7 +77,7 @@ function fillTotals() {
       ...[name, String(each), bytes(total.bytes), share(total.lost), share(total.edq), share(total.least), total.worst],
       ...[`${count(total.stopped)} of ${count(data.tensors.length)}`, `${Math.round(100 * total.frozen)} %`, enough],
     ];
-    const cells = shown.map((cell, k) => element("td", kind(names[k]), ...breakable(cell)));
+    const cells = shown.map((cell, k) => element("td", kind(names[k]), ...(names[k] === "of tensor" ? breakable(cell) : [cell])));
     return element("tr", i === chosen.strategy ? { class: "chosen" } : {}, ...cells);
   });
   const headings = names.map((name) => element("th", { scope: "col", ...kind(name) }, name));

@@ -14,6 +14,7 @@ from mcfsim.report import legends
 from mcfsim.report.terminal import output_width, print_legend, print_rows
 
 if TYPE_CHECKING:
+    from mcfsim.models.audit import Audit
     from mcfsim.models.samples import Sample
     from mcfsim.models.weights import Weights
 
@@ -77,6 +78,19 @@ def audit(
     output: Annotated[
         Path | None, Option("--json", help="Write all that was found here.", rich_help_panel=_FILES)
     ] = None,
+    html: Annotated[
+        Path | None,
+        Option(
+            help="Write it as one page for a browser here, also at 1/4 to 4 times the peak rate.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        Option(
+            help="Draw tensors by steps and by strategies here; a name in .svg too.", rich_help_panel=_FILES
+        ),
+    ] = None,
 ) -> None:
     """Say which tensors of a model would stop learning under a plan of training, and what prevents it.
 
@@ -92,6 +106,7 @@ def audit(
         from mcfsim.optim.adamw import AdamW
         from mcfsim.optim.strategies import strategy as look_up
         from mcfsim.report.audits import as_json, strategy_table, tensor_table, update_model
+        from mcfsim.report.plotting import checked_suffix
         from mcfsim.storage.files import check_outputs, write_text
         from mcfsim.training.schedule import Schedule
 
@@ -99,7 +114,9 @@ def audit(
             raise ValueError(f"unknown schedule {schedule!r}; known schedules: cosine, constant")
         if schedule == "constant" and final not in (None, 1.0):
             raise ValueError(f"--final {final} is for the cosine; a constant rate stays what it is")
-        check_outputs({"--checkpoint": checkpoint, "--json": output})
+        if png is not None:
+            checked_suffix(png)
+        check_outputs({"--checkpoint": checkpoint, "--json": output, "--html": html, "--png": png})
         fmt = get_format(low)
         end = final if final is not None else 1.0 if schedule == "constant" else 0.1
         plan = Plan(
@@ -112,7 +129,9 @@ def audit(
             stopped=stopped,
         )
         model = open_weights(weights)
-        found = auditing.audit(_read(model, samples, checkpoint), plan, fmt)
+        read = _read(model, samples, checkpoint)
+        found = auditing.audit(read, plan, fmt)
+        page = _page(model, read, found) if html is not None else ""
         typer.echo(
             f"{weights}: {model.size:,} parameters in {len(model)} tensors, {steps} steps, peak rate {lr:g}"
         )
@@ -135,6 +154,26 @@ def audit(
                 output, json.dumps(as_json(found, dict(model.left_out)), indent=1, allow_nan=False) + "\n"
             )
             typer.echo(f"saved {output}")
+        if html is not None:
+            write_text(html, page)
+            typer.echo(f"saved {html}")
+        if png is not None:
+            _draw(found, png)
+
+
+def _page(model: Weights, read: list[Sample], found: Audit) -> str:
+    from mcfsim.report.audit_page import at_rates, audit_page
+
+    return audit_page(str(model.path), at_rates(read, found), model.left_out)
+
+
+def _draw(found: Audit, path: Path) -> None:
+    from mcfsim.report.audit_figure import audit_figure
+    from mcfsim.report.plotting import save_one
+
+    with audit_figure(found) as figure:
+        save_one(figure, path)
+    typer.echo(f"saved {path}")
 
 
 def _read(model: Weights, samples: int, checkpoint: Path | None) -> list[Sample]:

@@ -114,7 +114,7 @@ def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str])
             {"name": item.strategy.name, "bytes_per_parameter": item.strategy.bytes_per_parameter}
             for item in totals
         ],
-        "tensors": [_tensor(item) for item in first.tensors],
+        "tensors": [_tensor(first, item) for item in first.tensors],
         "runs": [_run(item) for item in audits],
     }
 
@@ -152,13 +152,13 @@ def _plan(audit: Audit) -> list[tuple[str, str]]:
     ]
 
 
-def _tensor(item: AuditedTensor) -> dict[str, Any]:
+def _tensor(audit: Audit, item: AuditedTensor) -> dict[str, Any]:
     return {
         "name": item.name,
         "shape": list(item.shape),
         "parameters": item.size,
         "format": item.format,
-        "decayed": item.decayed,
+        "decayed": item.decayed and audit.plan.hyper.weight_decay > 0,
         "rms": _short(item.rms),
         "zeros": _share(item.zeros),
         "direction_rms": _short(item.direction_rms),

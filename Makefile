@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: figures theorems test test-quick test-exhaustive lint bench clean
+.PHONY: figures theorems test test-quick test-exhaustive test-browser lint bench clean
 .DEFAULT_GOAL := figures
 
 $(VENV)/.installed: pyproject.toml
@@ -33,6 +33,14 @@ test-quick: $(VENV)/.installed
 
 test-exhaustive: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m exhaustive
+
+$(VENV)/.browser: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
+	touch $@
+
+# Pages in a real browser; where there is no chromium, or no driver of it, they are skipped, and say so.
+test-browser: $(VENV)/.browser
+	$(BIN)/python -m pytest tests/browser -rs
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

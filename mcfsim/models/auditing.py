@@ -95,7 +95,7 @@ def histogram(directions: Table, spacing: Table, edges: Table) -> list[float]:
     What is below the first edge counts for the first bin, what is above the last for the last one.
     """
     asked = np.abs(directions)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         ratio = np.log2(asked / spacing)
     counts, _ = np.histogram(np.clip(ratio, edges[0], np.nextafter(edges[-1], 0)), edges)
     return [float(share) for share in counts / max(1, asked.size)]

@@ -20,7 +20,7 @@ function drawHistogram() {
   const edges = data.edges;
   const half = edges.indexOf(-1);
   const below = shares.slice(0, half).reduce((sum, x) => sum + x, 0);
-  const said = `${percent(below)} of the updates lie below 1/2 ulp of their weight`;
+  const said = `${percent(below, 2)} of the updates lie below 1/2 ulp of their weight`;
   const { frame, x, y } = chart(said);
   const most = Math.max(...shares) || 1;
   const place = (edge) => (edge - edges[0]) / (edges[edges.length - 1] - edges[0]);

@@ -37,7 +37,7 @@ function list(id, pairs) {
 
 const NONE = "-";
 const share = (x) => (x === null ? NONE : x.toFixed(4));
-const percent = (x) => `${(100 * x).toFixed(1)} %`;
+const percent = (x, places = 1) => `${(100 * x).toFixed(places)} %`;
 const count = (x) => x.toLocaleString("en");
 const tensors = (x) => `${count(x)} ${x === 1 ? "tensor" : "tensors"}`;
 const end = ({ stops, beyond }) => (beyond !== null ? `beyond at ${count(beyond)}` : stops === null ? NONE : count(stops));

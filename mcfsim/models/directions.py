@@ -66,7 +66,9 @@ class Steady(Directions):
     def walk(self, first: int, rates: Table) -> tuple[Table, Table]:
         """Return the part that keeps its sign, times the sum of the rates, and the square of the noise."""
         noise, size = noise_rms(self.beta1), rms_of(self.table)
-        kept = np.sqrt(np.clip((size**2 - noise**2) / (1.0 - noise**2), 0.0, 1.0))
+        # With beta1 = 0 noise has the length 1, and only what is longer still can keep its sign.
+        longer, room = size**2 - noise**2, 1.0 - noise**2
+        kept = np.sqrt(np.clip(longer / room if room > 0 else longer, 0.0, 1.0))
         signs = np.divide(self.table, size[:, None], out=np.zeros_like(self.table), where=size[:, None] > 0)
         square = np.square(np.minimum(size, noise) / noise) * np.square(rates).sum()
         return (kept * rates.sum())[:, None] * signs, square

@@ -246,3 +246,12 @@ def test_an_average_that_draws_or_shares_a_scale_freezes_as_its_draws_or_its_ele
         stay += round_fraction(product, E4M3) == x
     assert frozen_share(mcf.strategy("fp8-moments"), "v", beta2) == stay / 8
     assert (stay == 8) == (beta2 == 0.999)
+
+
+def test_without_a_first_moment_only_what_is_longer_than_one_keeps_its_sign():
+    """Noise has the length 1 then: there is no room between it and what is coherent."""
+    rng = np.random.default_rng(0)
+    signs, rates = rng.choice([-1.0, 1.0], (3, 16)), np.array([0.5, 0.25])
+    straight, square = Steady(signs * [[0.5], [1.0], [2.0]], 0.0).walk(1, rates)
+    assert np.array_equal(straight, signs * [[0.0], [0.0], [0.75]])
+    assert np.array_equal(square, [0.25 * 0.3125, 0.3125, 0.3125])

@@ -130,10 +130,14 @@ def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
     def value(name: str) -> str:
         if name in MODEST:
             return pick(MODEST[name])
-        if name in ("checkpoint", "output", "journal", "check", "weights", "state", "gradients"):
+        if name in (
+            *("checkpoint", "output", "journal", "check", "weights", "state", "gradients"),
+            *("html", "png"),
+        ):
             places = (
                 "m.safetensors",
                 "new",
+                "new.png",
                 "pipe",
                 "sub",
                 "text",

@@ -168,7 +168,7 @@ def _tensor(audit: Audit, item: AuditedTensor) -> dict[str, Any]:
 def _run(audit: Audit) -> dict[str, Any]:
     """Return what was found at one peak rate, strategies in the order of their cost."""
     recommended, why = audit.recommended()
-    totals, plan = audit.totals(), audit.plan
+    totals, plan, below = audit.totals(), audit.plan, EDGES.tolist().index(-1.0)
     names = [total.strategy.name for total in totals]
     return {
         "peak": _short(plan.schedule.peak),
@@ -179,6 +179,8 @@ def _run(audit: Audit) -> dict[str, Any]:
         "tensors": [
             {
                 "histogram": [_share(share) for share in item.histogram],
+                # Rounded once: shares that are rounded need not add up.
+                "below_half": _share(math.fsum(item.histogram[:below])),
                 "found": [_found(item.found[name]) for name in names],
             }
             for item in audit.tensors

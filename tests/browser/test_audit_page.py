@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -192,7 +193,7 @@ def test_a_click_on_a_tensor_shows_its_histogram_and_its_numbers(page, audits, r
         assert texts(page, "#tensor-name") == [item.name]
         shares = [text.rpartition(": ")[2] for text in texts(page, "#histogram rect title")]
         assert shares == [share(x) for x in item.histogram]
-        below = sum(round(x, 4) for x in item.histogram[:half])
+        below = round(math.fsum(item.histogram[:half]), 4)
         assert texts(page, "#below-half")[0].startswith(
             f"{100 * below:.2f} % of the updates lie below 1/2 ulp"
         )
@@ -340,3 +341,18 @@ def test_no_page_is_wider_than_its_window(driver, tmp_path, width, scheme):
     assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(21, 23, 26)")
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert driver.get_log("browser") == []
+
+
+def test_a_model_of_many_tensors_has_all_in_its_list(driver, audits, tmp_path):
+    found = audits[MIDDLE]
+    tensors = tuple(replace(found.tensors[i % 5], name=f"layer.{i}") for i in range(1005))
+    path = tmp_path / "many.html"
+    path.write_text(audit_page("m", [replace(found, tensors=tensors)], {}), "utf-8")
+    sized(driver, 1280, 900)
+    open_page(driver, path)
+    shown = [row[0] for row in cells(driver, "tensors")]
+    assert shown == [item.name for item in replace(found, tensors=tensors).worst_first("plain")]
+    assert texts(driver, "#map-note") == ["5 more tensors are in the list, in its order."]
+    assert texts(driver, "#rates label") == ["0.001"]
+    click(driver, "#tensors tbody tr:nth-child(1005)")
+    assert texts(driver, "#tensor-name") == [shown[-1]]

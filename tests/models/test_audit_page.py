@@ -81,6 +81,8 @@ def test_its_numbers_are_the_audits(page, audits):
         np.testing.assert_allclose(run["rates"], rates, rtol=5e-4)
         for shown, item in zip(run["tensors"], found.tensors, strict=True):
             assert shown["histogram"] == [round(share, 4) for share in item.histogram]
+            below = [x for x, end in zip(item.histogram, EDGES[1:], strict=True) if end <= np.log2(0.5)]
+            assert shown["below_half"] == round(sum(below), 4)
             for place, name in enumerate(STRATEGIES):
                 here, there = shown["found"][place], item.found[name]
                 assert here["edq"] == rounded(there.edq)
@@ -201,7 +203,7 @@ def test_three_hundred_tensors_stay_under_ten_megabytes(audits):
             item = found.tensors[number % 5]
             one = item.found["plain"]
             course = {
-                each.name: replace(one, edq_by_step=tuple(rng.random(67)), lost_by_step=tuple(rng.random(67)))
+                each.name: replace(one, edq_by_step=tuple(rng.random(67).tolist()), lost_by_step=())
                 for each in strategies
             }
             name = f"model.decoder.layers.{number}.self_attention.query_projection.weight"

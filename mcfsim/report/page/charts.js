@@ -16,10 +16,9 @@ const label = (text, x, y, anchor = "middle") => drawn("text", { x, y, "text-anc
 
 /** Draw the histogram of |update| / ulp(weight). */
 function drawHistogram() {
-  const { histogram: shares } = data.runs[chosen.run].tensors[chosen.tensor];
+  const { histogram: shares, below_half: below } = data.runs[chosen.run].tensors[chosen.tensor];
   const edges = data.edges;
   const half = edges.indexOf(-1);
-  const below = shares.slice(0, half).reduce((sum, x) => sum + x, 0);
   const said = `${percent(below, 2)} of the updates lie below 1/2 ulp of their weight`;
   const { frame, x, y } = chart(said);
   const most = Math.max(...shares) || 1;

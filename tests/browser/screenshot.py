@@ -1,0 +1,72 @@
+"""The guide's pictures of an audit: of the language model before training, as a page and as a figure.
+
+Run it as ``python -m tests.browser.screenshot``. It writes ``figures/audit_page.png``, and ``figures/audit``
+as ``.svg`` and ``.png``: what ``mcfsim audit language-model.safetensors --steps 300 --warmup 50
+--weight-decay 0.1 --html audit.html --png audit.png`` makes of the initial weights.
+"""
+
+from __future__ import annotations
+
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+import mcfsim as mcf
+from experiments.common import FIGURES
+from mcfsim.models.auditing import audit
+from mcfsim.models.plan import DEFAULT_STRATEGIES, Plan
+from mcfsim.models.scan import scan
+from mcfsim.models.weights import open_weights
+from mcfsim.report.audit_figure import audit_figure
+from mcfsim.report.audit_page import at_rates, audit_page
+from mcfsim.report.plotting import save
+from mcfsim.storage.files import replacing
+from mcfsim.storage.shards import write_file
+from tests.browser.browser import chromium, missing, open_page, sized
+
+#: The window's width, and the tensor that is clicked.
+WIDTH, TENSOR = 1280, "layer0.mlp.up"
+
+
+def main() -> None:
+    """Audit, draw, and take the screenshot."""
+    low = mcf.get_format("bfloat16")
+    plan = Plan(
+        hyper=mcf.AdamW(weight_decay=0.1),
+        schedule=mcf.Schedule(warmup=50),
+        steps=300,
+        strategies=tuple(mcf.strategy(name, low) for name in DEFAULT_STRATEGIES),
+    )
+    weights = mcf.get_problem("language-model").initial_parameters(0)
+    with TemporaryDirectory() as folder, chdir(folder):
+        path = Path("language-model.safetensors")
+        write_file(path, {name: ("F32", np.asarray(x, np.float32)) for name, x in weights.items()}, {})
+        model = open_weights(path)
+        samples = scan(model, 1024)
+        found = audit(samples, plan, low)
+        with audit_figure(found) as figure:
+            save(figure, FIGURES / "audit")
+        page = Path("audit.html")
+        page.write_text(audit_page(str(path), at_rates(samples, found), model.left_out), "utf-8")
+        _shoot(page, FIGURES / "audit_page.png")
+
+
+def _shoot(page: Path, picture: Path) -> None:
+    """Open a page, choose a tensor, and write what is seen."""
+    if (lacking := missing()) is not None:
+        raise SystemExit(f"no screenshot: {lacking}")
+    with chromium(WIDTH) as driver:
+        sized(driver, WIDTH, 3000)
+        open_page(driver, page)
+        (row,) = driver.find_elements("xpath", f"//table[@id='tensors']//tr[td[1]='{TENSOR}']")
+        driver.execute_script("arguments[0].click()", row)
+        end = driver.execute_script("return document.getElementById('tensor').getBoundingClientRect().bottom")
+        sized(driver, WIDTH, round(end) + 24)
+        with replacing(picture) as file:
+            file.write(driver.get_screenshot_as_png())
+
+
+if __name__ == "__main__":
+    main()

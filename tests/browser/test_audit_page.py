@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("selenium", reason="needs the extra mcfsim[browser]")
@@ -216,11 +217,42 @@ def test_bars_are_as_high_as_their_shares(page, audits):
     bars = page.execute_script(script)
     item = audits[MIDDLE].worst_first("plain")[0]
     shares = [round(x, 4) for x in item.histogram]
-    tallest = max(height for height, _, _ in bars)
-    assert [height / tallest for height, _, _ in bars] == pytest.approx([x / max(shares) for x in shares])
+    bottom, top = frame_of(page, "histogram")
+    heights = [height / (bottom - top) for height, _, _ in bars]
+    assert heights == pytest.approx([x / max(shares) for x in shares], rel=1e-9)
     half = page.find_element("css selector", "#histogram line.half").get_attribute("x1")
     left = [x + width for _, x, width in bars][EDGES.tolist().index(-1) - 1]
     assert left < float(half) < left + 1.01
+
+
+def test_the_curve_is_the_edq_by_step(page, audits):
+    found = audits[MIDDLE]
+    item = next(item for item in found.tensors if (item.found["plain"].stops or 0) > 1)
+    row = [line[0] for line in cells(page, "tensors")].index(item.name)
+    click(page, f"#tensors tbody tr:nth-child({row + 1})")
+    edqs = [round(edq, 4) for edq in item.found["plain"].edq_by_step]
+    assert min(edqs) >= 0
+    (curve,) = page.find_elements("css selector", "#course polyline")
+    points = [tuple(map(float, pair.split(","))) for pair in curve.get_attribute("points").split()]
+    axis = page.find_element("css selector", "#course line.axis")
+    left, right = (float(axis.get_attribute(name)) for name in ("x1", "x2"))
+    bottom, top = frame_of(page, "course")
+    first, last = found.steps[0], found.steps[-1]
+    expected = [
+        (left + (right - left) * (at - first) / (last - first), bottom + (top - bottom) * edq)
+        for at, edq in zip(found.steps, edqs, strict=True)
+    ]
+    assert np.array(points) == pytest.approx(np.array(expected), rel=1e-9)
+    stop = float(page.find_element("css selector", "#course line.stop").get_attribute("x1"))
+    stops = item.found["plain"].stops
+    assert stop == pytest.approx(left + (right - left) * (stops - first) / (last - first), rel=1e-9)
+
+
+def frame_of(page, chart):
+    """Return the heights of a drawing's axis and of the highest line of its grid."""
+    script = "return [...document.querySelectorAll(arguments[0])].map((x) => Number(x.getAttribute('y1')))"
+    (bottom,) = page.execute_script(script, f"#{chart} line.axis")
+    return bottom, min(page.execute_script(script, f"#{chart} line.grid"))
 
 
 def test_a_click_on_a_row_of_the_map_chooses_its_tensor(page, audits):

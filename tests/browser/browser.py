@@ -1,7 +1,8 @@
-"""A headless Chromium for tests: Debian's, by its own driver, with an empty profile and nothing to update."""
+"""A headless Chromium for tests, Debian's, with an empty profile, nothing to update; what they do in it."""
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,5 +55,37 @@ def sized(driver: Any, width: int, height: int) -> None:
 
 
 def open_page(driver: Any, path: Path) -> None:
-    """Open a file."""
+    """Open a file; what the logs hold is of this page from here on."""
+    for kind in ("browser", "performance"):
+        driver.get_log(kind)
     driver.get(path.resolve().as_uri())
+
+
+def texts(driver: Any, selector: str) -> list[str]:
+    """Return the texts of elements as they stand in the page, untrimmed."""
+    script = "return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)"
+    return driver.execute_script(script, selector)
+
+
+def cells(driver: Any, table: str) -> list[list[str]]:
+    """Return the texts of a table's cells, row by row."""
+    script = """return [...document.getElementById(arguments[0]).tBodies[0].rows].map((row) =>
+      [...row.cells].map((cell) => cell.textContent))"""
+    return driver.execute_script(script, table)
+
+
+def click(driver: Any, selector: str) -> None:
+    """Bring the one such element into view, and click it."""
+    (found,) = driver.find_elements("css selector", selector)
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
+    found.click()
+
+
+def pick(driver: Any, choice: str, place: int) -> None:
+    """Choose one of the strategies or rates."""
+    click(driver, f"#{choice} label:nth-child({place + 1})")
+
+
+def share(x: float | None) -> str:
+    """Return a share as the page writes it."""
+    return "-" if x is None or math.isnan(x) else f"{round(x, 4):.4f}"

@@ -105,9 +105,9 @@ def audit(
         from mcfsim.models.weights import open_weights
         from mcfsim.optim.adamw import AdamW
         from mcfsim.optim.strategies import strategy as look_up
-        from mcfsim.report.audits import as_json, strategy_table, tensor_table, update_model
+        from mcfsim.report.audits import as_json
         from mcfsim.report.plotting import checked_suffix
-        from mcfsim.storage.files import check_outputs, write_text
+        from mcfsim.storage.files import check_apart, check_outputs, write_text
         from mcfsim.training.schedule import Schedule
 
         if schedule not in ("cosine", "constant"):
@@ -116,7 +116,8 @@ def audit(
             raise ValueError(f"--final {final} is for the cosine; a constant rate stays what it is")
         if png is not None:
             checked_suffix(png)
-        check_outputs({"--checkpoint": checkpoint, "--json": output, "--html": html, "--png": png})
+        outputs = {"--checkpoint": checkpoint, "--json": output, "--html": html, "--png": png}
+        check_outputs(outputs)
         fmt = get_format(low)
         end = final if final is not None else 1.0 if schedule == "constant" else 0.1
         plan = Plan(
@@ -129,26 +130,11 @@ def audit(
             stopped=stopped,
         )
         model = open_weights(weights)
+        check_apart(outputs, {weight.stored.path for weight in model.values()})
         read = _read(model, samples, checkpoint)
         found = auditing.audit(read, plan, fmt)
         page = _page(model, read, found) if html is not None else ""
-        typer.echo(
-            f"{weights}: {model.size:,} parameters in {len(model)} tensors, {steps} steps, peak rate {lr:g}"
-        )
-        for name, why in model.left_out.items():
-            typer.echo(f"left out: {name}, {why}")
-        typer.echo(update_model(found))
-        typer.echo("\nUnder each strategy, over the run:")
-        print_rows(strategy_table(found), {}, ["of tensor"])
-        first = found.totals()[0].strategy.name
-        shown = tensor_table(found, most)
-        typer.echo(f"\nTensors under {first}, the worst first ({len(shown)} of {len(model)}):")
-        print_rows(shown, {})
-        print_legend(
-            legends.under(legends.AUDIT, [*shown[0], *strategy_table(found)[0]], ["-"]), output_width()
-        )
-        chosen, why = found.recommended()
-        typer.echo(f"\nRecommended: {chosen.strategy.name}. {why}" if chosen else f"\nNot recommended: {why}")
+        _show(model, found, most)
         if output is not None:
             write_text(
                 output, json.dumps(as_json(found, dict(model.left_out)), indent=1, allow_nan=False) + "\n"
@@ -159,6 +145,28 @@ def audit(
             typer.echo(f"saved {html}")
         if png is not None:
             _draw(found, png)
+
+
+def _show(model: Weights, found: Audit, most: int) -> None:
+    """Print what was found, and what follows from it."""
+    from mcfsim.report.audits import strategy_table, tensor_table, update_model
+
+    plan, strategies, tensors = found.plan, strategy_table(found), tensor_table(found, most)
+    first = found.totals()[0].strategy.name
+    typer.echo(
+        f"{model.path}: {model.size:,} parameters in {len(model)} tensors, {plan.steps} steps, "
+        f"peak rate {plan.schedule.peak:g}"
+    )
+    for name, why in model.left_out.items():
+        typer.echo(f"left out: {name}, {why}")
+    typer.echo(update_model(found))
+    typer.echo("\nUnder each strategy, over the run:")
+    print_rows(strategies, {}, ["of tensor"])
+    typer.echo(f"\nTensors under {first}, the worst first ({len(tensors)} of {len(model)}):")
+    print_rows(tensors, {})
+    print_legend(legends.under(legends.AUDIT, [*tensors[0], *strategies[0]], ["-"]), output_width())
+    chosen, why = found.recommended()
+    typer.echo(f"\nRecommended: {chosen.strategy.name}. {why}" if chosen else f"\nNot recommended: {why}")
 
 
 def _page(model: Weights, read: list[Sample], found: Audit) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -92,6 +92,22 @@ def check_outputs(outputs: Mapping[str, Pathlike | None]) -> None:
         if target.parent not in folders:
             folders.add(target.parent)
             _try_out(target.parent, path)
+
+
+def check_apart(outputs: Mapping[str, Pathlike | None], inputs: Iterable[Pathlike]) -> None:
+    """Refuse outputs that would take the place of files that are read.
+
+    Raises
+    ------
+    OutputError
+        If one is the same file as an input.
+    """
+    read = [Path(path) for path in inputs]
+    for label, path in outputs.items():
+        if path is not None and Path(path).exists():
+            for item in read:
+                if item.samefile(path):
+                    raise _refusal(path, f"{label} would take the place of what is read")
 
 
 @contextmanager

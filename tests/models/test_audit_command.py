@@ -142,6 +142,14 @@ def test_what_makes_no_sense_is_refused_in_one_line(model, options, text):
     assert len(output.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("option", ["--json", "--html", "--png", "--checkpoint"])
+def test_weights_are_not_overwritten(model, option):
+    before, link = model.read_bytes(), model.with_name("link.png")
+    link.symlink_to(model)
+    assert "would take the place of what is read" in run(model, *SHORT, option, link, status=2)
+    assert model.read_bytes() == before
+
+
 def test_bad_weights_end_it_before_anything_is_written(tmp_path):
     path, out = tmp_path / "m.safetensors", tmp_path / "x.json"
     raw_safetensors(path, {"a": ("F32", np.float32([1, np.nan])), "b": ("F32", np.float32([np.inf] * 3))})

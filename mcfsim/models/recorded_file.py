@@ -78,7 +78,7 @@ class TensorFile:
                     self.path, f"tensor {name!r} is damaged: its digest is not the one recorded"
                 )
             numbers[name] = _numbers(elements, weight).reshape(weight.shape)
-        refuse_not_finite(self.path, {name: not_finite(iter([x])) for name, x in numbers.items()})
+        refuse_not_finite(self.path, {name: not_finite(x) for name, x in numbers.items()})
         return numbers
 
 
@@ -207,7 +207,7 @@ def _digests(path: Path, tensors: Mapping[str, Weight]) -> dict[str, str]:
         whole, counts = hashlib.sha256(), np.zeros(2, np.int64)
         for elements in weight.stored.blocks(_BLOCK):
             whole.update(elements.data.cast("B"))
-            counts += not_finite(iter([_numbers(elements, weight)]))
+            counts += not_finite(_numbers(elements, weight))
         made[name], found[name] = whole.hexdigest(), (int(counts[0]), int(counts[1]))
     refuse_not_finite(path, found)
     return made

@@ -149,7 +149,7 @@ def _stored(path: Path, tensors: Mapping[str, NDArray[Any]]) -> _Stored:
             kind = getattr(x, "dtype", type(x).__name__)
             raise TypeError(f"tensor {name!r} must be an array of floating numbers, as float32, not {kind}")
         check_tensor(path, name, x.shape)
-        found[name] = not_finite(iter([np.asarray(x)]))
+        found[name] = not_finite(np.asarray(x))
         elements = x if ELEMENTS[dtype].kind == "f" else codes_of(x)
         stored[name] = dtype, np.ascontiguousarray(elements, ELEMENTS[dtype]).reshape(x.shape)
     refuse_not_finite(path, found)

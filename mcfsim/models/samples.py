@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,45 +63,44 @@ def places_of(size: int, samples: int) -> NDArray[np.int64]:
 
 def elements_at(weight: Weight, samples: int) -> tuple[NDArray[np.float64], tuple[int, int]]:
     """Return a tensor's elements at `places_of`, and how many of all its elements are NaN and infinite."""
-    places = places_of(weight.size, samples)
-    values = np.empty(samples)
-    nans = infinities = start = 0
-    for x in weight.blocks(_BLOCK):
-        first, last = np.searchsorted(places, (start, start + x.size))
-        values[first:last] = x[places[first:last] - start]
-        more = not_finite(iter([x]))
-        nans, infinities, start = nans + more[0], infinities + more[1], start + x.size
-    return values, (nans, infinities)
+    values, counts = np.empty(samples), np.zeros(2, np.int64)
+    for x in _taken(weight, values):
+        counts += not_finite(x)
+    return values, (int(counts[0]), int(counts[1]))
 
 
 def read_sample(
     weight: Weight, samples: int, told: Callable[[int], None] | None = None
 ) -> tuple[Sample, tuple[int, int]]:
     """Return the sample of one tensor, and how many elements are NaN and infinite."""
-    places = places_of(weight.size, samples)
-    values = np.empty(samples)
+    values, counts = np.empty(samples), np.zeros(2, np.int64)
     squares = zeros = 0.0
-    nans = infinities = start = 0
-    for x in weight.blocks(_BLOCK):
-        first, last = np.searchsorted(places, (start, start + x.size))
-        values[first:last] = x[places[first:last] - start]
-        norm = float(np.dot(x, x)) if x.dtype == np.float64 else _sum_of_squares(x)
+    for x in _taken(weight, values):
+        norm = _sum_of_squares(x)
         if not np.isfinite(norm):
-            nans += int(np.count_nonzero(np.isnan(x)))
-            infinities += int(np.count_nonzero(np.isinf(x)))
-            norm = float(np.square(x[np.isfinite(x)].astype(np.float64)).sum())
+            counts += not_finite(x)
+            norm = _sum_of_squares(x[np.isfinite(x)])
         squares += norm
         zeros += x.size - int(np.count_nonzero(x))
-        start += x.size
         if told is not None:
             told(x.size)
     rms = (squares / weight.size) ** 0.5
     sample = Sample(weight.name, weight.shape, str(weight.format), values, rms, zeros / weight.size)
-    return sample, (nans, infinities)
+    return sample, (int(counts[0]), int(counts[1]))
+
+
+def _taken(weight: Weight, values: NDArray[np.float64]) -> Iterator[NDArray[Any]]:
+    """Yield all elements of a tensor, a block at a time, and take a sample of them on the way."""
+    places, start = places_of(weight.size, values.size), 0
+    for x in weight.blocks(_BLOCK):
+        first, last = np.searchsorted(places, (start, start + x.size))
+        values[first:last] = x[places[first:last] - start]
+        yield x
+        start += x.size
 
 
 def _sum_of_squares(x: NDArray[Any]) -> float:
-    """Return the sum of squares of numbers whose squares binary32 may not hold, a cache's worth at a time."""
+    """Return a sum of squares in binary64, a cache's worth at a time."""
     total = 0.0
     for start in range(0, x.size, 1 << 15):
         block = x[start : start + (1 << 15)].astype(np.float64)

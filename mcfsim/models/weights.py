@@ -114,20 +114,12 @@ class Weights(Mapping[str, Weight]):
         """Elements of all tensors."""
         return sum(weight.size for weight in self.values())
 
-    def check_finite(self, block: int = 1 << 20) -> None:
-        """Read all elements; raise ValueError that names each tensor with a NaN or infinity, and how many."""
-        found = {name: not_finite(weight.blocks(block)) for name, weight in self.items()}
-        refuse_not_finite(self.path, found)
 
-
-def not_finite(blocks: Iterator[NDArray[Any]]) -> tuple[int, int]:
-    """Return how many elements are NaN, and how many infinite."""
-    nans = infinities = 0
-    for x in blocks:
-        if not np.isfinite(x).all():
-            nans += int(np.count_nonzero(np.isnan(x)))
-            infinities += int(np.count_nonzero(np.isinf(x)))
-    return nans, infinities
+def not_finite(x: NDArray[Any]) -> tuple[int, int]:
+    """Return how many numbers are NaN, and how many infinite."""
+    if np.isfinite(x).all():
+        return 0, 0
+    return int(np.count_nonzero(np.isnan(x))), int(np.count_nonzero(np.isinf(x)))
 
 
 def refuse_not_finite(path: Pathlike, found: Mapping[str, tuple[int, int]]) -> None:

@@ -28,6 +28,13 @@ def packed_dtype(fmt: Format) -> np.dtype[Any]:
     return code_dtype(fmt) if short else carrier_of(fmt)
 
 
+def form(fmt: Format | None, *, packed: bool) -> np.dtype[Any]:
+    """Return the dtype of a vector of a format, packed or not, or of one of exact numbers."""
+    if fmt is None:
+        return np.dtype(object)
+    return packed_dtype(fmt) if packed else carrier_of(fmt)
+
+
 def is_packed(x: Array) -> bool:
     """Return whether a vector holds codes."""
     return x.dtype.kind == "u"

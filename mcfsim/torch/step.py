@@ -16,8 +16,8 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.optimizer import block_roles, learning_rate
+from mcfsim.optim.declaration import Declaration, learning_rate
+from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Stored, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing

@@ -21,7 +21,7 @@ from mcfsim.storage.maps import new_maps
 Array = NDArray[Any]
 
 #: Elements that are read and rounded at once.
-AT_ONCE = 1 << 20
+AT_ONCE = 1 << 18
 #: What the gradient's vector is called, in a folder.
 _GRADIENT = "gradient"
 

@@ -24,8 +24,8 @@ class Stretches:
 class Made:
     """Numbers that are made when they are read, in binary32: a stored tensor of any size, of no memory."""
 
-    def __init__(self, size, seed):
-        self.shape, self.size, self.seed = (size,), size, seed
+    def __init__(self, shape, seed):
+        self.shape, self.size, self.seed = shape, int(np.prod(shape)), seed
 
     def read(self, start, stop):
         places = np.arange(start, stop, dtype=np.uint32) * np.uint32(2654435761) + np.uint32(self.seed)

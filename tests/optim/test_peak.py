@@ -32,7 +32,7 @@ def peak(function):
 
 def tensors(size, seed=0):
     shapes = {"w": size // 2, "b": size // 2 - 77, "c": 77}
-    return {name: Made(count, seed + len(name)) for name, count in shapes.items()}
+    return {name: Made((count,), seed + len(name)) for name, count in shapes.items()}
 
 
 def made(size, name="collage-plus", low="bfloat16", **options):

@@ -71,9 +71,10 @@ class Layout:
             raise ValueError("there are no parameters")
         if unknown := sorted(set(decayed) - set(parameters)):
             raise ValueError(f"decayed tensors {unknown} are not among the parameters {sorted(parameters)}")
+        chosen = set(decayed)
         self.shapes = {
             name: tuple(np.shape(parameters[name]))
-            for name in sorted(parameters, key=lambda n: n not in decayed)
+            for name in sorted(parameters, key=lambda n: n not in chosen)
         }
         self.slices: dict[str, slice] = {}
         self.size = self.decayed_size = 0
@@ -81,7 +82,7 @@ class Layout:
             start = self.size
             self.size += int(np.prod(shape, dtype=np.int64))
             self.slices[name] = slice(start, self.size)
-            if name in decayed:
+            if name in chosen:
                 self.decayed_size = self.size
 
     def blocks(self, tensors: Tensors, size: int) -> Iterator[tuple[slice, Array]]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mcfsim.codec.codes import values_of
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
+from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind
 from mcfsim.kernels.element.codes import MOST_BITS
 from mcfsim.optim.state import State
 
@@ -45,7 +45,13 @@ def read(x: Array, fmt: Format | None) -> Array:
     if not is_packed(x):
         return x
     assert fmt is not None
-    return values_of(x, fmt)
+    carrier, codes = carrier_of(fmt), codes_by_kind(fmt)
+    cut = codes.cut(carrier) if isinstance(codes, FloatCodes) else 0
+    if not cut:
+        return values_of(x, fmt)
+    numbers: Array = x.astype(f"u{carrier.itemsize}")
+    numbers <<= numbers.dtype.type(cut)
+    return numbers.view(carrier)
 
 
 def write(x: Array, values: Array, fmt: Format | None) -> None:

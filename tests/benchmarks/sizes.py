@@ -12,9 +12,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from rich.console import Console
@@ -101,13 +103,16 @@ def peers(x: Array, parameters: int, threads: int) -> Iterator[Peer]:
     """Our step, compiled and on NumPy, PyTorch's, and a copy of the bytes that ours reads and writes."""
     options: dict[str, Any] = {"packed": True, "threads": threads}
     weights, gradients = {"w": 0.02 * x}, {"w": 1e-3 * x}
-    for name, compiled in (("compiled", True), ("on NumPy", False)):
-        made = mcf.Optimizer(
-            mcf.AdamW(), mcf.strategy(STRATEGY), weights, ["w"], compiled=compiled, **options
-        )
+    ways: dict[str, dict[str, Any]] = {"compiled": {"compiled": True}, "without Numba": {"steps": 10**6}}
+    for name, carried in ways.items():
+        made = mcf.Optimizer(mcf.AdamW(), mcf.strategy(STRATEGY), weights, ["w"], **carried, **options)
         received = made.receive(gradients)
-        yield Peer(f"ours, {name}", threads, lambda m=made, g=received: m.advance(g, 1e-3))
-        del made, received
+
+        def step(made: mcf.Optimizer = made, received: Array = received) -> None:
+            made.advance(received, 1e-3)
+
+        yield Peer(f"ours, {name}", threads, step if "compiled" in carried else partial(_without_numba, step))
+        del made, received, step
     if installed("torch"):
         import torch
 
@@ -117,6 +122,11 @@ def peers(x: Array, parameters: int, threads: int) -> Iterator[Peer]:
         yield Peer(f"{native}, in blocks", threads, steps.native_step(STRATEGY, x, parameters, 1 << 17))
         yield Peer("torch AdamW(fused=True), float32", threads, steps.fused_step(x, parameters))
     yield Peer("copy of the same bytes", threads, _copy(parameters, threads))
+
+
+def _without_numba(call: Call) -> None:
+    with patch("mcfsim.compile.choice.is_available", lambda: False):
+        call()
 
 
 def _copy(parameters: int, threads: int) -> Call:

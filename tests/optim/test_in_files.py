@@ -17,6 +17,7 @@ from mcfsim.optim import optimizer as stepping
 from mcfsim.optim import start as starting
 from mcfsim.optim import stripes
 from mcfsim.optim.memory import read
+from mcfsim.optim.strategies import Stored
 from mcfsim.storage.files import OutputError
 from mcfsim.storage.shards import write_file
 from tests.optim.stored import Stretches
@@ -306,5 +307,32 @@ def test_where_no_place_can_be_reserved_zeros_are_written(tmp_path, monkeypatch,
 def test_names_and_shapes_are_refused_before_anything_is_made(tmp_path):
     for parameters, error in (({}, ValueError), ({"w": np.ma.masked_less([1.0, 2.0], 1.5)}, TypeError)):
         with pytest.raises(error):
-            mcf.Optimizer(mcf.AdamW(), mcf.strategy("plain"), parameters, folder=tmp_path / "state")
+            mcf.Optimizer(mcf.AdamW(), mcf.strategy("plain"), parameters, folder=tmp_path / "no" / "state")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_format_without_zero_starts_from_nan_in_files_too(packed, tmp_path):
+    """Where zero is not the code of all zeros, which a new file holds."""
+    declared = mcf.Strategy("no zero", v=Stored("float8_e8m0fnu"))
+    optimizer = mcf.Optimizer(
+        mcf.AdamW(), mcf.strategy(declared), {"w": np.ones(5)}, packed=packed, folder=tmp_path / "state"
+    )
+    assert np.isnan(read(optimizer.state.v[0], mcf.get_format("float8_e8m0fnu"))).all()
+    assert not any(optimizer.state.m[0])
+
+
+@pytest.mark.parametrize("steps", [1, 10**6])
+def test_a_gradient_need_not_be_contiguous(steps, monkeypatch, assert_same):
+    monkeypatch.setattr(choice, "is_available", lambda: False)
+    wide = np.random.default_rng(0).standard_normal((5000, 2), dtype=np.float32)
+    updates = []
+    for gradient in (wide[:, 1].copy(), wide[:, 1], wide[:, 1].astype(">f4")):
+        optimizer = mcf.Optimizer(mcf.SGD(), mcf.strategy("plain"), {"w": wide[:, 0]}, steps=steps, threads=2)
+        updates.append(optimizer.step(gradient, 0.1))
+        assert_same(
+            optimizer.weights()["w"], mcf.round_to(mcf.round_to(wide[:, 0], "bf16") + updates[0], "bf16")
+        )
+    assert_same(updates[1], updates[0])
+    assert_same(updates[2], updates[0])

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
+from mcfsim.codec.codes import check_codes
 from mcfsim.compile import choice
 from mcfsim.formats import Format
 from tests.optim.stored import Made
 
 #: Parameters; what is taken must be the same for all but some kilobytes.
-SIZES = 1 << 19, 1 << 21
+SIZES = 1 << 18, 1 << 20
 SAME = 1 << 16
 LIMIT = 64 * 2**20
 #: Of which some codes stand for nothing, so that the gradient's are looked at.
@@ -96,6 +97,17 @@ def test_vectors_in_files_take_no_memory(tmp_path):
         assert gradient.size == size
         advanced = peak(lambda o=optimizer, g=gradient: o.advance(g, 1e-3))[1]
         taken.append(max(most, received, advanced))
+    check(taken)
+
+
+def test_codes_are_looked_at_a_block_at_a_time():
+    taken = []
+    for size in SIZES:
+        codes = np.zeros(size, np.uint16)
+        taken.append(peak(lambda codes=codes: check_codes(codes, GAPS))[1])
+        codes[-3] = 16000
+        with pytest.raises(ValueError, match=rf"element \({size - 3},\) = 16000 stands for no value of gaps"):
+            check_codes(codes, GAPS)
     check(taken)
 
 

@@ -76,8 +76,8 @@ class FloatCodes:
         """Return how many bits of a carrier codes lack, where they are a carrier's upper bits; else 0."""
         fmt, info = self.fmt, np.finfo(carrier)
         same = (fmt.emin, fmt.emax) == (int(info.minexp), int(info.maxexp) - 1)
-        plain = fmt.specials is Specials.IEEE and fmt.signed and fmt.zero and fmt.has_negative_zero
-        return int(info.nmant) + 1 - fmt.precision if same and plain and not self.gaps else 0
+        plain = fmt.specials is Specials.IEEE and fmt.has_negative_zero
+        return int(info.nmant) + 1 - fmt.precision if same and plain else 0
 
     def encode(self, x: Block) -> Block:
         """Return the codes of values of the format, in float32 or float64."""

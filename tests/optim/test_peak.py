@@ -13,7 +13,7 @@ from mcfsim.formats import Format
 from tests.optim.stored import Made
 
 #: Parameters; what is taken must be the same for all but some kilobytes.
-SIZES = 1 << 18, 1 << 20
+SIZES = 1 << 19, 1 << 20
 SAME = 1 << 16
 LIMIT = 64 * 2**20
 #: Of which some codes stand for nothing, so that the gradient's are looked at.

@@ -108,9 +108,10 @@ class Layout:
     def join(self, tensors: Tensors) -> Array:
         """Return the tensors as one new vector, see `blocks`."""
         sources = self._sources(tensors)
-        vector = np.empty(self.size, _dtype(sources))
+        dtype = _dtype(sources)
+        vector = np.empty(self.size, dtype)
         for name, part in self.slices.items():
-            vector[part] = _stretch(name, sources[name], 0, part.stop - part.start)
+            vector[part] = _stretch(name, sources[name], 0, part.stop - part.start, dtype)
         return vector
 
     def split(self, vector: Array) -> dict[str, Array]:
@@ -138,10 +139,9 @@ class Layout:
             end = part.start
             while end < part.stop:
                 first, end = end - part.start, min(begin + size, part.stop)
-                pieces.append(_stretch(name, sources[name], first, end - part.start))
+                pieces.append(_stretch(name, sources[name], first, end - part.start, dtype))
                 if end in (begin + size, self.size):
-                    whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-                    yield slice(begin, end), whole.astype(dtype, copy=False)
+                    yield slice(begin, end), pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
                     pieces, begin = [], end
 
 
@@ -151,10 +151,13 @@ def _dtype(sources: dict[str, Array | StoredTensor]) -> np.dtype[Any]:
     return np.result_type(*dtypes)
 
 
-def _stretch(name: str, source: Array | StoredTensor, start: int, stop: int) -> Array:
-    """Return elements of a tensor as a vector, a view where that is possible."""
+def _stretch(
+    name: str, source: Array | StoredTensor, start: int, stop: int, dtype: np.dtype[Any] | None = None
+) -> Array:
+    """Return elements of a tensor as a vector, of a dtype that holds them; a view where that is possible."""
     if isinstance(source, np.ndarray):
-        return source.reshape(-1)[start:stop] if source.flags.c_contiguous else source.flat[start:stop]
+        part = source.reshape(-1)[start:stop] if source.flags.c_contiguous else source.flat[start:stop]
+        return part if dtype is None else part.astype(dtype, copy=False)
     try:
         elements = np.asarray(source.read(start, stop))
     except Exception as problem:
@@ -164,4 +167,8 @@ def _stretch(name: str, source: Array | StoredTensor, start: int, stop: int) -> 
         raise ValueError(
             f"tensor {name!r} gives an array of shape {elements.shape} for its elements {start} to {stop}"
         )
-    return elements
+    if dtype is None:
+        return elements
+    if not np.can_cast(elements.dtype, dtype):
+        raise ValueError(f"tensor {name!r} gives {elements.dtype} from element {start} on, before {dtype}")
+    return elements.astype(dtype, copy=False)

@@ -99,6 +99,16 @@ def test_blocks_are_of_the_dtype_that_holds_all_tensors():
     assert layout.join(given).tolist() == [1, 2, 3, 2**53 - 1, 5, 0.5]
 
 
+def test_a_tensor_that_changes_its_dtype_is_named():
+    class Changing(Stretches):
+        def read(self, start, stop):
+            return super().read(start, stop).astype(np.float64 if start else np.float32)
+
+    given = {"a": Changing(np.ones(6))}
+    with pytest.raises(ValueError, match="tensor 'a' gives float64 from element 4 on, before float32"):
+        list(Layout(given).blocks(given, 4))
+
+
 def test_a_block_of_one_tensor_is_a_view():
     given = {"a": np.zeros(6), "b": np.zeros((3, 2))}
     shared = [

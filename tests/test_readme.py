@@ -60,7 +60,7 @@ def code_of(page):
 
 def test_what_the_guide_says_of_rates_and_of_three_components():
     names: dict[str, object] = {}
-    first, second, _ = (code for code in EXAMPLE.findall((ROOT / "docs/optimizers.md").read_text()))
+    first, second, *_ = (code for code in EXAMPLE.findall((ROOT / "docs/optimizers.md").read_text()))
     exec(compile(first, "first", "exec"), names)
     losses = {name: results["validation_loss"] for name, results in names["run"].results.items()}
     assert round(losses["three components"], 3) == 0.058

@@ -14,6 +14,7 @@ from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.blocks import for_each_block
 from mcfsim.kernels.carriers import FLOAT64, carrier_of
 from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
+from mcfsim.storage.buffers import BLOCK
 
 Block = NDArray[Any]
 
@@ -115,10 +116,11 @@ def values_of(codes: Block, fmt: Format) -> Block:
 
 
 def check_codes(codes: Block, fmt: Format) -> None:
-    """Raise ValueError, as `decode` does, unless all integers are codes of a format that stand for values."""
+    """Raise ValueError, as `decode` does, unless all integers of a vector are codes that stand for values."""
     if fmt.bits < 8 * codes.dtype.itemsize:
         _check_range(codes, fmt)
-    _check_assigned(codes, 0, codes, fmt)
+    for start in range(0, codes.size, BLOCK):
+        _check_assigned(codes, start, codes[start : start + BLOCK], fmt)
 
 
 def _check_range(given: Block, fmt: Format) -> None:

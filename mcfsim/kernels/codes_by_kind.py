@@ -72,10 +72,22 @@ class FloatCodes:
         self.last = self.largest + fmt.has_infinity
         self.first = 0 if not fmt.signed else -self.last if fmt.zero else ~self.last
 
+    def cut(self, carrier: np.dtype[Any]) -> int:
+        """Return how many bits of a carrier codes lack, where they are a carrier's upper bits; else 0."""
+        fmt, info = self.fmt, np.finfo(carrier)
+        same = (fmt.emin, fmt.emax) == (int(info.minexp), int(info.maxexp) - 1)
+        plain = fmt.specials is Specials.IEEE and fmt.has_negative_zero
+        return int(info.nmant) + 1 - fmt.precision if same and plain else 0
+
     def encode(self, x: Block) -> Block:
         """Return the codes of values of the format, in float32 or float64."""
         fmt, info = self.fmt, np.finfo(x.dtype)
         integer, unsigned = (np.dtype(f"{kind}{x.dtype.itemsize}") for kind in "iu")
+        if cut := self.cut(x.dtype):
+            upper: Block = x.view(unsigned) >> unsigned.type(cut)
+            if (nan := np.isnan(x)).any():
+                np.copyto(upper, self.nan, where=nan)
+            return upper
         bits = x.view(integer) & np.iinfo(integer).max
         exponent = np.maximum(bits >> info.nmant, 1)
         significand = bits - ((exponent - 1) << info.nmant)

@@ -88,25 +88,27 @@ def fill_block(
     filler: Filler,
     block: slice,
     given: Sequence[tuple[Array | Split, Format | None]],
-    asked: Sequence[tuple[Array | Split, Format | None]],
+    asked: Sequence[tuple[Array | Split | None, Format | None]],
 ) -> None:
     """Carry a loop out on a block of vectors, each with its format; it may ask for those that it is given.
 
     A loop must not write where it reads. Of some formats it knows no codes, and NumPy's of none: these are
-    read and written beside it.
+    read and written beside it. What is asked for no vector is not kept.
     """
     operands = [
-        x[block] if isinstance(x, np.ndarray) and x.dtype == dtype else read(x[block], fmt)
+        np.ascontiguousarray(x[block])
+        if isinstance(x, np.ndarray) and x.dtype == dtype
+        else read(x[block], fmt)
         for (x, fmt), dtype in zip(given, filler.operands, strict=True)
     ]
     read_from = {id(x) for x, _ in given}
     results: list[Array] = []
     for place, ((x, _), dtype) in enumerate(zip(asked, filler.results, strict=True)):
-        if isinstance(x, Split) or x.dtype != dtype or id(x) in read_from:
-            results.append(scratch(f"step{place}", operands[0].size, dtype))
-        else:
+        if isinstance(x, np.ndarray) and x.dtype == dtype and id(x) not in read_from:
             results.append(x[block])
+        else:
+            results.append(scratch(f"step{place}", operands[0].size, dtype))
     filler(operands, results, block.start)
     for (x, fmt), made in zip(asked, results, strict=True):
-        if isinstance(x, Split) or not np.may_share_memory(x, made):
+        if isinstance(x, Split) or (x is not None and not np.may_share_memory(x, made)):
             write(x[block], made, fmt)

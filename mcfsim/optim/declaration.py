@@ -108,3 +108,17 @@ def optimizers() -> Mapping[str, type[Declaration]]:
             ):
                 found[label.lower()] = item
     return MappingProxyType({label: item for label, item in found.items() if item is not Declaration})
+
+
+def check_hyperparameters(given: Any, label: str) -> None:
+    """Raise TypeError unless something is hyperparameters, and not the class or the name of some."""
+    if not isinstance(given, Declaration):
+        what = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
+        raise TypeError(f"{label} must be hyperparameters, as mcfsim.AdamW() or mcfsim.SGD(), not {what}")
+
+
+def learning_rate(label: str, rate: Any) -> float:
+    """Return a learning rate as a float; raise unless it is finite and not negative."""
+    if (number := finite_number(label, rate)) < 0:
+        raise ValueError(f"{label} = {rate} must not be negative")
+    return number

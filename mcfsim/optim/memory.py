@@ -13,7 +13,7 @@ from mcfsim.codec.codes import values_of
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
+from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind
 from mcfsim.kernels.element.codes import MOST_BITS
 from mcfsim.optim.state import State
 from mcfsim.optim.stored import FLOAT32
@@ -48,11 +48,14 @@ class Split:
     rounded: bool
 
     @classmethod
-    def beside(cls, leading: Array, fmt: Format, *, rounded: bool) -> Split:
-        """Return a vector beside one of codes of a format; what follows them is zero."""
-        following = FLOAT32.precision - fmt.precision
-        rest = np.zeros(leading.shape, np.min_scalar_type(2**following - 1))
-        return cls(leading, rest, following, rounded)
+    def beside(cls, leading: Array, rest: Array, fmt: Format, *, rounded: bool) -> Split:
+        """Return the vector whose leading bits are codes of a format, and whose others are the rest."""
+        return cls(leading, rest, FLOAT32.precision - fmt.precision, rounded)
+
+    @staticmethod
+    def form(fmt: Format) -> np.dtype[Any]:
+        """Return the dtype of what follows the codes of a format."""
+        return np.min_scalar_type(2 ** (FLOAT32.precision - fmt.precision) - 1)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -91,6 +94,13 @@ def packed_dtype(fmt: Format) -> np.dtype[Any]:
     return code_dtype(fmt) if short else carrier_of(fmt)
 
 
+def form(fmt: Format | None, *, packed: bool) -> np.dtype[Any]:
+    """Return the dtype of a vector of a format, packed or not, or of one of exact numbers."""
+    if fmt is None:
+        return np.dtype(object)
+    return packed_dtype(fmt) if packed else carrier_of(fmt)
+
+
 def is_packed(x: Array | Split) -> bool:
     """Return whether a vector holds codes, or bits that follow them."""
     return x.dtype.kind == "u"
@@ -103,7 +113,13 @@ def read(x: Array | Split, fmt: Format | None) -> Array:
     if not is_packed(x):
         return x
     assert fmt is not None
-    return values_of(x, fmt)
+    carrier, codes = carrier_of(fmt), codes_by_kind(fmt)
+    cut = codes.cut(carrier) if isinstance(codes, FloatCodes) else 0
+    if not cut:
+        return values_of(x, fmt)
+    numbers: Array = x.astype(f"u{carrier.itemsize}")
+    numbers <<= numbers.dtype.type(cut)
+    return numbers.view(carrier)
 
 
 def write(x: Array | Split, values: Array, fmt: Format | None) -> None:

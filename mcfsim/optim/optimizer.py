@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import finite_number, whole_number
+from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.checks.arguments import whole_number
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.codec.codes import check_codes
 from mcfsim.compile.loops import Filler
-from mcfsim.convert import round_to
 from mcfsim.optim.compiled_step import COMPILED_BLOCK, CompiledStep, fill_block
-from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.layout import Layout
+from mcfsim.optim.declaration import Declaration, check_hyperparameters, learning_rate
+from mcfsim.optim.layout import Layout, Tensors
 from mcfsim.optim.memory import (
     Formats,
-    Split,
+    form,
     is_packed,
     packed_dtype,
     read,
@@ -28,25 +28,13 @@ from mcfsim.optim.memory import (
     write,
     write_block,
 )
-from mcfsim.optim.state import State
-from mcfsim.optim.strategies import Addition, Roles, Strategy
+from mcfsim.optim.start import receive, start
+from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.optim.stripes import in_stripes
 from mcfsim.optim.vanishing import warn_of_vanishing
-from mcfsim.rounding import Mode, Rounding
+from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
-
-
-def check_hyperparameters(given: Any, label: str) -> None:
-    """Raise TypeError unless something is hyperparameters, and not the class or the name of some."""
-    if not isinstance(given, Declaration):
-        what = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
-        raise TypeError(f"{label} must be hyperparameters, as mcfsim.AdamW() or mcfsim.SGD(), not {what}")
-
-
-def learning_rate(label: str, rate: Any) -> float:
-    """Return a learning rate as a float; raise unless it is finite and not negative."""
-    if (number := finite_number(label, rate)) < 0:
-        raise ValueError(f"{label} = {rate} must not be negative")
-    return number
+from mcfsim.storage.files import Pathlike
 
 
 class Optimizer:
@@ -58,9 +46,10 @@ class Optimizer:
         The hyperparameters, which bring the step.
     strategy : Strategy
         With its low format put in, as by `mcfsim.strategy`.
-    parameters : mapping of str to array
+    parameters : mapping of str to array or stored tensor
         The start. It is rounded to nearest even into the parameter's format; a master copy starts from
-        its own rounding.
+        its own rounding. A stored tensor (`mcfsim.optim.layout.StoredTensor`), as a weight of
+        `mcfsim.models.weights.open_weights`, is read a stretch at a time.
     decayed : collection of str, optional
         The tensors that weight decay applies to.
     rounding : str or Rounding, optional
@@ -70,8 +59,13 @@ class Optimizer:
     packed : bool, optional
         Whether vectors hold codes, as `mcfsim.codec` has them, in place of carrier numbers: of formats with
         codes of at most 16 bits, and one for NaN. The bits are the same, in half the memory or less.
+    folder : path, optional
+        Where vectors lie in files that are mapped into memory, for a state near memory's size or beyond it:
+        ``parameter0.npy``, ``m0.npy`` and so on, by their place in `state`, and ``gradient.npy``. It is
+        made if it is not there, and has none of these files. They are working memory, which stays when the
+        process ends, and is no checkpoint. The bits are the same.
     **options
-        Passed to `Strategy.roles`, as ``scalars="rounded"``.
+        Passed to `Strategy.roles`, as ``scalars="rounded"``, or ``threads``, which share a step.
 
     Raises
     ------
@@ -80,7 +74,11 @@ class Optimizer:
         computes on something else than NumPy arrays.
     ValueError
         If the strategy's low format is still open, there are no parameters, an option is refused, or exact
-        numbers, or such as share scales, are to be packed.
+        numbers are to be packed or to lie in a folder, or such as share scales to be packed; or if a stored
+        tensor cannot be read.
+    OutputError
+        If the folder cannot be made, or has one of the files, or its disk too little room for all of them.
+        Nothing is left there then, nor if anything else is refused.
 
     Warns
     -----
@@ -92,7 +90,7 @@ class Optimizer:
     layout : Layout
         Where each tensor lies in the vectors below.
     state : State
-        Vectors of carrier numbers, or of codes; changed in place by `step`.
+        Vectors of carrier numbers, or of codes; changed in place by `step` and `advance`.
     count : int
         Steps made.
     """
@@ -101,11 +99,12 @@ class Optimizer:
         self,
         hyper: Declaration,
         strategy: Strategy,
-        parameters: Mapping[str, NDArray[Any]],
+        parameters: Tensors,
         decayed: Collection[str] = (),
         rounding: Rounding | str = "nearest_even",
         *,
         packed: bool = False,
+        folder: Pathlike | None = None,
         steps: int = 1,
         **options: Any,
     ) -> None:
@@ -122,6 +121,8 @@ class Optimizer:
                 f"strategy {strategy.name!r} keeps {' and '.join(scaled)} in blocks that share a scale, for "
                 "which packed vectors have no place; leave out packed=True"
             )
+        if folder is not None and strategy.gradient.format is None:
+            raise ValueError("exact numbers lie in no file: folder is for formats")
         self.hyper, self.strategy, self.packed = hyper, strategy, packed
         self.layout = Layout(parameters, decayed)
         self.roles = strategy.roles(rounding, **options)
@@ -137,63 +138,40 @@ class Optimizer:
         self._compiled = CompiledStep(hyper, strategy, packed=packed)
         for role, entering in hyper.entering().items():
             warn_of_vanishing(self.roles.of(role), entering)
-        start = self.layout.join(parameters)
-        nothing = np.zeros(self.layout.size)
-        theta, rest = self._stored(self.roles.model, start), self._stored(self.roles.model, nothing)
-        # A master copy starts as the parameter does, a compensation from nothing.
-        extra: Any = self._stored(
-            self.roles.parameter, start if strategy.addition is Addition.MASTER else nothing
-        )
-        if strategy.extra and strategy.extra.shared:
-            theta, extra = self._split(extra)
         kept = self.roles.model, *self.roles[:2], self.roles.parameter
         self._formats: Formats = tuple(role.format for role in kept)
-        averages: dict[str, tuple[NDArray[Any], ...]] = {"m": (), "v": ()}
-        for slot in hyper.slots:
-            zero, stored = self._stored(self.roles.of(slot.name), nothing), strategy.tensors[slot.name]
-            averages[slot.name] = tuple(zero.copy() for _ in range(stored.components))
-        self.state = State(
-            parameter=(theta, *(rest.copy() for _ in range(strategy.parameter.components - 1))),
-            **averages,
-            extra=(extra,) if strategy.extra else (),
+        self.state, self._gradient = start(
+            hyper, strategy, self.roles, self.layout, parameters, packed=packed, folder=folder
         )
 
-    def _stored(self, ar: Any, x: NDArray[Any]) -> NDArray[Any]:
-        """Return a copy in the arithmetic's format, rounded to nearest even whatever its own rounding."""
-        if ar.format is None:
-            return np.array(ar.round(x))
-        vector = self._empty(ar)
-        write(vector, round_to(x, ar.format), ar.format)
-        return vector
+    def receive(self, gradients: Tensors, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the gradient as the optimizer gets it: one vector, rounded into the strategy's format.
 
-    def _split(self, master: NDArray[Any]) -> tuple[NDArray[Any], Any]:
-        """Return the parameter as its master copy has it, rounded as in a step, and the copy beside it."""
-        model: Any = self.roles.model
-        fmt, rounding = model.format, model.rounding
-        theta = self._empty(model)
-        write(theta, round_to(master, fmt, rounding), fmt)
-        if not is_packed(theta):
-            return theta, master
-        extra = Split.beside(theta, fmt, rounded=rounding.mode is Mode.NEAREST_AWAY)
-        extra.keep(master)
-        return theta, extra
+        Parameters
+        ----------
+        gradients : mapping of str to array or stored tensor
+            With the names and shapes of the parameters.
+        out : array, shape (size,), optional
+            Where it goes: of the strategy's gradients as vectors hold them, in codes or in the carrier. By
+            default it is new, or ``gradient.npy`` in the folder, which the next call overwrites.
 
-    def _empty(self, ar: Any) -> NDArray[Any]:
-        """Return a vector as an arithmetic's values lie in memory."""
-        return np.empty(self.layout.size, packed_dtype(ar.format) if self.packed else ar.carrier)
-
-    def receive(self, gradients: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Return the gradient as the optimizer gets it: one vector, rounded into the strategy's format."""
-        joined = self.layout.join(gradients)
+        Raises
+        ------
+        TypeError
+            If `out` is no array, or of another dtype, or a gradient holds no real numbers.
+        ValueError
+            If names or shapes are others, or `out` has another shape or is read-only, before anything is
+            written; or if a stored tensor cannot be read.
+        """
         fmt = self.strategy.gradient.format
         if fmt is None:
-            return np.asarray(self.roles.moments.round(joined))
-        rounded = np.asarray(round_to(joined, fmt))
-        if not self.packed:
-            return rounded
-        vector = np.empty(rounded.shape, packed_dtype(fmt))
-        write(vector, rounded, fmt)
-        return vector
+            if out is not None:
+                raise ValueError("exact numbers are received into no array; out is for formats")
+            return np.asarray(self.roles.moments.round(self.layout.join(gradients)))
+        if out is not None:
+            self._check_out(out, form(fmt, packed=self.packed))
+        target = self._gradient if out is None else out
+        return receive(self.layout, gradients, fmt, target, packed=self.packed)
 
     def step(self, gradient: NDArray[Any], rate: float) -> NDArray[Any]:
         """Make one step in place.
@@ -218,44 +196,14 @@ class Optimizer:
             If the rate is out of range, or the gradient of another shape, or an element no code. Nothing has
             changed then.
         """
-        rate = learning_rate("rate", rate)
-        if not isinstance(gradient, np.ndarray):
-            raise TypeError(f"the gradient must be an array, as `receive` returns it, not {gradient!r}")
-        if gradient.shape != (self.layout.size,):
-            raise ValueError(f"the gradient must have shape ({self.layout.size},), not {gradient.shape}")
-        if self.packed and is_packed(gradient):
-            self._check_codes(gradient)
-        check_subnormals()
-        self._warned = self._warned or warn_of_vanishing(self.roles.update, {"rate": rate})
-        count = self.count + 1
-        update = self._empty(self.roles.update)
-        gradient = np.ascontiguousarray(gradient)
-        planned = []  # whole before anything is changed: a compiled step may be refused
-        for part, decayed in self._parts():
-            scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
-            elements = part.stop - part.start
-            ahead = elements * max(0, self._steps - count)
-            filler = self._compiled.filler(self.roles, scalars, gradient, elements, count, ahead)
-            planned.append((part, scalars, filler))
-        for part, scalars, filler in planned:
-            if filler is not None:
-                self._fill(filler, gradient, update, part)
-                continue
-            with np.errstate(all="ignore"):
-                for block in _blocks(part, BLOCK):
-                    old = read_block(self.state, self._formats, block)
-                    roles = block_roles(self.roles, count, block.start)
-                    given = self._received(gradient[block])
-                    new, asked = self.hyper.step(roles, self.strategy, old, given, scalars)
-                    write(update[block], asked, self.roles.update.format)
-                    write_block(self.state, new, self._formats, block)
-        for slot in self.hyper.slots:
-            stored = self.strategy.tensors[slot.name]
-            if stored.scaled is not None and stored.format is not None:
-                (vector,) = getattr(self.state, slot.name)
-                requantize(vector, self.layout.slices.values(), stored.scaled, stored.format)
-        self.count = count
+        rate = self._checked(gradient, rate)
+        update = np.empty(self.layout.size, form(self.roles.update.format, packed=self.packed))
+        self._advance(gradient, rate, update)
         return update
+
+    def advance(self, gradient: NDArray[Any], rate: float) -> None:
+        """Make one step in place, as `step` does, and keep of the update no more than a block at a time."""
+        self._advance(gradient, self._checked(gradient, rate), None)
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return the tensors that the model sees: the leading components, as views, or decoded."""
@@ -266,8 +214,69 @@ class Optimizer:
         values = read_block(self.state, self._formats, slice(None))
         return tuple(np.array(item) for item in values.represented(self.strategy))
 
-    def _received(self, gradient: NDArray[Any]) -> NDArray[Any]:
-        return read(gradient, self.strategy.gradient.format) if self.packed else gradient
+    def _checked(self, gradient: NDArray[Any], rate: float) -> float:
+        """Return the rate as a float; raise as `step` does."""
+        rate = learning_rate("rate", rate)
+        if not isinstance(gradient, np.ndarray):
+            raise TypeError(f"the gradient must be an array, as `receive` returns it, not {gradient!r}")
+        if gradient.shape != (self.layout.size,):
+            raise ValueError(f"the gradient must have shape ({self.layout.size},), not {gradient.shape}")
+        if self.packed and is_packed(gradient):
+            self._check_codes(gradient)
+        check_subnormals()
+        self._warned = self._warned or warn_of_vanishing(self.roles.update, {"rate": rate})
+        return rate
+
+    def _advance(self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None) -> None:
+        """Make a step, and put the update in a vector if there is one."""
+        count = self.count + 1
+        # Whole before anything is changed: a compiled step may be refused.
+        planned: list[tuple[slice, int, Callable[[slice], None]]] = []
+        for part, decayed in self._parts():
+            scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
+            elements = part.stop - part.start
+            ahead = elements * max(0, self._steps - count)
+            filler = self._compiled.filler(self.roles, scalars, gradient, elements, count, ahead)
+            if filler is None:
+                planned.append((part, BLOCK, partial(self._eager, scalars, count, gradient, update)))
+            else:
+                planned.append((part, COMPILED_BLOCK, partial(self._fill, filler, gradient, update)))
+        for part, block, work in planned:
+            in_stripes(work, part, block, self._threads())
+        for slot in self.hyper.slots:
+            stored = self.strategy.tensors[slot.name]
+            if stored.scaled is not None and stored.format is not None:
+                (vector,) = getattr(self.state, slot.name)
+                requantize(vector, self.layout.slices.values(), stored.scaled, stored.format)
+        self.count = count
+
+    def _eager(
+        self, scalars: Any, count: int, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice
+    ) -> None:
+        """Make a step of a block by operations on arrays."""
+        given = np.ascontiguousarray(gradient[block])
+        if self.packed:
+            given = read(given, self.strategy.gradient.format)
+        roles = block_roles(self.roles, count, block.start)
+        with np.errstate(all="ignore"):
+            old = read_block(self.state, self._formats, block)
+            new, asked = self.hyper.step(roles, self.strategy, old, given, scalars)
+            if update is not None:
+                write(update[block], asked, self.roles.update.format)
+            write_block(self.state, new, self._formats, block)
+
+    def _fill(
+        self, filler: Filler, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice
+    ) -> None:
+        """Make a step of a block by a compiled loop."""
+        vectors = [(x, fmt) for items, fmt in zip(self.state, self._formats, strict=True) for x in items]
+        given = [*vectors, (gradient, self.strategy.gradient.format)]
+        fill_block(filler, block, given, [*vectors, (update, self.roles.update.format)])
+
+    def _threads(self) -> int:
+        """Return how many threads share a step: one if an arithmetic is not the emulator, or is watched."""
+        found = {ar.threads if type(ar) is NumpyArithmetic else 1 for ar in self.roles}
+        return min(found)
 
     def _check_codes(self, gradient: NDArray[Any]) -> None:
         """Raise unless a gradient of codes holds those of the strategy's format."""
@@ -277,34 +286,21 @@ class Optimizer:
             raise TypeError(f"codes of {fmt} are an array of {packed_dtype(fmt)}, not {gradient.dtype}")
         check_codes(gradient, fmt)
 
+    def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
+        """Raise unless a gradient can be received into an array."""
+        if not isinstance(out, np.ndarray) or out.dtype != dtype:
+            raise TypeError(f"out must be an array of {dtype}, not {getattr(out, 'dtype', type(out))}")
+        if out.shape != (self.layout.size,) or not out.flags.writeable:
+            raise ValueError(
+                f"out must be writeable, and have shape ({self.layout.size},); it has {out.shape}"
+            )
+
     def _parts(self) -> Iterator[tuple[slice, bool]]:
         """Yield the elements that weight decay applies to, and the others."""
         edge, size = self.layout.decayed_size, self.layout.size
         for begin, end, decayed in ((0, edge, True), (edge, size, False)):
             if begin < end:
                 yield slice(begin, end), decayed
-
-    def _fill(self, filler: Filler, gradient: NDArray[Any], update: NDArray[Any], part: slice) -> None:
-        """Make a step by a compiled loop."""
-        vectors = [(x, fmt) for items, fmt in zip(self.state, self._formats, strict=True) for x in items]
-        given = [*vectors, (gradient, self.strategy.gradient.format)]
-        asked = [*vectors, (update, self.roles.update.format)]
-
-        def fill(block: slice) -> None:
-            fill_block(filler, block, given, asked)
-
-        threads = self.roles.moments.threads  # type: ignore[attr-defined]
-        if threads == 1:
-            for block in _blocks(part, COMPILED_BLOCK):
-                fill(block)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(fill, _blocks(part, COMPILED_BLOCK)))
-
-
-def _blocks(part: slice, size: int) -> Iterator[slice]:
-    for start in range(part.start, part.stop, size):
-        yield slice(start, min(start + size, part.stop))
 
 
 def block_roles(roles: Roles, step: int, start: int) -> Roles:

@@ -17,11 +17,11 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.declaration import Declaration, learning_rate
 from mcfsim.optim.memory import Split, requantize
-from mcfsim.optim.optimizer import block_roles, learning_rate
+from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
-from mcfsim.optim.strategies import DEFAULT_WORDS, FLOAT32, Addition, Stored, Strategy
+from mcfsim.optim.strategies import DEFAULT_WORDS, Addition, Stored, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, get_rounding
@@ -188,7 +188,7 @@ class StoredOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Return the master copy of which a parameter's codes are the leading bits, with the others."""
         fmt = self._formats["parameter"]
         rounded = self.strategy.parameter.rounding is Mode.NEAREST_AWAY
-        return Split(encode(parameter, fmt), rest, FLOAT32.precision - fmt.precision, rounded)
+        return Split.beside(encode(parameter, fmt), rest, fmt, rounded=rounded)
 
     def _start(self, parameter: torch.Tensor) -> dict[str, Any]:
         """Return the state before the first step: zeros, and a master copy of the parameter."""

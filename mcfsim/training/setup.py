@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from mcfsim.checks.arguments import finite_number, whole_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
-from mcfsim.optim.declaration import Declaration, optimizers
-from mcfsim.optim.optimizer import Optimizer, check_hyperparameters
+from mcfsim.optim.declaration import Declaration, check_hyperparameters, optimizers
+from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.strategies import Strategy, strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding

@@ -42,9 +42,11 @@ def _titled(name: str, *, packed: bool) -> str:
     return f"one step of adamw, {name}" + (", packed" if packed else "")
 
 
-def _optimizer(name: str, x: Array, **options: Any) -> tuple[mcf.Optimizer, Array]:
-    """Return an optimizer of `PARAMETERS` numbers, and a gradient for it."""
-    weights, gradient = {"w": 0.02 * x[:PARAMETERS]}, {"w": 1e-3 * x[PARAMETERS : 2 * PARAMETERS]}
+def _optimizer(
+    name: str, x: Array, parameters: int = PARAMETERS, **options: Any
+) -> tuple[mcf.Optimizer, Array]:
+    """Return an optimizer of so many numbers, and a gradient for it."""
+    weights, gradient = {"w": 0.02 * x[:parameters]}, {"w": 1e-3 * x[-parameters:]}
     optimizer = mcf.Optimizer(_HYPER, mcf.strategy(name), weights, ["w"], **options)
     return optimizer, optimizer.receive(gradient)
 
@@ -62,19 +64,19 @@ def _beside_torch(x: Array) -> Iterator[Pair]:
     for name in ("collage-light", "collage-plus"):
         ours = _step(name, x, compiled=True, packed=True)
         for size, peer in ((PARAMETERS, "same text, torch bfloat16"), (_BLOCK, "the same, block by block")):
-            yield Pair(_titled(name, packed=True), ours, peer, _native_step(name, x, size))
-    fused = _fused_step(x)
+            yield Pair(_titled(name, packed=True), ours, peer, native_step(name, x, PARAMETERS, size))
+    fused = fused_step(x, PARAMETERS)
     for name in ("plain", "collage-light", "collage-plus", "fp32"):
         yield Pair(_titled(name, packed=True), _step(name, x, compiled=True, packed=True), _FUSED, fused)
 
 
-def _native_step(name: str, x: Array, size: int) -> Call:
-    """Return a step of the optimizer's own text in PyTorch's operators, on so many elements at a time."""
+def native_step(name: str, x: Array, parameters: int, size: int) -> Call:
+    """Return a step of the optimizer's own text in PyTorch's operators, on `size` elements at a time."""
     import torch
 
     from tests.benchmarks.native_torch import roles_of
 
-    optimizer, received = _optimizer(name, x)
+    optimizer, received = _optimizer(name, x, parameters)
     native = roles_of(optimizer.strategy)
 
     def tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
@@ -91,7 +93,7 @@ def _native_step(name: str, x: Array, size: int) -> Call:
 
     def step() -> None:
         scalars = _HYPER.scalars(optimizer.roles, optimizer.strategy, 1, _RATE, decayed=True)
-        for start in range(0, PARAMETERS, size):
+        for start in range(0, parameters, size):
             block = slice(start, start + size)
             old = State(*(tuple(item[block] for item in items) for items in state))
             new, _ = _HYPER.step(native, optimizer.strategy, old, gradient[block], scalars)
@@ -102,12 +104,12 @@ def _native_step(name: str, x: Array, size: int) -> Call:
     return step
 
 
-def _fused_step(x: Array) -> Call:
+def fused_step(x: Array, parameters: int) -> Call:
     """Return a step of PyTorch's AdamW in binary32, as one kernel."""
     import torch
 
-    parameter = torch.nn.Parameter(torch.from_numpy(0.02 * x[:PARAMETERS]))
-    parameter.grad = torch.from_numpy(1e-3 * x[PARAMETERS : 2 * PARAMETERS])
+    parameter = torch.nn.Parameter(torch.from_numpy(0.02 * x[:parameters]))
+    parameter.grad = torch.from_numpy(1e-3 * x[-parameters:])
     optimizer = torch.optim.AdamW(
         [parameter],
         lr=_RATE,

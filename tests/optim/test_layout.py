@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mcfsim.optim.layout import Layout
+from tests.optim.stored import Stretches
 
 
 def tensors():
@@ -72,3 +73,67 @@ def test_what_is_refused():
         layout.join({"bias": given["bias"]})
     with pytest.raises(ValueError, match=r"tensor 'matrix' must have shape \(2, 3\), not \(3, 2\)"):
         layout.join(given | {"matrix": given["matrix"].T})
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 7, 17, 18, 100])
+@pytest.mark.parametrize("decayed", [(), ("cube", "matrix")])
+def test_blocks_follow_one_another_across_tensors(size, decayed):
+    given = tensors()
+    given["matrix"] = np.asfortranarray(given["matrix"])
+    given["cube"] = Stretches(given["cube"])
+    layout = Layout(given, decayed)
+    places, blocks = zip(*layout.blocks(given, size), strict=True)
+    assert [place.start for place in places] == list(range(0, layout.size, size))
+    assert [place.stop for place in places] == [*range(size, layout.size, size), layout.size]
+    assert [block.size for block in blocks] == [place.stop - place.start for place in places]
+    joined = np.concatenate([tensors()[name].ravel() for name in layout.slices])
+    np.testing.assert_array_equal(np.concatenate(blocks), joined)
+    np.testing.assert_array_equal(layout.join(given), joined)
+
+
+def test_blocks_are_of_the_dtype_that_holds_all_tensors():
+    given = {"a": np.float32([1, 2, 3]), "b": np.int64([2**53 - 1, 5]), "c": Stretches(np.float16([0.5]))}
+    layout = Layout(given)
+    assert layout.dtype(given) == np.float64
+    assert {block.dtype for _, block in layout.blocks(given, 2)} == {np.dtype(np.float64)}
+    assert layout.join(given).tolist() == [1, 2, 3, 2**53 - 1, 5, 0.5]
+
+
+def test_a_tensor_that_changes_its_dtype_is_named():
+    class Changing(Stretches):
+        def read(self, start, stop):
+            return super().read(start, stop).astype(np.float64 if start else np.float32)
+
+    given = {"a": Changing(np.ones(6))}
+    with pytest.raises(ValueError, match="tensor 'a' gives float64 from element 4 on, before float32"):
+        list(Layout(given).blocks(given, 4))
+
+
+def test_a_block_of_one_tensor_is_a_view():
+    given = {"a": np.zeros(6), "b": np.zeros((3, 2))}
+    shared = [
+        [np.shares_memory(block, x) for x in given.values()] for _, block in Layout(given).blocks(given, 3)
+    ]
+    assert shared == [[True, False]] * 2 + [[False, True]] * 2
+
+
+def test_without_elements_there_is_no_block():
+    given = {"a": np.zeros((0, 3)), "b": Stretches(np.zeros(0))}
+    layout = Layout(given)
+    assert list(layout.blocks(given, 4)) == []
+    assert layout.join(given).size == layout.size == 0
+
+
+def test_blocks_are_refused_at_once_or_name_the_tensor():
+    given = tensors()
+    layout = Layout(given)
+    with pytest.raises(ValueError, match="expected the tensors"):
+        layout.blocks({"bias": given["bias"]}, 4)
+    with pytest.raises(ValueError, match="tensor 'cube' must have shape"):
+        layout.blocks(given | {"cube": Stretches(np.zeros(8))}, 4)
+    with pytest.raises(TypeError, match="tensor 'bias' is a masked array"):
+        layout.blocks(given | {"bias": np.ma.masked_equal([1.0, 2.0, 3.0], 2.0)}, 4)
+    short = given | {"cube": Stretches(given["cube"], end=5)}
+    assert [block.size for _, block in layout.blocks(given, 4)] == [4, 4, 4, 4, 2]
+    with pytest.raises(ValueError, match=r"tensor 'cube' gives an array of shape \(3,\) .* 2 to 6"):
+        list(layout.blocks(short, 4))

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
+from mcfsim.codec import decode, encode
 from mcfsim.formats import Format
-from mcfsim.optim.memory import Split, packed_dtype, read
+from mcfsim.kernels.codes_by_kind import codes_by_kind
+from mcfsim.optim.memory import Split, packed_dtype, read, write
 from mcfsim.optim.strategies import Stored
 
 needs_numba = pytest.mark.skipif(
@@ -16,6 +18,8 @@ needs_numba = pytest.mark.skipif(
     reason="Numba is not installed",
 )
 SIZE = 5000
+#: As bfloat16, but for the largest numbers, whose codes stand for nothing.
+GAPS = Format("gaps", precision=8, emin=-126, emax=126)
 #: With a code for NaN, without; of a posit; longer than 16 bits; of a subnormal format in binary64.
 LOW = ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "posit16es1", "tf32", "int8"]
 
@@ -146,7 +150,8 @@ def test_split_numbers_are_those_of_the_bits(mode, assert_same):
     away = mode == "nearest_away"
     known = ~np.isnan(numbers)
     assert np.array_equal(leading[known], (bits + (2**15 if away else 0) >> 16)[known])
-    vector = Split.beside(leading, mcf.get_format("bfloat16"), rounded=away)
+    fmt = mcf.get_format("bfloat16")
+    vector = Split.beside(leading, np.zeros(leading.size, Split.form(fmt)), fmt, rounded=away)
     vector.keep(numbers)
     assert np.array_equal(vector.rest[known], (bits & 0xFFFF)[known])
     assert_same(vector.numbers(), numbers)
@@ -187,6 +192,21 @@ def test_codes_take_the_bytes_of_a_code_where_there_is_one_for_nan(low, size):
     assert {x.itemsize for items in optimizer.state for x in items} == {size}
     assert optimizer.step(optimizer.receive({"w": np.ones(3)}), 0.5).itemsize == size
     assert optimizer.weights()["w"].tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "e8m2", "float16", "float8_e4m3fn", GAPS, "posit16es1"])
+def test_all_codes_are_read_as_their_values_and_written_again(fmt, assert_same):
+    """Those that are the upper bits of a carrier's numbers, too, and those that nearly are."""
+    fmt = mcf.get_format(fmt)
+    codes = np.arange(1 << fmt.bits, dtype=packed_dtype(fmt))
+    codes = codes[~codes_by_kind(fmt).unassigned(codes)] if codes_by_kind(fmt).gaps else codes
+    values = decode(codes, fmt)
+    assert_same(read(codes, fmt), values)
+    written = np.zeros_like(codes)
+    write(written, read(codes, fmt), fmt)
+    nan = np.isnan(values)
+    np.testing.assert_array_equal(written[~nan], codes[~nan])
+    assert set(written[nan]) == set(encode([np.nan], fmt))
 
 
 def test_a_gradient_may_be_carrier_numbers(assert_same):

@@ -1,0 +1,140 @@
+"""An optimizer's vectors at the start: made in memory or in files, and filled a block at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.convert import round_to
+from mcfsim.formats import Format
+from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.layout import Layout, Tensors
+from mcfsim.optim.memory import Split, form, write
+from mcfsim.optim.state import State
+from mcfsim.optim.strategies import Addition, Roles, Strategy
+from mcfsim.protocol import Arithmetic
+from mcfsim.rounding import Mode
+from mcfsim.storage.files import Pathlike
+from mcfsim.storage.maps import new_maps
+
+Array = NDArray[Any]
+
+#: Elements that are read and rounded at once.
+AT_ONCE = 1 << 18
+#: What the gradient's vector is called, in a folder.
+_GRADIENT = "gradient"
+
+
+def start(
+    hyper: Declaration,
+    strategy: Strategy,
+    roles: Roles,
+    layout: Layout,
+    parameters: Tensors,
+    *,
+    packed: bool,
+    folder: Pathlike | None,
+) -> tuple[State, Array | None]:
+    """Return the state before the first step, and, if that lies in a folder, a vector for gradients there.
+
+    The parameter is rounded to nearest even, whatever the rounding of steps, and so is a master copy; all
+    else starts from zero. A parameter that shares bits with its master copy is made from that, as in steps.
+    """
+    layout.dtype(parameters)  # refuses what it does not take before anything is made
+    vectors = _vectors(hyper, strategy, roles)
+    forms = {name: form(role.format, packed=packed) for name, role in vectors.items()}
+    fmt = roles.model.format
+    split = packed and _shares(strategy) and forms["parameter0"].kind == "u"
+    if split and fmt is not None:
+        forms["extra0"] = Split.form(fmt)
+    if folder is None:
+        whole = _whole({name: np.zeros(layout.size, dtype) for name, dtype in forms.items()}, vectors, split)
+        _fill(whole, vectors, strategy, layout, parameters)
+        return _state(whole), None
+    forms[_GRADIENT] = form(strategy.gradient.format, packed=packed)
+    with new_maps(folder, {name: (layout.size, dtype) for name, dtype in forms.items()}) as made:
+        whole = _whole(made, vectors, split)
+        _fill(whole, vectors, strategy, layout, parameters)
+    return _state(whole), made[_GRADIENT]
+
+
+def receive(layout: Layout, tensors: Tensors, fmt: Format, out: Array | None, *, packed: bool) -> Array:
+    """Return tensors as one vector, rounded to nearest even into a format; in `out` if that is given."""
+    taken = layout.dtype(tensors)
+    if out is None:
+        out = np.empty(
+            layout.size, form(fmt, packed=True) if packed else round_to(np.empty(0, taken), fmt).dtype
+        )
+    for block, x in layout.blocks(tensors, AT_ONCE):
+        write(out[block], round_to(x, fmt), fmt)
+    return out
+
+
+def _vectors(hyper: Declaration, strategy: Strategy, roles: Roles) -> dict[str, Arithmetic]:
+    """Return the arithmetic of each vector, by its name: its field of `State`, and a number."""
+    of = {"parameter": roles.model, "m": roles.moments, "v": roles.second_moment, "extra": roles.parameter}
+    kept = {
+        label: stored.components
+        for label, stored in strategy.tensors.items()
+        if label in of and (label not in ("m", "v") or hyper.keeps(label))
+    }
+    return {f"{label}{place}": of[label] for label, count in kept.items() for place in range(count)}
+
+
+def _shares(strategy: Strategy) -> bool:
+    """Return whether the parameter holds the leading bits of its master copy."""
+    return strategy.extra is not None and strategy.extra.shared
+
+
+def _whole(made: dict[str, Array], vectors: dict[str, Any], split: bool) -> dict[str, Array | Split]:
+    """Return the vectors with a master copy in place of the bits that follow the parameter's codes."""
+    whole: dict[str, Array | Split] = dict(made)
+    if split:
+        model = vectors["parameter0"]
+        rounded = model.rounding.mode is Mode.NEAREST_AWAY
+        whole["extra0"] = Split.beside(made["parameter0"], made["extra0"], model.format, rounded=rounded)
+    return whole
+
+
+def _state(vectors: dict[str, Array | Split]) -> State:
+    return State(
+        *(
+            tuple(x for name, x in vectors.items() if name.rstrip("0123456789") == label)
+            for label in State._fields
+        )
+    )
+
+
+def _fill(
+    made: dict[str, Array | Split],
+    vectors: dict[str, Any],
+    strategy: Strategy,
+    layout: Layout,
+    parameters: Tensors,
+) -> None:
+    """Put the start in vectors of zero bytes."""
+    given = ["parameter0", *(["extra0"] if strategy.addition is Addition.MASTER else [])]
+    for name, role in vectors.items():
+        if name not in given:
+            _put_zero(made[name], role)
+    for block, x in layout.blocks(parameters, AT_ONCE):
+        for name in given:
+            role = vectors[name]
+            numbers = _nearest(role, x)
+            if name == "parameter0" and _shares(strategy):  # as a step makes it of the master copy
+                numbers = round_to(_nearest(vectors["extra0"], x), role.format, role.rounding)
+            write(made[name][block], numbers, role.format)
+
+
+def _put_zero(vector: Any, role: Arithmetic) -> None:
+    """Put what zero is in a format in a vector of zero bytes, which in most it is already."""
+    one = np.empty(1, vector.dtype)
+    write(one, _nearest(role, np.zeros(1)), role.format)
+    if role.format is None or any(one.tobytes()):
+        vector[...] = one[0]
+
+
+def _nearest(role: Arithmetic, x: Array) -> Array:
+    return np.asarray(role.round(x) if role.format is None else round_to(x, role.format))

@@ -1,0 +1,183 @@
+"""Steps of optimizers by size: time a parameter and memory, from files, and beside PyTorch and a copy.
+
+Each size runs in a process of its own, under Collage-plus, on codes of bfloat16. This measures and tests
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import mcfsim as mcf
+from experiments.common import write_result
+from tests.benchmarks import steps
+from tests.benchmarks.timing import Array, Call, about, installed, median_seconds
+
+SIZES = 10**6, 10**7, 10**8, 125 * 10**6
+#: Parameters of what is compared with PyTorch, and rounds, of whose medians the least counts.
+COMPARED, ROUNDS = 1 << 25, 3
+STRATEGY = "collage-plus"
+
+
+def arguments() -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=float, nargs="*", default=list(SIZES), help="parameters, in memory")
+    parser.add_argument("--mapped", type=float, nargs="*", default=[], help="parameters, in files")
+    parser.add_argument("--folder", type=Path, help="for these files; by default one for temporary files")
+    parser.add_argument("--limit", type=float, default=4e9, help="bytes of memory besides mapped files")
+    parser.add_argument(
+        "--compared", type=float, default=COMPARED, help="parameters, beside PyTorch; 0: none"
+    )
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--write", action="store_true", help="write the result file")
+    return parser.parse_args()
+
+
+def of_size(parameters: int, threads: int, **more: Any) -> dict[str, Any]:
+    """Return what a process of its own finds; see `tests.benchmarks.one_size`."""
+    asked = json.dumps({"parameters": parameters, "threads": threads, **more})
+    run = [sys.executable, "-m", "tests.benchmarks.one_size", asked]
+    printed = subprocess.run(run, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found: dict[str, Any] = json.loads(printed)
+    return {**found, "threads": threads, "ns": 1e9 * found["seconds"] / parameters}
+
+
+def in_memory(sizes: list[int], threads: list[int], table: Table) -> Iterator[dict[str, Any]]:
+    """Steps in memory, and the most that a process held beyond its vectors, the interpreter included."""
+    for parameters in sizes:
+        for count in threads:
+            row = of_size(parameters, count)
+            table.add_row(
+                f"{parameters:.3g}",
+                str(count),
+                f"{row['seconds']:.4g}",
+                f"{row['ns']:.2f}",
+                f"{row['state'] / 1e6:.0f}",
+                f"{row['beyond'] / 1e6:.0f}",
+            )
+            yield row
+
+
+def in_files(
+    sizes: list[int], threads: int, folder: Path | None, limit: int, table: Table
+) -> Iterator[dict[str, Any]]:
+    """Steps of states in files, from the disk and back to it, beside a copy of as many bytes."""
+    for parameters in sizes:
+        with TemporaryDirectory(dir=folder) as place:
+            row = of_size(parameters, threads, folder=place, limit=limit)
+        row["ratio"] = row["seconds"] / row["copy"]
+        table.add_row(
+            f"{parameters:.3g}",
+            f"{row['seconds']:.4g}",
+            f"{row['copy']:.4g}",
+            f"{row['ratio']:.2f}",
+            f"{row['RssAnon'] / 1e6:.0f}",
+        )
+        yield row
+
+
+class Peer(NamedTuple):
+    """A step, and how many threads it takes."""
+
+    name: str
+    threads: int
+    call: Call
+
+
+def peers(x: Array, parameters: int, threads: int) -> Iterator[Peer]:
+    """Our step, compiled and on NumPy, PyTorch's, and a copy of the bytes that ours reads and writes."""
+    options: dict[str, Any] = {"packed": True, "threads": threads}
+    weights, gradients = {"w": 0.02 * x}, {"w": 1e-3 * x}
+    ways: dict[str, dict[str, Any]] = {"compiled": {"compiled": True}, "without Numba": {"steps": 10**6}}
+    for name, carried in ways.items():
+        made = mcf.Optimizer(mcf.AdamW(), mcf.strategy(STRATEGY), weights, ["w"], **carried, **options)
+        received = made.receive(gradients)
+
+        def step(made: mcf.Optimizer = made, received: Array = received) -> None:
+            made.advance(received, 1e-3)
+
+        yield Peer(f"ours, {name}", threads, step if "compiled" in carried else partial(_without_numba, step))
+        del made, received, step
+    if installed("torch"):
+        import torch
+
+        torch.set_num_threads(threads)
+        native = "the same operations, torch bfloat16"
+        yield Peer(native, threads, steps.native_step(STRATEGY, x, parameters, parameters))
+        yield Peer(f"{native}, in blocks", threads, steps.native_step(STRATEGY, x, parameters, 1 << 17))
+        yield Peer("torch AdamW(fused=True), float32", threads, steps.fused_step(x, parameters))
+    yield Peer("copy of the same bytes", threads, _copy(parameters, threads))
+
+
+def _without_numba(call: Call) -> None:
+    with patch("mcfsim.compile.choice.is_available", lambda: False):
+        call()
+
+
+def _copy(parameters: int, threads: int) -> Call:
+    """Return a copy of the bytes that a step reads, 12 a parameter, and writes, 10."""
+    given = np.ones(11 * parameters, np.uint8)
+    halves = list(
+        zip(np.array_split(given, threads), np.array_split(np.zeros_like(given), threads), strict=True)
+    )
+
+    def copy() -> None:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda pair: np.copyto(pair[1], pair[0]), halves))
+
+    return copy
+
+
+def compared(parameters: int, threads: list[int], table: Table) -> Iterator[dict[str, Any]]:
+    """Our step beside its peers, in one process."""
+    x = np.random.default_rng(0).standard_normal(parameters, dtype=np.float32)
+    for count in threads:
+        for peer in peers(x, parameters, count):
+            call: Callable[[], Any] = peer.call
+            taken = min(median_seconds(call) for _ in range(ROUNDS))
+            row = {"name": peer.name, "threads": count, "ns": 1e9 * taken / parameters}
+            table.add_row(peer.name, str(count), f"{row['ns']:.2f}")
+            yield row
+            del peer, call
+
+
+def main() -> None:
+    """Run what is asked for, print tables, and write the result file if that is asked for, too."""
+    asked = arguments()
+    console = Console()
+    memory = Table(
+        "parameters", "threads", "s", "ns a parameter", "state, MB", "beyond it, MB", title="in memory"
+    )
+    files = Table("parameters", "s", "copy, s", "ratio", "own memory, MB", title="in files")
+    beside = Table("step", "threads", "ns a parameter", title=f"{int(asked.compared):.3g} parameters")
+    result: dict[str, Any] = {"versions": about("numba", "llvmlite", "torch"), "strategy": STRATEGY}
+    result["memory"] = list(in_memory([int(x) for x in asked.sizes], asked.threads, memory))
+    result["files"] = list(
+        in_files([int(x) for x in asked.mapped], max(asked.threads), asked.folder, int(asked.limit), files)
+    )
+    if asked.compared:
+        result["compared"] = list(compared(int(asked.compared), asked.threads, beside))
+    for table in (memory, files, beside):
+        if table.row_count:
+            console.print(table)
+    if asked.write:
+        write_result("sizes", result)
+
+
+if __name__ == "__main__":
+    main()

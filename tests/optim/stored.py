@@ -1,0 +1,32 @@
+"""Tensors that are read a stretch at a time, for tests of what takes such."""
+
+import numpy as np
+
+
+class Stretches:
+    """An array as a stored tensor, which notes how many elements are asked for at most at once.
+
+    From `end` on it has no more elements, or it raises `problem` there.
+    """
+
+    def __init__(self, array, end=None, problem=None):
+        self.shape, self.size = np.shape(array), np.size(array)
+        self.longest = 0
+        self._elements, self._problem = np.ravel(array)[:end], problem
+
+    def read(self, start, stop):
+        self.longest = max(self.longest, stop - start)
+        if self._problem is not None and stop > self._elements.size:
+            raise self._problem
+        return self._elements[start:stop].copy()
+
+
+class Made:
+    """Numbers that are made when they are read, in binary32: a stored tensor of any size, of no memory."""
+
+    def __init__(self, shape, seed):
+        self.shape, self.size, self.seed = shape, int(np.prod(shape)), seed
+
+    def read(self, start, stop):
+        places = np.arange(start, stop, dtype=np.uint32) * np.uint32(2654435761) + np.uint32(self.seed)
+        return (places.astype(np.int32) * np.float32(2.0**-31)).astype(np.float32)

@@ -1,0 +1,116 @@
+"""Memory taken beyond an optimizer's state: a few blocks, however many parameters there are."""
+
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.codec.codes import check_codes
+from mcfsim.compile import choice
+from mcfsim.formats import Format
+from tests.optim.stored import Made
+
+#: Parameters; what is taken must be the same for all but some kilobytes.
+SIZES = 1 << 19, 1 << 20
+SAME = 1 << 16
+LIMIT = 64 * 2**20
+#: Of which some codes stand for nothing, so that the gradient's are looked at.
+GAPS = Format("gaps", precision=8, emin=-60, emax=60)
+
+
+def peak(function):
+    """Return what a call returns, and how many bytes it held at once, in a thread that has kept none."""
+    tracemalloc.start()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            result = pool.submit(function).result()
+        return result, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def tensors(size, seed=0):
+    shapes = {"w": size // 2, "b": size // 2 - 77, "c": 77}
+    return {name: Made((count,), seed + len(name)) for name, count in shapes.items()}
+
+
+def made(size, name="collage-plus", low="bfloat16", **options):
+    return mcf.Optimizer(mcf.AdamW(), mcf.strategy(name, low), tensors(size), ["w"], **options)
+
+
+def state_of(optimizer):
+    return sum(x.nbytes for items in optimizer.state for x in items)
+
+
+def check(taken):
+    few, many = taken
+    assert max(few, many) <= LIMIT
+    assert many - few <= SAME
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packed", [False, True])
+def test_building_takes_the_state_and_a_few_blocks(packed):
+    states, gradients = [], []
+    for size in SIZES:
+        optimizer, most = peak(lambda size=size: made(size, packed=packed))
+        assert state_of(optimizer) == size * (10 if packed else 20)
+        states.append(most - state_of(optimizer))
+        gradient, most = peak(lambda size=size, optimizer=optimizer: optimizer.receive(tensors(size, 7)))
+        gradients.append(most - gradient.nbytes)
+    check(states)
+    check(gradients)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+@pytest.mark.parametrize(("low", "packed"), [("bfloat16", False), ("bfloat16", True), (GAPS, True)])
+@pytest.mark.parametrize("carried", [{"compiled": False}, {"steps": 10**6}], ids=["operations", "calls"])
+@pytest.mark.sampled(6)
+def test_a_step_takes_a_few_blocks(low, packed, mode, carried, monkeypatch):
+    """The gradient is no contiguous vector."""
+    monkeypatch.setattr(choice, "is_available", lambda: False)
+    random = {"random": mcf.RandomWords(1)} if mode == "stochastic" else {}
+    options = {"rounding": mode, "packed": packed, **carried, **random}
+    advanced, stepped = [], []
+    for size in SIZES:
+        optimizer = made(size, "plain", low, **options)
+        gradient = np.zeros(2 * size, optimizer.state.m[0].dtype)[::2]
+        advanced.append(peak(lambda o=optimizer, g=gradient: o.advance(g, 1e-3))[1])
+        update, most = peak(lambda o=optimizer, g=gradient: o.step(g, 1e-3))
+        stepped.append(most - update.nbytes)
+    check(advanced)
+    check(stepped)
+
+
+@pytest.mark.slow
+def test_vectors_in_files_take_no_memory(tmp_path):
+    taken = []
+    for size in SIZES:
+        folder = tmp_path / str(size)
+        optimizer, most = peak(lambda size=size, folder=folder: made(size, packed=True, folder=folder))
+        assert state_of(optimizer) == 10 * size
+        gradient, received = peak(lambda size=size, optimizer=optimizer: optimizer.receive(tensors(size, 7)))
+        assert gradient.size == size
+        advanced = peak(lambda o=optimizer, g=gradient: o.advance(g, 1e-3))[1]
+        taken.append(max(most, received, advanced))
+    check(taken)
+
+
+def test_codes_are_looked_at_a_block_at_a_time():
+    taken = []
+    for size in SIZES:
+        codes = np.zeros(size, np.uint16)
+        taken.append(peak(lambda codes=codes: check_codes(codes, GAPS))[1])
+        codes[-3] = 16000
+        with pytest.raises(ValueError, match=rf"element \({size - 3},\) = 16000 stands for no value of gaps"):
+            check_codes(codes, GAPS)
+    check(taken)
+
+
+def test_the_measure_sees_what_grows():
+    taken = [peak(lambda size=size: np.ones(size, np.uint8))[1] for size in SIZES]
+    assert taken[1] - taken[0] > SAME

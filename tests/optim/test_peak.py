@@ -12,9 +12,9 @@ from mcfsim.compile import choice
 from mcfsim.formats import Format
 from tests.optim.stored import Made
 
-#: Parameters; what is taken must be the same for all but some kilobytes.
+#: Parameters; the more must take less than one byte each more, beside what caches of others happen to do.
 SIZES = 1 << 19, 1 << 20
-SAME = 1 << 16
+SAME = 1 << 19
 LIMIT = 64 * 2**20
 #: Of which some codes stand for nothing, so that the gradient's are looked at.
 GAPS = Format("gaps", precision=8, emin=-60, emax=60)
@@ -47,7 +47,7 @@ def state_of(optimizer):
 def check(taken):
     few, many = taken
     assert max(few, many) <= LIMIT
-    assert many - few <= SAME
+    assert many - few < SAME
 
 
 @pytest.mark.slow
@@ -112,5 +112,5 @@ def test_codes_are_looked_at_a_block_at_a_time():
 
 
 def test_the_measure_sees_what_grows():
-    taken = [peak(lambda size=size: np.ones(size, np.uint8))[1] for size in SIZES]
+    taken = [peak(lambda size=size: np.ones(size, np.uint16))[1] for size in SIZES]
     assert taken[1] - taken[0] > SAME

@@ -75,6 +75,12 @@ def audit(
         Path | None,
         Option(help="Save what was read here, and go on from it if it is there.", rich_help_panel=_FILES),
     ] = None,
+    resume: Annotated[
+        bool,
+        Option(
+            "--resume", help="Refuse to begin anew: the checkpoint must be there.", rich_help_panel=_FILES
+        ),
+    ] = False,
     output: Annotated[
         Path | None, Option("--json", help="Write all that was found here.", rich_help_panel=_FILES)
     ] = None,
@@ -114,6 +120,10 @@ def audit(
             raise ValueError(f"unknown schedule {schedule!r}; known schedules: cosine, constant")
         if schedule == "constant" and final not in (None, 1.0):
             raise ValueError(f"--final {final} is for the cosine; a constant rate stays what it is")
+        if resume and checkpoint is None:
+            raise ValueError("--resume needs --checkpoint, which names the file")
+        if resume and checkpoint is not None and not checkpoint.exists():
+            raise ValueError(f"--resume: there is no checkpoint {checkpoint}")
         if png is not None:
             checked_suffix(png)
         outputs = {"--checkpoint": checkpoint, "--json": output, "--html": html, "--png": png}

@@ -91,6 +91,8 @@ class Optimizer:
         Where each tensor lies in the vectors below.
     state : State
         Vectors of carrier numbers, or of codes; changed in place by `step` and `advance`.
+    formats : tuple of Format or None
+        Of the vectors, in the state's order; None for exact numbers.
     count : int
         Steps made.
     """
@@ -139,7 +141,7 @@ class Optimizer:
         for role, entering in hyper.entering().items():
             warn_of_vanishing(self.roles.of(role), entering)
         kept = self.roles.model, *self.roles[:2], self.roles.parameter
-        self._formats: Formats = tuple(role.format for role in kept)
+        self.formats: Formats = tuple(role.format for role in kept)
         self.state, self._gradient = start(
             hyper, strategy, self.roles, self.layout, parameters, packed=packed, folder=folder
         )
@@ -207,11 +209,11 @@ class Optimizer:
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return the tensors that the model sees: the leading components, as views, or decoded."""
-        return self.layout.split(read(self.state.parameter[0], self._formats[0]))
+        return self.layout.split(read(self.state.parameter[0], self.formats[0]))
 
     def represented(self) -> tuple[NDArray[Any], ...]:
         """Return copies of the components whose sum is the parameter that the optimizer means."""
-        values = read_block(self.state, self._formats, slice(None))
+        values = read_block(self.state, self.formats, slice(None))
         return tuple(np.array(item) for item in values.represented(self.strategy))
 
     def _checked(self, gradient: NDArray[Any], rate: float) -> float:
@@ -259,17 +261,17 @@ class Optimizer:
             given = read(given, self.strategy.gradient.format)
         roles = block_roles(self.roles, count, block.start)
         with np.errstate(all="ignore"):
-            old = read_block(self.state, self._formats, block)
+            old = read_block(self.state, self.formats, block)
             new, asked = self.hyper.step(roles, self.strategy, old, given, scalars)
             if update is not None:
                 write(update[block], asked, self.roles.update.format)
-            write_block(self.state, new, self._formats, block)
+            write_block(self.state, new, self.formats, block)
 
     def _fill(
         self, filler: Filler, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice
     ) -> None:
         """Make a step of a block by a compiled loop."""
-        vectors = [(x, fmt) for items, fmt in zip(self.state, self._formats, strict=True) for x in items]
+        vectors = [(x, fmt) for items, fmt in zip(self.state, self.formats, strict=True) for x in items]
         given = [*vectors, (gradient, self.strategy.gradient.format)]
         fill_block(filler, block, given, [*vectors, (update, self.roles.update.format)])
 

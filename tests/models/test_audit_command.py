@@ -104,7 +104,7 @@ def test_a_checkpoint_is_gone_on_from(model, tmp_path):
     kept = tmp_path / "kept.npz"
     first = run(model, *SHORT, "--checkpoint", kept)
     before = kept.read_bytes()
-    assert run(model, *SHORT, "--checkpoint", kept) == first
+    assert run(model, *SHORT, "--checkpoint", kept, "--resume") == first
     assert kept.read_bytes() == before
     assert "files differ" in run(copied(model), *SHORT, "--checkpoint", kept, status=2)
     assert kept.read_bytes() == before
@@ -133,6 +133,8 @@ def copied(model):
         (("--update-rms", 1, "--state", "x"), "give one of them"),
         (("--json", "/nonexistent/x"), "no folder"),
         (("--threshold", 0), "threshold"),
+        (("--resume",), "--resume needs --checkpoint"),
+        (("--resume", "--checkpoint", "none.npz"), "there is no checkpoint none.npz"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(model, options, text):

@@ -1,0 +1,189 @@
+"""Weights and states in files: what other code reads in them, and that steps go on to the same bits."""
+
+from __future__ import annotations
+
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.models.saved_state import SavedState
+from mcfsim.models.saving import load_state, save_state, save_weights
+from mcfsim.models.scan import scan
+from mcfsim.models.weights import open_tensors, open_weights
+from mcfsim.optim.strategies import STRATEGIES
+from mcfsim.storage.files import OutputError
+from mcfsim.storage.shards import write_file
+from mcfsim.storage.tensors import FileOfTensorsError
+
+pytestmark = pytest.mark.slow
+
+NAMES = [name for name in STRATEGIES if name != "exact"]
+SHAPES = {"w": (30, 40), "b": (40,), "scalar": ()}
+
+
+def made(name="collage-plus", low="bfloat16", **options):
+    rng = np.random.default_rng(0)
+    start = {label: np.asarray(rng.standard_normal(shape)) for label, shape in SHAPES.items()}
+    return mcf.Optimizer(mcf.AdamW(beta2=0.95), mcf.strategy(name, low), start, ["w"], **options)
+
+
+def go(optimizer, steps, seed=1):
+    rng = np.random.default_rng(seed)
+    for _ in range(steps):
+        gradients = {label: np.asarray(rng.standard_normal(shape)) for label, shape in SHAPES.items()}
+        optimizer.step(optimizer.receive(gradients), 1e-2)
+    return optimizer
+
+
+def bits(optimizer):
+    """Return all that an optimizer holds, as bytes; one NaN stands for all."""
+    vectors = [np.array(getattr(x, "rest", x)) for items in optimizer.state for x in items]
+    for x in vectors:
+        if x.dtype.kind == "f":
+            x[np.isnan(x)] = np.nan
+    return [x.tobytes() for x in vectors], optimizer.count
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_goes_on_to_the_same_bits(tmp_path, name, packed):
+    if packed and name == "fp8-moments":
+        pytest.skip("its moments are not packed")
+    options = {"packed": packed}
+    if "stochastic" in name:
+        options["random"] = mcf.RandomWords(5)
+    path = tmp_path / "s.safetensors"
+    first = go(made(name, **options), 3)
+    save_state(first, path)
+    other = made(name, **options)
+    load_state(other, path)
+    assert bits(other) == bits(first)
+    assert bits(go(other, 2, 7)) == bits(go(first, 2, 7))
+
+
+@pytest.mark.parametrize("low", ["float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit16", "e6m9"])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+def test_states_of_every_kind_of_format(tmp_path, low, packed):
+    path = tmp_path / "s.safetensors"
+    first = go(made("plain", low, packed=packed), 2)
+    save_state(first, path)
+    other = made("plain", low, packed=packed)
+    load_state(other, path)
+    assert bits(other) == bits(first)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_weights_are_read_by_other_code(tmp_path, packed):
+    from safetensors import deserialize
+
+    optimizer = go(made(packed=packed), 2)
+    save_weights(optimizer, tmp_path / "w.safetensors")
+    found = dict(deserialize((tmp_path / "w.safetensors").read_bytes()))
+    assert found.keys() == SHAPES.keys()
+    for name, x in optimizer.weights().items():
+        assert (found[name]["dtype"], tuple(found[name]["shape"])) == ("BF16", SHAPES[name])
+        assert bytes(found[name]["data"]) == np.asarray(x).astype(ml_dtypes.bfloat16).tobytes()
+
+
+@pytest.mark.parametrize("shard_bytes", [1, 100, 2000, 1e9])
+def test_shards_hold_what_one_file_does(tmp_path, shard_bytes):
+    optimizer = go(made(packed=True), 2)
+    for save, place in ((save_weights, "w"), (save_state, "s")):
+        save(optimizer, tmp_path / f"{place}.safetensors")
+        save(optimizer, tmp_path / place, shard_bytes=shard_bytes)
+        one, several = open_tensors(tmp_path / f"{place}.safetensors"), open_tensors(tmp_path / place)
+        assert one.keys() == several.keys()
+        for name, tensor in one.items():
+            other = several[name]
+            assert (other.dtype, other.shape) == (tensor.dtype, tensor.shape)
+            assert other.read().tobytes() == tensor.read().tobytes()
+        index = json.loads((tmp_path / place / "model.safetensors.index.json").read_text())
+        by_file = {}
+        for name, file in index["weight_map"].items():
+            if name != "step":
+                by_file.setdefault(file, []).append(one[name].bytes)
+        assert all(len(sizes) == 1 or sum(sizes) <= shard_bytes for sizes in by_file.values())
+        if shard_bytes == 1:
+            assert len(by_file) >= len(SHAPES)
+
+
+def test_an_audit_reads_a_state(tmp_path):
+    optimizer = go(made(), 4)
+    save_weights(optimizer, tmp_path / "w.safetensors")
+    save_state(optimizer, tmp_path / "s.safetensors")
+    samples = scan(open_weights(tmp_path / "w.safetensors"), 64)
+    hyper = mcf.AdamW(beta2=0.95)
+    rows = SavedState(tmp_path / "s.safetensors").directions(samples, hyper, mcf.Schedule(), 10).at(1)
+    m, v = (x[0].astype(float) for x in (optimizer.state.m, optimizer.state.v))
+    expected = m / (1 - 0.9**4) / (np.sqrt(v / (1 - 0.95**4)) + 1e-8)
+    for row, sample in zip(rows, samples, strict=True):
+        assert set(row) <= set(expected[optimizer.layout.slices[sample.name]])
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
+def altered(tmp_path, **changes):
+    """Write a state with tensors changed or left out."""
+    save_state(go(made(), 2), tmp_path / "s.safetensors")
+    tensors = {
+        name: (t.dtype, t.read().reshape(t.shape))
+        for name, t in open_tensors(tmp_path / "s.safetensors").items()
+    }
+    tensors |= {name.replace("__", "."): item for name, item in changes.items()}
+    path = tmp_path / "altered.safetensors"
+    write_file(path, {name: item for name, item in tensors.items() if item is not None})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"w__exp_avg": None}, r"tensor 'w\.exp_avg' must be BF16 of shape \(30, 40\), and it is not there"),
+        (
+            {"b__v1": ("BF16", np.zeros(41, np.uint16))},
+            r"'b\.v1' must be BF16 of shape \(40,\), and it is BF16 \(41,\)",
+        ),
+        ({"b__v1": ("F32", np.zeros(40, np.float32))}, r"and it is F32 \(40,\)"),
+        ({"step": None}, "how many steps"),
+        ({"step": ("I64", np.array(-1))}, "how many steps"),
+        ({"step": ("F32", np.float32(3))}, "how many steps"),
+    ],
+)
+def test_states_that_do_not_fit_change_nothing(tmp_path, changes, text):
+    path = altered(tmp_path, **changes)
+    optimizer = go(made(), 1)
+    before = bits(optimizer)
+    with pytest.raises(FileOfTensorsError, match=text):
+        load_state(optimizer, path)
+    assert bits(optimizer) == before
+
+
+def test_numbers_that_are_none_of_the_format_are_refused(tmp_path):
+    first = made("plain", "tf32")
+    save_state(first, tmp_path / "s.safetensors")
+    tensors = {
+        name: (t.dtype, t.read().reshape(t.shape))
+        for name, t in open_tensors(tmp_path / "s.safetensors").items()
+    }
+    tensors["b.exp_avg"] = "F32", np.full(40, 0.1, np.float32)
+    write_file(tmp_path / "s.safetensors", tensors)
+    with pytest.raises(FileOfTensorsError, match=r"'b\.exp_avg' has a number that is none of tf32"):
+        load_state(made("plain", "tf32"), tmp_path / "s.safetensors")
+
+
+def test_places_that_will_not_do_are_refused(tmp_path):
+    optimizer = made()
+    with pytest.raises(OutputError, match="must end in"):
+        save_weights(optimizer, tmp_path / "w")
+    with pytest.raises(ValueError, match="shard_bytes = 0 must be positive"):
+        save_weights(optimizer, tmp_path / "w", shard_bytes=0)
+    save_weights(optimizer, tmp_path / "w", shard_bytes=1e6)
+    with pytest.raises(OutputError, match=r"has model-00001-of-00001\.safetensors already"):
+        save_weights(optimizer, tmp_path / "w", shard_bytes=1e6)
+    exact = made("exact")
+    for save in (save_weights, save_state):
+        with pytest.raises(ValueError, match="exact numbers"):
+            save(exact, tmp_path / "x.safetensors")

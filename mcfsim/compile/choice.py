@@ -94,6 +94,7 @@ class Loops:
         self._scalars, self._options = scalars, options
         self._loops: dict[Any, Loop] = {}
         self._spent: dict[Loop, float] = {}
+        self._costs: dict[Loop, float] = {}
         self._paid: set[Loop] = set()
         self._failed: set[Loop] = set()
 
@@ -207,7 +208,8 @@ class Loops:
         What is refused is so before words are taken.
         """
         given = [use.number(scalars) for use in uses(program)]
-        cost = _cost(loop)
+        if (cost := self._costs.get(loop)) is None:
+            cost = self._costs[loop] = _cost(loop)
         once = cost * elements + _CALL * len(program.steps)
         spent = self._spent[loop] = self._spent.get(loop, 0.0) + once * rows
         spent += cost * ahead

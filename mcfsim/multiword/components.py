@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from mcfsim.checks.arguments import check_int
@@ -64,7 +65,17 @@ def expand(ar: Arithmetic, value: Any, n: int) -> tuple[Any, ...]:
         if to_fraction(value) is None:
             raise ValueError(f"cannot expand {value!r}: it is not finite")
         return (ar.round(value), *(ar.round(0) for _ in range(n - 1)))
+    return _of_float(value, fmt, n) if type(value) is float else _of_real(value, fmt, n)
+
+
+def _of_real(value: Any, fmt: Format, n: int) -> tuple[float, ...]:
     return components(value, fmt, n, lambda rest: round_real(rest, fmt, Rounding()))
+
+
+@lru_cache(maxsize=256)
+def _of_float(value: float, fmt: Format, n: int) -> tuple[float, ...]:
+    """Return the same, remembered: every step of an optimizer asks for its beta2."""
+    return _of_real(value, fmt, n)
 
 
 def components(value: Any, fmt: Format, n: int, rounded: Callable[[Fraction], float]) -> tuple[float, ...]:

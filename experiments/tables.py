@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import mcfsim as mcf
-from experiments import audit_forecast, theorems
+from experiments import audit_forecast, sizes, theorems
 from experiments.common import ROOT, read_result
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.numba_source import source
@@ -300,6 +300,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "two_sum_loop": two_sum_loop,
     "constants": constants,
     "few_constants": lambda: constants(FEW_CONSTANTS),
+    "sizes": sizes.memory,
+    "sizes_beside": sizes.beside,
     "audit_forecast": audit_forecast.summary,
     "audit_tensors": audit_forecast.details,
     "theorems": theorems.overview,

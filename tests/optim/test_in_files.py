@@ -74,7 +74,7 @@ def trained(name, mode, *, take=dict, keep=True, **options):
         else:
             optimizer.advance(gradient, 1e-3)
     assert optimizer.count == 2
-    pairs = zip(optimizer.state, optimizer._formats, strict=True)
+    pairs = zip(optimizer.state, optimizer.formats, strict=True)
     return [read(x, fmt) for items, fmt in pairs for x in items], asked
 
 

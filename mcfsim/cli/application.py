@@ -77,6 +77,15 @@ def telling_how_to_go_on(kept: Path | None, otherwise: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def check_checkpoint(checkpoint: Path | None, *, resume: bool = False, every: int | None = None) -> None:
+    """Raise ValueError if options are given that need a checkpoint's name, or a checkpoint that is there."""
+    for label, wanted in (("--checkpoint-every", every is not None), ("--resume", resume)):
+        if wanted and checkpoint is None:
+            raise ValueError(f"{label} needs --checkpoint, which names the file")
+    if resume and checkpoint is not None and not checkpoint.exists():
+        raise ValueError(f"--resume: there is no checkpoint {checkpoint}")
+
+
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given a value."""
     return {name: value for name, value in options.items() if value is not None}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from mcfsim.cli.application import app, errors_in_one_line, telling_how_to_go_on
+from mcfsim.cli.application import app, check_checkpoint, errors_in_one_line, telling_how_to_go_on
 from mcfsim.report import legends
 from mcfsim.report.terminal import output_width, print_legend, print_rows
 
@@ -120,10 +120,7 @@ def audit(
             raise ValueError(f"unknown schedule {schedule!r}; known schedules: cosine, constant")
         if schedule == "constant" and final not in (None, 1.0):
             raise ValueError(f"--final {final} is for the cosine; a constant rate stays what it is")
-        if resume and checkpoint is None:
-            raise ValueError("--resume needs --checkpoint, which names the file")
-        if resume and checkpoint is not None and not checkpoint.exists():
-            raise ValueError(f"--resume: there is no checkpoint {checkpoint}")
+        check_checkpoint(checkpoint, resume=resume)
         if png is not None:
             checked_suffix(png)
         outputs = {"--checkpoint": checkpoint, "--json": output, "--html": html, "--png": png}

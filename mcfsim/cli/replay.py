@@ -9,7 +9,14 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from mcfsim.cli.application import app, errors_in_one_line, given, telling_how_to_go_on, warnings_in_one_line
+from mcfsim.cli.application import (
+    app,
+    check_checkpoint,
+    errors_in_one_line,
+    given,
+    telling_how_to_go_on,
+    warnings_in_one_line,
+)
 from mcfsim.cli.settings import with_settings
 from mcfsim.cli.simulate import OPTIMIZER, SCHEDULE, show_run
 from mcfsim.formats import get_format
@@ -94,11 +101,7 @@ def replay(
         from mcfsim.training.simulate import DEFAULT_STRATEGIES
 
         whole_number("per_tensor", per_tensor, least=0)
-        for label, wanted in (("--checkpoint-every", checkpoint_every is not None), ("--resume", resume)):
-            if wanted and checkpoint is None:
-                raise ValueError(f"{label} needs --checkpoint, which names the file")
-        if resume and checkpoint is not None and not checkpoint.exists():
-            raise ValueError(f"--resume: there is no checkpoint {checkpoint}")
+        check_checkpoint(checkpoint, resume=resume, every=checkpoint_every)
         check_outputs({"--checkpoint": checkpoint, "--output": output})
         hyperparameters = OPTIMIZER.make(optimizer, settings)
         scheduled = any(settings[item.name] is not None for item in SCHEDULE.parameters())

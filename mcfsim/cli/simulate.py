@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from mcfsim.cli.application import app, errors_in_one_line, given, telling_how_to_go_on, warnings_in_one_line
+from mcfsim.cli.application import (
+    app,
+    check_checkpoint,
+    errors_in_one_line,
+    given,
+    telling_how_to_go_on,
+    warnings_in_one_line,
+)
 from mcfsim.cli.settings import Settings, with_settings
 from mcfsim.formats import get_format
 from mcfsim.optim.declaration import optimizers
@@ -94,8 +101,7 @@ def simulate(
         from mcfsim.training.simulate import DEFAULT_STRATEGIES
         from mcfsim.training.simulate import simulate as run_simulation
 
-        if checkpoint_every is not None and checkpoint is None:
-            raise ValueError("--checkpoint-every needs --checkpoint, which names the file")
+        check_checkpoint(checkpoint, every=checkpoint_every)
         check_outputs({"--checkpoint": checkpoint, "--output": output})
         hyperparameters = OPTIMIZER.make(optimizer, settings)
         schedule = SCHEDULE.make("cosine", settings)

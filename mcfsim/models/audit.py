@@ -95,6 +95,8 @@ class Total:
         Means over all weights.
     worst : str
         The tensor of the smallest EDQ.
+    of_worst : Found
+        What was found of it.
     stopped : int
         How many tensors stop.
     frozen : float or None
@@ -110,6 +112,7 @@ class Total:
     lost: float
     edq: float
     worst: str
+    of_worst: Found
     stopped: int
     frozen: float
     bytes: float
@@ -164,6 +167,7 @@ class Audit:
             lost=float(weights @ lost[there]) if there.any() else math.nan,
             edq=float(weights @ edq[there]) if there.any() else math.nan,
             worst=worst.name,
+            of_worst=worst.found[name],
             stopped=sum(item.found[name].stops is not None for item in self.tensors),
             frozen=frozen,
             bytes=sum(item.found[name].bytes for item in self.tensors),
@@ -183,18 +187,14 @@ class Audit:
             return None, "none of them suffices: " + "; ".join(reasons)
         why = (
             f"{chosen.strategy.name} is the cheapest whose updates arrive: EDQ of every tensor is at least "
-            f"{self.plan.threshold:g} (the least, {self._edq(chosen):.4f}, is that of {chosen.worst}), "
+            f"{self.plan.threshold:g} (the least, {chosen.of_worst.edq:.4f}, is that of {chosen.worst}), "
             f"and v decays at beta2 = {self.plan.hyper.beta2:g}"
         )
         return chosen, "; ".join([why, *reasons])
 
-    def _edq(self, total: Total) -> float:
-        return next(item.found[total.strategy.name].edq for item in self.tensors if item.name == total.worst)
-
     def _against(self, total: Total) -> str:
         """Say why a strategy does not suffice."""
-        name, said = total.strategy.name, []
-        worst = next(item for item in self.tensors if item.name == total.worst).found[name]
+        worst, said = total.of_worst, []
         if worst.beyond is not None:
             fmt = total.strategy.parameter.format
             said.append(f"weights of {total.worst} leave the range of {fmt} at step {worst.beyond}")
@@ -202,7 +202,7 @@ class Audit:
             said.append(f"EDQ of {total.worst} is {worst.edq:.3f}")
         if total.frozen:
             said.append(f"{100 * total.frozen:.0f} % of the significands of v do not decay")
-        return f"{name} does not do: {', and '.join(said)}"
+        return f"{total.strategy.name} does not do: {', and '.join(said)}"
 
 
 def _rank(found: Found) -> float:

@@ -201,9 +201,7 @@ def _write(
     folder.mkdir(exist_ok=True)
     if there := sorted(item.name for item in folder.iterdir() if SUFFIX in item.name):
         raise OutputError(f"{folder} has {there[0]} already; name another folder")
-    shards = _shards(
-        {name: part.stop - part.start for name, (_, part, _) in parts.items()}, parts, shard_bytes
-    )
+    shards = _shards(parts, shard_bytes)
     index: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
         place = f"model-{number:05d}-of-{len(shards):05d}{SUFFIX}"
@@ -214,14 +212,13 @@ def _write(
     write_text(folder / f"model{INDEX_SUFFIX}", json.dumps({"metadata": {}, "weight_map": index}, indent=1))
 
 
-def _shards(sizes: Mapping[str, int], parts: Mapping[str, Any], most: float) -> list[list[str]]:
+def _shards(parts: Mapping[str, Any], most: float) -> list[list[str]]:
     """Return which tensors go to which file, in their order."""
     shards: list[list[str]] = [[]]
     room = most
-    for name, size in sizes.items():
-        vector, _, fmt = parts[name]
+    for name, (vector, part, fmt) in parts.items():
         dtype, _ = _elements(vector[slice(0, 0)], fmt)
-        needed = size * ELEMENTS[dtype].itemsize
+        needed = (part.stop - part.start) * ELEMENTS[dtype].itemsize
         if shards[-1] and needed > room:
             shards.append([])
             room = most

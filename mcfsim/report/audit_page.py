@@ -175,7 +175,7 @@ def _run(audit: Audit) -> dict[str, Any]:
         "rates": [_short(plan.schedule.rate(step, plan.steps)) for step in audit.steps],
         "recommended": None if recommended is None else names.index(recommended.strategy.name),
         "reason": why,
-        "totals": [_total(audit, total) for total in totals],
+        "totals": [_total(total) for total in totals],
         "tensors": [
             {
                 "histogram": [_share(share) for share in item.histogram],
@@ -188,13 +188,12 @@ def _run(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _total(audit: Audit, total: Total) -> dict[str, Any]:
-    worst = next(item for item in audit.tensors if item.name == total.worst)
+def _total(total: Total) -> dict[str, Any]:
     return {
         "bytes": total.bytes,
         "lost": _share(total.lost),
         "edq": _share(total.edq),
-        "least": _share(worst.found[total.strategy.name].edq),
+        "least": _share(total.of_worst.edq),
         "worst": total.worst,
         "stopped": total.stopped,
         "frozen": _share(total.frozen),

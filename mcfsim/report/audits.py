@@ -21,7 +21,7 @@ def strategy_table(audit: Audit) -> Rows:
             "GiB in all": f"{total.bytes / 2**30:.3g}",
             "lost": _share(total.lost),
             "EDQ": _share(total.edq),
-            "least EDQ": _share(_least(audit, total)),
+            "least EDQ": _share(total.of_worst.edq),
             "of tensor": total.worst,
             "stop": f"{total.stopped} of {len(audit.tensors)}",
             "v frozen": f"{100 * total.frozen:.0f} %",
@@ -88,7 +88,7 @@ def as_json(audit: Audit, left_out: dict[str, str]) -> dict[str, Any]:
         "left_out": left_out,
         "recommended": None if recommended is None else recommended.strategy.name,
         "reason": why,
-        "strategies": [_total(audit, total) for total in audit.totals()],
+        "strategies": [_total(total) for total in audit.totals()],
         "steps": list(audit.steps),
         "rates": [plan.schedule.rate(step, plan.steps) for step in audit.steps],
         "histogram_edges": EDGES.tolist(),
@@ -97,14 +97,14 @@ def as_json(audit: Audit, left_out: dict[str, str]) -> dict[str, Any]:
     return _without_nan(data)  # type: ignore[no-any-return]
 
 
-def _total(audit: Audit, total: Total) -> dict[str, Any]:
+def _total(total: Total) -> dict[str, Any]:
     return {
         "name": total.strategy.name,
         "bytes_per_parameter": total.strategy.bytes_per_parameter,
         "bytes": total.bytes,
         "lost": total.lost,
         "edq": total.edq,
-        "least_edq": _least(audit, total),
+        "least_edq": total.of_worst.edq,
         "worst_tensor": total.worst,
         "tensors_that_stop": total.stopped,
         "v_frozen": total.frozen,
@@ -125,11 +125,6 @@ def _tensor(item: AuditedTensor) -> dict[str, Any]:
         "histogram": list(item.histogram),
         "strategies": {name: asdict(found) for name, found in item.found.items()},
     }
-
-
-def _least(audit: Audit, total: Total) -> float:
-    """Return the EDQ of the worst tensor."""
-    return next(item for item in audit.tensors if item.name == total.worst).found[total.strategy.name].edq
 
 
 def _without_nan(data: Any) -> Any:

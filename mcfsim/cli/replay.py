@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from mcfsim.cli import run_options as options
 from mcfsim.cli.application import (
     app,
     check_checkpoint,
@@ -24,9 +25,6 @@ from mcfsim.optim.declaration import optimizers
 from mcfsim.report import legends
 from mcfsim.report.terminal import print_rows
 
-_STORED = "Storage and rounding"
-_FILES = "Files"
-
 
 @app.command(epilog=legends.help_text(legends.REPLAY))
 @with_settings(SCHEDULE, OPTIMIZER)
@@ -34,7 +32,7 @@ def replay(
     directory: Annotated[Path, Argument(help="The recording: safetensors files, one a step.")],
     weights: Annotated[
         Path | None,
-        Option(help="Another start: a model's safetensors file or folder, or .npz.", rich_help_panel=_FILES),
+        Option(help="Another start: a model's safetensors file or folder, or .npz."),
     ] = None,
     optimizer: Annotated[str, Option(help=f"One of {', '.join(optimizers())}.")] = "adamw",
     steps: Annotated[
@@ -44,44 +42,18 @@ def replay(
         bool, Option("--decay-all", help="Decay all tensors, and not only those of two indices or more.")
     ] = False,
     seed: Annotated[int, Option(help="Of stochastic rounding and of the sample.")] = 0,
-    clip: Annotated[float, Option(help="Largest norm of the gradient; inf does not clip.")] = float("inf"),
-    record_every: Annotated[int, Option(help="Steps between two records.")] = 10,
-    truth_sample: Annotated[
-        int, Option(help="Compare steps with the exact update, unless 0; so many parameters in mpmath.")
-    ] = 16,
-    strategy: Annotated[
-        list[str] | None,
-        Option(
-            help="Repeat it to compare.",
-            show_default="plain, collage-light, collage-plus, fp32-master",
-            rich_help_panel=_STORED,
-        ),
-    ] = None,
-    low: Annotated[str, Option(help="The strategies' low format.", rich_help_panel=_STORED)] = "bfloat16",
-    rounding: Annotated[
-        str, Option(help="Rounding mode of the optimizer's operations.", rich_help_panel=_STORED)
-    ] = "nearest_even",
-    scalars: Annotated[
-        str, Option(help="How hyperparameters enter: exact or rounded.", rich_help_panel=_STORED)
-    ] = "exact",
+    clip: options.Clip = float("inf"),
+    record_every: options.RecordEvery = 10,
+    truth_sample: options.TruthSample = 16,
+    strategy: options.Strategies = None,
+    low: options.Low = "bfloat16",
+    rounding: options.RoundingMode = "nearest_even",
+    scalars: options.Entering = "exact",
     per_tensor: Annotated[int, Option(help="Show so many tensors of each strategy, the worst first.")] = 5,
-    checkpoint: Annotated[
-        Path | None,
-        Option(
-            help="Save the state here as it goes, and go on from it if it is there.", rich_help_panel=_FILES
-        ),
-    ] = None,
-    checkpoint_every: Annotated[
-        int | None,
-        Option(help="Steps between two checkpoints.", show_default="100", rich_help_panel=_FILES),
-    ] = None,
-    resume: Annotated[
-        bool,
-        Option(
-            "--resume", help="Refuse to begin anew: the checkpoint must be there.", rich_help_panel=_FILES
-        ),
-    ] = False,
-    output: Annotated[Path | None, Option(help="Save the run here, as .npz.", rich_help_panel=_FILES)] = None,
+    checkpoint: options.Checkpoint = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    resume: options.Resume = False,
+    output: options.Output = None,
     **settings: Any,
 ) -> None:
     """Feed the recorded gradients of a training to storage strategies, and show what each of them loses.
@@ -123,6 +95,7 @@ def replay(
             record_every=record_every,
             truth_sample=truth_sample,
             checkpoint=checkpoint,
+            output=output,
             **given({"checkpoint_every": checkpoint_every}),
         )
         about = ", ".join(f"{name} = {value!r}" for name, value in asdict(hyperparameters).items())
@@ -134,7 +107,6 @@ def replay(
             typer.echo()
             print_rows(rows, {})
         if output is not None:
-            run.save(output)
             typer.echo(f"saved {output}")
     if not good:
         raise typer.Exit(1)

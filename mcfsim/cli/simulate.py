@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
+from mcfsim.cli import run_options as options
 from mcfsim.cli.application import (
     app,
     check_checkpoint,
@@ -47,9 +47,6 @@ PROBLEM = Settings(
     meaning={"seed": "Which one it is.", "l2": "Penalty.", "batch": "Sequences in a batch."},
 )
 
-_STORED = "Storage and rounding"
-_FILES = "Files"
-
 
 @app.command(epilog=legends.help_text(legends.SIMULATE))
 @with_settings(SCHEDULE, OPTIMIZER, PROBLEM)
@@ -58,37 +55,16 @@ def simulate(
     optimizer: Annotated[str, Option(help=f"One of {', '.join(optimizers())}.")] = "adamw",
     steps: Annotated[int, Option(help="Length of the run.")] = 300,
     seed: Annotated[int, Option(help="Of the start and of the batches.")] = 0,
-    clip: Annotated[float, Option(help="Largest norm of the gradient; inf does not clip.")] = 1.0,
-    record_every: Annotated[int, Option(help="Steps between two records.")] = 10,
-    truth_sample: Annotated[
-        int, Option(help="Compare steps with the exact update; so many parameters in mpmath.")
-    ] = 0,
-    strategy: Annotated[
-        list[str] | None,
-        Option(
-            help="Repeat it to compare.",
-            show_default="plain, collage-light, collage-plus, fp32-master",
-            rich_help_panel=_STORED,
-        ),
-    ] = None,
-    low: Annotated[str, Option(help="The strategies' low format.", rich_help_panel=_STORED)] = "bfloat16",
-    rounding: Annotated[
-        str, Option(help="Rounding mode of the optimizer's operations.", rich_help_panel=_STORED)
-    ] = "nearest_even",
-    scalars: Annotated[
-        str, Option(help="How hyperparameters enter: exact or rounded.", rich_help_panel=_STORED)
-    ] = "exact",
-    checkpoint: Annotated[
-        Path | None,
-        Option(
-            help="Save the state here as it goes, and go on from it if it is there.", rich_help_panel=_FILES
-        ),
-    ] = None,
-    checkpoint_every: Annotated[
-        int | None,
-        Option(help="Steps between two checkpoints.", show_default="100", rich_help_panel=_FILES),
-    ] = None,
-    output: Annotated[Path | None, Option(help="Save the run here, as .npz.", rich_help_panel=_FILES)] = None,
+    clip: options.Clip = 1.0,
+    record_every: options.RecordEvery = 10,
+    truth_sample: options.TruthSample = 0,
+    strategy: options.Strategies = None,
+    low: options.Low = "bfloat16",
+    rounding: options.RoundingMode = "nearest_even",
+    scalars: options.Entering = "exact",
+    checkpoint: options.Checkpoint = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    output: options.Output = None,
     **settings: Any,
 ) -> None:
     """Train a problem under several storage strategies, and show what each of them loses.
@@ -119,6 +95,7 @@ def simulate(
             record_every=record_every,
             truth_sample=truth_sample,
             checkpoint=checkpoint,
+            output=output,
             **given({"checkpoint_every": checkpoint_every}),
         )
         about = ", ".join(f"{name} = {value!r}" for name, value in asdict(hyperparameters).items())
@@ -126,7 +103,6 @@ def simulate(
         typer.echo(f"{problem}, {optimizer}: {about}")
         good = show_run(run, legends.SIMULATE, "loss, gradient or state")
         if output is not None:
-            run.save(output)
             typer.echo(f"saved {output}")
     if not good:
         raise typer.Exit(1)

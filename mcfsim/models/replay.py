@@ -97,6 +97,7 @@ def replay(
     precision: int = 400,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 100,
+    output: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> Run:
     """Feed recorded gradients to several strategies, each from the same start.
@@ -125,7 +126,7 @@ def replay(
         Largest norm of the gradient, if it was not clipped before it was recorded.
     low, rounding, scalars, record_every, truth_sample, precision
         As of `mcfsim.simulate`; the exact update from the same state is computed unless `truth_sample` is 0.
-    checkpoint, checkpoint_every, progress
+    checkpoint, checkpoint_every, output, progress
         As of `mcfsim.simulate`.
 
     Returns
@@ -165,4 +166,4 @@ def replay(
         truth_sample=truth_sample,
         precision=precision,
     )
-    return carry_out(setup, checkpoint, checkpoint_every, progress, "replaying")
+    return carry_out(setup, checkpoint, checkpoint_every, output, progress, "replaying")

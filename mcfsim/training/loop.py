@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from mcfsim.checks.arguments import whole_number
+from mcfsim.storage.files import check_outputs
+from mcfsim.storage.space import check_space
 from mcfsim.training.checkpoint import Checkpoint
 from mcfsim.training.progress import steps_shown
 from mcfsim.training.record import Run, blas, versions
@@ -20,6 +23,7 @@ def carry_out(
     setup: Setup,
     checkpoint: str | os.PathLike[str] | None,
     checkpoint_every: Any,
+    output: str | os.PathLike[str] | None,
     progress: bool | None,
     label: str,
 ) -> Run:
@@ -29,7 +33,7 @@ def carry_out(
     ----------
     setup : Setup
         What the run is a function of.
-    checkpoint, checkpoint_every, progress
+    checkpoint, checkpoint_every, output, progress
         As of `mcfsim.simulate`.
     label : str
         What the bar calls it.
@@ -42,11 +46,14 @@ def carry_out(
     from threadpoolctl import threadpool_limits
 
     every = whole_number("checkpoint_every", checkpoint_every, least=1)
+    check_outputs({"checkpoint": checkpoint, "output": output})
     trainers = {name: Trainer(setup.source, one) for name, one in setup.optimizers().items()}
     run = Run(setup.settings(), {**versions(), "blas": blas()})
     # One thread of BLAS sums in one order, whatever the machine has, and is faster on small matrices.
     # A run that diverges shows it in its series, not by warnings.
     with threadpool_limits(limits=1), np.errstate(over="ignore", invalid="ignore"):
+        if output is not None:
+            check_space(output, _size(setup, trainers.values()))
         saved = None if checkpoint is None else Checkpoint(checkpoint, run, setup, trainers)
         first = 1 if saved is None else saved.resume() + 1
         shown = sys.stderr.isatty() if progress is None else progress
@@ -69,4 +76,13 @@ def carry_out(
         for name, trainer in trainers.items():
             run.series[name] = {measure: np.array(numbers) for measure, numbers in trainer.series.items()}
             run.results[name] = trainer.results()
+    if output is not None:
+        run.save(output)
     return run
+
+
+def _size(setup: Setup, trainers: Collection[Trainer]) -> int:
+    """Return the bytes of the numbers that a run is going to record."""
+    exact = any(trainer.exact for trainer in trainers)
+    series = sum(len(trainer.measures(setup, exact)) for trainer in trainers)
+    return series * setup.recorded(setup.steps) * np.dtype(np.float64).itemsize

@@ -36,6 +36,7 @@ def simulate(
     precision: int = 400,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 100,
+    output: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> Run:
     """Train a problem under several strategies, on the same batches from the same start.
@@ -82,6 +83,9 @@ def simulate(
         on from it, to the same bits.
     checkpoint_every : int, optional
         Steps between two checkpoints.
+    output : path, optional
+        The run is saved here at its end, see `Run.save`; whether there is room is looked at before the first
+        step.
     progress : bool, optional
         Show a progress bar on stderr; by default where that is a terminal.
 
@@ -101,7 +105,7 @@ def simulate(
         If an argument is of the wrong type, as a class in place of hyperparameters.
     ValueError
         If an argument is out of range; or the checkpoint is of another run or another problem's data, or is
-        damaged, or its place cannot be written.
+        damaged, or its place cannot be written; or there is no room for the output.
 
     Warns
     -----
@@ -129,4 +133,4 @@ def simulate(
         truth_sample=truth_sample,
         precision=precision,
     )
-    return carry_out(setup, checkpoint, checkpoint_every, progress, "training")
+    return carry_out(setup, checkpoint, checkpoint_every, output, progress, "training")

@@ -169,11 +169,26 @@ def test_bad_gradients_are_named_and_no_run_is_saved(tmp_path: Path) -> None:
     assert not (tmp_path / "run.npz").exists()
 
 
-def test_a_full_disk_is_told_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("option", ["--checkpoint", "--output"])
+def test_a_full_disk_is_told_before_the_first_step(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = recorded(tmp_path / "r")
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("usage", (), {"free": 100}))
     monkeypatch.setattr(Recorded, "gradient", lambda *_: pytest.fail("a step was begun"))
-    err = call(folder, "--checkpoint", tmp_path / "kept.npz", status=2).stderr
+    err = call(folder, option, tmp_path / "kept.npz", status=2).stderr
     assert "kept.npz: it takes " in err
     assert "and the disk has 100 bytes left" in err
     assert not (tmp_path / "kept.npz").exists()
+
+
+@pytest.mark.parametrize("strategies", [["plain", "collage-plus"], ["plain", "exact"]])
+def test_the_room_that_is_looked_for_is_that_of_the_series(
+    strategies: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("mcfsim.training.loop.check_space", lambda _, size: asked.append(size))
+    folder, path = recorded(tmp_path / "r"), tmp_path / "run.npz"
+    run = mcf.replay(folder, "sgd", strategies, record_every=2, truth_sample=2, output=path)
+    assert asked == [sum(x.nbytes for found in run.series.values() for x in found.values())]
+    assert mcf.Run.load(path) == run

@@ -80,7 +80,7 @@ def assert_alike(found, expected, assert_same):
 @pytest.mark.parametrize("mode", [*DETERMINISTIC, "stochastic"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "tf32"])
 @pytest.mark.parametrize("name", SUMS)
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(32, each=False)
 def test_sums_have_the_bits_of_numpy(name, fmt, mode, assert_same):
     def text(ar, *x):
         return SUMS[name](ar, x)
@@ -124,6 +124,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+@pytest.mark.sampled(2)
 def test_operands_of_any_layout(layout, mode, assert_same):
     x = LAYOUTS[layout](terms("bfloat16", 150, (37, 30), strange=1e-4))
     for text in (recursive_sum, kahan_sum):
@@ -319,6 +320,7 @@ def test_texts_that_nearly_repeat_are_rolled_up_as_they_are(mode, assert_same):
 
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.sampled(4, each=False)
 def test_texts_that_nearly_repeat_have_the_bits_of_numpy(seed, mode, assert_same):
     x = terms("bfloat16", 40, (1100,), seed, strange=1e-3)
     for number in range(100):

@@ -50,8 +50,8 @@ def operands(fmt, count, size):
     return [rng.choice(pool, size) for _ in range(count)]
 
 
-def carried_out(program, given, **scalars):
-    filler = Loop(program).on_numpy([use.number(scalars) for use in uses(program)])
+def carried_out(program, given, threads=1, **scalars):
+    filler = Loop(program).on_numpy([use.number(scalars) for use in uses(program)]).on_threads(threads)
     results = [np.empty(given[0].size, dtype) for dtype in filler.results]
     assert filler(given, results)
     return results
@@ -67,11 +67,12 @@ def test_every_operation_has_the_bits_of_one_at_a_time(fmt, rounding, assert_sam
     if rounding.underflow is not Underflow.GRADUAL and fmt.name in ("posit8", "int8"):
         return
     program = trace(every, fmt, rounding)
-    given = operands(fmt, 3, 40_000)  # more than is worked on at once
+    given = operands(fmt, 3, 140_000)  # more than is worked on at once, on one thread and on several
     with np.errstate(all="ignore"):
         expected = program.run(on_blocks, *given)
-    for mine, other in zip(carried_out(program, given), expected, strict=True):
-        assert_same(mine, other)
+    for threads in (1, 2):
+        for mine, other in zip(carried_out(program, given, threads), expected, strict=True):
+            assert_same(mine, other)
 
 
 @pytest.mark.parametrize("mode", ["nearest_even", "up"])

@@ -290,7 +290,7 @@ class NumpyArithmetic:
         filler = loops(self.scalars, checked=True).filler(
             record, elements, self.compiled, words=words, by_numpy=True
         )
-        return None if filler is None else (filler, layouts[0])
+        return None if filler is None else (filler.on_threads(self.threads), layouts[0])
 
     def _folded(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from mcfsim.compile.sources import is_cached, loaded
 from mcfsim.compile.words import draw, drawn_by_numpy, word_dtype
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.random import RandomWords
+from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
 
@@ -51,6 +53,15 @@ class Filler:
         """Return the loop with random words for each source."""
         streams = [(words[x.source].of(x.operation), bits) for x, bits in self._draws.items()]
         return replace(self, _streams=tuple(streams))
+
+    def on_threads(self, threads: int) -> Filler:
+        """Return the loop for one of several threads.
+
+        Those of NumPy wait for each other at each call, so each call is made for more elements.
+        """
+        if self.source or threads == 1:
+            return self
+        return replace(self, _loop=partial(self._loop, at_once=BLOCK))
 
     def __call__(
         self,

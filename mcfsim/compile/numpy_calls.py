@@ -22,19 +22,19 @@ def calls(lowered: Lowered) -> Callable[..., int]:
     """Return a function ``loop(*operands, *words, *numbers, *results)`` that fills results, vectors.
 
     As one that is compiled it takes random words of 16 or 32 bits; but the results share no memory with the
-    operands, and it does not look at these: it returns 0.
+    operands, and it does not look at these: it returns 0. How many elements it works on at once may be given.
     """
     given = (*lowered.operands, *lowered.words, *lowered.numbers)
     first, last = len(lowered.operands), len(lowered.operands) + len(lowered.words)
     whole = Calls(lowered.results, given, lowered.numbers)
 
-    def loop(*arrays: Any) -> int:
+    def loop(*arrays: Any, at_once: int = _AT_ONCE) -> int:
         operands, words, numbers = arrays[:first], arrays[first:last], arrays[last : len(given)]
         singles = [np.asarray(number) for number in numbers]
         size = arrays[-1].size
         with np.errstate(all="ignore"):
-            for start in range(0, size, _AT_ONCE):
-                part = slice(start, min(start + _AT_ONCE, size))
+            for start in range(0, size, at_once):
+                part = slice(start, min(start + at_once, size))
                 drawn = [_widened(x[part], f"word {place}") for place, x in enumerate(words)]
                 taken = [*(x[part] for x in operands), *drawn, *singles]
                 whole(taken, [x[part] for x in arrays[len(given) :]])

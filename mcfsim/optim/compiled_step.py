@@ -18,12 +18,13 @@ from mcfsim.optim.memory import Split, is_packed, read, write
 from mcfsim.optim.recording import numbers, record_step, symbols, words_of
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.random import RandomWords
-from mcfsim.storage.buffers import scratch
+from mcfsim.storage.buffers import BLOCK, scratch
 
 Array = NDArray[Any]
 
-#: Elements that a compiled step works on before what it makes is put in the place of what was, in the cache.
-COMPILED_BLOCK = 1 << 15
+#: Elements that a step works on before what it makes is put in the place of what was, in the cache; and that
+#: each of several threads works on where NumPy carries it out.
+COMPILED_BLOCK, CALLED_BLOCK = 1 << 15, BLOCK
 #: Fewer elements are not worth looking whether compiling pays.
 _LEAST_COMPILED = 1 << 12
 
@@ -82,6 +83,11 @@ class CompiledStep:
             except TypeError:  # it computes with scalars
                 return record_step(*given, scalars, gradient=gradient)
         return self._programs[key]
+
+
+def block_size(filler: Filler, threads: int) -> int:
+    """Return how many elements a loop is to be carried out on at a time."""
+    return COMPILED_BLOCK if filler.source or threads == 1 else CALLED_BLOCK
 
 
 def fill_block(

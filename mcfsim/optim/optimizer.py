@@ -14,7 +14,7 @@ from mcfsim.checks.arguments import whole_number
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.codec.codes import check_codes
 from mcfsim.compile.loops import Filler
-from mcfsim.optim.compiled_step import COMPILED_BLOCK, CompiledStep, fill_block
+from mcfsim.optim.compiled_step import CompiledStep, block_size, fill_block
 from mcfsim.optim.declaration import Declaration, check_hyperparameters, learning_rate
 from mcfsim.optim.layout import Layout, Tensors
 from mcfsim.optim.memory import (
@@ -231,7 +231,7 @@ class Optimizer:
 
     def _advance(self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None) -> None:
         """Make a step, and put the update in a vector if there is one."""
-        count = self.count + 1
+        count, threads = self.count + 1, self._threads()
         # Whole before anything is changed: a compiled step may be refused.
         planned: list[tuple[slice, int, Callable[[slice], None]]] = []
         for part, decayed in self._parts():
@@ -242,9 +242,10 @@ class Optimizer:
             if filler is None:
                 planned.append((part, BLOCK, partial(self._eager, scalars, count, gradient, update)))
             else:
-                planned.append((part, COMPILED_BLOCK, partial(self._fill, filler, gradient, update)))
+                fill = partial(self._fill, filler.on_threads(threads), gradient, update)
+                planned.append((part, block_size(filler, threads), fill))
         for part, block, work in planned:
-            in_stripes(work, part, block, self._threads())
+            in_stripes(work, part, block, threads)
         for slot in self.hyper.slots:
             stored = self.strategy.tensors[slot.name]
             if stored.scaled is not None and stored.format is not None:

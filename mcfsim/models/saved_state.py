@@ -70,6 +70,10 @@ def _by_tensors(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Tabl
 
     def read(sample: Sample, kind: str) -> Table:
         label = f"{sample.name}.{kind}"
+        if f"{label}.codes" in tensors:
+            raise FileOfTensorsError(
+                path, f"has {label!r} as codes that share scales; save the state of an optimizer not packed"
+            )
         if label not in tensors:
             raise FileOfTensorsError(path, f"has no tensor {label!r}")
         stored = tensors[label]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from mcfsim.codec.codes import check_codes, encode
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.weights import DTYPE_OF, FORMAT_OF, Weight, open_tensors
-from mcfsim.optim.memory import Split, is_packed, write
+from mcfsim.optim.groups import Groups
+from mcfsim.optim.memory import Split, is_packed, read, write
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.storage.files import OutputError, Pathlike, write_text
 from mcfsim.storage.shards import INDEX_SUFFIX, SUFFIX, write_file
@@ -30,6 +32,34 @@ _NAMES = {"m0": "exp_avg", "v0": "exp_avg_sq"}
 #: The tensor that says how many steps were made.
 _STEP = "step"
 _AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a vector that is a tensor of a file; of scales, which are not negative, if it says so."""
+
+    vector: Array | Split
+    part: slice
+    format: Format
+    shape: tuple[int, ...]
+    scales: bool = False
+
+    def elements(self, part: slice | None = None) -> _Elements:
+        """Return all of it, or some, as a file has it: as codes if there is a dtype for them."""
+        x, fmt = self.vector[self.part if part is None else part], self.format
+        if isinstance(x, Split):
+            return f"U{8 * x.itemsize}", x.rest
+        if fmt in DTYPE_OF:
+            dtype = DTYPE_OF[fmt]
+            return dtype, x if is_packed(x) or ELEMENTS[dtype].kind == "f" else encode(x, fmt)
+        if is_packed(x):
+            return f"U{8 * x.itemsize}", x
+        return f"F{8 * x.itemsize}", x
+
+    @property
+    def dtype(self) -> str:
+        """Of its elements in a file."""
+        return self.elements(slice(0, 0))[0]
 
 
 def save_weights(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | None = None) -> None:
@@ -54,8 +84,9 @@ def save_weights(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | N
     """
     fmt = _checked(optimizer)
     leading = optimizer.state.parameter[0]
-    parts = {name: (leading, part, fmt) for name, part in optimizer.layout.slices.items()}
-    _write(optimizer, parts, path, shard_bytes, None)
+    shapes = optimizer.layout.shapes
+    parts = {name: _Part(leading, part, fmt, shapes[name]) for name, part in optimizer.layout.slices.items()}
+    _write(parts, path, shard_bytes, None)
 
 
 def save_state(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | None = None) -> None:
@@ -63,6 +94,7 @@ def save_state(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | Non
 
     Tensors are ``NAME.parameter0``, ``NAME.exp_avg``, ``NAME.exp_avg_sq``, ``NAME.parameter1``, ``NAME.v1``,
     ``NAME.extra0`` and so on, as many as the strategy stores, and ``step``: as `mcfsim audit --state` has it.
+    Of packed moments that share scales they are ``NAME.exp_avg.codes``, ``NAME.exp_avg.scales`` and so on.
 
     Parameters
     ----------
@@ -75,12 +107,7 @@ def save_state(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | Non
         As `save_weights` does.
     """
     _checked(optimizer)
-    parts: dict[str, Any] = {
-        f"{name}.{label}": (vector, part, fmt)
-        for label, vector, fmt in _vectors(optimizer)
-        for name, part in optimizer.layout.slices.items()
-    }
-    _write(optimizer, parts, path, shard_bytes, optimizer.count)
+    _write(dict(_parts(optimizer)), path, shard_bytes, optimizer.count)
 
 
 def load_state(optimizer: Optimizer, path: Pathlike) -> None:
@@ -89,7 +116,8 @@ def load_state(optimizer: Optimizer, path: Pathlike) -> None:
     Parameters
     ----------
     optimizer : Optimizer
-        Of the same tensors and strategy; what it holds is overwritten.
+        Of the same tensors and strategy, and packed or not as that was if its moments share scales; what it
+        holds is overwritten.
     path : path
         From `save_state`.
 
@@ -97,26 +125,24 @@ def load_state(optimizer: Optimizer, path: Pathlike) -> None:
     ------
     FileOfTensorsError
         If the file is damaged, or lacks a tensor, or has one of another shape or dtype, or a number that is
-        none of the format; it is a ValueError. Of shapes and dtypes it is said before anything is changed.
+        none of the format, or a scale that is negative or infinite; it is a ValueError. Of shapes and dtypes
+        it is said before anything is changed.
     """
     _checked(optimizer)
     tensors = open_tensors(path)
-    shapes, wanted = optimizer.layout.shapes, []
-    for label, vector, fmt in _vectors(optimizer):
-        for name, part in optimizer.layout.slices.items():
-            stored = tensors.get(f"{name}.{label}")
-            dtype, _ = _elements(vector[slice(0, 0)], fmt)
-            if stored is None or (stored.shape, stored.dtype) != (shapes[name], dtype):
-                found = "it is not there" if stored is None else f"it is {stored.dtype} {stored.shape}"
-                raise FileOfTensorsError(
-                    path, f"tensor '{name}.{label}' must be {dtype} of shape {shapes[name]}, and {found}"
-                )
-            wanted.append((vector, part, fmt, stored))
+    wanted = []
+    for name, part in _parts(optimizer):
+        stored, dtype = tensors.get(name), part.dtype
+        if stored is None or (stored.shape, stored.dtype) != (part.shape, dtype):
+            found = "it is not there" if stored is None else f"it is {stored.dtype} {stored.shape}"
+            raise FileOfTensorsError(
+                path, f"tensor {name!r} must be {dtype} of shape {part.shape}, and {found}"
+            )
+        wanted.append((part, stored))
     count = _count(path, tensors)
-    for vector, part, fmt, stored in wanted:
+    for part, stored in wanted:
         for start in range(0, stored.size, _AT_ONCE):
-            block = slice(part.start + start, min(part.start + start + _AT_ONCE, part.stop))
-            _put(vector, block, fmt, stored, start)
+            _put(part, stored, start, min(start + _AT_ONCE, stored.size))
     optimizer.count = count
 
 
@@ -127,37 +153,39 @@ def _checked(optimizer: Optimizer) -> Format:
     return fmt
 
 
-def _vectors(optimizer: Optimizer) -> Iterator[tuple[str, Array | Split, Format]]:
-    """Yield an optimizer's vectors, each with what it is called and its format."""
+def _parts(optimizer: Optimizer) -> Iterator[tuple[str, _Part]]:
+    """Yield all that an optimizer goes on from, tensor by tensor, and what each is called."""
+    shapes, slices = optimizer.layout.shapes, optimizer.layout.slices
     for (label, vectors), fmt in zip(optimizer.state._asdict().items(), optimizer.formats, strict=True):
         for place, vector in enumerate(vectors):
-            assert fmt is not None
-            yield _NAMES.get(f"{label}{place}", f"{label}{place}"), vector, fmt
+            called = _NAMES.get(f"{label}{place}", f"{label}{place}")
+            for name, part in slices.items():
+                if not isinstance(vector, Groups):
+                    assert fmt is not None
+                    yield f"{name}.{called}", _Part(vector, part, fmt, shapes[name])
+                    continue
+                kept, groups = vector.kept, vector.edges.groups(part)
+                count = (groups.stop - groups.start,)
+                yield f"{name}.{called}.codes", _Part(vector.codes, part, kept.element, shapes[name])
+                yield f"{name}.{called}.scales", _Part(vector.scales, groups, kept.scale, count, scales=True)
 
 
-def _elements(x: Array | Split, fmt: Format) -> _Elements:
-    """Return a part of a vector as a file has it: as codes if there is a dtype for them."""
-    if isinstance(x, Split):
-        return f"U{8 * x.itemsize}", x.rest
-    if fmt in DTYPE_OF:
-        dtype = DTYPE_OF[fmt]
-        return dtype, x if is_packed(x) or ELEMENTS[dtype].kind == "f" else encode(x, fmt)
-    if is_packed(x):
-        return f"U{8 * x.itemsize}", x
-    return f"F{8 * x.itemsize}", x
-
-
-def _put(vector: Array | Split, block: slice, fmt: Format, stored: Tensor, start: int) -> None:
-    """Put a part of a stored tensor in its place in a vector."""
-    length = block.stop - block.start
-    x = stored.read(start, start + length)
+def _put(part: _Part, stored: Tensor, start: int, stop: int) -> None:
+    """Put some of a stored tensor in its place in a vector."""
+    vector, fmt = part.vector, part.format
+    block = slice(part.part.start + start, part.part.start + stop)
+    x = stored.read(start, stop)
+    if part.scales:
+        numbers = read(x, fmt) if is_packed(x) else x
+        if (np.isinf(numbers) | np.signbit(numbers) & ~np.isnan(numbers)).any():
+            raise FileOfTensorsError(stored.path, f"tensor {stored.name!r} has a negative or infinite scale")
     if isinstance(vector, Split):
         vector.rest[block] = x
     elif is_packed(vector):
         check_codes(x, fmt)
         vector[block] = x
     else:
-        numbers = Weight(stored).read(start, start + length) if stored.dtype in FORMAT_OF else x
+        numbers = Weight(stored).read(start, stop) if stored.dtype in FORMAT_OF else x
         rounded = round_to(numbers, fmt)
         if not np.array_equal(rounded, numbers, equal_nan=True):
             raise FileOfTensorsError(
@@ -175,20 +203,17 @@ def _count(path: Pathlike, tensors: Mapping[str, Tensor]) -> int:
 
 
 def _write(
-    optimizer: Optimizer,
-    parts: Mapping[str, Any],
+    parts: Mapping[str, _Part],
     path: Pathlike,
     shard_bytes: float | None,
     count: int | None,
 ) -> None:
     """Write parts of vectors as tensors, to one file or to several."""
-    shapes = optimizer.layout.shapes
     extra = {} if count is None else {_STEP: ("I64", np.array(count))}
 
     def elements(name: str) -> _Elements:
-        vector, part, fmt = parts[name]
-        dtype, x = _elements(vector[part], fmt)
-        return dtype, x.reshape(shapes[name] if name in shapes else shapes[name.rpartition(".")[0]])
+        dtype, x = parts[name].elements()
+        return dtype, x.reshape(parts[name].shape)
 
     if shard_bytes is None:
         if Path(path).suffix != SUFFIX:
@@ -212,13 +237,12 @@ def _write(
     write_text(folder / f"model{INDEX_SUFFIX}", json.dumps({"metadata": {}, "weight_map": index}, indent=1))
 
 
-def _shards(parts: Mapping[str, Any], most: float) -> list[list[str]]:
+def _shards(parts: Mapping[str, _Part], most: float) -> list[list[str]]:
     """Return which tensors go to which file, in their order."""
     shards: list[list[str]] = [[]]
     room = most
-    for name, (vector, part, fmt) in parts.items():
-        dtype, _ = _elements(vector[slice(0, 0)], fmt)
-        needed = (part.stop - part.start) * ELEMENTS[dtype].itemsize
+    for name, item in parts.items():
+        needed = (item.part.stop - item.part.start) * ELEMENTS[item.dtype].itemsize
         if shards[-1] and needed > room:
             shards.append([])
             room = most

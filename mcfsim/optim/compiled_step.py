@@ -14,7 +14,7 @@ from mcfsim.compile.loops import Filler
 from mcfsim.compile.program import Program, Scalar, flat
 from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.memory import Split, is_packed, read, write
+from mcfsim.optim.memory import Vector, is_packed, read, write
 from mcfsim.optim.recording import numbers, record_step, symbols, words_of
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.random import RandomWords
@@ -93,8 +93,8 @@ def block_size(filler: Filler, threads: int) -> int:
 def fill_block(
     filler: Filler,
     block: slice,
-    given: Sequence[tuple[Array | Split, Format | None]],
-    asked: Sequence[tuple[Array | Split | None, Format | None]],
+    given: Sequence[tuple[Vector, Format | None]],
+    asked: Sequence[tuple[Vector | None, Format | None]],
 ) -> None:
     """Carry a loop out on a block of vectors, each with its format; it may ask for those that it is given.
 
@@ -116,5 +116,5 @@ def fill_block(
             results.append(scratch(f"step{place}", operands[0].size, dtype))
     filler(operands, results, block.start)
     for (x, fmt), made in zip(asked, results, strict=True):
-        if isinstance(x, Split) or (x is not None and not np.may_share_memory(x, made)):
+        if x is not None and not (isinstance(x, np.ndarray) and np.may_share_memory(x, made)):
             write(x[block], made, fmt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,23 @@ from mcfsim.storage.buffers import BLOCK
 Array = NDArray[Any]
 #: Those of a `State`'s vectors, in its order.
 Formats = tuple[Format | None, ...]
+
+
+class Packed(Protocol):
+    """A vector that is no array of its numbers, nor of their codes alone."""
+
+    def __getitem__(self, block: slice) -> Packed:
+        """Return a block of it, which shares its memory."""
+
+    def numbers(self) -> Array:
+        """Return the carrier numbers."""
+
+    def keep(self, numbers: Array) -> None:
+        """Put numbers in the place of those that it has."""
+
+
+#: What a `State` holds.
+Vector = Array | Packed
 
 
 @dataclass(frozen=True)
@@ -102,13 +119,13 @@ def form(fmt: Format | None, *, packed: bool) -> np.dtype[Any]:
 
 
 def is_packed(x: Array | Split) -> bool:
-    """Return whether a vector holds codes, or bits that follow them."""
+    """Return whether an array holds codes, or bits that follow them."""
     return x.dtype.kind == "u"
 
 
-def read(x: Array | Split, fmt: Format | None) -> Array:
+def read(x: Vector, fmt: Format | None) -> Array:
     """Return the carrier numbers of a vector, as it is if it holds them."""
-    if isinstance(x, Split):
+    if not isinstance(x, np.ndarray):
         return x.numbers()
     if not is_packed(x):
         return x
@@ -122,9 +139,9 @@ def read(x: Array | Split, fmt: Format | None) -> Array:
     return numbers.view(carrier)
 
 
-def write(x: Array | Split, values: Array, fmt: Format | None) -> None:
+def write(x: Vector, values: Array, fmt: Format | None) -> None:
     """Put values of a format in a vector; if they are codes, it holds codes, too."""
-    if isinstance(x, Split):
+    if not isinstance(x, np.ndarray):
         x.keep(values)
         return
     if is_packed(x) and not is_packed(values):

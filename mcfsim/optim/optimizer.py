@@ -16,6 +16,7 @@ from mcfsim.codec.codes import check_codes
 from mcfsim.compile.loops import Filler
 from mcfsim.optim.compiled_step import CompiledStep, block_size, fill_block
 from mcfsim.optim.declaration import Declaration, check_hyperparameters, learning_rate
+from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import Layout, Tensors
 from mcfsim.optim.memory import (
     Formats,
@@ -58,10 +59,12 @@ class Optimizer:
         How many will be made in all, if that is known: whether compiling them pays is settled by that.
     packed : bool, optional
         Whether vectors hold codes, as `mcfsim.codec` has them, in place of carrier numbers: of formats with
-        codes of at most 16 bits, and one for NaN. The bits are the same, in half the memory or less.
+        codes of at most 16 bits, and one for NaN. Moments that share scales are kept as codes and scales
+        (`mcfsim.optim.groups.Groups`). The bits are the same, in half the memory or less.
     folder : path, optional
         Where vectors lie in files that are mapped into memory, for a state near memory's size or beyond it:
-        ``parameter0.npy``, ``m0.npy`` and so on, by their place in `state`, and ``gradient.npy``. It is
+        ``parameter0.npy``, ``m0.npy`` and so on, by their place in `state`, ``m0_scales.npy`` beside codes
+        that share scales, and ``gradient.npy``. It is
         made if it is not there, and has none of these files. They are working memory, which stays when the
         process ends, and is no checkpoint. The bits are the same.
     **options
@@ -74,8 +77,8 @@ class Optimizer:
         computes on something else than NumPy arrays.
     ValueError
         If the strategy's low format is still open, there are no parameters, an option is refused, or exact
-        numbers are to be packed or to lie in a folder, or such as share scales to be packed; or if a stored
-        tensor cannot be read.
+        numbers are to be packed or to lie in a folder; or if numbers are to be packed of which a whole
+        tensor shares a scale; or if a stored tensor cannot be read.
     OutputError
         If the folder cannot be made, or has one of the files, or its disk too little room for all of them.
         Nothing is left there then, nor if anything else is refused.
@@ -90,7 +93,8 @@ class Optimizer:
     layout : Layout
         Where each tensor lies in the vectors below.
     state : State
-        Vectors of carrier numbers, or of codes; changed in place by `step` and `advance`.
+        Vectors of carrier numbers, or of codes, or of what `mcfsim.optim.memory.Packed` is; changed in place
+        by `step` and `advance`.
     formats : tuple of Format or None
         Of the vectors, in the state's order; None for exact numbers.
     count : int
@@ -117,12 +121,6 @@ class Optimizer:
             raise TypeError(f"packed must be True or False, not {packed!r}")
         if packed and strategy.gradient.format is None:
             raise ValueError("exact numbers have no codes: packed=True is for formats")
-        scaled = [slot.name for slot in hyper.slots if strategy.tensors[slot.name].scaled]
-        if packed and scaled:
-            raise ValueError(
-                f"strategy {strategy.name!r} keeps {' and '.join(scaled)} in blocks that share a scale, for "
-                "which packed vectors have no place; leave out packed=True"
-            )
         if folder is not None and strategy.gradient.format is None:
             raise ValueError("exact numbers lie in no file: folder is for formats")
         self.hyper, self.strategy, self.packed = hyper, strategy, packed
@@ -145,6 +143,7 @@ class Optimizer:
         self.state, self._gradient = start(
             hyper, strategy, self.roles, self.layout, parameters, packed=packed, folder=folder
         )
+        self._edges = common_edges((*self.state.m, *self.state.v), self.layout.slices.values())
 
     def receive(self, gradients: Tensors, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the gradient as the optimizer gets it: one vector, rounded into the strategy's format.
@@ -213,7 +212,7 @@ class Optimizer:
 
     def represented(self) -> tuple[NDArray[Any], ...]:
         """Return copies of the components whose sum is the parameter that the optimizer means."""
-        values = read_block(self.state, self.formats, slice(None))
+        values = read_block(self.state._replace(m=(), v=()), self.formats, slice(None))
         return tuple(np.array(item) for item in values.represented(self.strategy))
 
     def _checked(self, gradient: NDArray[Any], rate: float) -> float:
@@ -243,10 +242,12 @@ class Optimizer:
                 planned.append((part, BLOCK, partial(self._eager, scalars, count, gradient, update)))
             else:
                 fill = partial(self._fill, filler.on_threads(threads), gradient, update)
-                planned.append((part, block_size(filler, threads), fill))
+                # Numbers that share scales are read and written by calls, of which fewer on more are faster.
+                size = block_size(filler, threads) if self._edges is None else BLOCK
+                planned.append((part, size, fill))
         for part, block, work in planned:
-            in_stripes(work, part, block, threads)
-        for slot in self.hyper.slots:
+            in_stripes(work, part, block, threads, self._edges)
+        for slot in () if self.packed else self.hyper.slots:
             stored = self.strategy.tensors[slot.name]
             if stored.scaled is not None and stored.format is not None:
                 (vector,) = getattr(self.state, slot.name)

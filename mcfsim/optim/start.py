@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.edges import Edges
+from mcfsim.optim.groups import Groups, check_groups
 from mcfsim.optim.layout import Layout, Tensors
-from mcfsim.optim.memory import Split, form, write
+from mcfsim.optim.memory import Split, Vector, form, write
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Mode
+from mcfsim.scaled import ScaledFormat
 from mcfsim.storage.files import Pathlike
 from mcfsim.storage.maps import new_maps
 
@@ -25,6 +28,11 @@ Array = NDArray[Any]
 AT_ONCE = 1 << 18
 #: What the gradient's vector is called, in a folder.
 _GRADIENT = "gradient"
+#: What follows a vector's name in that of its scales.
+_SCALES = "_scales"
+
+#: The vectors whose numbers share scales, by name.
+_Grouped = dict[str, tuple[ScaledFormat, Edges]]
 
 
 def start(
@@ -44,18 +52,22 @@ def start(
     """
     layout.dtype(parameters)  # refuses what it does not take before anything is made
     vectors = _vectors(hyper, strategy, roles)
-    forms = {name: form(role.format, packed=packed) for name, role in vectors.items()}
+    forms = {name: (layout.size, form(role.format, packed=packed)) for name, role in vectors.items()}
     fmt = roles.model.format
-    split = packed and _shares(strategy) and forms["parameter0"].kind == "u"
+    split = packed and _shares(strategy) and forms["parameter0"][1].kind == "u"
     if split and fmt is not None:
-        forms["extra0"] = Split.form(fmt)
+        forms["extra0"] = layout.size, Split.form(fmt)
+    grouped = _grouped(strategy, vectors, layout) if packed else {}
+    for name, (kept, edges) in grouped.items():
+        codes, scales = Groups.forms(kept)
+        forms |= {name: (layout.size, codes), f"{name}{_SCALES}": (edges.count, scales)}
     if folder is None:
-        whole = _whole({name: np.zeros(layout.size, dtype) for name, dtype in forms.items()}, vectors, split)
+        whole = _whole({name: np.zeros(*item) for name, item in forms.items()}, vectors, split, grouped)
         _fill(whole, vectors, strategy, layout, parameters)
         return _state(whole), None
-    forms[_GRADIENT] = form(strategy.gradient.format, packed=packed)
-    with new_maps(folder, {name: (layout.size, dtype) for name, dtype in forms.items()}) as made:
-        whole = _whole(made, vectors, split)
+    forms[_GRADIENT] = layout.size, form(strategy.gradient.format, packed=packed)
+    with new_maps(folder, forms) as made:
+        whole = _whole(made, vectors, split, grouped)
         _fill(whole, vectors, strategy, layout, parameters)
     return _state(whole), made[_GRADIENT]
 
@@ -88,9 +100,30 @@ def _shares(strategy: Strategy) -> bool:
     return strategy.extra is not None and strategy.extra.shared
 
 
-def _whole(made: dict[str, Array], vectors: dict[str, Any], split: bool) -> dict[str, Array | Split]:
-    """Return the vectors with a master copy in place of the bits that follow the parameter's codes."""
-    whole: dict[str, Array | Split] = dict(made)
+def _grouped(strategy: Strategy, vectors: dict[str, Any], layout: Layout) -> _Grouped:
+    """Return which vectors hold numbers that share scales, in which format, and where their groups lie."""
+    found: _Grouped = {}
+    for label, stored in strategy.tensors.items():
+        if stored.scaled is not None and f"{label}0" in vectors:
+            check_groups(strategy.name, label, stored.scaled)
+            assert isinstance(stored.scaled.block, int)
+            edges = Edges(list(layout.slices.values()), stored.scaled.block)
+            found[f"{label}0"] = stored.scaled, edges
+    return found
+
+
+def _whole(
+    made: dict[str, Array], vectors: dict[str, Any], split: bool, grouped: _Grouped
+) -> dict[str, Vector]:
+    """Return the vectors, of those that were made some in place of the codes that they are kept as.
+
+    A master copy takes the place of the bits that follow the parameter's codes, and a moment that of its
+    codes and scales.
+    """
+    whole: dict[str, Vector] = {name: made[name] for name in vectors}
+    for name, (kept, edges) in grouped.items():
+        fmt = vectors[name].format
+        whole[name] = Groups.whole(made[name], made[f"{name}{_SCALES}"], kept, fmt, edges)
     if split:
         model = vectors["parameter0"]
         rounded = model.rounding.mode is Mode.NEAREST_AWAY
@@ -98,7 +131,7 @@ def _whole(made: dict[str, Array], vectors: dict[str, Any], split: bool) -> dict
     return whole
 
 
-def _state(vectors: dict[str, Array | Split]) -> State:
+def _state(vectors: dict[str, Vector]) -> State:
     return State(
         *(
             tuple(x for name, x in vectors.items() if name.rstrip("0123456789") == label)
@@ -108,7 +141,7 @@ def _state(vectors: dict[str, Array | Split]) -> State:
 
 
 def _fill(
-    made: dict[str, Array | Split],
+    made: dict[str, Vector],
     vectors: dict[str, Any],
     strategy: Strategy,
     layout: Layout,
@@ -117,8 +150,12 @@ def _fill(
     """Put the start in vectors of zero bytes."""
     given = ["parameter0", *(["extra0"] if strategy.addition is Addition.MASTER else [])]
     for name, role in vectors.items():
-        if name not in given:
-            _put_zero(made[name], role)
+        vector = made[name]
+        if isinstance(vector, Groups):  # whatever their scales are
+            element = vector.kept.element
+            _put_zero(vector.codes, round_to(np.zeros(1), element), element)
+        elif name not in given:
+            _put_zero(vector, _nearest(role, np.zeros(1)), role.format)
     for block, x in layout.blocks(parameters, AT_ONCE):
         for name in given:
             role = vectors[name]
@@ -128,11 +165,11 @@ def _fill(
             write(made[name][block], numbers, role.format)
 
 
-def _put_zero(vector: Any, role: Arithmetic) -> None:
+def _put_zero(vector: Any, zero: Array, fmt: Format | None) -> None:
     """Put what zero is in a format in a vector of zero bytes, which in most it is already."""
     one = np.empty(1, vector.dtype)
-    write(one, _nearest(role, np.zeros(1)), role.format)
-    if role.format is None or any(one.tobytes()):
+    write(one, zero, fmt)
+    if fmt is None or any(one.tobytes()):
         vector[...] = one[0]
 
 

@@ -13,6 +13,7 @@ from mcfsim.models.saved_state import SavedState
 from mcfsim.models.saving import load_state, save_state, save_weights
 from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_tensors, open_weights
+from mcfsim.optim.groups import Groups
 from mcfsim.optim.strategies import STRATEGIES
 from mcfsim.storage.files import OutputError
 from mcfsim.storage.shards import write_file
@@ -40,7 +41,12 @@ def go(optimizer, steps, seed=1):
 
 def bits(optimizer):
     """Return all that an optimizer holds, as bytes; one NaN stands for all."""
-    vectors = [np.array(getattr(x, "rest", x)) for items in optimizer.state for x in items]
+    vectors = [
+        np.array(part)
+        for items in optimizer.state
+        for x in items
+        for part in ((x.codes, x.scales) if isinstance(x, Groups) else (getattr(x, "rest", x),))
+    ]
     for x in vectors:
         if x.dtype.kind == "f":
             x[np.isnan(x)] = np.nan
@@ -50,8 +56,6 @@ def bits(optimizer):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_state_goes_on_to_the_same_bits(tmp_path, name, packed):
-    if packed and name == "fp8-moments":
-        pytest.skip("its moments are not packed")
     options = {"packed": packed}
     if "stochastic" in name:
         options["random"] = mcf.RandomWords(5)
@@ -124,6 +128,27 @@ def test_an_audit_reads_a_state(tmp_path):
         assert set(row) <= set(expected[optimizer.layout.slices[sample.name]])
 
 
+def test_packed_moments_lie_in_files_as_codes_and_scales(tmp_path):
+    optimizer = go(made("fp8-moments", packed=True), 2)
+    save_state(optimizer, tmp_path / "s.safetensors")
+    save_state(optimizer, tmp_path / "shards", shard_bytes=1000)
+    for place in ("s.safetensors", "shards"):
+        tensors = open_tensors(tmp_path / place)
+        forms = {name: (t.dtype, t.shape) for name, t in tensors.items() if name.startswith("w.exp_avg")}
+        codes, scales = ("F8_E4M3", (30, 40)), ("F32", (10,))
+        assert forms == {
+            f"w.{moment}.{part}": form
+            for moment in ("exp_avg", "exp_avg_sq")
+            for part, form in (("codes", codes), ("scales", scales))
+        }
+        (m,) = optimizer.state.m
+        elements = tensors["w.exp_avg.codes"].read().view(ml_dtypes.float8_e4m3fn).astype(float)
+        numbers = elements * np.repeat(tensors["w.exp_avg.scales"].read().astype(float), 128)[:1200]
+        np.testing.assert_array_equal(numbers.astype(np.float32), m[optimizer.layout.slices["w"]].numbers())
+        load_state(other := made("fp8-moments", packed=True), tmp_path / place)
+        assert bits(other) == bits(optimizer)
+
+
 # -- what is refused -----------------------------------------------------------------------------------------
 def altered(tmp_path, **changes):
     """Write a state with tensors changed or left out."""
@@ -172,6 +197,38 @@ def test_numbers_that_are_none_of_the_format_are_refused(tmp_path):
     write_file(tmp_path / "s.safetensors", tensors)
     with pytest.raises(FileOfTensorsError, match=r"'b\.exp_avg' has a number that is none of tf32"):
         load_state(made("plain", "tf32"), tmp_path / "s.safetensors")
+
+
+@pytest.mark.parametrize("scale", [-1.0, -0.0, np.inf])
+def test_scales_that_are_none_are_refused(tmp_path, scale):
+    path = tmp_path / "s.safetensors"
+    save_state(made("fp8-moments", packed=True), path)
+    tensors = {name: (t.dtype, t.read().reshape(t.shape)) for name, t in open_tensors(path).items()}
+    tensors["w.exp_avg_sq.scales"][1][7] = scale
+    write_file(path, tensors)
+    with pytest.raises(FileOfTensorsError, match=r"'w\.exp_avg_sq\.scales' has a negative or infinite scale"):
+        load_state(made("fp8-moments", packed=True), path)
+
+
+def test_codes_and_scales_are_no_numbers(tmp_path):
+    """What reads numbers refuses them, and what reads them refuses numbers."""
+    path = tmp_path / "s.safetensors"
+    for packed, text in (
+        (True, r"'w\.exp_avg' must be F32 .* not there"),
+        (False, r"'w\.exp_avg\.codes' must"),
+    ):
+        optimizer = go(made("fp8-moments", packed=packed), 2)
+        save_state(optimizer, path)
+        other = made("fp8-moments", packed=not packed)
+        before = bits(other)
+        with pytest.raises(FileOfTensorsError, match=text):
+            load_state(other, path)
+        assert bits(other) == before
+        if packed:
+            save_weights(optimizer, tmp_path / "w.safetensors")
+            samples = scan(open_weights(tmp_path / "w.safetensors"), 64)
+            with pytest.raises(FileOfTensorsError, match=r"exp_avg' as codes that share scales"):
+                SavedState(path).directions(samples, mcf.AdamW(), mcf.Schedule(), 10)
 
 
 def test_places_that_will_not_do_are_refused(tmp_path):

@@ -65,6 +65,22 @@ def test_building_takes_the_state_and_a_few_blocks(packed):
 
 
 @pytest.mark.slow
+def test_packed_numbers_that_share_scales_are_whole_nowhere():
+    """Neither when they are made, nor in a step, nor to show the parameter."""
+    taken, one = [], 4 * SIZES[1]
+    for size in SIZES:
+        optimizer, built = peak(lambda size=size: made(size, "fp8-moments", packed=True, compiled=False))
+        scales = 4 * (size // 128 + 1)
+        assert state_of(optimizer) == 2 * size + 4 * size + 2 * (size + scales)
+        gradient = optimizer.receive(tensors(size, 7))
+        _, stepped = peak(lambda o=optimizer, g=gradient: o.advance(g, 1e-3))
+        taken.append(max(built - state_of(optimizer), stepped))
+    check(taken)
+    _, shown = peak(optimizer.represented)
+    assert shown < 2 * one + SAME  # the parameter as numbers, and a copy of the master copy
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize(("low", "packed"), [("bfloat16", False), ("bfloat16", True), (GAPS, True)])

@@ -107,12 +107,3 @@ def test_a_number_that_is_not_finite_spoils_its_block_alone():
     optimizer.step(gradient, 1e-3)
     for (vector,) in (optimizer.state.m, optimizer.state.v):
         assert np.isnan(vector).tolist() == [128 <= i < 256 for i in range(300)]
-
-
-def test_blocks_of_scales_are_not_packed():
-    with pytest.raises(ValueError, match="'fp8-moments' keeps m and v in blocks that share a scale"):
-        trained(packed=True)
-    only = mcf.Optimizer(
-        mcf.SGD(), replace(mcf.strategy("fp8-moments"), m=Stored("float32")), {"w": np.ones(3)}, packed=True
-    )
-    assert only.packed  # without a second moment, nothing shares a scale

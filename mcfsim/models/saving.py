@@ -116,8 +116,8 @@ def load_state(optimizer: Optimizer, path: Pathlike) -> None:
     Parameters
     ----------
     optimizer : Optimizer
-        Of the same tensors and strategy, and packed or not as that was if its moments share scales; what it
-        holds is overwritten.
+        Of the same tensors and strategy, and packed or not as that was if numbers share scales or bits; what
+        it holds is overwritten.
     path : path
         From `save_state`.
 

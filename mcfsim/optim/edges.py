@@ -22,18 +22,19 @@ class Edges:
     Attributes
     ----------
     group : int
-        Elements a group.
+        Elements a group, and no more than there are.
     size, count : int
         Elements and groups in all.
     """
 
     def __init__(self, tensors: Sequence[slice], group: int) -> None:
         stops = np.array([0, *(part.stop for part in tensors)], np.int64)
-        groups = -(-np.diff(stops) // group)
-        self.group = group
+        self.size = int(stops[-1])
+        self.group = min(group, max(self.size, 1))
+        groups = -(-np.diff(stops) // self.group)
         self._tensors = stops
         self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(groups)])
-        self.size, self.count = int(stops[-1]), int(self._before[-1])
+        self.count = int(self._before[-1])
 
     def last(self, place: int) -> int:
         """Return the last edge at or before an element."""

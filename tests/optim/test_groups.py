@@ -84,7 +84,7 @@ def test_edges_are_those_of_counting(sizes, group):
     for place in range(stops[-1] + 1):
         assert edges.last(place) == max(i for i in known if i <= place)
         if place not in known:
-            with pytest.raises(ValueError, match=f"element {place} lies inside a group of {group}"):
+            with pytest.raises(ValueError, match=f"element {place} lies inside a group of {edges.group}"):
                 edges.groups(slice(0, place))
     for i, start in enumerate(known):
         for j, stop in enumerate(known[i:], i):
@@ -173,6 +173,7 @@ def scaled(element, block, scale="float32", rule="absmax"):
         ("mxint8", "mxfp4"),
         (scaled(E4M3, 48), scaled(E4M3, 32)),  # whose common edges are those of 96
         (scaled(E4M3, 128, rule="absmean"), None),  # of a short group the mean is that of what it has
+        (scaled(E4M3, 10**30), scaled(E4M3, 48)),
         (scaled("float16", 1), scaled("bfloat16", 1000, "float16")),
         (scaled("float8_e5m2", 7, "float8_e8m0fnu", "round_up"), scaled("e8m13", 64)),
     ],

@@ -102,10 +102,7 @@ def fill_block(
     read and written beside it. What is asked for no vector is not kept.
     """
     operands = [
-        np.ascontiguousarray(x[block])
-        if isinstance(x, np.ndarray) and x.dtype == dtype
-        else read(x[block], fmt)
-        for (x, fmt), dtype in zip(given, filler.operands, strict=True)
+        _operand(x[block], fmt, dtype) for (x, fmt), dtype in zip(given, filler.operands, strict=True)
     ]
     read_from = {id(x) for x, _ in given}
     results: list[Array] = []
@@ -118,3 +115,15 @@ def fill_block(
     for (x, fmt), made in zip(asked, results, strict=True):
         if x is not None and not (isinstance(x, np.ndarray) and np.may_share_memory(x, made)):
             write(x[block], made, fmt)
+
+
+def _operand(x: Vector, fmt: Format | None, dtype: np.dtype[Any]) -> Array:
+    """Return a block as a loop takes it: as it is, as numbers, or as their codes."""
+    if isinstance(x, np.ndarray) and x.dtype == dtype:
+        return np.ascontiguousarray(x)
+    numbers = read(x, fmt)
+    if dtype.kind != "u":
+        return numbers
+    codes = np.empty(numbers.size, dtype)
+    write(codes, numbers, fmt)
+    return codes

@@ -140,9 +140,9 @@ def read(x: Vector, fmt: Format | None) -> Array:
 
 
 def write(x: Vector, values: Array, fmt: Format | None) -> None:
-    """Put values of a format in a vector; if they are codes, it holds codes, too."""
+    """Put values of a format in a vector, or codes, if it holds codes or is packed otherwise."""
     if not isinstance(x, np.ndarray):
-        x.keep(values)
+        x.keep(read(values, fmt))
         return
     if is_packed(x) and not is_packed(values):
         assert fmt is not None

@@ -64,9 +64,9 @@ class Optimizer:
     folder : path, optional
         Where vectors lie in files that are mapped into memory, for a state near memory's size or beyond it:
         ``parameter0.npy``, ``m0.npy`` and so on, by their place in `state`, ``m0_scales.npy`` beside codes
-        that share scales, and ``gradient.npy``. It is
-        made if it is not there, and has none of these files. They are working memory, which stays when the
-        process ends, and is no checkpoint. The bits are the same.
+        that share scales, and ``gradient.npy``. It is made if it is not there, and has none of these files.
+        They are working memory, which stays when the process ends, and is no checkpoint. The bits are the
+        same.
     **options
         Passed to `Strategy.roles`, as ``scalars="rounded"``, or ``threads``, which share a step.
 
@@ -77,8 +77,8 @@ class Optimizer:
         computes on something else than NumPy arrays.
     ValueError
         If the strategy's low format is still open, there are no parameters, an option is refused, or exact
-        numbers are to be packed or to lie in a folder; or if numbers are to be packed of which a whole
-        tensor shares a scale; or if a stored tensor cannot be read.
+        numbers are to be packed or to lie in a folder, or moments to be packed whose groups do not stand
+        each for itself (`mcfsim.optim.groups.check_groups`); or if a stored tensor cannot be read.
     OutputError
         If the folder cannot be made, or has one of the files, or its disk too little room for all of them.
         Nothing is left there then, nor if anything else is refused.

@@ -403,7 +403,7 @@ def parts_case(fmt: Format, rounding: Rounding, number: float) -> Case:
     given |= {"high": np.full(x.size, high), "low": np.full(x.size, low)}
 
     def text(m: SimpleNamespace, x: Any, c: Any, high: Any, low: Any) -> Any:
-        return m.operations.fma_by_parts(x, (high, low), c, fmt, rounding, carrier=TYPES[carrier])
+        return m.operations.fma_by_parts(x, (high, low), c, fmt, rounding, carrier=TYPES[carrier], clean=True)
 
     def truth() -> Array:
         return ar.fma(x.copy(), number, c.copy())

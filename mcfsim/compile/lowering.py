@@ -99,6 +99,7 @@ def lower(
     packed: bool = False,
     trusted: frozenset[int] = frozenset(),
     onto: tuple[Value, ...] = (),
+    clean: bool = True,
 ) -> Lowered:
     """Return the machine's line for a program.
 
@@ -118,6 +119,9 @@ def lower(
         The inputs, by their places, that are known to be values of their formats, NaN with a clean code.
     onto : tuple of Value, optional
         The operands, where these are made by a line, which then goes on with the program.
+    clean : bool, optional
+        Whether the machine makes clean codes of NaN (`mcfsim.kernels.element.floats.round_float`): processors
+        do, and NVIDIA's GPUs set all bits.
 
     Raises
     ------
@@ -149,8 +153,8 @@ def lower(
     computed_with = {x for step in program.steps for x in step.operands if not _brings_over(step)}
     known: dict[Any, Value] = {}
     for place, (x, operand, value) in enumerate(zip(program.inputs, taken, given, strict=True)):
-        clean = place in trusted or operand in lying or x not in computed_with
-        known[x] = value if clean else _cleaned(value)
+        as_it_is = not clean or place in trusted or operand in lying or x not in computed_with
+        known[x] = value if as_it_is else _cleaned(value)
     numbers: dict[tuple[int, int], tuple[Entering, list[Value]]] = {}
     for use, way in zip(uses(program), entering, strict=True):
         narrow = way in (Entering.VALUE, Entering.SHORT, Entering.CARRIER)
@@ -183,7 +187,7 @@ def lower(
         ]
         asked = step.written(names, program.words.get(step.draw, ""))
         notes[len(line.values)] = f"{asked}  # {step.text}" if step.text else asked
-        known[step.result] = _lowered(step, operands, ways, made, word)
+        known[step.result] = _lowered(step, operands, ways, made, word, clean=clean)
     for x in program.outputs():
         if not isinstance(x, Register):
             raise TypeError(f"{program.name} returns {x!r} as it is, which is no operation")
@@ -242,6 +246,8 @@ def _lowered(
     ways: set[Entering],
     made: Mapping[Register, Step],
     word: Value | None,
+    *,
+    clean: bool,
 ) -> Value:
     fmt, rounding, operation = step.result.format, step.rounding, step.operation
     carrier = type_of(fmt)
@@ -250,8 +256,8 @@ def _lowered(
     if operation in _SIGNS:
         x = operands[0].widen() if carrier is F64 else operands[0]  # which holds what bounds a wide format
         if _keeps(step):
-            return _cleaned(x)
-        clean = not _brings_over(step)
+            return _cleaned(x) if clean else x
+        clean = clean and not _brings_over(step)
         return change_element(operation, x, fmt, rounding, word, carrier=carrier, clean=clean)
     if ways & {Entering.CARRIER, Entering.WIDE}:
         if rounding.underflow is Underflow.FLUSH_INPUTS:
@@ -260,13 +266,13 @@ def _lowered(
             rounding = replace(rounding, underflow=Underflow.GRADUAL)
         way = "native" if Entering.CARRIER in ways else "wide"
         operation = "mul" if operation == "div" else operation
-        return operate_element(operation, operands, way, fmt, rounding, carrier=carrier, clean=True)
+        return operate_element(operation, operands, way, fmt, rounding, carrier=carrier, clean=clean)
     if Entering.PARTS in ways:
         if isinstance(step.operands[0], Register):
             x, high, low, c = operands
         else:
             high, low, x, c = operands
-        return fma_by_parts(x, (high, low), c, fmt, rounding, word, carrier=carrier)
+        return fma_by_parts(x, (high, low), c, fmt, rounding, word, carrier=carrier, clean=clean)
     chosen, why = way_of(step, ways, made)
     if Entering.SHORT in ways:
         operation, operands = "add", [operands[0] * operands[1], operands[2]]
@@ -274,7 +280,7 @@ def _lowered(
         raise refusal(operation, fmt, rounding, why)
     real = Entering.REAL in ways
     return operate_element(
-        operation, operands, chosen, fmt, rounding, word, carrier=carrier, real=real, clean=True
+        operation, operands, chosen, fmt, rounding, word, carrier=carrier, real=real, clean=clean
     )
 
 

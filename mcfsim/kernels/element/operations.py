@@ -265,16 +265,17 @@ def fma_by_parts(
     word: Value | None = None,
     *,
     carrier: Type,
+    clean: bool = False,
 ) -> Value:
     """Return ``x s + c`` for a real scalar s in two parts of binary64 whose products with values are exact.
 
     Parameters
     ----------
     x, c : value
-        Values of the format in the carrier, whose NaN are clean; of `MOST_IN_PARTS` bits at most.
+        Values of the format in the carrier, of `MOST_IN_PARTS` bits at most.
     factor : tuple of value
         The upper bits of s, and the others; of binary64.
-    fmt, rounding, word, carrier
+    fmt, rounding, word, carrier, clean
         As for `operate_element`.
     """
     if rounding.underflow is Underflow.FLUSH_INPUTS:
@@ -292,7 +293,7 @@ def fma_by_parts(
     y, lost = fast_two_sum(BINARY64, total, rest)
     # Infinities and NaN, and the sign of an exact zero, are right without the rest.
     y = (abs(rest) > 0.0).select(y, total)
-    return _rounded(y, lost, fmt, rounding, word, carrier=carrier, negated=down, clean=True)
+    return _rounded(y, lost, fmt, rounding, word, carrier=carrier, negated=down, clean=clean)
 
 
 _WITH_LOST: Mapping[str, Callable[..., tuple[Value, Value]]] = {

@@ -1,99 +1,34 @@
-"""The emulator on PyTorch's CPU tensors: the same bits as on NumPy arrays, without a copy on the way in."""
+"""The emulator on PyTorch's tensors: the same bits as on NumPy arrays.
+
+CPU tensors are computed with where they lie, as NumPy arrays; those of other devices on their device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from copy import copy
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.formats import FORMATS, Format
-from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.backends.tensors import as_array, torch
+from mcfsim.backends.torch_device import DeviceArithmetic
+from mcfsim.checks.arguments import check_threads
+from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
-from mcfsim.storage.buffers import BLOCK
-
-try:
-    import torch
-except ModuleNotFoundError as error:
-    raise ImportError("backend 'torch' needs PyTorch: pip install 'mcfsim[torch]'") from error
-
-_NAMES = (
-    "float64",
-    "float32",
-    "float16",
-    "bfloat16",
-    "float8_e5m2",
-    "float8_e4m3fn",
-    "float8_e5m2fnuz",
-    "float8_e4m3fnuz",
-)
-#: The dtypes of torch whose values are those of a format; the longest ones first.
-TORCH_DTYPES: dict[torch.dtype, Format] = {getattr(torch, name): FORMATS[name] for name in _NAMES}
-#: NumPy knows these only by way of ml_dtypes, as which their bits are read.
-_FOREIGN = {torch.bfloat16, *(dtype for dtype in TORCH_DTYPES if dtype.itemsize == 1)}
-_BITS = {1: torch.uint8, 2: torch.int16}
-
-
-def torch_dtype(fmt: Format) -> torch.dtype:
-    """Return the torch dtype whose values are those of the format.
-
-    Raises
-    ------
-    UnsupportedFormatError
-        If there is none.
-    """
-    for dtype, known in TORCH_DTYPES.items():
-        if known == fmt:
-            return dtype
-    raise UnsupportedFormatError(f"no torch dtype holds {fmt}; those that one holds: {', '.join(_NAMES)}")
-
-
-def as_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a CPU tensor as a NumPy array of the same memory, shape and strides.
-
-    bfloat16 and the float8 dtypes become those of ml_dtypes, bit for bit.
-
-    Raises
-    ------
-    TypeError
-        If the tensor is not dense, real and in the CPU's memory, or if gradients would be lost: it requires
-        grad, and ``torch.no_grad()`` is not on.
-    """
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        raise TypeError(
-            f"a tensor on device {str(tensor.device)!r} with layout {tensor.layout} is not supported, only "
-            "dense CPU tensors are; convert it with .to('cpu').to_dense()"
-        )
-    if tensor.is_complex() or tensor.is_quantized:
-        raise TypeError(f"a tensor of dtype {tensor.dtype} holds no plain real numbers")
-    if tensor.requires_grad and torch.is_grad_enabled():
-        raise TypeError(
-            "a tensor that requires grad is not differentiated through; pass tensor.detach(), or compute "
-            "under torch.no_grad()"
-        )
-    tensor = tensor.detach()
-    if tensor.dtype not in _FOREIGN:
-        array: NDArray[Any] = tensor.numpy()
-        return array
-    import ml_dtypes
-
-    scalar = getattr(ml_dtypes, TORCH_DTYPES[tensor.dtype].name)
-    bits: NDArray[Any] = tensor.view(_BITS[tensor.itemsize]).numpy()
-    return bits.view(scalar)
 
 
 class TorchArithmetic:
-    """Emulated arithmetic of one format and rounding on PyTorch's CPU tensors.
+    """Emulated arithmetic of one format and rounding on PyTorch's tensors of one device.
 
-    Every operation is the one of `NumpyArithmetic`, on the tensors' own memory, and so has its bits.
+    Every operation has the bits of `NumpyArithmetic`. On the CPU it is that operation, on the tensors' own
+    memory; elsewhere the same text, carried out on the device by PyTorch's elementwise operations.
 
     Parameters
     ----------
@@ -102,9 +37,9 @@ class TorchArithmetic:
     rounding : Rounding
         Mode and overflow policy.
     device : str or torch.device, optional
-        ``"cpu"``; others are refused.
+        ``"cpu"``, or a device on which PyTorch computes here, as ``"cuda"``: where operands and results are.
     scalars, threads, random
-        As for `NumpyArithmetic`, whose random words an element of the same index gets.
+        As for `NumpyArithmetic`, whose random words an element of the same index gets. Threads are the CPU's.
 
     Attributes
     ----------
@@ -113,17 +48,18 @@ class TorchArithmetic:
 
     Notes
     -----
-    Operands are dense CPU tensors of any shape that broadcast, of any real dtype (bfloat16 and float8
-    included) whose elements are values of the format, or Python numbers. Results are new tensors; if all
-    operands are Python numbers, so is the result. Nothing is differentiated: a tensor that requires grad is
-    refused, unless gradients are switched off by ``torch.no_grad()`` anyway.
+    Operands are dense tensors of the device, of any shape that broadcast, of any real dtype (bfloat16 and
+    float8 included) whose elements are values of the format, or Python numbers. Results are new tensors; if
+    all operands are Python numbers, so is the result. Nothing is differentiated: a tensor that requires grad
+    is refused, unless gradients are switched off by ``torch.no_grad()`` anyway.
 
     Raises
     ------
     ValueError
-        If the device is not supported.
+        If there is no such device here.
     UnsupportedFormatError
-        If float64 does not hold the format, or an operation has no exact path.
+        If float64 does not hold the format, or an operation has no exact path; on other devices than the CPU
+        also if a real scalar is beyond what binary64 takes exactly.
     """
 
     def __init__(
@@ -136,20 +72,22 @@ class TorchArithmetic:
         threads: int = 1,
         random: RandomWords | None = None,
     ) -> None:
-        if torch.device(device).type != "cpu":
-            raise ValueError(f"device {str(device)!r} is not supported; supported: 'cpu'")
-        self._numpy: NumpyArithmetic | BlockArithmetic = NumpyArithmetic(
-            fmt, rounding, scalars=scalars, threads=threads, random=random
-        )
+        check_threads(threads)
+        self._numpy: NumpyArithmetic | BlockArithmetic
+        if _is_cpu(device):
+            self._numpy = NumpyArithmetic(fmt, rounding, scalars=scalars, threads=threads, random=random)
+        else:
+            self._numpy = DeviceArithmetic(fmt, rounding, device=device, scalars=scalars, random=random)
 
     def _over(self, arithmetic: NumpyArithmetic | BlockArithmetic) -> TorchArithmetic:
-        """Return the same arithmetic, carried out by another one on the tensors' memory."""
+        """Return the same arithmetic, carried out by another one."""
         other = copy(self)
         other._numpy = arithmetic
         return other
 
     def __repr__(self) -> str:
-        return repr(self._numpy).replace("Numpy", "Torch", 1)
+        name = "Device" if isinstance(self._numpy, DeviceArithmetic) else "Numpy"
+        return repr(self._numpy).replace(name, "Torch", 1)
 
     @property
     def format(self) -> Format:
@@ -170,6 +108,11 @@ class TorchArithmetic:
     def random(self) -> Any:
         """The stream that the next operation draws from, if rounding is stochastic."""
         return self._numpy.random
+
+    @property
+    def device(self) -> torch.device:
+        """Where operands and results are."""
+        return self._numpy.device if isinstance(self._numpy, DeviceArithmetic) else torch.device("cpu")
 
     @property
     def carrier(self) -> torch.dtype:
@@ -238,9 +181,17 @@ class TorchArithmetic:
         """
         return self._call(partial(self._numpy.evaluate, function, **options), *operands)
 
-    @staticmethod
-    def _call(operation: Callable[..., Any], *operands: Any) -> Any:
+    def _call(self, operation: Callable[..., Any], *operands: Any) -> Any:
+        if isinstance(self._numpy, DeviceArithmetic):
+            return operation(*_map(torch.Tensor, lambda x: x, operands))
         return _map(np.ndarray, torch.from_numpy, operation(*_map(torch.Tensor, as_array, operands)))
+
+
+def _is_cpu(device: str | torch.device) -> bool:
+    try:
+        return bool(torch.device(device).type == "cpu")
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {device!r}: {error}") from error
 
 
 def _map(kind: type, change: Callable[[Any], Any], tree: Any) -> Any:
@@ -248,32 +199,3 @@ def _map(kind: type, change: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, tuple | list):
         return tuple(_map(kind, change, item) for item in tree)
     return change(tree) if isinstance(tree, kind) else tree
-
-
-def flat(tensor: torch.Tensor) -> Any:
-    """Return the elements of a tensor in row-major order, whose slices can be read and written."""
-    array = as_array(tensor)
-    return array.reshape(-1) if array.flags.c_contiguous else array.flat
-
-
-def cut(sizes: Iterable[int]) -> Iterator[list[tuple[int, slice, slice]]]:
-    """Cut tensors, strung together, into blocks, so that small ones share a block.
-
-    Yields
-    ------
-    list of (int, slice, slice)
-        The pieces of a block: which tensor, its elements, and where in the block they lie.
-    """
-    pieces: list[tuple[int, slice, slice]] = []
-    filled = 0
-    for index, size in enumerate(sizes):
-        start = 0
-        while start < size:
-            length = min(size - start, BLOCK - filled)
-            pieces.append((index, slice(start, start + length), slice(filled, filled + length)))
-            start, filled = start + length, filled + length
-            if filled == BLOCK:
-                yield pieces
-                pieces, filled = [], 0
-    if pieces:
-        yield pieces

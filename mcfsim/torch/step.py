@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mcfsim.backends.torch import TORCH_DTYPES, as_array, cut, flat, torch_dtype
+from mcfsim.backends.tensors import TORCH_DTYPES, as_array, cut, flat, torch_dtype
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.codec import encode
 from mcfsim.convert import round_to

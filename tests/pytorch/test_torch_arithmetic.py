@@ -10,7 +10,8 @@ import mcfsim as mcf
 
 torch = pytest.importorskip("torch")
 
-from mcfsim.backends.torch import TORCH_DTYPES, TorchArithmetic, as_array, cut, flat, torch_dtype  # noqa: E402
+from mcfsim.backends.tensors import TORCH_DTYPES, as_array, cut, flat, torch_dtype  # noqa: E402
+from mcfsim.backends.torch import TorchArithmetic  # noqa: E402
 from mcfsim.storage.buffers import BLOCK  # noqa: E402
 
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float32", "tf32")

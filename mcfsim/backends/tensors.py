@@ -1,0 +1,121 @@
+"""PyTorch's tensors as they lie: which dtypes hold which formats, and CPU tensors as NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mcfsim.formats import FORMATS, Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.storage.buffers import BLOCK
+
+try:
+    import torch as torch  # for modules that are imported after this one alone
+except ModuleNotFoundError as error:
+    raise ImportError("backend 'torch' needs PyTorch: pip install 'mcfsim[torch]'") from error
+
+_NAMES = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "float8_e5m2fnuz",
+    "float8_e4m3fnuz",
+)
+#: The dtypes of torch whose values are those of a format; the longest ones first.
+TORCH_DTYPES: dict[torch.dtype, Format] = {getattr(torch, name): FORMATS[name] for name in _NAMES}
+#: NumPy knows these only by way of ml_dtypes, as which their bits are read.
+_FOREIGN = {torch.bfloat16, *(dtype for dtype in TORCH_DTYPES if dtype.itemsize == 1)}
+_BITS = {1: torch.uint8, 2: torch.int16}
+
+
+def torch_dtype(fmt: Format) -> torch.dtype:
+    """Return the torch dtype whose values are those of the format.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If there is none.
+    """
+    for dtype, known in TORCH_DTYPES.items():
+        if known == fmt:
+            return dtype
+    raise UnsupportedFormatError(f"no torch dtype holds {fmt}; those that one holds: {', '.join(_NAMES)}")
+
+
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of any device without its graph, a lazy sign carried out.
+
+    Raises
+    ------
+    TypeError
+        If it is not real, or if gradients would be lost: it requires grad, and ``torch.no_grad()`` is not on.
+    """
+    if tensor.is_complex() or tensor.is_quantized:
+        raise TypeError(f"a tensor of dtype {tensor.dtype} holds no plain real numbers")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise TypeError(
+            "a tensor that requires grad is not differentiated through; pass tensor.detach(), or compute "
+            "under torch.no_grad()"
+        )
+    return tensor.detach().resolve_neg()
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a CPU tensor as a NumPy array of the same memory, shape and strides.
+
+    bfloat16 and the float8 dtypes become those of ml_dtypes, bit for bit.
+
+    Raises
+    ------
+    TypeError
+        If the tensor is not dense, real and in the CPU's memory, or if gradients would be lost: it requires
+        grad, and ``torch.no_grad()`` is not on.
+    """
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise TypeError(
+            f"a tensor on device {str(tensor.device)!r} with layout {tensor.layout} is not supported, only "
+            "dense CPU tensors are; convert it with .to('cpu').to_dense()"
+        )
+    tensor = detached(tensor)
+    if tensor.dtype not in _FOREIGN:
+        array: NDArray[Any] = tensor.numpy()
+        return array
+    import ml_dtypes
+
+    scalar = getattr(ml_dtypes, TORCH_DTYPES[tensor.dtype].name)
+    bits: NDArray[Any] = tensor.view(_BITS[tensor.itemsize]).numpy()
+    return bits.view(scalar)
+
+
+def flat(tensor: torch.Tensor) -> Any:
+    """Return the elements of a tensor in row-major order, whose slices can be read and written."""
+    array = as_array(tensor)
+    return array.reshape(-1) if array.flags.c_contiguous else array.flat
+
+
+def cut(sizes: Iterable[int]) -> Iterator[list[tuple[int, slice, slice]]]:
+    """Cut tensors, strung together, into blocks, so that small ones share a block.
+
+    Yields
+    ------
+    list of (int, slice, slice)
+        The pieces of a block: which tensor, its elements, and where in the block they lie.
+    """
+    pieces: list[tuple[int, slice, slice]] = []
+    filled = 0
+    for index, size in enumerate(sizes):
+        start = 0
+        while start < size:
+            length = min(size - start, BLOCK - filled)
+            pieces.append((index, slice(start, start + length), slice(filled, filled + length)))
+            start, filled = start + length, filled + length
+            if filled == BLOCK:
+                yield pieces
+                pieces, filled = [], 0
+    if pieces:
+        yield pieces

@@ -1,0 +1,206 @@
+"""The emulator on PyTorch's tensors of any device: the element text, carried out there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.backends.tensors import as_array, detached
+from mcfsim.checks.processor import check_subnormals
+from mcfsim.compile.lowering import type_of
+from mcfsim.compile.program import Register, flat, mapped
+from mcfsim.compile.recording import Recording, record
+from mcfsim.compile.torch_calls import DTYPES, check_machine
+from mcfsim.compile.torch_loops import as_numbers, loop_of, rounding_loop
+from mcfsim.formats import Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.real_numbers import Scalars, is_scalar
+from mcfsim.protocol import Value
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Rounding
+
+
+class DeviceArithmetic(NumpyArithmetic):
+    """The operations of `NumpyArithmetic` on dense tensors of one device, where all elements are computed.
+
+    A text given to `evaluate`, and each operation by itself, is lowered to one line, and the line carried out
+    by PyTorch's operations. What is asked of Python numbers alone is computed on the host.
+
+    Parameters
+    ----------
+    fmt, rounding, scalars, random
+        As for `NumpyArithmetic`.
+    device : str or torch.device
+        Where operands and results are; the CPU is a device like others.
+
+    Raises
+    ------
+    ValueError
+        If PyTorch does not compute on the device here.
+    UnsupportedFormatError
+        If float64 does not hold the format; in operations, if one has no exact path in binary64, or a real
+        scalar lies beyond what binary64 takes exactly.
+    """
+
+    def __init__(
+        self,
+        fmt: Format,
+        rounding: Rounding,
+        *,
+        device: str | torch.device,
+        scalars: Scalars = "exact",
+        random: RandomWords | None = None,
+    ) -> None:
+        super().__init__(fmt, rounding, scalars=scalars, random=random)
+        self.device = found_device(device)
+        # Of a block: the index of its first element, and whether operands are known to be values.
+        self._start, self._checked = 0, True
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("Numpy", "Device", 1)[:-1] + f", device='{self.device}')"
+
+    def like(self, fmt: Format, rounding: Rounding) -> DeviceArithmetic:
+        """Return the arithmetic of another format and rounding on the same device."""
+        other = DeviceArithmetic(fmt, rounding, device=self.device, scalars=self.scalars, random=self.random)
+        other._start, other._checked = self._start, self._checked
+        return other
+
+    def on_block(self, step: int, start: int) -> Any:
+        """Return the operations on one contiguous block, with no element looked at."""
+        block = copy(self)
+        block.random = None if self.random is None else replace(self.random, step=step)
+        block._start, block._checked = start, False
+        return block
+
+    def round(self, x: Value) -> Value:
+        """Round real numbers into the format: scalars, or tensors of a floating or integer dtype."""
+        if is_scalar(x):
+            return super().round(x)
+        x = self._tensor(x)
+        check_subnormals()
+        loop, streams = rounding_loop(x.dtype, self.format, self.rounding), self._streams()
+        if streams is not None:
+            streams.of(0)
+        (result,), strange = loop([x], x.shape, streams=streams, start=self._start)
+        if strange:
+            raise UnsupportedFormatError(
+                f"integers beyond 2**53 cannot be rounded {self.rounding.mode} to {self.format}"
+            )
+        return result
+
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(arithmetic, *operands, **options)``, carried out as one line.
+
+        Parameters
+        ----------
+        function : callable
+            A branch-free sequence of operations of the arithmetic that it is handed first.
+        *operands : value or (nested) tuple of values
+            The results are new tensors with the shape of all of them broadcast together.
+        **options
+            Handed to the function as they are.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an operand is no tensor of the device, or holds what is no value of the format; if the function
+            is no straight line, draws for numbers alone, or has a second format that draws.
+        UnsupportedFormatError
+            If an operation has no exact path.
+        """
+        leaves = list(flat(operands))
+        if all(map(is_scalar, leaves)):
+            return super().evaluate(function, *operands, **options)
+        check_subnormals()
+        tensors = [self._tensor(x) for x in leaves if not is_scalar(x)]
+        try:
+            shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+        except RuntimeError:
+            shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
+            raise ValueError(f"operands of shapes {shapes} do not broadcast") from None
+        recording = self._record(function, operands, options)
+        program = recording.program()
+        made = tuple(x for x in program.outputs() if isinstance(x, Register))
+        dtypes = tuple(x.dtype for x in tensors)
+        loop, numbers = loop_of(replace(program, results=made), dtypes, self.scalars, checked=self._checked)
+        streams = self._streams()
+        drawn = sum(recording.drawn)
+        if streams is not None and drawn:
+            streams.of(drawn - 1)  # each operation's, its result wanted or not
+        results, strange = loop(tensors, shape, numbers, streams, self._start)
+        if strange:
+            self._refuse(tensors)
+        inner = self.blocks.at(streams, 0)
+        inner.operations = drawn
+        rest = iter(results)
+
+        def leave(x: Any) -> torch.Tensor:
+            if isinstance(x, Register):
+                return next(rest)
+            dtype = DTYPES[type_of(self.format)]
+            return torch.full(shape, inner.settle(x), dtype=dtype, device=self.device)
+
+        return mapped(leave, program.results)
+
+    def _record(self, function: Callable[..., Any], operands: Any, options: dict[str, Any]) -> Recording:
+        """Return what a function asks for, whose tensors are values of the format."""
+        names = iter(f"x{place}" for place, _ in enumerate(flat(operands)))
+        given = mapped(lambda x: (x, next(names))[not is_scalar(x)], operands)
+        recording = record(function, self.format, self.rounding, operands=given, options=options)
+        if len(recording.drawn) > self.rounding.stochastic:
+            raise ValueError("stochastic rounding of a second format needs random words of its own")
+        for x in recording.outputs():
+            if isinstance(x, Register) and type_of(x.format) is not type_of(self.format):
+                raise ValueError(f"a result is of {x.format}, which another dtype holds than {self.format}")
+        return recording
+
+    def _tensor(self, x: Any) -> torch.Tensor:
+        """Return an operand without its graph; refuse what is no dense tensor of the device."""
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(
+                f"an operand of type {type(x).__name__} is neither a tensor on {str(self.device)!r} nor a "
+                "Python number"
+            )
+        if x.device != self.device:
+            raise TypeError(
+                f"an operand lies on device {str(x.device)!r}, and this arithmetic computes on "
+                f"{str(self.device)!r}; move it with .to({str(self.device)!r})"
+            )
+        if x.layout is not torch.strided:
+            raise TypeError(f"a tensor with layout {x.layout} is not supported, only dense ones are")
+        x = detached(x)
+        as_numbers(x.new_empty(0))  # refuses other dtypes
+        return x
+
+    def _refuse(self, tensors: list[torch.Tensor]) -> None:
+        """Raise ValueError that names the first element that is no value of the format."""
+        for x in tensors:
+            self._taken_in(as_array(x.cpu()))
+        raise ValueError(f"an operand holds what is no value of {self.format}")
+
+
+def found_device(device: str | torch.device) -> torch.device:
+    """Return a device as its tensors name it.
+
+    Raises
+    ------
+    ValueError
+        If there is no such device here, or it does not compute as IEEE 754 has it.
+    """
+    try:
+        found: torch.device = torch.zeros(0, dtype=torch.float64, device=device).device
+        if found.type == "meta":
+            raise RuntimeError("its tensors hold no numbers")
+        check_machine(found)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"device {str(device)!r} cannot be used: {why}; supported: 'cpu', and devices on which PyTorch "
+            "computes here"
+        ) from error
+    return found

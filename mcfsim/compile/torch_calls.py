@@ -1,0 +1,205 @@
+"""A line as PyTorch's operations on tensors of any device: one a verb, in the order of the line.
+
+Not every way of asking PyTorch for an operation rounds it once. Sums with a factor (``alpha``, ``addcmul``,
+``lerp``) are contracted. On CUDA devices a quotient by a Python number is a product with its reciprocal.
+Casts of binary64 to 16 bits go by way of binary32. Roots of CPU tensors may be MKL's, which miss the last
+bit. So each verb is the plain function of tensors of one dtype, constants are tensors of no dimensions on the
+device, the one cast that rounds is that of binary64 to binary32, and NumPy takes the roots of CPU tensors.
+
+What NaN an operation makes is left open: lines are lowered with ``clean=False``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Type, Value, recorded
+from mcfsim.kernels.element.philox import philox_element
+from mcfsim.random import RandomWords, counters, word_bits
+
+DTYPES: Mapping[Type, torch.dtype] = {
+    F32: torch.float32,
+    F64: torch.float64,
+    I32: torch.int32,
+    I64: torch.int64,
+    TRUTH: torch.bool,
+}
+
+
+def _root(x: torch.Tensor) -> torch.Tensor:
+    if x.device.type != "cpu":
+        return torch.sqrt(x)
+    with np.errstate(invalid="ignore"):
+        return torch.from_numpy(np.asarray(np.sqrt(x.numpy())))
+
+
+_FUNCTIONS: Mapping[str, Callable[..., torch.Tensor]] = {
+    **{"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "sqrt": _root},
+    **{"neg": torch.neg, "abs": torch.abs, "lt": torch.lt, "le": torch.le, "eq": torch.eq},
+    **{"and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor},
+    **{"not": torch.bitwise_not, "select": torch.where},
+    **{"shl": torch.bitwise_left_shift, "sar": torch.bitwise_right_shift},
+}
+_VIEWS, _CASTS = ("bits", "number"), ("widen", "narrow", "extend", "cut", "count")
+
+
+class TorchCalls:
+    """A line as calls of PyTorch's functions; a value is kept until the last verb that takes it, no longer.
+
+    Parameters
+    ----------
+    results : sequence of Value
+        What is to be computed.
+    given : sequence of Value
+        From what: inputs of the line.
+
+    Raises
+    ------
+    ValueError
+        If a result needs an input that is not given.
+    """
+
+    def __init__(self, results: Sequence[Value], given: Sequence[Value]) -> None:
+        self._given = [x.number for x in given]
+        self._results = [x.number for x in results]
+        self._constants: list[Value] = []
+        needed = list(results[0].line.needed(tuple(results))) if results else []
+        steps: list[Value] = []
+        for value in needed:
+            if value.verb == "constant":
+                self._constants.append(value)
+            elif value.verb != "input":
+                steps.append(value)
+            elif value.number not in self._given:
+                raise ValueError(f"the line needs its input {value.constant}, which is not given")
+        last = {x.number: place for place, value in enumerate(steps) for x in value.operands}
+        last |= dict.fromkeys([*self._results, *(x.number for x in self._constants)], len(steps))
+        self._unused = [x for x in self._given if x not in last]
+        self._steps: list[tuple[Callable[..., torch.Tensor], int, list[int], list[int]]] = []
+        for place, value in enumerate(steps):
+            taken = [x.number for x in value.operands]
+            done = [x for x in dict.fromkeys(taken) if last[x] == place]
+            self._steps.append((_function(value), value.number, taken, done))
+
+    def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the results for tensors of the inputs' dtypes, of one device, that broadcast.
+
+        A result may be an operand itself, or a constant, and has the shape of what it was made of.
+        """
+        device = given[0].device
+        known = dict(zip(self._given, given, strict=True))
+        for number in self._unused:
+            del known[number]
+        for value in self._constants:
+            known[value.number] = constant(value.constant, value.type, device)
+        for function, number, taken, done in self._steps:
+            known[number] = function(*[known[x] for x in taken])
+            for x in done:
+                del known[x]
+        return [known[number] for number in self._results]
+
+
+def constant(number: Any, kind: Type, device: torch.device) -> torch.Tensor:
+    """Return a number as a tensor of no dimensions, made once for a device."""
+    return _constant(repr(number), kind, device)  # in which zeros of either sign differ
+
+
+@lru_cache(maxsize=4096)
+def _constant(number: str, kind: Type, device: torch.device) -> torch.Tensor:
+    return scalar(float(number) if kind.is_float else int(number), kind, device)
+
+
+def scalar(number: float, kind: Type, device: torch.device) -> torch.Tensor:
+    """Return a number that a type holds as a tensor of no dimensions, which nothing is copied for."""
+    return torch.full((), number, dtype=DTYPES[kind], device=device)
+
+
+def _function(value: Value) -> Callable[..., torch.Tensor]:
+    """Return what makes a value of those of its operands."""
+    if value.verb in _VIEWS:
+        return lambda x, dtype=DTYPES[value.type]: x.view(dtype)
+    if value.verb in _CASTS:
+        return lambda x, dtype=DTYPES[value.type]: x.to(dtype)
+    if value.verb == "shr":
+        return _shifted(value.operands[1], value.type)
+    return _FUNCTIONS[value.verb]
+
+
+def _shifted(count: Value, kind: Type) -> Callable[..., torch.Tensor]:
+    """Return a shift to the right that brings zeros in: PyTorch has none, for it has no unsigned integers."""
+    if isinstance(count.constant, int):
+        kept = (1 << (kind.bits - count.constant)) - 1 if count.constant else -1
+
+        def shift(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+            return torch.bitwise_and(torch.bitwise_right_shift(x, by), constant(kept, kind, x.device))
+
+        return shift
+
+    def shift_by_any(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        one, ones, top = (constant(number, kind, x.device) for number in (1, -1, kind.bits - 1))
+        # In two steps, for no shift may be by all bits.
+        lost = torch.bitwise_left_shift(torch.bitwise_left_shift(ones, torch.sub(top, by)), one)
+        return torch.bitwise_and(torch.bitwise_right_shift(x, by), torch.bitwise_not(lost))
+
+    return shift_by_any
+
+
+@lru_cache(maxsize=1)
+def _philox() -> TorchCalls:
+    names = ("index", "seed_low", "seed_high", "step", "stream")
+    line, results = recorded(philox_element, **dict.fromkeys(names, I64))
+    return TorchCalls(results, [value for value in line.values if value.verb == "input"])
+
+
+def drawn(words: RandomWords, start: int, count: int, bits: int, device: torch.device) -> torch.Tensor:
+    """Return the words of a range of indices, as `RandomWords.draws` does, drawn on a device.
+
+    Returns
+    -------
+    tensor of int64
+        The shortest words that have so many bits, none less than zero.
+    """
+    size = word_bits(bits)
+    these, wanted = counters(start, count, size)
+    index = torch.arange(these.start, these.stop, dtype=torch.int64, device=device)
+    key = (scalar(number, I64, device) for number in (*words.key, words.step, words.stream))
+    four = torch.stack(_philox()([index, *key]), dim=1).reshape(-1)
+    # In memory the lower half of a word comes first.
+    short = four.view(torch.int16)[wanted] if size == 16 else four[wanted]
+    return torch.bitwise_and(short.to(torch.int64), constant(2**size - 1, I64, device))
+
+
+#: Operands at which it shows if quotients are products with reciprocals, if roots miss the last bit, or if
+#: subnormal numbers are flushed.
+_HARD = (169.0, 13.0, 4.6875, 0.9375, 2.0**-120, 1.5 * 2.0**-126, 1.75 * 2.0**-140, *map(float, range(3, 40)))
+
+
+def check_machine(device: torch.device) -> None:
+    """Raise RuntimeError unless a device computes some hard cases as the processor does, correctly rounded.
+
+    They are those that show what is known to go wrong elsewhere.
+    """
+    for kind in (F32, F64):
+        dtype = DTYPES[kind]
+        numbers = torch.tensor(_HARD, dtype=dtype)
+        column, row = numbers[:, None], numbers.numpy()
+        there = {"column": column.to(device), "row": numbers.to(device)}
+        functions = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+        for verb, function in functions.items():
+            found = _FUNCTIONS[verb](there["column"], there["row"]).cpu().numpy()
+            with np.errstate(over="ignore"):
+                expected = function(column.numpy(), row)
+            if not np.array_equal(found, expected):
+                raise RuntimeError(f"its {verb} of {dtype} is not correctly rounded")
+        if not np.array_equal(_root(there["row"]).cpu().numpy(), np.sqrt(row)):
+            raise RuntimeError(f"its sqrt of {dtype} is not correctly rounded")
+    quotients = torch.from_numpy(expected)
+    with np.errstate(over="ignore"):
+        expected = expected.astype(np.float32)
+    if not np.array_equal(quotients.to(device).to(torch.float32).cpu().numpy(), expected):
+        raise RuntimeError("its cast of float64 to float32 is not correctly rounded")

@@ -1,0 +1,85 @@
+"""What the tests of the arithmetic on PyTorch's devices share: it beside NumPy's, and operands on both."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import mcfsim as mcf
+from mcfsim.backends.torch_device import DeviceArithmetic
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.random import RandomWords
+
+FORMATS = (
+    *("bfloat16", "float16", "tf32", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz"),
+    *("posit8", "int8"),
+)
+MODES = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd", "stochastic")
+OPERATIONS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3, "neg": 1, "abs": 1, "sign": 1}
+WORDS = RandomWords(7, step=2, stream=5)
+WITH_SCALARS = {
+    "x + s": lambda ar, x, y, s: ar.add(x, s),
+    "s - x": lambda ar, x, y, s: ar.sub(s, x),
+    "x s": lambda ar, x, y, s: ar.mul(x, s),
+    "x / s": lambda ar, x, y, s: ar.div(x, s),
+    "s / x": lambda ar, x, y, s: ar.div(s, x),
+    "x s + y": lambda ar, x, y, s: ar.fma(x, s, y),
+    "x y + s": lambda ar, x, y, s: ar.fma(x, y, s),
+}
+
+
+def both(fmt, rounding="nearest_even", *policies, device="cpu", **options):
+    """Return the arithmetic on a device, and the one on NumPy arrays."""
+    drawn = {"random": WORDS} if "stochastic" in str(rounding) else {}
+    theirs = mcf.arithmetic(fmt, rounding, *policies, **options, **drawn)
+    return DeviceArithmetic(theirs.format, theirs.rounding, device=device, **options, **drawn), theirs
+
+
+def numbers(count, size=300, seed=0):
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((count, size)) * 2.0 ** random.integers(-40, 40, (count, size))
+    x[:, ::3] = random.standard_normal(x[:, ::3].shape)
+    x[:, :9] = [0.0, -0.0, np.inf, -np.inf, np.nan, 2.0**-126, -(2.0**-140), 2.0**-149, 3e38]
+    x[1:] = random.permuted(x[1:], axis=1)
+    return x
+
+
+def there(array, device):
+    return torch.from_numpy(np.array(array)).to(device)
+
+
+def here(tensor):
+    return tensor.cpu().numpy()
+
+
+def values(count, ours, theirs, size=300):
+    """Return arrays of values and the same on the device; from here on both draw the same words."""
+    a = theirs.round(numbers(count, size)).astype(theirs.carrier)
+    ours.random = theirs.random
+    return a, there(a, ours.device)
+
+
+def check(assert_same, operation, ours, theirs, *operands):
+    """Assert that both arithmetics give the same, or refuse it in the same words."""
+    arrays = [here(x) if isinstance(x, torch.Tensor) else x for x in operands]
+    try:
+        expected = operation(theirs, *arrays)
+    except UnsupportedFormatError as error:
+        with pytest.raises(UnsupportedFormatError, match=re.escape(str(error))):
+            operation(ours, *operands)
+        return
+    found = operation(ours, *operands)
+    if not isinstance(found, tuple):
+        found, expected = (found,), (expected,)
+    for one, other in zip(found, expected, strict=True):
+        assert_same(here(one), other)
+
+
+def operation(name):
+    return lambda ar, *operands: getattr(ar, name)(*operands)
+
+
+def pairs(fmt):
+    every = mcf.codec.decode(np.arange(256, dtype=np.uint8), fmt)
+    return every[:, None], every

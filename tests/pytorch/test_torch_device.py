@@ -1,0 +1,223 @@
+"""The element text on PyTorch's own operations has the bits of NumPy, on the CPU and on whatever is there."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.oracle import operate_integers, round_integers
+
+torch = pytest.importorskip("torch")
+
+from mcfsim.backends.torch import TorchArithmetic  # noqa: E402
+from mcfsim.compile import torch_loops  # noqa: E402
+from tests.pytorch.devices import (  # noqa: E402
+    FORMATS,
+    MODES,
+    OPERATIONS,
+    WITH_SCALARS,
+    both,
+    check,
+    here,
+    numbers,
+    operation,
+    pairs,
+    there,
+    values,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("mode", MODES)
+def test_every_operation_has_the_bits_of_numpy(fmt, mode, device, assert_same):
+    if (fmt, mode) == ("float64", "stochastic"):
+        pytest.skip("no operation of float64 has an exact path at random")
+    ours, theirs = both(fmt, mode, device=device)
+    a = theirs.round(numbers(3))
+    t = ours.round(there(numbers(3), device))
+    assert t.device.type == device
+    assert_same(here(t), a)
+    for name, count in OPERATIONS.items():
+        check(assert_same, operation(name), ours, theirs, *t[:count])
+    assert ours.random == theirs.random
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "overflow"),
+    [
+        ("nearest_even", "saturate"),
+        ("up", "saturate"),
+        ("stochastic", "saturate"),
+        ("stochastic", "nearest_boundary"),
+    ],
+)
+@pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fn"])
+def test_policies_of_overflow(fmt, mode, overflow, device, assert_same):
+    check_policies(both(fmt, mode, overflow, device=device), device, assert_same)
+
+
+@pytest.mark.parametrize("underflow", ["flush_inputs", "flush_before", "flush_after"])
+@pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
+@pytest.mark.parametrize("fmt", ["float16", "float32"])
+def test_policies_of_underflow(fmt, mode, underflow, device, assert_same):
+    check_policies(both(fmt, mode, "ieee", underflow, device=device), device, assert_same)
+
+
+def check_policies(arithmetics, device, assert_same):
+    ours, theirs = arithmetics
+    a = np.concatenate([numbers(3), numbers(3) * 2.0**-110, numbers(3) * 2.0**-12], axis=1)
+    a = theirs.round(a.astype(np.float32))
+    ours.random = theirs.random
+    for name in ("add", "mul", "div", "fma", "round"):
+        check(assert_same, operation(name), ours, theirs, *there(a, device)[: OPERATIONS.get(name, 1)])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "posit8"])
+def test_all_pairs_of_short_formats(fmt, mode, device, assert_same):
+    ours, theirs = both(fmt, mode, device=device)
+    a, b = pairs(fmt)
+    for name in ("add", "sub", "mul", "div"):
+        expected = getattr(theirs, name)(a, b)
+        assert_same(here(getattr(ours, name)(there(a, device), there(b, device))), expected)
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "up", "to_odd"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e5m2", "tf32"])
+def test_the_definition_says_the_same(fmt, mode, device, assert_same):
+    ours, theirs = both(fmt, mode, device=device)
+    a = round_integers(numbers(3), theirs.format, theirs.rounding).astype(np.float32)
+    assert_same(here(ours.round(there(numbers(3), device))), a)
+    for name in ("add", "mul", "div", "sqrt"):
+        operands = a[: OPERATIONS[name]]
+        expected = operate_integers(name, *operands, fmt=theirs.format, rounding=theirs.rounding)
+        assert_same(here(getattr(ours, name)(*there(operands, device))), expected, *operands)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scalars", ["exact", "rounded"])
+@pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float32", "float8_e4m3fn"])
+def test_real_scalars_easy_and_hard(fmt, mode, scalars, device, assert_same):
+    ours, theirs = both(fmt, mode, device=device, scalars=scalars)
+    _, t = values(2, ours, theirs)
+    hard = 1.0 + 2.0**-8 + 2.0**-40  # next to a boundary of bfloat16's products
+    for s in (2, 0.5, 0.999, 0.1, hard, -0.0, np.inf, np.nan, 1e-8):
+        for text in WITH_SCALARS.values():
+            check(assert_same, text, ours, theirs, *t, s)
+    assert ours.random == theirs.random
+
+
+def test_real_scalars_that_binary64_does_not_hold_are_refused_unless_rounded(device, assert_same):
+    third = Fraction(1, 3)
+    ours, theirs = both("bfloat16", device=device, scalars="rounded")
+    _, t = values(2, ours, theirs)
+    check(assert_same, operation("fma"), ours, theirs, t[0], third, t[1])
+    exact, _ = both("bfloat16", device=device)
+    with pytest.raises(UnsupportedFormatError, match=r"fma with .* is beyond what"):
+        exact.fma(t[0], third, t[1])
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "up", "stochastic"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float8_e5m2", "tf32"])
+def test_whole_texts(fmt, mode, device, assert_same):
+    ours, theirs = both(fmt, mode, device=device)
+    _, t = values(3, ours, theirs)
+    texts = (
+        lambda ar, x, y, z: mcf.two_sum(ar, x, y),
+        lambda ar, x, y, z: mcf.grow(ar, (x, y), z),
+        lambda ar, x, y, z: (ar.mul(mcf.two_sum(ar, x, y)[0], 0.9), z, 0.1, ar.add(z, ar.neg(x))),
+    )
+    for text in texts:
+        check(assert_same, lambda ar, *operands, text=text: ar.evaluate(text, *operands), ours, theirs, *t)
+    assert ours.random == theirs.random
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fn", "float32", "float64", "int8"])
+def test_tensors_of_every_dtype_are_rounded_and_taken_in(fmt, mode, device, assert_same):
+    if (fmt, mode) == ("float64", "stochastic"):
+        pytest.skip("no operation of float64 has an exact path at random")
+    ours, theirs = both(fmt, mode, device=device)
+    reals = torch.from_numpy(numbers(1)[0])
+    whole = [-(2**63), 2**63 - 1, 0, 1, -1, 2**53 + 1, -(2**40) - 1, 3, 100, 2**62 + 2**38]
+    codes = torch.arange(256).to(torch.uint8)
+    tensors = [
+        *(reals.to(dtype) for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)),
+        *(codes.view(dtype) for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e5m2fnuz)),
+        *(torch.tensor(whole[2:5] + whole[7:9], dtype=dtype) for dtype in (torch.int8, torch.int16)),
+        torch.tensor([*whole[2:5], -(2**31), 2**31 - 1], dtype=torch.int32),
+        torch.tensor([0, 255], dtype=torch.uint8),
+        torch.from_numpy(np.array([0, 2**16 - 1], np.uint16)),
+        torch.from_numpy(np.array([0, 2**32 - 1, 2**31], np.uint32)),
+    ]
+    if fmt != "float64" or mode == "nearest_even":
+        tensors += [torch.tensor(whole), torch.from_numpy(np.array([0, 2**64 - 1, 2**63 + 1], np.uint64))]
+    on_host = TorchArithmetic(theirs.format, theirs.rounding, random=theirs.random)
+    for x in tensors:
+        expected = on_host.round(x)
+        assert_same(here(ours.round(x.to(device))), expected.numpy())
+        assert ours.carrier == theirs.carrier == here(expected).dtype
+    assert ours.random == on_host.random
+    if fmt == "float64" and mode != "nearest_even":
+        return  # no sum has an exact path
+    kept = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
+    for dtype in {x.dtype for x in tensors if x.dtype.is_signed}:
+        x = kept.to(dtype)
+        assert_same(here(ours.add(x.to(device), 1.0)), on_host.add(x, 1.0).numpy())
+
+
+def test_integers_that_cannot_be_rounded_once_are_refused(device):
+    ours, _ = both("float64", "up", device=device)
+    assert here(ours.round(torch.tensor([2**53, 2**60], device=device))).tolist() == [2.0**53, 2.0**60]
+    with pytest.raises(UnsupportedFormatError, match=r"integers beyond 2\*\*53 cannot be rounded up"):
+        ours.round(torch.tensor([0, 2**53 + 1], device=device))
+
+
+# -- blocks, stretches ------------------------------------------------------------------------------
+@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+def test_large_tensors_are_worked_on_in_stretches(mode, device, monkeypatch, assert_same):
+    ours, theirs = both("bfloat16", mode, device=device)
+    a, t = values(2, ours, theirs)
+    monkeypatch.setattr(torch_loops, "AT_ONCE", 101)
+    check(assert_same, mcf.two_sum, ours, theirs, *t)
+    assert_same(here(ours.add(t.T, t[:1, :1])), theirs.add(a.T, a[:1, :1]))
+    t[1, 7] = 0.3
+    with pytest.raises(ValueError, match=r"element \(1, 7\) = np\.float32\(0\.3\) is no value"):
+        ours.add(t, 1.0)
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+def test_a_block_of_a_step_draws_as_numpys_does(mode, device, assert_same):
+    ours, theirs = (ar.on_block(step=4, start=1000) for ar in both("bfloat16", mode, device=device))
+    x = theirs.round(np.random.default_rng(0).standard_normal(300).astype(np.float32))
+    t = ours.round(torch.from_numpy(np.random.default_rng(0).standard_normal(300)).float().to(device))
+    assert_same(here(t), x)
+    for _ in range(3):
+        t, x = ours.mul(ours.add(t, 0.1), 1.01), theirs.mul(theirs.add(x, 0.1), 1.01)
+        assert_same(here(t), x)
+    for one, other in zip(mcf.two_sum(ours, t, 0.3), mcf.two_sum(theirs, x, 0.3), strict=True):
+        assert_same(here(one), other)
+
+
+def test_shapes_views_and_single_numbers(device, assert_same):
+    ours, theirs = both("float16", "stochastic", device=device)
+    a, t = (x.reshape(4, 6, 5) for x in values(4, ours, theirs, size=30))
+    views = (lambda x: x[::2, 1:, ::3], lambda x: x.swapaxes(0, 2), lambda x: x[0, 0, 0], lambda x: x[:0])
+    for view in views:  # words go by the index, not by the memory
+        assert_same(here(ours.mul(view(t), view(t))), theirs.mul(view(a), view(a)))
+        assert_same(here(ours.round(view(t) * 0.1)), theirs.round(view(a) * np.float32(0.1)))
+    assert_same(here(ours.add(t[:, :1], t[0, 0])), theirs.add(a[:, :1], a[0, 0]))
+    imaginary = torch.conj(torch.complex(t, t)).imag  # whose minus is not carried out
+    assert_same(here(ours.add(imaginary, t)), theirs.add(-a, a))
+    assert ours.add(0.1, 0.2) == theirs.add(0.1, 0.2)
+    assert ours.round(0.1) == theirs.round(0.1)
+    s, e = ours.evaluate(lambda ar, x: (x, ar.abs(x)), t)
+    assert s.data_ptr() != t.data_ptr() != e.data_ptr()
+    with pytest.raises(ValueError, match=r"shapes \(4, 6, 5\), \(7,\) do not broadcast"):
+        ours.add(t, torch.zeros(7, device=device))

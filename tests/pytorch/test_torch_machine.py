@@ -1,0 +1,254 @@
+"""How PyTorch carries lines out: what it is asked for, what is kept, and what is refused."""
+
+import weakref
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.element.machine import I32, I64, recorded
+from mcfsim.kernels.element.on_numpy import run
+from mcfsim.random import RandomWords
+
+torch = pytest.importorskip("torch")
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from mcfsim.backends.torch_device import found_device  # noqa: E402
+from mcfsim.compile import torch_calls  # noqa: E402
+from mcfsim.compile.torch_calls import TorchCalls, drawn  # noqa: E402
+from tests.pytorch.devices import (  # noqa: E402
+    MODES,
+    OPERATIONS,
+    WITH_SCALARS,
+    WORDS,
+    both,
+    here,
+    numbers,
+    there,
+)
+
+PLAIN = {
+    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "sqrt.default", "neg.default", "abs.default"),
+    *("lt.Tensor", "le.Tensor", "eq.Tensor", "bitwise_not.default", "where.self", "any.default"),
+    *(f"bitwise_{name}.Tensor" for name in ("and", "or", "xor", "left_shift", "right_shift")),
+}
+MOVED = {
+    *("_to_copy.default", "view.dtype", "view.default", "expand.default", "copy_.default", "slice.Tensor"),
+    *("empty.memory_format", "new_empty.default", "zeros.default", "full.default", "detach.default"),
+    *(
+        "arange.start",
+        "stack.default",
+        "_local_scalar_dense.default",
+        "select.int",
+        "unbind.int",
+        "cat.default",
+        "alias.default",
+    ),
+    *(
+        "_unsafe_view.default",
+        "clone.default",
+        "unsqueeze.default",
+        "_reshape_alias.default",
+        "lift_fresh.default",
+    ),
+}
+
+
+class Watched(TorchDispatchMode):
+    """Notes the operations that PyTorch is asked for, and how many of their results are alive at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.most, self.faults = [], 0, []
+        self._alive = weakref.WeakSet()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function).removeprefix("aten.")
+        self.names.append(name)
+        if name in PLAIN:
+            tensors = [x for x in args if isinstance(x, torch.Tensor)]
+            values = tensors[1:] if name == "where.self" else tensors
+            if kwargs or len(tensors) != len(args) or len({x.dtype for x in values}) != 1:
+                self.faults.append((name, args, kwargs))
+        if name == "_to_copy.default":
+            self.faults += [args] if args[0].dtype == torch.float64 and kwargs["dtype"].itemsize == 2 else []
+        result = function(*args, **(kwargs or {}))
+        if name in PLAIN and result.ndim:
+            self._alive.add(result)
+            self.most = max(self.most, len(self._alive))
+        return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float32", "posit8", "float8_e4m3fnuz"])
+def test_pytorch_is_asked_for_plain_operations_alone(fmt, mode, device):
+    ours, _ = both(fmt, mode, device=device)
+    t = ours.round(there(numbers(3), device))
+    with Watched() as seen:
+        ours.round(there(numbers(3), device))
+        for name in OPERATIONS:
+            getattr(ours, name)(*t[: OPERATIONS[name]])
+        for text in WITH_SCALARS.values():
+            text(ours, t[0], t[1], 0.1)
+    assert set(seen.names) <= PLAIN | MOVED
+    assert {"add.Tensor", "div.Tensor", "where.self", "view.dtype"} <= set(seen.names)
+    assert not seen.faults
+
+
+def test_what_is_needed_no_more_is_not_kept(device):
+    ours, _ = both("float16", "up", device=device)
+    x = torch.ones(5, 3, device=device)
+    with Watched() as seen:
+        ours.evaluate(lambda ar, x: mcf.grow(ar, mcf.grow(ar, (x, x), x), x), x)
+    assert seen.names.count("add.Tensor") > 50
+    assert seen.most < 20
+
+
+class AllBits(TorchDispatchMode):
+    """Makes NaN as NVIDIA's GPUs do: with all bits set but the sign."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        made = str(function).removeprefix("aten.") in ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor")
+        if made and result.dtype in (torch.float32, torch.float64):
+            bits = {4: torch.int32, 8: torch.int64}[result.itemsize]
+            nan = torch.tensor(torch.iinfo(bits).max, dtype=bits).view(result.dtype)
+            return torch.where(result != result, nan, result)
+        return result
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fmt", ["bfloat16", "tf32", "float16", "posit8"])
+def test_nan_with_all_bits_set_stays_nan(fmt, mode, assert_same):
+    ours, theirs = both(fmt, mode)
+    a = theirs.round(numbers(3))
+    with AllBits():
+        t = ours.round(there(numbers(3), "cpu"))
+        for name in ("add", "sub", "mul", "div", "fma"):
+            count = OPERATIONS[name]
+            ours.random = theirs.random
+            assert_same(here(getattr(ours, name)(*t[:count])), getattr(theirs, name)(*a[:count]))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(I32, np.int32), (I64, np.int64)])
+def test_shifts_bring_zeros_in(kind, dtype, device, assert_same):
+    x = np.random.default_rng(0).integers(np.iinfo(dtype).min, np.iinfo(dtype).max, 200, dtype)
+    x[:3] = [-1, 0, np.iinfo(dtype).min]
+    n = np.arange(200).astype(dtype) % kind.bits
+    texts = [lambda x, n: x.shr(n), *(lambda x, n, by=by: x.shr(by) for by in range(kind.bits))]
+    for text in texts:
+        line, results = recorded(text, x=kind, n=kind)
+        calls = TorchCalls(results, [value for value in line.values if value.verb == "input"])
+        found = calls([there(x, device), there(n, device)])
+        assert here(found[0]).tolist() == run(line, results, x=x, n=n)[0].tolist()
+
+
+def test_an_input_that_is_not_given_is_refused():
+    line, results = recorded(lambda x, n: x + n, x=I32, n=I32)
+    with pytest.raises(ValueError, match="needs its input n"):
+        TorchCalls(results, line.values[:1])
+
+
+@pytest.mark.parametrize("bits", [1, 16, 17, 32])
+@pytest.mark.parametrize("start", [0, 1, 7, 2**32 - 5, 2**34 + 3, 2**40 + 1])
+def test_words_are_those_of_numpy(start, bits, device):
+    words = RandomWords(2**64 - 3, step=2**32 - 1, stream=2**31)
+    for count in (0, 1, 33):
+        found = drawn(words, start, count, bits, torch.device(device))
+        assert here(found).tolist() == words.draws(start, count, bits).tolist()
+
+
+# -- what is refused ---------------------------------------------------------------------------------------
+def test_operands_that_are_no_values_are_refused(device):
+    for fmt, x, named in (
+        ("bfloat16", torch.tensor([[1.0, 0.3]]), r"\(0, 1\) = np\.float32\(0\.3\) is no value of bfloat16"),
+        (
+            "float32",
+            torch.tensor([1.0, 1 + 2.0**-30], dtype=torch.float64),
+            r"\(1,\) = np\.float64.* is no value of float32",
+        ),
+        ("float8_e4m3fn", torch.tensor(np.inf), r"\(\) = np\.float32\(inf\) is no value"),
+        ("float32", torch.tensor([2**53 + 1]), r"\(0,\) = np\.int64\(9007199254740993\) is no value"),
+        ("float16", torch.tensor([0, 2049]), r"\(1,\) = np\.int64\(2049\) is no value of float16"),
+        ("int8", torch.tensor([3, 128], dtype=torch.int16), r"\(1,\) = np\.int16\(128\) is no value of int8"),
+    ):
+        ours, theirs = both(fmt, device=device)
+        for ar, given in ((ours, x.to(device)), (theirs, x.numpy())):
+            with pytest.raises(ValueError, match=f"operand element {named}.*bring numbers in with"):
+                ar.add(given, 1.0)
+
+
+def test_tensors_that_are_refused(device):
+    ours, _ = both("bfloat16", device=device)
+    elsewhere = torch.zeros(2, device="meta")
+    with pytest.raises(TypeError, match=rf"on device 'meta', and .* computes on '{device}.*\.to\('{device}"):
+        ours.add(torch.zeros(2, device=device), elsewhere)
+    for x, error in (
+        (np.zeros(2), "an operand of type ndarray is neither a tensor"),
+        (torch.zeros(2).to_sparse().to(device), "layout torch.sparse_coo"),
+        (torch.zeros(2, dtype=torch.bool, device=device), "no tensor of real numbers"),
+        (torch.zeros(2, dtype=torch.complex64, device=device), "no plain real numbers"),
+        (torch.zeros(2, requires_grad=True, device=device), r"pass tensor\.detach\(\)"),
+    ):
+        for call in (ours.abs, ours.round):
+            with pytest.raises(TypeError, match=error):
+                call(x)
+    with torch.no_grad():
+        assert not ours.add(torch.ones(2, requires_grad=True, device=device), 1.0).requires_grad
+
+
+def test_texts_that_are_refused_draw_nothing(device):
+    ours, _ = both("bfloat16", "stochastic", device=device)
+    x = torch.ones(2, device=device)
+    again = mcf.Rounding("stochastic")
+    for text, error in (
+        (lambda ar, x: ar.add(x, ar.add(0.1, 0.2)), "numbers alone at random"),
+        (lambda ar, x: ar.like(mcf.get_format("float16"), again).round(x), "second format"),
+        (lambda ar, x: ar.like(mcf.get_format("float64"), mcf.Rounding()).round(x), "another dtype"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            ours.evaluate(text, x)
+    with pytest.raises(UnsupportedFormatError, match="no exact path"):
+        both("float64", "up", device=device)[0].fma(x.double(), x, 0.1)
+    assert ours.random == WORDS
+
+
+@pytest.mark.parametrize(
+    ("device", "error"),
+    [("meta", "hold no numbers"), ("nonsense", "nonsense"), ("cuda:99", "'cuda:99' cannot")],
+)
+def test_devices_that_do_not_compute_here(device, error):
+    with pytest.raises(ValueError, match=error):
+        mcf.arithmetic("bfloat16", backend="torch", device=device)
+
+
+def test_a_device_that_divides_by_a_reciprocal_or_flushes_is_refused(monkeypatch):
+    functions = dict(torch_calls._FUNCTIONS)
+
+    def flushed(x, y):
+        product = torch.mul(x, y)
+        return torch.where(torch.abs(product) < 2.0**-126, torch.zeros_like(product), product)
+
+    for verb, wrong in (("div", lambda x, y: torch.mul(x, 1 / y)), ("mul", flushed)):
+        monkeypatch.setattr(torch_calls, "_FUNCTIONS", functions | {verb: wrong})
+        with pytest.raises(ValueError, match=f"its {verb} of torch.float32 is not correctly rounded"):
+            found_device("cpu")
+
+
+def test_an_arithmetic_hands_operations_on_to_the_device(device):
+    ours, theirs = both("bfloat16", "stochastic", device=device)
+    ar = mcf.arithmetic("bfloat16", backend="torch")._over(ours)
+    assert (ar.device, ar.carrier) == (ours.device, torch.float32)
+    assert repr(ar).startswith("TorchArithmetic(bfloat16")
+    assert repr(ar).endswith(f", device='{ours.device}')")
+    x = ar.round(torch.ones(3, 2, device=device) / 3)
+    assert here(x).tolist() == theirs.round(np.full((3, 2), 1 / 3, np.float32)).tolist()
+    once = ar.like(mcf.get_format("float16"), mcf.Rounding())
+    assert here(once.add(x, x)).tolist() == (2 * here(x)).tolist()
+    assert ar.on_block(1, 5).random == RandomWords(7, step=1, stream=6)
+    assert mcf.arithmetic("bfloat16", backend="torch").device == torch.device("cpu")
+    if device != "cpu":
+        direct = mcf.arithmetic("bfloat16", backend="torch", device=device)
+        assert here(direct.add(x, x)).tolist() == (2 * here(x)).tolist()

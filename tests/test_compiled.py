@@ -368,6 +368,16 @@ def test_arrays_are_rounded_as_by_numpy(fmt, dtype, overflow, mode, assert_same)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("underflow", ["flush_inputs", "flush_before", "flush_after"])
+def test_numbers_that_the_format_has_are_flushed_all_the_same(underflow, assert_same):
+    x = corners(get_format("float32")).astype(np.float32)
+    found = mcf.round_to(x, "float32", underflow=underflow, compiled=True)
+    expected = mcf.round_to(x, "float32", underflow=underflow, compiled=False)
+    assert_same(found, expected, x)
+    assert (found[np.abs(x) < 2.0**-126] == 0).all()
+
+
+@pytest.mark.slow
 def test_nan_keeps_its_sign():
     """And so its code, in formats that have two."""
     codes = np.array([0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF812345], np.uint32)

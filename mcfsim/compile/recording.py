@@ -18,7 +18,7 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.real_numbers import is_scalar
 from mcfsim.protocol import Arithmetic
-from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.rounding import Rounding, Underflow, get_rounding
 
 #: Files whose lines are no text: what hands operations on.
 _BETWEEN = {__file__, sys.modules[Arithmetic.__module__].__file__}
@@ -227,8 +227,9 @@ class TraceArithmetic:
         return self._record("sign", a)
 
     def round(self, x: Any) -> Any:
-        """Record the rounding of a value of any format; one of this format is returned as it is."""
-        if isinstance(x, Register) and x.format == self.format:
+        """Record the rounding of a value of any format; one of this format is as it is unless it is flushed."""
+        gradual = self.rounding.underflow is Underflow.GRADUAL
+        if isinstance(x, Register) and x.format == self.format and gradual:
             if self.rounding.stochastic:
                 self._draw()  # without effect
             return x

@@ -43,11 +43,12 @@ def arithmetic(
         See `Underflow`.
     backend : {"numpy", "numba", "torch", "native", "exact"}, optional
         ``numpy``: the emulator. ``numba``: the same, all texts on arrays compiled (``compiled=True``).
-        ``torch``: the same on PyTorch's CPU tensors. ``native``: NumPy's or ml_dtypes' own type, nearest even
-        only. ``exact``: mpmath, nothing rounded.
+        ``torch``: the same on PyTorch's tensors of one device. ``native``: NumPy's or ml_dtypes' own type,
+        nearest even only. ``exact``: mpmath, nothing rounded.
     **options
-        ``scalars``, ``threads``, ``random`` and ``compiled`` of `NumpyArithmetic`, and ``device`` too of
-        `TorchArithmetic`; ``precision`` in bits of `ExactArithmetic`.
+        ``scalars``, ``threads``, ``random`` and ``compiled`` of `NumpyArithmetic`; the first three, and
+        ``device`` (``"cpu"``, or one on which PyTorch computes here, as ``"cuda"``), of `TorchArithmetic`;
+        ``precision`` in bits of `ExactArithmetic`.
 
     Raises
     ------

@@ -227,7 +227,7 @@ class TraceArithmetic:
         return self._record("sign", a)
 
     def round(self, x: Any) -> Any:
-        """Record the rounding of a value of any format; one of this format is as it is unless it is flushed."""
+        """Record the rounding of a value of any format; one of this format stays as it is unless flushed."""
         gradual = self.rounding.underflow is Underflow.GRADUAL
         if isinstance(x, Register) and x.format == self.format and gradual:
             if self.rounding.stochastic:

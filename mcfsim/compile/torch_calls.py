@@ -79,7 +79,6 @@ class TorchCalls:
                 raise ValueError(f"the line needs its input {value.constant}, which is not given")
         last = {x.number: place for place, value in enumerate(steps) for x in value.operands}
         last |= dict.fromkeys([*self._results, *(x.number for x in self._constants)], len(steps))
-        self._unused = [x for x in self._given if x not in last]
         self._steps: list[tuple[Callable[..., torch.Tensor], int, list[int], list[int]]] = []
         for place, value in enumerate(steps):
             taken = [x.number for x in value.operands]
@@ -93,8 +92,6 @@ class TorchCalls:
         """
         device = given[0].device
         known = dict(zip(self._given, given, strict=True))
-        for number in self._unused:
-            del known[number]
         for value in self._constants:
             known[value.number] = constant(value.constant, value.type, device)
         for function, number, taken, done in self._steps:

@@ -179,6 +179,14 @@ def test_integers_that_cannot_be_rounded_once_are_refused(device):
         ours.round(torch.tensor([0, 2**53 + 1], device=device))
 
 
+def test_small_integers_are_flushed_whole(device, assert_same):
+    fmt = mcf.Format(precision=4, emin=3, emax=40)
+    for underflow in ("flush_inputs", "flush_before", "gradual"):
+        ours, theirs = both(fmt, "up", "ieee", underflow, device=device)
+        x = np.array([5, 9, 2**32 + 5, -(2**32) - 5, 0, -5])
+        check(assert_same, operation("round"), ours, theirs, there(x, device))
+
+
 # -- blocks, stretches ------------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 def test_large_tensors_are_worked_on_in_stretches(mode, device, monkeypatch, assert_same):
@@ -203,6 +211,33 @@ def test_a_block_of_a_step_draws_as_numpys_does(mode, device, assert_same):
         assert_same(here(t), x)
     for one, other in zip(mcf.two_sum(ours, t, 0.3), mcf.two_sum(theirs, x, 0.3), strict=True):
         assert_same(here(one), other)
+
+
+def test_a_block_goes_on_in_another_format(device, assert_same):
+    ours, theirs = (ar.on_block(step=4, start=1000) for ar in both("bfloat16", "stochastic", device=device))
+    block = both("float16", "stochastic", device=device)[1].on_block(step=4, start=1000)
+    x = np.random.default_rng(0).standard_normal(300).astype(np.float32)
+    assert_same(here(ours.like(block.format, block.rounding).round(there(x, device))), block.round(x))
+    assert_same(here(ours.round(there(x, device))), theirs.round(x))
+
+
+def test_streams_are_taken_whether_their_words_are_used_or_not(device, assert_same):
+    ours, theirs = both("bfloat16", "stochastic", device=device)
+    x = torch.ones(3, device=device)
+
+    def unused(ar, x):
+        return ar.evaluate(lambda ar, x: (ar.add(x, 0.1), ar.neg(x))[1], x)
+
+    for text in (unused, lambda ar, x: ar.round(x[:0])):
+        check(assert_same, text, ours, theirs, x)
+        assert ours.random == theirs.random
+
+
+def test_a_zero_has_no_sign_where_the_format_has_none(device, assert_same):
+    for fmt in ("float8_e4m3fnuz", "int8", "posit8"):
+        ours, theirs = both(fmt, device=device)
+        zero = torch.tensor([-0.0, 0.0], device=device)
+        check(assert_same, lambda ar, x: ar.evaluate(lambda ar, x: (x, ar.abs(x)), x), ours, theirs, zero)
 
 
 def test_shapes_views_and_single_numbers(device, assert_same):

@@ -7,7 +7,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.kernels.element.machine import I32, I64, recorded
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, recorded
 from mcfsim.kernels.element.on_numpy import run
 from mcfsim.random import RandomWords
 
@@ -143,6 +143,15 @@ def test_shifts_bring_zeros_in(kind, dtype, device, assert_same):
         calls = TorchCalls(results, [value for value in line.values if value.verb == "input"])
         found = calls([there(x, device), there(n, device)])
         assert here(found[0]).tolist() == run(line, results, x=x, n=n)[0].tolist()
+
+
+def test_constants_keep_the_sign_of_zero(device):
+    for kind in (F32, F64):
+        line, results = recorded(lambda x: (x + 0.0, x + -0.0, x * -0.0), x=kind)
+        found = TorchCalls(results, line.values[:1])(
+            [-torch.zeros(1, dtype=torch_calls.DTYPES[kind], device=device)]
+        )
+        assert [bool(torch.signbit(x)) for x in found] == [False, True, False]
 
 
 def test_an_input_that_is_not_given_is_refused():

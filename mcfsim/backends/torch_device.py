@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from mcfsim.backends.numpy import NumpyArithmetic
@@ -118,9 +119,9 @@ class DeviceArithmetic(NumpyArithmetic):
             return super().evaluate(function, *operands, **options)
         check_subnormals()
         tensors = [self._tensor(x) for x in leaves if not is_scalar(x)]
-        try:
-            shape = torch.broadcast_shapes(*(x.shape for x in tensors))
-        except RuntimeError:
+        try:  # NumPy's, for PyTorch's function imports a computer algebra system
+            shape = torch.Size(np.broadcast_shapes(*(tuple(x.shape) for x in tensors)))
+        except ValueError:
             shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
             raise ValueError(f"operands of shapes {shapes} do not broadcast") from None
         recording = self._record(function, operands, options)
@@ -150,7 +151,7 @@ class DeviceArithmetic(NumpyArithmetic):
     def _record(self, function: Callable[..., Any], operands: Any, options: dict[str, Any]) -> Recording:
         """Return what a function asks for, whose tensors are values of the format."""
         names = iter(f"x{place}" for place, _ in enumerate(flat(operands)))
-        given = mapped(lambda x: (x, next(names))[not is_scalar(x)], operands)
+        given = mapped(lambda x: x if is_scalar(x) else next(names), operands)
         recording = record(function, self.format, self.rounding, operands=given, options=options)
         if len(recording.drawn) > self.rounding.stochastic:
             raise ValueError("stochastic rounding of a second format needs random words of its own")

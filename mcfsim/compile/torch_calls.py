@@ -176,10 +176,11 @@ def drawn(words: RandomWords, start: int, count: int, bits: int, device: torch.d
 _HARD = (169.0, 13.0, 4.6875, 0.9375, 2.0**-120, 1.5 * 2.0**-126, 1.75 * 2.0**-140, *map(float, range(3, 40)))
 
 
+@lru_cache(maxsize=64)
 def check_machine(device: torch.device) -> None:
     """Raise RuntimeError unless a device computes some hard cases as the processor does, correctly rounded.
 
-    They are those that show what is known to go wrong elsewhere.
+    They are those that show what is known to go wrong elsewhere. A device that passes is not tried again.
     """
     for kind in (F32, F64):
         dtype = DTYPES[kind]

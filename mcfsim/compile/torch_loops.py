@@ -31,7 +31,7 @@ _LOW = 2**32 - 1
 
 
 class _Streams(Protocol):
-    """The streams of random words that operations take, as `mcfsim.protocol.Streams`, each by its key."""
+    """Where operations find their random words, by seed, step and stream, so that a device can draw them."""
 
     def of(self, operation: int) -> RandomWords:
         """Return the stream of an operation, counted from 0."""
@@ -44,12 +44,14 @@ class TensorLoop:
     Attributes
     ----------
     calls : TorchCalls
-        Given numbers of the tensors, words, and numbers that are the same for all elements; the last result
-        is where an element is strange, if the loop looks for that.
+        Given the elements, words, and numbers that are the same for all elements; the last result is where an
+        element is strange, if the loop looks for that.
     numbers, results : tuple of Type
+        Of the numbers that it is given, and of what it makes.
     draws : tuple of (int, int)
         Which operations draw, and how many random bits.
     looks : bool
+        Whether it looks for strange elements.
     """
 
     calls: TorchCalls

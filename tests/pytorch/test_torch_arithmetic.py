@@ -90,8 +90,8 @@ def test_many_blocks_and_threads(assert_same):
 
 def test_what_is_refused():
     ar = mcf.arithmetic("bfloat16", backend="torch")
-    with pytest.raises(ValueError, match=r"'cuda'.*supported: 'cpu'"):
-        mcf.arithmetic("bfloat16", backend="torch", device="cuda")
+    with pytest.raises(ValueError, match=r"'cuda:99'.*supported: 'cpu'"):
+        mcf.arithmetic("bfloat16", backend="torch", device="cuda:99")
     with pytest.raises(TypeError, match="only dense CPU tensors"):
         ar.add(torch.zeros(2, device="meta"), 1.0)
     with pytest.raises(TypeError, match="only dense CPU tensors"):

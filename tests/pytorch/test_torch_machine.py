@@ -28,30 +28,17 @@ from tests.pytorch.devices import (  # noqa: E402
     there,
 )
 
+#: What computes, and what makes, moves and shapes tensors.
 PLAIN = {
     *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "sqrt.default", "neg.default", "abs.default"),
     *("lt.Tensor", "le.Tensor", "eq.Tensor", "bitwise_not.default", "where.self", "any.default"),
     *(f"bitwise_{name}.Tensor" for name in ("and", "or", "xor", "left_shift", "right_shift")),
 }
 MOVED = {
-    *("_to_copy.default", "view.dtype", "view.default", "expand.default", "copy_.default", "slice.Tensor"),
-    *("empty.memory_format", "new_empty.default", "zeros.default", "full.default", "detach.default"),
-    *(
-        "arange.start",
-        "stack.default",
-        "_local_scalar_dense.default",
-        "select.int",
-        "unbind.int",
-        "cat.default",
-        "alias.default",
-    ),
-    *(
-        "_unsafe_view.default",
-        "clone.default",
-        "unsqueeze.default",
-        "_reshape_alias.default",
-        "lift_fresh.default",
-    ),
+    *("empty.memory_format", "new_empty.default", "zeros.default", "full.default", "arange.start"),
+    *("_to_copy.default", "copy_.default", "stack.default", "detach.default", "_local_scalar_dense.default"),
+    *("view.dtype", "view.default", "expand.default", "slice.Tensor", "select.int", "unbind.int"),
+    "lift_fresh.default",
 }
 
 

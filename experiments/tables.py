@@ -13,6 +13,7 @@ from experiments.common import ROOT, read_result
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.numba_source import source
 from mcfsim.compile.recording import trace
+from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import Grid, Posit, digits, format_table
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.models.memory import Model
@@ -279,6 +280,12 @@ def two_sum_loop() -> str:
     return f"```python\n{source(lowered, 'two_sum, 6 operations.')}```"
 
 
+def two_sum_kernel() -> str:
+    """Return the generated kernel of 2Sum on codes of bfloat16."""
+    lowered = lower(trace(mcf.two_sum, "bfloat16"), (), packed=True, clean=False)
+    return f"```python\n{kernel_source(lowered, 'two_sum, 6 operations.')}```"
+
+
 #: What stands between the markers of each name.
 TABLES: dict[str, Callable[[], str]] = {
     "formats": formats,
@@ -298,6 +305,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "compiled": compiled,
     "texts": texts,
     "two_sum_loop": two_sum_loop,
+    "two_sum_kernel": two_sum_kernel,
     "constants": constants,
     "few_constants": lambda: constants(FEW_CONSTANTS),
     "sizes": sizes.memory,
@@ -311,7 +319,7 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("emulator", "benchmarks", "results", "theorems", "compile", "audit", "optimizers")
+        for name in ("emulator", "benchmarks", "results", "theorems", "compile", "gpu", "audit", "optimizers")
     ),
 )
 

@@ -171,7 +171,6 @@ ALIVE: dict[str, tuple[str, ...]] = {
             "operations: change_element: round_element(x, fmt, rounding, word, clean=clean) -> "
             "round_element(x, fmt, rounding, word)"
         ),
-        "operations: fma_by_parts: True -> False",
         (
             "operations: _rounded: round_element(-y if negated else y, fmt, rounding, word, "
             "clean=clean) -> round_element(-y if negated else y, fmt, rounding, word)"

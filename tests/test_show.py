@@ -151,6 +151,16 @@ def test_the_generated_source_is_python(name, mode):
     assert "def loop(" in out
 
 
+@every_text
+@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+@pytest.mark.sampled(4)
+def test_the_generated_kernel_is_python(name, mode):
+    out = call("show", name, "--as", "triton", "--rounding", mode).stdout
+    compile(out, name, "exec")
+    assert f"{len(recorded(name, mode).program.steps)} operations." in out
+    assert "@triton.jit(do_not_specialize" in out
+
+
 def test_the_generated_source_is_what_is_compiled():
     pytest.importorskip("numba")
     from mcfsim.compile.loops import Loop

@@ -34,6 +34,12 @@ def _numba(recorded: Recorded) -> None:
     typer.echo(generated_source(recorded).rstrip())
 
 
+def _triton(recorded: Recorded) -> None:
+    from mcfsim.report.costs import generated_kernel
+
+    typer.echo(generated_kernel(recorded).rstrip())
+
+
 def _network(recorded: Recorded) -> None:
     from mcfsim.report.network import network_text
     from mcfsim.report.wiring import wired
@@ -65,6 +71,7 @@ VIEWS: dict[str, Callable[[Recorded], None]] = {
     "text": _text,
     "network": _network,
     "numba": _numba,
+    "triton": _triton,
     "cost": _cost,
 }
 
@@ -92,7 +99,8 @@ def show(
         str,
         Option(
             "--as",
-            help="pseudocode; text, its Python; network, a drawing; numba, the generated source; cost.",
+            help="pseudocode; text, its Python; network, a drawing; numba or triton, the generated source; "
+            "cost.",
         ),
     ] = "pseudocode",
     output: Annotated[Path | None, Option(help="Draw --as network into this file, .svg or .png.")] = None,

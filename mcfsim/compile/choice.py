@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from mcfsim.compile.folds import Fold, trusted
-from mcfsim.compile.loops import CompilationError, Filler, Loop, RowLoop, Sequel
+from mcfsim.compile.lines import Sequel
+from mcfsim.compile.loops import CompilationError, Filler, Loop, RowLoop
 from mcfsim.compile.program import Program
 from mcfsim.compile.recording import Recording
 from mcfsim.compile.rolling import Repeated, Rolled, roll

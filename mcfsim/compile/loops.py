@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks.processor import check_subnormals
-from mcfsim.compile.lowering import Lowered, lower
+from mcfsim.compile.lines import Lines, Sequel
+from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import rows_source, source
 from mcfsim.compile.numpy_calls import calls
 from mcfsim.compile.program import Draw, Program, flat
-from mcfsim.compile.scalars import Entering, entering, uses
+from mcfsim.compile.scalars import Entering
 from mcfsim.compile.sources import is_cached, loaded
 from mcfsim.compile.words import draw, drawn_by_numpy, word_dtype
 from mcfsim.kernels.real_numbers import Scalars
@@ -103,26 +104,12 @@ class Filler:
         return not self._loop(addresses, np.int64(size), *self._numbers)
 
 
-class Sequel(Protocol):
-    """What goes on with the results of a program in the same loop; two that are equal do the same."""
-
-    @property
-    def cost(self) -> float:
-        """The nanoseconds that an element takes without compiling, roughly."""
-
-    def __call__(self, lowered: Lowered) -> Lowered:
-        """Return the line with other results; numbers that are the same for all elements may be added."""
-
-
 class CompilationError(RuntimeError):
     """What Numba was given it did not compile, or its cache could not be written."""
 
 
-class Loop:
-    """A program compiled to one loop over elements.
-
-    As what its real scalars enter follows from their numbers (`mcfsim.compile.scalars.Entering`). The loop is
-    compiled once for each such choice, and rarely is there a second.
+class Loop(Lines):
+    """A program compiled to one loop over elements, or carried out by NumPy's functions.
 
     Parameters
     ----------
@@ -150,17 +137,15 @@ class Loop:
         packed: bool = False,
         sequel: Sequel | None = None,
     ) -> None:
-        self.program, self.policy, self.checked, self.sequel = program, scalars, checked, sequel
-        self._options: dict[str, Any] = {"checked": checked, "wide": wide, "packed": packed}
+        super().__init__(program, scalars, sequel, checked=checked, wide=wide, packed=packed)
+        self.checked = checked
         self._lock = Lock()
-        self._uses = uses(program)
-        self._made: dict[tuple[Entering, ...], tuple[Lowered, str]] = {}
         self._compiled: dict[tuple[Entering, ...], Callable[..., int]] = {}
         self._written: dict[tuple[Entering, ...], tuple[Lowered, Callable[..., int]]] = {}
 
     def with_scalars(self, scalars: Mapping[str, Any]) -> Filler:
         """Return the compiled loop for some real scalars, given by name."""
-        return self.with_numbers([use.number(scalars) for use in self._uses])
+        return self.with_numbers(self._numbers(scalars))
 
     def with_numbers(self, numbers: Sequence[Any]) -> Filler:
         """Return the compiled loop for some real scalars, in the order of `mcfsim.compile.scalars.uses`.
@@ -195,12 +180,6 @@ class Loop:
         lowered, loop = self._written[ways]
         return self._filler(lowered, "", loop, found)
 
-    def _entering(self, numbers: Sequence[Any]) -> tuple[tuple[Entering, ...], list[float]]:
-        """Return as what real scalars enter, and the numbers that stand for them."""
-        pairs = zip(self._uses, numbers, strict=True)
-        chosen = [entering(use, number, self.policy) for use, number in pairs]
-        return tuple(way for way, _ in chosen), [number for _, numbers in chosen for number in numbers]
-
     def _filler(self, lowered: Lowered, text: str, loop: Callable[..., int], found: list[float]) -> Filler:
         typed = zip(map(lowered.dtype, lowered.numbers[: len(found)]), found, strict=True)
         return Filler(
@@ -216,15 +195,6 @@ class Loop:
     def is_cached(self, numbers: Sequence[Any]) -> bool:
         """Return whether the loop for some real scalars was compiled before, on this machine."""
         return is_cached(self.source(numbers))
-
-    def source(self, numbers: Sequence[Any]) -> str:
-        """Return the module that is compiled for some real scalars."""
-        ways, _ = self._entering(numbers)
-        return self._lowered(ways)[1]
-
-    def line(self, numbers: Sequence[Any]) -> Lowered:
-        """Return the line of machine operations for some real scalars, with what the sequel makes of it."""
-        return self._line(self._entering(numbers)[0], **self._options)
 
     def __call__(self, *operands: Any, **scalars: Any) -> Any:
         """Carry the program out on vectors.
@@ -283,17 +253,6 @@ class Loop:
         loop = loaded(text)
         loop(*operands, *numbers, *(np.empty(0, lowered.dtype(result)) for result in lowered.results))
         return loop
-
-    def _lowered(self, ways: tuple[Entering, ...]) -> tuple[Lowered, str]:
-        if ways not in self._made:
-            lowered = self._line(ways, **self._options)
-            about = f"{self.program.name}, {len(self.program.steps)} operations."
-            self._made[ways] = lowered, self._source(lowered, about)
-        return self._made[ways]
-
-    def _line(self, ways: tuple[Entering, ...], **options: Any) -> Lowered:
-        lowered = lower(self.program, ways, **options)
-        return lowered if self.sequel is None else self.sequel(lowered)
 
     def _source(self, lowered: Lowered, about: str) -> str:
         return source(lowered, about)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from mcfsim.compile.lowering import Lowered
+from mcfsim.compile.statements import statements
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value
 from mcfsim.random import word_bits
 
@@ -45,38 +45,21 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
         Whether the results of an element follow one another in one array; the number of the first element,
         `start`, is then handed over before that.
     """
-    constants: dict[str, str] = {}
     arrays, words, numbers = (
         [str(x.constant) for x in part] for part in (lowered.operands, lowered.words, lowered.numbers)
     )
     outputs = [f"out{number}" for number in range(len(lowered.results))]
     strange = () if lowered.strange is None else (lowered.strange,)
 
-    def name(value: Value) -> str:
-        if value.verb == "input" and value.constant in numbers:
-            return str(value.constant)
-        if value.verb == "constant":
-            constants[f"c{value.number}"] = _constant(value)
-            return f"c{value.number}"
-        return f"r{value.number}"
+    def read(value: Value) -> str:
+        if value is lowered.index:
+            return "i64(start + i)"
+        if value in lowered.words:
+            return f"i64({value.constant}[i])"
+        return f"i32({value.constant}[i])" if value in lowered.packed else f"{value.constant}[i]"
 
-    body: list[str] = []
-    notes = sorted(lowered.notes.items())
-    for value in lowered.line.needed((*lowered.results, *strange)):
-        if value.verb not in ("input", "constant"):
-            begun = [note for start, note in notes if start <= value.number]
-            body += [f"# {note}" for note in begun[-1:]]
-            notes = notes[len(begun) :]
-        if value.verb == "input" and value.constant in arrays:
-            read = f"{value.constant}[i]"
-            body.append(f"{name(value)} = {f'i32({read})' if value in lowered.packed else read}")
-        elif value.verb == "input" and value.constant in words:
-            body.append(f"{name(value)} = i64({value.constant}[i])")
-        elif value is lowered.index:
-            body.append(f"{name(value)} = i64(start + i)")
-        elif value.verb not in ("input", "constant"):
-            body.append(f"{name(value)} = {_statement(value, name)}")
-    made_of = list(map(name, lowered.results))
+    constants, body, made = statements(lowered, (*lowered.results, *strange), read, _expression)
+    made_of, found = made[: len(outputs)], made[len(outputs) :]
     for place, dtype in enumerate(map(lowered.packed.get, lowered.results)):
         if dtype is not None:
             made_of[place] = f"u{8 * dtype.itemsize}({made_of[place]})"
@@ -87,11 +70,11 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
         places, head = [f"{output}[i]" for output in outputs], [*arrays, *words, *numbers, *outputs]
         size = f"{outputs[0]}.size"
     body += [f"{place} = {result}" for place, result in zip(places, made_of, strict=True)]
-    body += [f"found = i32(found | i32({name(value)}))" for value in strange]
-    made = "".join(f"{constant} = {text}\n" for constant, text in constants.items())
+    body += [f"found = i32(found | i32({name}))" for name in found]
+    typed = "".join(f"{name} = {_constant(value)}\n" for name, value in constants.items())
     loop = "".join(f"        {statement}\n" for statement in body)
     return (
-        f"{_HEAD.format(about=about)}{made}\n\n"
+        f"{_HEAD.format(about=about)}{typed}\n\n"
         f"{_NJIT}def loop({', '.join(head)}):\n"
         "    prefer_whole_vectors()\n    found = i32(0)\n"
         f"    for i in range({size}):\n{loop}    return found\n"
@@ -133,10 +116,9 @@ def _constant(value: Value) -> str:
     return f"{_MADE[value.type]}({number!r})"
 
 
-def _statement(value: Value, name: Callable[[Value], str]) -> str:
+def _expression(value: Value, given: list[str]) -> str:
     """Return a verb as an expression, of just its type: Numba would widen integers and mixed numbers."""
-    verb, given = value.verb, [name(x) for x in value.operands]
-    made = _MADE.get(value.type, "")
+    verb, made = value.verb, _MADE.get(value.type, "")
     if verb in _SIGNS or verb in _SHIFTS:
         text = f"{given[0]} {(_SIGNS | _SHIFTS)[verb]} {given[1]}"
         return f"{made}({text})" if made else text

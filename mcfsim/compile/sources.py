@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 
 from mcfsim.storage.files import write_text
 
@@ -51,6 +52,12 @@ def loaded(text: str, name: str = "loop") -> Callable[..., int]:
     ImportError
         If Numba is not installed.
     """
+    function: Callable[..., int] = getattr(imported(text), name)
+    return function
+
+
+def imported(text: str) -> ModuleType:
+    """Return a generated module, made anew; its file is written if it is not there."""
     path = path_of(text)
     if not path.exists() or path.read_text() != text:
         write_text(path, text)
@@ -60,5 +67,4 @@ def loaded(text: str, name: str = "loop") -> Callable[..., int]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    function: Callable[..., int] = getattr(module, name)
-    return function
+    return module

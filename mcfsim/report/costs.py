@@ -10,6 +10,7 @@ from mcfsim.compile.lowering import Lowered, lower, way_of
 from mcfsim.compile.numba_source import source
 from mcfsim.compile.program import Program, Register
 from mcfsim.compile.scalars import Entering, entering, uses
+from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.machine import Type
@@ -39,6 +40,19 @@ def generated_source(recorded: Recorded) -> str:
     program = recorded.program
     about = f"{program.name}, {len(program.steps)} operations."
     return source(lower(program, _entering(recorded)), about)
+
+
+def generated_kernel(recorded: Recorded) -> str:
+    """Return the source of the kernel that Triton compiles for a GPU; neither need be there.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If an operation has no exact path in binary64.
+    """
+    program = recorded.program
+    about = f"{program.name}, {len(program.steps)} operations."
+    return kernel_source(lower(program, _entering(recorded), clean=False), about)
 
 
 def operation_table(recorded: Recorded) -> Rows:

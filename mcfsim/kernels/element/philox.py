@@ -39,3 +39,32 @@ def philox_element(
         c1, c3 = of_second & _MASK, of_first & _MASK
         k0, k1 = (k0 + WEYL[0]) & _MASK, (k1 + WEYL[1]) & _MASK
     return c0.cut(), c1.cut(), c2.cut(), c3.cut()
+
+
+def word_element(
+    index: Value, seed_low: Value, seed_high: Value, step: Value, stream: Value, *, bits: int
+) -> Value:
+    """Return the word of an index, as `mcfsim.random.RandomWords.words` has it.
+
+    Parameters
+    ----------
+    index, seed_low, seed_high, step, stream : value
+        Integers of 64 bits.
+    bits : {32, 16}
+        The size of a word.
+
+    Returns
+    -------
+    value
+        An integer of 64 bits below ``2**bits``.
+    """
+    place = index & (128 // bits - 1)
+    words = philox_element(index.shr(2 if bits == 32 else 3), seed_low, seed_high, step, stream)
+    which = place if bits == 32 else place.shr(1)
+    chosen = words[3].extend()
+    for number in (2, 1, 0):
+        chosen = which.equals(number).select(words[number].extend(), chosen)
+    if bits == 16:
+        chosen = chosen.shr((place & 1) << 4)
+    word: Value = chosen & (2**bits - 1)
+    return word

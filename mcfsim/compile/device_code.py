@@ -1,0 +1,192 @@
+"""What the compilers for NVIDIA's GPUs make of a kernel, and whether that is what its line says.
+
+Triton compiles for any GPU on any machine: to its own intermediate text, to PTX, and by NVIDIA's assembler to
+machine code (SASS). Each is looked at: nothing fused, nothing flushed to zero, nothing approximated, every
+operation rounded to nearest, and no more operations than the line has.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mcfsim.compile.kernel import EXACT, WARPS, check_triton, function
+from mcfsim.compile.lowering import Lowered
+from mcfsim.kernels.element.machine import F32, F64, Value
+
+#: Elements that are looked at: one a thread, so that an instruction stands for an operation.
+_ELEMENTS = 32 * WARPS
+
+#: What an operation on numbers is in Triton's text, by type.
+_IN_TRITON = {
+    **{(verb, kind): f"arith.{verb}f" for verb in ("add", "sub", "mul") for kind in (F32, F64)},
+    **{("div", F32): "tt.precise_divf", ("div", F64): "arith.divf"},
+    **{("sqrt", F32): "tt.precise_sqrt", ("sqrt", F64): "math.sqrt"},
+    **{("widen", F64): "arith.extf", ("narrow", F32): "arith.truncf"},
+}
+#: What a compiler may offer in the place of an exact operation, and a line never asks for.
+_INEXACT = r"\.ftz|approx|div\.full|\b(?:fma|mad)\.\S*(?:f16|f32|f64)|\b(?:ex2|lg2|sin|cos|tanh|rsqrt|rcp)\."
+_UNROUNDED = r"\b(?:add|sub|mul|div|sqrt)\.(?:bf16|f16|f32|f64)\S*"
+_ROUNDED = r"\b(add|sub|mul|div|sqrt)\.rn\.(f32|f64)\b"
+#: An instruction of a GPU. Of those that fuse some are but a way to write a constant.
+_INSTRUCTION = re.compile(
+    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);", re.MULTILINE
+)
+_FUSED, _WRITES_CONSTANT = re.compile(r"[FDH]FMA"), re.compile(r"HFMA2(?:\.MMA)?(?=\s+R\d+, -RZ, RZ,)")
+
+
+class DeviceCode(NamedTuple):
+    """A kernel as compiled for a GPU.
+
+    Attributes
+    ----------
+    triton, ptx, sass : str
+        Triton's text, NVIDIA's virtual instructions, and those of the GPU.
+    """
+
+    triton: str
+    ptx: str
+    sass: str
+
+    def instructions(self) -> Counter[str]:
+        """Return how many instructions of each name an element takes, without their suffixes."""
+        return Counter(name.split(".")[0] for name, _ in _INSTRUCTION.findall(self.sass))
+
+
+def device_code(source: str, lowered: Lowered, capability: int = 90, **options: Any) -> DeviceCode:
+    """Compile a kernel for a GPU, which need not be there.
+
+    Parameters
+    ----------
+    source : str
+        The module of a kernel, see `mcfsim.compile.triton_source`.
+    lowered : Lowered
+        Its line.
+    capability : int, optional
+        80 for Ampere, 90 for Hopper.
+    **options
+        In place of those that make it exact: so it can be seen what they prevent.
+
+    Raises
+    ------
+    ImportError
+        If Triton is not installed, or too old.
+    """
+    check_triton()
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    made = triton.compile(
+        ASTSource(
+            fn=function(source, interpreted=False),
+            signature=_signature(lowered),
+            constexprs={"ELEMENTS": _ELEMENTS},
+        ),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": WARPS, **EXACT, **options},
+    )
+    return DeviceCode(made.asm["ttir"], made.asm["ptx"], _disassembled(made.asm["cubin"]))
+
+
+def faults(code: DeviceCode, lowered: Lowered) -> list[str]:
+    """Return what of a kernel's code is not what its line says; nothing if it is as it should be."""
+    values = list(lowered.line.needed((*lowered.results, *filter(None, [lowered.strange]))))
+    wanted, by_one = _operations(values), any(map(_multiplies_by_one, values))
+    in_triton = _in_triton(code.triton, wanted, by_one=by_one)
+    return [*in_triton, *_in_ptx(code.ptx, wanted), *_in_sass(code.sass, wanted)]
+
+
+def _operations(values: Iterable[Value]) -> Counter[tuple[str, Any]]:
+    """Return how many operations on numbers a line has, by verb and type; a sign is changed by a product."""
+    names = {"neg": "mul"}
+    return Counter((names.get(x.verb, x.verb), x.type) for x in values if x.type.is_float)
+
+
+def _multiplies_by_one(value: Value) -> bool:
+    return value.verb == "mul" and any(x.verb == "constant" and x.constant == 1.0 for x in value.operands)
+
+
+def _in_triton(text: str, wanted: Counter[tuple[str, Any]], *, by_one: bool) -> Iterator[str]:
+    """Yield how Triton's text differs: operation stands for operation, but for products with one.
+
+    These it leaves out, and then what is there twice.
+    """
+    found = Counter(re.findall(r"= ((?:arith|math|tt)\.\w+)", text))
+    for name in sorted(set(_IN_TRITON.values())):
+        meant = sum(wanted[key] for key, own in _IN_TRITON.items() if own == name)
+        if found[name] != meant and not (by_one and found[name] < meant):
+            yield f"Triton: {found[name]} of {name}, not {meant}"
+    known = {*_IN_TRITON.values(), "math.absf"}
+    for name in sorted(found):
+        if (
+            name not in known
+            and re.fullmatch(r"arith\.(\w+f|\w*fp\w*)|math\.\w+", name)
+            and name != "arith.cmpf"
+        ):
+            yield f"Triton: {name}, which no line asks for"
+
+
+def _in_ptx(text: str, wanted: Counter[tuple[str, Any]]) -> Iterator[str]:
+    body = "\n".join(line.split("//")[0] for line in text.splitlines() if not line.strip().startswith("."))
+    for name in sorted(set(re.findall(_INEXACT, body))):
+        yield f"PTX: {name}"
+    for name in sorted(set(re.findall(_UNROUNDED, body))):
+        yield f"PTX: {name}, whose rounding is left open"
+    found = Counter(re.findall(_ROUNDED, body))
+    for kind in (F32, F64):
+        sums = found["add", kind] + found["sub", kind]
+        if sums > wanted["add", kind] + wanted["sub", kind]:
+            yield f"PTX: {sums} sums of {kind}, more than the line has"
+        for verb in ("mul", "div", "sqrt"):
+            if found[verb, kind] > wanted[verb, kind]:
+                yield f"PTX: {found[verb, kind]} of {verb}.{kind}, not {wanted[verb, kind]}"
+    narrowed = re.findall(r"\bcvt\.(\S*)f32\.f64", body)
+    if any(rounding != "rn." for rounding in narrowed):
+        yield "PTX: binary64 is narrowed by another rounding"
+
+
+def _in_sass(text: str, wanted: Counter[tuple[str, Any]]) -> Iterator[str]:
+    """Yield what instructions have that they should not, but for those that divide and take roots."""
+    found = _INSTRUCTION.findall(text)
+    if not found:
+        yield "SASS: no instructions"
+    if any(wanted[verb, kind] for verb in ("div", "sqrt") for kind in (F32, F64)):
+        return
+    for name, operands in found:
+        if ".FTZ" in name or name.startswith("MUFU"):
+            yield f"SASS: {name}"
+        if _FUSED.match(name) and not _WRITES_CONSTANT.match(name + operands):
+            yield f"SASS: {name}{operands}"
+
+
+def _signature(lowered: Lowered) -> dict[str, str]:
+    """Return the types of a kernel's arguments, in order."""
+    names = {"float32": "*fp32", "float64": "*fp64", "uint8": "*i8", "uint16": "*i16"}
+    operands = {str(x.constant): names[str(lowered.dtype(x))] for x in lowered.operands}
+    results = {f"out{place}": names[str(lowered.dtype(x))] for place, x in enumerate(lowered.results)}
+    kinds = {x.type for x in lowered.numbers}
+    more = {
+        **({} if lowered.strange is None else {"found": "*i32"}),
+        **({"numbers32": "*fp32"} if F32 in kinds else {}),
+        **({"numbers64": "*fp64"} if F64 in kinds else {}),
+        **({"key": "*i64"} if lowered.draws else {}),
+    }
+    return {**operands, **results, **more, "start": "i64", "size": "i64", "ELEMENTS": "constexpr"}
+
+
+def _disassembled(cubin: bytes) -> str:
+    """Return machine code as text, by the disassembler that comes with Triton."""
+    from triton.backends import nvidia
+
+    program = Path(nvidia.__file__).parent / "bin" / "nvdisasm"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([program, "-c", file.name], capture_output=True, text=True, check=True)
+    return done.stdout

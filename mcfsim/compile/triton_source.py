@@ -1,0 +1,174 @@
+"""A line as the source of a kernel for Triton: one statement a verb, each vector read and written once.
+
+What Triton offers by default is not exact: it fuses products and sums, divides and takes roots by
+approximation, and its unary minus is a subtraction. So a kernel asks by name for what it needs, and is
+compiled without fusing (`mcfsim.compile.kernel`); `mcfsim.compile.device_code` looks at what came of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mcfsim.compile.lowering import Lowered
+from mcfsim.compile.statements import statements
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value, recorded
+from mcfsim.kernels.element.philox import word_element
+from mcfsim.random import word_bits
+
+_TYPES = {F32: "tl.float32", F64: "tl.float64", I32: "tl.int32", I64: "tl.int64", TRUTH: "tl.int1"}
+_UNSIGNED = {I32: "tl.uint32", I64: "tl.uint64"}
+_SIGNS = {
+    **{"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"},
+    **{"shl": "<<", "sar": ">>", "lt": "<", "le": "<=", "eq": "=="},
+}
+_CASTS = ("widen", "narrow", "extend", "cut", "count")
+
+#: What words are a function of, besides the index.
+_KEY = ("seed_low", "seed_high", "step", "stream")
+
+_HEAD = '''"""{about}
+
+Made by mcfsim: what it says of itself holds as long as the text does that it was made from.
+"""
+
+import triton
+import triton.language as tl
+
+'''
+
+
+def kernel_source(lowered: Lowered, about: str) -> str:
+    """Return the source of a module with a function ``kernel``.
+
+    It takes pointers to operands and results, vectors of `size` elements; then, where they are needed, to an
+    integer that becomes 1 if some element is strange, to the numbers of binary32, to those of binary64, and
+    to the random key: the seed's lower and upper half, the step, and the stream of each word. All lie in the
+    device's memory, so that a captured graph takes new ones. Then the number of the first element, the size,
+    and how many elements an instance has. Codes lie in signed or unsigned integers.
+
+    Parameters
+    ----------
+    lowered : Lowered
+        What is to be done for each element.
+    about : str
+        What the module is, for its reader.
+    """
+    outputs = [f"out{number}" for number in range(len(lowered.results))]
+    strange = () if lowered.strange is None else (lowered.strange,)
+    masks = {x: 2 ** (8 * dtype.itemsize) - 1 for x, dtype in lowered.packed.items()}
+    bits = list(lowered.draws.values())
+
+    def read(value: Value) -> str:
+        if value in lowered.words:
+            place = lowered.words.index(value)
+            words = f"words{word_bits(bits[place])}"
+            return f"{words}(start + i, seed_low, seed_high, step, tl.load(key + {3 + place}))"
+        loaded = f"tl.load({value.constant} + i, mask=inside, other=0)"
+        return f"{loaded}.to(tl.int32) & {masks[value]}" if value in masks else loaded
+
+    constants, body, made = statements(lowered, (*lowered.results, *strange), read, _expression)
+    numbers = {kind: [x for x in lowered.numbers if x.type is kind] for kind in (F32, F64)}
+    loads = [
+        f"{x.constant} = tl.load(numbers{kind.bits} + {place})"
+        for kind, found in numbers.items()
+        for place, x in enumerate(found)
+    ]
+    if lowered.words:
+        loads += [f"{name} = tl.load(key + {place})" for place, name in enumerate(_KEY[:3])]
+    for output, result, name in zip(outputs, lowered.results, made, strict=False):
+        dtype = lowered.packed.get(result)
+        kept = name if dtype is None else f"{name}.to(tl.int{8 * dtype.itemsize})"
+        body.append(f"tl.store({output} + i, {kept}, mask=inside)")
+    if strange:
+        body.append(f"tl.store(found + i * 0, 1, mask={made[-1]} & inside)")  # all write the same
+    pointers = [
+        *(str(x.constant) for x in lowered.operands),
+        *outputs,
+        *(["found"] if strange else []),
+        *(f"numbers{kind.bits}" for kind, found in numbers.items() if found),
+        *(["key"] if lowered.words else []),
+    ]
+    first = [
+        *_typed(constants),
+        "i = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)",
+        "inside = i < size",
+    ]
+    drawn = "".join(_words_source(size) for size in sorted(set(map(word_bits, bits))))
+    arguments = ", ".join([*pointers, "start", "size", "ELEMENTS: tl.constexpr"])
+    return (
+        f"{_HEAD.format(about=about)}{_special(constants)}{drawn}"
+        f'\n@triton.jit(do_not_specialize=["start", "size"])\ndef kernel({arguments}):\n'
+        f"{_indented([*first, *loads, *body])}"
+    )
+
+
+def _words_source(size: int) -> str:
+    """Return the source of a function that draws a word of so many bits for an index."""
+    kinds = dict.fromkeys(("index", *_KEY), I64)
+    line, results = recorded(lambda *given: word_element(*given, bits=size), **kinds)
+    inputs = {str(value.constant): value for value in line.values if value.verb == "input"}
+    lowered = Lowered(line, (), tuple(inputs[name] for name in kinds), (), results, None)
+    constants, body, made = statements(lowered, results, str, _expression)
+    return (
+        f"\n@triton.jit\ndef words{size}({', '.join(kinds)}):\n"
+        f'    """Return a word of Philox4x32-10, of {size} bits."""\n'
+        f"{_indented([*_typed(constants), *body, f'return {made[0]}'])}\n"
+    )
+
+
+def _indented(rows: list[str]) -> str:
+    return "".join(f"    {row}\n" for row in rows)
+
+
+def _typed(constants: dict[str, Value]) -> list[str]:
+    """Return constants as scalars of just their types."""
+    return [
+        f"{name} = tl.full((), {_number(name, value)}, {_TYPES[value.type]})"
+        for name, value in constants.items()
+    ]
+
+
+def _special(constants: dict[str, Value]) -> str:
+    """Return those that are no literals, which a kernel finds in its module."""
+    rows = [
+        f'{name.upper()} = tl.constexpr(float("{value.constant}"))\n'
+        for name, value in constants.items()
+        if _is_special(value)
+    ]
+    return "".join([*rows, "\n"] if rows else [])
+
+
+def _number(name: str, value: Value) -> str:
+    return name.upper() if _is_special(value) else repr(value.constant)
+
+
+def _is_special(value: Value) -> bool:
+    return isinstance(value.constant, float) and not math.isfinite(value.constant)
+
+
+def _expression(value: Value, given: list[str]) -> str:
+    """Return a verb as an expression that no compiler takes for another."""
+    verb, kind = value.verb, value.type
+    if verb in _SIGNS:
+        return f"{given[0]} {_SIGNS[verb]} {given[1]}"
+    if verb == "div":
+        return f"tl.math.div_rn({given[0]}, {given[1]})" if kind is F32 else f"{given[0]} / {given[1]}"
+    if verb == "sqrt":
+        return f"tl.math.sqrt_rn({given[0]})" if kind is F32 else f"tl.sqrt({given[0]})"
+    if verb == "neg":  # Triton's own is a subtraction from zero
+        return f"{given[0]} * -1.0" if kind.is_float else f"{given[0]} * -1"
+    if verb == "not":
+        return f"{given[0]} == 0" if kind is TRUTH else f"{given[0]} ^ -1"
+    if verb == "shr":
+        shifted = f"{_as(given[0], _UNSIGNED[kind])} >> {_as(given[1], _UNSIGNED[kind])}"
+        return _as(f"({shifted})", _TYPES[kind])
+    if verb in ("bits", "number"):
+        return _as(given[0], _TYPES[kind])
+    if verb in _CASTS:
+        return f"{given[0]}.to({_TYPES[kind]})"
+    return {"abs": "tl.abs({})", "select": "tl.where({}, {}, {})"}[verb].format(*given)
+
+
+def _as(text: str, kind: str) -> str:
+    """Return the bits of a value as another type of its size."""
+    return f"{text}.to({kind}, bitcast=True)"

@@ -1,0 +1,159 @@
+"""What compilers make of kernels for GPUs: nothing fused, flushed or approximated; and traps are noticed."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import mcfsim as mcf
+from mcfsim.compile import trace
+from mcfsim.compile.device_code import device_code, faults
+from mcfsim.compile.kernel import Kernel
+from mcfsim.compile.program import Register
+from mcfsim.compile.scalars import uses
+from mcfsim.formats import get_format
+from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.recording import record_step
+from mcfsim.random import RandomWords
+
+pytestmark = [pytest.mark.usefixtures("own_cache", "compiled"), pytest.mark.slow]
+
+
+@pytest.fixture
+def compiled(monkeypatch, tmp_path):
+    """Let kernels be compiled, anew each time."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def every(ar, a, b, c):
+    return (
+        *(ar.add(a, b), ar.sub(a, b), ar.mul(a, b), ar.div(a, b), ar.sqrt(a), ar.fma(a, b, c)),
+        *(ar.neg(a), ar.abs(a), ar.sign(a)),
+    )
+
+
+def products_in_sums(ar, a, b, c):
+    return ar.add(a, b), ar.mul(a, b), ar.sub(ar.mul(a, c), b), ar.neg(c)
+
+
+def code_of(program, capability=90, **options):
+    """Return the source, the line and the device's code of a program."""
+    kernel = Kernel(program, **options)
+    given = [use.number({}) for use in uses(program)]
+    source, lowered = kernel.source(given), kernel.line(given)
+    return source, lowered, device_code(source, lowered, capability)
+
+
+def step(optimizer, strategy, mode="nearest_even"):
+    hyper, chosen = optimizers()[optimizer](), mcf.strategy(strategy)
+    words = {"random": RandomWords(1)} if mode == "stochastic" or chosen.draws else {}
+    roles = chosen.roles(mode, **words)
+    scalars = hyper.scalars(roles, chosen, 3, 1e-3, decayed=True)
+    return record_step(hyper, chosen, roles, scalars, gradient=chosen.gradient.format)
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("mode", ["nearest_even", "nearest_away", "up", "to_odd", "stochastic"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "tf32", "posit8", "int8"])
+@pytest.mark.sampled(20)
+def test_every_operation_is_exact_on_a_gpu(fmt, mode, capability):
+    _, lowered, code = code_of(trace(every, fmt, mode), capability, checked=True)
+    assert faults(code, lowered) == []
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    "strategy", [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
+)
+@pytest.mark.parametrize("optimizer", optimizers())
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+@pytest.mark.sampled(40, each=False)
+def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):
+    _, lowered, code = code_of(step(optimizer, strategy), capability, packed=True)
+    assert faults(code, lowered) == []
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.sampled(4)
+def test_rounding_is_exact_on_a_gpu(name):
+    program = trace(lambda ar, x: ar.round(x), name, operands=(Register("x", get_format("float32")),))
+    _, lowered, code = code_of(program)
+    assert faults(code, lowered) == []
+
+
+#: What a writer of kernels would do, each of which is inexact on a GPU.
+TRAPS = {
+    "an operator divides": (r"tl\.math\.div_rn\((\w+), (\w+)\)", r"\1 / \2", "div.full"),
+    "tl.sqrt": (r"tl\.math\.sqrt_rn\(", "tl.sqrt(", "approx"),
+    "unary minus": (r"(\w+) \* -1\.0", r"-\1", "arith.subf"),
+    "fma": (r"= (\w+) \* (\w+)\n", r"= tl.fma(\1, \2, \1)\n", "fma"),
+    "a quotient by multiplication": (r"tl\.math\.div_rn\((\w+), (\w+)\)", r"\1 * (1.0 / \2)", "arith.mulf"),
+    "an exponential": (r"tl\.abs\((\w+)\)", r"tl.exp(\1)", "math.exp"),
+    "another product": (r"= (\w+) - (\w+)\n", r"= \1 - \2 * 1.5\n", "arith.mulf"),
+    "bfloat16 by the processor": (
+        r"(= \w+ \+ \w+)\n",
+        r"\1\n    r1 = r1.to(tl.bfloat16).to(tl.float32)\n",
+        "ar",
+    ),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_traps_are_noticed(trap):
+    source, lowered, code = code_of(trace(every, "bfloat16"))
+    assert faults(code, lowered) == []
+    pattern, instead, told = TRAPS[trap]
+    altered, count = re.subn(pattern, instead, source, count=1)
+    if trap == "bfloat16 by the processor":  # of the value that the statement made
+        altered = re.sub(r"(    (r\d+) = \w+ \+ \w+\n    )r1 = r1\.", r"\1\2 = \2.", altered)
+    assert count
+    found = faults(device_code(altered, lowered), lowered)
+    assert any(told in fault for fault in found), found
+
+
+def test_fusing_is_noticed():
+    source, lowered, code = code_of(trace(products_in_sums, "float32"))
+    assert faults(code, lowered) == []
+    found = faults(device_code(source, lowered, enable_fp_fusion=True), lowered)
+    assert any("fma" in fault for fault in found), found
+    # Roundings in between prevent it, but that is luck.
+    source, lowered, _ = code_of(trace(products_in_sums, "bfloat16"))
+    found = faults(device_code(source, lowered, enable_fp_fusion=True), lowered)
+    assert any("whose rounding is left open" in fault for fault in found), found
+
+
+#: Other signs for one.
+ANOTHER = {" + ": [" - ", " * "], " - ": [" + ", " * "], " * ": [" + ", " - "]}
+
+
+@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.sampled(40, each=False)
+def test_another_operation_on_numbers_is_noticed(seed):
+    """One sign of one operation on numbers in a step of an optimizer is another one."""
+    rng = random.Random(seed)
+    program = step(rng.choice(["adamw", "sgd"]), rng.choice(["plain", "collage-plus", "fp32-master"]))
+    kernel = Kernel(program, packed=True)
+    given = [use.number({}) for use in uses(program)]
+    source, lowered = kernel.source(given), kernel.line(given)
+    numbers = {
+        f"r{x.number}" for x in lowered.line.values if x.type.is_float and x.verb in ("add", "sub", "mul")
+    }
+    rows = source.splitlines(keepends=True)
+    chosen = rng.choice([place for place, row in enumerate(rows) if row.strip().split(" = ")[0] in numbers])
+    sign = next(sign for sign in ANOTHER if sign in rows[chosen])
+    rows[chosen] = rows[chosen].replace(sign, rng.choice(ANOTHER[sign]))
+    assert faults(device_code("".join(rows), lowered), lowered) != []
+
+
+def test_instructions_are_counted():
+    _, _, code = code_of(trace(mcf.two_sum, "bfloat16"), packed=True)
+    found = code.instructions()
+    assert found["FADD"] == 6
+    assert found["LDG"] == found["STG"] == 2
+    assert not found["FFMA"]
+    assert np.sum([*found.values()]) < 150

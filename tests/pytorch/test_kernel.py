@@ -1,0 +1,283 @@
+"""Kernels, interpreted on the CPU: the bits of the emulator on NumPy, also where NaN has a GPU's code."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import mcfsim as mcf  # noqa: E402
+from mcfsim.codec import decode, encode  # noqa: E402
+from mcfsim.compile import kernel as kernels  # noqa: E402
+from mcfsim.compile import trace  # noqa: E402
+from mcfsim.compile.kernel import Kernel  # noqa: E402
+from mcfsim.compile.program import Register, Scalar, flat  # noqa: E402
+from mcfsim.compile.scalars import uses  # noqa: E402
+from mcfsim.formats import get_format  # noqa: E402
+from mcfsim.kernels.carriers import carrier_of  # noqa: E402
+from mcfsim.optim.declaration import optimizers  # noqa: E402
+from mcfsim.optim.recording import numbers, record_step, symbols, words_of  # noqa: E402
+from mcfsim.random import RandomWords  # noqa: E402
+from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow  # noqa: E402
+
+pytestmark = [
+    pytest.mark.usefixtures("own_cache", "interpreted"),
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),
+]
+#: All bits but the sign: what a GPU makes of a NaN.
+GPU_NAN = {np.dtype(np.float32): 0x7FFFFFFF, np.dtype(np.float64): 0x7FFFFFFFFFFFFFFF}
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Let NumPy interpret kernels, and make every NaN that an operation results in one of a GPU's."""
+    from triton.runtime import interpreter
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+    def as_on_a_gpu(operation):
+        def call(*given, **named):
+            with np.errstate(all="ignore"):
+                result = operation(*given, **named)
+            data = getattr(result, "data", None)
+            if isinstance(data, np.ndarray) and data.dtype in GPU_NAN:
+                unsigned = np.dtype(f"u{data.itemsize}")
+                codes = np.where(np.isnan(data), unsigned.type(GPU_NAN[data.dtype]), data.view(unsigned))
+                result.data = codes.view(data.dtype)
+            return result
+
+        return call
+
+    for name in ("binary_op", "unary_op", "cast_impl"):
+        if hasattr(interpreter.InterpreterBuilder, name):
+            whole = getattr(interpreter.InterpreterBuilder, name)
+            monkeypatch.setattr(interpreter.InterpreterBuilder, name, as_on_a_gpu(whole))
+
+
+def every(ar, a, b, c):
+    return (
+        *(ar.add(a, b), ar.sub(a, b), ar.mul(a, b), ar.div(a, b), ar.sqrt(a), ar.fma(a, b, c)),
+        *(ar.neg(a), ar.abs(a), ar.sign(a)),
+    )
+
+
+def tensors(*arrays):
+    return [torch.from_numpy(np.ascontiguousarray(x)) for x in arrays]
+
+
+def launched(launcher, given, start=0, words=None):
+    """Return what a kernel makes of arrays, and whether it finds all to be values."""
+    dtypes = [launcher.lowered.dtype(x) for x in launcher.lowered.results]
+    results = [torch.empty(given[0].size, dtype=getattr(torch, str(dtype))) for dtype in dtypes]
+    good = launcher(tensors(*given), results, start, words)
+    return [x.numpy() for x in results], good
+
+
+def all_pairs(fmt):
+    """Return all pairs of values of eight bits, and a third operand for each."""
+    carrier = carrier_of(fmt)
+    with np.errstate(all="ignore"):
+        values = decode(np.arange(2**fmt.bits, dtype=np.uint8), fmt).astype(carrier)
+    a, b = (x.reshape(-1) for x in np.meshgrid(values, values))
+    return a, b, np.random.default_rng(0).choice(values, a.size)
+
+
+def hard(fmt, count=20_000):
+    """Return operands of all sizes, near each other, and the special ones, in the format."""
+    rng, carrier = np.random.default_rng(1), carrier_of(fmt)
+    sizes = 2.0 ** rng.integers(max(fmt.emin - fmt.precision, -140), min(fmt.emax, 120), count)
+    with np.errstate(all="ignore"):
+        wide = mcf.round_to(rng.standard_normal(count) * sizes, fmt).astype(carrier)
+        near = mcf.round_to(rng.standard_normal(count), fmt).astype(carrier)
+    special = np.array(
+        [0.0, -0.0, np.inf, -np.inf, np.nan, float(fmt.max), float(fmt.smallest_subnormal)], carrier
+    )
+    pool = np.concatenate([wide, near, near, mcf.round_to(np.repeat(special, 200), fmt).astype(carrier)])
+    return [rng.choice(pool, count) for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    "rounding",
+    [*map(Rounding, DETERMINISTIC), Rounding(underflow=Underflow.FLUSH_INPUTS)],
+    ids=lambda x: f"{x.mode}-{x.underflow}",
+)
+@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "posit8", "int8"])
+@pytest.mark.sampled(7)
+def test_all_pairs_of_a_byte_have_the_bits_of_numpy(fmt, rounding, assert_same):
+    fmt = get_format(fmt)
+    if rounding.underflow is not Underflow.GRADUAL and fmt.name in ("posit8", "int8"):
+        return
+    given = all_pairs(fmt)
+    found, good = launched(Kernel(trace(every, fmt, rounding), checked=True).with_numbers([]), given)
+    assert good
+    for mine, other in zip(found, every(mcf.arithmetic(fmt, rounding, compiled=False), *given), strict=True):
+        assert_same(mine, other, *given)
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "tf32", "float32"])
+@pytest.mark.sampled(6)
+def test_hard_operands_have_the_bits_of_numpy(fmt, mode, assert_same):
+    given = hard(get_format(fmt))
+    found, _ = launched(Kernel(trace(every, fmt, mode)).with_numbers([]), given)
+    for mine, other in zip(found, every(mcf.arithmetic(fmt, mode, compiled=False), *given), strict=True):
+        assert_same(mine, other, *given)
+
+
+def test_a_line_that_counts_on_clean_codes_of_nan_is_found_out():
+    """So the tests here see what a GPU makes of NaN."""
+    given = hard(get_format("bfloat16"), 3000)
+    kernel = Kernel(trace(mcf.two_sum, "bfloat16"))
+    kernel._options["clean"] = True
+    (found, _), _ = launched(kernel.with_numbers([]), given[:2])
+    expected, _ = mcf.two_sum(mcf.arithmetic("bfloat16", compiled=False), *given[:2])
+    wrong = ~(np.isnan(found) & np.isnan(expected)) & (found != expected)
+    assert wrong.any()
+    assert np.isnan(expected[wrong]).all()
+
+
+@pytest.mark.parametrize("start", [0, 5, 2**33 + 7])
+@pytest.mark.parametrize(
+    ("fmt", "rounding"),
+    [
+        ("bfloat16", "stochastic"),
+        ("float8_e5m2", Rounding(Mode.STOCHASTIC, rule=Rule.CENTRED, random_bits=20)),
+    ],
+    ids=["halves", "whole words"],
+)
+def test_random_words_are_those_of_numpy(fmt, rounding, start, assert_same):
+    words = RandomWords(2**60 + 3, step=2**32 - 1, stream=9)
+    a, b, _ = hard(get_format(fmt), 3000)
+    found, _ = launched(Kernel(trace(mcf.two_sum, fmt, rounding)).with_numbers([]), (a, b), start, {0: words})
+    ar = mcf.arithmetic(fmt, rounding, random=words, compiled=False).on_block(words.step, start)
+    with np.errstate(all="ignore"):
+        expected = mcf.two_sum(ar, a, b)
+    for mine, other in zip(found, expected, strict=True):
+        assert_same(mine, other, a, b)
+
+
+def test_real_scalars_enter_exactly_and_nothing_is_written_again(assert_same):
+    def text(ar, a, b, rate):
+        return ar.mul(a, -rate), ar.div(a, rate), ar.add(b, rate), ar.fma(a, rate, b), ar.add(a, 0.1)
+
+    kernel = Kernel(trace(text, "bfloat16", operands=("a", "b", Scalar("rate"))))
+    a, b, _ = hard(get_format("bfloat16"), 5000)
+    sources = set()
+    for rate in (0.9, 1 - 0.9, 3e-4, 1e-8, -160.1):
+        launcher = kernel.with_scalars({"rate": rate})
+        sources.add(launcher.source)
+        expected = text(mcf.arithmetic("bfloat16", compiled=False), a, b, rate)
+        for mine, other in zip(launched(launcher, (a, b))[0], expected, strict=True):
+            assert_same(mine, other, a, b)
+    assert len(sources) < 5
+
+
+def cases():
+    names = [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
+    return [(optimizer, name) for optimizer in optimizers() for name in names]
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+@pytest.mark.parametrize(("optimizer", "strategy"), cases())
+@pytest.mark.sampled(8)
+def test_steps_have_the_bits_of_numpy(optimizer, strategy, mode, assert_same):
+    """From states with zeros, subnormal and huge numbers, infinities and NaN, on codes, in place."""
+    if "collage" in strategy and mode == "stochastic":
+        return
+    hyper, chosen = optimizers()[optimizer](), mcf.strategy(strategy)
+    words = {"random": RandomWords(3)} if mode == "stochastic" or chosen.draws else {}
+    start, *gradients = (x.astype(np.float32) for x in hard(get_format("bfloat16"), 3000))
+    expected = mcf.Optimizer(hyper, chosen, {"w": start}, ["w"], mode, compiled=False, **words)
+    formats = [fmt for items, fmt in zip(expected.state, expected.formats, strict=True) for _ in items]
+    kept = [x.copy() for items in expected.state for x in items]
+    for count, gradient in enumerate(gradients, 1):
+        scalars = hyper.scalars(expected.roles, chosen, count, 1e-3, decayed=True)
+        program = record_step(
+            hyper, chosen, expected.roles, symbols(scalars), gradient=chosen.gradient.format
+        )
+        launcher = Kernel(program, packed=True).with_numbers(
+            [use.number(numbers(scalars)) for use in uses(program)]
+        )
+        received = expected.receive({"w": gradient})
+        *_, asked = launcher.lowered.results
+        pairs = list(zip(launcher.lowered.operands, [*kept, received], strict=True))
+        given = tensors(*(laid(x, f, v, launcher) for (v, x), f in zip(pairs, [*formats, None], strict=True)))
+        update = torch.empty(
+            start.size, dtype=torch.int16 if asked in launcher.lowered.packed else torch.float32
+        )
+        launcher(given, [*given[:-1], update], words=words_of(expected.roles, count))
+        wanted = expected.step(received, 1e-3)
+        kept = [read(x, fmt) for x, fmt in zip(given, formats, strict=False)]
+        assert_same(read(update, expected.roles.update.format), wanted)
+        for mine, other in zip(kept, (x for items in expected.state for x in items), strict=True):
+            assert_same(mine, other)
+
+
+def laid(x, fmt, value, launcher):
+    """Return numbers as a kernel takes them."""
+    fmt = get_format("bfloat16") if fmt is None else fmt
+    return encode(x, fmt).view(np.int16) if value in launcher.lowered.packed else x.copy()
+
+
+def read(tensor, fmt):
+    array = tensor.numpy()
+    return decode(array.view(np.uint16), fmt).astype(carrier_of(fmt)) if array.dtype == np.int16 else array
+
+
+def test_what_is_no_value_is_noticed_wherever_it_is():
+    launcher = Kernel(trace(mcf.two_sum, "bfloat16"), checked=True).with_numbers([])
+    for size in (1, 2, 65_536, 70_000):
+        a = np.ones(size, np.float32)
+        assert launched(launcher, (a, a))[1]
+        for place in {0, size // 2, size - 1}:
+            b = a.copy()
+            b[place] = 1 + 2**-20
+            assert not launched(launcher, (a, b))[1]
+    assert launched(launcher, (np.empty(0, np.float32),) * 2)[1]
+
+
+def test_what_a_kernel_does_not_take_is_refused_before_anything_is_written():
+    launcher = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True).with_numbers([])
+    codes, out = torch.zeros(8, dtype=torch.bfloat16), [torch.full((8,), 7, dtype=torch.int16) for _ in "se"]
+    for given, error, text in (
+        ([codes], ValueError, "takes 4 vectors, not 3"),
+        ([codes, codes[:4]], ValueError, "have 8 elements on cpu, and 4 on cpu"),
+        ([codes, codes.float()], TypeError, "codes of 2 bytes cannot lie in a tensor of torch.float32"),
+        ([codes.reshape(2, 4), codes], ValueError, "contiguous vectors, not a tensor of shape"),
+        ([codes, torch.zeros(16, dtype=torch.int16)[::2]], ValueError, "contiguous vectors"),
+    ):
+        with pytest.raises(error, match=text):
+            launcher(given, out)
+    with pytest.raises(TypeError, match=r"a tensor of float32, not of torch\.float64"):
+        Kernel(trace(mcf.two_sum, "bfloat16")).with_numbers([])(
+            [torch.zeros(8), torch.zeros(8, dtype=torch.float64)], [torch.zeros(8), torch.zeros(8)]
+        )
+    assert all((x == 7).all() for x in out)
+
+
+@pytest.mark.parametrize("found", ["3.5.1", "2.1", "3.4.0+git1"])
+def test_an_old_triton_is_refused(found, monkeypatch):
+    monkeypatch.setattr(kernels, "version", lambda name: found)
+    with pytest.raises(ImportError, match=f"Triton {found.replace('+', '.')} divides inexactly near zero"):
+        Kernel(trace(mcf.two_sum, "bfloat16")).with_numbers([])
+
+
+def test_long_texts_are_one_kernel(assert_same):
+    def text(ar, x):
+        return mcf.expansion.grow(ar, mcf.expansion.mul(ar, (0.999, -1e-4), x[:2]), x[2])
+
+    names = (("a", "b", "c"),)
+    given = hard(get_format("float16"), 4000)
+    found, _ = launched(Kernel(trace(text, "float16", operands=names)).with_scalars({}), given)
+    expected = text(mcf.arithmetic("float16", compiled=False), tuple(given))
+    for mine, other in zip(found, flat(expected), strict=True):
+        assert_same(mine, other)
+
+
+def test_numbers_of_any_format_are_rounded(assert_same):
+    x = np.concatenate([hard(get_format("float32"))[0], np.float32([3.4e38, 1e-45, 65520.0, 448.1])])
+    for name in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2fnuz", "posit16", "int4", "tf32"):
+        program = trace(lambda ar, x: ar.round(x), name, operands=(Register("x", get_format("float32")),))
+        (found,), _ = launched(Kernel(program).with_numbers([]), (x,))
+        assert_same(found, mcf.round_to(x, name))

@@ -446,6 +446,8 @@ def test_steps_have_the_bits_of_numpy(name, strategy, assert_same):
 def test_hundred_steps_of_many_parameters(hyper, strategy, mode, low, assert_same):
     if "collage" in strategy and mode != "nearest_even":
         pytest.skip("expansions are for nearest modes")
+    if strategy == "split-master" and low != "bfloat16":
+        pytest.skip("of the low formats here bfloat16 alone leads float32")
     for updates, states in compared(hyper, mcf.strategy(strategy, low), 100, 100_000, rounding=mode):
         assert_same(*updates)
         for mine, other in zip(*states, strict=True):

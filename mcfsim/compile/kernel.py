@@ -82,7 +82,9 @@ class Launcher:
         Raises
         ------
         TypeError, ValueError
-            If a tensor is of another dtype, size or device, or is not contiguous. Nothing was written then.
+            If a tensor is of another dtype, size or device, or is not contiguous; if a source has no words,
+            or words are of several seeds; or if the tensors are a CPU's, and Triton does not interpret.
+            Nothing was written then.
         """
         import torch
 
@@ -91,10 +93,15 @@ class Launcher:
         if len(given) != len(values):
             raise ValueError(f"the kernel takes {len(values)} vectors, not {len(given)}")
         vectors = [self._checked(x, value, given[0]) for x, value in zip(given, values, strict=True)]
-        size, device = given[0].numel(), given[0].device
+        size, device, interpreted = given[0].numel(), given[0].device, _interprets()
+        if device.type == "cpu" and not interpreted:
+            raise ValueError(
+                "kernels take tensors of a GPU; on a CPU Triton interprets them if TRITON_INTERPRET=1"
+            )
+        key = self._key(words or {})
         if not size:
             return True
-        elements = INTERPRETED if _interprets() else ELEMENTS
+        elements = INTERPRETED if interpreted else ELEMENTS
         grid = (-(-size // elements),)
         found = torch.zeros(1, dtype=torch.int32, device=device)
         pairs = list(zip(self.lowered.numbers, self._numbers, strict=True))
@@ -102,9 +109,9 @@ class Launcher:
         for kind, dtype in ((F32, torch.float32), (F64, torch.float64)):
             if numbers := [number for value, number in pairs if value.type is kind]:
                 more.append(torch.tensor(numbers, dtype=dtype, device=device))
-        if self.lowered.draws:
-            more.append(torch.tensor(self._key(words or {}), dtype=torch.int64, device=device))
-        kernel = function(self.source, interpreted=_interprets())
+        if key:
+            more.append(torch.tensor(key, dtype=torch.int64, device=device))
+        kernel = function(self.source, interpreted=interpreted)
         kernel[grid](*vectors, *more, start, size, ELEMENTS=elements, num_warps=WARPS, **EXACT)
         return not (self.lowered.strange is not None and bool(found.item()))
 
@@ -128,9 +135,13 @@ class Launcher:
         return x
 
     def _key(self, words: Mapping[int, RandomWords]) -> list[int]:
-        """Return the seed's halves, the step, and the stream of each operation that draws."""
+        """Return the seed's halves, the step, and the stream of each operation that draws, if any does."""
+        if missing := sorted({draw.source for draw in self.lowered.draws} - words.keys()):
+            raise ValueError(f"the kernel draws random words: words must have those of source {missing[0]}")
         streams = [words[draw.source].of(draw.operation) for draw in self.lowered.draws]
-        return [*streams[0].key, streams[0].step, *(x.stream for x in streams)]
+        if len({(x.seed, x.step) for x in streams}) > 1:
+            raise ValueError("all random words of a kernel are of one seed and step")
+        return [*streams[0].key, streams[0].step, *(x.stream for x in streams)] if streams else []
 
 
 class Kernel(Lines):

@@ -237,7 +237,7 @@ def test_what_is_no_value_is_noticed_wherever_it_is():
     assert launched(launcher, (np.empty(0, np.float32),) * 2)[1]
 
 
-def test_what_a_kernel_does_not_take_is_refused_before_anything_is_written():
+def test_what_a_kernel_does_not_take_is_refused_before_anything_is_written(monkeypatch):
     launcher = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True).with_numbers([])
     codes, out = torch.zeros(8, dtype=torch.bfloat16), [torch.full((8,), 7, dtype=torch.int16) for _ in "se"]
     for given, error, text in (
@@ -253,6 +253,12 @@ def test_what_a_kernel_does_not_take_is_refused_before_anything_is_written():
         Kernel(trace(mcf.two_sum, "bfloat16")).with_numbers([])(
             [torch.zeros(8), torch.zeros(8, dtype=torch.float64)], [torch.zeros(8), torch.zeros(8)]
         )
+    drawing = Kernel(trace(mcf.two_sum, "bfloat16", "stochastic"), packed=True).with_numbers([])
+    with pytest.raises(ValueError, match="words must have those of source 0"):
+        drawing([codes, codes], out)
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(ValueError, match="kernels take tensors of a GPU"):
+        launcher([codes, codes], out)
     assert all((x == 7).all() for x in out)
 
 

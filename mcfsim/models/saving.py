@@ -176,7 +176,7 @@ def _put(part: _Part, stored: Tensor, start: int, stop: int) -> None:
     block = slice(part.part.start + start, part.part.start + stop)
     x = stored.read(start, stop)
     if part.scales:
-        numbers = read(x, fmt) if is_packed(x) else x
+        numbers = read(x, fmt)
         if (np.isinf(numbers) | np.signbit(numbers) & ~np.isnan(numbers)).any():
             raise FileOfTensorsError(stored.path, f"tensor {stored.name!r} has a negative or infinite scale")
     if isinstance(vector, Split):

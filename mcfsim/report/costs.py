@@ -37,9 +37,7 @@ def generated_source(recorded: Recorded) -> str:
     UnsupportedFormatError
         If an operation has no exact path in binary64.
     """
-    program = recorded.program
-    about = f"{program.name}, {len(program.steps)} operations."
-    return source(lower(program, _entering(recorded)), about)
+    return source(lower(recorded.program, _entering(recorded)), _about(recorded))
 
 
 def generated_kernel(recorded: Recorded) -> str:
@@ -50,9 +48,11 @@ def generated_kernel(recorded: Recorded) -> str:
     UnsupportedFormatError
         If an operation has no exact path in binary64.
     """
-    program = recorded.program
-    about = f"{program.name}, {len(program.steps)} operations."
-    return kernel_source(lower(program, _entering(recorded), clean=False), about)
+    return kernel_source(lower(recorded.program, _entering(recorded), clean=False), _about(recorded))
+
+
+def _about(recorded: Recorded) -> str:
+    return f"{recorded.program.name}, {len(recorded.program.steps)} operations."
 
 
 def operation_table(recorded: Recorded) -> Rows:

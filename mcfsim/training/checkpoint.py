@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +49,8 @@ class Checkpoint:
         What the run is a function of.
     trainers : mapping of str to Trainer
         The states to be saved; at the start of the run.
+    measures : mapping of str to sequence of str
+        What each of them records.
     """
 
     def __init__(
@@ -57,12 +59,12 @@ class Checkpoint:
         run: Run,
         setup: Setup,
         trainers: Mapping[str, Trainer],
+        measures: Mapping[str, Sequence[str]],
     ) -> None:
         self.path, self.run, self.trainers = path, run, trainers
         self.recorded = setup.recorded
         self.problem = setup.source.fingerprint(setup.seed)
-        exact = any(trainer.exact for trainer in trainers.values())
-        self.measures = {name: trainer.measures(setup, exact) for name, trainer in trainers.items()}
+        self.measures = measures
         self._kept: _Kept
         self._saved: int | None = None
         self._found: tuple[int, ...] | None = None

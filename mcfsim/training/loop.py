@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -52,9 +51,14 @@ def carry_out(
     # One thread of BLAS sums in one order, whatever the machine has, and is faster on small matrices.
     # A run that diverges shows it in its series, not by warnings.
     with threadpool_limits(limits=1), np.errstate(over="ignore", invalid="ignore"):
+        measures: dict[str, list[str]] = {}
+        if checkpoint is not None or output is not None:
+            exact = any(trainer.exact for trainer in trainers.values())
+            measures = {name: trainer.measures(setup, exact) for name, trainer in trainers.items()}
         if output is not None:
-            check_space(output, _size(setup, trainers.values()))
-        saved = None if checkpoint is None else Checkpoint(checkpoint, run, setup, trainers)
+            numbers = setup.recorded(setup.steps) * sum(map(len, measures.values()))
+            check_space(output, numbers * np.dtype(np.float64).itemsize)
+        saved = None if checkpoint is None else Checkpoint(checkpoint, run, setup, trainers, measures)
         first = 1 if saved is None else saved.resume() + 1
         shown = sys.stderr.isatty() if progress is None else progress
         try:
@@ -79,10 +83,3 @@ def carry_out(
     if output is not None:
         run.save(output)
     return run
-
-
-def _size(setup: Setup, trainers: Collection[Trainer]) -> int:
-    """Return the bytes of the numbers that a run is going to record."""
-    exact = any(trainer.exact for trainer in trainers)
-    series = sum(len(trainer.measures(setup, exact)) for trainer in trainers)
-    return series * setup.recorded(setup.steps) * np.dtype(np.float64).itemsize

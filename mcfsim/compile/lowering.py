@@ -77,7 +77,8 @@ class Lowered:
 
 #: What lines and sources call things themselves.
 _TAKEN = re.compile(
-    r"(r|c|s|out|word|operand|bits|number|[fiu])\d*(_low)?|found|start|loop|np|njit|sqrt|abs|range"
+    r"(r|c|s|out|words?|operand|bits|numbers?|[fiu])\d*(_low)?|found|start|loop|np|njit|sqrt|abs|range|"
+    r"kernel|triton|tl|key|seed_low|seed_high|step|size|inside|ELEMENTS|C\d+"
 )
 
 

@@ -281,6 +281,19 @@ def test_long_texts_are_one_kernel(assert_same):
         assert_same(mine, other)
 
 
+@pytest.mark.parametrize(
+    "name", ["size", "key", "step", "inside", "tl", "kernel", "numbers64", "words16", "C6"]
+)
+def test_operands_may_be_called_as_a_kernel_calls_its_own(name, assert_same):
+    words, (a, b, _) = RandomWords(5), hard(get_format("bfloat16"), 500)
+    program = trace(
+        lambda ar, x, y: ar.mul(ar.add(x, y), 0.3), "bfloat16", "stochastic", operands=(name, "start")
+    )
+    (found,), _ = launched(Kernel(program, checked=True).with_scalars({}), (a, b), 0, {0: words})
+    ar = mcf.arithmetic("bfloat16", "stochastic", random=words, compiled=False)
+    assert_same(found, ar.evaluate(lambda ar, x, y: ar.mul(ar.add(x, y), 0.3), a, b))
+
+
 def test_numbers_of_any_format_are_rounded(assert_same):
     x = np.concatenate([hard(get_format("float32"))[0], np.float32([3.4e38, 1e-45, 65520.0, 448.1])])
     for name in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2fnuz", "posit16", "int4", "tf32"):

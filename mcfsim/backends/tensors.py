@@ -65,6 +65,15 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_neg()
 
 
+def check_dense(tensor: torch.Tensor) -> None:
+    """Raise TypeError unless a tensor of any device is dense and real, and has numbers."""
+    if tensor.device.type == "meta":
+        raise TypeError("a tensor on device 'meta' has a shape, and no numbers")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"a tensor with layout {tensor.layout} is not supported, only dense ones are")
+    detached(tensor)
+
+
 def as_array(tensor: torch.Tensor) -> NDArray[Any]:
     """Return a CPU tensor as a NumPy array of the same memory, shape and strides.
 

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mcfsim.compile.kernel import EXACT, WARPS, check_triton, function
+from mcfsim.compile.kernel import check_triton
+from mcfsim.compile.launch import EXACT, WARPS, function
 from mcfsim.compile.lowering import Lowered
 from mcfsim.kernels.element.machine import F32, F64, Value
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from mcfsim.compile.joined import Joined
 from mcfsim.compile.lowering import Lowered, lower
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import Entering, entering, uses
@@ -36,12 +37,21 @@ class Lines(ABC):
         How real scalars enter.
     sequel : Sequel or None
         What is made of the results.
+    joined : Joined, optional
+        Which operand lies in two vectors, if one does.
     **options : bool
         See `mcfsim.compile.lowering.lower`.
     """
 
-    def __init__(self, program: Program, scalars: Scalars, sequel: Sequel | None, **options: Any) -> None:
-        self.program, self.policy, self.sequel = program, scalars, sequel
+    def __init__(
+        self,
+        program: Program,
+        scalars: Scalars,
+        sequel: Sequel | None,
+        joined: Joined | None = None,
+        **options: Any,
+    ) -> None:
+        self.program, self.policy, self.sequel, self.joined = program, scalars, sequel, joined
         self._options = options
         self._uses = uses(program)
         self._made: dict[tuple[Entering, ...], tuple[Lowered, str]] = {}
@@ -72,7 +82,8 @@ class Lines(ABC):
         return self._made[ways]
 
     def _line(self, ways: tuple[Entering, ...], **options: Any) -> Lowered:
-        lowered = lower(self.program, ways, **options)
+        begun = lower if self.joined is None else self.joined.lowered
+        lowered = begun(self.program, ways, **options)
         return lowered if self.sequel is None else self.sequel(lowered)
 
     @abstractmethod

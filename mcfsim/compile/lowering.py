@@ -82,8 +82,10 @@ _TAKEN = re.compile(
 )
 
 
-def _is_free(name: str) -> bool:
-    return name.isidentifier() and not iskeyword(name) and _TAKEN.fullmatch(name) is None
+def called(x: Register, place: int) -> str:
+    """Return what a line calls its input for an operand: by its name where that is free."""
+    free = x.name.isidentifier() and not iskeyword(x.name) and _TAKEN.fullmatch(x.name) is None
+    return x.name if free else f"operand{place}"
 
 
 def type_of(fmt: Format) -> Type:
@@ -137,11 +139,8 @@ def lower(
     taken, given = [], []
     for place, x in enumerate(program.inputs):
         coded = packed and has_codes(x.format)
-        if onto:
-            operand = onto[place]
-        else:
-            name = x.name if _is_free(x.name) else f"operand{place}"
-            operand = line.input(name, I32 if coded else type_of(x.format))
+        kind = I32 if coded else type_of(x.format)
+        operand = onto[place] if onto else line.input(called(x, place), kind)
         if coded:
             lying[operand] = code_dtype(x.format)
         if checked and place not in trusted:

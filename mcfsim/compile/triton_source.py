@@ -8,6 +8,9 @@ compiled without fusing (`mcfsim.compile.kernel`); `mcfsim.compile.device_code` 
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
 
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.statements import statements
@@ -22,6 +25,12 @@ _SIGNS = {
     **{"shl": "<<", "sar": ">>", "lt": "<", "le": "<=", "eq": "=="},
 }
 _CASTS = ("widen", "narrow", "extend", "cut", "count")
+#: As what vectors lie in memory: numbers, or codes.
+_LYING = {("f", 4): "tl.float32", ("f", 8): "tl.float64", ("u", 1): "tl.int8", ("u", 2): "tl.int16"}
+#: A row of a table: the number of the first element, how many there are, which instance begins, addresses.
+FIRST_ADDRESS = 3
+#: Vectors are read and written 16 bytes at a time where addresses, in bytes, and sizes are multiples of this.
+ALIGNMENT = 16
 
 #: What words are a function of, besides the index.
 _KEY = ("seed_low", "seed_high", "step", "stream")
@@ -37,7 +46,7 @@ import triton.language as tl
 '''
 
 
-def kernel_source(lowered: Lowered, about: str) -> str:
+def kernel_source(lowered: Lowered, about: str, *, many: bool = False) -> str:
     """Return the source of a module with a function ``kernel``.
 
     It takes pointers to operands and results, vectors of `size` elements; then, where they are needed, to an
@@ -52,6 +61,9 @@ def kernel_source(lowered: Lowered, about: str) -> str:
         What is to be done for each element.
     about : str
         What the module is, for its reader.
+    many : bool, optional
+        Whether it works on many sets of vectors at once. In the place of operands and results it then takes a
+        pointer to a table, see `mcfsim.compile.tables`; the first element and the size are in the table.
     """
     outputs = [f"out{number}" for number in range(len(lowered.results))]
     strange = () if lowered.strange is None else (lowered.strange,)
@@ -81,25 +93,47 @@ def kernel_source(lowered: Lowered, about: str) -> str:
         body.append(f"tl.store({output} + i, {kept}, mask=inside)")
     if strange:
         body.append(f"tl.store(found + i * 0, 1, mask={made[-1]} & inside)")  # all write the same
+    vectors = {str(x.constant): x for x in lowered.operands} | dict(
+        zip(outputs, lowered.results, strict=True)
+    )
     pointers = [
-        *(str(x.constant) for x in lowered.operands),
-        *outputs,
+        *(["table", "owners"] if many else vectors),
         *(["found"] if strange else []),
         *(f"numbers{kind.bits}" for kind, found in numbers.items() if found),
         *(["key"] if lowered.words else []),
     ]
-    first = [
-        *_typed(constants),
-        "i = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)",
-        "inside = i < size",
-    ]
+    if many:
+        place, fixed = _looked_up({name: lowered.dtype(x) for name, x in vectors.items()}), ["ALIGNED"]
+    else:
+        place, fixed = ["i = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)"], []
+    first = [*_typed(constants), *place, "inside = i < size"]
     drawn = "".join(_words_source(size) for size in sorted(set(map(word_bits, bits))))
-    arguments = ", ".join([*pointers, "start", "size", "ELEMENTS: tl.constexpr"])
+    variable = [] if many else ["start", "size"]
+    fixed = [f"{name}: tl.constexpr" for name in ("ELEMENTS", *fixed)]
+    decorator = "triton.jit" if many else 'triton.jit(do_not_specialize=["start"])'
     return (
         f"{_HEAD.format(about=about)}{_special(constants)}{drawn}"
-        f'\n@triton.jit(do_not_specialize=["start", "size"])\ndef kernel({arguments}):\n'
+        f"\n@{decorator}\ndef kernel({', '.join([*pointers, *variable, *fixed])}):\n"
         f"{_indented([*first, *loads, *body])}"
     )
+
+
+def _looked_up(vectors: dict[str, np.dtype[Any]]) -> list[str]:
+    """Return how an instance finds its vectors and elements in a table; see `mcfsim.compile.tables`."""
+    found = [
+        f"{name} = tl.load(row + {place}).to(tl.pointer_type({_LYING[dtype.kind, dtype.itemsize]}))"
+        for place, (name, dtype) in enumerate(vectors.items(), FIRST_ADDRESS)
+    ]
+    return [
+        f"row = table + tl.load(owners + tl.program_id(0)).to(tl.int64) * {FIRST_ADDRESS + len(vectors)}",
+        "start = tl.load(row)",
+        "size = tl.load(row + 1)",
+        *found,
+        "if ALIGNED:",
+        f"    size = tl.multiple_of(size, {ALIGNMENT})",
+        *(f"    {name} = tl.multiple_of({name}, {ALIGNMENT})" for name in vectors),
+        "i = (tl.program_id(0).to(tl.int64) - tl.load(row + 2)) * ELEMENTS + tl.arange(0, ELEMENTS)",
+    ]
 
 
 def _words_source(size: int) -> str:

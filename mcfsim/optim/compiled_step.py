@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from mcfsim.backends.factory import how_compiled
 from mcfsim.compile.choice import loops
 from mcfsim.compile.loops import Filler
-from mcfsim.compile.program import Program, Scalar, flat
+from mcfsim.compile.program import Program
 from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.memory import Vector, is_packed, read, write
-from mcfsim.optim.recording import numbers, record_step, symbols, words_of
+from mcfsim.optim.recording import StepPrograms, numbers, words_of
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import BLOCK, scratch
@@ -41,8 +41,8 @@ class CompiledStep:
     """
 
     def __init__(self, hyper: Declaration, strategy: Strategy, *, packed: bool) -> None:
-        self.hyper, self.strategy, self.packed = hyper, strategy, packed
-        self._programs: dict[Any, Program] = {}
+        self.strategy, self.packed = strategy, packed
+        self._programs = StepPrograms(hyper, strategy)
 
     def filler(
         self, roles: Roles, scalars: Any, gradient: Array, elements: int, count: int, ahead: int
@@ -64,25 +64,13 @@ class CompiledStep:
         received = fmt
 
         def record() -> Program:
-            return self._recorded(roles, scalars, received)
+            return self._programs.of(roles, scalars, received)
 
         def words(program: Program) -> dict[int, RandomWords]:
             return words_of(roles, count)
 
         kept = loops(roles.moments.scalars, packed=self.packed)  # type: ignore[attr-defined]
         return kept.filler(record, elements, compiled, numbers(scalars), words, ahead, by_numpy=True)
-
-    def _recorded(self, roles: Roles, scalars: Any, gradient: Format) -> Program:
-        """Return the step as a program, recorded once for all numbers if it asks no more than it may."""
-        symbolic = symbols(scalars)
-        key = gradient, *("" if isinstance(x, Scalar) else repr(x) for x in flat(symbolic))
-        given = self.hyper, self.strategy, roles
-        if key not in self._programs:
-            try:
-                self._programs[key] = record_step(*given, symbolic, gradient=gradient)
-            except TypeError:  # it computes with scalars
-                return record_step(*given, scalars, gradient=gradient)
-        return self._programs[key]
 
 
 def block_size(filler: Filler, threads: int) -> int:

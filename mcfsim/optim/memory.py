@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,9 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind
 from mcfsim.kernels.element.codes import MOST_BITS
+from mcfsim.kernels.element.machine import F32, I32, Line, Value, recorded
+from mcfsim.kernels.element.on_numpy import run
+from mcfsim.kernels.element.split import joined_element, rest_element
 from mcfsim.optim.state import State
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.scaled import ScaledFormat, quantize
@@ -89,17 +93,27 @@ class Split:
 
     def numbers(self) -> Array:
         """Return the numbers."""
-        leading, rest = self.leading.astype(np.uint32), self.rest.astype(np.uint32)
-        if self.rounded:
-            leading -= rest >> np.uint32(self.following - 1)
-        return (leading << np.uint32(self.following) | rest).view(np.float32)
+        line, results = _joined(self.following, rounded=self.rounded)
+        (numbers,) = run(
+            line, results, leading=self.leading.astype(np.int32), rest=self.rest.astype(np.int32)
+        )
+        return numbers
 
     def keep(self, numbers: Array) -> None:
         """Keep what follows the codes of numbers, which are kept by themselves. All NaN become one."""
-        bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
-        bits = bits & np.uint32(2**self.following - 1)
-        bits[np.isnan(numbers)] = 0
-        self.rest[...] = bits
+        line, results = _rest(self.following)
+        (self.rest[...],) = run(line, results, x=np.ascontiguousarray(numbers, np.float32))
+
+
+@lru_cache
+def _joined(following: int, *, rounded: bool) -> tuple[Line, tuple[Value, ...]]:
+    text = partial(joined_element, following=following, rounded=rounded)
+    return recorded(text, leading=I32, rest=I32)
+
+
+@lru_cache
+def _rest(following: int) -> tuple[Line, tuple[Value, ...]]:
+    return recorded(partial(rest_element, following=following), x=F32)
 
 
 def packed_dtype(fmt: Format) -> np.dtype[Any]:

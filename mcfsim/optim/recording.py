@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mcfsim.compile.program import Program, Register, Scalar
+from mcfsim.compile.program import Program, Register, Scalar, flat
 from mcfsim.compile.recording import trace
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration
@@ -117,3 +117,31 @@ def record_step(
     operands = (x for step in program.steps for x in step.operands)
     named = dict.fromkeys(x.name for x in operands if isinstance(x, Scalar))
     return replace(program, name=name, scalars=tuple(named))
+
+
+class StepPrograms:
+    """The steps of an optimizer as programs, recorded once for all numbers.
+
+    Parameters
+    ----------
+    hyper, strategy
+        Of the optimizer.
+    """
+
+    def __init__(self, hyper: Declaration, strategy: Strategy) -> None:
+        self._given = hyper, strategy
+        self._programs: dict[Any, Program] = {}
+
+    def of(self, roles: Roles, scalars: Any, gradient: Format) -> Program:
+        """Return the step for a gradient of a format, with its scalars as symbols.
+
+        One that computes with scalars is recorded each time, with their numbers.
+        """
+        symbolic = symbols(scalars)
+        key = gradient, *("" if isinstance(x, Scalar) else repr(x) for x in flat(symbolic))
+        if key not in self._programs:
+            try:
+                self._programs[key] = record_step(*self._given, roles, symbolic, gradient=gradient)
+            except TypeError:
+                return record_step(*self._given, roles, scalars, gradient=gradient)
+        return self._programs[key]

@@ -1,5 +1,6 @@
-"""The devices on which the arithmetic of tensors is tested."""
+"""The devices on which the arithmetic of tensors is tested, and kernels interpreted."""
 
+import numpy as np
 import pytest
 
 
@@ -9,3 +10,34 @@ def device(request):
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("PyTorch finds no CUDA device")
     return request.param
+
+
+#: All bits but the sign: what a GPU makes of a NaN.
+GPU_NAN = {np.dtype(np.float32): 0x7FFFFFFF, np.dtype(np.float64): 0x7FFFFFFFFFFFFFFF}
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Let NumPy interpret kernels, and make every NaN that an operation results in one of a GPU's."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from triton.runtime import interpreter
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+    def as_on_a_gpu(operation):
+        def call(*given, **named):
+            with np.errstate(all="ignore"):
+                result = operation(*given, **named)
+            data = getattr(result, "data", None)
+            if isinstance(data, np.ndarray) and data.dtype in GPU_NAN:
+                unsigned = np.dtype(f"u{data.itemsize}")
+                codes = np.where(np.isnan(data), unsigned.type(GPU_NAN[data.dtype]), data.view(unsigned))
+                result.data = codes.view(data.dtype)
+            return result
+
+        return call
+
+    for name in ("binary_op", "unary_op", "cast_impl"):
+        if hasattr(interpreter.InterpreterBuilder, name):
+            whole = getattr(interpreter.InterpreterBuilder, name)
+            monkeypatch.setattr(interpreter.InterpreterBuilder, name, as_on_a_gpu(whole))

@@ -25,34 +25,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),
 ]
-#: All bits but the sign: what a GPU makes of a NaN.
-GPU_NAN = {np.dtype(np.float32): 0x7FFFFFFF, np.dtype(np.float64): 0x7FFFFFFFFFFFFFFF}
-
-
-@pytest.fixture
-def interpreted(monkeypatch):
-    """Let NumPy interpret kernels, and make every NaN that an operation results in one of a GPU's."""
-    from triton.runtime import interpreter
-
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-
-    def as_on_a_gpu(operation):
-        def call(*given, **named):
-            with np.errstate(all="ignore"):
-                result = operation(*given, **named)
-            data = getattr(result, "data", None)
-            if isinstance(data, np.ndarray) and data.dtype in GPU_NAN:
-                unsigned = np.dtype(f"u{data.itemsize}")
-                codes = np.where(np.isnan(data), unsigned.type(GPU_NAN[data.dtype]), data.view(unsigned))
-                result.data = codes.view(data.dtype)
-            return result
-
-        return call
-
-    for name in ("binary_op", "unary_op", "cast_impl"):
-        if hasattr(interpreter.InterpreterBuilder, name):
-            whole = getattr(interpreter.InterpreterBuilder, name)
-            monkeypatch.setattr(interpreter.InterpreterBuilder, name, as_on_a_gpu(whole))
 
 
 def every(ar, a, b, c):

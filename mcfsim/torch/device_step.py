@@ -1,0 +1,122 @@
+"""A step on tensors of a GPU: one kernel, launched once for all parameters of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import torch
+
+from mcfsim.backends.factory import arithmetic
+from mcfsim.backends.tensors import TORCH_DTYPES, as_array, torch_dtype
+from mcfsim.compile.joined import Joined
+from mcfsim.compile.kernel import TableKernel, check_triton
+from mcfsim.compile.launch import TableLauncher
+from mcfsim.compile.program import Program
+from mcfsim.compile.scalars import uses
+from mcfsim.compile.tables import Table
+from mcfsim.compile.torch_lines import TensorLines
+from mcfsim.formats import Format
+from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.memory import requantize
+from mcfsim.optim.recording import StepPrograms, numbers, words_of
+from mcfsim.scaled import ScaledFormat
+from mcfsim.torch.moved import Moved, Stores
+
+#: The vectors of a parameter: its state, and the gradient.
+Vectors = list[torch.Tensor]
+
+
+class DeviceStep:
+    """Steps of an optimizer, see `Stores`: by a kernel where Triton serves, else by PyTorch's operations.
+
+    Programs, kernels and tables of addresses are kept from step to step.
+    """
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._programs: dict[Declaration, StepPrograms] = {}
+        self._lines: dict[Any, TableKernel | TensorLines] = {}
+        self._tables: dict[Any, tuple[Any, Table]] = {}
+
+    def move(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> None:
+        """Make step number `count` of these parameters of one device."""
+        stores = self._stores
+        scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
+        programs = self._programs.setdefault(hyper, StepPrograms(hyper, stores.strategy))
+        program = programs.of(stores.roles, scalars, stores.gradient)
+        ready = self._line(program).with_numbers([use.number(numbers(scalars)) for use in uses(program)])
+        words = words_of(stores.roles, count)
+        moved = [x for x in moved if x.gradient.numel()]
+        sets, starts = [self._vectors(x) for x in moved], [x.first for x in moved]
+        if isinstance(ready, TableLauncher):
+            if moved:
+                ready(self._table(ready, sets, starts), words)
+        else:
+            for vectors, start in zip(sets, starts, strict=True):
+                ready(vectors, vectors[:-1], start, words)
+        for x, vectors in zip(moved, sets, strict=True):
+            self._put_back(x, vectors)
+            for name, kept in stores.scaled.items():
+                _requantize(x.tensors[name], kept, stores.formats[name])
+
+    def _received(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return a gradient in the strategy's format, rounded if it is in another."""
+        fmt, gradient = self._stores.gradient, gradient.detach().resolve_neg()
+        if TORCH_DTYPES.get(gradient.dtype) == fmt:
+            return gradient
+        ar = arithmetic(fmt, backend="torch", device=gradient.device)
+        return ar.round(gradient).to(torch_dtype(fmt))
+
+    def _vectors(self, x: Moved) -> Vectors:
+        """Return the tensors of a parameter, and its gradient, as vectors, of which some may be copies."""
+        ordered = [x.tensors[name] for name in chain(*self._stores.names)]
+        return [tensor.reshape(-1) for tensor in (*ordered, self._received(x.gradient))]
+
+    def _put_back(self, x: Moved, vectors: Vectors) -> None:
+        """Write vectors that are copies where they came from."""
+        for name, vector in zip(chain(*self._stores.names), vectors, strict=False):
+            tensor = x.tensors[name]
+            if tensor.data_ptr() != vector.data_ptr():
+                tensor.copy_(vector.view(tensor.shape))
+
+    def _line(self, program: Program) -> TableKernel | TensorLines:
+        """Return the line of a step, made once for a program; the update that it asks for is not kept."""
+        key = program.key
+        if key not in self._lines:
+            kept = replace(program, results=program.results[:-1])
+            given = kept, self._stores.scalars, self._joined(program)
+            self._lines[key] = TensorLines(*given)
+            with suppress(ImportError):
+                check_triton()
+                self._lines[key] = TableKernel(*given)
+        return self._lines[key]
+
+    def _joined(self, program: Program) -> Joined | None:
+        """Return which operand lies in two vectors: a master copy, the bits that follow its parameter."""
+        if "remainder" not in self._stores.formats:
+            return None
+        place = len(program.inputs) - 2  # before the gradient
+        return Joined(0, place, *self._stores.following)
+
+    def _table(self, ready: TableLauncher, sets: Sequence[Vectors], starts: Sequence[int]) -> Table:
+        """Return the table of some vectors: that of the last step if they lie where they lay."""
+        place = [x.data_ptr() for vectors in sets for x in vectors], starts
+        key = ready.source, len(sets), starts[0]
+        kept = self._tables.get(key)
+        if kept is None or kept[0] != place:
+            for vectors in sets:
+                ready.checked(vectors, vectors[:-1])
+            whole = [[*vectors, *vectors[:-1]] for vectors in sets]
+            kept = self._tables[key] = place, Table(whole, starts)
+        return kept[1]
+
+
+def _requantize(x: torch.Tensor, kept: ScaledFormat, fmt: Format) -> None:
+    """Put in place of a tensor's numbers what is left of them in a scaled format; computed on the host."""
+    numbers = as_array(x.cpu().contiguous()).reshape(-1)
+    requantize(numbers, [slice(0, numbers.size)], kept, fmt)
+    x.copy_(torch.from_numpy(numbers).view(x.shape))

@@ -1,0 +1,83 @@
+"""A step on tensors of the CPU, by NumPy, a block of all tensors at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from mcfsim.backends.tensors import TORCH_DTYPES, cut, flat
+from mcfsim.convert import round_to
+from mcfsim.kernels.carriers import carrier_of
+from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.memory import requantize
+from mcfsim.optim.optimizer import block_roles
+from mcfsim.optim.state import State
+from mcfsim.torch.moved import Moved, Stores
+
+
+class HostStep:
+    """Steps of an optimizer, see `Stores`."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    def move(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> None:
+        """Make step number `count` of these parameters."""
+        stores = self._stores
+        scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
+        with np.errstate(all="ignore"):
+            for run in _runs(moved):
+                self._move(run, hyper, scalars, count)
+
+    def _move(self, moved: Sequence[Moved], hyper: Declaration, scalars: Any, count: int) -> None:
+        """Make a step of parameters whose elements are numbered on from one to the next."""
+        stores, start = self._stores, moved[0].first
+        stored = {name: [flat(x.tensors[name]) for x in moved] for name in stores.formats}
+        gradients = [flat(x.gradient) for x in moved]
+        fmt: Any = stores.strategy.gradient.format
+        exact = [TORCH_DTYPES.get(x.gradient.dtype) == fmt for x in moved]
+        for pieces in cut(x.gradient.numel() for x in moved):
+            size = pieces[-1][2].stop
+            blocks = {
+                name: np.empty(size, np.uint16 if name == "remainder" else carrier_of(item))
+                for name, item in stores.formats.items()
+            }
+            gradient = np.empty(size, carrier_of(fmt))
+            for index, part, place in pieces:
+                for name, block in blocks.items():
+                    block[place] = stored[name][index][part]
+                given = gradients[index][part]
+                gradient[place] = given if exact[index] else round_to(given, fmt)
+            old = State(*(tuple(blocks[name] for name in names) for names in stores.names))
+            split = stores.split(blocks["parameter"], blocks["remainder"]) if "remainder" in blocks else None
+            if split is not None:
+                old = old._replace(extra=(split.numbers(),))
+            roles = block_roles(stores.roles, count, start)
+            start += size
+            new, _ = hyper.step(roles, stores.strategy, old, gradient, scalars)
+            if split is not None:
+                split.keep(new.extra[0])
+                new = new._replace(extra=(split.rest,))
+            for name, block in zip(chain(*stores.names), chain(*new), strict=True):
+                for index, part, place in pieces:
+                    stored[name][index][part] = block[place]
+        for name, kept in stores.scaled.items():
+            for vector in stored[name]:
+                requantize(vector, [slice(0, len(vector))], kept, stores.formats[name])
+
+
+def _runs(moved: Sequence[Moved]) -> Iterator[list[Moved]]:
+    """Yield parameters as runs of neighbours, whose elements are numbered on from one to the next."""
+    run: list[Moved] = []
+    end = 0
+    for x in moved:
+        if run and x.first != end:
+            yield run
+            run = []
+        run.append(x)
+        end = x.first + x.gradient.numel()
+    if run:
+        yield run

@@ -1,0 +1,120 @@
+"""What a step is made of: the tensors of a parameter, and how they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+
+from mcfsim.backends.tensors import torch_dtype
+from mcfsim.codec import encode
+from mcfsim.formats import Format
+from mcfsim.kernels.real_numbers import Scalars
+from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.memory import Split
+from mcfsim.optim.state import State
+from mcfsim.optim.stored import FLOAT32
+from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
+from mcfsim.rounding import Mode
+from mcfsim.scaled import ScaledFormat
+
+
+class Moved(NamedTuple):
+    """A parameter that a step moves.
+
+    Attributes
+    ----------
+    tensors : mapping of str to tensor
+        The parameter and its state, by name, of one shape; written in place.
+    gradient : tensor
+    first : int
+        The number of its first element, where random words are drawn.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    gradient: torch.Tensor
+    first: int
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What an optimizer stores for each parameter.
+
+    Attributes
+    ----------
+    strategy : Strategy
+    roles : Roles
+        Its arithmetics.
+    scalars : {"exact", "rounded"}
+        How hyperparameters enter.
+    names : State of str
+        What the tensors are called, in the places of a state's components.
+    formats : dict of str to Format
+        Of each, in the same order.
+    dtypes : dict of str to dtype
+    """
+
+    strategy: Strategy
+    roles: Roles
+    scalars: Scalars
+    names: State
+    formats: Mapping[str, Format]
+    dtypes: Mapping[str, torch.dtype]
+
+    @classmethod
+    def of(cls, declaration: type[Declaration], strategy: Strategy, roles: Roles, scalars: Scalars) -> Stores:
+        """Return what an optimizer stores by a strategy.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            If torch has no dtype for a format.
+        """
+        formats: dict[str, Format] = {}
+
+        def declare(name: str, stored: Stored | None) -> tuple[str, ...]:
+            if stored is None or stored.format is None:
+                return ()
+            names = (name, *(f"{name}_{k}" for k in range(1, stored.components)))
+            formats.update(dict.fromkeys(names, stored.format))
+            return names
+
+        master = "remainder" if strategy.extra and strategy.extra.shared else "master"
+        names = State(
+            parameter=declare("parameter", strategy.parameter),
+            m=declare("m", strategy.m if declaration.keeps("m") else None),
+            v=declare("v", strategy.v if declaration.keeps("v") else None),
+            extra=declare(master if strategy.addition is Addition.MASTER else "compensation", strategy.extra),
+        )
+        # Of torch's formats bfloat16 alone leads float32, and 16 bits follow: signed, for torch cannot
+        # pickle unsigned tensors of 16 bits.
+        dtypes = {
+            name: torch.int16 if name == "remainder" else torch_dtype(fmt) for name, fmt in formats.items()
+        }
+        return cls(strategy, roles, scalars, names, formats, dtypes)
+
+    @property
+    def gradient(self) -> Format:
+        """Of the gradients."""
+        fmt = self.strategy.gradient.format
+        assert fmt is not None
+        return fmt
+
+    @property
+    def scaled(self) -> dict[str, ScaledFormat]:
+        """What is left of a moment between steps, by name, of those that are kept in a scaled format."""
+        moments = {"m": self.strategy.m.scaled, "v": self.strategy.v.scaled}
+        return {name: kept for name, kept in moments.items() if kept is not None and name in self.formats}
+
+    @property
+    def following(self) -> tuple[int, bool]:
+        """How many bits of a master copy follow the parameter's codes, and whether these are rounded."""
+        rounded = self.strategy.parameter.rounding is Mode.NEAREST_AWAY
+        return FLOAT32.precision - self.formats["parameter"].precision, rounded
+
+    def split(self, parameter: NDArray[Any], rest: NDArray[Any]) -> Split:
+        """Return the master copy of which a parameter's codes are the leading bits, with the others."""
+        return Split(encode(parameter, self.formats["parameter"]), rest, *self.following)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mcfsim.compile.launch import elements_on
 from mcfsim.compile.triton_source import ALIGNMENT, FIRST_ADDRESS
 
 
@@ -60,9 +61,10 @@ class Table:
         anywhere.
     """
 
-    def __init__(self, sets: Sequence[Sequence[torch.Tensor]], starts: Sequence[int], elements: int) -> None:
+    def __init__(self, sets: Sequence[Sequence[torch.Tensor]], starts: Sequence[int]) -> None:
         self.device = sets[0][0].device
         sizes = np.array([vectors[0].numel() for vectors in sets], np.int64)
+        self.elements = elements_on(self.device, int(sizes.max()))
         addresses = np.array([[x.data_ptr() for x in vectors] for vectors in sets], np.int64)
         lengths = np.array([[x.element_size() for x in vectors] for vectors in sets], np.int64)
         whole = np.where((addresses % ALIGNMENT == 0).all(1), sizes - sizes % ALIGNMENT, 0)

@@ -20,7 +20,7 @@ from mcfsim.compile.launch import EXACT, WARPS, function
 from mcfsim.compile.lowering import Lowered
 from mcfsim.kernels.element.machine import F32, F64, Value
 
-#: Elements that are looked at: one a thread, so that an instruction stands for an operation.
+#: Elements that are looked at: one a thread.
 _ELEMENTS = 32 * WARPS
 
 #: What an operation on numbers is in Triton's text, by type.
@@ -59,7 +59,15 @@ class DeviceCode(NamedTuple):
         return Counter(name.split(".")[0] for name, _ in _INSTRUCTION.findall(self.sass))
 
 
-def device_code(source: str, lowered: Lowered, capability: int = 90, **options: Any) -> DeviceCode:
+def device_code(
+    source: str,
+    lowered: Lowered,
+    capability: int = 90,
+    *,
+    many: bool = False,
+    elements: int = _ELEMENTS,
+    **options: Any,
+) -> DeviceCode:
     """Compile a kernel for a GPU, which need not be there.
 
     Parameters
@@ -70,6 +78,10 @@ def device_code(source: str, lowered: Lowered, capability: int = 90, **options: 
         Its line.
     capability : int, optional
         80 for Ampere, 90 for Hopper.
+    many : bool, optional
+        Whether it is a kernel on a table of vectors.
+    elements : int, optional
+        How many an instance works on; by default one a thread, whose instructions then are those of one.
     **options
         In place of those that make it exact: so it can be seen what they prevent.
 
@@ -86,8 +98,8 @@ def device_code(source: str, lowered: Lowered, capability: int = 90, **options: 
     made = triton.compile(
         ASTSource(
             fn=function(source, interpreted=False),
-            signature=_signature(lowered),
-            constexprs={"ELEMENTS": _ELEMENTS},
+            signature=_signature(lowered, many=many),
+            constexprs={"ELEMENTS": elements, **({"ALIGNED": True} if many else {})},
         ),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": WARPS, **EXACT, **options},
@@ -166,19 +178,22 @@ def _in_sass(text: str, wanted: Counter[tuple[str, Any]]) -> Iterator[str]:
             yield f"SASS: {name}{operands}"
 
 
-def _signature(lowered: Lowered) -> dict[str, str]:
+def _signature(lowered: Lowered, *, many: bool) -> dict[str, str]:
     """Return the types of a kernel's arguments, in order."""
     names = {"float32": "*fp32", "float64": "*fp64", "uint8": "*i8", "uint16": "*i16"}
-    operands = {str(x.constant): names[str(lowered.dtype(x))] for x in lowered.operands}
-    results = {f"out{place}": names[str(lowered.dtype(x))] for place, x in enumerate(lowered.results)}
+    vectors = {str(x.constant): names[str(lowered.dtype(x))] for x in lowered.operands}
+    vectors |= {f"out{place}": names[str(lowered.dtype(x))] for place, x in enumerate(lowered.results)}
     kinds = {x.type for x in lowered.numbers}
-    more = {
+    fixed = ("ELEMENTS", "ALIGNED") if many else ("ELEMENTS",)
+    return {
+        **({"table": "*i64", "owners": "*i32"} if many else vectors),
         **({} if lowered.strange is None else {"found": "*i32"}),
         **({"numbers32": "*fp32"} if F32 in kinds else {}),
         **({"numbers64": "*fp64"} if F64 in kinds else {}),
         **({"key": "*i64"} if lowered.draws else {}),
+        **({} if many else {"start": "i64", "size": "i64"}),
+        **dict.fromkeys(fixed, "constexpr"),
     }
-    return {**operands, **results, **more, "start": "i64", "size": "i64", "ELEMENTS": "constexpr"}
 
 
 def _disassembled(cubin: bytes) -> str:

@@ -7,10 +7,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from mcfsim.compile.joined import Joined
-from mcfsim.compile.launch import Launcher, TableLauncher
+from mcfsim.compile.launch import Launcher
 from mcfsim.compile.lines import Lines
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.program import Program
+from mcfsim.compile.tables import TableLauncher
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.kernels.real_numbers import Scalars
 

@@ -17,8 +17,6 @@ from mcfsim.random import RandomWords
 if TYPE_CHECKING:
     import torch
 
-    from mcfsim.compile.tables import Table
-
 #: What keeps a compiler from fusing, and from flushing subnormal numbers.
 EXACT = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
 #: Elements of an instance, and warps that share them; and elements at once where Triton interprets.
@@ -123,7 +121,7 @@ class Launcher(Ready):
         elements = elements_on(device, size)
         if not size:
             return True
-        shared = _shared(self, device, streams)
+        shared = shared_by_all(self, device, streams)
         kernel = function(self.source, interpreted=device.type == "cpu")
         whole = size - size % ALIGNMENT  # vectors of which are read and written many bytes at a time
         for part in (slice(0, whole), slice(whole, size)):
@@ -132,23 +130,6 @@ class Launcher(Ready):
                 grid, fixed = (-(-count // elements),), {"ELEMENTS": elements, "num_warps": WARPS, **EXACT}
                 kernel[grid](*given, *shared, start + part.start, count, **fixed)
         return not (self.lowered.strange is not None and bool(shared[0].item()))
-
-
-@dataclass(frozen=True)
-class TableLauncher(Ready):
-    """A kernel that works on many sets of vectors in one launch, with its real scalars put in."""
-
-    def __call__(self, table: Table, words: Mapping[int, RandomWords] | None = None) -> None:
-        """Fill results from operands, those of each set of a table.
-
-        Random words go by the number that each set's first element has in the table. What is in the table was
-        checked by `checked`; words raise as in `Launcher`.
-        """
-        shared = _shared(self, table.device, self.streams(words))
-        kernel = function(self.source, interpreted=table.device.type == "cpu")
-        fixed = {"ELEMENTS": table.elements, "num_warps": WARPS, **EXACT}
-        for part in table.parts:
-            kernel[part.owners.shape](part.table, part.owners, *shared, ALIGNED=part.aligned, **fixed)
 
 
 def elements_on(device: torch.device, largest: int) -> int:
@@ -168,7 +149,7 @@ def elements_on(device: torch.device, largest: int) -> int:
     return min(INTERPRETED, 1 << max(largest - 1, 0).bit_length())
 
 
-def _shared(ready: Ready, device: torch.device, streams: Sequence[RandomWords]) -> list[torch.Tensor]:
+def shared_by_all(ready: Ready, device: torch.device, streams: Sequence[RandomWords]) -> list[torch.Tensor]:
     """Return what all elements share, in the device's memory: what is found, numbers, and the random key."""
     import torch
 

@@ -7,16 +7,19 @@ instance works on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from mcfsim.compile.launch import elements_on
+from mcfsim.compile.launch import EXACT, WARPS, Ready, elements_on, function, shared_by_all
 from mcfsim.compile.triton_source import ALIGNMENT, FIRST_ADDRESS
+from mcfsim.random import RandomWords
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -91,5 +94,24 @@ class Table:
         rows[:, :FIRST_ADDRESS] = np.stack([first[kept], sizes[kept], begin], axis=1)
         rows[:, FIRST_ADDRESS:] = addresses[kept]
         owners = np.repeat(np.arange(len(rows), dtype=np.int32), instances)
+        import torch
+
         table = torch.from_numpy(rows.reshape(-1)).to(self.device)
         return Part(table, torch.from_numpy(owners).to(self.device), aligned)
+
+
+@dataclass(frozen=True)
+class TableLauncher(Ready):
+    """A kernel that works on many sets of vectors in one launch, with its real scalars put in."""
+
+    def __call__(self, table: Table, words: Mapping[int, RandomWords] | None = None) -> None:
+        """Fill results from operands, those of each set of a table.
+
+        Random words go by the number that each set's first element has in the table. What is in the table was
+        checked by `checked`; words raise as in `Launcher`.
+        """
+        shared = shared_by_all(self, table.device, self.streams(words))
+        kernel = function(self.source, interpreted=table.device.type == "cpu")
+        fixed = {"ELEMENTS": table.elements, "num_warps": WARPS, **EXACT}
+        for part in table.parts:
+            kernel[part.owners.shape](part.table, part.owners, *shared, ALIGNED=part.aligned, **fixed)

@@ -14,10 +14,9 @@ from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.tensors import TORCH_DTYPES, as_array, torch_dtype
 from mcfsim.compile.joined import Joined
 from mcfsim.compile.kernel import TableKernel, check_triton
-from mcfsim.compile.launch import TableLauncher
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import uses
-from mcfsim.compile.tables import Table
+from mcfsim.compile.tables import Table, TableLauncher
 from mcfsim.compile.torch_lines import TensorLines
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration

@@ -2,6 +2,8 @@
 
 import random
 import re
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import mcfsim as mcf
 from mcfsim.compile import trace
 from mcfsim.compile.device_code import device_code, faults
-from mcfsim.compile.kernel import Kernel
+from mcfsim.compile.joined import Joined
+from mcfsim.compile.kernel import Kernel, TableKernel
 from mcfsim.compile.program import Register
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import get_format
@@ -50,7 +53,8 @@ def code_of(program, capability=90, **options):
 
 
 def step(optimizer, strategy, mode="nearest_even"):
-    hyper, chosen = optimizers()[optimizer](), mcf.strategy(strategy)
+    hyper = optimizers()[optimizer]()
+    chosen = mcf.strategy(strategy) if isinstance(strategy, str) else strategy
     words = {"random": RandomWords(1)} if mode == "stochastic" or chosen.draws else {}
     roles = chosen.roles(mode, **words)
     scalars = hyper.scalars(roles, chosen, 3, 1e-3, decayed=True)
@@ -76,6 +80,27 @@ def test_every_operation_is_exact_on_a_gpu(fmt, mode, capability):
 def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):
     _, lowered, code = code_of(step(optimizer, strategy), capability, packed=True)
     assert faults(code, lowered) == []
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    ("strategy", "low"),
+    [("collage-plus", "bfloat16"), ("split-master", "bfloat16"), ("plain", "float8_e5m2")],
+)
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, capability):
+    chosen = mcf.strategy(strategy, low)
+    program = step("adamw", chosen)
+    joined = Joined(0, len(program.inputs) - 2, 16, rounded=True) if strategy == "split-master" else None
+    kernel = TableKernel(replace(program, results=program.results[:-1]), joined=joined)
+    given = [use.number({}) for use in uses(program)]
+    source, lowered = kernel.source(given), kernel.line(given)
+    code = device_code(source, lowered, capability, many=True)
+    assert faults(code, lowered) == []
+    wide = device_code(source, lowered, capability, many=True, elements=2048)
+    sizes = re.findall(r"(?:ld|st)\.global\.(?:v(\d)\.)?b(\d+) ", wide.ptx)
+    longest = Counter(int(count or 1) * int(bits) for count, bits in sizes)
+    assert longest[128] >= 2 * len(lowered.results), longest
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])

@@ -107,13 +107,13 @@ def made(optimizer, strategy, low, rounding="nearest_even", seed=0):
 @pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "stochastic"])
 @pytest.mark.parametrize(("strategy", "low"), list(strategies()))
 @pytest.mark.parametrize("optimizer", list(optimizers()))
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(40)
 def test_steps_have_the_bits_of_the_cpu(optimizer, strategy, low, rounding, on_device):
     if rounding != "nearest_even" and "collage" in strategy:
         return
     ours, moved = made(optimizer, strategy, low, rounding)
     theirs, others = made(optimizer, strategy, low, rounding)
-    for count in range(5):
+    for count in range(3):
         for one, given, there in ((ours, moved, True), (theirs, others, False)):
             give_gradients(given, count)
             on_device(there)

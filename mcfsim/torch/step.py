@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
+from mcfsim.torch import operator
 from mcfsim.torch.device_step import DeviceStep
 from mcfsim.torch.host_step import HostStep
 from mcfsim.torch.moved import Moved, Stores
@@ -65,6 +66,7 @@ class StoredOptimizer(SavedOptimizer):
         self.strategy, self.rounding, self.scalars = chosen, rounding, scalars
         if chosen.parameter.format is None:
             raise ValueError(f"strategy {chosen.name!r} keeps exact numbers, which no tensor holds")
+        self._number = operator.enrolled(self)
         self._draw(random)
 
     def _draw(self, random: RandomWords | None) -> None:
@@ -94,41 +96,55 @@ class StoredOptimizer(SavedOptimizer):
         """Make one step with the gradients, each rounded into the strategy's gradient format.
 
         A closure, if given, computes the gradients first, and what it returns is returned. A parameter or
-        gradient that is no dense tensor of the right dtype raises TypeError, before anything changes.
+        gradient that is no dense tensor of the right dtype raises TypeError, before anything changes. In what
+        ``torch.compile`` makes of a training step this is one operator, with the same bits.
         """
         with torch.enable_grad():
             loss = closure() if closure is not None else None
-        check_subnormals()
-        with torch.no_grad():
-            moving = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
-            for parameter in chain(*moving):
-                self._check(parameter)
-                check_dense(parameter.grad)
-            for group in self.param_groups:
-                learning_rate("lr", float(group["lr"]))  # which a scheduler may have changed
-            numbered = self._numbered()
-            for group, parameters in zip(self.param_groups, moving, strict=True):
-                together: dict[Any, list[torch.Tensor]] = {}
-                for p in parameters:
-                    state = self.state[p] = self.state[p] or self._start(p)
-                    together.setdefault((state["step"] + 1, p.device), []).append(p)
-                for (count, device), same in together.items():
-                    moved = [
-                        Moved({**self.state[p], "parameter": p.detach()}, p.grad, numbered[p]) for p in same
-                    ]
-                    on = self._on_host if _is_host(device) else self._on_device
-                    on.move(moved, self._hyper(group), count, float(group["lr"]))
-                    for p in same:
-                        self.state[p]["step"] = count
-                    # Autograd did not see the writing, and could not tell that a graph has become stale.
-                    torch.autograd.graph.increment_version(same)
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        places = [place for place, p in enumerate(parameters) if p.grad is not None]
+        moving = [parameters[place] for place in places]
+        gradients = [p.grad for p in moving]
+        if torch.compiler.is_compiling():
+            operator.step(self._number, places, moving, gradients)
+        else:
+            self.advance(places, moving, gradients)
         return loss
 
-    def _numbered(self) -> dict[torch.Tensor, int]:
-        """Return the number of each parameter's first element, counted through all groups."""
+    def advance(
+        self, places: Sequence[int], given: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> None:
+        """Make one step of tensors that stand for the parameters at some places, counted through all groups.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `step` does, before anything changes.
+        """
+        check_subnormals()
+        groups = [number for number, group in enumerate(self.param_groups) for _ in group["params"]]
         parameters = [p for group in self.param_groups for p in group["params"]]
-        firsts = accumulate((p.numel() for p in parameters), initial=0)
-        return dict(zip(parameters, firsts, strict=False))
+        firsts = list(accumulate((p.numel() for p in parameters), initial=0))
+        with torch.no_grad():
+            for tensor, gradient in zip(given, gradients, strict=True):
+                self._check(tensor)
+                check_dense(gradient)
+            for group in self.param_groups:
+                learning_rate("lr", float(group["lr"]))  # which a scheduler may have changed
+            alike: dict[Any, list[tuple[torch.Tensor, Moved]]] = {}
+            for place, tensor, gradient in zip(places, given, gradients, strict=True):
+                p = parameters[place]
+                state = self.state[p] = self.state[p] or self._start(p)
+                moved = Moved({**state, "parameter": tensor.detach()}, gradient, firsts[place])
+                key = groups[place], state["step"] + 1, p.device
+                alike.setdefault(key, []).append((p, moved))
+            for (number, count, device), together in alike.items():
+                on, group = self._on_host if _is_host(device) else self._on_device, self.param_groups[number]
+                on.move([x for _, x in together], self._hyper(group), count, float(group["lr"]))
+                for p, _ in together:
+                    self.state[p]["step"] = count
+            # Autograd did not see the writing, and could not tell that a graph has become stale.
+            torch.autograd.graph.increment_version(given)
 
     def _start(self, parameter: torch.Tensor) -> dict[str, Any]:
         """Return the state before the first step: zeros, and a master copy of the parameter."""

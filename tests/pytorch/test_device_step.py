@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 
 import mcfsim as mcf  # noqa: E402
 import mcfsim.torch  # noqa: E402
+from mcfsim.compile import tables  # noqa: E402
 from mcfsim.optim.declaration import optimizers  # noqa: E402
 from mcfsim.random import RandomWords  # noqa: E402
 from mcfsim.torch import device_step, step  # noqa: E402
@@ -46,27 +47,29 @@ def hard(shape, dtype, generator):
     return torch.where(torch.rand(shape, generator=generator) < 0.1, chosen, x).to(dtype)
 
 
-def parameters(dtype, seed=0, shapes=SHAPES):
+def parameters(dtype, seed=0, shapes=SHAPES, device="cpu"):
     generator = torch.Generator().manual_seed(seed)
     made = [hard(shape, dtype, generator) for shape in shapes]
-    made[5:6] = [x.t().contiguous().t() for x in made[5:6]]  # its columns lie together
-    return [torch.nn.Parameter(x) for x in made]
+    if shapes is SHAPES:
+        made[5] = made[5].t().contiguous().t()  # its columns lie together
+    return [torch.nn.Parameter(x.to(device)) for x in made]
 
 
-def give_gradients(given, count, dtype=None):
+def give_gradients(given, count):
     generator = torch.Generator().manual_seed(100 + count)
     for place, p in enumerate(given):
-        gradient = hard(p.shape, dtype or p.dtype, generator)
+        gradient = hard(p.shape, p.dtype, generator).to(p.device)
         p.grad = None if place % 4 == count % 4 and count < 3 else gradient
 
 
 def codes(tensor):
     """Return the bits of a tensor, all NaN alike."""
-    bits = tensor.detach().contiguous().reshape(-1)
+    tensor = tensor.detach().cpu()
+    bits = tensor.contiguous().reshape(-1)
     if bits.dtype.is_floating_point:
         bits = torch.where(bits.isnan(), torch.zeros_like(bits), bits)
         bits = bits.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[bits.itemsize])
-    return bits.numpy(), tensor.detach().isnan().reshape(-1).numpy() if tensor.dtype.is_floating_point else 0
+    return bits.numpy(), tensor.isnan().reshape(-1).numpy() if tensor.dtype.is_floating_point else 0
 
 
 def assert_same_states(ours, theirs):
@@ -90,12 +93,12 @@ def strategies():
                 yield name, low
 
 
-def made(optimizer, strategy, low, rounding="nearest_even", seed=0):
+def made(optimizer, strategy, low, rounding="nearest_even", device="cpu"):
     """Return an optimizer of parameters in two groups."""
     kind = getattr(mcfsim.torch, optimizers()[optimizer].__name__)
     chosen = mcf.strategy(strategy, low)
     dtype = getattr(torch, chosen.parameter.format.name)
-    all_of_them = parameters(dtype, seed)
+    all_of_them = parameters(dtype, device=device)
     words = {"random": RandomWords(2**40 + 1, stream=3)} if "stochastic" in rounding or chosen.draws else {}
     groups = [
         {"params": all_of_them[:3], "lr": 1e-3, "weight_decay": 0.1},
@@ -117,5 +120,122 @@ def test_steps_have_the_bits_of_the_cpu(optimizer, strategy, low, rounding, on_d
         for one, given, there in ((ours, moved, True), (theirs, others, False)):
             give_gradients(given, count)
             on_device(there)
+            one.step()
+    assert_same_states(ours, theirs)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Return a list of the instances of each launch."""
+    found, made = [], tables.function
+
+    class Spy:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            found.append(grid)
+            return self.kernel[grid]
+
+    monkeypatch.setattr(tables, "function", lambda *given, **named: Spy(made(*given, **named)))
+    return found
+
+
+@pytest.mark.parametrize("on_device", ["kernel"], indirect=True)
+def test_many_tensors_are_one_launch_and_their_addresses_are_kept(on_device, launches, monkeypatch):
+    shapes = [(16 * (1 + place % 3),) for place in range(40)]
+    ours = parameters(torch.bfloat16, shapes=shapes)
+    optimizer = mcfsim.torch.AdamW(ours, strategy="plain")
+    tables_made = []
+    monkeypatch.setattr(
+        device_step, "Table", lambda *given: tables_made.append(given) or tables.Table(*given)
+    )
+    on_device(True)
+    for p in ours:
+        p.grad = torch.ones_like(p)
+    for _ in range(3):
+        optimizer.step()
+    assert [grid[0] for grid in launches] == [40] * 3
+    assert len(tables_made) == 1
+    for p in ours:
+        p.grad = torch.ones_like(p)  # elsewhere
+    optimizer.step()
+    assert len(tables_made) == 2
+    # The ends of vectors, which are read one element at a time, are a second launch.
+    odd = parameters(torch.bfloat16, shapes=[(size,) for size in range(1, 20)])
+    optimizer = mcfsim.torch.AdamW(odd, strategy="plain")
+    for p in odd:
+        p.grad = torch.ones_like(p)
+    launches.clear()
+    optimizer.step()
+    assert [grid[0] for grid in launches] == [4, 18]
+
+
+def test_without_triton_no_kernel_is_launched(monkeypatch, launches):
+    monkeypatch.setattr(device_step, "check_triton", _no_triton)
+    monkeypatch.setattr(step, "_is_host", lambda device: False)
+    (p,) = parameters(torch.bfloat16, shapes=[(50,)])
+    p.grad = torch.ones_like(p)
+    mcfsim.torch.AdamW([p]).step()
+    assert not launches
+
+
+def test_what_is_refused_is_so_before_anything_changes(monkeypatch):
+    """On a CPU no kernel is launched unless Triton interprets."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(step, "_is_host", lambda device: False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    (p,) = parameters(torch.bfloat16, shapes=[(50,)])
+    p.grad = torch.ones_like(p)
+    before, optimizer = p.detach().clone(), mcfsim.torch.AdamW([p])
+    with pytest.raises(ValueError, match="kernels take tensors of a GPU"):
+        optimizer.step()
+    assert optimizer.state[p]["step"] == 0
+    np.testing.assert_array_equal(codes(p)[0], codes(before)[0])
+
+
+def test_a_state_goes_on_on_another_device(on_device):
+    """It is copied to where the parameters are; the steps that follow have the same bits."""
+    ours, moved = made("adamw", "collage-plus", "bfloat16")
+    theirs, others = made("adamw", "collage-plus", "bfloat16")
+    for one, given, there in ((ours, moved, True), (theirs, others, False)):
+        give_gradients(given, 3)
+        on_device(there)
+        one.step()
+    ours.load_state_dict(theirs.state_dict())
+    for one, given, there in ((ours, moved, True), (theirs, others, False)):
+        give_gradients(given, 4)
+        on_device(there)
+        one.step()
+    assert_same_states(ours, theirs)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("strategy", [name for name in mcf.STRATEGIES if name != "exact"])
+def test_hundred_steps_of_a_million_parameters(strategy, on_device, request):
+    """From a state with zeros, subnormal and huge numbers, infinities and NaN; by threads on the CPU."""
+    chosen, size = mcf.strategy(strategy), 10**6
+    dtype = getattr(torch, chosen.parameter.format.name)
+    ours, theirs = (parameters(dtype, 3, [(size,)]) for _ in range(2))
+    words = {"random": RandomWords(11)} if chosen.draws else {}
+    one, other = (mcfsim.torch.AdamW(x, 1e-2, strategy=strategy, **words) for x in (ours, theirs))
+    for count in range(100):
+        for optimizer, given, there in ((one, ours, True), (other, theirs, False)):
+            give_gradients(given, 10 + count)
+            on_device(there)
+            optimizer.step()
+    assert_same_states(one, other)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
+@pytest.mark.parametrize(("strategy", "low"), list(strategies()))
+@pytest.mark.parametrize("optimizer", list(optimizers()))
+def test_steps_on_a_gpu_have_the_bits_of_the_cpu(optimizer, strategy, low):
+    rounding = "stochastic" if strategy == "stochastic" else "nearest_even"
+    ours, moved = made(optimizer, strategy, low, rounding, device="cuda")
+    theirs, others = made(optimizer, strategy, low, rounding)
+    for count in range(10):
+        for one, given in ((ours, moved), (theirs, others)):
+            give_gradients(given, count)
             one.step()
     assert_same_states(ours, theirs)

@@ -1,0 +1,47 @@
+"""A step as an operator of PyTorch, into which its compiler does not look: so that it keeps the bits."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import torch
+
+
+class Steps(Protocol):
+    """An optimizer that makes steps of tensors which stand for its parameters."""
+
+    def advance(
+        self, places: list[int], parameters: list[torch.Tensor], gradients: list[torch.Tensor]
+    ) -> None:
+        """Make one step."""
+
+
+_numbers = count()
+_optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def enrolled(optimizer: Steps) -> int:
+    """Return a number by which the operator finds an optimizer as long as it lives."""
+    number = next(_numbers)
+    _optimizers[number] = optimizer
+    return number
+
+
+def _step(number, places, parameters, gradients):  # type: ignore[no-untyped-def]
+    _optimizers[number].advance(places, parameters, gradients)
+
+
+#: A step of the optimizer with a number: of the parameters at some places among all, with their gradients.
+#: What a compiled graph has of parameters may be copies, which it puts in their places afterwards; so the
+#: step is made of what it is given.
+#: A captured CUDA graph would repeat launches without counting steps; torch captures none, where it can be
+#: told so.
+step = torch.library.custom_op(
+    "mcfsim::step",
+    _step,
+    mutates_args=("parameters",),
+    schema="(int number, int[] places, Tensor(a!)[] parameters, Tensor[] gradients) -> ()",
+    **({"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}),
+)

@@ -1,0 +1,56 @@
+"""What torch.compile makes of a training step with these optimizers: it keeps the bits."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from mcfsim.torch import SGD, AdamW  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+
+def model():
+    torch.manual_seed(1)
+    layers = torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    return torch.nn.Sequential(*layers).to(torch.bfloat16)
+
+
+def trained(optimizer_of, step_of, count=4):
+    """Return the weights after some steps, each made by a function of the optimizer."""
+    given, x = model(), torch.linspace(-2, 2, 64).reshape(8, 8).bfloat16()
+    optimizer = optimizer_of(given.parameters())
+    step = step_of(optimizer)
+    for _ in range(count):
+        (given(x) ** 2).mean().backward()
+        step()
+        optimizer.zero_grad()
+        for group in optimizer.param_groups:  # torch's compiler does not look into what its schedulers wrap
+            group["lr"] *= 0.9
+    assert {state["step"] for state in optimizer.state.values()} == {count}
+    return [p.detach() for p in given.parameters()]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "optimizer_of",
+    [
+        lambda p: AdamW(p, 1e-2),
+        lambda p: AdamW(p, 1e-2, strategy="stochastic"),
+        lambda p: SGD(p, 1e-1, strategy="kahan"),
+    ],
+    ids=["adamw", "stochastic", "sgd"],
+)
+@pytest.mark.sampled(9, each=False)
+@pytest.mark.filterwarnings("ignore")  # those of torch's compiler, of its own
+def test_a_compiled_step_has_the_bits_of_one_that_is_not(optimizer_of, backend):
+    torch.compiler.reset()
+    calls = []
+
+    def compiled(optimizer):
+        step = torch.compile(lambda: optimizer.step(), backend=backend, fullgraph=True)
+        return lambda: calls.append(step())
+
+    expected = trained(optimizer_of, lambda optimizer: optimizer.step)
+    found = trained(optimizer_of, compiled)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert len(calls) == 4

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: figures theorems test test-quick test-exhaustive test-browser lint bench clean
+.PHONY: figures theorems test test-quick test-exhaustive test-browser test-gpu lint bench bench-gpu clean
 .DEFAULT_GOAL := figures
 
 $(VENV)/.installed: pyproject.toml
@@ -42,6 +42,11 @@ $(VENV)/.browser: $(VENV)/.installed
 test-browser: $(VENV)/.browser
 	$(BIN)/python -m pytest tests/browser -rs
 
+# On a machine with a GPU, by the Python that has PyTorch and Triton for it; nothing is installed.
+GPU_PYTHON ?= python3
+test-gpu:
+	$(GPU_PYTHON) -m pytest tests -m gpu -rs
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,6 +61,10 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.compiled
 	$(BIN)/python -m tests.benchmarks.texts
+
+# The same; on a CPU it runs through in miniature, and shows no speed.
+bench-gpu:
+	$(GPU_PYTHON) -m tests.benchmarks.gpu
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

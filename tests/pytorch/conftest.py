@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 
-@pytest.fixture(params=["cpu", "cuda"])
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
     torch = pytest.importorskip("torch")
     if request.param == "cuda" and not torch.cuda.is_available():

@@ -227,6 +227,7 @@ def test_hundred_steps_of_a_million_parameters(strategy, on_device, request):
     assert_same_states(one, other)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 @pytest.mark.parametrize(("strategy", "low"), list(strategies()))
 @pytest.mark.parametrize("optimizer", list(optimizers()))

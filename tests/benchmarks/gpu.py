@@ -1,0 +1,217 @@
+"""Kernels on a GPU: rounding, 2Sum and steps of optimizers beside a copy of the same bytes, and their peers.
+
+Times are medians by CUDA events, sizes well past the cache. On a CPU it runs through in miniature, kernels
+interpreted by NumPy: that shows that it runs, and no speed. This measures and tests nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Column, Table
+
+import mcfsim as mcf
+import mcfsim.torch
+from experiments.common import write_result
+from mcfsim.compile import trace
+from mcfsim.compile.kernel import Kernel
+from mcfsim.compile.program import Register
+from tests.benchmarks import gpu_peers
+from tests.benchmarks.timing import about
+
+#: Elements on a GPU, well past its cache, and in miniature.
+SIZE, MINIATURE = 1 << 28, 1 << 12
+#: Formats that binary32 is rounded into.
+FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "tf32")
+#: Tensors of a model with many small ones.
+SMALL = 1000
+REPEATS = 11
+
+
+class Row(NamedTuple):
+    """What was measured.
+
+    Attributes
+    ----------
+    name : str
+    seconds : float
+        Of one call.
+    elements : int
+    bytes : int
+        Read and written for an element.
+    """
+
+    name: str
+    seconds: float
+    elements: int
+    bytes: int
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second."""
+        return self.elements * self.bytes / self.seconds
+
+
+def seconds(call: Callable[[], Any], device: torch.device) -> float:
+    """Return the median time of a call, the first ones not counted."""
+    warm, repeats = (3, REPEATS) if device.type == "cuda" else (0, 1)
+    for _ in range(warm):
+        call()
+    times = []
+    for _ in range(repeats):
+        if device.type == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            call()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3)
+        else:
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def copying(size: int, device: torch.device) -> Row:
+    """A copy: of the device's bandwidth what can be had."""
+    given = torch.ones(size, dtype=torch.float32, device=device)
+    kept = torch.empty_like(given)
+    return Row("copy", seconds(lambda: kept.copy_(given), device), size, 8)
+
+
+def rounding(size: int, device: torch.device) -> Iterator[Row]:
+    """Binary32 rounded into formats, kept as codes where the format has short ones."""
+    x = torch.randn(size, device=device)
+    for name in FORMATS:
+        fmt = mcf.get_format(name)
+        given = Register("x", mcf.get_format("float32"))
+        kernel = Kernel(trace(lambda ar, x: ar.round(x), fmt, operands=(given,)), packed=True)
+        launcher = kernel.with_numbers([])
+        dtype = launcher.lowered.dtype(launcher.lowered.results[0])
+        out = torch.empty(size, dtype=getattr(torch, str(dtype).replace("uint16", "int16")), device=device)
+        taken = seconds(lambda launcher=launcher, out=out: launcher([x], [out]), device)
+        yield Row(f"float32 to {name}", taken, size, 4 + dtype.itemsize)
+
+
+def sums(size: int, device: torch.device) -> Iterator[Row]:
+    """2Sum of bfloat16, as one kernel and as torch's six operations."""
+    a, b = (torch.randn(size, device=device).bfloat16() for _ in range(2))
+    launcher = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True).with_numbers([])
+    out = [torch.empty_like(a), torch.empty_like(b)]
+    yield Row("two_sum, bfloat16", seconds(lambda: launcher([a, b], out), device), size, 8)
+    yield Row("the same operations of torch", seconds(lambda: gpu_peers.two_sum(a, b), device), size, 8)
+
+
+def steps(size: int, device: torch.device) -> Iterator[Row]:
+    """A step of AdamW under each strategy."""
+    for name in mcf.STRATEGIES:
+        if name == "exact":
+            continue
+        strategy = mcf.strategy(name)
+        dtype = getattr(torch, strategy.parameter.format.name)
+        p = torch.nn.Parameter((0.02 * torch.randn(size, device=device)).to(dtype))
+        p.grad = (1e-3 * torch.randn(size, device=device)).to(dtype)
+        optimizer = mcfsim.torch.AdamW([p], strategy=name)
+        taken = seconds(optimizer.step, device)
+        kept = sum(x.element_size() for x in optimizer.state[p].values() if isinstance(x, torch.Tensor))
+        yield Row(f"AdamW, {name}", taken, size, 2 * (kept + p.element_size()) + p.element_size())
+
+
+def many(size: int, device: torch.device) -> Iterator[Row]:
+    """A step of many small tensors, ours and torch's."""
+    each = max(16, size // SMALL // 64)
+    count = min(SMALL, size)
+    for name in ("collage-plus", "torch AdamW(fused=True), float32"):
+        ours = not name.startswith("torch")
+        dtype = torch.bfloat16 if ours else torch.float32
+        given = [torch.nn.Parameter(torch.randn(each, device=device).to(dtype)) for _ in range(count)]
+        for p in given:
+            p.grad = torch.ones_like(p)
+        optimizer = mcfsim.torch.AdamW(given) if ours else torch.optim.AdamW(given, fused=True)
+        taken = seconds(optimizer.step, device)
+        yield Row(f"{name}, {count} tensors of {each}", taken, count * each, 22 if ours else 28)
+
+
+def largest(device: torch.device) -> Iterator[Row]:
+    """A Collage-plus step of as many parameters as fit on the card, at most 6.7e9."""
+    free, _ = torch.cuda.mem_get_info(device)
+    size = min(int(6.7e9), int(0.95 * free) // 14) // 1024 * 1024
+    p = torch.nn.Parameter(torch.full((size,), 0.02, dtype=torch.bfloat16, device=device))
+    p.grad = torch.full_like(p, 1e-3)
+    optimizer = mcfsim.torch.AdamW([p])
+    yield Row(f"AdamW, collage-plus, {size:.3g} parameters", seconds(optimizer.step, device), size, 22)
+
+
+def shown(rows: list[Row], copy: Row, title: str) -> Table:
+    """Return rows as a table."""
+    table = Table(
+        Column("what", no_wrap=True), "elements", "ms", "1e9 elements/s", "GB/s", "of a copy", title=title
+    )
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.elements:.3g}",
+            f"{1e3 * row.seconds:.4g}",
+            f"{row.elements / row.seconds / 1e9:.4g}",
+            f"{row.rate / 1e9:.4g}",
+            f"{row.rate / copy.rate:.2f}",
+        )
+    return table
+
+
+def main() -> None:
+    """Run all, and write the result file if a GPU was measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--size", type=float, help="elements; by default well past the cache of a GPU")
+    asked = parser.parse_args()
+    device = torch.device(asked.device)
+    size = int(asked.size or (MINIATURE if device.type == "cpu" else SIZE))
+    if device.type == "cuda":
+        write_result("gpu", measured(size, device))
+        return
+    os.environ["TRITON_INTERPRET"] = "1"
+    with patch("mcfsim.torch.step._is_host", lambda device: False):
+        measured(size, device)
+
+
+def measured(size: int, device: torch.device) -> dict[str, Any]:
+    """Measure all, print tables, and return what is to be kept."""
+    copy = copying(size, device)
+    groups: dict[str, list[Row]] = {
+        "rounding": list(rounding(size, device)),
+        "2Sum": list(sums(size, device)),
+        "steps": [*steps(size, device), *gpu_peers.steps(size, device, seconds, Row)],
+        "many tensors": list(many(size, device)),
+    }
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        groups["the largest"] = list(largest(device))
+    console = Console()
+    for title, rows in groups.items():
+        console.print(shown([copy, *rows], copy, title))
+    wrong = gpu_peers.shares_wrong(min(size, 1 << 24), device)
+    table = Table("optimizer", "not the exact step, rounded once", title="parameters after one step")
+    for name, share in wrong.items():
+        table.add_row(name, f"{share:.2%}")
+    console.print(table)
+    return {
+        "versions": about("torch", "triton"),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU, in miniature",
+        "copy": copy._asdict(),
+        "rows": {title: [row._asdict() for row in rows] for title, rows in groups.items()},
+        "not the exact step rounded once": wrong,
+    }
+
+
+if __name__ == "__main__":
+    main()

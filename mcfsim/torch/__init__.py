@@ -1,4 +1,4 @@
-"""For PyTorch models: the very steps that `mcfsim.simulate` makes, on CPU tensors; recorded gradients."""
+"""For PyTorch models: the very steps that `mcfsim.simulate` makes; recorded gradients."""
 
 from __future__ import annotations
 

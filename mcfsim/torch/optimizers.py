@@ -20,7 +20,7 @@ from mcfsim.torch.step import StoredOptimizer
 class AdamW(StoredOptimizer):
     """AdamW with its state stored, and its operations rounded, by a strategy.
 
-    Bit for bit the steps of `mcfsim.Optimizer` with `mcfsim.AdamW`, for parameters on the CPU.
+    Bit for bit the steps of `mcfsim.Optimizer` with `mcfsim.AdamW`, on a CPU by NumPy, on a GPU by a kernel.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class AdamW(StoredOptimizer):
     Raises
     ------
     TypeError, ValueError
-        If a parameter is no dense CPU tensor of the right dtype, or a setting is unknown or out of range.
+        If a parameter is no dense tensor of the right dtype, or a setting is unknown or out of range.
 
     Notes
     -----

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -37,7 +38,7 @@ class DeviceStep:
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._programs: dict[Declaration, StepPrograms] = {}
+        self._programs = lru_cache(maxsize=64)(partial(StepPrograms, strategy=stores.strategy))
         self._lines: dict[Any, TableKernel | TensorLines] = {}
         self._tables: dict[Any, tuple[Any, Table]] = {}
 
@@ -45,8 +46,7 @@ class DeviceStep:
         """Make step number `count` of these parameters of one device."""
         stores = self._stores
         scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
-        programs = self._programs.setdefault(hyper, StepPrograms(hyper, stores.strategy))
-        program = programs.of(stores.roles, scalars, stores.gradient)
+        program = self._programs(hyper).of(stores.roles, scalars, stores.gradient)
         ready = self._line(program).with_numbers([use.number(numbers(scalars)) for use in uses(program)])
         words = words_of(stores.roles, count)
         moved = [x for x in moved if x.gradient.numel()]

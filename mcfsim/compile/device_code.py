@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mcfsim.compile.hardware import INSTRUCTIONS
 from mcfsim.compile.kernel import check_triton
 from mcfsim.compile.launch import EXACT, WARPS, function
 from mcfsim.compile.lowering import Lowered
@@ -39,6 +40,11 @@ _INSTRUCTION = re.compile(
     r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);", re.MULTILINE
 )
 _FUSED, _WRITES_CONSTANT = re.compile(r"[FDH]FMA"), re.compile(r"HFMA2(?:\.MMA)?(?=\s+R\d+, -RZ, RZ,)")
+#: What a line asks for by an instruction of its own, in Triton's text, and what that is in machine code.
+_ASKED_IN_TRITON = re.compile(r'tt\.elementwise_inline_asm "([^"]*)"')
+_OF_BFLOAT16 = re.compile(r"HFMA2(?:\.MMA)?\.BF16_V2\s")
+#: What nothing that is rounded to 16 bits may say.
+_MODIFIED = re.compile(r"\.(?:SAT|RELU|FTZ|FMZ|R[ZPM]|MERGE\w*)\b")
 
 
 class DeviceCode(NamedTuple):
@@ -107,12 +113,30 @@ def device_code(
     return DeviceCode(made.asm["ttir"], made.asm["ptx"], _disassembled(made.asm["cubin"]))
 
 
-def faults(code: DeviceCode, lowered: Lowered) -> list[str]:
-    """Return what of a kernel's code is not what its line says; nothing if it is as it should be."""
-    values = list(lowered.line.needed((*lowered.results, *filter(None, [lowered.strange]))))
-    wanted, by_one = _operations(values), any(map(_multiplies_by_one, values))
-    in_triton = _in_triton(code.triton, wanted, by_one=by_one)
-    return [*in_triton, *_in_ptx(code.ptx, wanted), *_in_sass(code.sass, wanted)]
+def faults(code: DeviceCode, lowered: Lowered, *, hardware: bool = False) -> list[str]:
+    """Return what of a kernel's code is not what its line says; nothing if it is as it should be.
+
+    Parameters
+    ----------
+    code : DeviceCode
+    lowered : Lowered
+        The line of the kernel.
+    hardware : bool, optional
+        Whether the kernel is by instructions of GPUs (`mcfsim.compile.triton_source.kernel_source`).
+    """
+    results = (*lowered.results, *filter(None, [lowered.strange]))
+    values = list(lowered.line.needed(results, hardware=hardware))
+    asked = Counter(x.verb for x in values if x.verb in INSTRUCTIONS)
+    wanted = _operations(x for x in values if x.verb not in INSTRUCTIONS)
+    by_one = any(map(_multiplies_by_one, values))
+    ptx, strange = _without_asked(code.ptx, asked, by_one=by_one)
+    return [
+        *_asked_in_triton(code.triton, asked, by_one=by_one),
+        *_in_triton(code.triton, wanted, by_one=by_one),
+        *strange,
+        *_in_ptx(ptx, wanted),
+        *_in_sass(code.sass, wanted, asked),
+    ]
 
 
 def _operations(values: Iterable[Value]) -> Counter[tuple[str, Any]]:
@@ -145,6 +169,30 @@ def _in_triton(text: str, wanted: Counter[tuple[str, Any]], *, by_one: bool) -> 
             yield f"Triton: {name}, which no line asks for"
 
 
+def _asked_in_triton(text: str, asked: Counter[str], *, by_one: bool) -> Iterator[str]:
+    """Yield how the instructions that Triton's text asks for differ from those that a line does."""
+    found = Counter(_ASKED_IN_TRITON.findall(text))
+    meant = {INSTRUCTIONS[verb].ptx: count for verb, count in asked.items()}
+    for ptx in sorted(found.keys() | meant.keys()):
+        if found[ptx] != meant.get(ptx, 0) and not (by_one and found[ptx] < meant.get(ptx, 0)):
+            yield f"Triton: {found[ptx]} of {ptx!r}, not {meant.get(ptx, 0)}"
+
+
+def _without_asked(text: str, asked: Counter[str], *, by_one: bool) -> tuple[str, list[str]]:
+    """Return PTX without the instructions that a line asks for, and how their numbers differ from the line's.
+
+    Nothing else may be of 16 bits.
+    """
+    strange = []
+    for verb, count in sorted(asked.items()):
+        pattern = re.sub(r"\\\$\d", r"%r\\d+", re.escape(INSTRUCTIONS[verb].ptx))
+        text, found = re.subn(rf"^\s*{pattern}\s*$", "", text, flags=re.MULTILINE)
+        if found != count and not (by_one and found < count):
+            strange.append(f"PTX: {found} of {verb}, not {count}")
+    strange += [f"PTX: {name}" for name in sorted(set(re.findall(r"\b\w+\.\S*\bb?f16\w*", text)))]
+    return text, strange
+
+
 def _in_ptx(text: str, wanted: Counter[tuple[str, Any]]) -> Iterator[str]:
     body = "\n".join(line.split("//")[0] for line in text.splitlines() if not line.strip().startswith("."))
     for name in sorted(set(re.findall(_INEXACT, body))):
@@ -164,17 +212,22 @@ def _in_ptx(text: str, wanted: Counter[tuple[str, Any]]) -> Iterator[str]:
         yield "PTX: binary64 is narrowed by another rounding"
 
 
-def _in_sass(text: str, wanted: Counter[tuple[str, Any]]) -> Iterator[str]:
+def _in_sass(text: str, wanted: Counter[tuple[str, Any]], asked: Counter[str]) -> Iterator[str]:
     """Yield what instructions have that they should not, but for those that divide and take roots."""
     found = _INSTRUCTION.findall(text)
     if not found:
         yield "SASS: no instructions"
+    of_bfloat16 = any(verb.endswith("_bfloat16") for verb in asked)
+    for name, _ in found:
+        if name.startswith(("F2F", "HADD2", "HMUL2", "HFMA2")) and _MODIFIED.search(name):
+            yield f"SASS: {name}"
     if any(wanted[verb, kind] for verb in ("div", "sqrt") for kind in (F32, F64)):
         return
     for name, operands in found:
         if ".FTZ" in name or name.startswith("MUFU"):
             yield f"SASS: {name}"
-        if _FUSED.match(name) and not _WRITES_CONSTANT.match(name + operands):
+        plain = of_bfloat16 and _OF_BFLOAT16.match(name + operands)
+        if _FUSED.match(name) and not plain and not _WRITES_CONSTANT.match(name + operands):
             yield f"SASS: {name}{operands}"
 
 

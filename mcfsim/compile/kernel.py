@@ -11,6 +11,7 @@ from mcfsim.compile.launch import Launcher
 from mcfsim.compile.lines import Lines
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.program import Program
+from mcfsim.compile.scalars import Entering
 from mcfsim.compile.tables import TableLauncher
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.kernels.real_numbers import Scalars
@@ -38,6 +39,11 @@ class Kernel(Lines):
     program : Program
     scalars : {"exact", "rounded"}, optional
         How real scalars enter. They lie in the device's memory: nothing is compiled again for others.
+    joined : Joined, optional
+        Which operand lies in two vectors, if one does.
+    hardware : bool, optional
+        Whether GPUs that have instructions for roundings and operations of 16 bits
+        (`mcfsim.compile.hardware`) carry them out by these. The bits are the same.
     checked, packed : bool, optional
         As of `mcfsim.compile.loops.Loop`.
 
@@ -46,10 +52,22 @@ class Kernel(Lines):
     What a GPU makes of a NaN has all bits set, so a line does not count on a clean code.
     """
 
+    #: Whether it works on many sets of vectors.
+    _many = False
+
     def __init__(
-        self, program: Program, scalars: Scalars = "exact", *, checked: bool = False, packed: bool = False
+        self,
+        program: Program,
+        scalars: Scalars = "exact",
+        joined: Joined | None = None,
+        *,
+        hardware: bool = False,
+        checked: bool = False,
+        packed: bool = False,
     ) -> None:
-        super().__init__(program, scalars, None, checked=checked, packed=packed, clean=False)
+        super().__init__(program, scalars, None, joined, checked=checked, packed=packed, clean=False)
+        self._hardware = hardware
+        self._by_hardware: dict[tuple[Entering, ...], str] = {}
 
     def with_scalars(self, scalars: Mapping[str, Any]) -> Launcher:
         """Return the kernel for some real scalars, given by name.
@@ -65,35 +83,35 @@ class Kernel(Lines):
 
     def with_numbers(self, numbers: Sequence[Any]) -> Launcher:
         """Return the kernel for some real scalars, in the order of `mcfsim.compile.scalars.uses`."""
+        return Launcher(*self._ready(numbers))
+
+    def source(self, numbers: Sequence[Any]) -> str:
+        """Return the module that is compiled for some real scalars; by instructions, if that is asked for."""
+        return self._by_instructions(numbers) if self._hardware else super().source(numbers)
+
+    def _by_instructions(self, numbers: Sequence[Any]) -> str:
+        ways, _ = self._entering(numbers)
+        if ways not in self._by_hardware:
+            lowered, _ = self._lowered(ways)
+            self._by_hardware[ways] = kernel_source(lowered, self._about(), many=self._many, hardware=True)
+        return self._by_hardware[ways]
+
+    def _ready(self, numbers: Sequence[Any]) -> tuple[str, Lowered, tuple[float, ...], str | None]:
+        """Return the source, the line, its numbers, and the source by instructions, if that is asked for."""
         check_triton()
         ways, found = self._entering(numbers)
         lowered, text = self._lowered(ways)
-        return Launcher(text, lowered, tuple(found))
+        return text, lowered, tuple(found), self._by_instructions(numbers) if self._hardware else None
 
     def _source(self, lowered: Lowered, about: str) -> str:
-        return kernel_source(lowered, about)
+        return kernel_source(lowered, about, many=self._many)
 
 
-class TableKernel(Lines):
-    """A program as one kernel on codes that works on many sets of vectors in one launch.
+class TableKernel(Kernel):
+    """A program as one kernel that works on many sets of vectors in one launch; as `Kernel` otherwise."""
 
-    Parameters
-    ----------
-    program, scalars
-        As of `Kernel`.
-    joined : Joined, optional
-        Which operand lies in two vectors, if one does.
-    """
+    _many = True
 
-    def __init__(self, program: Program, scalars: Scalars = "exact", joined: Joined | None = None) -> None:
-        super().__init__(program, scalars, None, joined, packed=True, clean=False)
-
-    def with_numbers(self, numbers: Sequence[Any]) -> TableLauncher:
-        """Return the kernel for some real scalars, as `Kernel.with_numbers` does."""
-        check_triton()
-        ways, found = self._entering(numbers)
-        lowered, text = self._lowered(ways)
-        return TableLauncher(text, lowered, tuple(found))
-
-    def _source(self, lowered: Lowered, about: str) -> str:
-        return kernel_source(lowered, about, many=True)
+    def with_numbers(self, numbers: Sequence[Any]) -> TableLauncher:  # type: ignore[override]
+        """Return the kernel for some real scalars, in the order of `mcfsim.compile.scalars.uses`."""
+        return TableLauncher(*self._ready(numbers))

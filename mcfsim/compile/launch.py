@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from mcfsim.compile.hardware_trials import check_instructions, has_instructions
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.sources import imported
 from mcfsim.compile.triton_source import ALIGNMENT
@@ -33,11 +34,14 @@ class Ready:
         Of the module that was compiled; empty if none was.
     lowered : Lowered
         What is done for each element.
+    by_hardware : str, optional
+        The same by instructions of GPUs, where these have them.
     """
 
     source: str
     lowered: Lowered
     _numbers: tuple[float, ...]
+    by_hardware: str | None = None
 
     def checked(
         self, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
@@ -115,6 +119,8 @@ class Launcher(Ready):
             If a tensor is of another dtype, size or device, or is not contiguous; if a source has no words,
             or words are of several seeds; or if the tensors are a CPU's, and Triton does not interpret.
             Nothing was written then.
+        RuntimeError
+            If instructions of the GPU are asked for, and do not make what they must.
         """
         vectors, streams = self.checked(operands, results), self.streams(words)
         device, size = vectors[0].device, vectors[0].numel()
@@ -122,7 +128,7 @@ class Launcher(Ready):
         if not size:
             return True
         shared = shared_by_all(self, device, streams)
-        kernel = function(self.source, interpreted=device.type == "cpu")
+        kernel = function(text_on(self, device), interpreted=device.type == "cpu")
         whole = size - size % ALIGNMENT  # vectors of which are read and written many bytes at a time
         for part in (slice(0, whole), slice(whole, size)):
             if count := part.stop - part.start:
@@ -130,6 +136,20 @@ class Launcher(Ready):
                 grid, fixed = (-(-count // elements),), {"ELEMENTS": elements, "num_warps": WARPS, **EXACT}
                 kernel[grid](*given, *shared, start + part.start, count, **fixed)
         return not (self.lowered.strange is not None and bool(shared[0].item()))
+
+
+def text_on(ready: Ready, device: torch.device) -> str:
+    """Return the module for a device: by its own instructions if that is asked for, and it has them.
+
+    Raises
+    ------
+    RuntimeError
+        If these do not make what they must.
+    """
+    if ready.by_hardware is None or not has_instructions(device):
+        return ready.source
+    check_instructions(device, Launcher)
+    return ready.by_hardware
 
 
 def elements_on(device: torch.device, largest: int) -> int:

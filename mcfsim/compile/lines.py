@@ -77,9 +77,11 @@ class Lines(ABC):
     def _lowered(self, ways: tuple[Entering, ...]) -> tuple[Lowered, str]:
         if ways not in self._made:
             lowered = self._line(ways, **self._options)
-            about = f"{self.program.name}, {len(self.program.steps)} operations."
-            self._made[ways] = lowered, self._source(lowered, about)
+            self._made[ways] = lowered, self._source(lowered, self._about())
         return self._made[ways]
+
+    def _about(self) -> str:
+        return f"{self.program.name}, {len(self.program.steps)} operations."
 
     def _line(self, ways: tuple[Entering, ...], **options: Any) -> Lowered:
         begun = lower if self.joined is None else self.joined.lowered

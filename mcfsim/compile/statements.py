@@ -32,6 +32,8 @@ def statements(
     results: Sequence[Value],
     read: Callable[[Value], str],
     expression: Callable[[Value, list[str]], str],
+    *,
+    hardware: bool = False,
 ) -> Statements:
     """Write a line down.
 
@@ -45,6 +47,8 @@ def statements(
         Returns how an input is read: an operand, a word, or the number of the element.
     expression : callable
         Returns a verb as an expression, of a value and what its operands are called.
+    hardware : bool, optional
+        Whether the verbs of `mcfsim.kernels.element.hardware` are written, where they were noted.
     """
     constants: dict[str, Value] = {}
     numbers = set(lowered.numbers)
@@ -59,7 +63,7 @@ def statements(
 
     body: list[str] = []
     notes = sorted(lowered.notes.items())
-    for value in lowered.line.needed(tuple(results)):
+    for value in lowered.line.needed(tuple(results), hardware=hardware):
         if value.verb not in ("input", "constant"):
             begun = [note for start, note in notes if start <= value.number]
             body += [f"# {note}" for note in begun[-1:]]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.compile.launch import EXACT, WARPS, Ready, elements_on, function, shared_by_all
+from mcfsim.compile.launch import EXACT, WARPS, Ready, elements_on, function, shared_by_all, text_on
 from mcfsim.compile.triton_source import ALIGNMENT, FIRST_ADDRESS
 from mcfsim.random import RandomWords
 
@@ -111,7 +111,7 @@ class TableLauncher(Ready):
         checked by `checked`; words raise as in `Launcher`.
         """
         shared = shared_by_all(self, table.device, self.streams(words))
-        kernel = function(self.source, interpreted=table.device.type == "cpu")
+        kernel = function(text_on(self, table.device), interpreted=table.device.type == "cpu")
         fixed = {"ELEMENTS": table.elements, "num_warps": WARPS, **EXACT}
         for part in table.parts:
             kernel[part.owners.shape](part.table, part.owners, *shared, ALIGNED=part.aligned, **fixed)

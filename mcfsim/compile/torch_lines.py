@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from mcfsim.random import RandomWords
 class TensorFiller(Ready):
     """A line with its real scalars put in, carried out by PyTorch's operations."""
 
-    calls: TorchCalls
+    calls: TorchCalls = field(kw_only=True)
 
     def __call__(
         self,
@@ -79,7 +79,7 @@ class TensorLines(Lines):
         ways, found = self._entering(numbers)
         lowered, _ = self._lowered(ways)
         calls = self._calls.setdefault(id(lowered), _calls(lowered))
-        return TensorFiller("", lowered, tuple(found), calls)
+        return TensorFiller("", lowered, tuple(found), calls=calls)
 
     def _source(self, lowered: Lowered, about: str) -> str:
         return ""

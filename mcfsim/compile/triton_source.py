@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mcfsim.compile.hardware import INSTRUCTIONS, functions_source
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.statements import statements
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value, recorded
@@ -46,7 +47,7 @@ import triton.language as tl
 '''
 
 
-def kernel_source(lowered: Lowered, about: str, *, many: bool = False) -> str:
+def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware: bool = False) -> str:
     """Return the source of a module with a function ``kernel``.
 
     It takes pointers to operands and results, vectors of `size` elements; then, where they are needed, to an
@@ -64,6 +65,9 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False) -> str:
     many : bool, optional
         Whether it works on many sets of vectors at once. In the place of operands and results it then takes a
         pointer to a table, see `mcfsim.compile.tables`; the first element and the size are in the table.
+    hardware : bool, optional
+        Whether instructions of GPUs stand in for what they make, too (`mcfsim.compile.hardware`). The
+        interpreter does not know them.
     """
     outputs = [f"out{number}" for number in range(len(lowered.results))]
     strange = () if lowered.strange is None else (lowered.strange,)
@@ -78,7 +82,9 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False) -> str:
         loaded = f"tl.load({value.constant} + i, mask=inside, other=0)"
         return f"{loaded}.to(tl.int32) & {masks[value]}" if value in masks else loaded
 
-    constants, body, made = statements(lowered, (*lowered.results, *strange), read, _expression)
+    asked = (*lowered.results, *strange)
+    constants, body, made = statements(lowered, asked, read, _expression, hardware=hardware)
+    by_hardware = functions_source(lowered.line.needed(asked, hardware=hardware))
     numbers = {kind: [x for x in lowered.numbers if x.type is kind] for kind in (F32, F64)}
     loads = [
         f"{x.constant} = tl.load(numbers{kind.bits} + {place})"
@@ -112,7 +118,7 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False) -> str:
     fixed = [f"{name}: tl.constexpr" for name in ("ELEMENTS", *fixed)]
     decorator = "triton.jit" if many else 'triton.jit(do_not_specialize=["start"])'
     return (
-        f"{_HEAD.format(about=about)}{_special(constants)}{drawn}"
+        f"{_HEAD.format(about=about)}{_special(constants)}{drawn}{by_hardware}"
         f"\n@{decorator}\ndef kernel({', '.join([*pointers, *variable, *fixed])}):\n"
         f"{_indented([*first, *loads, *body])}"
     )
@@ -183,6 +189,8 @@ def _is_special(value: Value) -> bool:
 def _expression(value: Value, given: list[str]) -> str:
     """Return a verb as an expression that no compiler takes for another."""
     verb, kind = value.verb, value.type
+    if verb in INSTRUCTIONS:
+        return f"{verb}({', '.join(given)})"
     if verb in _SIGNS:
         return f"{given[0]} {_SIGNS[verb]} {given[1]}"
     if verb == "div":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mcfsim.formats import Format, Specials
 from mcfsim.kernels.codes_by_kind import FloatCodes
 from mcfsim.kernels.element.floats import CARRIERS, INFINITY, NAN
+from mcfsim.kernels.element.hardware import note_code, note_decoded
 from mcfsim.kernels.element.machine import F64, Type, Value
 
 #: Codes of more bits are not worth reading in place of numbers of a carrier.
@@ -28,6 +29,10 @@ def decode_element(code: Value, fmt: Format, kind: Type) -> Value:
     kind : Type
         That of the format's carrier, and of the value.
     """
+    return note_decoded(code, _decoded(code, fmt, kind), fmt)
+
+
+def _decoded(code: Value, fmt: Format, kind: Type) -> Value:
     codes, carrier = FloatCodes(fmt), CARRIERS[kind]
     code = code.extend() if kind is F64 else code
     cut = carrier.place + 1 - fmt.precision
@@ -78,7 +83,7 @@ def encode_element(x: Value, fmt: Format) -> Value:
         sign = x.bits().shr(carrier.sign_place) << codes.sign_place
         signed = code | sign
         code = code.equals(0).select(code, signed) if fmt.zero and not fmt.has_negative_zero else signed
-    return x.equals(x).select(code, codes.nan)
+    return x.equals(x).select(note_code(x, code, fmt), codes.nan)
 
 
 def is_code(code: Value, fmt: Format) -> Value:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -188,6 +188,7 @@ class Line:
     def __init__(self) -> None:
         self.values: list[Value] = []
         self._known: dict[Any, Value] = {}
+        self._noted: dict[int, Value] = {}
 
     def input(self, name: str, kind: Type) -> Value:
         """Return an operand that the line is given for each element."""
@@ -231,13 +232,31 @@ class Line:
             self._known[key] = value
         return self._known[key]
 
-    def needed(self, results: tuple[Value, ...]) -> Iterator[Value]:
-        """Yield the values that results need, in order."""
+    def note(self, value: Value, verb: str, *operands: Value) -> None:
+        """Note a verb of some machines that makes a value, too, of values before it."""
+        if value.operands and all(operand.number < value.number for operand in operands):
+            self._noted[value.number] = replace(value, verb=verb, operands=operands)
+
+    def noted(self, value: Value) -> Value | None:
+        """Return a value as made by the verb that was noted, if one was."""
+        return self._noted.get(value.number)
+
+    def needed(self, results: tuple[Value, ...], *, hardware: bool = False) -> Iterator[Value]:
+        """Yield the values that results need, in order.
+
+        Parameters
+        ----------
+        results : tuple of Value
+        hardware : bool, optional
+            Whether values for which a verb was noted are made by it
+            (`mcfsim.kernels.element.hardware`).
+        """
+        made = [self._noted.get(x.number, x) for x in self.values] if hardware else self.values
         wanted = {result.number for result in results}
-        for value in reversed(self.values):
+        for value in reversed(made):
             if value.number in wanted:
                 wanted |= {operand.number for operand in value.operands}
-        return (value for value in self.values if value.number in wanted)
+        return (value for value in made if value.number in wanted)
 
 
 def _is_binary32(number: float) -> bool:

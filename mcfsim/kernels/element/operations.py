@@ -12,6 +12,7 @@ from typing import Any
 from mcfsim.eft import fast_two_sum, two_prod, two_sum
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.element.floats import CARRIERS, INFINITY, carries_over, round_float, takes_residual
+from mcfsim.kernels.element.hardware import note_operation
 from mcfsim.kernels.element.machine import F32, F64, Type, Value
 from mcfsim.kernels.element.rounding import round_element
 from mcfsim.kernels.plan import Way
@@ -91,6 +92,22 @@ def operate_element(
     if rounding.underflow is Underflow.FLUSH_INPUTS:
         operands = [flush_element(x, fmt) for x in operands]
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    made = _operated(operation, operands, way, fmt, rounding, word, carrier=carrier, real=real, clean=clean)
+    return note_operation(operation, operands, made, fmt, rounding)
+
+
+def _operated(
+    operation: str,
+    operands: Sequence[Value],
+    way: str,
+    fmt: Format,
+    rounding: Rounding,
+    word: Value | None,
+    *,
+    carrier: Type,
+    real: bool,
+    clean: bool,
+) -> Value:
     if way == Way.NATIVE:
         return round_element(_ON_MACHINE[operation](*operands), fmt, rounding, word, clean=clean)
     within = way in (Way.EXACT_WITHIN, Way.STICKY_WITHIN)

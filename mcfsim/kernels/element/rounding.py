@@ -6,6 +6,7 @@ from mcfsim.formats import Format
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
 from mcfsim.kernels.element.floats import CARRIERS, has_range_of, round_float, round_grid
+from mcfsim.kernels.element.hardware import note_rounding
 from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.posits import round_posit
 from mcfsim.rounding import Mode, Rounding
@@ -19,7 +20,7 @@ def round_element(
         return round_posit(x, fmt, rounding, word)
     if isinstance(fmt, Grid):
         return round_grid(x, fmt, rounding, word)
-    return round_float(x, fmt, rounding, word, clean=clean)
+    return note_rounding(x, round_float(x, fmt, rounding, word, clean=clean), fmt, rounding)
 
 
 def is_value(x: Value, fmt: Format) -> Value:

@@ -1,0 +1,80 @@
+"""Verbs that some GPUs have: one instruction makes what the texts spell out.
+
+A text says what a value is, in verbs that every machine has. Beside some values it notes one verb that makes
+the same, but for the code of a NaN. A machine that has it may take it instead (`Line.needed`); all others
+never see it. So there is no second text of what a rounding is.
+
+Verbs
+-----
+``round_bfloat16``, ``round_float16``
+    Of a binary32 number: to nearest even, subnormal numbers kept, infinity where it overflows.
+``add_bfloat16``, ``sub_bfloat16``, ``mul_bfloat16``, ``fma_bfloat16``
+    Of bfloat16 values in binary32, rounded once in the same way. Their codes are the upper halves of those
+    of binary32, and the lower halves are zero. A NaN, whose lower half may be anything, must show in its
+    upper half: so operands are results of these verbs, or codes read from memory, or one of those with
+    another sign.
+``encode_float16``, ``decode_float16``
+    The code of a float16 value in binary32, and the value of a code. What code a NaN has is left open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcfsim.formats import Format, get_format
+from mcfsim.kernels.element.machine import F32, Value
+from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+
+_BFLOAT16, _FLOAT16 = get_format("bfloat16"), get_format("float16")
+_NAMES = {_BFLOAT16: "bfloat16", _FLOAT16: "float16"}
+_OPERATIONS = ("add", "sub", "mul", "fma")
+
+
+def note_rounding(x: Value, rounded: Value, fmt: Format, rounding: Rounding) -> Value:
+    """Return a rounded number, with the verb noted that makes it of x if there is one."""
+    if x.type is rounded.type is F32 and fmt in _NAMES and _is_standard(rounding):
+        rounded.line.note(rounded, f"round_{_NAMES[fmt]}", x)
+    return rounded
+
+
+def note_operation(
+    operation: str, operands: Sequence[Value], result: Value, fmt: Format, rounding: Rounding
+) -> Value:
+    """Return the result of an operation, with the verb noted that makes it if there is one."""
+    fits = operation in _OPERATIONS and fmt == _BFLOAT16 and result.type is F32 and _is_standard(rounding)
+    if fits and all(map(_is_upper_half, operands)):
+        result.line.note(result, f"{operation}_bfloat16", *operands)
+    return result
+
+
+def note_code(x: Value, code: Value, fmt: Format) -> Value:
+    """Return the code of a value, with the verb noted that makes it if there is one."""
+    if x.type is F32 and fmt == _FLOAT16:
+        code.line.note(code, "encode_float16", x)
+    return code
+
+
+def note_decoded(code: Value, number: Value, fmt: Format) -> Value:
+    """Return the value of a code, with the verb noted that makes it if there is one."""
+    if number.type is F32 and fmt == _FLOAT16:
+        number.line.note(number, "decode_float16", code)
+    return number
+
+
+def _is_standard(rounding: Rounding) -> bool:
+    return (
+        rounding.mode is Mode.NEAREST_EVEN
+        and rounding.overflow is Overflow.IEEE
+        and rounding.underflow is Underflow.GRADUAL
+    )
+
+
+def _is_upper_half(x: Value) -> bool:
+    """Return whether the lower half of a number's code is zero, or its upper half shows that it is NaN."""
+    if x.verb in ("neg", "abs"):
+        return _is_upper_half(x.operands[0])
+    if x.verb == "number":
+        (code,) = x.operands
+        return x.type is F32 and code.verb == "shl" and code.operands[1].constant == 16
+    noted = x.line.noted(x)
+    return noted is not None and noted.verb.endswith("_bfloat16")

@@ -163,7 +163,7 @@ def _in_triton(text: str, wanted: Counter[tuple[str, Any]], *, by_one: bool) -> 
     for name in sorted(found):
         if (
             name not in known
-            and re.fullmatch(r"arith\.(\w+f|\w*fp\w*)|math\.\w+", name)
+            and re.fullmatch(r"arith\.(\w+f|\w*fp\w*)|math\.\w+|tt\.fp_to_fp", name)
             and name != "arith.cmpf"
         ):
             yield f"Triton: {name}, which no line asks for"

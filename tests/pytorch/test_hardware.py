@@ -1,0 +1,306 @@
+"""Kernels by instructions of GPUs have the bits of the texts; instructions that are not as said are found."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import mcfsim as mcf  # noqa: E402
+from mcfsim.compile import hardware_trials, trace  # noqa: E402
+from mcfsim.compile import kernel as kernels  # noqa: E402
+from mcfsim.compile.hardware import INSTRUCTIONS  # noqa: E402
+from mcfsim.compile.hardware_trials import (  # noqa: E402
+    check_instructions,
+    first_difference,
+    has_instructions,
+    trials,
+)
+from mcfsim.compile.kernel import Kernel, Launcher  # noqa: E402
+from mcfsim.compile.scalars import uses  # noqa: E402
+from mcfsim.formats import get_format  # noqa: E402
+from mcfsim.kernels.element import hardware  # noqa: E402
+from mcfsim.kernels.element.machine import F32, F64, recorded  # noqa: E402
+from mcfsim.kernels.element.on_numpy import run  # noqa: E402
+from mcfsim.kernels.element.rounding import round_element  # noqa: E402
+from mcfsim.optim.recording import numbers, record_step, symbols, words_of  # noqa: E402
+from mcfsim.random import RandomWords  # noqa: E402
+from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow  # noqa: E402
+from tests.pytorch import instructions  # noqa: E402
+from tests.pytorch.instructions import with_instructions  # noqa: E402, F401
+from tests.pytorch.test_kernel import (  # noqa: E402, F401
+    every,
+    hard,
+    interpreted,
+    laid,
+    launched,
+    read,
+    tensors,
+)
+
+pytestmark = [
+    pytest.mark.usefixtures("own_cache"),
+    pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),
+]
+CPU = torch.device("cpu")
+
+
+def by_instructions(kernel, given):
+    """Return a launcher of a kernel by instructions, whatever the device."""
+    launcher = kernel.with_numbers(given)
+    return Launcher(launcher.by_hardware, launcher.lowered, launcher._numbers)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16)])
+def test_a_rounding_beside_which_an_instruction_is_noted_is_that_of_the_instruction(name, dtype, assert_same):
+    """At all upper halves of binary32 codes, and lower ones next to which either format's ties lie."""
+    line, (result,) = recorded(lambda x: round_element(x, get_format(name), Rounding()), x=F32)
+    assert line.noted(result).verb == f"round_{name}"
+    lower = np.array(hardware_trials._LOWER, np.uint32)
+    x = ((np.arange(2**16, dtype=np.uint32) << 16)[:, None] | lower).reshape(-1).view(np.float32)
+    (rounded,) = run(line, (result,), x=x)
+    with np.errstate(all="ignore"):
+        assert_same(rounded, instructions.cast(x, dtype).view(dtype).astype(np.float32), x)
+
+
+def test_no_instruction_is_noted_beside_another_rounding():
+    roundings = [
+        Rounding(mode, overflow, underflow=underflow)
+        for mode, overflow, underflow in itertools.product(
+            DETERMINISTIC, (Overflow.IEEE, Overflow.SATURATE), (Underflow.GRADUAL, Underflow.FLUSH_AFTER)
+        )
+    ]
+    cases = [(name, rounding, F32) for name in ("bfloat16", "float16") for rounding in roundings[1:]]
+    cases += [(name, Rounding(), F32) for name in ("tf32", "float8_e5m2", "posit16", "float32")]
+    cases += [(name, Rounding(), F64) for name in ("bfloat16", "float16")]
+    assert roundings[0] == Rounding()
+    for name, rounding, kind in cases:
+        fmt = get_format(name)
+        line, (result,) = recorded(lambda x, f=fmt, r=rounding: round_element(x, f, r), x=kind)
+        assert line.noted(result) is None, (name, rounding, kind)
+
+
+def test_what_has_no_instructions_never_sees_them():
+    kernel = Kernel(trace(every, "bfloat16"), packed=True)
+    assert not {x.verb for x in kernel.line([]).line.needed(kernel.line([]).results)} & INSTRUCTIONS.keys()
+    assert "asm" not in kernel.source([])
+
+
+def test_every_verb_is_tried():
+    for verb, trial in trials().items():
+        assert f"= {verb}(" in trial.instruction
+        assert "asm" not in trial.text
+    assert trials().keys() == INSTRUCTIONS.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted", "with_instructions")
+def test_instructions_that_are_as_said_pass():
+    check_instructions.__wrapped__(CPU, Launcher)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted", "with_instructions")
+@pytest.mark.parametrize("verb", INSTRUCTIONS)
+@pytest.mark.sampled(4)
+def test_operands_are_tried_by_number(verb, monkeypatch):
+    monkeypatch.setattr(hardware_trials, "_BLOCK", 3000)
+    total = trials()[verb].tuples
+    for start in {0, total // 3, total // 2, total - 10_000} if total > 2**16 else {0}:
+        assert first_difference(verb, CPU, Launcher, start, start + 10_000) is None
+
+
+def altered(monkeypatch, old, new):
+    """Let instructions do something else."""
+    true = instructions.execute
+    monkeypatch.setattr(
+        instructions, "execute", lambda ptx, given: new(true, ptx, given) if old in ptx else true(ptx, given)
+    )
+
+
+def truncated(true, ptx, given):
+    return given[0].view(np.uint32) & np.uint32(0xFFFF0000)
+
+
+def flushed(true, ptx, given):
+    made = true(ptx, given)
+    return np.where(made & 0x7FFFFFFF < 0x00800000, made & np.uint32(0x80000000), made)
+
+
+def saturated(true, ptx, given):
+    made = true(ptx, given)
+    return np.where((made & 0x7FFFFFFF) == 0x7F800000, made - np.uint32(0x10000), made)
+
+
+def ties_away(true, ptx, given):
+    return np.where(
+        np.isnan(given[0]),
+        np.uint32(0x7FFF0000),
+        (given[0].view(np.uint32) + np.uint32(0x8000)) & np.uint32(0xFFFF0000),
+    )
+
+
+def fused_with_plus_zero(true, ptx, given):
+    return true(ptx.replace("0x80008000", "0x00000000"), given)
+
+
+def rounded_twice(true, ptx, given):
+    one = "{ .reg .b32 c; mov.b32 c, 0x80008000; fma.rn.bf16x2 $0, $1, $2, c; }"
+    return true(
+        "{ .reg .b32 c; mov.b32 c, 0x3f803f80; fma.rn.bf16x2 $0, $1, c, $2; }",
+        [true(one, given[:2]), given[2]],
+    )
+
+
+def other_format(true, ptx, given):
+    return true("{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.f32.f16 $0, h; }", given)
+
+
+def subnormals_lost(true, ptx, given):
+    made = true(ptx, given)
+    return np.where(made & 0x7C00, made, made & np.uint32(0x8000))
+
+
+FALSE = {
+    "a rounding truncates": ("cvt.rn.bf16x2", truncated),
+    "a rounding flushes subnormal numbers": ("cvt.rn.bf16x2", flushed),
+    "a rounding saturates": ("cvt.rn.bf16x2", saturated),
+    "ties go away from zero": ("cvt.rn.bf16x2", ties_away),
+    "a rounding is to float16": ("cvt.rn.bf16x2", other_format),
+    "an operation flushes": ("fma.rn.bf16x2", flushed),
+    "an operation saturates": ("fma.rn.bf16x2", saturated),
+    "a product loses the sign of zero": ("0x80008000", fused_with_plus_zero),
+    "an fma rounds twice": ("fma.rn.bf16x2 $0, $1, $2, $3", rounded_twice),
+    "codes of float16 flush": ("cvt.rn.f16x2", subnormals_lost),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted", "with_instructions")
+@pytest.mark.parametrize("name", FALSE)
+@pytest.mark.sampled(3, each=False)
+def test_instructions_that_are_not_as_said_are_refused(name, monkeypatch):
+    altered(monkeypatch, *FALSE[name])
+    with pytest.raises(RuntimeError, match=r"cpu: its instruction for \w+ differs from the text at "):
+        check_instructions.__wrapped__(CPU, Launcher)
+
+
+def hidden_nan(count):
+    """Return NaN whose upper halves are infinity's."""
+    codes = np.array([0x7F800001, 0xFF80FFFF, 0x7F808000], np.uint32)
+    return np.resize(codes, count).view(np.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted", "with_instructions")
+def test_numbers_from_elsewhere_are_rounded_before_instructions_take_them(monkeypatch):
+    """Not so, a NaN would be taken for infinity."""
+    given = [hidden_nan(300), np.ones(300, np.float32)]
+    (found,), _ = launched(by_instructions(Kernel(sums(), hardware=True), []), given)
+    assert np.isnan(found).all()
+    monkeypatch.setattr(hardware, "_is_upper_half", lambda x: True)
+    (found,), _ = launched(by_instructions(Kernel(sums(), hardware=True), []), given)
+    assert np.isinf(found).any()
+
+
+def sums():
+    return trace(lambda ar, a, b: ar.add(ar.add(a, b), b), "bfloat16")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted", "with_instructions")
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
+def test_kernels_by_instructions_have_the_bits_of_numpy(fmt, packed, assert_same):
+    """Codes, NaN's too; and numbers, also where only the lower half of a NaN's code shows that it is none."""
+    kernel = Kernel(trace(every, fmt), packed=packed, checked=True, hardware=True)
+    given = hard(get_format(fmt))
+    if packed:
+        codes = [mcf.codec.encode(x, fmt) for x in given]
+        found, good = launched(by_instructions(kernel, []), codes)
+    else:
+        given[1][::17] = hidden_nan(given[1][::17].size)
+        found, good = launched(by_instructions(kernel, []), given)
+    assert good
+    for mine, other in zip(found, every(mcf.arithmetic(fmt, compiled=False), *given), strict=True):
+        if packed:
+            np.testing.assert_array_equal(mine, mcf.codec.encode(other, fmt))
+        else:
+            assert_same(mine, other, *given)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted", "with_instructions")
+@pytest.mark.parametrize(
+    "strategy", [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
+)
+@pytest.mark.sampled(3, each=False)
+def test_steps_by_instructions_have_the_bits_of_numpy(strategy, assert_same):
+    hyper, chosen = mcf.AdamW(), mcf.strategy(strategy)
+    words = {"random": RandomWords(3)} if chosen.draws else {}
+    start, *gradients = (x.astype(np.float32) for x in hard(get_format("bfloat16"), 3000))
+    expected = mcf.Optimizer(hyper, chosen, {"w": start}, ["w"], compiled=False, **words)
+    formats = [fmt for items, fmt in zip(expected.state, expected.formats, strict=True) for _ in items]
+    kept = [x.copy() for items in expected.state for x in items]
+    for count, gradient in enumerate(gradients, 1):
+        scalars = hyper.scalars(expected.roles, chosen, count, 1e-3, decayed=True)
+        program = record_step(
+            hyper, chosen, expected.roles, symbols(scalars), gradient=chosen.gradient.format
+        )
+        kernel = Kernel(program, packed=True, hardware=True)
+        launcher = by_instructions(kernel, [use.number(numbers(scalars)) for use in uses(program)])
+        assert "_bfloat16(" in launcher.source or strategy not in ("plain", "collage-plus")
+        received = expected.receive({"w": gradient})
+        *_, asked = launcher.lowered.results
+        pairs = list(zip(launcher.lowered.operands, [*kept, received], strict=True))
+        given = tensors(*(laid(x, f, v, launcher) for (v, x), f in zip(pairs, [*formats, None], strict=True)))
+        update = torch.empty(
+            start.size, dtype=torch.int16 if asked in launcher.lowered.packed else torch.float32
+        )
+        launcher(given, [*given[:-1], update], words=words_of(expected.roles, count))
+        wanted = expected.step(received, 1e-3)
+        kept = [read(x, fmt) for x, fmt in zip(given, formats, strict=False)]
+        assert_same(read(update, expected.roles.update.format), wanted)
+        for mine, other in zip(kept, (x for items in expected.state for x in items), strict=True):
+            assert_same(mine, other)
+
+
+def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(monkeypatch):
+    kernel = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True, hardware=True)
+    launcher, device = kernel.with_numbers([]), torch.device("cuda", 0)
+    plain = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True)
+    assert plain.with_numbers([]).by_hardware is None
+    assert launcher.source == plain.source([]) != launcher.by_hardware == kernel.source([])
+    assert launcher._text(CPU, interpreted=False) == launcher.source
+    for capability, hip, taken in (
+        ((8, 0), None, True),
+        ((9, 0), None, True),
+        ((7, 5), None, False),
+        ((9, 0), "6", False),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        monkeypatch.setattr(torch.version, "hip", hip)
+        assert has_instructions(device) is taken
+        assert not has_instructions(CPU)
+        monkeypatch.setattr(kernels, "check_instructions", lambda device, launch: None)
+        assert (launcher._text(device, interpreted=False) == launcher.by_hardware) is taken
+        assert launcher._text(device, interpreted=True) == launcher.source
+
+    def refused(device, launch):
+        raise RuntimeError("its instruction")
+
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(kernels, "check_instructions", refused)
+    with pytest.raises(RuntimeError, match="its instruction"):
+        launcher._text(device, interpreted=False)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
+@pytest.mark.parametrize("verb", INSTRUCTIONS)
+@pytest.mark.exhaustive
+def test_all_operands_on_a_gpu(verb, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert first_difference(verb, torch.device("cuda"), Launcher) is None

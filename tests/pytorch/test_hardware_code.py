@@ -1,0 +1,126 @@
+"""What compilers make of kernels by instructions of GPUs: these and nothing else; and traps are noticed."""
+
+import random
+import re
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import mcfsim as mcf
+from mcfsim.compile import trace
+from mcfsim.compile.device_code import device_code, faults
+from mcfsim.compile.hardware import INSTRUCTIONS
+from mcfsim.compile.kernel import Kernel
+from mcfsim.compile.program import Register
+from mcfsim.compile.scalars import uses
+from mcfsim.formats import get_format
+from tests.pytorch.test_device_code import code_of, compiled, every, step  # noqa: F401
+
+pytestmark = [pytest.mark.usefixtures("own_cache", "compiled"), pytest.mark.slow]
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
+def test_every_operation_is_by_just_the_instructions_asked_for(fmt, packed, capability):
+    options = {"packed": packed, "checked": True, "hardware": True}
+    source, lowered, code = code_of(trace(every, fmt), capability, **options)
+    assert faults(code, lowered, hardware=True) == []
+    asked = {verb for verb in INSTRUCTIONS if f"= {verb}(" in source}
+    assert f"round_{fmt}" in asked
+    assert "fma_bfloat16" in asked or not packed or fmt == "float16"
+    assert faults(code, lowered) != []
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    "strategy", [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
+)
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+@pytest.mark.sampled(8, each=False)
+def test_every_step_is_by_just_the_instructions_asked_for(optimizer, strategy, capability):
+    _, lowered, code = code_of(step(optimizer, strategy), capability, packed=True, hardware=True)
+    assert faults(code, lowered, hardware=True) == []
+
+
+#: What a writer of kernels would do, and compilers might: a pattern, what is there instead, and what is said.
+TRAPS = {
+    "a rounding toward zero": (r"cvt\.rn\.bf16x2", "cvt.rz.bf16x2", "cvt.rz"),
+    "a rounding without signs": (r"cvt\.rn\.bf16x2", "cvt.rn.relu.bf16x2", "relu"),
+    "a rounding to float16": (r"cvt\.rn\.bf16x2", "cvt.rn.f16x2", "f16x2"),
+    "an fma without signs": (
+        r"fma\.rn\.bf16x2 \$0, \$1, \$2, \$3",
+        "fma.rn.relu.bf16x2 $0, $1, $2, $3",
+        "relu",
+    ),
+    "another constant": (r"0x3f803f80", "0x3f003f00", "0x3f003f00"),
+    "a zero of the other sign": (r"0x80008000", "0x00000000", "0x00000000"),
+    "a cast": (r"= round_bfloat16\((\w+)\)", r"= \1.to(tl.bfloat16).to(tl.float32)", "arith.truncf"),
+    "a cast toward zero": (
+        r"= round_bfloat16\((\w+)\)",
+        r'= \1.to(tl.bfloat16, fp_downcast_rounding="rtz").to(tl.float32)',
+        "cvt.rz",
+    ),
+    "a cast by float16": (
+        r"= round_bfloat16\((\w+)\)",
+        r"= \1.to(tl.float16).to(tl.float32)",
+        "arith.truncf",
+    ),
+    "a cast by float8": (
+        r"= round_bfloat16\((\w+)\)",
+        r"= round_bfloat16(\1.to(tl.float8e5).to(tl.float32))",
+        "tt.fp_to_fp",
+    ),
+    "no rounding": (r"= round_bfloat16\((\w+)\)", r"= \1 * 1.0", "round_bfloat16"),
+    "a rounding twice": (
+        r"= round_bfloat16\((\w+)\)",
+        r"= round_bfloat16(round_bfloat16(\1) * 3.0)",
+        "round_bfloat16",
+    ),
+    "an operation in the wide format": (r"= sub_bfloat16\((\w+), (\w+)\)", r"= \1 - \2", "sub_bfloat16"),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.sampled(4, each=False)
+def test_traps_are_noticed(trap):
+    kernel = Kernel(trace(every, "bfloat16"), packed=True, hardware=True)
+    source, lowered = kernel.source([]), kernel.line([])
+    pattern, instead, told = TRAPS[trap]
+    changed, count = re.subn(pattern, instead, source, count=1)
+    assert count
+    found = faults(device_code(changed, lowered), lowered, hardware=True)
+    assert any(told in fault for fault in found), found
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.sampled(20, each=False)
+def test_another_instruction_is_noticed(seed):
+    """One verb in a step of an optimizer is another one, or is left out."""
+    rng = random.Random(seed)
+    program = step(rng.choice(["adamw", "sgd"]), rng.choice(["plain", "collage-plus", "kahan"]))
+    kernel = Kernel(program, packed=True, hardware=True)
+    given = [use.number({}) for use in uses(program)]
+    source, lowered = kernel.source(given), kernel.line(given)
+    calls = list(re.finditer(r"= (\w+_bfloat16)\(([^()]*)\)", source))
+    chosen = rng.choice(calls)
+    verb, operands = chosen[1], chosen[2].split(", ")
+    others = sorted({call[1] for call in calls} - {verb})
+    same = [x for x in others if INSTRUCTIONS[x].operands == len(operands)]
+    instead = f"{rng.choice(same)}({chosen[2]})" if same and rng.random() < 0.6 else operands[0]
+    changed = f"{source[: chosen.start()]}= {instead}{source[chosen.end() :]}"
+    assert faults(device_code(changed, lowered), lowered, hardware=True) != []
+
+
+def test_a_rounding_of_numbers_is_one_instruction():
+    program = trace(lambda ar, x: ar.round(x), "bfloat16", operands=(Register("x", get_format("float32")),))
+    _, lowered, code = code_of(program, hardware=True, packed=True)
+    assert faults(code, lowered, hardware=True) == []
+    found = code.instructions()
+    assert found["F2FP"] == 1
+    assert not found["F2F"]
+    _, _, longer = code_of(program, packed=True)
+    assert sum(longer.instructions().values()) > sum(found.values())

@@ -8,6 +8,7 @@ from experiments import (
     collage_options,
     fast_two_sum_map,
     grow_error,
+    instructions,
     long_sums,
     precision_curves,
     tables,
@@ -22,6 +23,7 @@ def main() -> None:
         experiment.main()
     collage_options.main()
     audit_forecast.main()
+    instructions.main()
     tables.main()
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import mcfsim as mcf
-from experiments import audit_forecast, sizes, theorems
+from experiments import audit_forecast, instructions, sizes, theorems
 from experiments.common import ROOT, read_result
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.numba_source import source
@@ -286,6 +286,11 @@ def two_sum_kernel() -> str:
     return f"```python\n{kernel_source(lowered, 'two_sum, 6 operations.')}```"
 
 
+def kernel_of(name: str, *, hardware: bool, language: str = "python") -> Callable[[], str]:
+    """Return what makes the generated kernel of a program on codes."""
+    return lambda: f"```{language}\n{instructions.source(name, hardware=hardware)}```"
+
+
 #: What stands between the markers of each name.
 TABLES: dict[str, Callable[[], str]] = {
     "formats": formats,
@@ -306,6 +311,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "texts": texts,
     "two_sum_loop": two_sum_loop,
     "two_sum_kernel": two_sum_kernel,
+    "two_sum_by_instructions": kernel_of("two_sum", hardware=True),
+    "collage_plus_kernel": kernel_of("collage-plus", hardware=False, language="text"),
+    "collage_plus_by_instructions": kernel_of("collage-plus", hardware=True, language="text"),
+    "instruction_counts": instructions.counts_table,
+    "instruction_forecast": instructions.forecast_table,
     "constants": constants,
     "few_constants": lambda: constants(FEW_CONSTANTS),
     "sizes": sizes.memory,
@@ -319,7 +329,17 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("emulator", "benchmarks", "results", "theorems", "compile", "gpu", "audit", "optimizers")
+        for name in (
+            "emulator",
+            "benchmarks",
+            "results",
+            "theorems",
+            "compile",
+            "gpu",
+            "kernels",
+            "audit",
+            "optimizers",
+        )
     ),
 )
 

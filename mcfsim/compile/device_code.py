@@ -61,8 +61,12 @@ class DeviceCode(NamedTuple):
     sass: str
 
     def instructions(self) -> Counter[str]:
-        """Return how many instructions of each name an element takes, without their suffixes."""
-        return Counter(name.split(".")[0] for name, _ in _INSTRUCTION.findall(self.sass))
+        """Return how many instructions of each name a thread has, without their suffixes.
+
+        Functions that it calls are left out: these divide and take roots near the ends of the range.
+        """
+        own = re.split(r"^\s*\.weak\s", self.sass, maxsplit=1, flags=re.MULTILINE)[0]
+        return Counter(name.split(".")[0] for name, _ in _INSTRUCTION.findall(own))
 
 
 def device_code(
@@ -72,6 +76,7 @@ def device_code(
     *,
     many: bool = False,
     elements: int = _ELEMENTS,
+    aligned: bool = False,
     **options: Any,
 ) -> DeviceCode:
     """Compile a kernel for a GPU, which need not be there.
@@ -88,6 +93,8 @@ def device_code(
         Whether it is a kernel on a table of vectors.
     elements : int, optional
         How many an instance works on; by default one a thread, whose instructions then are those of one.
+    aligned : bool, optional
+        Whether all addresses and the size are known to be multiples of 16, as Triton notices at a launch.
     **options
         In place of those that make it exact: so it can be seen what they prevent.
 
@@ -101,11 +108,18 @@ def device_code(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    signature = _signature(lowered, many=many)
+    multiples = [
+        place
+        for place, (name, kind) in enumerate(signature.items())
+        if kind.startswith("*") or name == "size"
+    ]
     made = triton.compile(
         ASTSource(
             fn=function(source, interpreted=False),
-            signature=_signature(lowered, many=many),
-            constexprs={"ELEMENTS": elements, **({"ALIGNED": True} if many else {})},
+            signature=signature,
+            constexprs={"ELEMENTS": elements, **({"ALIGNED": aligned} if many else {})},
+            attrs={(place,): [["tt.divisibility", 16]] for place in multiples} if aligned else None,
         ),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": WARPS, **EXACT, **options},

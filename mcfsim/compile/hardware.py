@@ -85,8 +85,8 @@ def functions_source(values: Iterable[Value]) -> str:
             f"\n@triton.jit\ndef {verb}({given}):\n"
             f'    """{instruction.about}"""\n'
             "    return tl.inline_asm_elementwise(\n"
-            f'        "{instruction.ptx}", "{registers}", [{given}],\n'
-            f"        dtype={_TYPES[instruction.result]}, is_pure=True, pack=1,\n"
+            f'        "{instruction.ptx}",\n        "{registers}",\n        [{given}],\n'
+            f"        dtype={_TYPES[instruction.result]},\n        is_pure=True,\n        pack=1,\n"
             "    )\n\n"
         )
     return "".join(made)

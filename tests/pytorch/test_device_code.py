@@ -97,7 +97,7 @@ def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, 
     source, lowered = kernel.source(given), kernel.line(given)
     code = device_code(source, lowered, capability, many=True)
     assert faults(code, lowered) == []
-    wide = device_code(source, lowered, capability, many=True, elements=2048)
+    wide = device_code(source, lowered, capability, many=True, elements=2048, aligned=True)
     sizes = re.findall(r"(?:ld|st)\.global\.(?:v(\d)\.)?b(\d+) ", wide.ptx)
     longest = Counter(int(count or 1) * int(bits) for count, bits in sizes)
     assert longest[128] >= 2 * len(lowered.results), longest

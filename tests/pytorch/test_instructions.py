@@ -1,0 +1,72 @@
+"""Instructions of kernels, counted by pipe, and the speed that they allow."""
+
+from importlib.metadata import version
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from experiments import instructions
+from experiments.common import read_result
+from mcfsim.compile.instructions import DEVICES, PIPES, THROUGHPUT, Device, by_pipe, limits
+from tests.pytorch.test_device_code import compiled  # noqa: F401
+
+pytestmark = [pytest.mark.usefixtures("own_cache", "compiled")]
+
+
+@pytest.mark.parametrize(
+    ("pipe", "names"),
+    [
+        ("binary32", "FADD FMUL FFMA"),
+        ("binary64", "DADD DMUL DFMA DSETP"),
+        ("bfloat16 and float16", "HADD2 HMUL2 HFMA2"),
+        ("conversion", "F2F F2FP I2F F2I I2FP FRND"),
+        ("reciprocal and root", "MUFU"),
+        ("integer product", "IMAD"),
+        (
+            "integer and comparison",
+            "IADD3 LOP3 SHF SEL FSEL ISETP FSETP HSETP2 PRMT SGXT LEA MOV VIADD P2R FMNMX",
+        ),
+        ("load and store", "LDG STG LDC STS"),
+        ("control", "BRA EXIT BSSY BSYNC CALL RET S2R"),
+        ("uniform", "ULDC UIADD3 ULOP3"),
+    ],
+)
+def test_each_instruction_goes_to_its_pipe(pipe, names):
+    for name in names.split():
+        assert next(own for own, pattern in PIPES.items() if pattern.fullmatch(name)) == pipe
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hardware", [False, True])
+@pytest.mark.parametrize("capability", THROUGHPUT)
+def test_what_an_element_takes_depends_little_on_how_many_there_are(capability, hardware):
+    kernel, numbers = instructions.kernel("two_sum", hardware=hardware)
+    given = kernel.source(numbers), kernel.line(numbers), capability
+    few, many = (by_pipe(*given, elements=elements) for elements in (512, 1024))
+    pipe = "bfloat16 and float16" if hardware else "binary32"
+    assert few[pipe] == many[pipe] == 6  # 2Sum's operations
+    for counts in (few, many):
+        assert sum(counts[pipe] for pipe in PIPES) == counts["issue"]
+    assert many["issue"] < few["issue"] < 1.2 * many["issue"]
+
+
+@pytest.mark.slow
+def test_the_counts_shown_are_those_of_the_kernels():
+    result = read_result("instructions")
+    if result["versions"]["triton"] != version("triton"):
+        pytest.skip(f"counted with Triton {result['versions']['triton']}")
+    for row in result["kernels"]:
+        if row["kernel"] == "two_sum":
+            kernel, numbers = instructions.kernel("two_sum", hardware=instructions.WAYS[row["way"]])
+            counts = by_pipe(kernel.source(numbers), kernel.line(numbers), row["capability"])
+            assert row["counts"] == {pipe: float(f"{count:.6g}") for pipe, count in counts.items()}
+
+
+def test_memory_and_each_pipe_allow_so_many_elements():
+    device = Device(capability=80, multiprocessors=10, clock=1e9, copied=1e12)
+    allowed = limits({"binary32": 2.0, "uniform": 5.0, "conversion": 0.0, "issue": 16.0}, 8, device)
+    assert allowed == {"memory": 1.25e11, "binary32": 3.2e11, "issue": 8e10}
+    assert all(device.capability in THROUGHPUT for device in DEVICES.values())
+    assert all(rates.keys() <= {*PIPES, "issue"} for rates in THROUGHPUT.values())

@@ -6,7 +6,7 @@ text, from the same operands; codes must be the same, and numbers, of which two 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -185,14 +185,10 @@ def _hard(trial: Trial, device: torch.device) -> list[torch.Tensor]:
         return [_as(torch.int32, (upper[:, None] | lower).reshape(-1)).view(torch.float32)]
     if len(operands) == 1:
         return numbered(trial, 0, trial.tuples, device)
-    tuples = list(product(_signed(), repeat=len(operands)))
+    few = _CODES if len(operands) == 2 else _CODES[::2]
+    tuples = list(product([sign | code for code in few for sign in (0, 0x8000)], repeat=len(operands)))
     columns = torch.tensor(tuples, dtype=torch.int64, device=device).T
     return [_as(torch.int16, column) for column in columns]
-
-
-def _signed() -> Iterator[int]:
-    for code in _CODES:
-        yield from (code, code | 0x8000)
 
 
 def _as(dtype: torch.dtype, codes: torch.Tensor) -> torch.Tensor:

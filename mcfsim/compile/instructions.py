@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mcfsim.compile.device_code import device_code
-from mcfsim.compile.kernel import ELEMENTS, WARPS
+from mcfsim.compile.launch import ELEMENTS, WARPS
 from mcfsim.compile.lowering import Lowered
 
 #: The pipes, and the instructions that go there; the first that fits.

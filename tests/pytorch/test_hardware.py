@@ -89,6 +89,17 @@ def test_what_has_no_instructions_never_sees_them():
     assert "asm" not in kernel.source([])
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("interpreted", "with_instructions")
+def test_operands_may_be_called_as_instructions_are(assert_same):
+    program = trace(mcf.two_sum, "bfloat16", operands=("add_bfloat16", "round_float16"))
+    a, b, _ = hard(get_format("bfloat16"), 500)
+    codes = [mcf.codec.encode(x, "bfloat16") for x in (a, b)]
+    found, _ = launched(by_instructions(Kernel(program, packed=True, hardware=True), []), codes)
+    for mine, other in zip(found, mcf.two_sum(mcf.arithmetic("bfloat16", compiled=False), a, b), strict=True):
+        np.testing.assert_array_equal(mine, mcf.codec.encode(other, "bfloat16"))
+
+
 def test_every_verb_is_tried():
     for verb, trial in trials().items():
         assert f"= {verb}(" in trial.instruction
@@ -105,7 +116,7 @@ def test_instructions_that_are_as_said_pass():
 @pytest.mark.slow
 @pytest.mark.usefixtures("interpreted", "with_instructions")
 @pytest.mark.parametrize("verb", INSTRUCTIONS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3, each=False)
 def test_operands_are_tried_by_number(verb, monkeypatch):
     monkeypatch.setattr(hardware_trials, "_BLOCK", 3000)
     total = trials()[verb].tuples
@@ -181,7 +192,7 @@ FALSE = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("interpreted", "with_instructions")
 @pytest.mark.parametrize("name", FALSE)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(5, each=False)
 def test_instructions_that_are_not_as_said_are_refused(name, monkeypatch):
     altered(monkeypatch, *FALSE[name])
     with pytest.raises(RuntimeError, match=r"cpu: its instruction for \w+ differs from the text at "):
@@ -237,7 +248,7 @@ def test_kernels_by_instructions_have_the_bits_of_numpy(fmt, packed, assert_same
 @pytest.mark.parametrize(
     "strategy", [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
 )
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_steps_by_instructions_have_the_bits_of_numpy(strategy, assert_same):
     hyper, chosen = mcf.AdamW(), mcf.strategy(strategy)
     words = {"random": RandomWords(3)} if chosen.draws else {}

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.usefixtures("own_cache", "compiled"), pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
+@pytest.mark.sampled(4, each=False)
 def test_every_operation_is_by_just_the_instructions_asked_for(fmt, packed, capability):
     options = {"packed": packed, "checked": True, "hardware": True}
     source, lowered, code = code_of(trace(every, fmt), capability, **options)
@@ -40,7 +41,7 @@ def test_every_operation_is_by_just_the_instructions_asked_for(fmt, packed, capa
 )
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(20, each=False)
 def test_every_step_is_by_just_the_instructions_asked_for(optimizer, strategy, capability):
     _, lowered, code = code_of(step(optimizer, strategy), capability, packed=True, hardware=True)
     assert faults(code, lowered, hardware=True) == []
@@ -85,7 +86,7 @@ TRAPS = {
 
 
 @pytest.mark.parametrize("trap", TRAPS)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(7, each=False)
 def test_traps_are_noticed(trap):
     kernel = Kernel(trace(every, "bfloat16"), packed=True, hardware=True)
     source, lowered = kernel.source([]), kernel.line([])
@@ -97,7 +98,7 @@ def test_traps_are_noticed(trap):
 
 
 @pytest.mark.parametrize("seed", range(60))
-@pytest.mark.sampled(20, each=False)
+@pytest.mark.sampled(30, each=False)
 def test_another_instruction_is_noticed(seed):
     """One verb in a step of an optimizer is another one, or is left out."""
     rng = random.Random(seed)

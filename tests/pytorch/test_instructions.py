@@ -9,6 +9,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from experiments import instructions
 from experiments.common import read_result
+from mcfsim.compile.device_code import device_code
 from mcfsim.compile.instructions import DEVICES, PIPES, THROUGHPUT, Device, by_pipe, limits
 from tests.pytorch.test_device_code import compiled  # noqa: F401
 
@@ -39,29 +40,32 @@ def test_each_instruction_goes_to_its_pipe(pipe, names):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hardware", [False, True])
+@pytest.mark.parametrize("way", instructions.WAYS)
 @pytest.mark.parametrize("capability", THROUGHPUT)
-def test_what_an_element_takes_depends_little_on_how_many_there_are(capability, hardware):
-    kernel, numbers = instructions.kernel("two_sum", hardware=hardware)
+@pytest.mark.sampled(2, each=False)
+def test_the_counts_shown_are_those_of_a_kernel_and_depend_little_on_its_elements(capability, way):
+    kernel, numbers = instructions.kernel("two_sum", hardware=instructions.WAYS[way])
     given = kernel.source(numbers), kernel.line(numbers), capability
     few, many = (by_pipe(*given, elements=elements) for elements in (512, 1024))
-    pipe = "bfloat16 and float16" if hardware else "binary32"
+    pipe = {"integers": "binary32", "instructions": "bfloat16 and float16"}[way]
     assert few[pipe] == many[pipe] == 6  # 2Sum's operations
     for counts in (few, many):
         assert sum(counts[pipe] for pipe in PIPES) == counts["issue"]
     assert many["issue"] < few["issue"] < 1.2 * many["issue"]
+    result = read_result("instructions")
+    shown = [row for row in result["kernels"] if (row["way"], row["capability"]) == (way, capability)]
+    if result["versions"]["triton"] == version("triton"):
+        assert shown[0]["counts"] == {pipe: float(f"{count:.6g}") for pipe, count in many.items()}
 
 
 @pytest.mark.slow
-def test_the_counts_shown_are_those_of_the_kernels():
-    result = read_result("instructions")
-    if result["versions"]["triton"] != version("triton"):
-        pytest.skip(f"counted with Triton {result['versions']['triton']}")
-    for row in result["kernels"]:
-        if row["kernel"] == "two_sum":
-            kernel, numbers = instructions.kernel("two_sum", hardware=instructions.WAYS[row["way"]])
-            counts = by_pipe(kernel.source(numbers), kernel.line(numbers), row["capability"])
-            assert row["counts"] == {pipe: float(f"{count:.6g}") for pipe, count in counts.items()}
+def test_vectors_at_multiples_of_16_bytes_are_read_at_once():
+    kernel, numbers = instructions.kernel("two_sum", hardware=True)
+    given = kernel.source(numbers), kernel.line(numbers)
+    one, several = (device_code(*given, elements=1024, aligned=aligned) for aligned in (False, True))
+    assert one.instructions()["LDG"] == one.instructions()["STG"] == 2 * 8
+    assert several.instructions()["LDG"] == several.instructions()["STG"] == 2
+    assert "LDG.E.128" in several.sass
 
 
 def test_memory_and_each_pipe_allow_so_many_elements():

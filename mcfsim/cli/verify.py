@@ -16,6 +16,7 @@ from mcfsim.report.terminal import print_rows
 
 if TYPE_CHECKING:
     from mcfsim.theorems.check import Check
+    from mcfsim.theorems.device import Device
 
 
 @app.command(epilog=legends.help_text(legends.VERIFY, legends.LISTING))
@@ -56,6 +57,10 @@ def verify(
             show_default="as many as cores, if it takes long",
         ),
     ] = None,
+    device: Annotated[
+        str,
+        Option(help="cpu, or cuda: kernels on this GPU judge the cases of what can be recorded, if many."),
+    ] = "cpu",
     dask: Annotated[str | None, Option(help="Scheduler of a Dask cluster, as tcp://host:8786.")] = None,
     journal: Annotated[
         Path | None, Option(help="Where finished work is kept.", show_default="in the user's folder")
@@ -88,12 +93,14 @@ def verify(
         elif check:
             good = _examine(check, options)
         else:
+            from mcfsim.theorems.device import find_device
             from mcfsim.theorems.selection import Selection
             from mcfsim.theorems.verification import plan
 
+            found = find_device(device, workers=workers, dask=dask)
             selection = Selection(extent, **options)  # type: ignore[arg-type]  # which is looked at there
             planned = plan(theorems, format, rounding, selection)
-            good = _certify(planned, output, journal, resume, workers=workers, dask=dask)
+            good = _certify(planned, output, journal, resume, workers=workers, dask=dask, device=found)
     if not good:
         raise typer.Exit(1)
 
@@ -117,6 +124,7 @@ def _certify(
     *,
     workers: int | None,
     dask: str | None,
+    device: Device | None,
 ) -> bool:
     """Verify, print and save; return whether everything came out as expected."""
     from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -133,7 +141,7 @@ def _certify(
     check_outputs({"--journal": journal, **places})
     path = journal or _default_journal()
     certificates = []
-    many, show = workers or workers_for(checks), sys.stderr.isatty()
+    many, show = workers or (1 if device else workers_for(checks)), sys.stderr.isatty()
     with (
         telling_how_to_go_on(path, "no journal was kept, so the same command begins anew."),
         Sweep(
@@ -144,7 +152,7 @@ def _certify(
             progress=show,
         ) as sweep,
     ):
-        for certificate in run(checks, sweep):
+        for certificate in run(checks, sweep, device=device):
             certificates.append(certificate)
             if output is not None:
                 certificate.save(output / f"{certificate.name}.json")

@@ -247,7 +247,7 @@ def _in_sass(text: str, wanted: Counter[tuple[str, Any]], asked: Counter[str]) -
 
 def _signature(lowered: Lowered, *, many: bool) -> dict[str, str]:
     """Return the types of a kernel's arguments, in order."""
-    names = {"float32": "*fp32", "float64": "*fp64", "uint8": "*i8", "uint16": "*i16"}
+    names = {"float32": "*fp32", "float64": "*fp64", "uint8": "*i8", "uint16": "*i16", "bool": "*i8"}
     vectors = {str(x.constant): names[str(lowered.dtype(x))] for x in lowered.operands}
     vectors |= {f"out{place}": names[str(lowered.dtype(x))] for place, x in enumerate(lowered.results)}
     kinds = {x.type for x in lowered.numbers}

@@ -8,7 +8,7 @@ from typing import Any
 
 from mcfsim.compile.joined import Joined
 from mcfsim.compile.launch import Launcher
-from mcfsim.compile.lines import Lines
+from mcfsim.compile.lines import Lines, Sequel
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import Entering
@@ -46,6 +46,8 @@ class Kernel(Lines):
         (`mcfsim.compile.hardware`) carry them out by these. The bits are the same.
     checked, packed : bool, optional
         As of `mcfsim.compile.loops.Loop`.
+    sequel : Sequel, optional
+        What is made of the results in the same kernel; it asks for no further numbers.
 
     Notes
     -----
@@ -64,8 +66,9 @@ class Kernel(Lines):
         hardware: bool = False,
         checked: bool = False,
         packed: bool = False,
+        sequel: Sequel | None = None,
     ) -> None:
-        super().__init__(program, scalars, None, joined, checked=checked, packed=packed, clean=False)
+        super().__init__(program, scalars, sequel, joined, checked=checked, packed=packed, clean=False)
         self._hardware = hardware
         self._by_hardware: dict[tuple[Entering, ...], str] = {}
 

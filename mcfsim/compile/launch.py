@@ -12,7 +12,7 @@ from mcfsim.compile.hardware_trials import check_instructions, has_instructions
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.sources import imported
 from mcfsim.compile.triton_source import ALIGNMENT
-from mcfsim.kernels.element.machine import F32, F64, Type, Value
+from mcfsim.kernels.element.machine import F32, F64, TRUTH, Type, Value
 from mcfsim.random import RandomWords
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Ready:
             return x.view({1: torch.int8, 2: torch.int16}[wanted.itemsize])
         if str(x.dtype) != f"torch.{wanted}":
             raise TypeError(f"the kernel takes a tensor of {wanted}, not of {x.dtype}")
-        return x
+        return x.view(torch.int8) if value.type is TRUTH else x
 
     def streams(self, words: Mapping[int, RandomWords] | None) -> list[RandomWords]:
         """Return the stream of each operation that draws; raise if words of a source are missing."""
@@ -102,7 +102,8 @@ class Launcher(Ready):
         Parameters
         ----------
         operands, results : sequence of tensor
-            In the carriers; or codes, as tensors of any dtype of as many bytes. A result may be an operand.
+            In the carriers; or codes, as tensors of any dtype of as many bytes. A result may be an operand; it
+            is a tensor of bool where a sequel makes truth values.
         start : int, optional
             The index of the first element, where random words are drawn.
         words : mapping of int to RandomWords, optional

@@ -57,6 +57,8 @@ class Lowered:
     notes : dict of int to str
         What the values from a number on are made for: an operation of the program, with the text's line if it
         was recorded.
+    clean : bool
+        Whether the machine makes clean codes of NaN.
     """
 
     line: Line
@@ -69,6 +71,7 @@ class Lowered:
     index: Value | None = None
     notes: Mapping[int, str] = field(default_factory=dict)
     packed: Mapping[Value, np.dtype[Any]] = field(default_factory=dict)
+    clean: bool = True
 
     def dtype(self, value: Value) -> np.dtype[Any]:
         """Return as what an operand or a result lies in memory."""
@@ -209,6 +212,7 @@ def lower(
         draws=draws,
         notes=notes,
         packed=lying,
+        clean=clean,
     )
 
 

@@ -54,7 +54,7 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
     integer that becomes 1 if some element is strange, to the numbers of binary32, to those of binary64, and
     to the random key: the seed's lower and upper half, the step, and the stream of each word. All lie in the
     device's memory, so that a captured graph takes new ones. Then the number of the first element, the size,
-    and how many elements an instance has. Codes lie in signed or unsigned integers.
+    and how many elements an instance has. Codes lie in signed or unsigned integers, truth values in bytes.
 
     Parameters
     ----------
@@ -94,8 +94,8 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
     if lowered.words:
         loads += [f"{name} = tl.load(key + {place})" for place, name in enumerate(_KEY[:3])]
     for output, result, name in zip(outputs, lowered.results, made, strict=False):
-        dtype = lowered.packed.get(result)
-        kept = name if dtype is None else f"{name}.to(tl.int{8 * dtype.itemsize})"
+        short = result in lowered.packed or result.type is TRUTH
+        kept = f"{name}.to(tl.int{8 * lowered.dtype(result).itemsize})" if short else name
         body.append(f"tl.store({output} + i, {kept}, mask=inside)")
     if strange:
         body.append(f"tl.store(found + i * 0, 1, mask={made[-1]} & inside)")  # all write the same

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, replace
 from functools import lru_cache, partial
 from inspect import unwrap
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trials import try_scaling
 from mcfsim.training.record import versions
+
+if TYPE_CHECKING:
+    from mcfsim.theorems.device import Device, DeviceJudge
 
 #: So many domains are kept whose tables have so many bytes.
 _MANY, _SMALL = 1 << 11, 1 << 21
@@ -141,17 +144,29 @@ class Check:
                     f"operands of {toy}, {what}: {theirs}; of those that should stand for all: {ours}"
                 )
 
-    def __call__(self, start: int, stop: int) -> dict[str, Any]:
-        """Try the cases of a range."""
+    def __call__(self, start: int, stop: int, device: Device | None = None) -> dict[str, Any]:
+        """Try the cases of a range, on a device as far as it has a kernel for them."""
         check_subnormals()  # in each thread and process that works on it
         domain, begun = self.domain(), time.perf_counter()
-        found = self._of(domain, start, stop)
+        found = self._of(domain, start, stop, device)
         return {**found.as_data(), "seconds": time.perf_counter() - begun}
 
-    def _of(self, domain: Domain, start: int = 0, stop: int | None = None) -> Findings:
+    def judge_on(self, device: Device) -> DeviceJudge | None:
+        """Return what judges the cases on a device, or None where the CPU does."""
+        domain = self.domain()
+        return device.judge(self.theorem, domain.format, self.rounding, domain.size)
+
+    def _of(
+        self, domain: Domain, start: int = 0, stop: int | None = None, device: Device | None = None
+    ) -> Findings:
         ar = on_blocks(domain.format, self.rounding)
         found = Findings(self.theorem, domain.format.precision)
-        found.judge(ar, domain.blocks(start, domain.size if stop is None else stop), domain.size - start)
+        stop = domain.size if stop is None else stop
+        judge = None if device is None else self.judge_on(device)
+        if judge is None:
+            found.judge(ar, domain.blocks(start, stop), domain.size - start)
+        else:
+            found.judge_on(judge, ar, domain, start, stop)
         return found
 
     def validate(self, start: int, stop: int, data: Any) -> None:

@@ -41,9 +41,31 @@ _COST, _MEASURED_COST = 10.0, 35.0
 #: Fewer cases are not worth recording the predicates, nor are longer algorithms.
 _LEAST_RECORDED, _LONGEST = 1 << 18, 256
 #: So many cases each was asked of, before it was compiled.
-_seen: Counter[_Predicates] = Counter()
+_seen: Counter[Predicates] = Counter()
 #: Quotients in binary64 are wrong by less than this share.
 _SHARE = 2.0**-45
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What is said of a batch of cases, counted.
+
+    Attributes
+    ----------
+    cases : int
+    applicable, violations : int
+        How many meet the hypotheses, and how many of them fail the claim; of the settled ones.
+    first : list of int
+        The places of the first violations, as many as were wanted.
+    open : list of array
+        The places of the cases that are not settled, and a block a component.
+    """
+
+    cases: int
+    applicable: int
+    violations: int
+    first: list[int]
+    open: list[Block]
 
 
 @dataclass(frozen=True)
@@ -62,6 +84,17 @@ class Judgement:
     failing: NDArray[np.bool_]
     open: NDArray[np.bool_]
 
+    def tally(self, blocks: list[Block], wanted: int) -> Tally:
+        """Return the counts, with the first violations, as many as are wanted, and the open cases."""
+        violations, places = int(np.count_nonzero(self.failing)), np.flatnonzero(self.open)
+        return Tally(
+            cases=self.open.size,
+            applicable=int(np.count_nonzero(self.applicable)),
+            violations=violations,
+            first=np.flatnonzero(self.failing)[:wanted].tolist() if violations and wanted else [],
+            open=[places, *(block[places] for block in blocks)],
+        )
+
 
 class Judge:
     """A statement under an arithmetic, compiled where that pays.
@@ -78,10 +111,10 @@ class Judge:
     def __init__(self, theorem: Theorem, ar: Any, cases: int) -> None:
         self._theorem, self._ar, self._cases = theorem, ar, cases
         self._filler: Filler | None = None
-        self._predicates: _Predicates | None = None
+        self._predicates: Predicates | None = None
         # Of stochastic rounding every path is tried, and no line is one.
         if type(ar) is BlockArithmetic and not ar.rounding.stochastic:
-            self._predicates = _Predicates(theorem, ar.format, ar.rounding)
+            self._predicates = Predicates(theorem, ar.format, ar.rounding)
 
     def __call__(self, blocks: list[Block], extremes: tuple[float, float]) -> Judgement | None:
         """Return what a loop says of a block of cases, or None where there is to be none.
@@ -100,7 +133,7 @@ class Judge:
         if self._filler is None:
             ahead = max(0, self._cases - size)
             _seen[predicates] += size
-            program = _recordable(predicates) if _seen[predicates] + ahead > _LEAST_RECORDED else None
+            program = recordable(predicates) if _seen[predicates] + ahead > _LEAST_RECORDED else None
             if program is not None:
                 self._filler = loops(self._ar.scalars).filler(
                     lambda: program, size, None, ahead=ahead, by_numpy=True, sequel=predicates
@@ -110,7 +143,7 @@ class Judge:
             return None
         result = Judgement(*(scratch(f"judged {place}", size, np.bool_) for place in range(3)))
         taken = [np.ascontiguousarray(block) for block in blocks]
-        numbers = [np.float64(nearer_zero(x)) for x in extremes] if _measured(self._theorem) else []
+        numbers = [np.float64(nearer_zero(x)) for x in extremes] if measures(self._theorem) else []
         filler(taken, (result.applicable, result.failing, result.open), numbers=numbers)
         return result
 
@@ -121,7 +154,7 @@ def nearer_zero(ratio: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _recordable(sequel: _Predicates) -> Program | None:
+def recordable(sequel: Predicates) -> Program | None:
     """Return the algorithm as a program, if it and the predicates can be recorded."""
     try:
         program = recorded_algorithm(sequel.theorem, sequel.format, sequel.rounding)
@@ -133,17 +166,29 @@ def _recordable(sequel: _Predicates) -> Program | None:
     return program
 
 
-def _measured(theorem: Theorem) -> bool:
+def measures(theorem: Theorem) -> bool:
+    """Return whether a statement has errors that are compared, to find the worst."""
     return theorem.claim.measure is not None and theorem.claim.constant is not None
 
 
 @dataclass(frozen=True)
-class _Predicates:
-    """The `mcfsim.compile.loops.Sequel` that asks hypotheses and claim of the results."""
+class Predicates:
+    """The `mcfsim.compile.lines.Sequel` that asks hypotheses and claim of the results.
+
+    Attributes
+    ----------
+    theorem : Theorem
+    format : Format
+    rounding : Rounding
+    quotients : bool
+        Whether the line returns the quotient of error and reference, where there is one that counts, else 0.
+        If not, the quotient is compared with two further numbers, and open where it is not between them.
+    """
 
     theorem: Theorem
     format: Format
     rounding: Rounding
+    quotients: bool = False
 
     @property
     def cost(self) -> float:
@@ -151,16 +196,16 @@ class _Predicates:
         return _COST if self.theorem.claim.measure is None else _MEASURED_COST
 
     def __call__(self, lowered: Lowered) -> Lowered:
-        """Return the line whose results are a `Judgement`."""
+        """Return the line whose results are a `Judgement`, and quotients if these are asked for."""
         theorem, line = self.theorem, lowered.line
-        recorder = Recorder(line, RecordedExact.of)
+        recorder = Recorder(line, RecordedExact.of, clean=lowered.clean)
 
         def block(value: Value) -> Any:
             return Recorded(recorder, value, self.format)
 
         operands = structured(theorem.operands, list(map(block, lowered.operands)))
         names = tuple(operand.name for operand in theorem.operands)
-        ar: Any = _OnLine(self.format, self.rounding)
+        ar: Any = _OnLine(self.format, self.rounding, clean=lowered.clean)
         trial = RecordedTrial(ar, names, operands, tuple(map(block, lowered.results)))
         with np.errstate(all="ignore"):
             there = recorder.truth(True)
@@ -169,19 +214,21 @@ class _Predicates:
             unsure = recorder.doubts()
             failing = ~_truth(theorem.claim.test(trial)) & there
             numbers: tuple[Value, ...] = ()
-            if _measured(theorem):
+            ratio: Any = None
+            if measures(theorem):
                 assert theorem.claim.measure is not None
                 measured: Any = trial.once(theorem.claim.measure)
                 ratio = measured.ratio.value
-                numbers = (line.input("least", F64), line.input("most", F64))
-                beyond = (ratio < numbers[0]) | (ratio > numbers[1])
-                recorder.doubt(beyond & (abs(ratio) < np.inf) & _truth(trial.finite))
+                if not self.quotients:
+                    numbers = (line.input("least", F64), line.input("most", F64))
+                    beyond = (ratio < numbers[0]) | (ratio > numbers[1])
+                    recorder.doubt(beyond & (abs(ratio) < np.inf) & _truth(trial.finite))
             unsure = unsure | (there & recorder.doubts())
-        return replace(
-            lowered,
-            numbers=(*lowered.numbers, *numbers),
-            results=(there & ~unsure, failing & ~unsure, unsure),
-        )
+        results = [there & ~unsure, failing & ~unsure, unsure]
+        if self.quotients and ratio is not None:
+            counts = results[0] & (abs(ratio) < np.inf) & _truth(trial.finite)
+            results.append(counts.select(ratio, ratio.like(0.0)))
+        return replace(lowered, numbers=(*lowered.numbers, *numbers), results=tuple(results))
 
 
 class RecordedTrial(Trial):
@@ -209,7 +256,8 @@ class RecordedTrial(Trial):
 
     def under(self, rounding: Rounding) -> Any:
         """Return the arithmetic of the format under another rounding."""
-        return _OnLine(self.format, rounding)
+        ar: Any = self.ar
+        return _OnLine(self.format, rounding, clean=ar.clean)
 
     def at(self, index: Any) -> NoReturn:
         """Refuse: there is one case."""
@@ -219,8 +267,8 @@ class RecordedTrial(Trial):
 class _OnLine:
     """The arithmetic that predicates may ask: its operations go on with their operands' line."""
 
-    def __init__(self, fmt: Format, rounding: Rounding) -> None:
-        self.format, self.rounding, self.carrier = fmt, rounding, carrier_of(fmt)
+    def __init__(self, fmt: Format, rounding: Rounding, *, clean: bool) -> None:
+        self.format, self.rounding, self.carrier, self.clean = fmt, rounding, carrier_of(fmt), clean
 
     def __getattr__(self, operation: str) -> Callable[..., Recorded]:
         def carry_out(*operands: Recorded) -> Recorded:
@@ -232,7 +280,7 @@ class _OnLine:
                 operands=names,
                 lines=False,
             )
-            made = lower(program, (), onto=tuple(x.value for x in operands))
+            made = lower(program, (), onto=tuple(x.value for x in operands), clean=self.clean)
             return Recorded(operands[0].recorder, made.results[0], self.format)
 
         return carry_out

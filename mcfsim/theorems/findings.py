@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.protocol import Emulation
-from mcfsim.theorems.compiled import Judge
+from mcfsim.storage.buffers import LARGE_BLOCK
+from mcfsim.theorems.compiled import Judge, Tally
 from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.operands import Block
+from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Measured, Trial
+
+if TYPE_CHECKING:
+    from mcfsim.theorems.device import DeviceJudge
 
 #: How many violations a certificate shows.
 WITNESSES = 8
@@ -59,23 +64,43 @@ class Findings:
                     self._judge(judge, ar, first + part.start, some)
         self._look_at_open(ar)
 
+    def judge_on(self, judge: DeviceJudge, ar: Emulation, domain: Domain, start: int, stop: int) -> None:
+        """Judge a range of cases as `judge` does, on a device, but for those that it leaves open."""
+        for batch in judge.batches(domain, start, stop):
+            if not self._settles():
+                break
+            self._add(batch.first, judge(batch, self._extremes, self._wanted()), ar)
+            start = batch.first + batch.size
+        self._look_at_open(ar)
+        if start < stop:
+            self.judge(ar, domain.blocks(start, stop), domain.size - start)
+
     def _judge(self, judge: Judge, ar: Emulation, first: int, blocks: list[Block]) -> None:
-        # A loop that leaves more open than it settles is given up, but not for a few blocks at the start.
-        settles = 2 * self._left < self._judged + _TRUSTED
-        found = judge(blocks, self._extremes) if settles else None
+        found = judge(blocks, self._extremes) if self._settles() else None
         if found is None:
             self.look_at(first, try_block(self.theorem, ar, blocks))
-            return
-        self.applicable += int(np.count_nonzero(found.applicable))
-        violations = int(np.count_nonzero(found.failing))
-        self.violations += violations
-        if violations and len(self.witnesses) < WITNESSES:
-            self._add_witnesses(first + int(place) for place in np.flatnonzero(found.failing)[:WITNESSES])
-        places = np.flatnonzero(found.open)
-        self._judged += blocks[0].size
+        else:
+            self._add(first, found.tally(blocks, self._wanted()), ar)
+
+    def _settles(self) -> bool:
+        """Return whether loops have settled more than they left open, or a few blocks at the start."""
+        return 2 * self._left < self._judged + _TRUSTED
+
+    def _wanted(self) -> int:
+        """Return how many violations of the next cases in order may be among the first ones."""
+        return WITNESSES if len(self.witnesses) < WITNESSES else 0
+
+    def _add(self, first: int, found: Tally, ar: Emulation) -> None:
+        """Add what a loop or a kernel says of a batch of cases."""
+        self.applicable += found.applicable
+        self.violations += found.violations
+        if found.first:
+            self._add_witnesses(first + place for place in found.first)
+        places, *blocks = found.open
+        self._judged += found.cases
         self._left += places.size
         if places.size:
-            self._open.append([first + places, *(block[places] for block in blocks)])
+            self._open.append([first + places, *blocks])
             self._many += places.size
             if self._many > _OPEN:
                 self._look_at_open(ar)
@@ -86,7 +111,9 @@ class Findings:
             cases, *blocks = (np.concatenate(column) for column in zip(*self._open, strict=True))
             self._open.clear()
             self._many = 0
-            self.look_at(cases, try_block(self.theorem, ar, blocks))
+            for start in range(0, cases.size, LARGE_BLOCK):  # a batch of a device has many blocks
+                part = slice(start, start + LARGE_BLOCK)
+                self.look_at(cases[part], try_block(self.theorem, ar, [block[part] for block in blocks]))
 
     def look_at(self, first: int | NDArray[np.int64], trial: Trial) -> None:
         """Add a block of cases, the first of which has the given number; or each has its own."""

@@ -34,10 +34,12 @@ class Recorder:
     line : Line
     exact : callable
         Returns the exact numbers that a recorded block is.
+    clean : bool, optional
+        Whether the machine makes clean codes of NaN (`mcfsim.compile.lowering.lower`).
     """
 
-    def __init__(self, line: Line, exact: Callable[[Recorded], Any]) -> None:
-        self.line, self.exact = line, exact
+    def __init__(self, line: Line, exact: Callable[[Recorded], Any], *, clean: bool = True) -> None:
+        self.line, self.exact, self.clean = line, exact, clean
         self._doubts: list[Value] = []
         self._asked: list[Value] = []
 
@@ -112,6 +114,8 @@ class Recorded(NDArrayOperatorsMixin):
             raise TypeError(f"{self.dtype} is not seen as {dtype}")
         if kind is self.value.type:
             return self
+        if kind.is_integer and not self.recorder.clean:
+            self.recorder.doubt(~self.value.equals(self.value))  # the code of a NaN is another one there
         return Recorded(self.recorder, self.value.bits() if kind.is_integer else self.value.as_number())
 
     def only(self, test: Callable[..., Any], *blocks: Any) -> Recorded:

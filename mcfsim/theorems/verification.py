@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from mcfsim.theorems.cases import Number, Witness
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Tried, Worst, rational
 from mcfsim.theorems.check import Check
+from mcfsim.theorems.device import Device, find_device
 from mcfsim.theorems.domain import USUAL
 from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import try_block
@@ -57,6 +59,7 @@ def verify(
     journal: str | os.PathLike[str] | None = None,
     resume: bool | None = None,
     progress: bool = False,
+    device: str = "cpu",
 ) -> Certificate:
     """Check a statement on every operand of a format, or on a core that stands for them.
 
@@ -76,6 +79,9 @@ def verify(
         How many random cases there are where the core is not all, and which.
     workers, kind, dask, journal, resume, progress : optional
         As for `mcfsim.sweeps.sweep.Sweep`.
+    device : str, optional
+        ``"cuda"``, or ``"cuda:1"``: where there are many cases, and the statement can be recorded, kernels on
+        this GPU judge them, and the CPU what they leave open. One process works with it.
 
     Returns
     -------
@@ -89,12 +95,15 @@ def verify(
         If an argument is of the wrong type, or the algorithm or a test returns something else than blocks.
     ValueError
         If the statement is unknown or raises exceptions, an argument is out of range, the rounding is
-        stochastic and the statement is not, there are too many operands to try all, or none to try, or the
-        journal is none, damaged or in use.
+        stochastic and the statement is not, there are too many operands to try all, or none to try, the
+        journal is none, damaged or in use, or there is no such device, or several workers for it.
+    ImportError
+        If a device is asked for, and PyTorch or Triton is not installed, or too old.
     UnsupportedFormatError
         If the statement cannot be run there: the format has no sign or no zero, say, or an operation no
         exact path.
     """
+    found = find_device(device, workers=workers, dask=dask)
     check = prepare(theorem, format, rounding, Selection(extent, limit, samples, seed))
     refusal = check.refusal()
     if refusal is not None:
@@ -102,7 +111,7 @@ def verify(
     with Sweep(
         workers, kind=kind, dask=dask, journal=journal and Path(journal), resume=resume, progress=progress
     ) as sweep:
-        return next(run([check], sweep))
+        return next(run([check], sweep, device=found))
 
 
 def prepare(
@@ -222,27 +231,39 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run(checks: Iterable[Check], sweep: Sweep, unit: int = UNIT) -> Iterator[Certificate]:
-    """Yield the certificate of each check, in order."""
+def run(
+    checks: Iterable[Check], sweep: Sweep, unit: int = UNIT, device: Device | None = None
+) -> Iterator[Certificate]:
+    """Yield the certificate of each check, in order.
+
+    Parameters
+    ----------
+    checks : iterable of Check
+    sweep : Sweep
+        With one worker, if there is a device.
+    unit : int, optional
+        Cases a unit of work on the CPU.
+    device : Device, optional
+        Where those are judged for which it has kernels; see `mcfsim.theorems.device.find_device`.
+    """
     check_subnormals()
     given = list(checks)
     for check in given:
         if THEOREMS.get(check.theorem.name) is not check.theorem:
             check.rehearse()
             check.try_reductions()
-    jobs = [
-        Job(
-            check.key,
-            f"{check.theorem.name} {check.format} {check.rounding.mode}",
-            check,
-            units,
-            check.validate,
-        )
-        for check in given
-        for units in [check.domain().units(unit)]
-    ]
+    jobs = [_job(check, unit, device) for check in given]
     for check, (job, results) in zip(given, sweep.run(jobs), strict=True):
         yield certify(check, list(zip(job.units, results, strict=True)))
+
+
+def _job(check: Check, unit: int, device: Device | None) -> Job:
+    label = f"{check.theorem.name} {check.format} {check.rounding.mode}"
+    if device is None or check.judge_on(device) is None:
+        return Job(check.key, label, check, check.domain().units(unit), check.validate)
+    # A journal keeps what a device found apart: it rests on that device, too.
+    work, key = partial(check, device=device), f"{check.key} on {device.name}"
+    return Job(key, label, work, check.domain().units(device.unit), check.validate)
 
 
 def certify(check: Check, results: list[tuple[tuple[int, int], dict[str, Any]]]) -> Certificate:

@@ -40,7 +40,7 @@ def line_of(theorem: Theorem, fmt: Format, rounding: Rounding) -> Lowered:
     """Return the line that judges a statement, made anew."""
     program = recorded_algorithm(theorem, fmt, rounding)
     ways: tuple[Entering, ...] = tuple(entering(use, use.number({}), "exact")[0] for use in uses(program))
-    return compiled._Predicates(theorem, fmt, rounding)(lower(program, ways))
+    return compiled.Predicates(theorem, fmt, rounding)(lower(program, ways))
 
 
 def by_line(check: Check, blocks: list[Block], extremes: tuple[float, float]) -> compiled.Judgement:
@@ -85,7 +85,7 @@ def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str]
     for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12)):
         if check.rounding.stochastic or not check.domain().size:
             continue
-        if compiled._recordable(compiled._Predicates(check.theorem, check.domain().format, check.rounding)):
+        if compiled.recordable(compiled.Predicates(check.theorem, check.domain().format, check.rounding)):
             blocks = some_cases(check)
             found = by_line(check, blocks, (-np.inf, np.inf))
             assert_same(check, blocks, found)
@@ -207,7 +207,7 @@ NOT_OF_SINGLE_CASES: dict[str, Any] = {
 def recordable(test: Any) -> bool:
     """Return whether a claim of one's own is recorded."""
     own = Theorem("own", add, (value("a"), value("b")), claim("-", test))
-    return compiled._recordable(compiled._Predicates(own, get_format("bfloat16"), Rounding())) is not None
+    return compiled.recordable(compiled.Predicates(own, get_format("bfloat16"), Rounding())) is not None
 
 
 @pytest.mark.parametrize("what", NOT_OF_SINGLE_CASES)
@@ -220,8 +220,8 @@ def test_paths_of_stochastic_rounding_are_not_compiled(monkeypatch: pytest.Monke
     monkeypatch.setattr(compiled, "_LEAST_RECORDED", 0)
     monkeypatch.setattr(Loops, "_pays", lambda *_: pytest.fail("asked"))
     check = prepare("two_sum_sr_exact", "float8_e4m3fn", "stochastic")
-    predicates = compiled._Predicates(check.theorem, check.format, check.rounding)
-    assert compiled._recordable(predicates)  # as if there was one path
+    predicates = compiled.Predicates(check.theorem, check.format, check.rounding)
+    assert compiled.recordable(predicates)  # as if there was one path
     assert check(0, 1 << 13)["applicable"] > 0
 
 
@@ -322,7 +322,7 @@ def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch) ->
         if part.size > a
     ]
     found: dict[str, list[Any]] = {}
-    recordable = compiled._recordable
+    recordable = compiled.recordable
     for way in ("integers", "calls", *(["numba"] if is_available() else [])):
         asked: list[int] = []
 
@@ -331,7 +331,7 @@ def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch) ->
             return bool(way == "numba")
 
         monkeypatch.setattr(Loops, "_pays", pays)
-        monkeypatch.setattr(compiled, "_recordable", recordable if way != "integers" else lambda _: None)
+        monkeypatch.setattr(compiled, "recordable", recordable if way != "integers" else lambda _: None)
         found[way] = [{**check(*unit), "seconds": 0} for unit in ranges]
         assert asked
         assert found[way] == found["integers"]

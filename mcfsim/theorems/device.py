@@ -1,0 +1,234 @@
+"""Statements judged on a device: operands are made there, and counts and open cases come back.
+
+The line that is a loop on the CPU (`mcfsim.theorems.compiled`) is a kernel there. It settles cases, or leaves
+them open, as the loop does; where an error may be the largest so far, its quotient says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mcfsim.compile.kernel import Kernel, Launcher, check_triton
+from mcfsim.compile.scalars import uses
+from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
+from mcfsim.theorems.compiled import Predicates, Tally, measures, nearer_zero, recordable
+from mcfsim.theorems.operands import Block, Columns
+from mcfsim.theorems.parts import Domain, Part, Pieces, Sample, starts
+from mcfsim.theorems.statement import Theorem
+
+if TYPE_CHECKING:
+    import torch
+
+#: Of fewer cases a loop on the CPU makes an end before a kernel is compiled.
+LEAST = 1 << 22
+#: Numbers of operands that are on a device at once, and cases of a unit of work.
+AT_ONCE, UNIT = 1 << 25, 1 << 28
+
+
+def find_device(name: str, *, workers: int | None = 1, dask: str | None = None) -> Device | None:
+    """Return the device of a name, or None for the CPU.
+
+    Parameters
+    ----------
+    name : str
+        ``"cpu"``, ``"cuda"``, or ``"cuda:1"`` for the second of several GPUs.
+    workers, dask : optional
+        Who is to work with it, as for `mcfsim.sweeps.sweep.Sweep`: this process alone may.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no such name, there is no such device here or it does not compute as IEEE 754 has it, or
+        others are to work with it.
+    ImportError
+        If PyTorch or Triton is not installed, or Triton is too old to divide exactly.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"device must be a str, not {name!r}")
+    if name == "cpu":
+        return None
+    kind, colon, number = name.partition(":")
+    if kind != "cuda" or (colon and not (number.isascii() and number.isdigit())):
+        raise ValueError(f"unknown device {name!r}; allowed: 'cpu', 'cuda', or 'cuda:N' for GPU number N")
+    if workers not in (None, 1) or dask is not None:
+        raise ValueError(f"one process works with device {name!r}: leave out workers and dask")
+    if find_spec("torch") is None:
+        raise ImportError(f"device {name!r} needs PyTorch: pip install 'mcfsim[torch]'")
+    try:
+        check_triton()
+    except ImportError as error:
+        raise ImportError(f"device {name!r} cannot be used: {error}; 'cpu' needs none") from None
+    import torch
+
+    if torch.version.hip is not None:
+        raise ValueError(f"device {name!r} cannot be used: kernels are looked at for NVIDIA's GPUs alone")
+    from mcfsim.backends.torch_device import found_device
+
+    return Device(found_device(name))
+
+
+class Batch(NamedTuple):
+    """Cases of one part: the number of the first one, and which of the part they are."""
+
+    first: int
+    part: Part
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self.stop - self.start
+
+
+class Device:
+    """A device whose kernels judge statements.
+
+    Parameters
+    ----------
+    device : torch.device
+        A GPU, or the CPU where Triton interprets kernels.
+    least, at_once, unit : int, optional
+        Fewer cases than `least` are for the CPU; so many numbers of operands are there at once; and so many
+        cases are a unit of work.
+
+    Attributes
+    ----------
+    name : str
+        What it is, for a journal.
+    """
+
+    def __init__(
+        self, device: torch.device, *, least: int = LEAST, at_once: int = AT_ONCE, unit: int = UNIT
+    ) -> None:
+        import torch
+        import triton
+
+        self.device, self.least, self.at_once, self.unit = device, least, at_once, unit
+        model = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        self.name = f"{model}, Triton {triton.__version__}"
+
+    def judge(self, theorem: Theorem, fmt: Format, rounding: Rounding, cases: int) -> DeviceJudge | None:
+        """Return what judges a statement here, or None if it is not to be: no line is it, or cases are few."""
+        # Of stochastic rounding every path is tried, and no line is one.
+        if cases < self.least or rounding.stochastic:
+            return None
+        launcher = _launcher(Predicates(theorem, fmt, rounding, quotients=True))
+        return None if launcher is None else DeviceJudge(self, theorem, launcher)
+
+
+@lru_cache(maxsize=256)
+def _launcher(predicates: Predicates) -> Launcher | None:
+    program = recordable(predicates)
+    if program is None:
+        return None
+    return Kernel(program, sequel=predicates).with_numbers([use.number({}) for use in uses(program)])
+
+
+class DeviceJudge:
+    """A statement on a device.
+
+    Parameters
+    ----------
+    device : Device
+    theorem : Theorem
+    launcher : Launcher
+        Of the kernel that is its line.
+    """
+
+    def __init__(self, device: Device, theorem: Theorem, launcher: Launcher) -> None:
+        self._device, self._theorem, self._launcher = device, theorem, launcher
+        self._columns: dict[int, tuple[Block, torch.Tensor]] = {}
+
+    def batches(self, domain: Domain, start: int, stop: int) -> Iterator[Batch]:
+        """Yield the cases of a range, as many at once as the device is to have."""
+        size = max(1, self._device.at_once // max(1, self._theorem.components))
+        for first, part in zip(domain.starts(), domain.parts, strict=True):
+            end = min(stop - first, part.size)
+            for begin in range(max(start - first, 0), end, size):
+                yield Batch(first + begin, part, begin, min(begin + size, end))
+
+    def __call__(self, batch: Batch, extremes: tuple[float, float], wanted: int) -> Tally:
+        """Return what the kernel says of a batch.
+
+        Parameters
+        ----------
+        batch : Batch
+        extremes : tuple of float
+            The least and the largest quotient of error and reference so far, in binary64. Cases whose errors
+            may be beyond these, and beyond the others of the batch, are left open.
+        wanted : int
+            How many violations, the first ones, are asked for.
+        """
+        import torch
+
+        operands, where = self._operands(batch.part, batch.start, batch.stop), self._device.device
+        kinds = [torch.bool] * 3 + [torch.float64] * measures(self._theorem)
+        results = [torch.empty(batch.size, dtype=kind, device=where) for kind in kinds]
+        self._launcher(operands, results)
+        applicable, failing, left, *quotients = results
+        if quotients:
+            beyond = _beyond(quotients[0], extremes)
+            left |= beyond
+            applicable &= ~beyond
+            failing &= ~beyond
+        counts = torch.stack([x.sum() for x in (applicable, failing, left)]).tolist()
+        places = _where(left) if counts[2] else left.new_empty(0, dtype=torch.int64)
+        return Tally(
+            cases=batch.size,
+            applicable=counts[0],
+            violations=counts[1],
+            first=_where(failing)[:wanted].tolist() if counts[1] and wanted else [],
+            open=[x.cpu().numpy() for x in (places, *(x[places] for x in operands))],
+        )
+
+    def _operands(self, part: Part, start: int, stop: int) -> list[torch.Tensor]:
+        """Return the operands of a range of a part's cases, a tensor a component."""
+        import torch
+
+        if isinstance(part, Sample):  # which the CPU draws
+            blocks = zip(*(block for _, block in part.blocks(start, stop)), strict=True)
+            return [torch.from_numpy(np.concatenate(x)).to(self._device.device) for x in blocks]
+        if isinstance(part, Pieces):
+            ranges = zip(starts(part.pieces), part.pieces, strict=True)
+            found = [
+                self._operands(piece, max(start - first, 0), min(stop - first, piece.size))
+                for first, piece in ranges
+                if max(start, first) < min(stop, first + piece.size)
+            ]
+            return [torch.cat(column) for column in zip(*found, strict=True)]
+        cases = torch.arange(start, stop, dtype=torch.int64, device=self._device.device)
+        columns: list[torch.Tensor] = []
+        for table in reversed(part.tables):  # the last one's row changes with each case
+            rows = len(table[0])
+            columns = [*(x[cases % rows] for x in self._table(table)), *columns]
+            cases = cases // rows
+        return columns
+
+    def _table(self, table: Columns) -> list[torch.Tensor]:
+        """Return the columns of a table on the device."""
+        import torch
+
+        for x in table:
+            if id(x) not in self._columns:
+                self._columns[id(x)] = x, torch.tensor(x, device=self._device.device)
+        return [self._columns[id(x)][1] for x in table]
+
+
+def _beyond(quotients: torch.Tensor, extremes: tuple[float, float]) -> torch.Tensor:
+    """Return where errors may be beyond those before and the others here."""
+    found = quotients.aminmax()
+    least, most = min(extremes[0], float(found.min)), max(extremes[1], float(found.max))
+    beyond: Any = (quotients < nearer_zero(least)) | (quotients > nearer_zero(most))
+    return beyond
+
+
+def _where(held: torch.Tensor) -> torch.Tensor:
+    """Return the places where a truth value holds, in order."""
+    return held.nonzero().view(-1)

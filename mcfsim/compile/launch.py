@@ -102,8 +102,8 @@ class Launcher(Ready):
         Parameters
         ----------
         operands, results : sequence of tensor
-            In the carriers; or codes, as tensors of any dtype of as many bytes. A result may be an operand; it
-            is a tensor of bool where a sequel makes truth values.
+            In the carriers; or codes, as tensors of any dtype of as many bytes; or, of truth values that a
+            sequel makes, tensors of bool. A result may be an operand.
         start : int, optional
             The index of the first element, where random words are drawn.
         words : mapping of int to RandomWords, optional
@@ -123,6 +123,8 @@ class Launcher(Ready):
         RuntimeError
             If instructions of the GPU are asked for, and do not make what they must.
         """
+        import torch
+
         vectors, streams = self.checked(operands, results), self.streams(words)
         device, size = vectors[0].device, vectors[0].numel()
         elements = elements_on(device, size)
@@ -135,7 +137,8 @@ class Launcher(Ready):
             if count := part.stop - part.start:
                 given = (x[part] for x in vectors)
                 grid, fixed = (-(-count // elements),), {"ELEMENTS": elements, "num_warps": WARPS, **EXACT}
-                kernel[grid](*given, *shared, start + part.start, count, **fixed)
+                with torch.cuda.device_of(vectors[0]):  # where Triton launches; of a CPU's it does nothing
+                    kernel[grid](*given, *shared, start + part.start, count, **fixed)
         return not (self.lowered.strange is not None and bool(shared[0].item()))
 
 

@@ -110,8 +110,11 @@ class TableLauncher(Ready):
         Random words go by the number that each set's first element has in the table. What is in the table was
         checked by `checked`; words raise as in `Launcher`.
         """
+        import torch
+
         shared = shared_by_all(self, table.device, self.streams(words))
         kernel = function(text_on(self, table.device), interpreted=table.device.type == "cpu")
         fixed = {"ELEMENTS": table.elements, "num_warps": WARPS, **EXACT}
         for part in table.parts:
-            kernel[part.owners.shape](part.table, part.owners, *shared, ALIGNED=part.aligned, **fixed)
+            with torch.cuda.device_of(part.table):  # where Triton launches; of a CPU's it does nothing
+                kernel[part.owners.shape](part.table, part.owners, *shared, ALIGNED=part.aligned, **fixed)

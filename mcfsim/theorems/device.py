@@ -115,7 +115,7 @@ class Device:
         self.name = f"{model}, Triton {triton.__version__}"
 
     def judge(self, theorem: Theorem, fmt: Format, rounding: Rounding, cases: int) -> DeviceJudge | None:
-        """Return what judges a statement here, or None if it is not to be: no line is it, or cases are few."""
+        """Return what judges a statement here, or None where there is no line, or there are few cases."""
         # Of stochastic rounding every path is tried, and no line is one.
         if cases < self.least or rounding.stochastic:
             return None

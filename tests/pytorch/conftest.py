@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+#: All bits but the sign: what a GPU makes of a NaN.
+GPU_NAN = {np.dtype(np.float32): 0x7FFFFFFF, np.dtype(np.float64): 0x7FFFFFFFFFFFFFFF}
+
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
@@ -10,10 +13,6 @@ def device(request):
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("PyTorch finds no CUDA device")
     return request.param
-
-
-#: All bits but the sign: what a GPU makes of a NaN.
-GPU_NAN = {np.dtype(np.float32): 0x7FFFFFFF, np.dtype(np.float64): 0x7FFFFFFFFFFFFFFF}
 
 
 @pytest.fixture

@@ -22,6 +22,10 @@ from mcfsim.formats import get_format
 from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.recording import record_step
 from mcfsim.random import RandomWords
+from mcfsim.theorems import THEOREMS
+from mcfsim.theorems.compiled import Predicates, recordable
+from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.verification import prepare
 
 pytestmark = [pytest.mark.usefixtures("own_cache", "compiled"), pytest.mark.slow]
 
@@ -109,6 +113,31 @@ def test_rounding_is_exact_on_a_gpu(name):
     program = trace(lambda ar, x: ar.round(x), name, operands=(Register("x", get_format("float32")),))
     _, lowered, code = code_of(program)
     assert faults(code, lowered) == []
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("name", THEOREMS)
+@pytest.mark.sampled(120, each=False)
+def test_every_judgement_of_a_statement_is_exact_on_a_gpu(name, fmt, capability):
+    check = prepare(name, fmt, min(THEOREMS[name].modes), Selection(limit=1 << 16, samples=1 << 8))
+    predicates = Predicates(check.theorem, check.domain().format, check.rounding, quotients=True)
+    program = recordable(predicates)
+    # Where there are no operands nothing is computed. Of long texts LLVM makes vectors, with spare sums.
+    if program is None or check.rounding.stochastic or not check.domain().size or len(program.steps) > 64:
+        return
+    _, lowered, code = code_of(program, capability, sequel=predicates)
+    assert faults(code, lowered) == []
+    assert code.instructions()["STG"] == len(lowered.results)
+
+
+def test_twice_a_number_may_be_its_sum_with_itself():
+    twice = Register("x", get_format("float32"))
+    source, lowered, code = code_of(trace(lambda ar, x: ar.mul(x, 2.0), "float32", operands=(twice,)))
+    assert faults(code, lowered) == []
+    altered = re.sub(r"(= )(\w+ \* \w+)\n", r"\1\2 + 1.5\n", source, count=1)
+    assert altered != source
+    assert faults(device_code(altered, lowered), lowered) != []
 
 
 #: What a writer of kernels would do, each of which is inexact on a GPU.

@@ -1,0 +1,320 @@
+"""Statements judged on a device: the certificates of the CPU, by kernels that NumPy or a GPU carries out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from typer.testing import CliRunner  # noqa: E402
+
+from mcfsim.cli import app  # noqa: E402
+from mcfsim.compile.kernel import Kernel  # noqa: E402
+from mcfsim.formats import get_format  # noqa: E402
+from mcfsim.rounding import Rounding  # noqa: E402
+from mcfsim.sweeps.sweep import Sweep  # noqa: E402
+from mcfsim.theorems import THEOREMS, claim, compiled, findings, verification, verify  # noqa: E402
+from mcfsim.theorems import device as devices  # noqa: E402
+from mcfsim.theorems.device import Batch, Device, DeviceJudge  # noqa: E402
+from mcfsim.theorems.parts import Pieces, Sample  # noqa: E402
+from mcfsim.theorems.selection import Selection  # noqa: E402
+from mcfsim.theorems.verification import prepare, run  # noqa: E402
+from tests.theorems.campaign.declared import theorem  # noqa: E402
+from tests.theorems.campaign.draw import GROUPS, draw  # noqa: E402
+
+pytestmark = [pytest.mark.usefixtures("own_cache"), pytest.mark.slow]
+
+
+@pytest.fixture
+def there(device, request):
+    """Return where kernels judge, however few the cases are: a GPU, or the CPU where they are interpreted."""
+    if device == "cpu":
+        request.getfixturevalue("interpreted")
+    devices._launcher.cache_clear()
+    return Device(torch.device(device), least=0, at_once=1 << 17, unit=1 << 18)
+
+
+@pytest.fixture
+def open_cases(monkeypatch):
+    """Return a list to which each batch adds how many cases it has, and how many it leaves open."""
+    found, judge = [], DeviceJudge.__call__
+
+    def counted(self, *given):
+        tally = judge(self, *given)
+        found.append((tally.cases, tally.open[0].size))
+        return tally
+
+    monkeypatch.setattr(DeviceJudge, "__call__", counted)
+    return found
+
+
+def certificate(check, device=None, **options):
+    with Sweep(**options) as sweep:
+        return replace(next(run([check], sweep, device=device)), seconds=0)
+
+
+def tried(check, ranges, device=None):
+    return [{**check(*part, device), "seconds": 0} for part in ranges]
+
+
+def some_of_each_part(check, most):
+    """Return the middle of each part."""
+    domain = check.domain()
+    return [
+        (first + part.size // 2, first + min(part.size, part.size // 2 + most))
+        for first, part in zip(domain.starts(), domain.parts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize(
+    ("name", "rounding"),
+    [
+        ("two_sum", "nearest_even"),
+        ("two_sum_any", "nearest_even"),
+        ("two_sum_directed", "up"),
+        ("two_sum_faithful_error", "toward_zero"),
+        ("two_sum_flushed", "nearest_even"),
+        ("fast_two_sum_unordered_error", "nearest_away"),
+        ("add_error_representable_faithful", "down"),
+        ("prod_error_exponents_iff", "nearest_even"),
+        ("div_remainder", "nearest_even"),
+        ("sqrt_remainder_directed", "to_odd"),
+        ("two_prod_floor_split", "nearest_even"),
+        ("two_prod_fma_any", "nearest_even"),
+        ("split", "nearest_even"),
+        ("lost_iff_directed", "down"),
+        ("sqrt_via_bfloat16_any", "nearest_even"),
+    ],
+)
+@pytest.mark.sampled(4)
+def test_certificates_are_those_of_the_cpu(name, rounding, fmt, there, tmp_path):
+    check = prepare(name, fmt, rounding)
+    assert check.judge_on(there) is not None
+    ours, theirs = tmp_path / "ours.json", tmp_path / "theirs.json"
+    certificate(check, there).save(ours)
+    certificate(check).save(theirs)
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", THEOREMS)
+@pytest.mark.sampled(40, each=False)
+def test_cases_of_longer_formats_are_judged_as_by_the_cpu(name, fmt, there):
+    for mode in sorted(THEOREMS[name].modes)[:2]:
+        check = prepare(name, fmt, mode, Selection(limit=1 << 20, samples=1 << 11))
+        if check.refusal() is None and check.judge_on(there) is not None:
+            ranges = some_of_each_part(check, 1 << 11)
+            assert tried(check, ranges, there) == tried(check, ranges)
+
+
+def test_most_statements_are_judged_by_kernels(interpreted):
+    there, few = Device(torch.device("cpu"), least=0), Selection(limit=1 << 12, samples=1 << 4)
+    names = list(THEOREMS)[::4]
+    checks = [prepare(name, "float8_e5m2", sorted(THEOREMS[name].modes)[0], few) for name in names]
+    judged = [check.judge_on(there) for check in checks if not check.rounding.stochastic]
+    assert sum(judge is not None for judge in judged) > 0.9 * len(judged)
+
+
+#: Of each group of random statements so many.
+MANY = 24
+
+
+@pytest.mark.parametrize("start", range(0, MANY, 3))
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.sampled(16, each=False)
+def test_random_statements_are_judged_as_by_the_cpu(group, start, interpreted):
+    """Many of them are false, in few cases or in most."""
+    there = Device(torch.device("cpu"), least=0)
+    for number in range(start, start + 3):
+        case = draw(group, number)
+        try:
+            check = prepare(theorem(case.statement), case.format, case.rounding, Selection(samples=500))
+            size = check.domain().size
+        except ValueError:  # a reduction that is not valid, or nothing to try
+            continue
+        if size and check.judge_on(there) is not None:
+            assert tried(check, [(0, size)], there) == tried(check, [(0, size)]), str(case)
+
+
+@pytest.mark.parametrize(("at_once", "unit"), [(9999, 1 << 28), (1 << 14, 20_011), (1 << 25, 40_009)])
+@pytest.mark.parametrize("name", ["two_sum_any", "fast_two_sum_unordered_error"])
+def test_batches_and_units_do_not_matter(name, at_once, unit, interpreted):
+    check = prepare(name, "float8_e5m2", "nearest_even")
+    there = Device(torch.device("cpu"), least=0, at_once=at_once, unit=unit)
+    assert certificate(check, there) == certificate(check)
+
+
+def test_operands_are_those_of_the_cpu(there, assert_same):
+    kinds = set()
+    for name, fmt in (("two_sum", "bfloat16"), ("two_prod_fma", "bfloat16"), ("dw_plus_fp", "float8_e5m2")):
+        check = prepare(name, fmt, "nearest_even", Selection(limit=1 << 20, samples=3000))
+        judge = check.judge_on(there)
+        for part in check.domain().parts:
+            kinds.add(type(part))
+            rng = np.random.default_rng(part.size)
+            for start in {0, max(0, part.size - 2000), *rng.integers(0, part.size, 4).tolist()}:
+                stop = min(start + 2000, part.size)
+                for mine, other in zip(
+                    judge._operands(part, start, stop), part.at(np.arange(start, stop)), strict=True
+                ):
+                    assert mine.device.type == there.device.type
+                    assert_same(mine.cpu().numpy(), other)
+    assert {Pieces, Sample} < kinds
+
+
+def test_a_range_is_all_of_its_batches(interpreted):
+    there = Device(torch.device("cpu"), least=0, at_once=5000)
+    check = prepare("two_sum", "bfloat16", "nearest_even", Selection(samples=3000))
+    domain, judge = check.domain(), check.judge_on(there)
+    for start, stop in ((0, 7000), (domain.starts()[1] - 3000, domain.starts()[1] + 4000)):
+        cases = []
+        for batch in judge.batches(domain, start, stop):
+            assert 0 < batch.size <= 2500
+            assert batch.part in domain.parts
+            cases += range(batch.first, batch.first + batch.size)
+        assert cases == list(range(start, stop))
+
+
+# -- what the CPU does --------------------------------------------------------------------------------------
+def test_open_cases_are_judged_by_the_cpu(there, open_cases):
+    check = prepare("div_remainder", "float8_e4m3fn", "nearest_even")
+    assert certificate(check, there) == certificate(check)
+    assert sum(left for _, left in open_cases) > 1000
+
+
+@pytest.mark.parametrize("size", [1, 3000, 1 << 18])
+def test_a_kernel_that_leaves_all_open_is_given_up(size, interpreted, monkeypatch, open_cases):
+    check = prepare("two_sum_any", "float8_e5m2", "nearest_even")
+    expected = certificate(check)
+    judge = DeviceJudge.__call__
+
+    def open_all(self, batch, extremes, wanted):
+        tally = judge(self, batch, extremes, wanted)
+        operands = [x.numpy() for x in self._operands(batch.part, batch.start, batch.stop)]
+        return replace(tally, applicable=0, violations=0, first=[], open=[np.arange(tally.cases), *operands])
+
+    monkeypatch.setattr(DeviceJudge, "__call__", open_all)
+    monkeypatch.setattr(findings, "_TRUSTED", 1)
+    monkeypatch.setattr(findings, "LARGE_BLOCK", 1000)
+    assert certificate(check, Device(torch.device("cpu"), least=0, at_once=2 * size)) == expected
+    assert len(open_cases) == 1
+
+
+def test_what_no_kernel_judges_the_cpu_does(interpreted, open_cases):
+    there = Device(torch.device("cpu"), least=1 << 12)
+    whole = replace(THEOREMS["two_sum"], name="own", claim=claim("-", lambda t: np.arange(t.size) >= 0))
+    for check in (
+        prepare("two_sum_sr_exact", "float8_e4m3fn", "stochastic", Selection(samples=64)),
+        prepare("sqrt_remainder", "float8_e4m3fn", "nearest_even"),
+        prepare(whole, "float8_e4m3fn", "nearest_even"),
+    ):
+        assert check.judge_on(there) is None
+        assert certificate(check, there) == certificate(check)
+    assert not open_cases
+
+
+#: NaN stays NaN where the arithmetic doubles it.
+OF_NAN = replace(
+    THEOREMS["two_sum_any"],
+    name="own",
+    where=(),
+    claim=claim("-", lambda t: np.isnan(t.ar.add(t.results[1], t.results[1])) == np.isnan(t.results[1])),
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "statement", "fmt"),
+    [("the whole line", "sqrt_via_bfloat16", "float8_e5m2"), ("predicates", OF_NAN, "bfloat16")],
+)
+def test_a_line_that_counts_on_clean_codes_of_nan_is_found_out(
+    where, statement, fmt, interpreted, monkeypatch
+):
+    """So the tests here see what a GPU makes of NaN."""
+    check = prepare(statement, fmt, "nearest_even", Selection("all"))  # from the largest operands on
+    there, size = Device(torch.device("cpu"), least=0), min(check.domain().size, 3000)
+    expected = tried(check, [(0, size)])
+    devices._launcher.cache_clear()
+    assert tried(check, [(0, size)], there) == expected
+    with monkeypatch.context() as patch:
+        if where == "predicates":
+            made = compiled._OnLine.__init__
+            patch.setattr(compiled._OnLine, "__init__", lambda self, *x, clean: made(self, *x, clean=True))
+        else:
+            line = Kernel._line
+            patch.setattr(Kernel, "_line", lambda self, ways, **_: line(self, ways, clean=True))
+        devices._launcher.cache_clear()
+        assert tried(check, [(0, size)], there) != expected
+    devices._launcher.cache_clear()
+
+
+def test_codes_of_nan_are_in_doubt(interpreted):
+    """A predicate may look at codes, and a GPU's NaN has another."""
+    bits = claim("-", lambda t: t.results[1].view(np.int32) & 1 == 0)
+    own = replace(THEOREMS["two_sum_any"], name="own", where=(), claim=bits)
+    check = prepare(own, "float8_e5m2", "nearest_even")
+    assert certificate(check, Device(torch.device("cpu"), least=0)) == certificate(check)
+
+
+# -- asked for by name --------------------------------------------------------------------------------------
+def test_verify_hands_the_device_on(there, monkeypatch, open_cases):
+    monkeypatch.setattr(verification, "find_device", lambda name, **_: there)
+    found = verify("two_sum_any", "float8_e5m2", device="cuda")
+    assert open_cases
+    assert replace(found, seconds=0) == certificate(prepare("two_sum_any", "float8_e5m2", "nearest_even"))
+
+
+def test_the_command_writes_the_certificates_of_the_cpu(there, monkeypatch, tmp_path, open_cases):
+    monkeypatch.setattr("typer.get_app_dir", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(devices, "find_device", lambda name, **_: there if name == "cuda" else None)
+    files, printed = [], []
+    for name in ("cuda", "cpu"):
+        folder = tmp_path / name
+        folder.mkdir()
+        done = CliRunner().invoke(
+            app,
+            ["verify", "two_sum", "grow_zero_high", "--format", "e5m2", "--device", name, "--output", folder],
+        )
+        assert done.exit_code == 0, done.output
+        printed.append(done.output)
+        loaded = [verification.Certificate.load(path) for path in sorted(folder.iterdir())]
+        files.append([replace(found, seconds=0) for found in loaded])
+        assert bool(open_cases) == (name == "cuda")
+        open_cases.clear()
+    assert files[0] == files[1]
+    assert [line.split()[:5] for line in printed[0].splitlines()[2:4]] == [
+        line.split()[:5] for line in printed[1].splitlines()[2:4]
+    ]
+
+
+def test_a_journal_keeps_devices_apart(interpreted, tmp_path):
+    there, path = Device(torch.device("cpu"), least=0), tmp_path / "journal"
+    check = prepare("two_sum_any", "float8_e5m2", "nearest_even")
+    expected = certificate(check)
+    for device, cases in ((there, 0), (None, 0), (there, 248**2), (None, 248**2)):
+        with Sweep(journal=path) as sweep:
+            assert replace(next(run([check], sweep, device=device)), seconds=0) == expected
+            assert sweep.resumed == cases
+
+
+def test_a_device_without_cuda_is_refused():
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(ValueError, match=r"device 'cuda' cannot be used: .*CUDA"):
+        verify("two_sum", "float8_e5m2", device="cuda")
+
+
+def test_amd_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    with pytest.raises(ValueError, match="NVIDIA's GPUs alone"):
+        devices.find_device("cuda:1")
+
+
+def test_a_kernel_takes_no_tensors_of_a_cpu_unless_interpreted(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    check = prepare("two_sum", "float8_e5m2", "nearest_even")
+    judge = Device(torch.device("cpu"), least=0).judge(check.theorem, get_format("e5m2"), Rounding(), 1)
+    with pytest.raises(ValueError, match="kernels take tensors of a GPU"):
+        judge(Batch(0, check.domain().parts[0], 0, 9), (0.0, 0.0), 8)

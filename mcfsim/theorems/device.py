@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mcfsim.compile.kernel import Kernel, Launcher, check_triton
+from mcfsim.compile.kernel import Kernel, check_triton
+from mcfsim.compile.launch import Launcher
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding

@@ -19,7 +19,8 @@ from mcfsim.compile.hardware_trials import (  # noqa: E402
     has_instructions,
     trials,
 )
-from mcfsim.compile.kernel import Kernel, Launcher  # noqa: E402
+from mcfsim.compile.kernel import Kernel  # noqa: E402
+from mcfsim.compile.launch import Launcher  # noqa: E402
 from mcfsim.compile.scalars import uses  # noqa: E402
 from mcfsim.formats import get_format  # noqa: E402
 from mcfsim.kernels.element import hardware  # noqa: E402

@@ -129,7 +129,7 @@ def round_to(
     if inside and (compiled or (compiled is None and array.size > BLOCK)):
         words = {0: random} if isinstance(random, RandomWords) else {}
         loop = loops(wide=target == FLOAT64).filler(
-            lambda: _recorded(target, fmt, rounding), array.size, compiled, words=lambda program: words
+            lambda: rounding_program(target, fmt, rounding), array.size, compiled, words=lambda program: words
         )
         if loop is not None:
 
@@ -149,7 +149,7 @@ def round_to(
 
 
 @lru_cache(maxsize=256)
-def _recorded(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> Program:
+def rounding_program(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> Program:
     """Return the program that rounds numbers of a carrier to a format."""
     x = Register("x", get_format(str(carrier)))
     return trace(lambda ar, x: ar.round(x), fmt, rounding, operands=(x,))

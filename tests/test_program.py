@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -81,6 +82,15 @@ def test_what_is_asked_twice_is_done_once_and_what_is_not_needed_is_left_out():
 def test_zeros_of_either_sign_are_no_one_operand():
     program = trace(lambda ar, a: (ar.add(a, 0.0), ar.add(a, -0.0), ar.add(a, 0)), "bfloat16")
     assert len(program.steps) == 3
+
+
+def test_numbers_that_differ_behind_the_digits_that_they_show_are_no_one_operand():
+    with mpmath.workprec(200):
+        tie = 1 + mpmath.mpf(2) ** -8
+        above = tie + mpmath.mpf(2) ** -100
+    assert repr(tie) == repr(above)
+    program = trace(lambda ar, a: (ar.mul(a, tie), ar.mul(a, above)), "bfloat16", operands=("a",))
+    assert program.run(mcf.arithmetic, 1.0) == (1.0, 1.0078125)
 
 
 def test_formats_of_several_roles_stand_in_one_program():

@@ -341,7 +341,7 @@ class NumpyArithmetic:
 
     def _apply(self, name: str, *operands: Value) -> Any:
         """Return one operation's result."""
-        operation = _OPERATIONS[name]
+        operation = OPERATIONS[name]
         for operand in operands:
             if isinstance(operand, tuple):
                 raise TypeError("an operand is a tuple of values; write an array as a list")
@@ -400,7 +400,8 @@ def _operation(name: str) -> Callable[..., Any]:
     return operation
 
 
-_OPERATIONS = {
+#: Each operation as a text.
+OPERATIONS = {
     name: _operation(name) for name in ("add", "sub", "mul", "div", "sqrt", "fma", "neg", "abs", "sign")
 }
 

@@ -17,6 +17,7 @@ from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.backends.tensors import as_array, torch
 from mcfsim.backends.torch_device import DeviceArithmetic
 from mcfsim.checks.arguments import check_threads
+from mcfsim.compile.torch_kernels import check_wanted
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.protocol import Value
@@ -40,9 +41,15 @@ class TorchArithmetic:
         ``"cpu"``, or a device on which PyTorch computes here, as ``"cuda"``: where operands and results are.
     scalars, threads, random
         As for `NumpyArithmetic`, whose random words an element of the same index gets. Threads are the CPU's.
+    kernels : bool, optional
+        Whether texts and operations on the device are kernels of Triton, with the same bits: True, always, or
+        refused; False, never; None, where Triton serves (`mcfsim.backends.torch_device.DeviceArithmetic`). On
+        the CPU they are not, unless it is true, and Triton interprets.
 
     Attributes
     ----------
+    kernels : bool
+        Whether kernels are tried.
     carrier : torch.dtype
         Of all results: ``float32`` where it holds every value of the format, else ``float64``.
 
@@ -56,7 +63,10 @@ class TorchArithmetic:
     Raises
     ------
     ValueError
-        If there is no such device here.
+        If there is no such device here; or if there must be kernels, and it is neither a GPU of NVIDIA nor a
+        CPU where TRITON_INTERPRET=1.
+    ImportError
+        If there must be kernels, and there is no Triton, or one before 3.6.
     UnsupportedFormatError
         If float64 does not hold the format, or an operation has no exact path; on other devices than the CPU
         also if a real scalar is beyond what binary64 takes exactly.
@@ -71,13 +81,16 @@ class TorchArithmetic:
         scalars: Scalars = "exact",
         threads: int = 1,
         random: RandomWords | None = None,
+        kernels: bool | None = None,
     ) -> None:
         check_threads(threads)
+        check_wanted(kernels)
         self._numpy: NumpyArithmetic | BlockArithmetic
-        if _is_cpu(device):
+        if _is_cpu(device) and not kernels:
             self._numpy = NumpyArithmetic(fmt, rounding, scalars=scalars, threads=threads, random=random)
         else:
-            self._numpy = DeviceArithmetic(fmt, rounding, device=device, scalars=scalars, random=random)
+            options: Any = {"scalars": scalars, "random": random, "kernels": kernels}
+            self._numpy = DeviceArithmetic(fmt, rounding, device=device, **options)
 
     def _over(self, arithmetic: NumpyArithmetic | BlockArithmetic) -> TorchArithmetic:
         """Return the same arithmetic, carried out by another one."""
@@ -113,6 +126,11 @@ class TorchArithmetic:
     def device(self) -> torch.device:
         """Where operands and results are."""
         return self._numpy.device if isinstance(self._numpy, DeviceArithmetic) else torch.device("cpu")
+
+    @property
+    def kernels(self) -> bool:
+        """Whether kernels of Triton are tried."""
+        return isinstance(self._numpy, DeviceArithmetic) and self._numpy.kernels
 
     @property
     def carrier(self) -> torch.dtype:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
 from mcfsim.backends.tensors import as_array, detached
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.lowering import type_of
-from mcfsim.compile.program import Register, flat, mapped
+from mcfsim.compile.program import Register, flat, identity, mapped
 from mcfsim.compile.recording import Recording, record
 from mcfsim.compile.torch_calls import DTYPES, check_machine
-from mcfsim.compile.torch_loops import as_numbers, loop_of, rounding_loop
+from mcfsim.compile.torch_kernels import NoKernelError, kernel_of, rounding_kernel, serve
+from mcfsim.compile.torch_loops import Carried, Streams, as_numbers, loop_of, rounding_loop, values_alone
+from mcfsim.convert import rounding_program
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars, is_scalar
 from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
@@ -30,7 +33,8 @@ class DeviceArithmetic(NumpyArithmetic):
     """The operations of `NumpyArithmetic` on dense tensors of one device, where all elements are computed.
 
     A text given to `evaluate`, and each operation by itself, is lowered to one line, and the line carried out
-    by PyTorch's operations. What is asked of Python numbers alone is computed on the host.
+    by a kernel, or by PyTorch's operations, one a verb. What is asked of Python numbers alone is computed on
+    the host.
 
     Parameters
     ----------
@@ -38,11 +42,26 @@ class DeviceArithmetic(NumpyArithmetic):
         As for `NumpyArithmetic`.
     device : str or torch.device
         Where operands and results are; the CPU is a device like others.
+    kernels : bool, optional
+        Whether lines are carried out by kernels of Triton, with the same bits: True, always; False, never;
+        None, where Triton 3.6 or newer serves the device, a GPU, and the kernel takes what it is given. It
+        takes no integers of 64 bits, where float32 is the carrier none of 32 bits and no float64, and no text
+        so long that compiling it would take minutes. On a CPU kernels are interpreted, if TRITON_INTERPRET=1
+        and `kernels` is true: that is for tests.
+
+    Attributes
+    ----------
+    kernels : bool
+        Whether kernels are tried.
 
     Raises
     ------
+    TypeError
+        If `kernels` is no bool; in operations, if it is true, and a kernel does not take an operand.
+    ImportError
+        If `kernels` is true, and there is no Triton, or one before 3.6.
     ValueError
-        If PyTorch does not compute on the device here.
+        If PyTorch does not compute on the device here, or `kernels` is true, and Triton has none for it.
     UnsupportedFormatError
         If float64 does not hold the format; in operations, if one has no exact path in binary64, or a real
         scalar lies beyond what binary64 takes exactly.
@@ -56,18 +75,22 @@ class DeviceArithmetic(NumpyArithmetic):
         device: str | torch.device,
         scalars: Scalars = "exact",
         random: RandomWords | None = None,
+        kernels: bool | None = None,
     ) -> None:
         super().__init__(fmt, rounding, scalars=scalars, random=random)
         self.device = found_device(device)
+        self.kernels, self._wanted = serve(self.device, kernels), kernels
         # Of a block: the index of its first element, and whether operands are known to be values.
         self._start, self._checked = 0, True
 
     def __repr__(self) -> str:
-        return super().__repr__().replace("Numpy", "Device", 1)[:-1] + f", device='{self.device}')"
+        where = f"device='{self.device}', kernels={self.kernels}"
+        return super().__repr__().replace("Numpy", "Device", 1)[:-1] + f", {where})"
 
     def like(self, fmt: Format, rounding: Rounding) -> DeviceArithmetic:
         """Return the arithmetic of another format and rounding on the same device."""
-        other = DeviceArithmetic(fmt, rounding, device=self.device, scalars=self.scalars, random=self.random)
+        options: Any = {"scalars": self.scalars, "random": self.random, "kernels": self._wanted}
+        other = DeviceArithmetic(fmt, rounding, device=self.device, **options)
         other._start, other._checked = self._start, self._checked
         return other
 
@@ -84,10 +107,19 @@ class DeviceArithmetic(NumpyArithmetic):
             return super().round(x)
         x = self._tensor(x)
         check_subnormals()
-        loop, streams = rounding_loop(x.dtype, self.format, self.rounding), self._streams()
-        if streams is not None:
-            streams.of(0)
-        (result,), strange = loop([x], x.shape, streams=streams, start=self._start)
+        streams = self._streams()
+
+        def by_kernel() -> Carried:
+            wide = x.dtype == torch.float64 or not x.dtype.is_floating_point
+            program = rounding_program(FLOAT64 if wide else FLOAT32, self.format, self.rounding)
+            kernel = rounding_kernel(program, x.dtype)
+            return kernel([x], x.shape, taken(streams, 1), self._start)
+
+        found = self._tried(by_kernel)
+        if found is None:
+            loop = rounding_loop(x.dtype, self.format, self.rounding)
+            found = loop([x], x.shape, (), taken(streams, 1), self._start)
+        (result,), strange = found
         if strange:
             raise UnsupportedFormatError(
                 f"integers beyond 2**53 cannot be rounded {self.rounding.mode} to {self.format}"
@@ -125,15 +157,22 @@ class DeviceArithmetic(NumpyArithmetic):
             shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
             raise ValueError(f"operands of shapes {shapes} do not broadcast") from None
         recording = self._record(function, operands, options)
-        program = recording.program()
-        made = tuple(x for x in program.outputs() if isinstance(x, Register))
+        streams, drawn = self._streams(), sum(recording.drawn)
+
         dtypes = tuple(x.dtype for x in tensors)
-        loop, numbers = loop_of(replace(program, results=made), dtypes, self.scalars, checked=self._checked)
-        streams = self._streams()
-        drawn = sum(recording.drawn)
-        if streams is not None and drawn:
-            streams.of(drawn - 1)  # each operation's, its result wanted or not
-        results, strange = loop(tensors, shape, numbers, streams, self._start)
+
+        def by_kernel() -> Carried:
+            kernel = kernel_of(
+                recording, dtypes, self.scalars, checked=self._checked, long=bool(self._wanted)
+            )
+            return kernel(tensors, shape, taken(streams, drawn), self._start)
+
+        found = self._tried(by_kernel)
+        if found is None:
+            program = values_alone(recording.program())
+            loop, numbers = loop_of(program, dtypes, self.scalars, checked=self._checked)
+            found = loop(tensors, shape, numbers, taken(streams, drawn), self._start)
+        results, strange = found
         if strange:
             self._refuse(tensors)
         inner = self.blocks.at(streams, 0)
@@ -146,19 +185,27 @@ class DeviceArithmetic(NumpyArithmetic):
             dtype = DTYPES[type_of(self.format)]
             return torch.full(shape, inner.settle(x), dtype=dtype, device=self.device)
 
-        return mapped(leave, program.results)
+        return mapped(leave, recording.results)
+
+    def _tried(self, by_kernel: Callable[[], Carried]) -> Carried | None:
+        """Return what a kernel makes, if one is to be tried and takes what it is given."""
+        if not self.kernels:
+            return None
+        try:
+            return by_kernel()
+        except (NoKernelError, UnsupportedFormatError):
+            if self._wanted:
+                raise
+            return None
 
     def _record(self, function: Callable[..., Any], operands: Any, options: dict[str, Any]) -> Recording:
         """Return what a function asks for, whose tensors are values of the format."""
         names = iter(f"x{place}" for place, _ in enumerate(flat(operands)))
         given = mapped(lambda x: x if is_scalar(x) else next(names), operands)
-        recording = record(function, self.format, self.rounding, operands=given, options=options)
-        if len(recording.drawn) > self.rounding.stochastic:
-            raise ValueError("stochastic rounding of a second format needs random words of its own")
-        for x in recording.outputs():
-            if isinstance(x, Register) and type_of(x.format) is not type_of(self.format):
-                raise ValueError(f"a result is of {x.format}, which another dtype holds than {self.format}")
-        return recording
+        if function in OPERATIONS.values():  # asks for the same whenever it is called
+            key = function, mapped(lambda x: x if isinstance(x, str) else identity(x), given)
+            return _recorded(_Given(key, given), self.format, self.rounding)
+        return recorded(function, self.format, self.rounding, given, options)
 
     def _tensor(self, x: Any) -> torch.Tensor:
         """Return an operand without its graph; refuse what is no dense tensor of the device."""
@@ -183,6 +230,45 @@ class DeviceArithmetic(NumpyArithmetic):
         for x in tensors:
             self._taken_in(as_array(x.cpu()))
         raise ValueError(f"an operand holds what is no value of {self.format}")
+
+
+def recorded(
+    function: Callable[..., Any], fmt: Format, rounding: Rounding, given: Any, options: dict[str, Any]
+) -> Recording:
+    """Return what a function asks for of operands, names and real scalars.
+
+    Raises
+    ------
+    ValueError
+        If a second format draws, or a result is of one with another carrier.
+    """
+    recording = record(function, fmt, rounding, operands=given, options=options)
+    if len(recording.drawn) > rounding.stochastic:
+        raise ValueError("stochastic rounding of a second format needs random words of its own")
+    for x in recording.outputs():
+        if isinstance(x, Register) and type_of(x.format) is not type_of(fmt):
+            raise ValueError(f"a result is of {x.format}, which another dtype holds than {fmt}")
+    return recording
+
+
+@dataclass(frozen=True)
+class _Given:
+    """An operation and its operands, with what tells them apart."""
+
+    key: Any
+    operands: Any = field(compare=False)
+
+
+@lru_cache(maxsize=512)
+def _recorded(given: _Given, fmt: Format, rounding: Rounding) -> Recording:
+    return recorded(given.key[0], fmt, rounding, given.operands, {})
+
+
+def taken(streams: Streams | None, count: int) -> Streams | None:
+    """Return streams, so many of them taken: each operation's, its result wanted or not."""
+    if streams is not None and count:
+        streams.of(count - 1)
+    return streams
 
 
 def found_device(device: str | torch.device) -> torch.device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from keyword import iskeyword
 from typing import Any
 
@@ -92,6 +93,7 @@ def called(x: Register, place: int) -> str:
     return x.name if free else f"operand{place}"
 
 
+@lru_cache(maxsize=256)
 def type_of(fmt: Format) -> Type:
     """Return what a register holds of a value of a format."""
     return _TYPES[carrier_of(fmt)]

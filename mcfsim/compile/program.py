@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from mcfsim.formats import Format
+from mcfsim.kernels.real_numbers import exact_or_binary64
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
 
@@ -236,7 +237,10 @@ def identity(operand: Operand) -> Any:
     """Return what tells operands apart: 0.0 and -0.0, too."""
     if isinstance(operand, Scalar):
         return operand.name, operand.negative
-    return operand if isinstance(operand, Register) else (type(operand), repr(operand))
+    if isinstance(operand, Register):
+        return operand
+    # A number of mpmath may have more digits than it shows.
+    return type(operand), repr(operand if isinstance(operand, float | int) else exact_or_binary64(operand))
 
 
 def flat(nested: Any) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -103,6 +104,15 @@ class Recording:
     def outputs(self) -> list[Any]:
         """Return the results, tuples taken apart."""
         return list(flat(self.results))
+
+    @cached_property
+    def key(self) -> Any:
+        """What recordings have in common that ask for the same, with the same real scalars."""
+        return (
+            *(tuple(x.format for x in self.inputs), tuple(self.kinds), tuple(self.steps)),
+            *(tuple(self.operands), tuple(map(identity, self.scalars)), tuple(self.draws)),
+            tuple(self.numbers[x] for x in self.outputs() if isinstance(x, Register)),
+        )
 
     def formats(self) -> NDArray[np.int64]:
         """Return a number for the format of each value, equal where formats are."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from mcfsim.compile.lowering import lower, type_of
-from mcfsim.compile.program import Program
+from mcfsim.compile.program import Program, Register
 from mcfsim.compile.scalars import Entering, entering, uses
 from mcfsim.compile.torch_calls import DTYPES, TorchCalls, constant, drawn, scalar
 from mcfsim.eft import two_sum
@@ -25,12 +25,14 @@ from mcfsim.rounding import Mode, Rounding, Underflow
 
 #: Elements that are worked on at once: enough to outweigh calls, and few enough to keep memory small.
 AT_ONCE = 1 << 22
+#: What comes of a text on tensors: results, and whether an element of an operand is no value of its format.
+Carried = tuple[list[torch.Tensor], bool]
 #: Dtypes whose numbers binary64 need not hold; they enter as two numbers whose sum they are.
 _WHOLE = (torch.int64, torch.uint64)
 _LOW = 2**32 - 1
 
 
-class _Streams(Protocol):
+class Streams(Protocol):
     """Where operations find their random words, by seed, step and stream, so that a device can draw them."""
 
     def of(self, operation: int) -> RandomWords:
@@ -65,9 +67,9 @@ class TensorLoop:
         operands: Sequence[torch.Tensor],
         shape: torch.Size,
         numbers: Sequence[float] = (),
-        streams: _Streams | None = None,
+        streams: Streams | None = None,
         start: int = 0,
-    ) -> tuple[list[torch.Tensor], bool]:
+    ) -> Carried:
         """Return new tensors of a shape to which the operands broadcast, and whether an element is strange.
 
         Words go by the index in row-major order, counted from `start` on.
@@ -121,6 +123,11 @@ class _Kept:
 
     key: Any
     program: Program = field(compare=False)
+
+
+def values_alone(program: Program) -> Program:
+    """Return a program without those results that are no values, but numbers that a text returns."""
+    return replace(program, results=tuple(x for x in program.outputs() if isinstance(x, Register)))
 
 
 def loop_of(

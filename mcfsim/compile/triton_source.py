@@ -87,7 +87,8 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
     by_hardware = functions_source(lowered.line.needed(asked, hardware=hardware))
     numbers = {kind: [x for x in lowered.numbers if x.type is kind] for kind in (F32, F64)}
     loads = [
-        f"{x.constant} = tl.load(numbers{kind.bits} + {place})"
+        # As vectors: Triton's interpreter mistakes the type of what compares two scalars.
+        f"{x.constant} = tl.broadcast_to(tl.load(numbers{kind.bits} + {place}), (ELEMENTS,))"
         for kind, found in numbers.items()
         for place, x in enumerate(found)
     ]

@@ -1,10 +1,32 @@
-"""The devices on which the arithmetic of tensors is tested, and kernels interpreted."""
+"""The devices on which the arithmetic of tensors is tested, and the ways in which it is carried out there."""
+
+from itertools import groupby
+from zlib import crc32
 
 import numpy as np
 import pytest
 
 #: All bits but the sign: what a GPU makes of a NaN.
 GPU_NAN = {np.dtype(np.float32): 0x7FFFFFFF, np.dtype(np.float64): 0x7FFFFFFFFFFFFFFF}
+#: Kernels that NumPy interprets take their time: of so many cases of a test one is run by `make test`.
+EVERY = 30
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Leave to the exhaustive tests most cases of kernels that are interpreted."""
+    slow = [item for item in items if _is_interpreted(item)]
+    for _, found in groupby(slow, key=lambda item: item.nodeid.partition("[")[0]):
+        cases = sorted(found, key=lambda item: crc32(item.nodeid.encode()))
+        for place, item in enumerate(cases):
+            item.add_marker("slow")
+            if place >= -(-len(cases) // EVERY):
+                item.add_marker("exhaustive")
+
+
+def _is_interpreted(item):
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return params.get("kernels") is True and params.get("device") == "cpu"
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -12,6 +34,17 @@ def device(request):
     torch = pytest.importorskip("torch")
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("PyTorch finds no CUDA device")
+    return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "kernels"])
+def kernels(request, device):
+    """Whether lines are kernels of Triton on the device; those of a CPU are interpreted."""
+    if request.param:
+        pytest.importorskip("triton", reason="Triton is not installed")
+        request.getfixturevalue("own_cache")
+        if device == "cpu":
+            request.getfixturevalue("interpreted")
     return request.param
 
 

@@ -29,11 +29,18 @@ WITH_SCALARS = {
 }
 
 
-def both(fmt, rounding="nearest_even", *policies, device="cpu", **options):
-    """Return the arithmetic on a device, and the one on NumPy arrays."""
+def both(fmt, rounding="nearest_even", *policies, device="cpu", kernels=False, **options):
+    """Return the arithmetic on a device, by kernels alone or without any, and the one on NumPy arrays."""
     drawn = {"random": WORDS} if "stochastic" in str(rounding) else {}
     theirs = mcf.arithmetic(fmt, rounding, *policies, **options, **drawn)
-    return DeviceArithmetic(theirs.format, theirs.rounding, device=device, **options, **drawn), theirs
+    options |= {"device": device, "kernels": kernels, **drawn}
+    return DeviceArithmetic(theirs.format, theirs.rounding, **options), theirs
+
+
+def or_eager(arithmetic):
+    """Let an arithmetic fall back on PyTorch's operations, as one does that is free to choose."""
+    arithmetic._wanted = None
+    return arithmetic
 
 
 def numbers(count, size=300, seed=0):

@@ -1,0 +1,213 @@
+"""Texts as Triton's kernels on PyTorch's tensors of one device, of any shapes that broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from mcfsim.compile import kernel as kernels
+from mcfsim.compile.kernel import Kernel, Launcher
+from mcfsim.compile.lowering import type_of
+from mcfsim.compile.program import Program
+from mcfsim.compile.recording import Recording
+from mcfsim.compile.scalars import uses
+from mcfsim.compile.torch_calls import DTYPES, constant
+from mcfsim.compile.torch_loops import Carried, Streams, as_numbers, values_alone
+from mcfsim.formats import Format
+from mcfsim.kernels.real_numbers import Scalars
+
+#: The oldest GPU whose machine code is looked at (`mcfsim.compile.device_code`).
+_LEAST_CAPABILITY = 8, 0
+#: Operations of a text, and vectors, from which on compiling takes minutes.
+MOST_STEPS, MOST_VECTORS = 128, 256
+
+
+class NoKernelError(TypeError):
+    """A kernel does not take what it is given, or compiling it would take too long."""
+
+
+def check_kernels(device: torch.device) -> None:
+    """Refuse a device for which Triton makes no exact kernels here.
+
+    Raises
+    ------
+    ImportError
+        If Triton is not installed, or too old to divide exactly.
+    ValueError
+        If the device is no GPU of NVIDIA of compute capability 8.0 or higher; nor a CPU where Triton
+        interprets kernels, as it does where TRITON_INTERPRET=1.
+    """
+    kernels.check_triton()
+    if device.type == "cpu":
+        if not kernels._interprets():
+            raise ValueError("on a CPU kernels are interpreted, slowly, and only where TRITON_INTERPRET=1")
+    elif device.type != "cuda" or torch.version.hip is not None:
+        raise ValueError(f"kernels are for NVIDIA's GPUs, and device {str(device)!r} is none")
+    elif (found := torch.cuda.get_device_capability(device)) < _LEAST_CAPABILITY:
+        least, own = (".".join(map(str, x)) for x in (_LEAST_CAPABILITY, found))
+        raise ValueError(
+            f"kernels need a GPU of compute capability {least}, and device {str(device)!r} has {own}"
+        )
+
+
+def check_wanted(kernels: Any) -> None:
+    """Raise TypeError unless `kernels` is True, False or None."""
+    if kernels is not None and not isinstance(kernels, bool):
+        raise TypeError(f"kernels must be True, False or None, not {kernels!r}")
+
+
+def serve(device: torch.device, wanted: bool | None) -> bool:
+    """Return whether kernels are tried on a device: if they must, and if they may, and it is a GPU of NVIDIA.
+
+    Raises
+    ------
+    TypeError
+        If `wanted` is something else than True, False or None.
+    ImportError, ValueError
+        If they must, and cannot: see `check_kernels`.
+    """
+    check_wanted(wanted)
+    if wanted is False or (wanted is None and device.type == "cpu"):
+        return False
+    try:
+        check_kernels(device)
+    except (ImportError, ValueError):
+        if wanted:
+            raise
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class TensorKernel:
+    """A kernel with its numbers put in, which takes tensors that broadcast.
+
+    Attributes
+    ----------
+    launcher : Launcher
+    formats : tuple of Format
+        Of the operands.
+    """
+
+    launcher: Launcher
+    formats: tuple[Format, ...]
+
+    def __call__(
+        self,
+        operands: Sequence[torch.Tensor],
+        shape: torch.Size,
+        streams: Streams | None = None,
+        start: int = 0,
+    ) -> Carried:
+        """Return new tensors of a shape to which the operands broadcast, and whether an element is strange.
+
+        Words go by the index in row-major order, counted from `start` on.
+        """
+        lowered, device = self.launcher.lowered, operands[0].device
+        vectors = [_vector(x, fmt, shape) for x, fmt in zip(operands, self.formats, strict=True)]
+        results = [torch.empty(shape, dtype=DTYPES[x.type], device=device) for x in lowered.results]
+        words: Any = {} if streams is None else {0: streams}
+        # Triton launches on the current device; NumPy, which interprets, warns of what is NaN.
+        here = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        with here, np.errstate(all="ignore"):
+            good = self.launcher(vectors, [x.view(-1) for x in results], start, words)
+        return results, not good
+
+
+def kernel_of(
+    recording: Recording, dtypes: tuple[torch.dtype, ...], scalars: Scalars, *, checked: bool, long: bool
+) -> TensorKernel:
+    """Return the kernel of a text, made once for its real scalars, and compiled once for all of them.
+
+    Parameters
+    ----------
+    recording : Recording
+        Of the text. Those of its results that are no values are left out.
+    dtypes : tuple of dtype
+        Of the tensors, one an input.
+    scalars : {"exact", "rounded"}
+        How real scalars enter.
+    checked : bool
+        Whether the kernel looks for elements that are no values of their formats.
+    long : bool
+        Whether texts are compiled however long that takes.
+
+    Raises
+    ------
+    NoKernelError
+        If a format's carrier does not hold all numbers of a tensor's dtype, or the text is too long.
+    UnsupportedFormatError
+        If an operation has no exact path in binary64, or a real scalar leads beyond that.
+    """
+    steps, vectors = len(recording.steps), len(recording.inputs) + len(recording.outputs())
+    if not long and (steps > MOST_STEPS or vectors > MOST_VECTORS):
+        raise NoKernelError(
+            f"{recording.name} has {steps} operations on {vectors} operands and results; a kernel of more "
+            f"than {MOST_STEPS} or {MOST_VECTORS} takes minutes to compile"
+        )
+    for x, dtype in zip(recording.inputs, dtypes, strict=True):
+        _check_held(dtype, x.format)
+    return _kernel_of(_Kept(recording.key, recording), scalars, checked)
+
+
+@lru_cache(maxsize=256)
+def rounding_kernel(program: Program, dtype: torch.dtype) -> TensorKernel:
+    """Return the kernel of a program that rounds numbers of a carrier, for those of a dtype.
+
+    Raises
+    ------
+    NoKernelError, UnsupportedFormatError
+        As `kernel_of` does.
+    """
+    (x,) = program.inputs
+    _check_held(dtype, x.format)
+    return TensorKernel(Kernel(program).with_numbers([]), (x.format,))
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A text as the key under which what is made of it is kept."""
+
+    key: Any
+    text: Any = field(compare=False)
+
+
+@lru_cache(maxsize=512)
+def _kernel_of(kept: _Kept, scalars: Scalars, checked: bool) -> TensorKernel:
+    program = values_alone(kept.text.program())
+    kernel = _of_program(_Kept(program.key, program), scalars, checked)
+    formats = tuple(x.format for x in program.inputs)
+    return TensorKernel(kernel.with_numbers([use.number({}) for use in uses(program)]), formats)
+
+
+@lru_cache(maxsize=256)
+def _of_program(kept: _Kept, scalars: Scalars, checked: bool) -> Kernel:
+    return Kernel(kept.text, scalars, checked=checked)
+
+
+def _vector(x: torch.Tensor, fmt: Format, shape: torch.Size) -> torch.Tensor:
+    """Return the elements of a tensor as a kernel takes them: in the carrier, one after another."""
+    carrier = DTYPES[type_of(fmt)]
+    if x.dtype != carrier:
+        x = as_numbers(x)[0].to(carrier)
+    if not fmt.has_negative_zero:  # -0 + 0 is +0
+        x = torch.add(x, constant(0.0, type_of(fmt), x.device))
+    return (
+        x.reshape(-1) if x.shape == shape and x.is_contiguous() else x.expand(shape).reshape(-1).contiguous()
+    )
+
+
+def _check_held(dtype: torch.dtype, fmt: Format) -> None:
+    """Refuse tensors of a dtype of which the carrier of a format does not hold all numbers."""
+    carrier = DTYPES[type_of(fmt)]
+    whole = 4 if carrier == torch.float64 else 2
+    if dtype.itemsize > (carrier.itemsize if dtype.is_floating_point else whole):
+        raise NoKernelError(
+            f"a kernel takes numbers of {fmt} as {carrier}, which does not hold all of {dtype}"
+        )

@@ -1,0 +1,216 @@
+"""Where kernels carry texts on tensors out, where PyTorch's operations do, and what is kept of them."""
+
+from collections import namedtuple
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import mcfsim as mcf  # noqa: E402
+from mcfsim.compile import kernel as kernels_of_triton  # noqa: E402
+from mcfsim.compile import torch_kernels  # noqa: E402
+from mcfsim.compile.torch_kernels import NoKernelError, check_kernels, serve  # noqa: E402
+from tests.pytorch.devices import WORDS, both, check, here, numbers, or_eager, there, values  # noqa: E402
+from tests.pytorch.test_torch_machine import PLAIN, Watched  # noqa: E402
+
+CUDA = torch.device("cuda")
+#: What PyTorch does about a kernel: it takes the sign from zeros of formats that have none.
+BESIDE = {"add.Tensor"}
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Return a function that tells whether PyTorch was asked to compute, and what kernels were launched."""
+
+    def watch(call):
+        launched = []
+        launch = kernels_of_triton.Launcher.__call__
+
+        def note(launcher, *given):
+            launched.append(launcher.source)
+            return launch(launcher, *given)
+
+        with monkeypatch.context() as patch, Watched() as seen:
+            patch.setattr(kernels_of_triton.Launcher, "__call__", note)
+            call()
+        return set(seen.names) & (PLAIN - BESIDE), launched
+
+    return watch
+
+
+def on_device(kernels, device="cpu", fmt="bfloat16", *rounding):
+    return both(fmt, *rounding, device=device, kernels=kernels)[0]
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fnuz"])
+@pytest.mark.slow
+def test_kernels_take_the_place_of_pytorchs_operations(fmt, device, kernels, watched):
+    ours, x = on_device(kernels, device, fmt), torch.ones(3, device=device)
+    for call in (lambda: mcf.two_sum(ours, x, x.double()[0].float()), lambda: ours.round(x.half() / 3)):
+        asked, launched = watched(call)
+        assert bool(launched) == kernels
+        assert bool(asked - {"div.Tensor"}) != kernels
+
+
+@pytest.mark.parametrize("kernels", [True], indirect=True)
+@pytest.mark.slow
+def test_what_a_kernel_does_not_take_is_refused_or_left_to_pytorch(device, kernels, watched, monkeypatch):
+    monkeypatch.setattr(torch_kernels, "MOST_STEPS", 5)
+    ones = torch.ones(2, device=device)
+    for x, call in (
+        (ones.double(), lambda ar, x: ar.add(x, 1.0)),
+        (ones.int(), lambda ar, x: ar.add(x, 1.0)),
+        (ones.long(), lambda ar, x: ar.add(x, 1.0)),
+        (ones.long(), lambda ar, x: ar.round(x)),
+    ):
+        with pytest.raises(NoKernelError, match=f"which does not hold all of {x.dtype}"):
+            call(on_device(kernels, device), x)
+        asked, launched = watched(lambda x=x, call=call: call(or_eager(on_device(kernels, device)), x))
+        assert asked
+        assert not launched
+    assert watched(lambda: mcf.two_sum(on_device(kernels, device), ones, ones))[1]
+    assert not watched(lambda: mcf.two_sum(or_eager(on_device(kernels, device)), ones, ones))[1]
+    drawing = on_device(kernels, device, "bfloat16", "stochastic")
+    with pytest.raises(NoKernelError):
+        drawing.add(ones.double(), 1.0)
+    assert drawing.random == WORDS
+
+
+@pytest.mark.parametrize("kernels", [True], indirect=True)
+@pytest.mark.slow
+def test_what_is_compiled_is_kept(device, kernels, watched, monkeypatch):
+    ours, x = on_device(kernels, device), torch.ones(2, device=device)
+
+    def text(ar, x, rate):
+        return ar.mul(ar.add(x, rate), 0.9)
+
+    asked = [watched(lambda rate=rate: ours.evaluate(text, x, rate))[1] for rate in (0.1, 0.1, 0.3)]
+    assert asked[0] == asked[1] == asked[2] != []
+    made = torch_kernels._kernel_of.cache_info().misses
+    monkeypatch.setattr(torch_kernels, "Kernel", None)  # none is made from here on
+    for rate in (0.1, 0.3, 0.7):
+        ours.evaluate(text, x, rate)
+    assert torch_kernels._kernel_of.cache_info().misses == made + 1
+
+
+def test_scalars_that_look_alike_are_not_taken_for_each_other(device, kernels, assert_same):
+    """Zeros of either sign, and numbers of mpmath that differ behind the digits that they show."""
+    with mpmath.workprec(200):
+        tie = mpmath.mpf(1) + mpmath.mpf(2) ** -8
+        above = tie + mpmath.mpf(2) ** -100
+    assert repr(tie) == repr(above)
+    ours, theirs = both("bfloat16", device=device, kernels=kernels)
+    x = torch.tensor([-0.0, 1.0], device=device)
+    for s in (0.0, -0.0, 0, 1):
+        check(assert_same, lambda ar, x, s=s: ar.add(x, s), ours, theirs, x)
+    for s in (0.0, -0.0, 1, tie, above, Fraction(above.man_exp[0], 2**100)):
+        check(assert_same, lambda ar, x, s=s: ar.mul(x, s), ours, theirs, x)
+
+    def both_in_one(ar, x):
+        return ar.mul(x, tie), ar.mul(x, above)
+
+    check(assert_same, lambda ar, x: ar.evaluate(both_in_one, x), ours, theirs, x)
+
+
+def test_results_lie_as_the_text_has_them(device, kernels, assert_same):
+    Pair = namedtuple("Pair", "high rest")
+    ours, theirs = both("float16", device=device, kernels=kernels)
+    x = torch.tensor([[1.0, 2.0]], device=device)
+
+    def text(ar, x):
+        twice = ar.add(x, x)
+        return Pair(twice, (twice, 0.1, (x, ar.mul(x, 3.0))))
+
+    found, expected = ours.evaluate(text, x), theirs.evaluate(text, here(x))
+    assert type(found) is Pair
+    assert_same(here(found.high), expected[0])
+    for one, other in zip(
+        (*found.rest[:2], *found.rest[2]), (*expected[1][:2], *expected[1][2]), strict=True
+    ):
+        assert_same(here(one), other)
+    tensors = [found.high, *found.rest[:2], *found.rest[2]]
+    assert len({y.data_ptr() for y in [x, *tensors]}) == 6
+    assert here(ours.evaluate(lambda ar, x: 0.1, x)).tolist() == [[float(np.float16(0.1))] * 2]
+
+
+def test_operands_lie_in_memory_as_they_like(device, kernels, assert_same):
+    ours, theirs = both("bfloat16", "up", device=device, kernels=kernels)
+    _, t = values(3, ours, theirs)
+    x = t.reshape(3, 10, 30)
+    for a, b in (
+        (x[:, 1:, ::2], x[1, 1:, 1::2]),
+        (x.permute(2, 0, 1), x[0, 0, :1]),
+        (x[0, 0, 0], x[1, 1, 1]),
+        (x[:0], x[:1]),
+        (x.bfloat16()[:, ::3], x[0, ::3].half().nan_to_num(0, 0, 0)),
+        (x[2, 3], torch.tensor(3, dtype=torch.uint8, device=device)),
+    ):
+        check(assert_same, mcf.two_sum, ours, theirs, a.float(), b.float())
+        expected = mcf.two_sum(theirs, here(a.float()), here(b.float()))
+        for one, other in zip(mcf.two_sum(ours, a, b), expected, strict=True):
+            assert_same(here(one), other)
+
+
+# -- where there are kernels --------------------------------------------------------------------------------
+def test_an_arithmetic_says_whether_it_tries_kernels(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    for asked, tried in ((None, False), (False, False), (True, True)):
+        ar = mcf.arithmetic("bfloat16", backend="torch", kernels=asked)
+        assert ar.kernels == ar.like(ar.format, ar.rounding).kernels == tried
+        assert ("kernels=True" in repr(ar)) == tried
+        assert ar.device == torch.device("cpu")
+        assert ar.on_block(0, 0).kernels == tried
+
+
+@pytest.mark.parametrize("given", [1, "yes", 0.0])
+def test_kernels_are_asked_for_by_a_truth_value(given):
+    with pytest.raises(TypeError, match=f"kernels must be True, False or None, not {given!r}"):
+        mcf.arithmetic("bfloat16", backend="torch", kernels=given)
+    with pytest.raises(TypeError, match="kernels must be"):
+        on_device(given)
+
+
+def test_kernels_that_must_be_and_cannot_are_refused_at_once(monkeypatch):
+    def asked():
+        return mcf.arithmetic("bfloat16", backend="torch", kernels=True)
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match="interpreted, slowly, and only where TRITON_INTERPRET=1"):
+        asked()
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert asked().kernels
+    monkeypatch.setattr(kernels_of_triton, "version", lambda name: "3.5.1")
+    with pytest.raises(ImportError, match=r"Triton 3\.5\.1 divides inexactly"):
+        asked()
+
+
+@pytest.mark.parametrize("found", ["3.4.0", "3.5.1", "2.1"])
+def test_an_older_triton_leaves_a_gpu_to_pytorchs_operations(found, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert serve(CUDA, None)
+    monkeypatch.setattr(kernels_of_triton, "version", lambda name: found)
+    assert not serve(CUDA, None)
+    with pytest.raises(ImportError, match=f"Triton {found} divides inexactly"):
+        serve(CUDA, True)
+
+
+def test_kernels_are_for_gpus_whose_code_is_looked_at(monkeypatch):
+    with pytest.raises(ValueError, match="NVIDIA's GPUs, and device 'xpu' is none"):
+        check_kernels(torch.device("xpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(ValueError, match=r"capability 8\.0, and device 'cuda' has 7\.5"):
+        check_kernels(CUDA)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    check_kernels(CUDA)
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    with pytest.raises(ValueError, match="NVIDIA's GPUs, and device 'cuda' is none"):
+        check_kernels(CUDA)
+
+
+def test_nothing_is_asked_of_triton_where_kernels_are_not_wanted(monkeypatch):
+    monkeypatch.setattr(kernels_of_triton, "check_triton", None)
+    assert here(on_device(False).add(there(numbers(1)[0][:1], "cpu"), 1.0)).tolist() == [1.0]

@@ -14,6 +14,7 @@ from mcfsim.kernels.native import NativeArithmetic, native_dtype
 from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
 
 if TYPE_CHECKING:
+    from mcfsim.backends.native_torch import TorchNativeArithmetic
     from mcfsim.backends.torch import TorchArithmetic
 
 
@@ -28,7 +29,7 @@ def arithmetic(
     *,
     backend: str = "numpy",
     **options: Any,
-) -> NumpyArithmetic | TorchArithmetic | NativeArithmetic | ExactArithmetic:
+) -> NumpyArithmetic | TorchArithmetic | NativeArithmetic | TorchNativeArithmetic | ExactArithmetic:
     """Return the arithmetic that rounds each result once into a format.
 
     Parameters
@@ -44,11 +45,13 @@ def arithmetic(
     backend : {"numpy", "numba", "torch", "native", "exact"}, optional
         ``numpy``: the emulator. ``numba``: the same, all texts on arrays compiled (``compiled=True``).
         ``torch``: the same on PyTorch's tensors of one device. ``native``: NumPy's or ml_dtypes' own type,
-        nearest even only. ``exact``: mpmath, nothing rounded.
+        or, if a ``device`` is given, PyTorch's own on tensors there; nearest even only. ``exact``: mpmath,
+        nothing rounded.
     **options
-        ``scalars``, ``threads``, ``random`` and ``compiled`` of `NumpyArithmetic`; the first three, and
-        ``device`` (``"cpu"``, or one on which PyTorch computes here, as ``"cuda"``), of `TorchArithmetic`;
-        ``precision`` in bits of `ExactArithmetic`.
+        ``scalars``, ``threads``, ``random`` and ``compiled`` of `NumpyArithmetic`; the first three of
+        `TorchArithmetic`, with ``device`` (``"cpu"``, or one on which PyTorch computes here, as ``"cuda"``)
+        and ``kernels``, whether Triton's carry texts out there (docs/gpu.md); ``device`` of
+        `TorchNativeArithmetic`; ``precision`` in bits of `ExactArithmetic`.
 
     Raises
     ------
@@ -89,6 +92,10 @@ def arithmetic(
             raise ValueError(
                 f"native arithmetic rounds to nearest even, over- and underflows as in IEEE 754, not {policy}"
             )
+        if "device" in options:
+            from mcfsim.backends.native_torch import TorchNativeArithmetic
+
+            return TorchNativeArithmetic(fmt, **options)
         return NativeArithmetic(native_dtype(fmt), **options)
     raise ValueError(f"unknown backend {backend!r}; allowed: {', '.join(BACKENDS)}")
 

@@ -47,6 +47,55 @@ def torch_dtype(fmt: Format) -> torch.dtype:
     raise UnsupportedFormatError(f"no torch dtype holds {fmt}; those that one holds: {', '.join(_NAMES)}")
 
 
+def device_of(device: str | torch.device, dtype: torch.dtype) -> torch.device:
+    """Return a device as its tensors name it.
+
+    Raises
+    ------
+    ValueError
+        If PyTorch makes no tensors of the dtype there.
+    """
+    try:
+        found: torch.device = torch.zeros(0, dtype=dtype, device=device).device
+        if found.type == "meta":
+            raise RuntimeError("its tensors hold no numbers")
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise no_device(device, error) from error
+    return found
+
+
+def no_device(device: str | torch.device, why: Exception) -> ValueError:
+    """Return what to raise where PyTorch does not compute on a device, for a reason."""
+    reason = str(why).partition("\n")[0].rstrip(".")
+    return ValueError(
+        f"device {str(device)!r} cannot be used: {reason}; supported: 'cpu', and devices on which PyTorch "
+        "computes here"
+    )
+
+
+def dense(x: Any, device: torch.device) -> torch.Tensor:
+    """Return an operand on a device without its graph, a lazy sign carried out.
+
+    Raises
+    ------
+    TypeError
+        If it is no dense tensor of the device, or one that `detached` refuses.
+    """
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(
+            f"an operand of type {type(x).__name__} is neither a tensor on {str(device)!r} nor a Python "
+            "number"
+        )
+    if x.device != device:
+        raise TypeError(
+            f"an operand lies on device {str(x.device)!r}, and this arithmetic computes on {str(device)!r}; "
+            f"move it with .to({str(device)!r})"
+        )
+    if x.layout is not torch.strided:
+        raise TypeError(f"a tensor with layout {x.layout} is not supported, only dense ones are")
+    return detached(x)
+
+
 def detached(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of any device without its graph, a lazy sign carried out.
 

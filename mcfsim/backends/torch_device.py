@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
-from mcfsim.backends.tensors import as_array, detached
+from mcfsim.backends.tensors import as_array, dense, device_of, no_device
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.lowering import type_of
 from mcfsim.compile.program import Register, flat, identity, mapped
@@ -209,19 +209,7 @@ class DeviceArithmetic(NumpyArithmetic):
 
     def _tensor(self, x: Any) -> torch.Tensor:
         """Return an operand without its graph; refuse what is no dense tensor of the device."""
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(
-                f"an operand of type {type(x).__name__} is neither a tensor on {str(self.device)!r} nor a "
-                "Python number"
-            )
-        if x.device != self.device:
-            raise TypeError(
-                f"an operand lies on device {str(x.device)!r}, and this arithmetic computes on "
-                f"{str(self.device)!r}; move it with .to({str(self.device)!r})"
-            )
-        if x.layout is not torch.strided:
-            raise TypeError(f"a tensor with layout {x.layout} is not supported, only dense ones are")
-        x = detached(x)
+        x = dense(x, self.device)
         as_numbers(x.new_empty(0))  # refuses other dtypes
         return x
 
@@ -279,15 +267,9 @@ def found_device(device: str | torch.device) -> torch.device:
     ValueError
         If there is no such device here, or it does not compute as IEEE 754 has it.
     """
+    found = device_of(device, torch.float64)
     try:
-        found: torch.device = torch.zeros(0, dtype=torch.float64, device=device).device
-        if found.type == "meta":
-            raise RuntimeError("its tensors hold no numbers")
         check_machine(found)
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        why = str(error).partition("\n")[0].rstrip(".")
-        raise ValueError(
-            f"device {str(device)!r} cannot be used: {why}; supported: 'cpu', and devices on which PyTorch "
-            "computes here"
-        ) from error
+    except RuntimeError as error:
+        raise no_device(device, error) from error
     return found

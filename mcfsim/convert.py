@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import as_array, check_threads, is_real, real_array
+from mcfsim.checks.arguments import as_array, check_threads, is_real, is_tensor, real_array
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.choice import check_compiled, loops
-from mcfsim.compile.program import Program, Register
-from mcfsim.compile.recording import trace
+from mcfsim.compile.rounding import round_there, rounding_program
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import for_each_block
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
@@ -23,6 +22,9 @@ from mcfsim.kernels.rounding import RoundingKernel
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
 from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK
+
+if TYPE_CHECKING:
+    import torch
 
 
 def round_to(
@@ -41,9 +43,10 @@ def round_to(
 
     Parameters
     ----------
-    x : array_like or real number
+    x : array_like, tensor or real number
         An array of a NumPy or ml_dtypes floating dtype of at most 64 bits, or of an integer dtype; any
-        shape, layout and byte order. Or one number: float, int of any size, Fraction, Decimal or mpf.
+        shape, layout and byte order. Or a dense tensor of PyTorch, of any device and such a dtype. Or one
+        number: float, int of any size, Fraction, Decimal or mpf.
     fmt : Format or str
         The format.
     rounding : str or Rounding, optional
@@ -54,22 +57,24 @@ def round_to(
         See `Underflow`; what is rounded is an operand, too.
     random : RandomWords or array of uint32 or uint16, optional
         For stochastic rounding, which needs it: a stream, whose word of an element is that of its index
-        in row-major order (of 16 bits if so many suffice), or one word for each element. The other modes
-        make no use of it.
-    out : array, optional
-        Where to put the result, of its dtype and shape; may be `x` itself, or overlap it.
+        in row-major order (of 16 bits if so many suffice), or, except on other devices than the CPU, one word
+        for each element. The other modes make no use of it.
+    out : array or tensor, optional
+        Where to put the result, of its dtype, shape and device; may be `x` itself, or overlap it.
     threads : int, optional
-        Threads that share the blocks of a large array.
+        Threads that share the blocks of a large array, or of a tensor in the CPU's memory.
     compiled : bool, optional
-        Whether arrays of floats are rounded by a loop that Numba compiles, with the same bits; None where it
-        is installed and that pays. Stochastic rounding by an array of words never is.
+        Whether arrays of floats, and such tensors of the CPU, are rounded by a loop that Numba compiles, with
+        the same bits; None where it is installed and that pays. Stochastic rounding by an array of words
+        never is.
 
     Returns
     -------
-    array or float
+    array, tensor or float
         The values. A float32 array gives float32 and a float64 array float64; an array of a shorter
         float or of integers gives the format's carrier (float32 where it holds the format). float32 whose
-        rounding float32 could not hold gives float64. A number gives a float.
+        rounding float32 could not hold gives float64. A tensor gives a tensor of its device, where it is
+        rounded, of these dtypes. A number gives a float.
 
     Notes
     -----
@@ -80,8 +85,9 @@ def round_to(
     Raises
     ------
     TypeError
-        If `x` is no real number or array of them, or is a masked array, `out` is no array, `threads` no int,
-        or `compiled` no bool.
+        If `x` is no real number or array of them, or is a masked array, or a tensor that is not dense or
+        requires grad; if `out` is no array, or for a tensor no tensor, `threads` no int, or `compiled` no
+        bool; or if random words of another device than the CPU are given as an array.
     ImportError
         If a loop must be compiled, and Numba is not installed.
     ValueError
@@ -102,6 +108,8 @@ def round_to(
     check_subnormals()
     check_threads(threads)
     check_compiled(compiled)
+    if is_tensor(x):
+        return _round_tensor(x, fmt, rounding, random, out, threads=threads, compiled=compiled)
     number = _as_number(x)
     if number is not None:
         if out is not None:
@@ -148,11 +156,40 @@ def round_to(
     return result
 
 
-@lru_cache(maxsize=256)
-def rounding_program(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> Program:
-    """Return the program that rounds numbers of a carrier to a format."""
-    x = Register("x", get_format(str(carrier)))
-    return trace(lambda ar, x: ar.round(x), fmt, rounding, operands=(x,))
+def _round_tensor(
+    x: torch.Tensor, fmt: Format, rounding: Rounding, random: Any, out: Any, **options: Any
+) -> torch.Tensor:
+    """Round a tensor where it lies: one of the CPU as the array that it is."""
+    from mcfsim.kernels.tensors import as_array, dense, torch
+
+    x = dense(x, x.device)
+    if out is not None and not is_tensor(out):
+        raise TypeError(f"out must be a tensor, as x is, not {type(out).__name__}")
+    if x.device.type != "cpu":
+        return _round_on_device(x, fmt, rounding, random, out)
+    words, target = (as_array(y) if is_tensor(y) else y for y in (random, out))
+    result = round_to(as_array(x), fmt, rounding, random=words, out=target, **options)
+    return torch.from_numpy(result) if out is None else out
+
+
+def _round_on_device(x: torch.Tensor, fmt: Format, rounding: Rounding, random: Any, out: Any) -> torch.Tensor:
+    import torch
+
+    from mcfsim.compile.torch_kernels import serve
+
+    if rounding.stochastic and not isinstance(random, RandomWords):
+        raise TypeError(f"random words on device {str(x.device)!r} are drawn there: random=RandomWords(seed)")
+    short = x.dtype.itemsize <= 2
+    target = _target(np.dtype(np.float16 if short else str(x.dtype).removeprefix("torch.")), fmt)
+    dtype = getattr(torch, str(target))
+    if out is not None and (out.dtype, out.shape, out.device) != (dtype, x.shape, x.device):
+        raise ValueError(
+            f"out must be {dtype} of shape {tuple(x.shape)} on {x.device}, not {out.dtype} of shape "
+            f"{tuple(out.shape)} on {out.device}"
+        )
+    words = random if rounding.stochastic else None
+    rounded = round_there(x, fmt, rounding, words, 0, None if serve(x.device, None) else False).to(dtype)
+    return rounded if out is None else out.copy_(rounded)
 
 
 def word_source(
@@ -210,13 +247,17 @@ def _kernel_for(
     source: np.dtype[Any], fmt: Format, rounding: Rounding
 ) -> tuple[np.dtype[Any], RoundingKernel]:
     """Return the dtype of the result, and what rounds blocks of that dtype."""
-    if source.kind == "f" and source.itemsize == 8:
-        target = FLOAT64
-    elif source.kind == "f" and source.itemsize == 4 and not holds(FLOAT32, fmt):
-        target = FLOAT64  # the identity fits in float32; anything else might not
-    else:
-        target = carrier_of(fmt)
+    target = _target(source, fmt)
     return target, get_kernel(fmt, rounding, target)
+
+
+def _target(source: np.dtype[Any], fmt: Format) -> np.dtype[Any]:
+    """Return the dtype of the result for numbers of a dtype."""
+    if source.kind == "f" and source.itemsize == 8:
+        return FLOAT64
+    if source.kind == "f" and source.itemsize == 4 and not holds(FLOAT32, fmt):
+        return FLOAT64  # the identity fits in float32; anything else might not
+    return carrier_of(fmt)
 
 
 def _round_integers(

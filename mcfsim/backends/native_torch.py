@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mcfsim.backends.tensors import dense, device_of, torch, torch_dtype
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import is_scalar, round_real
+from mcfsim.kernels.tensors import dense, device_of, torch, torch_dtype
 from mcfsim.protocol import Value
 from mcfsim.rounding import Rounding
 

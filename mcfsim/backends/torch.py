@@ -14,12 +14,12 @@ import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.backends.tensors import as_array, torch
 from mcfsim.backends.torch_device import DeviceArithmetic
 from mcfsim.checks.arguments import check_threads
 from mcfsim.compile.torch_kernels import check_wanted
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
+from mcfsim.kernels.tensors import as_array, torch
 from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding

@@ -12,18 +12,17 @@ import numpy as np
 import torch
 
 from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
-from mcfsim.backends.tensors import as_array, dense, device_of, no_device
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.lowering import type_of
 from mcfsim.compile.program import Register, flat, identity, mapped
 from mcfsim.compile.recording import Recording, record
+from mcfsim.compile.rounding import round_there
 from mcfsim.compile.torch_calls import DTYPES, check_machine
-from mcfsim.compile.torch_kernels import NoKernelError, kernel_of, rounding_kernel, serve
-from mcfsim.compile.torch_loops import Carried, Streams, as_numbers, loop_of, rounding_loop, values_alone
-from mcfsim.convert import rounding_program
+from mcfsim.compile.torch_kernels import carried_out, kernel_of, serve
+from mcfsim.compile.torch_loops import Carried, as_numbers, loop_of, taken, values_alone
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars, is_scalar
+from mcfsim.kernels.tensors import as_array, dense, device_of, no_device
 from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
@@ -79,7 +78,8 @@ class DeviceArithmetic(NumpyArithmetic):
     ) -> None:
         super().__init__(fmt, rounding, scalars=scalars, random=random)
         self.device = found_device(device)
-        self.kernels, self._wanted = serve(self.device, kernels), kernels
+        self.kernels = serve(self.device, kernels)
+        self._how = kernels if self.kernels else False  # None: where they take what they are given
         # Of a block: the index of its first element, and whether operands are known to be values.
         self._start, self._checked = 0, True
 
@@ -89,7 +89,7 @@ class DeviceArithmetic(NumpyArithmetic):
 
     def like(self, fmt: Format, rounding: Rounding) -> DeviceArithmetic:
         """Return the arithmetic of another format and rounding on the same device."""
-        options: Any = {"scalars": self.scalars, "random": self.random, "kernels": self._wanted}
+        options: Any = {"scalars": self.scalars, "random": self.random, "kernels": self._how}
         other = DeviceArithmetic(fmt, rounding, device=self.device, **options)
         other._start, other._checked = self._start, self._checked
         return other
@@ -107,24 +107,7 @@ class DeviceArithmetic(NumpyArithmetic):
             return super().round(x)
         x = self._tensor(x)
         check_subnormals()
-        streams = self._streams()
-
-        def by_kernel() -> Carried:
-            wide = x.dtype == torch.float64 or not x.dtype.is_floating_point
-            program = rounding_program(FLOAT64 if wide else FLOAT32, self.format, self.rounding)
-            kernel = rounding_kernel(program, x.dtype)
-            return kernel([x], x.shape, taken(streams, 1), self._start)
-
-        found = self._tried(by_kernel)
-        if found is None:
-            loop = rounding_loop(x.dtype, self.format, self.rounding)
-            found = loop([x], x.shape, (), taken(streams, 1), self._start)
-        (result,), strange = found
-        if strange:
-            raise UnsupportedFormatError(
-                f"integers beyond 2**53 cannot be rounded {self.rounding.mode} to {self.format}"
-            )
-        return result
+        return round_there(x, self.format, self.rounding, self._streams(), self._start, self._how)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(arithmetic, *operands, **options)``, carried out as one line.
@@ -158,21 +141,18 @@ class DeviceArithmetic(NumpyArithmetic):
             raise ValueError(f"operands of shapes {shapes} do not broadcast") from None
         recording = self._record(function, operands, options)
         streams, drawn = self._streams(), sum(recording.drawn)
-
         dtypes = tuple(x.dtype for x in tensors)
 
         def by_kernel() -> Carried:
-            kernel = kernel_of(
-                recording, dtypes, self.scalars, checked=self._checked, long=bool(self._wanted)
-            )
+            kernel = kernel_of(recording, dtypes, self.scalars, checked=self._checked, long=bool(self._how))
             return kernel(tensors, shape, taken(streams, drawn), self._start)
 
-        found = self._tried(by_kernel)
-        if found is None:
+        def by_operations() -> Carried:
             program = values_alone(recording.program())
             loop, numbers = loop_of(program, dtypes, self.scalars, checked=self._checked)
-            found = loop(tensors, shape, numbers, taken(streams, drawn), self._start)
-        results, strange = found
+            return loop(tensors, shape, numbers, taken(streams, drawn), self._start)
+
+        results, strange = carried_out(by_kernel, by_operations, self._how)
         if strange:
             self._refuse(tensors)
         inner = self.blocks.at(streams, 0)
@@ -186,17 +166,6 @@ class DeviceArithmetic(NumpyArithmetic):
             return torch.full(shape, inner.settle(x), dtype=dtype, device=self.device)
 
         return mapped(leave, recording.results)
-
-    def _tried(self, by_kernel: Callable[[], Carried]) -> Carried | None:
-        """Return what a kernel makes, if one is to be tried and takes what it is given."""
-        if not self.kernels:
-            return None
-        try:
-            return by_kernel()
-        except (NoKernelError, UnsupportedFormatError):
-            if self._wanted:
-                raise
-            return None
 
     def _record(self, function: Callable[..., Any], operands: Any, options: dict[str, Any]) -> Recording:
         """Return what a function asks for, whose tensors are values of the format."""
@@ -250,13 +219,6 @@ class _Given:
 @lru_cache(maxsize=512)
 def _recorded(given: _Given, fmt: Format, rounding: Rounding) -> Recording:
     return recorded(given.key[0], fmt, rounding, given.operands, {})
-
-
-def taken(streams: Streams | None, count: int) -> Streams | None:
-    """Return streams, so many of them taken: each operation's, its result wanted or not."""
-    if streams is not None and count:
-        streams.of(count - 1)
-    return streams
 
 
 def found_device(device: str | torch.device) -> torch.device:

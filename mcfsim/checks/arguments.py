@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from numbers import Integral, Real
 from typing import Any
 
@@ -39,6 +40,12 @@ def as_array(x: Any, label: str = "x") -> NDArray[Any]:
             if isinstance(given, int | np.integer) and int(given) != float(taken):
                 raise ValueError(f"{label} has {given} among floats, an integer that binary64 does not hold")
     return array
+
+
+def is_tensor(x: Any) -> bool:
+    """Return whether x is a tensor of PyTorch, which need not be installed."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
 
 
 def real_array(x: Any, label: str = "x") -> NDArray[Any]:

@@ -166,7 +166,7 @@ def elements_on(device: torch.device, largest: int) -> int:
     """
     if device.type != "cpu":
         return ELEMENTS
-    if not _interprets():
+    if not interprets():
         raise ValueError(
             "kernels take tensors of a GPU; on a CPU Triton interprets them if TRITON_INTERPRET=1"
         )
@@ -195,6 +195,6 @@ def function(text: str, *, interpreted: bool) -> Any:
     return imported(text).kernel
 
 
-def _interprets() -> bool:
+def interprets() -> bool:
     """Return whether Triton interprets kernels by NumPy, as it does where TRITON_INTERPRET is set."""
     return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")

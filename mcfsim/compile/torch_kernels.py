@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcfsim.compile import kernel as kernels
-from mcfsim.compile.kernel import Kernel, Launcher
+from mcfsim.compile.kernel import Kernel, check_triton
+from mcfsim.compile.launch import Launcher, interprets
 from mcfsim.compile.lowering import type_of
 from mcfsim.compile.program import Program
 from mcfsim.compile.recording import Recording
@@ -20,6 +20,7 @@ from mcfsim.compile.scalars import uses
 from mcfsim.compile.torch_calls import DTYPES, constant
 from mcfsim.compile.torch_loops import Carried, Streams, as_numbers, values_alone
 from mcfsim.formats import Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars
 
 #: The oldest GPU whose machine code is looked at (`mcfsim.compile.device_code`).
@@ -43,9 +44,9 @@ def check_kernels(device: torch.device) -> None:
         If the device is no GPU of NVIDIA of compute capability 8.0 or higher; nor a CPU where Triton
         interprets kernels, as it does where TRITON_INTERPRET=1.
     """
-    kernels.check_triton()
+    check_triton()
     if device.type == "cpu":
-        if not kernels._interprets():
+        if not interprets():
             raise ValueError("on a CPU kernels are interpreted, slowly, and only where TRITON_INTERPRET=1")
     elif device.type != "cuda" or torch.version.hip is not None:
         raise ValueError(f"kernels are for NVIDIA's GPUs, and device {str(device)!r} is none")
@@ -118,6 +119,28 @@ class TensorKernel:
         with here, np.errstate(all="ignore"):
             good = self.launcher(vectors, [x.view(-1) for x in results], start, words)
         return results, not good
+
+
+def carried_out(
+    by_kernel: Callable[[], Carried], by_operations: Callable[[], Carried], kernels: bool | None
+) -> Carried:
+    """Return what comes of a text by a kernel, or by PyTorch's operations.
+
+    Parameters
+    ----------
+    by_kernel, by_operations : callable
+        The two ways. A kernel raises before it takes streams of random words.
+    kernels : bool or None
+        True, by the kernel; False, by operations; None, by the kernel if it takes what it is given.
+    """
+    if kernels is False:
+        return by_operations()
+    try:
+        return by_kernel()
+    except (NoKernelError, UnsupportedFormatError):
+        if kernels:
+            raise
+        return by_operations()
 
 
 def kernel_of(

@@ -39,6 +39,13 @@ class Streams(Protocol):
         """Return the stream of an operation, counted from 0."""
 
 
+def taken(streams: Streams | None, count: int) -> Streams | None:
+    """Return streams, so many of them taken: each operation's, its result wanted or not."""
+    if streams is not None and count:
+        streams.of(count - 1)
+    return streams
+
+
 @dataclass(frozen=True)
 class TensorLoop:
     """A line with what it is given, for tensors of stated dtypes.

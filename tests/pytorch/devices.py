@@ -39,7 +39,7 @@ def both(fmt, rounding="nearest_even", *policies, device="cpu", kernels=False, *
 
 def or_eager(arithmetic):
     """Let an arithmetic fall back on PyTorch's operations, as one does that is free to choose."""
-    arithmetic._wanted = None
+    arithmetic._how = None
     return arithmetic
 
 

@@ -1,0 +1,82 @@
+"""The text that rounds: as a program, and carried out on tensors where they lie."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mcfsim.compile.program import Program, Register
+from mcfsim.compile.recording import trace
+from mcfsim.formats import Format, get_format
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError
+from mcfsim.rounding import Rounding
+
+if TYPE_CHECKING:
+    import torch
+
+    from mcfsim.compile.torch_loops import Streams
+
+
+@lru_cache(maxsize=256)
+def rounding_program(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> Program:
+    """Return the program that rounds numbers of a carrier to a format."""
+    x = Register("x", get_format(str(carrier)))
+    return trace(lambda ar, x: ar.round(x), fmt, rounding, operands=(x,))
+
+
+def round_there(
+    x: torch.Tensor,
+    fmt: Format,
+    rounding: Rounding,
+    streams: Streams | None,
+    start: int,
+    kernels: bool | None,
+) -> torch.Tensor:
+    """Return the elements of a tensor, of a floating or integer dtype, rounded on their device.
+
+    Parameters
+    ----------
+    x : tensor
+        Dense, without a graph.
+    fmt, rounding
+        To what they are rounded, and how.
+    streams : Streams or None
+        Of random words, if rounding is stochastic; the first is taken.
+    start : int
+        The index of the first element.
+    kernels : bool or None
+        Whether a kernel of Triton rounds: True, always; False, never; None, where it takes the dtype.
+
+    Returns
+    -------
+    tensor
+        New, of the format's carrier.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If an integer cannot be rounded once.
+    NoKernelError
+        If a kernel must round, and does not take the dtype.
+    """
+    import torch
+
+    from mcfsim.compile.torch_kernels import carried_out, rounding_kernel
+    from mcfsim.compile.torch_loops import Carried, rounding_loop, taken
+
+    def by_kernel() -> Carried:
+        wide = x.dtype == torch.float64 or not x.dtype.is_floating_point
+        program = rounding_program(FLOAT64 if wide else FLOAT32, fmt, rounding)
+        kernel = rounding_kernel(program, x.dtype)
+        return kernel([x], x.shape, taken(streams, 1), start)
+
+    def by_operations() -> Carried:
+        loop = rounding_loop(x.dtype, fmt, rounding)
+        return loop([x], x.shape, (), taken(streams, 1), start)
+
+    (result,), strange = carried_out(by_kernel, by_operations, kernels)
+    if strange:
+        raise UnsupportedFormatError(f"integers beyond 2**53 cannot be rounded {rounding.mode} to {fmt}")
+    return result

@@ -1,0 +1,148 @@
+"""PyTorch's tensors: which dtypes hold which formats, what is taken, and CPU tensors as NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mcfsim.formats import FORMATS, Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+
+try:
+    import torch as torch  # for modules that are imported after this one alone
+except ModuleNotFoundError as error:
+    raise ImportError("backend 'torch' needs PyTorch: pip install 'mcfsim[torch]'") from error
+
+_NAMES = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "float8_e5m2fnuz",
+    "float8_e4m3fnuz",
+)
+#: The dtypes of torch whose values are those of a format; the longest ones first.
+TORCH_DTYPES: dict[torch.dtype, Format] = {getattr(torch, name): FORMATS[name] for name in _NAMES}
+#: NumPy knows these only by way of ml_dtypes, as which their bits are read.
+_FOREIGN = {torch.bfloat16, *(dtype for dtype in TORCH_DTYPES if dtype.itemsize == 1)}
+_BITS = {1: torch.uint8, 2: torch.int16}
+
+
+def torch_dtype(fmt: Format) -> torch.dtype:
+    """Return the torch dtype whose values are those of the format.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If there is none.
+    """
+    for dtype, known in TORCH_DTYPES.items():
+        if known == fmt:
+            return dtype
+    raise UnsupportedFormatError(f"no torch dtype holds {fmt}; those that one holds: {', '.join(_NAMES)}")
+
+
+def device_of(device: str | torch.device, dtype: torch.dtype) -> torch.device:
+    """Return a device as its tensors name it.
+
+    Raises
+    ------
+    ValueError
+        If PyTorch makes no tensors of the dtype there.
+    """
+    try:
+        found: torch.device = torch.zeros(0, dtype=dtype, device=device).device
+        if found.type == "meta":
+            raise RuntimeError("its tensors hold no numbers")
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise no_device(device, error) from error
+    return found
+
+
+def no_device(device: str | torch.device, why: Exception) -> ValueError:
+    """Return what to raise where PyTorch does not compute on a device, for a reason."""
+    reason = str(why).partition("\n")[0].rstrip(".")
+    return ValueError(
+        f"device {str(device)!r} cannot be used: {reason}; supported: 'cpu', and devices on which PyTorch "
+        "computes here"
+    )
+
+
+def dense(x: Any, device: torch.device) -> torch.Tensor:
+    """Return an operand on a device without its graph, a lazy sign carried out.
+
+    Raises
+    ------
+    TypeError
+        If it is no dense tensor of the device, or one that `detached` refuses.
+    """
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(
+            f"an operand of type {type(x).__name__} is neither a tensor on {str(device)!r} nor a Python "
+            "number"
+        )
+    if x.device != device:
+        raise TypeError(
+            f"an operand lies on device {str(x.device)!r}, and this arithmetic computes on {str(device)!r}; "
+            f"move it with .to({str(device)!r})"
+        )
+    if x.layout is not torch.strided:
+        raise TypeError(f"a tensor with layout {x.layout} is not supported, only dense ones are")
+    return detached(x)
+
+
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of any device without its graph, a lazy sign carried out.
+
+    Raises
+    ------
+    TypeError
+        If it is not real, or if gradients would be lost: it requires grad, and ``torch.no_grad()`` is not on.
+    """
+    if tensor.is_complex() or tensor.is_quantized:
+        raise TypeError(f"a tensor of dtype {tensor.dtype} holds no plain real numbers")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise TypeError(
+            "a tensor that requires grad is not differentiated through; pass tensor.detach(), or compute "
+            "under torch.no_grad()"
+        )
+    return tensor.detach().resolve_neg()
+
+
+def check_dense(tensor: torch.Tensor) -> None:
+    """Raise TypeError unless a tensor of any device is dense and real, and has numbers."""
+    if tensor.device.type == "meta":
+        raise TypeError("a tensor on device 'meta' has a shape, and no numbers")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"a tensor with layout {tensor.layout} is not supported, only dense ones are")
+    detached(tensor)
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a CPU tensor as a NumPy array of the same memory, shape and strides.
+
+    bfloat16 and the float8 dtypes become those of ml_dtypes, bit for bit.
+
+    Raises
+    ------
+    TypeError
+        If the tensor is not dense, real and in the CPU's memory, or if gradients would be lost: it requires
+        grad, and ``torch.no_grad()`` is not on.
+    """
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise TypeError(
+            f"a tensor on device {str(tensor.device)!r} with layout {tensor.layout} is not supported, only "
+            "dense CPU tensors are; convert it with .to('cpu').to_dense()"
+        )
+    tensor = detached(tensor)
+    if tensor.dtype not in _FOREIGN:
+        array: NDArray[Any] = tensor.numpy()
+        return array
+    import ml_dtypes
+
+    scalar = getattr(ml_dtypes, TORCH_DTYPES[tensor.dtype].name)
+    bits: NDArray[Any] = tensor.view(_BITS[tensor.itemsize]).numpy()
+    return bits.view(scalar)

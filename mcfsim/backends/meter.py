@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.codec.views import on_host
 from mcfsim.formats import Format, Grid
 from mcfsim.kernels import rational, residuals
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, signum
@@ -62,7 +63,8 @@ class Meter:
 
     Exact results are judged as binary64 numbers with a residual: what is counted is exact where operands lie
     within 2**+-480, and for real scalars and integers that binary64 does not hold. A real scalar counts as
-    the number that it is, whatever the scalar policy.
+    the number that it is, whatever the scalar policy. Tensors are judged in the host's memory, to which
+    operands and results of other devices are copied; the results that are handed on stay where they are.
 
     Parameters
     ----------
@@ -160,14 +162,15 @@ class Meter:
         tally = self.tallies.setdefault(name, Tally())
         self.trace.append(name)
         tally.calls += 1
-        tally.elements += int(np.size(result))
+        made = on_host(result)
+        tally.elements += int(np.size(made))
         if self.format is not None:
             with np.errstate(all="ignore"):
                 self._judge(
                     tally,
                     name,
-                    [_numbers(x) for x in operands],
-                    np.atleast_1d(np.asarray(result, np.float64)),
+                    [_numbers(on_host(x)) for x in operands],
+                    np.atleast_1d(np.asarray(made, np.float64)),
                 )
         return result
 

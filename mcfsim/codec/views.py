@@ -1,4 +1,4 @@
-"""Arrays of NumPy's and ml_dtypes' own dtypes as codes, and back, in the same memory."""
+"""Arrays of NumPy's and ml_dtypes' own dtypes as codes, and back, in the same memory; tensors as arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import as_array
+from mcfsim.checks.arguments import as_array, is_tensor
 from mcfsim.codec.codes import refuse
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.codes_by_kind import code_dtype
@@ -79,3 +79,21 @@ def as_dtype(codes: NDArray[Any], fmt: Format | str) -> NDArray[Any]:
         wrong = int(np.argmax(codes >= 2**fmt.bits))
         refuse(codes, wrong, f"is no code: codes of {fmt} lie in [0, 2**{fmt.bits})")
     return codes.view(dtype)
+
+
+def on_host(x: Any) -> Any:
+    """Return a tensor of PyTorch, of any device, as an array in the host's memory; all else as it is.
+
+    One that is there already keeps its memory. bfloat16 and the float8 dtypes become those of ml_dtypes.
+
+    Raises
+    ------
+    TypeError
+        If the tensor is not dense and real, or if gradients would be lost: it requires grad, and
+        ``torch.no_grad()`` is not on.
+    """
+    if not is_tensor(x):
+        return x
+    from mcfsim.kernels import tensors
+
+    return tensors.as_array(tensors.dense(x, x.device).cpu())

@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from mcfsim.checks.arguments import is_tensor
+from mcfsim.codec.views import on_host
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
@@ -194,20 +196,36 @@ def merge(e: Components, f: Components) -> Components:
     Parameters
     ----------
     e, f : tuples of m and n values
-        NumPy arrays that broadcast, or numbers.
+        NumPy arrays that broadcast, or numbers; or tensors of one device, as carriers hold their numbers:
+        float32, float64 or shorter floats. They are put in order in the host's memory.
 
     Returns
     -------
     tuple of m + n arrays
-        Equal magnitudes stay in the order of e, then f.
+        Equal magnitudes stay in the order of e, then f. If some are tensors, all are, of their device.
 
     Raises
     ------
     TypeError, ValueError
-        If e or f is no tuple of values, or empty.
+        If e or f is no tuple of values, or empty; or if there are tensors of several devices.
     """
     check_parts(e, "e")
     check_parts(f, "f")
-    parts = np.stack(np.broadcast_arrays(*e, *f))
+    devices = {x.device for x in (*e, *f) if is_tensor(x)}
+    if len(devices) > 1:
+        raise TypeError(f"tensors lie on several devices: {', '.join(sorted(map(str, devices)))}")
+    parts = np.stack(np.broadcast_arrays(*(_array(x) for x in (*e, *f))))
     order = np.argsort(np.abs(parts), axis=0, kind="stable")
-    return tuple(np.take_along_axis(parts, order, axis=0))
+    merged = tuple(np.take_along_axis(parts, order, axis=0))
+    if not devices:
+        return merged
+    import torch
+
+    (device,) = devices
+    return tuple(torch.from_numpy(np.asarray(x)).to(device) for x in merged)
+
+
+def _array(x: Value) -> Any:
+    """Return a component as NumPy takes it; of tensors of short floats the numbers in float32."""
+    array = on_host(x)
+    return array.astype(np.promote_types(array.dtype, np.float32)) if is_tensor(x) else array

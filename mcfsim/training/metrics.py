@@ -4,6 +4,8 @@ D is the *intended* update: the exact value of what the optimizer asked for. E i
 the change of the represented parameter, the exact sum of its components. All sums are formed in binary64.
 Vectors are brought near 1 by powers of two before they are multiplied, so no square overflows or underflows.
 Where D, E or a parameter is infinite or NaN, what is measured is no number: the measure is NaN.
+Tensors of PyTorch, of any device, are copied to the host's memory, and summed there: their measures are those
+of the arrays that they are, and what is a vector is NumPy's.
 The ``released_`` measures are those of the code published with Collage, which differ: there E is the change
 of the leading component alone, and an update of zero counts as lost.
 """
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.codec import ulp
+from mcfsim.codec.views import on_host
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 
@@ -28,7 +31,7 @@ _quietly = np.errstate(over="ignore", under="ignore", invalid="ignore")
 
 
 def _vectors(*arrays: ArrayLike) -> list[Vector]:
-    vectors = [np.asarray(array).astype(np.float64, copy=False).ravel() for array in arrays]
+    vectors = [np.asarray(on_host(array)).astype(np.float64, copy=False).ravel() for array in arrays]
     if len({vector.size for vector in vectors}) > 1:
         raise ValueError(f"the arrays differ in size: {[np.shape(array) for array in arrays]}")
     return vectors
@@ -41,7 +44,7 @@ def _ratio(numerator: float, denominator: float, exponent: int = 0) -> float:
 
 def all_finite(*numbers: ArrayLike) -> bool:
     """Whether no number is infinite or NaN; numbers of mpmath may be among them."""
-    arrays = [np.asarray(x) for x in numbers]
+    arrays = [np.asarray(on_host(x)) for x in numbers]
     return all(all(y - y == 0 for y in x.flat) if x.dtype == object else np.isfinite(x).all() for x in arrays)
 
 
@@ -289,7 +292,7 @@ def measure_parts(
         As for `measure`.
     """
     d, old, new = _vectors(intended, *leading)
-    rounded = d if fmt is None else _vectors(round_to(np.asarray(intended), fmt))[0]
+    rounded = d if fmt is None else _vectors(round_to(np.asarray(on_host(intended)), fmt))[0]
     effective, moved, rest = effective_update(before, after), new - old, _trailing(after)
     finite = np.logical_and.reduce([np.isfinite(x) for x in _vectors(d, old, new, *before, *after)])
     found = {}

@@ -14,8 +14,18 @@ import mcfsim as mcf  # noqa: E402
 from mcfsim.compile import kernel as kernels_of_triton  # noqa: E402
 from mcfsim.compile import torch_kernels  # noqa: E402
 from mcfsim.compile.torch_kernels import NoKernelError, check_kernels, serve  # noqa: E402
-from tests.pytorch.devices import WORDS, both, check, here, numbers, or_eager, there, values  # noqa: E402
-from tests.pytorch.test_torch_machine import PLAIN, Watched  # noqa: E402
+from tests.pytorch.devices import (  # noqa: E402
+    PLAIN,
+    WORDS,
+    Watched,
+    both,
+    check,
+    here,
+    numbers,
+    or_eager,
+    there,
+    values,
+)
 
 CUDA = torch.device("cuda")
 #: What PyTorch does about a kernel: it takes the sign from zeros of formats that have none.

@@ -1,7 +1,5 @@
 """How PyTorch carries lines out: what it is asked for, what is kept, and what is refused."""
 
-import weakref
-
 import numpy as np
 import pytest
 
@@ -19,53 +17,17 @@ from mcfsim.compile import torch_calls  # noqa: E402
 from mcfsim.compile.torch_calls import TorchCalls, drawn  # noqa: E402
 from tests.pytorch.devices import (  # noqa: E402
     MODES,
+    MOVED,
     OPERATIONS,
+    PLAIN,
     WITH_SCALARS,
     WORDS,
+    Watched,
     both,
     here,
     numbers,
     there,
 )
-
-#: What computes, and what makes, moves and shapes tensors.
-PLAIN = {
-    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "sqrt.default", "neg.default", "abs.default"),
-    *("lt.Tensor", "le.Tensor", "eq.Tensor", "bitwise_not.default", "where.self", "any.default"),
-    *(f"bitwise_{name}.Tensor" for name in ("and", "or", "xor", "left_shift", "right_shift")),
-}
-MOVED = {
-    *("empty.memory_format", "new_empty.default", "zeros.default", "full.default", "arange.start"),
-    *("_to_copy.default", "copy_.default", "stack.default", "detach.default", "_local_scalar_dense.default"),
-    *("view.dtype", "view.default", "expand.default", "slice.Tensor", "select.int", "unbind.int"),
-    "lift_fresh.default",
-}
-
-
-class Watched(TorchDispatchMode):
-    """Notes the operations that PyTorch is asked for, and how many of their results are alive at once."""
-
-    def __init__(self):
-        super().__init__()
-        self.names, self.most, self.faults = [], 0, []
-        self._alive = weakref.WeakSet()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = str(function).removeprefix("aten.")
-        self.names.append(name)
-        if name in PLAIN:
-            tensors = [x for x in args if isinstance(x, torch.Tensor)]
-            values = tensors[1:] if name == "where.self" else tensors
-            if kwargs or len(tensors) != len(args) or len({x.dtype for x in values}) != 1:
-                self.faults.append((name, args, kwargs))
-        target = (kwargs or {}).get("dtype")
-        if name == "_to_copy.default" and args[0].dtype == torch.float64 and target is not None:
-            self.faults += [args] if target.is_floating_point and target.itemsize < 4 else []
-        result = function(*args, **(kwargs or {}))
-        if name in PLAIN and result.ndim:
-            self._alive.add(result)
-            self.most = max(self.most, len(self._alive))
-        return result
 
 
 @pytest.mark.slow

@@ -40,8 +40,9 @@ def both(fmt, rounding="nearest_even", *policies, device="cpu", kernels=False, *
 
 
 def or_eager(arithmetic):
-    """Let an arithmetic fall back on PyTorch's operations, as one does that is free to choose."""
-    arithmetic._how = None
+    """Let an arithmetic by kernels fall back on PyTorch's operations, as one does that is free to choose."""
+    if arithmetic.kernels:
+        arithmetic._how = None
     return arithmetic
 
 

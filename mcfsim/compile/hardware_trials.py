@@ -21,7 +21,7 @@ from mcfsim.formats import get_format
 if TYPE_CHECKING:
     import torch
 
-#: Makes of a source, its line and its numbers what fills results from operands (`mcfsim.compile.kernel`).
+#: Makes of a source, its line and its numbers what fills results from operands (`mcfsim.compile.launch`).
 Launch = Callable[[str, Lowered, tuple[float, ...]], Callable[..., Any]]
 
 #: Lower halves of binary32 numbers near which a rounding to 16 bits turns.
@@ -93,17 +93,14 @@ def has_instructions(device: torch.device) -> bool:
     return bool(torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY)
 
 
-@lru_cache(maxsize=64)
 def check_instructions(device: torch.device, launch: Launch) -> None:
     """Raise RuntimeError unless a device's instructions make of hard operands what the texts do.
-
-    A device that passes is not tried again.
 
     Parameters
     ----------
     device : device
     launch : callable
-        `mcfsim.compile.kernel.Launcher`.
+        `mcfsim.compile.launch.Launcher`.
     """
     for verb, trial in trials().items():
         operands = _hard(trial, device)
@@ -128,7 +125,7 @@ def first_difference(
         One of `trials`.
     device : device
     launch : callable
-        `mcfsim.compile.kernel.Launcher`.
+        `mcfsim.compile.launch.Launcher`.
     start, stop : int, optional
         The first tuple tried and the one after the last, by number; by default all are.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -20,12 +21,20 @@ from mcfsim.kernels.real_numbers import Scalars
 LEAST_TRITON = 3, 6
 
 
+@lru_cache(maxsize=1)
+def _triton() -> str | None:
+    """Return the version of Triton, if it is installed."""
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return None
+
+
 def check_triton() -> None:
     """Raise ImportError if Triton is not installed, or too old to divide exactly."""
-    try:
-        found = version("triton")
-    except PackageNotFoundError:
-        raise ImportError("kernels need Triton, which comes with PyTorch for CUDA") from None
+    found = _triton()
+    if found is None:
+        raise ImportError("kernels need Triton, which comes with PyTorch for CUDA")
     if tuple(int(part) for part in found.split(".")[:2]) < LEAST_TRITON:
         least = ".".join(map(str, LEAST_TRITON))
         raise ImportError(f"Triton {found} divides inexactly near zero; kernels need {least} or newer")

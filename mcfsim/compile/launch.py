@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -120,8 +121,11 @@ class Launcher(Ready):
             If a tensor is of another dtype, size or device, or is not contiguous; if a source has no words,
             or words are of several seeds; or if the tensors are a CPU's, and Triton does not interpret.
             Nothing was written then.
-        RuntimeError
-            If instructions of the GPU are asked for, and do not make what they must.
+
+        Warns
+        -----
+        RuntimeWarning
+            If instructions of the GPU are asked for, and do not make what they must: the text does, then.
         """
         import torch
 
@@ -145,15 +149,27 @@ class Launcher(Ready):
 def text_on(ready: Ready, device: torch.device) -> str:
     """Return the module for a device: by its own instructions if that is asked for, and it has them.
 
-    Raises
-    ------
-    RuntimeError
-        If these do not make what they must.
+    Warns
+    -----
+    RuntimeWarning
+        If these do not make what they must: then the device goes without.
     """
-    if ready.by_hardware is None or not has_instructions(device):
+    if ready.by_hardware is None or not _has_good_instructions(device):
         return ready.source
-    check_instructions(device, Launcher)
     return ready.by_hardware
+
+
+@lru_cache(maxsize=64)
+def _has_good_instructions(device: torch.device) -> bool:
+    """Return whether a device has the instructions, and they make of hard operands what they must."""
+    if not has_instructions(device):
+        return False
+    try:
+        check_instructions(device, Launcher)
+    except RuntimeError as error:
+        warnings.warn(f"{error}; kernels on it do without such instructions", RuntimeWarning, stacklevel=4)
+        return False
+    return True
 
 
 def elements_on(device: torch.device, largest: int) -> int:

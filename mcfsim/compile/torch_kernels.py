@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -114,9 +113,7 @@ class TensorKernel:
         vectors = [_vector(x, fmt, shape) for x, fmt in zip(operands, self.formats, strict=True)]
         results = [torch.empty(shape, dtype=DTYPES[x.type], device=device) for x in lowered.results]
         words: Any = {} if streams is None else {0: streams}
-        # Triton launches on the current device; NumPy, which interprets, warns of what is NaN.
-        here = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-        with here, np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # where NumPy interprets
             good = self.launcher(vectors, [x.view(-1) for x in results], start, words)
         return results, not good
 
@@ -190,7 +187,7 @@ def rounding_kernel(program: Program, dtype: torch.dtype) -> TensorKernel:
     """
     (x,) = program.inputs
     _check_held(dtype, x.format)
-    return TensorKernel(Kernel(program).with_numbers([]), (x.format,))
+    return TensorKernel(Kernel(program, hardware=True).with_numbers([]), (x.format,))
 
 
 @dataclass(frozen=True)
@@ -211,7 +208,7 @@ def _kernel_of(kept: _Kept, scalars: Scalars, checked: bool) -> TensorKernel:
 
 @lru_cache(maxsize=256)
 def _of_program(kept: _Kept, scalars: Scalars, checked: bool) -> Kernel:
-    return Kernel(kept.text, scalars, checked=checked)
+    return Kernel(kept.text, scalars, checked=checked, hardware=True)
 
 
 def _vector(x: torch.Tensor, fmt: Format, shape: torch.Size) -> torch.Tensor:

@@ -14,10 +14,11 @@ import torch
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.tensors import TORCH_DTYPES, as_array, torch_dtype
 from mcfsim.compile.joined import Joined
-from mcfsim.compile.kernel import TableKernel, check_triton
+from mcfsim.compile.kernel import TableKernel
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import uses
 from mcfsim.compile.tables import Table, TableLauncher
+from mcfsim.compile.torch_kernels import check_kernels
 from mcfsim.compile.torch_lines import TensorLines
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration
@@ -44,10 +45,12 @@ class DeviceStep:
 
     def move(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> None:
         """Make step number `count` of these parameters of one device."""
-        stores = self._stores
+        stores, device = self._stores, moved[0].gradient.device
         scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
         program = self._programs(hyper).of(stores.roles, scalars, stores.gradient)
-        ready = self._line(program).with_numbers([use.number(numbers(scalars)) for use in uses(program)])
+        ready = self._line(program, device).with_numbers(
+            [use.number(numbers(scalars)) for use in uses(program)]
+        )
         words = words_of(stores.roles, count)
         moved = [x for x in moved if x.gradient.numel()]
         sets, starts = [self._vectors(x) for x in moved], [x.first for x in moved]
@@ -82,16 +85,16 @@ class DeviceStep:
             if tensor.data_ptr() != vector.data_ptr():
                 tensor.copy_(vector.view(tensor.shape))
 
-    def _line(self, program: Program) -> TableKernel | TensorLines:
+    def _line(self, program: Program, device: torch.device) -> TableKernel | TensorLines:
         """Return the line of a step, made once for a program; the update that it asks for is not kept."""
-        key = program.key
+        key = program.key, device
         if key not in self._lines:
             kept = replace(program, results=program.results[:-1])
             given = kept, self._stores.scalars, self._joined(program)
             self._lines[key] = TensorLines(*given)
-            with suppress(ImportError):
-                check_triton()
-                self._lines[key] = TableKernel(*given)
+            with suppress(ImportError, ValueError):
+                check_kernels(device)
+                self._lines[key] = TableKernel(*given, packed=True, hardware=True)
         return self._lines[key]
 
     def _joined(self, program: Program) -> Joined | None:

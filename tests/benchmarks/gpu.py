@@ -94,7 +94,7 @@ def rounding(size: int, device: torch.device) -> Iterator[Row]:
     for name in FORMATS:
         fmt = mcf.get_format(name)
         given = Register("x", mcf.get_format("float32"))
-        kernel = Kernel(trace(lambda ar, x: ar.round(x), fmt, operands=(given,)), packed=True)
+        kernel = Kernel(trace(lambda ar, x: ar.round(x), fmt, operands=(given,)), packed=True, hardware=True)
         launcher = kernel.with_numbers([])
         dtype = launcher.lowered.dtype(launcher.lowered.results[0])
         out = torch.empty(size, dtype=getattr(torch, str(dtype).replace("uint16", "int16")), device=device)
@@ -105,7 +105,7 @@ def rounding(size: int, device: torch.device) -> Iterator[Row]:
 def sums(size: int, device: torch.device) -> Iterator[Row]:
     """2Sum of bfloat16, as one kernel and as torch's six operations."""
     a, b = (torch.randn(size, device=device).bfloat16() for _ in range(2))
-    launcher = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True).with_numbers([])
+    launcher = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True, hardware=True).with_numbers([])
     out = [torch.empty_like(a), torch.empty_like(b)]
     yield Row("two_sum, bfloat16", seconds(lambda: launcher([a, b], out), device), size, 8)
     yield Row("the same operations of torch", seconds(lambda: gpu_peers.two_sum(a, b), device), size, 8)

@@ -10,8 +10,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import mcfsim as mcf  # noqa: E402
-from mcfsim.compile import hardware_trials, trace  # noqa: E402
-from mcfsim.compile import kernel as kernels  # noqa: E402
+from mcfsim.compile import (  # noqa: E402
+    hardware_trials,
+    launch,
+    trace,
+)
 from mcfsim.compile.hardware import INSTRUCTIONS  # noqa: E402
 from mcfsim.compile.hardware_trials import (  # noqa: E402
     check_instructions,
@@ -20,7 +23,7 @@ from mcfsim.compile.hardware_trials import (  # noqa: E402
     trials,
 )
 from mcfsim.compile.kernel import Kernel  # noqa: E402
-from mcfsim.compile.launch import Launcher  # noqa: E402
+from mcfsim.compile.launch import Launcher, text_on  # noqa: E402
 from mcfsim.compile.scalars import uses  # noqa: E402
 from mcfsim.formats import get_format  # noqa: E402
 from mcfsim.kernels.element import hardware  # noqa: E402
@@ -111,7 +114,7 @@ def test_every_verb_is_tried():
 @pytest.mark.slow
 @pytest.mark.usefixtures("interpreted", "with_instructions")
 def test_instructions_that_are_as_said_pass():
-    check_instructions.__wrapped__(CPU, Launcher)
+    check_instructions(CPU, Launcher)
 
 
 @pytest.mark.slow
@@ -197,7 +200,7 @@ FALSE = {
 def test_instructions_that_are_not_as_said_are_refused(name, monkeypatch):
     altered(monkeypatch, *FALSE[name])
     with pytest.raises(RuntimeError, match=r"cpu: its instruction for \w+ differs from the text at "):
-        check_instructions.__wrapped__(CPU, Launcher)
+        check_instructions(CPU, Launcher)
 
 
 def hidden_nan(count):
@@ -286,7 +289,7 @@ def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(mon
     plain = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True)
     assert plain.with_numbers([]).by_hardware is None
     assert launcher.source == plain.source([]) != launcher.by_hardware == kernel.source([])
-    assert launcher._text(CPU, interpreted=False) == launcher.source
+    assert text_on(launcher, CPU) == launcher.source
     for capability, hip, taken in (
         ((8, 0), None, True),
         ((9, 0), None, True),
@@ -297,19 +300,26 @@ def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(mon
         monkeypatch.setattr(torch.version, "hip", hip)
         assert has_instructions(device) is taken
         assert not has_instructions(CPU)
-        monkeypatch.setattr(kernels, "check_instructions", lambda device, launch: None)
-        assert (launcher._text(device, interpreted=False) == launcher.by_hardware) is taken
-        assert launcher._text(device, interpreted=True) == launcher.source
+        monkeypatch.setattr(launch, "check_instructions", lambda device, launch: None)
+        launch._has_good_instructions.cache_clear()
+        assert (text_on(launcher, device) == launcher.by_hardware) is taken
 
+
+def test_a_device_whose_instructions_differ_does_without(monkeypatch):
     def refused(device, launch):
         raise RuntimeError("its instruction")
 
-    monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setattr(kernels, "check_instructions", refused)
-    with pytest.raises(RuntimeError, match="its instruction"):
-        launcher._text(device, interpreted=False)
+    launcher = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True, hardware=True).with_numbers([])
+    monkeypatch.setattr(launch, "has_instructions", lambda device: True)
+    monkeypatch.setattr(launch, "check_instructions", refused)
+    launch._has_good_instructions.cache_clear()
+    with pytest.warns(RuntimeWarning, match="its instruction; kernels on it do without"):
+        assert text_on(launcher, CPU) == launcher.source
+    assert text_on(launcher, CPU) == launcher.source  # asked once
+    launch._has_good_instructions.cache_clear()
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 @pytest.mark.parametrize("verb", INSTRUCTIONS)
 @pytest.mark.exhaustive

@@ -207,7 +207,7 @@ def test_kernels_that_must_be_and_cannot_are_refused_at_once(monkeypatch):
         asked()
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert asked().kernels
-    monkeypatch.setattr(kernels_of_triton, "version", lambda name: "3.5.1")
+    monkeypatch.setattr(kernels_of_triton, "_triton", lambda: "3.5.1")
     with pytest.raises(ImportError, match=r"Triton 3\.5\.1 divides inexactly"):
         asked()
 
@@ -216,7 +216,7 @@ def test_kernels_that_must_be_and_cannot_are_refused_at_once(monkeypatch):
 def test_an_older_triton_leaves_a_gpu_to_pytorchs_operations(found, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert serve(CUDA, None)
-    monkeypatch.setattr(kernels_of_triton, "version", lambda name: found)
+    monkeypatch.setattr(kernels_of_triton, "_triton", lambda: found)
     assert not serve(CUDA, None)
     with pytest.raises(ImportError, match=f"Triton {found} divides inexactly"):
         serve(CUDA, True)
@@ -236,5 +236,5 @@ def test_kernels_are_for_gpus_whose_code_is_looked_at(monkeypatch):
 
 
 def test_nothing_is_asked_of_triton_where_kernels_are_not_wanted(monkeypatch):
-    monkeypatch.setattr(kernels_of_triton, "check_triton", None)
+    monkeypatch.setattr(kernels_of_triton, "_triton", None)
     assert here(on_device(False).add(there(numbers(1)[0][:1], "cpu"), 1.0)).tolist() == [1.0]

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import mcfsim as mcf
-from experiments import audit_forecast, instructions, sizes, theorems
+from experiments import audit_forecast, gpu, instructions, sizes, theorems
 from experiments.common import ROOT, read_result
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.numba_source import source
@@ -310,6 +310,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "compiled": compiled,
     "texts": texts,
     "two_sum_loop": two_sum_loop,
+    "gpu": gpu.measured,
     "two_sum_kernel": two_sum_kernel,
     "two_sum_by_instructions": kernel_of("two_sum", hardware=True),
     "collage_plus_kernel": kernel_of("collage-plus", hardware=False, language="text"),

@@ -38,7 +38,15 @@ class Joined:
     rounded: bool
 
     def lowered(self, program: Program, entering: tuple[Entering, ...], **options: Any) -> Lowered:
-        """Return the line of a program on codes, as `mcfsim.compile.lowering.lower` does."""
+        """Return the line of a program on codes, as `mcfsim.compile.lowering.lower` does.
+
+        Raises
+        ------
+        ValueError
+            If it is not on codes.
+        """
+        if not options.get("packed"):
+            raise ValueError("an operand that begins with another one's code is for programs on codes")
         line = Line()
         given = [
             line.input(

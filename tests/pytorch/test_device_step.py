@@ -110,7 +110,7 @@ def made(optimizer, strategy, low, rounding="nearest_even", device="cpu"):
 @pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "stochastic"])
 @pytest.mark.parametrize(("strategy", "low"), list(strategies()))
 @pytest.mark.parametrize("optimizer", list(optimizers()))
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(80)
 def test_steps_have_the_bits_of_the_cpu(optimizer, strategy, low, rounding, on_device):
     if rounding != "nearest_even" and "collage" in strategy:
         return
@@ -143,7 +143,7 @@ def launches(monkeypatch):
 
 @pytest.mark.parametrize("on_device", ["kernel"], indirect=True)
 def test_many_tensors_are_one_launch_and_their_addresses_are_kept(on_device, launches, monkeypatch):
-    shapes = [(16 * (1 + place % 3),) for place in range(40)]
+    shapes = [(16 * (1 + place % 3),) for place in range(20)]
     ours = parameters(torch.bfloat16, shapes=shapes)
     optimizer = mcfsim.torch.AdamW(ours, strategy="plain")
     tables_made = []
@@ -155,7 +155,7 @@ def test_many_tensors_are_one_launch_and_their_addresses_are_kept(on_device, lau
         p.grad = torch.ones_like(p)
     for _ in range(3):
         optimizer.step()
-    assert [grid[0] for grid in launches] == [40] * 3
+    assert [grid[0] for grid in launches] == [20] * 3
     assert len(tables_made) == 1
     for p in ours:
         p.grad = torch.ones_like(p)  # elsewhere

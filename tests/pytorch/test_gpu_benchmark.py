@@ -5,15 +5,22 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 
+import mcfsim as mcf  # noqa: E402
+from experiments import common  # noqa: E402
+from experiments import gpu as table  # noqa: E402
+from experiments.common import write_result  # noqa: E402
 from tests.benchmarks import gpu  # noqa: E402
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_cache")
-def test_it_runs_through_in_miniature(monkeypatch, capsys):
+def test_it_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr("sys.argv", ["gpu", "--size", "20", "--device", "cpu"])
     monkeypatch.setattr(gpu, "write_result", None)
+    kept = []
+    measured = gpu.measured
+    monkeypatch.setattr(gpu, "measured", lambda *given: kept.append(measured(*given)))
     gpu.main()
     printed = capsys.readouterr().out
     for what in (
@@ -24,3 +31,10 @@ def test_it_runs_through_in_miniature(monkeypatch, capsys):
         "20 tensors of 16",
     ):
         assert what in printed
+    assert table.measured() == table.NOT_MEASURED
+    for module in (common, table):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    write_result("gpu", kept[0])
+    shown = table.measured()
+    assert "a CPU, in miniature; torch" in shown
+    assert shown.count("| AdamW, ") == len(mcf.STRATEGIES)

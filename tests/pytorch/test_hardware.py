@@ -35,10 +35,9 @@ from mcfsim.random import RandomWords  # noqa: E402
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow  # noqa: E402
 from tests.pytorch import instructions  # noqa: E402
 from tests.pytorch.instructions import with_instructions  # noqa: E402, F401
-from tests.pytorch.test_kernel import (  # noqa: E402, F401
+from tests.pytorch.test_kernel import (  # noqa: E402
     every,
     hard,
-    interpreted,
     laid,
     launched,
     read,

@@ -109,7 +109,9 @@ def round_to(
     check_threads(threads)
     check_compiled(compiled)
     if is_tensor(x):
-        return _round_tensor(x, fmt, rounding, random, out, threads=threads, compiled=compiled)
+        from mcfsim.kernels.tensors import uncompiled
+
+        return uncompiled(_round_tensor, x, fmt, rounding, random, out, threads=threads, compiled=compiled)
     number = _as_number(x)
     if number is not None:
         if out is not None:

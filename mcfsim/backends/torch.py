@@ -19,7 +19,7 @@ from mcfsim.checks.arguments import check_threads
 from mcfsim.compile.torch_kernels import check_wanted
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.kernels.tensors import as_array, torch
+from mcfsim.kernels.tensors import as_array, torch, uncompiled
 from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
@@ -200,6 +200,9 @@ class TorchArithmetic:
         return self._call(partial(self._numpy.evaluate, function, **options), *operands)
 
     def _call(self, operation: Callable[..., Any], *operands: Any) -> Any:
+        return uncompiled(self._carried_out, operation, *operands)
+
+    def _carried_out(self, operation: Callable[..., Any], *operands: Any) -> Any:
         if isinstance(self._numpy, DeviceArithmetic):
             return operation(*_map(torch.Tensor, lambda x: x, operands))
         return _map(np.ndarray, torch.from_numpy, operation(*_map(torch.Tensor, as_array, operands)))

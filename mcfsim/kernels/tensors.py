@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numpy.typing import NDArray
@@ -110,6 +111,15 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
             "under torch.no_grad()"
         )
     return tensor.detach().resolve_neg()
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def uncompiled(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Return what a function returns; ``torch.compile`` leaves the call as it is.
+
+    It would make operations of PyTorch's of NumPy's, with their bits.
+    """
+    return function(*given, **named)
 
 
 def check_dense(tensor: torch.Tensor) -> None:

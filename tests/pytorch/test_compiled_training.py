@@ -1,4 +1,4 @@
-"""What torch.compile makes of a training step with these optimizers: it keeps the bits."""
+"""What torch.compile makes of a training step with these optimizers, and of arithmetic: it keeps the bits."""
 
 from shutil import which
 
@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import mcfsim as mcf  # noqa: E402
+from mcfsim.backends.torch_device import DeviceArithmetic  # noqa: E402
 from mcfsim.torch import SGD, AdamW  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -60,3 +62,21 @@ def test_a_compiled_step_has_the_bits_of_one_that_is_not(optimizer_of, backend):
     found = trained(optimizer_of, compiled)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize("device", ["cpu", "device"])
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_arithmetic_has_the_bits_of_what_is_not(device, monkeypatch):
+    """It computes with NumPy, which torch's compiler would take for operations of torch's."""
+    ar = mcf.arithmetic("bfloat16", backend="torch")
+    if device == "device":  # as that of a GPU does
+        ar = ar._over(DeviceArithmetic(ar.format, ar.rounding, device="cpu"))
+    x, y = (mcf.round_to(torch.randn(1000), "bfloat16") for _ in range(2))
+
+    def text(x, y):
+        s, e = mcf.two_sum(ar, x, y)
+        return ar.div(s, ar.add(y, 0.1)) + mcf.round_to(e, "float8_e5m2"), ar.evaluate(mcf.two_sum, x, y)[1]
+
+    torch.compiler.reset()
+    for found, expected in zip(torch.compile(text, backend="aot_eager")(x, y), text(x, y), strict=True):
+        assert torch.equal(found.view(torch.int32), expected.view(torch.int32))

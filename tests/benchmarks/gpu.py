@@ -24,6 +24,10 @@ from experiments.common import write_result
 from mcfsim.compile import trace
 from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.program import Register
+from mcfsim.sweeps.sweep import Sweep
+from mcfsim.theorems.device import Device, find_device
+from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.verification import prepare, run
 from tests.benchmarks import gpu_peers
 from tests.benchmarks.timing import about
 
@@ -141,6 +145,23 @@ def many(size: int, device: torch.device) -> Iterator[Row]:
         yield Row(f"{name}, {count} tensors of {each}", taken, count * each, 22 if ours else 28)
 
 
+def sweeps(device: torch.device) -> Iterator[Row]:
+    """2Sum on all pairs of a format, judged on the device: of bfloat16 on a GPU, of float8_e5m2 in miniature.
+
+    By the clock of the host, for the host takes part: the second time, when kernels are compiled.
+    """
+    gpu = device.type == "cuda"
+    check = prepare("two_sum", "bfloat16" if gpu else "float8_e5m2", "nearest_even", Selection("all"))
+    there = find_device(str(device)) if gpu else Device(device, least=0)
+    taken = 0.0
+    for _ in range(2 if gpu else 1):
+        with Sweep() as sweep:
+            start = time.perf_counter()
+            (found,) = run([check], sweep, device=there)
+            taken = time.perf_counter() - start
+    yield Row(f"verify two_sum, {check.format.name}, all pairs", taken, found.tried, 4)
+
+
 def largest(device: torch.device) -> Iterator[Row]:
     """A Collage-plus step of as many parameters as fit on the card, at most 6.7e9."""
     free, _ = torch.cuda.mem_get_info(device)
@@ -192,11 +213,12 @@ def measured(size: int, device: torch.device) -> dict[str, Any]:
         "2Sum": list(sums(size, device)),
         "steps": [*steps(size, device), *gpu_peers.steps(size, device, seconds, Row)],
         "many tensors": list(many(size, device)),
+        "theorems": list(sweeps(device)),
     }
     if device.type == "cuda":
         torch.cuda.empty_cache()
         groups["the largest"] = list(largest(device))
-    console = Console()
+    console = Console(width=120)
     for title, rows in groups.items():
         console.print(shown([copy, *rows], copy, title))
     wrong = gpu_peers.shares_wrong(min(size, 1 << 24), device)

@@ -53,13 +53,8 @@ def test_without_pytorch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPa
 def test_without_a_triton_that_divides_exactly_it_is_said_too(
     version: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def found(_: str) -> str:
-        if version is None:
-            raise kernel.PackageNotFoundError
-        return version
-
     monkeypatch.setattr(device, "find_spec", lambda _: object())
-    monkeypatch.setattr(kernel, "version", found)
+    monkeypatch.setattr(kernel, "_triton", lambda: version)
     with pytest.raises(ImportError, match=f"device 'cuda' cannot be used: {said}"):
         verify("two_sum", device="cuda")
 

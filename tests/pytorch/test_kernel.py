@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import mcfsim as mcf  # noqa: E402
+from mcfsim.backends.torch_device import DeviceArithmetic  # noqa: E402
 from mcfsim.codec import decode, encode  # noqa: E402
 from mcfsim.compile import kernel as kernels  # noqa: E402
 from mcfsim.compile import trace  # noqa: E402
@@ -272,3 +273,31 @@ def test_numbers_of_any_format_are_rounded(assert_same):
         program = trace(lambda ar, x: ar.round(x), name, operands=(Register("x", get_format("float32")),))
         (found,), _ = launched(Kernel(program).with_numbers([]), (x,))
         assert_same(found, mcf.round_to(x, name))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", [*DETERMINISTIC, Mode.STOCHASTIC])
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+@pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")  # of NaN, where NumPy interprets
+def test_ten_million_operands_have_the_same_bits_everywhere(name, mode, assert_same):
+    """By NumPy, by compiled loops, by PyTorch's operations, and by kernels."""
+    fmt, words = get_format(name), RandomWords(6)
+    random = {"random": words} if mode is Mode.STOCHASTIC else {}
+    given = hard(fmt, 10**7)
+
+    def by(**options):
+        # Each operation draws for itself, and from its own stream in all of them.
+        return mcf.arithmetic(fmt, mode, **options, **random)
+
+    expected = by(compiled=False).evaluate(every, *given)
+    loops = by(compiled=True).evaluate(every, *given)
+    operations = by(backend="torch", device="cpu")
+    operations = operations._over(
+        DeviceArithmetic(fmt, operations.rounding, device="cpu", kernels=False, **random)
+    )
+    there = operations.evaluate(every, *tensors(*given))
+    kernel = Kernel(trace(every, fmt, mode))
+    here, _ = launched(kernel.with_numbers([]), given, 0, {0: words} if random else None)
+    for place, other in enumerate(expected):
+        for found in (loops[place], there[place].numpy(), here[place]):
+            assert_same(found, other, *given)

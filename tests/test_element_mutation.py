@@ -80,7 +80,7 @@ ALIVE: dict[str, tuple[str, ...]] = {
         ),
         "floats: carries_over: 1 -> 2",
         "floats: _within_range: if carries_over(x.type, fmt, rounding): -> if False:",
-        "codes: decode_element: if _is_top(fmt, kind): -> if False:",
+        "codes: _decoded: if _is_top(fmt, kind): -> if False:",
         "codes: encode_element: if _is_top(fmt, x.type): -> if False:",
         "codes: _is_top: carrier.exponent_bits -> carrier.sign_bit",
         "codes: _is_top: fmt.emin -> fmt.emax",
@@ -115,7 +115,7 @@ ALIVE: dict[str, tuple[str, ...]] = {
         "floats: round_grid: high < rounded -> high <= rounded",
         "floats: _within_range: abs(x) <= largest -> abs(x) < largest",
         "floats: _past_boundary: excess < 1.0 -> excess <= 1.0",
-        "codes: decode_element: magnitude < 1 << fmt.precision - 1 -> magnitude <= 1 << fmt.precision - 1",
+        "codes: _decoded: magnitude < 1 << fmt.precision - 1 -> magnitude <= 1 << fmt.precision - 1",
         "codes: encode_element: magnitude < least -> magnitude <= least",
     ),
     "what exceeds one unit is rounded to one, by the format or by what is asked": (
@@ -163,7 +163,7 @@ ALIVE: dict[str, tuple[str, ...]] = {
             "round_float(x, fmt, rounding, word)"
         ),
         (
-            "operations: operate_element: round_element(_ON_MACHINE[operation](*operands), fmt, "
+            "operations: _operated: round_element(_ON_MACHINE[operation](*operands), fmt, "
             "rounding, word, clean=clean) -> round_element(_ON_MACHINE[operation](*operands), fmt, "
             "rounding, word)"
         ),
@@ -181,16 +181,16 @@ ALIVE: dict[str, tuple[str, ...]] = {
         ),
     ),
     "a longer way that rounds alike": (
-        "operations: operate_element: if way == Way.NATIVE: -> if False:",
-        "operations: operate_element: Way.EXACT_WITHIN -> Way.STICKY_WITHIN",
-        "operations: operate_element: Way.STICKY_WITHIN -> Way.EXACT_WITHIN",
+        "operations: _operated: if way == Way.NATIVE: -> if False:",
+        "operations: _operated: Way.EXACT_WITHIN -> Way.STICKY_WITHIN",
+        "operations: _operated: Way.STICKY_WITHIN -> Way.EXACT_WITHIN",
         (
-            "operations: operate_element: list(operands) if within else [x.widen() for x in "
+            "operations: _operated: list(operands) if within else [x.widen() for x in "
             "operands] -> [x.widen() for x in operands]"
         ),
-        "operations: operate_element: if way == Way.WIDE: -> if False:",
-        "operations: operate_element: 2 * fmt.precision <= 53 -> 2 * fmt.precision < 53",
-        "operations: operate_element: 53 -> 52",
+        "operations: _operated: if way == Way.WIDE: -> if False:",
+        "operations: _operated: 2 * fmt.precision <= 53 -> 2 * fmt.precision < 53",
+        "operations: _operated: 53 -> 52",
         "operations: _narrows: 1 -> 0",
         "operations: _narrows: CARRIERS[F32].place + 1 -> 1",
         "operations: _narrows: CARRIERS[F32].place + 1 -> CARRIERS[F32].place",
@@ -220,7 +220,7 @@ ALIVE: dict[str, tuple[str, ...]] = {
         ),
         "operations: _rounded: y.narrow() -> y",
         (
-            "operations: operate_element: (_ON_MACHINE[operation](*given), None) if way in "
+            "operations: _operated: (_ON_MACHINE[operation](*given), None) if way in "
             "(Way.EXACT, Way.EXACT_WITHIN) else _WITH_LOST[operation](fmt, *given) -> "
             "_WITH_LOST[operation](fmt, *given)"
         ),
@@ -230,15 +230,15 @@ ALIVE: dict[str, tuple[str, ...]] = {
     ),
     "the sign is in no low bit": ("rounding: is_kept: x.bits() -> (-x).bits()",),
     "every code above the largest number's, and of a NaN, is looked at, where there is none, too": (
-        "codes: decode_element: codes.largest < codes.mask -> codes.largest <= codes.mask",
-        "codes: decode_element: codes.nan > codes.mask -> codes.nan >= codes.mask",
+        "codes: _decoded: codes.largest < codes.mask -> codes.largest <= codes.mask",
+        "codes: _decoded: codes.nan > codes.mask -> codes.nan >= codes.mask",
         (
-            "codes: decode_element: code.equals(codes.nan).select(NAN, number) if codes.nan > "
+            "codes: _decoded: code.equals(codes.nan).select(NAN, number) if codes.nan > "
             "codes.mask else number -> code.equals(codes.nan).select(NAN, number)"
         ),
     ),
     "the sign of NaN is nothing": (
-        "codes: decode_element: beyond = number.like(NAN) -> beyond = -number.like(NAN)",
+        "codes: _decoded: beyond = number.like(NAN) -> beyond = -number.like(NAN)",
     ),
     "-1 is the code of a NaN, which has no residual": (
         "floats: _inward: 0 -> -1",

@@ -80,7 +80,7 @@ def assert_alike(found, expected, assert_same):
 @pytest.mark.parametrize("mode", [*DETERMINISTIC, "stochastic"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "tf32"])
 @pytest.mark.parametrize("name", SUMS)
-@pytest.mark.sampled(32, each=False)
+@pytest.mark.sampled(64, each=False)
 def test_sums_have_the_bits_of_numpy(name, fmt, mode, assert_same):
     def text(ar, *x):
         return SUMS[name](ar, x)

@@ -92,7 +92,7 @@ def test_packed_steps_have_the_same_bits(low, name, mode, assert_same):
 @pytest.mark.parametrize("mode", ["nearest_even", "toward_zero"])
 @pytest.mark.parametrize("name", ["plain", "collage-plus", "fp32-master"])
 @pytest.mark.parametrize("low", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fnuz", "posit16es1"])
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(10, each=False)
 def test_compiled_packed_steps_have_the_same_bits(low, name, mode, assert_same):
     if name == "collage-plus" and low == "posit16es1":
         pytest.skip("a posit is no format for several components")

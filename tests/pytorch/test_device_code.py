@@ -68,7 +68,7 @@ def step(optimizer, strategy, mode="nearest_even"):
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("mode", ["nearest_even", "nearest_away", "up", "to_odd", "stochastic"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "tf32", "posit8", "int8"])
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(20, each=False)
 def test_every_operation_is_exact_on_a_gpu(fmt, mode, capability):
     _, lowered, code = code_of(trace(every, fmt, mode), capability, checked=True)
     assert faults(code, lowered) == []

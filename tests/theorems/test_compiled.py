@@ -80,6 +80,7 @@ def assert_same(check: Check, blocks: list[Block], found: compiled.Judgement) ->
 @pytest.mark.parametrize(
     ("fmt", "roundings"), [("float8_e4m3fn", ["up", "to_odd"]), ("bfloat16", None), ("float16", None)]
 )
+@pytest.mark.sampled(3, each=False)
 def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str] | None) -> None:
     recorded, left_open = set(), []
     for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12)):
@@ -311,6 +312,7 @@ CARRIED_OUT = {
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("name", CARRIED_OUT)
+@pytest.mark.sampled(4, each=False)
 def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check = prepare(CARRIED_OUT[name], "bfloat16", "nearest_even", Selection(limit=1 << 22, samples=1 << 16))
     domain = check.domain()

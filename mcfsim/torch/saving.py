@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict
@@ -24,13 +25,13 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     scalars: Scalars
     random: RandomWords | None
 
+    @abstractmethod
     def _draw(self, random: RandomWords | None) -> None:
         """Take random words from a stream, with which stochastic rounding begins."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _start(self, parameter: torch.Tensor) -> dict[str, Any]:
         """Return the state before the first step."""
-        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """Return state and groups as torch does, and under ``arithmetic`` what the state is of.

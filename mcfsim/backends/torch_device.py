@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from mcfsim.compile.recording import Recording, record
 from mcfsim.compile.rounding import round_there
 from mcfsim.compile.torch_calls import DTYPES, check_machine
 from mcfsim.compile.torch_kernels import carried_out, kernel_of, serve
-from mcfsim.compile.torch_loops import Carried, as_numbers, loop_of, taken, values_alone
+from mcfsim.compile.torch_loops import Carried, Keyed, as_numbers, loop_of, taken, values_alone
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars, is_scalar
 from mcfsim.kernels.tensors import as_array, dense, device_of, no_device
@@ -173,7 +173,7 @@ class DeviceArithmetic(NumpyArithmetic):
         given = mapped(lambda x: x if is_scalar(x) else next(names), operands)
         if function in OPERATIONS.values():  # asks for the same whenever it is called
             key = function, mapped(lambda x: x if isinstance(x, str) else identity(x), given)
-            return _recorded(_Given(key, given), self.format, self.rounding)
+            return _recorded(Keyed(key, given), self.format, self.rounding)
         return recorded(function, self.format, self.rounding, given, options)
 
     def _tensor(self, x: Any) -> torch.Tensor:
@@ -208,17 +208,9 @@ def recorded(
     return recording
 
 
-@dataclass(frozen=True)
-class _Given:
-    """An operation and its operands, with what tells them apart."""
-
-    key: Any
-    operands: Any = field(compare=False)
-
-
 @lru_cache(maxsize=512)
-def _recorded(given: _Given, fmt: Format, rounding: Rounding) -> Recording:
-    return recorded(given.key[0], fmt, rounding, given.operands, {})
+def _recorded(given: Keyed, fmt: Format, rounding: Rounding) -> Recording:
+    return recorded(given.key[0], fmt, rounding, given.item, {})
 
 
 def found_device(device: str | torch.device) -> torch.device:

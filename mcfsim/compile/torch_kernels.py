@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from mcfsim.compile.program import Program
 from mcfsim.compile.recording import Recording
 from mcfsim.compile.scalars import uses
 from mcfsim.compile.torch_calls import DTYPES, constant
-from mcfsim.compile.torch_loops import Carried, Streams, as_numbers, values_alone
+from mcfsim.compile.torch_loops import Carried, Keyed, Streams, as_numbers, values_alone
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars
@@ -173,7 +173,7 @@ def kernel_of(
         )
     for x, dtype in zip(recording.inputs, dtypes, strict=True):
         _check_held(dtype, x.format)
-    return _kernel_of(_Kept(recording.key, recording), scalars, checked)
+    return _kernel_of(Keyed(recording.key, recording), scalars, checked)
 
 
 @lru_cache(maxsize=256)
@@ -190,25 +190,17 @@ def rounding_kernel(program: Program, dtype: torch.dtype) -> TensorKernel:
     return TensorKernel(Kernel(program, hardware=True).with_numbers([]), (x.format,))
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A text as the key under which what is made of it is kept."""
-
-    key: Any
-    text: Any = field(compare=False)
-
-
 @lru_cache(maxsize=512)
-def _kernel_of(kept: _Kept, scalars: Scalars, checked: bool) -> TensorKernel:
-    program = values_alone(kept.text.program())
-    kernel = _of_program(_Kept(program.key, program), scalars, checked)
+def _kernel_of(kept: Keyed, scalars: Scalars, checked: bool) -> TensorKernel:
+    program = values_alone(kept.item.program())
+    kernel = _of_program(Keyed(program.key, program), scalars, checked)
     formats = tuple(x.format for x in program.inputs)
     return TensorKernel(kernel.with_numbers([use.number({}) for use in uses(program)]), formats)
 
 
 @lru_cache(maxsize=256)
-def _of_program(kept: _Kept, scalars: Scalars, checked: bool) -> Kernel:
-    return Kernel(kept.text, scalars, checked=checked, hardware=True)
+def _of_program(kept: Keyed, scalars: Scalars, checked: bool) -> Kernel:
+    return Kernel(kept.item, scalars, checked=checked, hardware=True)
 
 
 def _vector(x: torch.Tensor, fmt: Format, shape: torch.Size) -> torch.Tensor:

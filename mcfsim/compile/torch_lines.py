@@ -13,6 +13,7 @@ from mcfsim.compile.launch import Ready
 from mcfsim.compile.lines import Lines
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.program import Program
+from mcfsim.compile.scalars import Entering
 from mcfsim.compile.torch_calls import TorchCalls, constant, drawn, scalar
 from mcfsim.compile.torch_loops import AT_ONCE
 from mcfsim.kernels.element.machine import I32
@@ -72,18 +73,17 @@ class TensorLines(Lines):
 
     def __init__(self, program: Program, scalars: Scalars = "exact", joined: Joined | None = None) -> None:
         super().__init__(program, scalars, None, joined, packed=True, clean=False)
-        self._calls: dict[int, TorchCalls] = {}
+        self._calls: dict[tuple[Entering, ...], TorchCalls] = {}
 
     def with_numbers(self, numbers: Sequence[Any]) -> TensorFiller:
         """Return the line for some real scalars, as `mcfsim.compile.kernel.Kernel.with_numbers` does."""
         ways, found = self._entering(numbers)
         lowered, _ = self._lowered(ways)
-        calls = self._calls.setdefault(id(lowered), _calls(lowered))
-        return TensorFiller("", lowered, tuple(found), calls=calls)
+        if ways not in self._calls:
+            self._calls[ways] = TorchCalls(
+                lowered.results, [*lowered.operands, *lowered.words, *lowered.numbers]
+            )
+        return TensorFiller("", lowered, tuple(found), calls=self._calls[ways])
 
     def _source(self, lowered: Lowered, about: str) -> str:
         return ""
-
-
-def _calls(lowered: Lowered) -> TorchCalls:
-    return TorchCalls(lowered.results, [*lowered.operands, *lowered.words, *lowered.numbers])

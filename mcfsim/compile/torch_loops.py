@@ -125,11 +125,11 @@ def as_numbers(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A program as the key under which what is made of it is kept: its scalars' numbers may be others."""
+class Keyed:
+    """What something is made of, as the key under which that is kept; the rest of it may be other."""
 
     key: Any
-    program: Program = field(compare=False)
+    item: Any = field(compare=False)
 
 
 def values_alone(program: Program) -> Program:
@@ -159,16 +159,16 @@ def loop_of(
     """
     pairs = [entering(use, use.number({}), scalars) for use in uses(program)]
     ways = tuple(way for way, _ in pairs)
-    loop = _loop(_Kept(program.key, program), ways, dtypes, checked)
+    loop = _loop(Keyed(program.key, program), ways, dtypes, checked)
     return loop, [number for _, numbers in pairs for number in numbers]
 
 
 @lru_cache(maxsize=512)
 def _loop(
-    kept: _Kept, ways: tuple[Entering, ...], dtypes: tuple[torch.dtype, ...], checked: bool
+    kept: Keyed, ways: tuple[Entering, ...], dtypes: tuple[torch.dtype, ...], checked: bool
 ) -> TensorLoop:
     line, given, values, strange = Line(), list[Value](), list[Value](), list[Value]()
-    for place, (x, dtype) in enumerate(zip(kept.program.inputs, dtypes, strict=True)):
+    for place, (x, dtype) in enumerate(zip(kept.item.inputs, dtypes, strict=True)):
         inputs, value, lost = _entered(line, dtype, place)
         carrier = type_of(x.format)
         value = value.widen() if carrier is F64 else value
@@ -177,7 +177,7 @@ def _loop(
         value = value.narrow() if carrier is F32 else value
         values.append(value if x.format.has_negative_zero else value + 0.0)  # -0 + 0 is +0
         given += inputs
-    lowered = lower(kept.program, ways, onto=tuple(values), clean=False)
+    lowered = lower(kept.item, ways, onto=tuple(values), clean=False)
     results = list(lowered.results)
     if checked:
         found = strange[0]

@@ -2,7 +2,7 @@
 
 Triton compiles for any GPU on any machine: to its own intermediate text, to PTX, and by NVIDIA's assembler to
 machine code (SASS). Each is looked at: nothing fused, nothing flushed to zero, nothing approximated, every
-operation rounded to nearest, and no more operations than the line has.
+operation rounded to nearest, and no more operations than the line has; what PTX has twice counts once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mcfsim.compile.hardware import INSTRUCTIONS
 from mcfsim.compile.kernel import check_triton
 from mcfsim.compile.launch import EXACT, WARPS, function
 from mcfsim.compile.lowering import Lowered
+from mcfsim.compile.ptx import without_repeats
 from mcfsim.kernels.element.machine import F32, F64, Value
 
 #: Elements that are looked at: one a thread.
@@ -196,12 +197,13 @@ def _asked_in_triton(text: str, asked: Counter[str], *, by_one: bool) -> Iterato
 def _without_asked(text: str, asked: Counter[str], *, by_one: bool) -> tuple[str, list[str]]:
     """Return PTX without the instructions that a line asks for, and how their numbers differ from the line's.
 
-    Nothing else may be of 16 bits.
+    In their places stand the registers that they write. Nothing else may be of 16 bits.
     """
     strange = []
     for verb, count in sorted(asked.items()):
-        pattern = re.sub(r"\\\$\d", r"%r\\d+", re.escape(INSTRUCTIONS[verb].ptx))
-        text, found = re.subn(rf"^\s*{pattern}\s*$", "", text, flags=re.MULTILINE)
+        pattern = re.sub(r"\\\$0", r"(%r\\d+)", re.escape(INSTRUCTIONS[verb].ptx))
+        pattern = re.sub(r"\\\$\d", r"%r\\d+", pattern)
+        text, found = re.subn(rf"^\s*{pattern}\s*$", r"asked \1;", text, flags=re.MULTILINE)
         if found != count and not (by_one and found < count):
             strange.append(f"PTX: {found} of {verb}, not {count}")
     strange += [f"PTX: {name}" for name in sorted(set(re.findall(r"\b\w+\.\S*\bb?f16\w*", text)))]
@@ -214,7 +216,7 @@ def _in_ptx(text: str, wanted: Counter[tuple[str, Any]], doubled: Counter[Any]) 
         yield f"PTX: {name}"
     for name in sorted(set(re.findall(_UNROUNDED, body))):
         yield f"PTX: {name}, whose rounding is left open"
-    found = Counter(re.findall(_ROUNDED, body))
+    found = Counter(re.findall(_ROUNDED, without_repeats(body)))
     for kind in (F32, F64):
         sums = found["add", kind] + found["sub", kind]
         if sums > wanted["add", kind] + wanted["sub", kind] + doubled[kind]:

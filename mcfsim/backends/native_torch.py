@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.native import LibraryArithmetic
 from mcfsim.kernels.real_numbers import is_scalar, round_real
 from mcfsim.kernels.tensors import dense, device_of, torch, torch_dtype
 from mcfsim.protocol import Value
 from mcfsim.rounding import Rounding
 
 
-class TorchNativeArithmetic:
+class TorchNativeArithmetic(LibraryArithmetic):
     """PyTorch's operations on tensors of one dtype: one operation each, of tensors of the dtype.
 
     No bits are promised: they are the device's. On the CPU all but square roots were found correctly rounded,
@@ -47,49 +48,18 @@ class TorchNativeArithmetic:
         In operations, if an operand is neither a dense tensor of the dtype on the device nor a Python number.
     """
 
-    scalars = "rounded"
+    dtype: torch.dtype
 
     def __init__(self, fmt: Format, *, device: str | torch.device = "cpu", fused: bool = True) -> None:
-        self.dtype: torch.dtype = torch_dtype(fmt)
+        super().__init__(fmt, torch_dtype(fmt), fused=fused)
         self.device: torch.device = device_of(device, self.dtype)
-        self._format, self._fused = fmt, fused
         self._computes_in = torch.float32 if self.dtype.itemsize == 1 else self.dtype
 
     def __repr__(self) -> str:
         return f"TorchNativeArithmetic({self.dtype}, device='{self.device}')"
 
-    @property
-    def format(self) -> Format:
-        """The format of the dtype."""
-        return self._format
-
-    @property
-    def carrier(self) -> torch.dtype:
-        """The dtype."""
-        return self.dtype
-
-    @property
-    def rounding(self) -> Rounding:
-        """To nearest even, with the policies of IEEE 754."""
-        return Rounding()
-
-    def like(self, fmt: Format, rounding: Rounding) -> TorchNativeArithmetic:
-        """Return the arithmetic of another dtype.
-
-        Raises
-        ------
-        UnsupportedFormatError
-            If no dtype holds the format, or the rounding is not that of dtypes.
-        """
-        if rounding != Rounding():
-            raise UnsupportedFormatError(
-                f"native arithmetic rounds to nearest even, with the policies of IEEE 754, not {rounding}"
-            )
-        return TorchNativeArithmetic(fmt, device=self.device, fused=self._fused)
-
-    def on_block(self, step: int, start: int) -> TorchNativeArithmetic:
-        """Return itself: elements of a block are as any."""
-        return self
+    def _of(self, fmt: Format) -> Self:
+        return type(self)(fmt, device=self.device, fused=self._fused)
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
@@ -142,10 +112,6 @@ class TorchNativeArithmetic:
         """Cast to the dtype, as PyTorch does: tensors of float64, and long integers, may be rounded twice."""
         return self._number(x) if is_scalar(x) else dense(x, self.device).to(self.dtype)
 
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``; a Python number leaves converted."""
-        return self._leave(function(self, *operands, **options))
-
     def _apply(self, operation: Callable[..., torch.Tensor], *operands: Value) -> torch.Tensor:
         return operation(*(self._enter(x).to(self._computes_in) for x in operands)).to(self.dtype)
 
@@ -164,11 +130,6 @@ class TorchNativeArithmetic:
         """Return a Python number, rounded once."""
         value = round_real(x, self._format, Rounding())
         return torch.tensor(value, dtype=torch.float64).to(self.dtype).to(self.device)
-
-    def _leave(self, results: Any) -> Any:
-        if isinstance(results, tuple):
-            return tuple(map(self._leave, results))
-        return self._number(results) if is_scalar(results) else results
 
 
 def _sign(x: torch.Tensor) -> torch.Tensor:

@@ -187,9 +187,10 @@ class Loops:
 
     def _kept(self, key: Any, make: Callable[[], Loop]) -> Loop:
         with _lock:
-            if key not in self._loops:
-                self._loops[key] = make()
-            return self._loops[key]
+            loop = self._loops.get(key)  # once: to hash a whole program takes its time
+            if loop is None:
+                loop = self._loops[key] = make()
+            return loop
 
     def _ready(
         self,

@@ -8,12 +8,35 @@ instructions on pairs of bfloat16 numbers work on it as it is, and make a zero o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mcfsim.kernels.element.machine import F32, I32, Type, Value
 
-#: The first GPUs that have them, as major and minor compute capability.
+if TYPE_CHECKING:
+    import torch
+
+#: The first GPUs that have them, as major and minor compute capability. The machine code of older ones is not
+#: looked at, either (`mcfsim.compile.device_code`).
 LEAST_CAPABILITY = 8, 0
+
+
+def check_gpu(device: torch.device) -> None:
+    """Refuse a device that kernels are not made for.
+
+    Raises
+    ------
+    ValueError
+        If it is no GPU of NVIDIA of compute capability 8.0 or higher.
+    """
+    import torch
+
+    if device.type != "cuda" or torch.version.hip is not None:
+        raise ValueError(f"kernels are for NVIDIA's GPUs, and device {str(device)!r} is none")
+    if (found := torch.cuda.get_device_capability(device)) < LEAST_CAPABILITY:
+        least, own = (".".join(map(str, x)) for x in (LEAST_CAPABILITY, found))
+        raise ValueError(
+            f"kernels need a GPU of compute capability {least}, and device {str(device)!r} has {own}"
+        )
 
 
 class Instruction(NamedTuple):

@@ -11,7 +11,6 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcfsim.compile.hardware import LEAST_CAPABILITY
 from mcfsim.compile.lowering import Lowered, lower
 from mcfsim.compile.program import Register
 from mcfsim.compile.recording import trace
@@ -82,15 +81,6 @@ def trials() -> dict[str, Trial]:
         sources = [kernel_source(lowered, f"{verb}, tried.", hardware=asked) for asked in (False, True)]
         made[verb] = Trial(lowered, *sources)
     return made
-
-
-def has_instructions(device: torch.device) -> bool:
-    """Return whether a device is a GPU that is said to have the instructions."""
-    import torch
-
-    if device.type != "cuda" or torch.version.hip is not None:
-        return False
-    return bool(torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY)
 
 
 def check_instructions(device: torch.device, launch: Launch) -> None:

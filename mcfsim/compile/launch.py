@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from mcfsim.compile.hardware_trials import check_instructions, has_instructions
+from mcfsim.compile.hardware import check_gpu
+from mcfsim.compile.hardware_trials import check_instructions
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.sources import imported
 from mcfsim.compile.triton_source import ALIGNMENT
@@ -162,7 +163,9 @@ def text_on(ready: Ready, device: torch.device) -> str:
 @lru_cache(maxsize=64)
 def _has_good_instructions(device: torch.device) -> bool:
     """Return whether a device has the instructions, and they make of hard operands what they must."""
-    if not has_instructions(device):
+    try:
+        check_gpu(device)
+    except ValueError:
         return False
     try:
         check_instructions(device, Launcher)

@@ -15,7 +15,7 @@ from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.lines import Lines, Sequel
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import rows_source, source
-from mcfsim.compile.numpy_calls import calls
+from mcfsim.compile.numpy_calls import AT_ONCE, calls
 from mcfsim.compile.program import Draw, Program, flat
 from mcfsim.compile.scalars import Entering
 from mcfsim.compile.sources import is_cached, loaded
@@ -39,12 +39,15 @@ class Filler:
         Of the vectors that it takes and fills.
     checks : bool
         Whether it looks if all operands are values of their formats.
+    block : int
+        How many elements it is best handed at a time, so that what it makes is used while it is in the cache.
     """
 
     source: str
     operands: tuple[np.dtype[Any], ...]
     results: tuple[np.dtype[Any], ...]
     checks: bool
+    block: int
     _loop: Callable[..., int]
     _numbers: tuple[Any, ...]
     _draws: Mapping[Draw, int]
@@ -62,7 +65,7 @@ class Filler:
         """
         if self.source or threads == 1:
             return self
-        return replace(self, _loop=partial(self._loop, at_once=BLOCK))
+        return replace(self, block=BLOCK, _loop=partial(self._loop, at_once=BLOCK))
 
     def __call__(
         self,
@@ -187,6 +190,7 @@ class Loop(Lines):
             operands=tuple(map(lowered.dtype, lowered.operands)),
             results=tuple(map(lowered.dtype, lowered.results)),
             checks=lowered.strange is not None,
+            block=AT_ONCE,
             _loop=loop,
             _numbers=tuple(dtype.type(number) for dtype, number in typed),
             _draws=lowered.draws,

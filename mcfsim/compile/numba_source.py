@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.statements import statements
+from mcfsim.compile.statements import module_head, statements
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value
 from mcfsim.random import word_bits
 
@@ -16,18 +16,12 @@ _SHIFTS = {"shl": "<<", "sar": ">>"}
 _COMPARED = {"lt": "<", "le": "<=", "eq": "=="}
 
 _NJIT = '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)\n'
-_HEAD = '''"""{about}
-
-Made by mcfsim: what it says of itself holds as long as the text does that it was made from.
-"""
-
-import numpy as np
+_IMPORTS = """import numpy as np
 from numba import njit
 
 from mcfsim.compile.intrinsics import bits32, bits64, f32, f64, i32, i64, number32, number64
 from mcfsim.compile.intrinsics import prefer_whole_vectors, sqrt, u8, u16, u32, u64
-
-'''
+"""
 
 
 def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
@@ -74,7 +68,7 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
     typed = "".join(f"{name} = {_constant(value)}\n" for name, value in constants.items())
     loop = "".join(f"        {statement}\n" for statement in body)
     return (
-        f"{_HEAD.format(about=about)}{typed}\n\n"
+        f"{module_head(about, _IMPORTS)}{typed}\n\n"
         f"{_NJIT}def loop({', '.join(head)}):\n"
         "    prefer_whole_vectors()\n    found = i32(0)\n"
         f"    for i in range({size}):\n{loop}    return found\n"

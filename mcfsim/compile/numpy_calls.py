@@ -15,7 +15,7 @@ from mcfsim.storage.buffers import scratch
 Array = NDArray[Any]
 
 #: Elements that are worked on at once: all values of a program that live together fit into the second cache.
-_AT_ONCE = 1 << 15
+AT_ONCE = 1 << 15
 
 
 def calls(lowered: Lowered) -> Callable[..., int]:
@@ -28,7 +28,7 @@ def calls(lowered: Lowered) -> Callable[..., int]:
     first, last = len(lowered.operands), len(lowered.operands) + len(lowered.words)
     whole = Calls(lowered.results, given, lowered.numbers)
 
-    def loop(*arrays: Any, at_once: int = _AT_ONCE) -> int:
+    def loop(*arrays: Any, at_once: int = AT_ONCE) -> int:
         operands, words, numbers = arrays[:first], arrays[first:last], arrays[last : len(given)]
         singles = [np.asarray(number) for number in numbers]
         size = arrays[-1].size

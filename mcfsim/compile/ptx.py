@@ -1,6 +1,6 @@
 """NVIDIA's virtual instructions (PTX) as values: which of them make what is there already.
 
-Of what is alike in a long text LLVM makes vectors, and has some sums twice then: of absolute values as they were
+Of what is alike in a long text LLVM makes vectors, and then has some sums twice: of absolute values that are
 widened, and of widened numbers whose sign is dropped.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-#: An instruction with one result, which is a function of its operands alone: no addresses, nothing conditional.
+#: An instruction with one result that depends on its operands alone: no addresses, nothing conditional.
 _PLAIN = re.compile(
     r"\s*((?:abs|add|and|cvt|div|mul|neg|not|or|selp|setp|shl|shr|sqrt|sub|xor|mov)\.[\w.]+)"
     r"\s+(%\w+),\s*([^{}\[\]]+);\s*"
@@ -67,7 +67,9 @@ class _Values:
         return self._held.get(operand, operand)
 
     def _number(self, name: str, given: tuple[Any, ...]) -> int:
-        if name == "cvt.f64.f32" and isinstance(given[0], int):  # exact: signs may as well be changed after it
+        if name == "cvt.f64.f32" and isinstance(
+            given[0], int
+        ):  # exact: signs may as well be changed after it
             before, of = self._made[given[0]]
             if before in ("abs.f32", "neg.f32"):
                 return self._number(before.replace("f32", "f64"), (self._number(name, of),))

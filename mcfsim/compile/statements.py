@@ -27,6 +27,15 @@ class Statements(NamedTuple):
     results: list[str]
 
 
+def module_head(about: str, imports: str) -> str:
+    """Return how the source of a module begins: by what it is, and what it imports."""
+    return (
+        f'"""{about}\n\n'
+        "Made by mcfsim: what it says of itself holds as long as the text does that it was made from.\n"
+        f'"""\n\n{imports}\n'
+    )
+
+
 def statements(
     lowered: Lowered,
     results: Sequence[Value],

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mcfsim.compile.hardware import check_gpu
 from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.launch import Launcher, interprets
 from mcfsim.compile.lowering import type_of
@@ -22,8 +23,6 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars
 
-#: The oldest GPU whose machine code is looked at (`mcfsim.compile.device_code`).
-_LEAST_CAPABILITY = 8, 0
 #: Operations of a text, and vectors, from which on compiling takes minutes.
 MOST_STEPS, MOST_VECTORS = 128, 256
 
@@ -47,13 +46,8 @@ def check_kernels(device: torch.device) -> None:
     if device.type == "cpu":
         if not interprets():
             raise ValueError("on a CPU kernels are interpreted, slowly, and only where TRITON_INTERPRET=1")
-    elif device.type != "cuda" or torch.version.hip is not None:
-        raise ValueError(f"kernels are for NVIDIA's GPUs, and device {str(device)!r} is none")
-    elif (found := torch.cuda.get_device_capability(device)) < _LEAST_CAPABILITY:
-        least, own = (".".join(map(str, x)) for x in (_LEAST_CAPABILITY, found))
-        raise ValueError(
-            f"kernels need a GPU of compute capability {least}, and device {str(device)!r} has {own}"
-        )
+    else:
+        check_gpu(device)
 
 
 def check_wanted(kernels: Any) -> None:

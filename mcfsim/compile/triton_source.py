@@ -14,7 +14,7 @@ import numpy as np
 
 from mcfsim.compile.hardware import INSTRUCTIONS, functions_source
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.statements import statements
+from mcfsim.compile.statements import module_head, statements
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value, recorded
 from mcfsim.kernels.element.philox import word_element
 from mcfsim.random import word_bits
@@ -36,15 +36,9 @@ ALIGNMENT = 16
 #: What words are a function of, besides the index.
 _KEY = ("seed_low", "seed_high", "step", "stream")
 
-_HEAD = '''"""{about}
-
-Made by mcfsim: what it says of itself holds as long as the text does that it was made from.
-"""
-
-import triton
+_IMPORTS = """import triton
 import triton.language as tl
-
-'''
+"""
 
 
 def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware: bool = False) -> str:
@@ -119,7 +113,7 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
     fixed = [f"{name}: tl.constexpr" for name in ("ELEMENTS", *fixed)]
     decorator = "triton.jit" if many else 'triton.jit(do_not_specialize=["start"])'
     return (
-        f"{_HEAD.format(about=about)}{_special(constants)}{drawn}{by_hardware}"
+        f"{module_head(about, _IMPORTS)}{_special(constants)}{drawn}{by_hardware}"
         f"\n@{decorator}\ndef kernel({', '.join([*pointers, *variable, *fixed])}):\n"
         f"{_indented([*first, *loads, *body])}"
     )

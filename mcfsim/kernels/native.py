@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -32,7 +33,77 @@ def native_dtype(fmt: Format) -> np.dtype[Any]:
     raise UnsupportedFormatError(f"no dtype of NumPy or ml_dtypes holds {fmt} and its codes")
 
 
-class NativeArithmetic:
+class LibraryArithmetic(ABC):
+    """What the arithmetics of libraries' own number types are, whatever their operations.
+
+    Parameters
+    ----------
+    fmt : Format
+        That of the dtype.
+    dtype : dtype
+        The library's.
+    fused : bool
+        If true, `fma` is refused, as the library has none; else it is a product and a sum, rounded twice.
+    """
+
+    scalars = "rounded"
+
+    def __init__(self, fmt: Format, dtype: Any, *, fused: bool) -> None:
+        self.dtype = dtype
+        self._format, self._fused = fmt, fused
+
+    @property
+    def format(self) -> Format:
+        """The format of the dtype."""
+        return self._format
+
+    @property
+    def carrier(self) -> Any:
+        """The dtype."""
+        return self.dtype
+
+    @property
+    def rounding(self) -> Rounding:
+        """To nearest even, with the policies of IEEE 754."""
+        return Rounding()
+
+    def like(self, fmt: Format, rounding: Rounding) -> Self:
+        """Return the arithmetic of another dtype.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            If no dtype holds the format, or the rounding is not that of dtypes.
+        """
+        if rounding != Rounding():
+            raise UnsupportedFormatError(
+                f"native arithmetic rounds to nearest even, with the policies of IEEE 754, not {rounding}"
+            )
+        return self._of(fmt)
+
+    @abstractmethod
+    def _of(self, fmt: Format) -> Self:
+        """Return the arithmetic of another format."""
+
+    def on_block(self, step: int, start: int) -> Self:
+        """Return itself: elements of a block are as any."""
+        return self
+
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``; a Python number leaves converted."""
+        return self._leave(function(self, *operands, **options))
+
+    def _leave(self, results: Any) -> Any:
+        if isinstance(results, tuple):
+            return tuple(map(self._leave, results))
+        return self.round(results) if is_scalar(results) else results
+
+    @abstractmethod
+    def round(self, x: Value) -> Value:
+        """Cast to the dtype; Python numbers are rounded once."""
+
+
+class NativeArithmetic(LibraryArithmetic):
     """NumPy's operators on arrays of one dtype: to compare with, and the inner workings of the emulator.
 
     Rounding is to nearest even, as the type's library does it. Python numbers are rounded to the dtype first,
@@ -46,45 +117,13 @@ class NativeArithmetic:
         If true, `fma` is refused, as NumPy has none; else it is a product and a sum, rounded twice.
     """
 
-    scalars = "rounded"
+    dtype: np.dtype[Any]
 
     def __init__(self, dtype: Any, *, fused: bool = True) -> None:
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
-        self._fused = fused
-        self._format = get_format(self.dtype)
+        super().__init__(get_format(np.dtype(dtype)), np.dtype(dtype), fused=fused)
 
-    @property
-    def format(self) -> Format:
-        """The format of the dtype."""
-        return self._format
-
-    @property
-    def carrier(self) -> np.dtype[Any]:
-        """The dtype."""
-        return self.dtype
-
-    @property
-    def rounding(self) -> Rounding:
-        """To nearest even, with the policies of IEEE 754."""
-        return Rounding()
-
-    def like(self, fmt: Format, rounding: Rounding) -> NativeArithmetic:
-        """Return the arithmetic of another dtype.
-
-        Raises
-        ------
-        UnsupportedFormatError
-            If no dtype holds the format, or the rounding is not that of dtypes.
-        """
-        if rounding != Rounding():
-            raise UnsupportedFormatError(
-                f"native arithmetic rounds to nearest even, with the policies of IEEE 754, not {rounding}"
-            )
-        return NativeArithmetic(native_dtype(fmt), fused=self._fused)
-
-    def on_block(self, step: int, start: int) -> NativeArithmetic:
-        """Return itself: elements of a block are as any."""
-        return self
+    def _of(self, fmt: Format) -> Self:
+        return type(self)(native_dtype(fmt), fused=self._fused)
 
     def _enter(self, x: Value) -> Value:
         """Convert Python numbers, which ml_dtypes' operators refuse."""
@@ -143,10 +182,3 @@ class NativeArithmetic:
         if is_scalar(x) and not (isinstance(x, float) and self.dtype == FLOAT64):
             x = round_real(x, self._format, Rounding())
         return np.asarray(x).astype(self.dtype)
-
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``; a Python number leaves converted."""
-        return self._leave(function(self, *operands, **options))
-
-    def _leave(self, results: Any) -> Any:
-        return tuple(map(self._leave, results)) if isinstance(results, tuple) else self._enter(results)

@@ -18,13 +18,10 @@ from mcfsim.optim.memory import Vector, is_packed, read, write
 from mcfsim.optim.recording import StepPrograms, numbers, words_of
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.random import RandomWords
-from mcfsim.storage.buffers import BLOCK, scratch
+from mcfsim.storage.buffers import scratch
 
 Array = NDArray[Any]
 
-#: Elements that a step works on before what it makes is put in the place of what was, in the cache; and that
-#: each of several threads works on where NumPy carries it out.
-COMPILED_BLOCK, CALLED_BLOCK = 1 << 15, BLOCK
 #: Fewer elements are not worth looking whether compiling pays.
 _LEAST_COMPILED = 1 << 12
 
@@ -71,11 +68,6 @@ class CompiledStep:
 
         kept = loops(roles.moments.scalars, packed=self.packed)  # type: ignore[attr-defined]
         return kept.filler(record, elements, compiled, numbers(scalars), words, ahead, by_numpy=True)
-
-
-def block_size(filler: Filler, threads: int) -> int:
-    """Return how many elements a loop is to be carried out on at a time."""
-    return COMPILED_BLOCK if filler.source or threads == 1 else CALLED_BLOCK
 
 
 def fill_block(

@@ -14,7 +14,7 @@ from mcfsim.checks.arguments import whole_number
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.codec.codes import check_codes
 from mcfsim.compile.loops import Filler
-from mcfsim.optim.compiled_step import CompiledStep, block_size, fill_block
+from mcfsim.optim.compiled_step import CompiledStep, fill_block
 from mcfsim.optim.declaration import Declaration, check_hyperparameters, learning_rate
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import Layout, Tensors
@@ -241,10 +241,10 @@ class Optimizer:
             if filler is None:
                 planned.append((part, BLOCK, partial(self._eager, scalars, count, gradient, update)))
             else:
-                fill = partial(self._fill, filler.on_threads(threads), gradient, update)
+                filler = filler.on_threads(threads)
                 # Numbers that share scales are read and written by calls, of which fewer on more are faster.
-                size = block_size(filler, threads) if self._edges is None else BLOCK
-                planned.append((part, size, fill))
+                size = filler.block if self._edges is None else BLOCK
+                planned.append((part, size, partial(self._fill, filler, gradient, update)))
         for part, block, work in planned:
             in_stripes(work, part, block, threads, self._edges)
         for slot in () if self.packed else self.hyper.slots:

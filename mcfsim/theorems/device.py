@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mcfsim.compile.hardware import check_gpu
 from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.launch import Launcher
 from mcfsim.compile.scalars import uses
@@ -45,8 +46,8 @@ def find_device(name: str, *, workers: int | None = 1, dask: str | None = None) 
     Raises
     ------
     TypeError, ValueError
-        If it is no such name, there is no such device here or it does not compute as IEEE 754 has it, or
-        others are to work with it.
+        If it is no such name, there is no such device here or it does not compute as IEEE 754 has it, it is
+        no GPU that kernels are made for, or others are to work with it.
     ImportError
         If PyTorch or Triton is not installed, or Triton is too old to divide exactly.
     """
@@ -65,13 +66,11 @@ def find_device(name: str, *, workers: int | None = 1, dask: str | None = None) 
         check_triton()
     except ImportError as error:
         raise ImportError(f"device {name!r} cannot be used: {error}; 'cpu' needs none") from None
-    import torch
-
-    if torch.version.hip is not None:
-        raise ValueError(f"device {name!r} cannot be used: kernels are looked at for NVIDIA's GPUs alone")
     from mcfsim.backends.torch_device import found_device
 
-    return Device(found_device(name))
+    found = found_device(name)
+    check_gpu(found)
+    return Device(found)
 
 
 class Batch(NamedTuple):

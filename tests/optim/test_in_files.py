@@ -11,11 +11,11 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.codec import decode
-from mcfsim.compile import choice
+from mcfsim.compile import choice, loops
 from mcfsim.models.weights import DTYPE_OF, open_weights
-from mcfsim.optim import compiled_step, stripes
 from mcfsim.optim import optimizer as stepping
 from mcfsim.optim import start as starting
+from mcfsim.optim import stripes
 from mcfsim.optim.memory import read
 from mcfsim.optim.strategies import Stored
 from mcfsim.storage.files import OutputError
@@ -79,8 +79,8 @@ def small_blocks(monkeypatch):
 
     def cut():
         monkeypatch.setattr(stepping, "BLOCK", 190)
-        monkeypatch.setattr(compiled_step, "COMPILED_BLOCK", 77)
-        monkeypatch.setattr(compiled_step, "CALLED_BLOCK", 91)
+        monkeypatch.setattr(loops, "AT_ONCE", 77)
+        monkeypatch.setattr(loops, "BLOCK", 91)
         monkeypatch.setattr(stripes, "_STRIPE", 1000)
         monkeypatch.setattr(starting, "AT_ONCE", 513)
 

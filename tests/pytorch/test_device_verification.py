@@ -10,6 +10,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from typer.testing import CliRunner  # noqa: E402
 
+from mcfsim.backends import torch_device  # noqa: E402
 from mcfsim.cli import app  # noqa: E402
 from mcfsim.compile.kernel import Kernel  # noqa: E402
 from mcfsim.formats import get_format  # noqa: E402
@@ -313,9 +314,13 @@ def test_a_device_without_cuda_is_refused():
         verify("two_sum", "float8_e5m2", device="cuda")
 
 
-def test_amd_is_refused(monkeypatch):
+def test_a_gpu_that_kernels_are_not_made_for_is_refused(monkeypatch):
+    monkeypatch.setattr(torch_device, "found_device", torch.device)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(ValueError, match=r"capability 8\.0, and device 'cuda:1' has 7\.5"):
+        devices.find_device("cuda:1")
     monkeypatch.setattr(torch.version, "hip", "6.2")
-    with pytest.raises(ValueError, match="NVIDIA's GPUs alone"):
+    with pytest.raises(ValueError, match="NVIDIA's GPUs, and device 'cuda:1' is none"):
         devices.find_device("cuda:1")
 
 

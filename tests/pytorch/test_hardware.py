@@ -10,39 +10,24 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import mcfsim as mcf  # noqa: E402
-from mcfsim.compile import (  # noqa: E402
-    hardware_trials,
-    launch,
-    trace,
-)
+from mcfsim.compile import hardware_trials, launch, trace  # noqa: E402
 from mcfsim.compile.hardware import INSTRUCTIONS  # noqa: E402
 from mcfsim.compile.hardware_trials import (  # noqa: E402
     check_instructions,
     first_difference,
-    has_instructions,
     trials,
 )
 from mcfsim.compile.kernel import Kernel  # noqa: E402
 from mcfsim.compile.launch import Launcher, text_on  # noqa: E402
-from mcfsim.compile.scalars import uses  # noqa: E402
 from mcfsim.formats import get_format  # noqa: E402
 from mcfsim.kernels.element import hardware  # noqa: E402
 from mcfsim.kernels.element.machine import F32, F64, recorded  # noqa: E402
 from mcfsim.kernels.element.on_numpy import run  # noqa: E402
 from mcfsim.kernels.element.rounding import round_element  # noqa: E402
-from mcfsim.optim.recording import numbers, record_step, symbols, words_of  # noqa: E402
-from mcfsim.random import RandomWords  # noqa: E402
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow  # noqa: E402
 from tests.pytorch import instructions  # noqa: E402
 from tests.pytorch.instructions import with_instructions  # noqa: E402, F401
-from tests.pytorch.test_kernel import (  # noqa: E402
-    every,
-    hard,
-    laid,
-    launched,
-    read,
-    tensors,
-)
+from tests.pytorch.test_kernel import check_steps, every, hard, launched  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("own_cache"),
@@ -253,33 +238,12 @@ def test_kernels_by_instructions_have_the_bits_of_numpy(fmt, packed, assert_same
 )
 @pytest.mark.sampled(6, each=False)
 def test_steps_by_instructions_have_the_bits_of_numpy(strategy, assert_same):
-    hyper, chosen = mcf.AdamW(), mcf.strategy(strategy)
-    words = {"random": RandomWords(3)} if chosen.draws else {}
-    start, *gradients = (x.astype(np.float32) for x in hard(get_format("bfloat16"), 3000))
-    expected = mcf.Optimizer(hyper, chosen, {"w": start}, ["w"], compiled=False, **words)
-    formats = [fmt for items, fmt in zip(expected.state, expected.formats, strict=True) for _ in items]
-    kept = [x.copy() for items in expected.state for x in items]
-    for count, gradient in enumerate(gradients, 1):
-        scalars = hyper.scalars(expected.roles, chosen, count, 1e-3, decayed=True)
-        program = record_step(
-            hyper, chosen, expected.roles, symbols(scalars), gradient=chosen.gradient.format
-        )
-        kernel = Kernel(program, packed=True, hardware=True)
-        launcher = by_instructions(kernel, [use.number(numbers(scalars)) for use in uses(program)])
-        assert "_bfloat16(" in launcher.source or strategy not in ("plain", "collage-plus")
-        received = expected.receive({"w": gradient})
-        *_, asked = launcher.lowered.results
-        pairs = list(zip(launcher.lowered.operands, [*kept, received], strict=True))
-        given = tensors(*(laid(x, f, v, launcher) for (v, x), f in zip(pairs, [*formats, None], strict=True)))
-        update = torch.empty(
-            start.size, dtype=torch.int16 if asked in launcher.lowered.packed else torch.float32
-        )
-        launcher(given, [*given[:-1], update], words=words_of(expected.roles, count))
-        wanted = expected.step(received, 1e-3)
-        kept = [read(x, fmt) for x, fmt in zip(given, formats, strict=False)]
-        assert_same(read(update, expected.roles.update.format), wanted)
-        for mine, other in zip(kept, (x for items in expected.state for x in items), strict=True):
-            assert_same(mine, other)
+    def launcher(program, given):
+        made = by_instructions(Kernel(program, packed=True, hardware=True), given)
+        assert "_bfloat16(" in made.source or strategy not in ("plain", "collage-plus")
+        return made
+
+    check_steps(mcf.AdamW(), mcf.strategy(strategy), "nearest_even", launcher, assert_same)
 
 
 def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(monkeypatch):
@@ -297,8 +261,6 @@ def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(mon
     ):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
         monkeypatch.setattr(torch.version, "hip", hip)
-        assert has_instructions(device) is taken
-        assert not has_instructions(CPU)
         monkeypatch.setattr(launch, "check_instructions", lambda device, launch: None)
         launch._has_good_instructions.cache_clear()
         assert (text_on(launcher, device) == launcher.by_hardware) is taken
@@ -309,7 +271,7 @@ def test_a_device_whose_instructions_differ_does_without(monkeypatch):
         raise RuntimeError("its instruction")
 
     launcher = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True, hardware=True).with_numbers([])
-    monkeypatch.setattr(launch, "has_instructions", lambda device: True)
+    monkeypatch.setattr(launch, "check_gpu", lambda device: None)
     monkeypatch.setattr(launch, "check_instructions", refused)
     launch._has_good_instructions.cache_clear()
     with pytest.warns(RuntimeWarning, match="its instruction; kernels on it do without"):

@@ -158,7 +158,15 @@ def test_steps_have_the_bits_of_numpy(optimizer, strategy, mode, assert_same):
     """From states with zeros, subnormal and huge numbers, infinities and NaN, on codes, in place."""
     if "collage" in strategy and mode == "stochastic":
         return
-    hyper, chosen = optimizers()[optimizer](), mcf.strategy(strategy)
+
+    def launcher(program, given):
+        return Kernel(program, packed=True).with_numbers(given)
+
+    check_steps(optimizers()[optimizer](), mcf.strategy(strategy), mode, launcher, assert_same)
+
+
+def check_steps(hyper, chosen, mode, launcher_of, assert_same):
+    """Assert that kernels take steps as NumPy does; each is made of a program and its numbers."""
     words = {"random": RandomWords(3)} if mode == "stochastic" or chosen.draws else {}
     start, *gradients = (x.astype(np.float32) for x in hard(get_format("bfloat16"), 3000))
     expected = mcf.Optimizer(hyper, chosen, {"w": start}, ["w"], mode, compiled=False, **words)
@@ -169,9 +177,7 @@ def test_steps_have_the_bits_of_numpy(optimizer, strategy, mode, assert_same):
         program = record_step(
             hyper, chosen, expected.roles, symbols(scalars), gradient=chosen.gradient.format
         )
-        launcher = Kernel(program, packed=True).with_numbers(
-            [use.number(numbers(scalars)) for use in uses(program)]
-        )
+        launcher = launcher_of(program, [use.number(numbers(scalars)) for use in uses(program)])
         received = expected.receive({"w": gradient})
         *_, asked = launcher.lowered.results
         pairs = list(zip(launcher.lowered.operands, [*kept, received], strict=True))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: What keeps a compiler from fusing, and from flushing subnormal numbers.
 EXACT = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
 #: Elements of an instance, and warps that share them; and elements at once where Triton interprets.
-ELEMENTS, WARPS, INTERPRETED = 1024, 4, 1 << 16
+ELEMENTS, WARPS, INTERPRETED = 1024, 4, 1 << 18
 
 
 @dataclass(frozen=True)

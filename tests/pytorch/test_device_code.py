@@ -92,7 +92,7 @@ def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):
     [("collage-plus", "bfloat16"), ("split-master", "bfloat16"), ("plain", "float8_e5m2")],
 )
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, capability):
     chosen = mcf.strategy(strategy, low)
     program = step("adamw", chosen)
@@ -110,7 +110,7 @@ def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, 
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(4, each=False)
 def test_rounding_is_exact_on_a_gpu(name):
     program = trace(lambda ar, x: ar.round(x), name, operands=(Register("x", get_format("float32")),))
     _, lowered, code = code_of(program)
@@ -179,10 +179,15 @@ TRAPS = {
 }
 
 
+def test_without_a_trap_nothing_is_noticed():
+    _, lowered, code = code_of(trace(every, "bfloat16"))
+    assert faults(code, lowered) == []
+
+
 @pytest.mark.parametrize("trap", TRAPS)
 def test_traps_are_noticed(trap):
-    source, lowered, code = code_of(trace(every, "bfloat16"))
-    assert faults(code, lowered) == []
+    kernel = Kernel(trace(every, "bfloat16"))
+    source, lowered = kernel.source([]), kernel.line([])
     pattern, instead, told = TRAPS[trap]
     altered, count = re.subn(pattern, instead, source, count=1)
     if trap == "bfloat16 by the processor":  # of the value that the statement made

@@ -153,7 +153,7 @@ def cases():
 
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize(("optimizer", "strategy"), cases())
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16, each=False)
 def test_steps_have_the_bits_of_numpy(optimizer, strategy, mode, assert_same):
     """From states with zeros, subnormal and huge numbers, infinities and NaN, on codes, in place."""
     if "collage" in strategy and mode == "stochastic":

@@ -88,6 +88,7 @@ def compare(optimizer, parameters, reference, assert_same, steps=STEPS, rate=1e-
     [pair for pair in itertools.product(STRATEGIES, ["bfloat16", "float16"]) if pair != SPLIT_HALF],
 )
 @pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.sampled(2)
 def test_adamw_has_the_bits_of_the_simulated_optimizer(name, low, decay, assert_same):
     parameters = start(SHAPES, DTYPES["float32" if name == "fp32" else low])
     hyper = mcf.AdamW(0.9, 0.99, 1e-6, decay)

@@ -77,13 +77,15 @@ def assert_same(check: Check, blocks: list[Block], found: compiled.Judgement) ->
     np.testing.assert_array_equal(found.failing, failing & settled)
 
 
+@pytest.mark.parametrize("third", [0, 1, 2])
 @pytest.mark.parametrize(
     ("fmt", "roundings"), [("float8_e4m3fn", ["up", "to_odd"]), ("bfloat16", None), ("float16", None)]
 )
-@pytest.mark.sampled(3, each=False)
-def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str] | None) -> None:
+@pytest.mark.sampled(9, each=False)
+def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str] | None, third: int) -> None:
+    """Of all statements that say something of a format, a third each time."""
     recorded, left_open = set(), []
-    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12)):
+    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[third::3]:
         if check.rounding.stochastic or not check.domain().size:
             continue
         if compiled.recordable(compiled.Predicates(check.theorem, check.domain().format, check.rounding)):
@@ -92,7 +94,7 @@ def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str]
             assert_same(check, blocks, found)
             recorded.add(check.theorem.name)
             left_open.append(found.open.mean())
-    assert len(recorded) > 100
+    assert len(recorded) > 33
     assert np.median(left_open) == 0
 
 
@@ -312,7 +314,7 @@ CARRIED_OUT = {
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("name", CARRIED_OUT)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(10, each=False)
 def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check = prepare(CARRIED_OUT[name], "bfloat16", "nearest_even", Selection(limit=1 << 22, samples=1 << 16))
     domain = check.domain()

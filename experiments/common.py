@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,15 @@ def read_result(name: str) -> dict[str, Any]:
     return result
 
 
-def in_processes(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Return ``function(*job)`` for every job, in order, computed in processes; with a progress bar."""
+def in_processes(
+    function: Callable[..., Any],
+    jobs: Iterable[tuple[Any, ...]],
+    keep: Callable[[tuple[Any, ...], Any], None] | None = None,
+) -> list[Any]:
+    """Return ``function(*job)`` for every job, in order, computed in processes; with a progress bar.
+
+    What came of a job is handed to ``keep(job, result)`` as soon as it is there.
+    """
     from rich.progress import Progress
 
     jobs = list(jobs)
@@ -52,6 +59,10 @@ def in_processes(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) 
         tasks = [pool.submit(function, *job) for job in jobs]
         for task in tasks:
             task.add_done_callback(lambda _: progress.advance(bar))
+        if keep is not None:
+            job_of = dict(zip(tasks, jobs, strict=True))
+            for task in as_completed(tasks):
+                keep(job_of[task], task.result())
         return [task.result() for task in tasks]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from mcfsim.multiword.expansion import expand
-from mcfsim.optim.declaration import Declaration, Range, Slot
+from mcfsim.optim.declaration import Average, Declaration, Range, Slot
 from mcfsim.optim.state import State, Step, along, average, crossed, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
@@ -107,7 +107,15 @@ class AdamW(Declaration):
         return adamw(roles, strategy, state, gradient, scalars)
 
 
-def adamw(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: AdamWScalars) -> Step:
+def adamw(
+    roles: Roles,
+    strategy: Strategy,
+    state: State,
+    gradient: Value,
+    scalars: AdamWScalars,
+    *,
+    second_moment: Average = _second_moment,
+) -> Step:
     """Make one AdamW step: each line is a rounding point or several, and there are no others.
 
     Parameters
@@ -122,6 +130,8 @@ def adamw(roles: Roles, strategy: Strategy, state: State, gradient: Value, scala
         Is rounded into the format of m on entry, which is exact if it is a value of a lower one.
     scalars : AdamWScalars
         Enter by the arithmetics' scalar policy.
+    second_moment : callable, optional
+        What becomes of v; another text for an optimizer that differs in this alone.
 
     Returns
     -------
@@ -150,7 +160,7 @@ def adamw(roles: Roles, strategy: Strategy, state: State, gradient: Value, scala
     ar, second, up = roles.moments, roles.second_moment, roles.update
     g = ar.round(gradient)
     m = _first_moment(ar, state.m, g, scalars)
-    v = _second_moment(second, state.v, crossed(second, g, ar), scalars)
+    v = second_moment(second, state.v, crossed(second, g, ar), scalars)
     mhat = up.div(m[0], scalars.correction1)
     vhat = up.div(crossed(up, v[0], second), scalars.correction2)
     direction = up.div(mhat, up.add(up.sqrt(vhat), scalars.epsilon))

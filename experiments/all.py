@@ -11,6 +11,7 @@ from experiments import (
     instructions,
     long_sums,
     precision_curves,
+    released_code_audit,
     tables,
     worst_constants,
 )
@@ -23,6 +24,7 @@ def main() -> None:
         experiment.main()
     collage_options.main()
     audit_forecast.main()
+    released_code_audit.main()
     instructions.main()
     tables.main()
 

@@ -1,10 +1,7 @@
 """The faults of the code released with Collage, each beside the right algorithm: in v, and in a training.
 
-The faults are modelled in words of our own, on the text of the right algorithm. Two concern v at beta2 in two
-components: a product that is computed in the place of its own factor, and a rest of beta2 that is taken
-against PyTorch's default dtype. One chooses the strategy by the identity of two strings, one rounds the update
-before it reaches the master weights. A v that is too small makes every update too long; so the right algorithm
-is trained with a learning rate that is longer by as much, too.
+A v that is too small makes every update too long. So the right algorithm is also trained with a learning rate
+that is longer by as much.
 """
 
 from __future__ import annotations
@@ -12,8 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,23 +18,14 @@ import numpy as np
 import mcfsim as mcf
 from experiments.collage_options import LATE, summarize
 from experiments.common import FIGURES, RESULTS, in_processes, read_result, write_result
-from mcfsim.multiword.expansion import grow
-from mcfsim.optim.adamw import AdamWScalars, adamw
-from mcfsim.optim.state import State, Step, move
-from mcfsim.optim.strategies import Roles, Strategy
+from experiments.released_code import FAULTS, NONE, RIGHT, STEADY, Faulty, chosen, end, length
 from mcfsim.problems import LanguageModel
-from mcfsim.protocol import Arithmetic, Value
 from mcfsim.report.plotting import COLOURS, label_ends, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.schedule import RecordedRates
 
 SEEDS = (0, 1, 2)
-REFERENCE, RIGHT = "fp32-master", "collage-plus"
-#: Steps of a constant gradient, so many that v is steady, or grows without end.
-STEADY = {0.95: 1000, 0.98: 1000, 0.99: 2000, 0.999: 5000}
-#: One gradient for each of the 128 significands of bf16.
-SIGNIFICANDS = 1 + np.arange(128, dtype=np.float32) / 128
-Words = tuple[Value, ...]
+REFERENCE = "fp32-master"
 
 
 class Study(NamedTuple):
@@ -53,87 +40,6 @@ class Study(NamedTuple):
 STUDIES = {
     "short": Study("released_code_audit", {0.999: 200, 0.95: 200}, {"width": 32, "context": 32, "batch": 8}),
     "long": Study("released_code_audit_long", {0.999: 1200, 0.95: 800}, {}),
-}
-
-
-# -- the faults ---------------------------------------------------------------------------------------------
-def aliased_product(ar: Arithmetic, beta: Words, v: Words) -> Words:
-    """Return v times beta2 as it comes out where the product overwrites the factor.
-
-    What is then taken for the factor is the product itself, and so its error is about (beta2 - 1) of it; the
-    sum overwrites the product in its turn, so that nothing seems lost in it, and all of the second word is kept
-    beside a first one that has it already. Together v is multiplied by beta2 (2 beta2 - 1).
-    """
-    b, rest_of_b = beta
-    product = ar.mul(v[0], b)
-    error = ar.fma(product, b, ar.neg(product))
-    rest = ar.add(ar.fma(v[1], b, ar.mul(product, rest_of_b)), error)
-    return ar.add(product, rest), rest
-
-
-@dataclass(frozen=True)
-class Faulty(mcf.AdamW):
-    """AdamW with faults of the released code.
-
-    Parameters
-    ----------
-    aliased : bool
-        Whether v is multiplied by `aliased_product`.
-    default : str, optional
-        The format against which the second component of beta2 is taken; None for that of v, which is right.
-    rounded : bool
-        Whether an update is rounded to the low format before it is added to a master copy.
-    """
-
-    aliased: bool = False
-    default: str | None = None
-    rounded: bool = False
-
-    def scalars(
-        self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
-    ) -> AdamWScalars:
-        """Return the scalars of a step, with the rest of beta2 as the released code has it."""
-        right = super().scalars(roles, strategy, step, rate, decayed=decayed)
-        if self.default is None or not isinstance(right.beta2, tuple):
-            return right
-        rest = self.beta2 - float(mcf.round_to(self.beta2, self.default))
-        return right._replace(beta2=(right.beta2[0], roles.second_moment.round(rest)))
-
-    def step(
-        self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: AdamWScalars
-    ) -> Step:
-        """Make one step: that of `adamw`, but for the faults."""
-        other = {"second_moment": self.second_moment} if self.aliased else {}
-        found = adamw(roles, strategy, state, gradient, scalars, **other)
-        if not self.rounded:
-            return found
-        parameter, extra = move(roles, strategy, state, roles.model.round(found.update))
-        return Step(found.state._replace(parameter=parameter, extra=extra), found.update)
-
-    def second_moment(self, ar: Arithmetic, v: Words, gradient: Value, scalars: AdamWScalars) -> Words:
-        """Return v moved by a gradient."""
-        square = ar.mul(ar.mul(gradient, gradient), scalars.gain2)
-        return grow(ar, aliased_product(ar, scalars.beta2, v), square)
-
-
-#: What the option says that asks for the plain algorithm.
-NONE = "none"
-
-
-def chosen(option: str) -> str:
-    """Return the strategy that runs where an option is compared with `NONE` by identity, not by equality.
-
-    A string read from a command line is an object of its own, so what is to be plain is not.
-    """
-    return "plain" if option is NONE else "collage-light"
-
-
-#: What goes wrong with v: by name, the arguments of `Faulty`.
-FAULTS: Mapping[str, Mapping[str, Any]] = {
-    "right": {},
-    "aliased": {"aliased": True},
-    "default": {"default": "float32"},
-    "both": {"aliased": True, "default": "float32"},
 }
 
 
@@ -167,33 +73,10 @@ TRAININGS = (
     Training("rounded", 0.999, (REFERENCE,), {"rounded": True}),
     Training("right", 0.95, (RIGHT, REFERENCE), {}),
     Training("aliased", 0.95, (RIGHT,), FAULTS["aliased"]),
-    Training("rates of aliased", 0.95, (RIGHT, REFERENCE), {}, "aliased"),
+    Training("rates of aliased", 0.95, (REFERENCE,), {}, "aliased"),
 )
 
 
-# -- what they do to v --------------------------------------------------------------------------------------
-@lru_cache
-def follow(beta2: float, fault: str, steps: int) -> np.ndarray[Any, Any]:
-    """Return v / g^2 of a constant gradient, of every step and significand: the component that is used."""
-    strategy = mcf.strategy(RIGHT, "bfloat16")
-    roles, hyper = strategy.roles(), Faulty(beta2=beta2, **FAULTS[fault])
-    moved = hyper.second_moment if hyper.aliased else hyper.slots[1].average
-    v: Words = (np.zeros_like(SIGNIFICANDS),) * 2
-    scalars = hyper.scalars(roles, strategy, 1, 1.0, decayed=True)
-    history = np.empty((steps, SIGNIFICANDS.size))
-    for step in range(steps):
-        v = moved(roles.second_moment, v, SIGNIFICANDS, scalars)
-        history[step] = v[0]
-    return history / SIGNIFICANDS.astype(np.float64) ** 2
-
-
-def length(beta2: float, fault: str, steps: int) -> np.ndarray[Any, Any]:
-    """Return by how much a fault makes updates longer, step by step: sqrt(v right / v), the median."""
-    ratio = follow(beta2, "right", steps) / follow(beta2, fault, steps)
-    return np.sqrt(np.median(ratio, axis=1))
-
-
-# -- what they do to a training -----------------------------------------------------------------------------
 def train(study: Study, about: Training, seed: int, folder: Path | None) -> mcf.Run:
     """Train the language model; with a folder, from the checkpoint that is there."""
     steps, planned = study.steps[about.beta2], mcf.Schedule(peak=3e-4, warmup=50, final=0.1)
@@ -219,7 +102,7 @@ Runs = Mapping[tuple[float, str], list[mcf.Run]]
 
 
 def rows(runs: Runs) -> dict[str, dict[str, dict[str, float]]]:
-    """Return what each training came to, beside fp32 master weights, by beta2 and by training and strategy."""
+    """Return what trainings came to beside fp32 master weights, by beta2 and by training and strategy."""
     return {
         str(beta2): {
             f"{about.name}, {name}": summarize(runs[beta2, about.name], name, runs[beta2, "right"])
@@ -233,12 +116,10 @@ def rows(runs: Runs) -> dict[str, dict[str, dict[str, float]]]:
 
 def steady() -> dict[str, dict[str, list[float]]]:
     """Return v / g^2 at the end of a constant gradient: least, median and largest of all significands."""
-    found = {}
-    for beta2, steps in STEADY.items():
-        ends = {fault: follow(beta2, fault, steps)[-1] for fault in FAULTS}
-        found[str(beta2)] = {
-            fault: [float(v.min()), float(np.median(v)), float(v.max())] for fault, v in ends.items()
-        }
+    jobs = list(product(STEADY, FAULTS))
+    found: dict[str, dict[str, list[float]]] = {}
+    for (beta2, fault), ratio in zip(jobs, in_processes(end, jobs), strict=True):
+        found.setdefault(str(beta2), {})[fault] = [float(of(ratio)) for of in (np.min, np.median, np.max)]
     return found
 
 
@@ -254,22 +135,26 @@ def draw(found: Mapping[str, Mapping[str, list[float]]], runs: Runs) -> None:
         _draw_steady(second, found)
         titles = {0.95: (aliased, "aliased"), 0.999: (both, "both")}
         for beta2, (panel, fault) in titles.items():
-            label = {"aliased": "the product aliased", "both": "and beta2 against float32"}[fault]
+            label = {"aliased": "aliased", "both": "both faults"}[fault]
             lines = (
                 ("right", RIGHT, "plus, right", "blue", "-"),
                 (fault, RIGHT, f"plus, {label}", "vermilion", "-"),
-                (f"rates of {fault}", REFERENCE, "fp32 master, its rate\ntimes sqrt(1 / v)", "black", (0, (4, 2))),
+                (f"rates of {fault}", REFERENCE, "fp32 master,\nrate * sqrt(1 / v)", "black", (0, (4, 2))),
             )
             _draw_losses(panel, runs, beta2, lines)
-        aliased.set_title("the product aliased, beta2 = .95: all that it gains\nis a longer learning rate")
-        both.set_title("aliased, and beta2 against float32,\nbeta2 = .999")
+        aliased.set_title(
+            "v a third, beta2 = .95: a longer learning rate\ngains fp32 master weights about as much"
+        )
+        both.set_title("v never decays, beta2 = .999: a shorter one\ncosts them about as much")
         lines = (
             ("right", "plain", "plain, right", "orange", "-"),
-            ("right", chosen(NONE.upper().lower()), "plain, chosen by identity", "vermilion", "-"),
-            ("rounded", REFERENCE, "fp32 master,\nupdate rounded first", "sky", "-"),
+            ("right", chosen(NONE.upper().lower()), "plain, as it is\nchosen: light", "vermilion", "-"),
+            ("rounded", REFERENCE, "fp32 master,\nrounded updates", "sky", "-"),
         )
         _draw_losses(others, runs, 0.999, lines)
-        others.set_title("the baseline runs light, and fp32 master weights\nget rounded updates, beta2 = .999")
+        others.set_title(
+            "the plain baseline runs light; master weights\nhardly feel rounded updates, beta2 = .999"
+        )
         figure.suptitle(
             "The released Collage-plus beats fp32 master weights by longer updates, not by precision",
             fontsize=11.5, fontweight="bold", x=0.01, ha="left",
@@ -295,8 +180,9 @@ def _draw_steady(panel: Any, found: Mapping[str, Mapping[str, list[float]]]) -> 
     panel.set_yscale("log")
     panel.set_yticks([0.25, 0.5, 1, 2, 5], ["1/4", "1/2", "1", "2", "5"])
     panel.minorticks_off()
-    panel.set_xticks(range(len(found)), [f"beta2 = {beta2}" for beta2 in found])
-    panel.set_title("v / g^2 of a constant gradient, steady:\na third of what it should be, or without end")
+    panel.set_xticks(range(len(found)), list(found))
+    panel.set_xlabel("beta2")
+    panel.set_title("v / g^2 after a long constant gradient:\na third of what it should be, or without end")
     panel.legend(fontsize=8.5, loc="upper left")
 
 
@@ -338,15 +224,17 @@ def _table(result: dict[str, Any]) -> str:
     def add(fault: str, does: str, beta2: str, name: str, beside: str) -> None:
         ratio = f"{found[beta2][name]['late_v_ratio']:.3f}"
         row = {"fault": fault, "what it does": does, "beta2": beta2, "v / exact, late": ratio}
-        shown.append({**row, "loss minus `fp32-master`": gap(beta2, name), "beside it": beside})
+        shown.append({**row, "loss minus `fp32-master`": gap(beta2, name), "the right one beside it": beside})
 
     for beta2 in ("0.95", "0.999"):
         add("none: `collage-plus`", "", beta2, f"right, {RIGHT}", "")
     labels = {"aliased": "the product overwrites its factor", "both": "the same, and beta2 against float32"}
     for beta2, fault in (("0.95", "aliased"), ("0.999", "aliased"), ("0.999", "both")):
         v = result["steady"][beta2][fault][1]
-        does = f"v / g^2 is {v:.3g}, not {result['steady'][beta2]['right'][1]:.3g}: updates times {v**-0.5:.2f}"
-        rated = f"`{REFERENCE}`, its rate times sqrt(1 / v): {gap(beta2, f'rates of {fault}, {REFERENCE}')}"
+        does = (
+            f"v / g^2 is {v:.3g}, not {result['steady'][beta2]['right'][1]:.3g}: updates times {v**-0.5:.2f}"
+        )
+        rated = f"`{REFERENCE}`, rate times sqrt(1 / v): {gap(beta2, f'rates of {fault}, {REFERENCE}')}"
         add(labels[fault], does, beta2, f"{fault}, {RIGHT}", rated)
     plain = gap("0.999", "right, plain")
     does = "the baseline runs `collage-light`"
@@ -355,8 +243,9 @@ def _table(result: dict[str, Any]) -> str:
     add("update rounded before the master", does, "0.999", f"rounded, {REFERENCE}", "")
     model, seeds = result["settings"]["problem"], len(result["settings"]["seeds"])
     said = ", ".join(f"{steps} steps at beta2 = {beta2}" for beta2, steps in result["steps"].items())
-    shape = f"{model['layers']} layers, width {model['width']}, context {model['context']}, batch {model['batch']}"
-    return f"{markdown_table(shown)}\n\n{shape}; {said}; {seeds} seeds, the spread is that of paired differences."
+    shape = ", ".join(f"{label} {model[label]}" for label in ("layers", "width", "context", "batch"))
+    about = f"Language model: {shape}; {said}; {seeds} seeds, with the spread of paired differences."
+    return f"{markdown_table(shown)}\n\n{about}"
 
 
 def main(arguments: Sequence[str] = ()) -> None:

@@ -8,7 +8,15 @@ from fractions import Fraction
 from typing import Any
 
 import mcfsim as mcf
-from experiments import audit_forecast, gpu, instructions, sizes, theorems
+from experiments import (
+    audit_forecast,
+    gpu,
+    instructions,
+    released_code_audit,
+    sizes,
+    theorems,
+    train_gpt,
+)
 from experiments.common import ROOT, read_result
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.numba_source import source
@@ -323,6 +331,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "sizes_beside": sizes.beside,
     "audit_forecast": audit_forecast.summary,
     "audit_tensors": audit_forecast.details,
+    "released_code": released_code_audit.table,
+    "train_gpt": train_gpt.table,
+    "train_gpt_100M": train_gpt.stops_table,
     "theorems": theorems.overview,
     "theorem_details": theorems.details,
 }

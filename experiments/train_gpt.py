@@ -1,8 +1,8 @@
 """Train a small GPT in PyTorch under every option of Collage, and put them beside fp32 master weights.
 
-Every strategy starts from the same weights and sees the same batches, so differences of losses are paired. Runs
-that are in the result file are not made again. PyTorch multiplies matrices by other kernels on other machines:
-there the digits differ, and a table is one machine's.
+Every strategy starts from the same weights and sees the same batches, so differences of losses are paired.
+Runs that are in the result file are not made again. PyTorch multiplies matrices by other kernels on other
+machines: there the digits differ, and a table is one machine's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mcfsim.report.tables import markdown_table
 from mcfsim.training.record import versions
 
 if TYPE_CHECKING:
-    from experiments.gpt import Settings
+    from experiments.gpt_training import Settings
 
 STRATEGIES = ("plain", "fp32-optim", "kahan", "collage-light", "collage-plus", "fp32-master")
 REFERENCE = "fp32-master"
@@ -40,9 +40,10 @@ NAME, LARGE = "train_gpt", "train_gpt_100M"
 #: What stands in the place of a table without a result.
 NOT_RUN = "**Not run yet**: `python -m experiments.train_gpt` takes half an hour."
 NOT_MEASURED = (
-    "**Not measured**: no GPU has trained this model yet. On a machine with one:\n"
-    "`python -m experiments.train_gpt --device cuda --size 100M --precision bfloat16 --forecast --seeds 0 --beta2 .95\n"
-    "--steps 2000 --strategies plain collage-light collage-plus fp32-master --every 50 --name train_gpt_100M`."
+    "**Not measured**: no GPU has trained this model yet. On a machine with one:\n\n"
+    "```sh\npython -m experiments.train_gpt --device cuda --size 100M --precision bfloat16 --forecast \\\n"
+    "    --strategies plain collage-light collage-plus fp32-master --seeds 0 --beta2 .95 --steps 2000 \\\n"
+    "    --every 50 --name train_gpt_100M\n```"
 )
 #: How forward and backward pass are computed, by precision.
 PASSES = {
@@ -53,12 +54,12 @@ PASSES = {
 
 def settings_of(given: argparse.Namespace) -> list[Settings]:
     """Return the trainings that are asked for."""
-    from experiments.gpt import Settings
+    from experiments.gpt_training import Settings
 
     betas = STEPS if given.beta2 is None else [given.beta2]
     return [
         Settings(
-            strategy, beta2, seed, given.steps or STEPS.get(beta2, 1000),
+            strategy, beta2, seed, STEPS[beta2] if given.steps is None else given.steps,
             given.size, given.precision, given.device, given.every,
         )
         for beta2, seed, strategy in product(betas, given.seeds, given.strategies)
@@ -72,15 +73,16 @@ def tools() -> dict[str, str]:
 
 def common_settings(first: Settings) -> dict[str, Any]:
     """Return what all trainings have in common, as JSON data: the model, its text and the machine."""
-    from experiments import gpt
+    from experiments.gpt import SIZES, text
+    from experiments.gpt_training import model_of
 
-    size = gpt.SIZES[first.size]
+    size = SIZES[first.size]
     kept = ("size", "precision", "device", "every")
     return {
         **{label: getattr(first, label) for label in kept},
         "shape": dict(size._asdict()),
-        "parameters": sum(p.numel() for p in gpt.model_of(first).parameters()),
-        "text": gpt.text(size.modules).source,
+        "parameters": sum(p.numel() for p in model_of(first).parameters()),
+        "text": text(size.modules).source,
         "machine": machine(first.device),
     }
 
@@ -129,7 +131,7 @@ def run(settings: Settings) -> dict[str, Any]:
     """Make one training, on one thread, which sums in one order."""
     import torch
 
-    from experiments.gpt import train
+    from experiments.gpt_training import train
 
     torch.set_num_threads(1)
     return train(settings)
@@ -142,46 +144,45 @@ def forecast_stops(settings: Settings) -> dict[str, int]:
     """
     from safetensors.torch import save_file
 
-    from experiments import gpt
+    from experiments.gpt_training import SCHEDULE, STOPPED, model_of
 
     low = mcf.get_format("bfloat16")
     plan = Plan(
         mcf.AdamW(beta2=settings.beta2),
-        gpt.SCHEDULE,
+        SCHEDULE,
         settings.steps,
         (mcf.strategy(settings.strategy, low),),
-        stopped=gpt.STOPPED,
+        stopped=STOPPED,
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "weights.safetensors"
-        save_file({name: p.detach().cpu() for name, p in gpt.model_of(settings).named_parameters()}, path)
+        save_file({name: p.detach().cpu() for name, p in model_of(settings).named_parameters()}, path)
         found = audit(scan(open_weights(path), 1024), plan, low)
     stops = {tensor.name: tensor.found[settings.strategy].stops for tensor in found.tensors}
     return {name: step for name, step in stops.items() if step is not None}
 
 
-def summary(result: Mapping[str, Any], beta2: float, strategy: str) -> dict[str, float] | None:
-    """Return means over the seeds, and the spread (sample standard deviation) of paired differences.
-
-    None if no run has one with fp32 master weights beside it.
-    """
+def summary(result: Mapping[str, Any], beta2: float, strategy: str) -> dict[str, Any] | None:
+    """Return means over the seeds, and differences of losses that are paired; None if there is no run."""
     runs = [found for found in result["runs"].values() if found["beta2"] == beta2]
     others = {(found["steps"], found["seed"]): found for found in runs if found["strategy"] == REFERENCE}
-    pairs = [
-        (found, others[found["steps"], found["seed"]])
-        for found in runs
-        if found["strategy"] == strategy and (found["steps"], found["seed"]) in others
-    ]
-    if not pairs:
+    ours = [found for found in runs if found["strategy"] == strategy]
+    if not ours:
         return None
-    gaps = np.array([found["validation_loss"] - other["validation_loss"] for found, other in pairs])
     measures = ("validation_loss", "lost", "late_lost", "normalized_edq", "late_normalized_edq")
+    pairs = [(found, others.get((found["steps"], found["seed"]))) for found in ours]
     return {
-        **{label: float(np.mean([found[label] for found, _ in pairs])) for label in measures},
-        "difference": float(gaps.mean()),
-        "spread": float(gaps.std(ddof=1)) if gaps.size > 1 else 0.0,
-        "seeds": len(pairs),
+        **{label: float(np.mean([found[label] for found in ours])) for label in measures},
+        "differences": [a["validation_loss"] - b["validation_loss"] for a, b in pairs if b is not None],
     }
+
+
+def paired(differences: Sequence[float]) -> str:
+    """Return a mean, and of several numbers their spread (sample standard deviation)."""
+    if not differences:
+        return ""
+    spread = f" +- {np.std(differences, ddof=1):.4f}" if len(differences) > 1 else ""
+    return f"{np.mean(differences):+.4f}{spread}"
 
 
 def table(name: str = NAME) -> str:
@@ -195,18 +196,16 @@ def table(name: str = NAME) -> str:
         found = summary(result, beta2, strategy)
         if found is None:
             continue
-        against = f"{found['difference']:+.4f}"
-        if found["seeds"] > 1:
-            against += f" +- {found['spread']:.4f}"
+        edq = f"{found['normalized_edq']:.4f} ({found['late_normalized_edq']:.4f})"
         rows.append(
             {
                 "option": f"`{strategy}`",
                 "bytes": f"{mcf.strategy(strategy).bytes_per_parameter:g}",
                 "beta2": f"{beta2}",
                 "lost arithmetic (late)": f"{found['lost']:.3f} ({found['late_lost']:.3f})",
-                "normalised EDQ (late)": f"{found['normalized_edq']:.4f} ({found['late_normalized_edq']:.4f})",
+                "normalised EDQ (late)": edq,
                 "validation loss": f"{found['validation_loss']:.4f}",
-                "minus `fp32-master`": "" if strategy == REFERENCE else against,
+                "minus `fp32-master`": "" if strategy == REFERENCE else paired(found["differences"]),
             }
         )
     return f"{markdown_table(rows)}\n\n{described(result)}"
@@ -257,11 +256,14 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--beta2", type=float, help="one alone; by default .999 and .95")
     parser.add_argument("--steps", type=int, help="by default 1200 at beta2 = .999, 800 at .95")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--strategies", nargs="+", choices=mcf.STRATEGIES, default=STRATEGIES)
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
     parser.add_argument("--every", type=int, default=20, help="steps between two that are measured")
     parser.add_argument("--forecast", action="store_true", help="beside when tensors stop, by the audit")
     parser.add_argument("--name", default=NAME, help="of the result file")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.steps is None and given.beta2 is not None and given.beta2 not in STEPS:
+        parser.error(f"--beta2 {given.beta2} needs --steps; only {', '.join(map(str, STEPS))} have a length")
+    return given
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -274,7 +276,9 @@ def main(arguments: Sequence[str] = ()) -> None:
     about = {"settings": common_settings(jobs[0]), "versions": tools()}
     found = made(given.name, about)
     if given.forecast:
-        found["forecast"] |= {key(job): forecast_stops(job) for job in jobs if key(job) not in found["forecast"]}
+        found["forecast"] |= {
+            key(job): forecast_stops(job) for job in jobs if key(job) not in found["forecast"]
+        }
 
     def keep(job: tuple[Settings], result: dict[str, Any]) -> None:
         found["runs"][key(job[0])] = {**named(job[0]), **result}

@@ -1,0 +1,237 @@
+"""The training of a small GPT in PyTorch under one storage strategy, and what its steps lose."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.func import functional_call
+from torch.nn import functional
+from torch.nn.utils import clip_grad_norm_
+
+import mcfsim as mcf
+from experiments.collage_options import LATE
+from experiments.gpt import GPT, SIZES, text
+from mcfsim.checks.arguments import whole_number
+from mcfsim.models.forecast import stop_of
+from mcfsim.optim.state import State
+from mcfsim.problems.base import Stream, generator
+from mcfsim.torch import AdamW
+from mcfsim.torch.moved import Stores
+
+SCHEDULE = mcf.Schedule(peak=3e-4, warmup=50, final=0.1)
+#: Where gradients are scaled down to, and what matrices start from.
+CLIP, DEVIATION = 1.0, 0.02
+#: Batches of held-out text.
+VALIDATION = 16
+#: Sums and products of forward and backward pass, whose weights are bfloat16 in either case.
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+#: Below this EDQ a tensor counts as stopped.
+STOPPED = 0.5
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that a training is a function of, on one machine.
+
+    Parameters
+    ----------
+    strategy : str
+        A name of `mcfsim.STRATEGIES`.
+    beta2 : float
+    seed : int
+        Of the start and of the batches.
+    steps : int
+    size : str
+        A name of `SIZES`.
+    precision : str
+        A name of `PRECISIONS`.
+    device : str
+        Of PyTorch.
+    every : int
+        Measures are taken at the first step, at multiples of this, and at the last.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is none, or too small, or a size or precision unknown.
+    """
+
+    strategy: str
+    beta2: float
+    seed: int
+    steps: int
+    size: str = "116k"
+    precision: str = "float32"
+    device: str = "cpu"
+    every: int = 20
+
+    def __post_init__(self) -> None:
+        for label, least in (("seed", 0), ("steps", 1), ("every", 1)):
+            whole_number(label, getattr(self, label), least=least)
+        for label, known in (("size", SIZES), ("precision", PRECISIONS)):
+            if getattr(self, label) not in known:
+                raise ValueError(f"unknown {label} {getattr(self, label)!r}; known: {', '.join(known)}")
+
+
+def model_of(settings: Settings) -> GPT:
+    """Return the model at its start: matrices normal, gains 1, biases 0, all rounded to bfloat16."""
+    model = GPT(text(SIZES[settings.size].modules).vocabulary, SIZES[settings.size])
+    random = generator(settings.seed, Stream.PARAMETERS)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.ndim > 1:
+                p.copy_(torch.from_numpy(random.standard_normal(p.shape, dtype=np.float32)) * DEVIATION)
+    for name, p in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.zeros_(p)
+    return model.to(settings.device, torch.bfloat16)
+
+
+def loss_of(model: GPT, weights: Mapping[str, torch.Tensor], windows: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return the mean cross entropy of windows, a sequence a row; the softmax in binary32."""
+    device = next(iter(weights.values())).device
+    rows = torch.from_numpy(windows.astype(np.int64)).to(device)
+    scores = functional_call(model, dict(weights), (rows[:, :-1],)).float()
+    return functional.cross_entropy(scores.flatten(0, 1), rows[:, 1:].flatten())
+
+
+def set_gradients(model: GPT, windows: np.ndarray[Any, Any], precision: str) -> float:
+    """Set the parameters' gradients: clipped as the backward pass gives them, then rounded to bfloat16."""
+    dtype = PRECISIONS[precision]
+    weights = {name: p.detach().to(dtype).requires_grad_() for name, p in model.named_parameters()}
+    loss = loss_of(model, weights, windows)
+    loss.backward()
+    clip_grad_norm_(list(weights.values()), CLIP)
+    for name, p in model.named_parameters():
+        p.grad = weights[name].grad.to(p.dtype)
+    return float(loss.detach())
+
+
+@torch.no_grad()
+def validation_loss(model: GPT, settings: Settings) -> float:
+    """Return the mean loss of evenly spaced windows of held-out text."""
+    size, corpus = SIZES[settings.size], text(SIZES[settings.size].modules).corpus
+    windows = corpus.validation_windows(VALIDATION * size.batch, size.context + 1)
+    weights = {name: p.to(PRECISIONS[settings.precision]) for name, p in model.named_parameters()}
+    batches = np.split(windows, VALIDATION)
+    return float(np.mean([float(loss_of(model, weights, batch)) for batch in batches]))
+
+
+def optimizer_of(model: GPT, settings: Settings, rate: float) -> AdamW:
+    """Return the optimizer: weight decay on matrices alone."""
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return AdamW(groups, rate, (0.9, settings.beta2), 1e-8, strategy=settings.strategy)
+
+
+class Watch:
+    """What an optimizer's steps ask of all elements, and what comes of it, by the measures of `mcf.metrics`.
+
+    Parameters
+    ----------
+    model, optimizer
+        Whose parameters are watched, by name.
+
+    Raises
+    ------
+    ValueError
+        If the strategy rounds at random, or keeps part of a number in the parameter.
+    """
+
+    def __init__(self, model: GPT, optimizer: AdamW) -> None:
+        self.parameters, self.optimizer = dict(model.named_parameters()), optimizer
+        device = next(model.parameters()).device
+        strategy = optimizer.strategy
+        if strategy.draws or (strategy.extra is not None and strategy.extra.shared):
+            raise ValueError(f"what {strategy.name!r} asks for is not known before the step")
+        self.roles = strategy.roles(backend="torch", device=device)
+        self.names = Stores.of(mcf.AdamW, strategy, self.roles, "exact").names
+        ends = np.cumsum([0, *(p.numel() for p in self.parameters.values())]).tolist()
+        self.parts = {name: slice(*ends[place : place + 2]) for place, name in enumerate(self.parameters)}
+
+    def step(self) -> dict[str, dict[str, float]]:
+        """Make a step, and return its measures: of all under "", and of each tensor under its name."""
+        intended = self._flat(self.intended())
+        before, old = self._represented(), self._flat(self.parameters)
+        self.optimizer.step()
+        after, new = self._represented(), self._flat(self.parameters)
+        parts = {"": slice(None), **self.parts}
+        fmt = self.optimizer.strategy.parameter.format
+        return mcf.metrics.measure_parts(parts, intended, [before], [after], (old, new), fmt)
+
+    @torch.no_grad()
+    def intended(self) -> dict[str, torch.Tensor]:
+        """Return the update that the next step asks for, by the optimizer's own text."""
+        asked = {}
+        for group in self.optimizer.param_groups:
+            hyper = mcf.AdamW(*group["betas"], group["eps"], group["weight_decay"])
+            for p in group["params"]:
+                kept = {"parameter": p, "master": p.float(), **self.optimizer.state.get(p, {})}
+                state = State(
+                    *(tuple(kept.get(name, torch.zeros_like(p)) for name in names) for names in self.names)
+                )
+                given = self.roles, self.optimizer.strategy
+                count = kept.get("step", 0) + 1
+                scalars = hyper.scalars(*given, count, group["lr"], decayed=True)
+                asked[p] = hyper.step(*given, state, p.grad, scalars).update
+        return {name: asked[p] for name, p in self.parameters.items()}
+
+    def _represented(self) -> np.ndarray[Any, Any]:
+        return self._flat({name: self.optimizer.represented(p) for name, p in self.parameters.items()})
+
+    def _flat(self, tensors: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
+        """Return all elements, in the order of the parameters, as a vector of float64 on the host."""
+        return np.concatenate([tensors[name].detach().double().cpu().numpy().ravel() for name in self.parts])
+
+
+def train(settings: Settings) -> dict[str, Any]:
+    """Train a model, and return what came of it, as JSON data.
+
+    Returns
+    -------
+    dict
+        ``validation_loss``; ``lost`` and ``normalized_edq``, means over the recorded steps, and of the last
+        fifth of them with ``late_`` before; ``stops``, by tensor the step from which on its EDQ stays below
+        `STOPPED`, of those where it does; ``batches`` and ``weights``, SHA-256 of all training batches and of
+        the weights at the end.
+    """
+    size, corpus = SIZES[settings.size], text(SIZES[settings.size].modules).corpus
+    model = model_of(settings)
+    optimizer = optimizer_of(model, settings, SCHEDULE.rate(1, settings.steps))
+    watch, batches = Watch(model, optimizer), hashlib.sha256()
+    steps: list[int] = []
+    found: list[dict[str, dict[str, float]]] = []
+    for step in range(1, settings.steps + 1):
+        windows = corpus.training_windows(size.batch, size.context + 1, step=step, seed=settings.seed)
+        batches.update(windows.tobytes())
+        set_gradients(model, windows, settings.precision)
+        for group in optimizer.param_groups:
+            group["lr"] = SCHEDULE.rate(step, settings.steps)
+        if step in (1, settings.steps) or step % settings.every == 0:
+            steps.append(step)
+            found.append(watch.step())
+        else:
+            optimizer.step()
+    edq = {name: [row[name]["normalized_edq"] for row in found] for name in watch.parts}
+    result: dict[str, Any] = {"validation_loss": validation_loss(model, settings)}
+    for measure in ("lost", "normalized_edq"):
+        series = np.array([row[""][measure] for row in found])
+        late = series[-max(1, round(LATE * series.size)) :]
+        result |= {measure: float(series.mean()), f"late_{measure}": float(late.mean())}
+    stops = {name: stop_of(steps, series, STOPPED) for name, series in edq.items()}
+    stopped = {name: step for name, step in stops.items() if step is not None}
+    return {**result, "stops": stopped, "batches": batches.hexdigest(), "weights": digest(model)}
+
+
+def digest(model: GPT) -> str:
+    """Return the SHA-256 of the weights, in hexadecimal."""
+    found = hashlib.sha256()
+    for p in model.parameters():
+        found.update(p.detach().cpu().contiguous().view(torch.int16).numpy().tobytes())
+    return found.hexdigest()

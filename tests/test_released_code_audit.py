@@ -1,0 +1,150 @@
+"""The faults of the released code are what they are said to be, and nothing else differs."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from experiments import released_code
+from experiments import released_code_audit as audit
+from experiments.common import _shorten as shorten
+from experiments.common import read_result
+from experiments.released_code import FAULTS, NONE, Faulty, aliased_product, chosen, end, length
+from mcfsim.multiword.expansion import value
+
+
+@pytest.fixture(scope="module")
+def result():
+    return read_result("released_code_audit")
+
+
+def moved(hyper, strategy, steps=5):
+    """Return an optimizer after some steps, and the update of the last."""
+    random = np.random.default_rng(1)
+    start = {"w": random.standard_normal((8, 16)), "gain": np.ones(16)}
+    optimizer = mcf.Optimizer(hyper, mcf.strategy(strategy), start, ["w"])
+    for _ in range(steps):
+        before = [x.copy() for items in optimizer.state for x in items]
+        gradient = {name: random.standard_normal(x.shape) for name, x in start.items()}
+        update = optimizer.step(optimizer.receive(gradient), 1e-3)
+    return optimizer, update, before
+
+
+@pytest.mark.parametrize("b", [0.75, 0.96875, 0.5])
+def test_an_aliased_product_multiplies_by_beta2_and_twice_it_less_one(b):
+    ar = mcf.arithmetic(None, backend="exact")
+    for rest in (0.0, 0.125):
+        parts = aliased_product(ar, (ar.round(b), ar.round(0.0)), (ar.round(1.0), ar.round(rest)))
+        # What is left of the second word is right; the error of the product counts twice.
+        assert value(parts) == Fraction(b) * (2 * Fraction(b) - 1) + 2 * Fraction(b) * Fraction(rest)
+
+
+def test_an_aliased_product_is_right_where_nothing_is_to_be_lost():
+    ar = mcf.arithmetic("bfloat16")
+    assert aliased_product(ar, (1.0, 0.0), (0.75, 0.0)) == (0.75, 0.0)
+
+
+@pytest.mark.parametrize("beta2", [0.95, 0.98, 0.999, 0.9999])
+def test_the_rest_of_beta2_by_the_default_format(beta2):
+    strategy = mcf.strategy("collage-plus")
+    roles = strategy.roles()
+
+    def found(default):
+        return Faulty(beta2=beta2, default=default).scalars(roles, strategy, 1, 1.0, decayed=True).beta2
+
+    assert found("bfloat16") == found(None) == mcf.expand(roles.second_moment, beta2, 2)
+    rest = np.float32(beta2 - float(np.float32(beta2)))
+    assert found("float32") == (found(None)[0], float(mcf.round_to(rest, "bfloat16")))
+    assert abs(found("float32")[1]) < 2.0**-24
+
+
+def test_one_component_of_beta2_has_no_rest():
+    strategy = mcf.strategy("fp32-master")
+    scalars = Faulty(default="float32").scalars(strategy.roles(), strategy, 1, 1.0, decayed=True)
+    assert scalars == mcf.AdamW().scalars(strategy.roles(), strategy, 1, 1.0, decayed=True)
+
+
+@pytest.mark.parametrize("strategy", ["collage-plus", "fp32-master", "plain"])
+def test_without_a_fault_it_is_adamw(strategy, assert_same):
+    ours, update, _ = moved(Faulty(beta2=0.95), strategy)
+    right, expected, _ = moved(mcf.AdamW(beta2=0.95), strategy)
+    assert_same(update, expected)
+    for one, other in zip(ours.state, right.state, strict=True):
+        for x, y in zip(one, other, strict=True):
+            assert_same(x, y)
+
+
+def test_an_update_is_rounded_before_the_master_copy(assert_same):
+    optimizer, update, before = moved(Faulty(rounded=True), "fp32-master")
+    (master,), old = optimizer.state.extra, before[-1]
+    code = update.astype(np.float32).view(np.uint32).astype(np.uint64)
+    rounded = ((code + 0x7FFF + ((code >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    assert (rounded != update).mean() > 0.9
+    assert_same(master, old + rounded)
+    right, expected, _ = moved(mcf.AdamW(), "fp32-master", steps=1)
+    ours, update, _ = moved(Faulty(rounded=True), "fp32-master", steps=1)
+    assert_same(update, expected)
+    assert (ours.state.extra[0] != right.state.extra[0]).any()
+
+
+def test_what_is_read_is_not_the_object_that_is_asked_for():
+    assert chosen(NONE) == "plain"
+    assert chosen("".join(["no", "ne"])) == "collage-light"
+
+
+def test_v_is_what_the_released_code_gives(result):
+    # By running it: medians over the significands after a constant gradient.
+    published = {"0.95": 0.342, "0.98": 0.337, "0.99": 0.307, "0.999": 0.477}
+    for beta2, v in published.items():
+        assert result["steady"][beta2]["aliased"][1] == pytest.approx(v, abs=1.1e-3)
+    assert result["steady"]["0.999"]["default"][1] == pytest.approx(5.0, abs=0.01)
+    assert result["steady"]["0.999"]["right"][1] == pytest.approx(0.993, abs=0.007)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_v_is_found_again(result, fault):
+    ratio = end(0.95, fault)
+    again = [float(of(ratio)) for of in (np.min, np.median, np.max)]
+    assert shorten(again) == result["steady"]["0.95"][fault]
+
+
+def test_rates_make_updates_longer_as_the_fault_does():
+    longer = length(0.95, "aliased", 120)
+    assert longer[0] == 1.0
+    assert 1.6 < longer[-1] < 1.8
+    assert length(0.999, "both", 120)[-1] < 1.0
+
+
+def test_the_claims_hold(result):
+    found = result["table"]
+    for beta2, row in found.items():
+        assert abs(row["right, collage-plus"]["difference"]) < 0.003, beta2
+    fault, rates = found["0.95"]["aliased, collage-plus"], found["0.95"]["rates of aliased, fp32-master"]
+    assert fault["difference"] < -10 * fault["spread"]
+    assert abs(rates["difference"] / fault["difference"] - 1) < 0.1
+    assert abs(found["0.999"]["rounded, fp32-master"]["difference"]) < 0.001
+    light, plain = (found["0.999"][f"right, {name}"]["difference"] for name in ("collage-light", "plain"))
+    assert 5 * light < plain
+
+
+@pytest.mark.slow
+def test_it_runs_through_in_miniature_and_goes_on_from_its_checkpoints(monkeypatch, tmp_path):
+    kept, checkpoints = {}, tmp_path / "checkpoints"
+    small = audit.Study("small", {0.999: 3, 0.95: 2}, {"width": 4, "heads": 2, "context": 4, "batch": 2})
+    monkeypatch.setattr(audit, "STUDIES", {"short": small})
+    monkeypatch.setattr(released_code, "STEADY", {0.95: 20, 0.999: 30})
+    monkeypatch.setattr(audit, "STEADY", {0.95: 20, 0.999: 30})
+    monkeypatch.setattr(audit, "FIGURES", tmp_path)
+    monkeypatch.setattr(audit, "SEEDS", (0, 1))
+    monkeypatch.setattr(audit, "in_processes", lambda function, jobs: [function(*job) for job in jobs])
+    monkeypatch.setattr(audit, "write_result", kept.__setitem__)
+    audit.main(["--folder", str(checkpoints)])
+    assert len(list(checkpoints.iterdir())) == 2 * len(audit.TRAININGS)
+    first = shorten(kept.pop("small"))
+    assert {path.name for path in tmp_path.glob("*.*")} == {
+        f"released_code_audit.{x}" for x in ("png", "svg")
+    }
+    audit.main(["--folder", str(checkpoints)])
+    assert str(shorten(kept["small"])) == str(first)  # NaN equals NaN

@@ -38,7 +38,7 @@ STEPS = {0.999: 1200, 0.95: 800}
 #: Results that tables are made of: on a CPU by all strategies, and of a larger model on a GPU.
 NAME, LARGE = "train_gpt", "train_gpt_100M"
 #: What stands in the place of a table without a result.
-NOT_RUN = "**Not run yet**: `python -m experiments.train_gpt` takes half an hour."
+NOT_RUN = "**Not run yet**: `python -m experiments.train_gpt` takes a quarter of an hour on two cores."
 NOT_MEASURED = (
     "**Not measured**: no GPU has trained this model yet. On a machine with one:\n\n"
     "```sh\npython -m experiments.train_gpt --device cuda --size 100M --precision bfloat16 --forecast \\\n"

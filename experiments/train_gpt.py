@@ -216,13 +216,14 @@ def described(result: Mapping[str, Any]) -> str:
     about, tools, runs = result["settings"], result["versions"], list(result["runs"].values())
     shape = about["shape"]
     lengths = dict.fromkeys(f"{run['steps']} steps at beta2 = {run['beta2']}" for run in runs)
+    parameters = f"{about['parameters']:,}".replace(",", " ")
     seeds = ", ".join(str(seed) for seed in sorted({run["seed"] for run in runs}))
     return (
-        f"{about['parameters']:_} parameters: {shape['layers']} layers, width {shape['width']}, context "
+        f"{parameters} parameters: {shape['layers']} layers, width {shape['width']}, context "
         f"{shape['context']}, batch {shape['batch']}; {PASSES[about['precision']]}; {', '.join(lengths)}; "
         f"seeds {seeds}. Made on {about['machine']} by torch {tools['torch']}, Python {tools['python']}; the "
         f"text is {about['text']['description']}, SHA-256 {about['text']['digest'][:16]}..."
-    ).replace("_", " ", 1)
+    )
 
 
 def stops_table(name: str = LARGE) -> str:
@@ -232,7 +233,8 @@ def stops_table(name: str = LARGE) -> str:
     result = read_result(name)
     rows = []
     for label, forecast in result["forecast"].items():
-        run = result["runs"][label]
+        if (run := result["runs"].get(label)) is None:  # not made yet
+            continue
         rows += [
             {
                 "strategy": f"`{run['strategy']}`",

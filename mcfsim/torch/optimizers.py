@@ -11,10 +11,9 @@ from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.optim import adamw, sgd
 from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.optim.strategies import Strategy
-from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
-from mcfsim.torch.step import StoredOptimizer
+from mcfsim.torch.step import StoredOptimizer, number
 
 
 class AdamW(StoredOptimizer):
@@ -84,12 +83,15 @@ class AdamW(StoredOptimizer):
         scalars: Scalars = "exact",
         random: RandomWords | None = None,
     ) -> None:
-        chosen, defaults = get_strategy(strategy, low), {"eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, chosen, rounding, scalars, random, lr=lr, betas=betas, **defaults)
+        super().__init__(
+            params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
+            strategy=strategy, low=low, rounding=rounding, scalars=scalars, random=random,
+        )  # fmt: skip
 
     @classmethod
     def _hyper(cls, group: Mapping[str, Any]) -> Declaration:
-        return adamw.AdamW(group["betas"][0], group["betas"][1], group["eps"], group["weight_decay"])
+        given = (*group["betas"], group["eps"], group["weight_decay"])
+        return adamw.AdamW(*(number(x) for x in given))
 
 
 class SGD(StoredOptimizer):
@@ -120,8 +122,10 @@ class SGD(StoredOptimizer):
         scalars: Scalars = "exact",
         random: RandomWords | None = None,
     ) -> None:
-        chosen, defaults = get_strategy(strategy, low), {"momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(params, chosen, rounding, scalars, random, lr=lr, **defaults)
+        super().__init__(
+            params, lr=lr, momentum=momentum, weight_decay=weight_decay,
+            strategy=strategy, low=low, rounding=rounding, scalars=scalars, random=random,
+        )  # fmt: skip
 
 
 def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
@@ -148,10 +152,10 @@ def _of(declared: type[Declaration]) -> type[StoredOptimizer]:
     ) -> None:
         if stray := sorted(hyper.keys() - settings.keys()):
             raise TypeError(f"{declared.__name__} has no {', '.join(stray)}; it takes {', '.join(settings)}")
-        chosen = get_strategy(strategy, low)
         StoredOptimizer.__init__(
-            self, params, chosen, rounding, scalars, random, lr=lr, **{**settings, **hyper}
-        )
+            self, params, lr=lr, **{**settings, **hyper},
+            strategy=strategy, low=low, rounding=rounding, scalars=scalars, random=random,
+        )  # fmt: skip
 
     text = f"""{declared.__name__} with its state stored, and its operations rounded, by a strategy.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import accumulate
 from typing import Any, cast
@@ -12,17 +12,13 @@ import numpy as np
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.tensors import as_array, check_dense
 from mcfsim.checks.processor import check_subnormals
-from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.optim.declaration import Declaration, learning_rate
-from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.vanishing import warn_of_vanishing
-from mcfsim.random import RandomWords
-from mcfsim.rounding import Rounding
 from mcfsim.torch import operator
-from mcfsim.torch.device_step import DeviceStep
-from mcfsim.torch.host_step import HostStep
-from mcfsim.torch.moved import Moved, Stores
+from mcfsim.torch.local import check_whole, local, placed_as, spread_as, stretches
+from mcfsim.torch.moved import Moved
 from mcfsim.torch.saving import SavedOptimizer
+from mcfsim.torch.settings import Settings, Steps
 
 try:
     import torch
@@ -33,16 +29,8 @@ except ModuleNotFoundError as error:
 class StoredOptimizer(SavedOptimizer):
     """A step of `mcfsim.optim` on packed tensors: by NumPy on the CPU, by kernels on a GPU."""
 
-    def __init__(
-        self,
-        params: Any,
-        chosen: Strategy,
-        rounding: Rounding | str,
-        scalars: Scalars,
-        random: RandomWords | None,
-        **defaults: Any,
-    ) -> None:
-        self._prepare(chosen, rounding, scalars, random)
+    def __init__(self, params: Any, **defaults: Any) -> None:
+        self._begin()
         super().__init__(params, defaults)
 
     #: Whose step it makes.
@@ -52,44 +40,35 @@ class StoredOptimizer(SavedOptimizer):
     def _hyper(cls, group: Mapping[str, Any]) -> Declaration:
         """Return the hyperparameters of a group: those of the declaration's fields."""
         return cls._declaration(
-            **{field.name: group[field.name] for field in fields(cast(Any, cls._declaration))}
+            **{field.name: number(group[field.name]) for field in fields(cast(Any, cls._declaration))}
         )
 
-    def _prepare(
-        self,
-        chosen: Strategy,
-        rounding: Rounding | str,
-        scalars: Scalars,
-        random: RandomWords | None = None,
-    ) -> None:
-        """Keep the settings, and derive the arithmetics and each component's name, format and dtype."""
-        self.strategy, self.rounding, self.scalars = chosen, rounding, scalars
-        if chosen.parameter.format is None:
-            raise ValueError(f"strategy {chosen.name!r} keeps exact numbers, which no tensor holds")
+    def _begin(self) -> None:
+        """Make what is neither saved nor copied."""
         self._number = operator.enrolled(self)
-        self._draw(random)
+        self._steps: dict[Settings, Steps] = {}
 
-    def _draw(self, random: RandomWords | None) -> None:
-        """Take random words from a stream, with which stochastic rounding begins."""
-        self.random = random = DEFAULT_WORDS if random is None and self.strategy.draws else random
-        roles = self.strategy.roles(self.rounding, scalars=self.scalars, random=random)
-        self._stores = Stores.of(self._declaration, self.strategy, roles, self.scalars)
-        self._on_host, self._on_device = HostStep(self._stores), DeviceStep(self._stores)
+    def _steps_of(self, group: Mapping[str, Any]) -> Steps:
+        """Return what carries out the steps of a group; made once for groups with the same settings."""
+        settings = Settings.of(group)
+        if settings not in self._steps:
+            self._steps[settings] = Steps(self._declaration, settings)
+        return self._steps[settings]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters with its own hyperparameters; see `torch.optim.Optimizer`."""
+        """Add a group with its own hyperparameters and settings; see `torch.optim.Optimizer`."""
         super().add_param_group(param_group)
         group = self.param_groups.pop()  # it comes back once it is found good
         if len(set(group["params"])) < len(group["params"]):
             raise ValueError("a parameter appears twice in its group")
-        rate, entering = learning_rate("lr", float(group["lr"])), self._hyper(group).entering()
+        Settings.settled(group)
+        roles = self._steps_of(group).stores.roles
+        rate, entering = learning_rate("lr", number(group["lr"])), self._hyper(group).entering()
         for role in {**entering, "update": {}}:
             scalars = entering.get(role, {})
-            warn_of_vanishing(
-                self._stores.roles.of(role), {**scalars, "lr": rate} if role == "update" else scalars
-            )
+            warn_of_vanishing(roles.of(role), {**scalars, "lr": rate} if role == "update" else scalars)
         for parameter in group["params"]:
-            self._check(parameter)
+            self._check(parameter, group)
         self.param_groups.append(group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -126,46 +105,65 @@ class StoredOptimizer(SavedOptimizer):
         parameters = [p for group in self.param_groups for p in group["params"]]
         firsts = list(accumulate((p.numel() for p in parameters), initial=0))
         with torch.no_grad():
-            for tensor, gradient in zip(given, gradients, strict=True):
-                self._check(tensor)
+            for place, tensor in zip(places, given, strict=True):
+                self._check(tensor, self.param_groups[groups[place]])
+            received = [placed_as(tensor, x) for tensor, x in zip(given, gradients, strict=True)]
+            for gradient in received:
                 check_dense(gradient)
-            for group in self.param_groups:
-                learning_rate("lr", float(group["lr"]))  # which a scheduler may have changed
-            alike: dict[Any, list[tuple[torch.Tensor, Moved]]] = {}
-            for place, tensor, gradient in zip(places, given, gradients, strict=True):
-                p = parameters[place]
-                state = self.state[p] = self.state[p] or self._start(p)
-                moved = Moved({**state, "parameter": tensor.detach()}, gradient, firsts[place])
-                key = groups[place], state["step"] + 1, p.device
-                alike.setdefault(key, []).append((p, moved))
-            for (number, count, device), together in alike.items():
-                on, group = self._on_host if _is_host(device) else self._on_device, self.param_groups[number]
-                on.move([x for _, x in together], self._hyper(group), count, float(group["lr"]))
-                for p, _ in together:
+            rates = [learning_rate("lr", number(group["lr"])) for group in self.param_groups]
+            hyper = [self._hyper(group) for group in self.param_groups]  # which schedulers may have changed
+            alike: dict[Any, tuple[list[torch.Tensor], list[Moved]]] = {}
+            end = 0  # of the elements here, numbered as they come where their numbers do not matter
+            for place, tensor, gradient in zip(places, given, received, strict=True):
+                p, group = parameters[place], self.param_groups[groups[place]]
+                state = self.state[p] = self.state[p] or self._start(p, group)
+                key = groups[place], state["step"] + 1, gradient.device
+                together, moved = alike.setdefault(key, ([], []))
+                together.append(p)
+                tensors = {**state, "parameter": tensor.detach()}
+                if self._steps_of(group).numbered:
+                    moved += _parts(tensors, gradient, firsts[place])
+                else:
+                    moved.append(Moved(_here(tensors), gradient, end))
+                    end += gradient.numel()
+            for (place, count, device), (together, moved) in alike.items():
+                steps = self._steps_of(self.param_groups[place])
+                if moved:
+                    on = steps.on_host if _is_host(device) else steps.on_device
+                    on.move(moved, hyper[place], count, rates[place])
+                for p in together:
                     self.state[p]["step"] = count
             # Autograd did not see the writing, and could not tell that a graph has become stale.
-            torch.autograd.graph.increment_version(given)
+            torch.autograd.graph.increment_version([local(tensor) for tensor in given])
 
-    def _start(self, parameter: torch.Tensor) -> dict[str, Any]:
+    def _start(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state before the first step: zeros, and a master copy of the parameter."""
         state: dict[str, Any] = {"step": 0}
-        for name, dtype in list(self._stores.dtypes.items())[1:]:  # the first is the parameter itself
-            state[name] = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
+        stores = self._steps_of(group).stores
+        whole = parameter.detach()
+        for name, dtype in list(stores.dtypes.items())[1:]:  # the first is the parameter itself
+            state[name] = torch.zeros_like(whole, dtype=dtype, memory_format=torch.contiguous_format)
         if "master" in state:
-            ar = arithmetic(self._stores.formats["master"], backend="torch", device=parameter.device)
-            state["master"].copy_(ar.round(parameter.detach()))
+            here = local(whole)
+            ar = arithmetic(stores.formats["master"], backend="torch", device=here.device)
+            local(state["master"]).copy_(ar.round(here))
         return state
 
-    def _check(self, parameter: torch.Tensor) -> None:
-        expected = self._stores.dtypes["parameter"]
+    def _check(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> None:
+        stores = self._steps_of(group).stores
+        expected = stores.dtypes["parameter"]
         if parameter.dtype != expected:
             raise TypeError(
-                f"strategy {self.strategy.name!r} stores parameters as {expected}, not {parameter.dtype}; "
+                f"strategy {stores.strategy.name!r} stores parameters as {expected}, not {parameter.dtype}; "
                 f"convert the model with .to({expected}), or choose another strategy or low format"
             )
-        check_dense(parameter.detach())
-        if any(size > 1 and not step for size, step in zip(parameter.shape, parameter.stride(), strict=True)):
+        here = local(parameter.detach())
+        check_dense(here)
+        if any(size > 1 and not step for size, step in zip(here.shape, here.stride(), strict=True)):
             raise TypeError("elements of the parameter share memory; make it a tensor of its own by .clone()")
+        for kept in stores.scaled.values():
+            alone = isinstance(kept.block, int) and kept.tensor_scale is None
+            check_whole(parameter, kept.block if alone else None)
 
     def represented(self, parameter: torch.Tensor) -> torch.Tensor:
         """Return the parameter that the optimizer means, as a new float64 tensor.
@@ -174,27 +172,42 @@ class StoredOptimizer(SavedOptimizer):
         the master copy. A sum that needs more than 53 bits is rounded. A tensor that is no parameter of
         this optimizer raises ValueError.
         """
-        if not any(parameter is known for group in self.param_groups for known in group["params"]):
+        groups = (group for group in self.param_groups if any(parameter is p for p in group["params"]))
+        if (group := next(groups, None)) is None:
             raise ValueError("the tensor is no parameter of this optimizer")
-        tensors = {**(self.state.get(parameter) or self._start(parameter)), "parameter": parameter.detach()}
+        state = self.state.get(parameter) or self._start(parameter, group)
+        stores, whole = self._steps_of(group).stores, parameter.detach()
+        tensors = _here({**state, "parameter": whole})
         if "remainder" in tensors:
             leading, rest = (as_array(tensors[name].cpu()) for name in ("parameter", "remainder"))
-            numbers = self._stores.split(leading, rest.view(np.uint16)).numbers()
-            return torch.from_numpy(np.asarray(numbers, np.float64)).to(parameter.device)
-        total = torch.zeros(parameter.shape, dtype=torch.float64, device=parameter.device)
-        for name in reversed(self._stores.names.represented(self.strategy)):
+            numbers = stores.split(leading, rest.view(np.uint16)).numbers()
+            found = torch.from_numpy(np.asarray(numbers, np.float64)).to(tensors["parameter"].device)
+            return spread_as(whole, found)
+        total = torch.zeros_like(tensors["parameter"], dtype=torch.float64)
+        for name in reversed(stores.names.represented(stores.strategy)):
             total += tensors[name].to(torch.float64)
-        return total
-
-    def __getstate__(self) -> dict[str, Any]:
-        settings = (self.strategy, self.rounding, self.scalars, self.random)
-        return {**super().__getstate__(), "settings": settings}
+        return spread_as(whole, total)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        settings = state.pop("settings", None)
         super().__setstate__(state)
-        if settings is not None:  # torch also comes here with loaded state alone
-            self._prepare(*settings)
+        if "defaults" in state:  # torch also comes here with loaded state alone
+            self._begin()
+
+
+def number(x: Any) -> Any:
+    """Return a hyperparameter, which may be a tensor of one element, as a Python number."""
+    return x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x
+
+
+def _parts(tensors: Mapping[str, Any], gradient: torch.Tensor, first: int) -> Iterator[Moved]:
+    """Yield what lies here of a parameter and its state, as far as its elements follow one another."""
+    here = _here(tensors)
+    for begin, place in stretches(tensors["parameter"]):
+        yield Moved({name: x[place] for name, x in here.items()}, gradient[place], first + begin)
+
+
+def _here(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: local(x) for name, x in tensors.items() if name != "step"}
 
 
 def _is_host(device: torch.device) -> bool:

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mcfsim.torch import SGD, AdamW  # noqa: E402
+from mcfsim.torch.saving import NAMES  # noqa: E402
 
 STRATEGIES = (
     "plain",
@@ -85,7 +86,8 @@ def test_copied(name, copied):
     weights, optimizer = make(name)
     run(weights, optimizer, range(9))
     others, other = copied((weights, optimizer))
-    assert (other.strategy, other.rounding, other.scalars) == (optimizer.strategy, "nearest_even", "exact")
+    for mine, theirs in zip(optimizer.param_groups, other.param_groups, strict=True):
+        assert {**theirs, "params": 0} == {**mine, "params": 0}
     run(weights, optimizer, range(9, 20))
     run(others, other, range(9, 20))
     assert_equal(weights, optimizer, others, other)
@@ -109,21 +111,25 @@ def test_packed_sizes_are_those_of_the_strategy():
         state = optimizer.state[weights[0]]
         tensors = [weights[0], weights[0].grad, *(item for key, item in state.items() if key != "step")]
         stored = sum(item.itemsize for item in tensors)
-        assert stored == optimizer.strategy.bytes_per_parameter
+        assert stored == optimizer.param_groups[0]["strategy"].bytes_per_parameter
 
 
 def test_states_of_something_else_are_refused():
     weights, optimizer = make("collage-plus")
     run(weights, optimizer, range(2))
     saved = optimizer.state_dict()
-    for other in (make("kahan")[1], make("collage-plus", SGD)[1]):
-        with pytest.raises(ValueError, match=r"the state is of .*'collage-plus'"):
-            other.load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"the state is of .*'collage-plus'.* of .*'kahan'"):
+        make("kahan")[1].load_state_dict(saved)
+    with pytest.raises(ValueError, match="the state is of AdamW, and this optimizer is SGD"):
+        make("collage-plus", SGD)[1].load_state_dict(saved)
     other = AdamW(make("plain")[0], rounding="up")
     with pytest.raises(ValueError, match="'up'"):
         other.load_state_dict(saved)
     _, same = make("collage-plus")
-    foreign = {key: item for key, item in saved.items() if key != "arithmetic"}
+    groups = [
+        {key: item for key, item in group.items() if key not in NAMES} for group in saved["param_groups"]
+    ]
+    foreign = {"state": saved["state"], "param_groups": groups}
     same.load_state_dict(foreign)
     foreign["state"] = {0: {**saved["state"][0], "m": saved["state"][0]["m"].float()}}
     with pytest.raises(ValueError, match=r"state of parameter 0 has .*torch.float32"):

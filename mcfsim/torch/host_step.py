@@ -36,6 +36,8 @@ class HostStep:
         """Make a step of parameters whose elements are numbered on from one to the next."""
         stores, start = self._stores, moved[0].first
         stored = {name: [flat(x.tensors[name]) for x in moved] for name in stores.formats}
+        if "remainder" in stored:
+            stored["remainder"] = [x.view(np.uint16) for x in stored["remainder"]]
         gradients = [flat(x.gradient) for x in moved]
         fmt: Any = stores.strategy.gradient.format
         exact = [TORCH_DTYPES.get(x.gradient.dtype) == fmt for x in moved]

@@ -34,7 +34,7 @@ def is_spread(tensor: torch.Tensor) -> bool:
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return what lies here of a tensor, in the same memory."""
-    return tensor.to_local() if is_spread(tensor) else tensor  # type: ignore[operator]
+    return tensor.to_local() if is_spread(tensor) else tensor
 
 
 def spread_as(whole: torch.Tensor, here: torch.Tensor) -> torch.Tensor:

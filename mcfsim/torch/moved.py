@@ -21,6 +21,10 @@ from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
 
+#: As what 16 bits that are no number lie in memory. Of torch's formats bfloat16 alone leads float32, so 16
+#: bits follow. Processes cannot exchange tensors of 16-bit integers, neither by NCCL nor by Gloo.
+BITS = torch.bfloat16
+
 
 class Moved(NamedTuple):
     """A parameter that a step moves.
@@ -89,11 +93,7 @@ class Stores:
             v=declare("v", strategy.v if declaration.keeps("v") else None),
             extra=declare(master if strategy.addition is Addition.MASTER else "compensation", strategy.extra),
         )
-        # Of torch's formats bfloat16 alone leads float32, and 16 bits follow: signed, for torch cannot
-        # pickle unsigned tensors of 16 bits.
-        dtypes = {
-            name: torch.int16 if name == "remainder" else torch_dtype(fmt) for name, fmt in formats.items()
-        }
+        dtypes = {name: BITS if name == "remainder" else torch_dtype(fmt) for name, fmt in formats.items()}
         return cls(strategy, roles, scalars, names, formats, dtypes)
 
     @property

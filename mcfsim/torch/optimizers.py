@@ -53,7 +53,8 @@ class AdamW(StoredOptimizer):
     ``state[p]`` holds ``step``, ``m``, ``v``, and ``compensation`` or ``master``; further components of an
     expansion are ``parameter_1``, ``v_1``. A master copy is made at the first step, and from then on what
     others write into the parameter is overwritten from it. Of a split one ``remainder`` holds the lower half,
-    and what others write is its upper half. Moments in a scaled format lie here as float32.
+    as bits in a tensor of bfloat16, and what others write is its upper half. Moments in a scaled format lie
+    here as float32.
 
     These are not the bits of `torch.optim.AdamW`. In torch 2.13 that makes m by ``lerp_``: with
     w = RN32(1 - beta1) < 1/2 it is ``m + w RN32(g - m)`` by one fused operation of binary32, then rounded to

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from itertools import chain
 from typing import Any
@@ -30,18 +31,23 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         Its ``random`` is where stochastic rounding draws from, by `mcfsim.RandomWords`' fields, or None. What
         is returned can be loaded with ``weights_only=True``.
         """
-        saved: dict[str, Any] = super().state_dict()
-        for group, live in zip(saved["param_groups"], self.param_groups, strict=True):
-            group.update(Settings.of(live).described())
-        return {**saved, "optimizer": type(self).__name__}
+
+        def describe(_: Any, saved: dict[str, Any]) -> dict[str, Any]:
+            for group, live in zip(saved["param_groups"], self.param_groups, strict=True):
+                group.update(Settings.of(live).described())
+            return {**saved, "optimizer": type(self).__name__}
+
+        with _hooked(self.register_state_dict_post_hook, describe, prepend=True):
+            saved: dict[str, Any] = super().state_dict()
+        return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a `state_dict`, whose tensors are copied, to the same bits.
 
         Tensors that this optimizer has, of its state and of learning rates, are written in place, so that
         what keeps their addresses sees it. Random words go on where the state's do, whatever this optimizer
-        began with. A state of another optimizer, strategy or rounding, or of other parameters, raises ValueError;
-        then nothing has changed.
+        began with. A state of another optimizer, strategy or rounding, or of other parameters, raises
+        ValueError; then nothing has changed.
         """
         own, groups = type(self).__name__, list(self.param_groups)
         pairs: dict[torch.Tensor, tuple[dict[str, Any], dict[str, Any]]] = {}
@@ -57,18 +63,22 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             # torch casts all state to the parameter's dtype, which would round what is kept in a longer one.
             return {**given, "state": {}}
 
-        keep = self.register_load_state_dict_pre_hook(check)
-        try:
+        def write(_: Any) -> None:
+            for group, old, found in zip(self.param_groups, groups, settings, strict=True):
+                missing = {name: x for name, x in old.items() if name not in group}  # as an older state has
+                group.update({**missing, **{name: getattr(found, name) for name in NAMES}})
+                if isinstance(old["lr"], torch.Tensor):
+                    group["lr"] = old["lr"].fill_(group["lr"])
+            with torch.no_grad():
+                for parameter, (target, saved) in pairs.items():
+                    self.state[parameter] = {name: _written(target[name], x) for name, x in saved.items()}
+
+        # After the hooks of others that change what is loaded, and before those that look at what was.
+        with (
+            _hooked(self.register_load_state_dict_pre_hook, check),
+            _hooked(self.register_load_state_dict_post_hook, write, prepend=True),
+        ):
             super().load_state_dict(state_dict)
-        finally:
-            keep.remove()
-        for group, old, found in zip(self.param_groups, groups, settings, strict=True):
-            group.update({name: getattr(found, name) for name in NAMES})
-            if isinstance(old["lr"], torch.Tensor):
-                group["lr"] = old["lr"].fill_(group["lr"])
-        with torch.no_grad():
-            for parameter, (target, saved) in pairs.items():
-                self.state[parameter] = {name: _written(target[name], item) for name, item in saved.items()}
 
     def _paired(self, given: dict[str, Any]) -> dict[torch.Tensor, tuple[dict[str, Any], dict[str, Any]]]:
         """Return by parameter the state to be written, and the saved one, found to be of this optimizer."""
@@ -85,6 +95,16 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return pairs
 
 
+@contextmanager
+def _hooked(register: Callable[..., Any], hook: Callable[..., Any], **where: bool) -> Iterator[None]:
+    """Have a hook registered for a while."""
+    handle = register(hook, **where)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def _described(state: Mapping[str, Any]) -> dict[str, str]:
     return {name: "a count" if name == "step" else _kind(item) for name, item in state.items()}
 
@@ -92,7 +112,7 @@ def _described(state: Mapping[str, Any]) -> dict[str, str]:
 def _kind(item: Any) -> str:
     if not isinstance(item, torch.Tensor):
         return type(item).__name__
-    parts = f" in parts by {item.placements}" if is_spread(item) else ""  # type: ignore[attr-defined]
+    parts = f" in parts by {item.placements}" if is_spread(item) else ""
     return f"{item.dtype} {tuple(item.shape)}{parts}"
 
 

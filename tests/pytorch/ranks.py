@@ -1,0 +1,147 @@
+"""Training as one process does it, and as several do, which have parts of a batch and of the model."""
+
+import itertools
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import mcfsim as mcf
+from mcfsim.torch import AdamW
+
+STEPS, SAVED = 4, 2
+
+
+def model(strategy, seed=0):
+    """Return a model with vectors of 3 and of 1, which two processes cannot share evenly.
+
+    Where groups of 128 share a scale, each has whole groups.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (5, 256, 1) if strategy == "fp8-moments" else (5, 16, 3, 1)
+    layers = [torch.nn.Linear(*pair, bias=pair != (256, 1)) for pair in itertools.pairwise(sizes)]
+    made = torch.nn.Sequential(*layers).to(dtype_of(strategy))
+    with torch.no_grad():
+        for p in made.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
+    return made
+
+
+def dtype_of(strategy):
+    return getattr(torch, mcf.strategy(strategy).parameter.format.name)
+
+
+def optimizer_of(given, strategy):
+    """Return an optimizer of two groups."""
+    weights, biases = ([p for p in given.parameters() if p.ndim == n] for n in (2, 1))
+    groups = [{"params": weights}, {"params": biases, "weight_decay": 0.0, "lr": 3e-2}]
+    return AdamW(groups, 1e-2, weight_decay=0.1, strategy=strategy)
+
+
+def loss_of(given, step, rank, strategy):
+    x = torch.randn(8, 5, generator=torch.Generator().manual_seed(10 * step + rank))
+    return given(x.to(dtype_of(strategy))).square().mean()
+
+
+def train(given, optimizer, steps, strategy, rank):
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(given, step, rank, strategy).backward()
+        optimizer.step()
+
+
+def train_alone(given, optimizer, steps, strategy, world):
+    """Train as one process, which has the parts of the batch one after the other, and averages gradients."""
+    for step in steps:
+        found = []
+        for rank in range(world):
+            optimizer.zero_grad()
+            loss_of(given, step, rank, strategy).backward()
+            found.append([p.grad for p in given.parameters()])
+        for p, *parts in zip(given.parameters(), *found, strict=True):
+            p.grad = sum(parts) / world
+        optimizer.step()
+
+
+def whole(x, name=""):
+    x = x.detach().full_tensor() if isinstance(x, DTensor) else x.detach().clone()
+    return x.view(torch.int16) if name == "remainder" else x  # bits, which may be those of a NaN
+
+
+def described(given, optimizer):
+    """Return all numbers of a model and its optimizer, put together from all processes."""
+    found = {}
+    for name, p in given.named_parameters():
+        name = name.removeprefix("module.")
+        found[name] = whole(p)
+        found[f"{name} represented"] = whole(optimizer.represented(p))
+        found |= {f"{name} {key}": whole(x, key) for key, x in optimizer.state[p].items() if key != "step"}
+    return found
+
+
+def save(given, optimizer, path):
+    weights, state = get_state_dict(given, optimizer)
+    dcp.save({"model": weights, "optimizer": state}, checkpoint_id=path)
+
+
+def load(given, optimizer, path):
+    weights, state = get_state_dict(given, optimizer)
+    kept = {"model": weights, "optimizer": state}
+    dcp.load(kept, checkpoint_id=path)
+    set_state_dict(given, optimizer, model_state_dict=kept["model"], optim_state_dict=kept["optimizer"])
+
+
+def sharded(strategy, seed=0):
+    given = model(strategy, seed)
+    for layer in given:
+        fully_shard(layer)
+    return fully_shard(given)
+
+
+def work(rank, world, folder, strategies):
+    """Do what one of several processes does, and write what came of it."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
+    found = {}
+    for strategy in strategies:
+        given = sharded(strategy)
+        optimizer = optimizer_of(given, strategy)
+        train(given, optimizer, range(SAVED), strategy, rank)
+        save(given, optimizer, Path(folder) / f"{strategy} of many")
+        train(given, optimizer, range(SAVED, STEPS), strategy, rank)
+        found[strategy, "sharded"] = described(given, optimizer)
+        for source in ("one", "many"):
+            given = sharded(strategy, seed=1)
+            optimizer = optimizer_of(given, strategy)
+            load(given, optimizer, Path(folder) / f"{strategy} of {source}")
+            train(given, optimizer, range(SAVED, STEPS), strategy, rank)
+            found[strategy, f"from {source}"] = described(given, optimizer)
+        given = DistributedDataParallel(model(strategy))
+        optimizer = optimizer_of(given, strategy)
+        train(given, optimizer, range(STEPS), strategy, rank)
+        found[strategy, "replicated"] = described(given, optimizer)
+    torch.save(found, Path(folder) / f"found by {rank}")
+    dist.destroy_process_group()
+
+
+def alone(strategy, folder, world):
+    """Do what all processes do as one."""
+    given = model(strategy)
+    optimizer = optimizer_of(given, strategy)
+    train_alone(given, optimizer, range(SAVED), strategy, world)
+    save(given, optimizer, Path(folder) / f"{strategy} of one")
+    train_alone(given, optimizer, range(SAVED, STEPS), strategy, world)
+    return described(given, optimizer)
+
+
+def alone_from_many(strategy, folder, world):
+    given = model(strategy, seed=1)
+    optimizer = optimizer_of(given, strategy)
+    load(given, optimizer, Path(folder) / f"{strategy} of many")
+    train_alone(given, optimizer, range(SAVED, STEPS), strategy, world)
+    return described(given, optimizer)

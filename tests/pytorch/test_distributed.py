@@ -1,0 +1,48 @@
+"""Several processes that train together have the bits of one: weights, state, and what they save."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available():
+    pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
+
+import mcfsim as mcf  # noqa: E402
+from tests.pytorch import ranks  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+WORLD = 2
+STRATEGIES = [name for name in mcf.STRATEGIES if name != "exact"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return the folder, what one process came to, and what each of several did."""
+    folder = str(tmp_path_factory.mktemp("runs"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    expected = {strategy: ranks.alone(strategy, folder, WORLD) for strategy in STRATEGIES}
+    torch.multiprocessing.spawn(ranks.work, (WORLD, folder, STRATEGIES), nprocs=WORLD)
+    yield folder, expected, [torch.load(f"{folder}/found by {rank}") for rank in range(WORLD)]
+    torch.set_num_threads(threads)
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, x in expected.items():
+        assert found[name].dtype == x.dtype
+        assert torch.equal(found[name], x), name
+
+
+@pytest.mark.parametrize("how", ["sharded", "replicated", "from one", "from many"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_processes_have_the_bits_of_one(strategy, how, runs):
+    """Parts of the model in each; copies of it; gone on from what one process saved, or all did."""
+    _, expected, found = runs
+    for there in found:
+        assert_same(there[strategy, how], expected[strategy])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_one_process_goes_on_from_what_several_saved(strategy, runs):
+    folder, expected, _ = runs
+    assert_same(ranks.alone_from_many(strategy, folder, WORLD), expected[strategy])

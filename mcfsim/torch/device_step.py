@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.backends.tensors import TORCH_DTYPES, as_array, torch_dtype
+from mcfsim.backends.tensors import TORCH_DTYPES, torch_dtype
 from mcfsim.compile.joined import Joined
 from mcfsim.compile.kernel import TableKernel
 from mcfsim.compile.program import Program
@@ -20,12 +20,9 @@ from mcfsim.compile.scalars import uses
 from mcfsim.compile.tables import Table, TableLauncher
 from mcfsim.compile.torch_kernels import check_kernels
 from mcfsim.compile.torch_lines import TensorLines
-from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.memory import requantize
 from mcfsim.optim.recording import StepPrograms, numbers, words_of
-from mcfsim.scaled import ScaledFormat
-from mcfsim.torch.moved import Moved, Stores
+from mcfsim.torch.moved import Moved, Stores, requantize_tensor
 
 #: The vectors of a parameter: its state, and the gradient.
 Vectors = list[torch.Tensor]
@@ -38,19 +35,16 @@ class DeviceStep:
     """
 
     def __init__(self, stores: Stores) -> None:
-        self._stores = stores
+        self.stores = stores
         self._programs = lru_cache(maxsize=64)(partial(StepPrograms, strategy=stores.strategy))
         self._lines: dict[Any, TableKernel | TensorLines] = {}
         self._tables: dict[Any, tuple[Any, Table]] = {}
 
     def move(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> None:
         """Make step number `count` of these parameters of one device."""
-        stores, device = self._stores, moved[0].gradient.device
-        scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
-        program = self._programs(hyper).of(stores.roles, scalars, stores.gradient)
-        ready = self._line(program, device).with_numbers(
-            [use.number(numbers(scalars)) for use in uses(program)]
-        )
+        stores, device = self.stores, moved[0].gradient.device
+        program, scalars = self._program(hyper, count, rate)
+        ready = self._line(program, device).with_numbers(scalars)
         words = words_of(stores.roles, count)
         moved = [x for x in moved if x.gradient.numel()]
         sets, starts = [self._vectors(x) for x in moved], [x.first for x in moved]
@@ -63,11 +57,36 @@ class DeviceStep:
         for x, vectors in zip(moved, sets, strict=True):
             self._put_back(x, vectors)
             for name, kept in stores.scaled.items():
-                _requantize(x.tensors[name], kept, stores.formats[name])
+                requantize_tensor(x.tensors[name], kept, stores.formats[name])
+
+    def asked(
+        self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float
+    ) -> list[torch.Tensor]:
+        """Return the update that step number `count` asks for, for each parameter a vector of float64."""
+        stores = self.stores
+        program, scalars = self._program(hyper, count, rate)
+        ready = TensorLines(program, stores.scalars, self._joined(program)).with_numbers(scalars)
+        words = words_of(stores.roles, count)
+        fmt = stores.roles.update.format
+        assert fmt is not None
+        dtype, found = torch_dtype(fmt), []
+        for x in moved:
+            vectors = self._vectors(x)
+            update = torch.empty(x.gradient.numel(), dtype=dtype, device=x.gradient.device)
+            ready(vectors, [*(torch.empty_like(y) for y in vectors[:-1]), update], x.first, words)
+            found.append(update.to(torch.float64))
+        return found
+
+    def _program(self, hyper: Declaration, count: int, rate: float) -> tuple[Program, list[Any]]:
+        """Return a step as a program, and its real scalars."""
+        stores = self.stores
+        scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
+        program = self._programs(hyper).of(stores.roles, scalars, stores.gradient)
+        return program, [use.number(numbers(scalars)) for use in uses(program)]
 
     def _received(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return a gradient in the strategy's format, rounded if it is in another."""
-        fmt, gradient = self._stores.gradient, gradient.detach().resolve_neg()
+        fmt, gradient = self.stores.gradient, gradient.detach().resolve_neg()
         if TORCH_DTYPES.get(gradient.dtype) == fmt:
             return gradient
         ar = arithmetic(fmt, backend="torch", device=gradient.device)
@@ -75,12 +94,12 @@ class DeviceStep:
 
     def _vectors(self, x: Moved) -> Vectors:
         """Return the tensors of a parameter, and its gradient, as vectors, of which some may be copies."""
-        ordered = [x.tensors[name] for name in chain(*self._stores.names)]
+        ordered = [x.tensors[name] for name in chain(*self.stores.names)]
         return [tensor.reshape(-1) for tensor in (*ordered, self._received(x.gradient))]
 
     def _put_back(self, x: Moved, vectors: Vectors) -> None:
         """Write vectors that are copies where they came from."""
-        for name, vector in zip(chain(*self._stores.names), vectors, strict=False):
+        for name, vector in zip(chain(*self.stores.names), vectors, strict=False):
             tensor = x.tensors[name]
             if tensor.data_ptr() != vector.data_ptr():
                 tensor.copy_(vector.view(tensor.shape))
@@ -90,7 +109,7 @@ class DeviceStep:
         key = program.key, device
         if key not in self._lines:
             kept = replace(program, results=program.results[:-1])
-            given = kept, self._stores.scalars, self._joined(program)
+            given = kept, self.stores.scalars, self._joined(program)
             self._lines[key] = TensorLines(*given)
             with suppress(ImportError, ValueError):
                 check_kernels(device)
@@ -99,10 +118,10 @@ class DeviceStep:
 
     def _joined(self, program: Program) -> Joined | None:
         """Return which operand lies in two vectors: a master copy, the bits that follow its parameter."""
-        if "remainder" not in self._stores.formats:
+        if "remainder" not in self.stores.formats:
             return None
         place = len(program.inputs) - 2  # before the gradient
-        return Joined(0, place, *self._stores.following)
+        return Joined(0, place, *self.stores.following)
 
     def _table(self, ready: TableLauncher, sets: Sequence[Vectors], starts: Sequence[int]) -> Table:
         """Return the table of some vectors: that of the last step if they lie where they lay."""
@@ -115,10 +134,3 @@ class DeviceStep:
             whole = [[*vectors, *vectors[:-1]] for vectors in sets]
             kept = self._tables[key] = place, Table(whole, starts)
         return kept[1]
-
-
-def _requantize(x: torch.Tensor, kept: ScaledFormat, fmt: Format) -> None:
-    """Put in place of a tensor's numbers what is left of them in a scaled format; computed on the host."""
-    numbers = as_array(x.cpu().contiguous()).reshape(-1)
-    requantize(numbers, [slice(0, numbers.size)], kept, fmt)
-    x.copy_(torch.from_numpy(numbers).view(x.shape))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 
 from mcfsim.backends.tensors import TORCH_DTYPES, cut, flat
 from mcfsim.convert import round_to
@@ -22,22 +23,55 @@ class HostStep:
     """Steps of an optimizer, see `Stores`."""
 
     def __init__(self, stores: Stores) -> None:
-        self._stores = stores
+        self.stores = stores
 
     def move(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> None:
         """Make step number `count` of these parameters."""
-        stores = self._stores
-        scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
-        with np.errstate(all="ignore"):
-            for run in _runs(moved):
-                self._move(run, hyper, scalars, count)
+        stores = self.stores
+        for run in _runs(moved):
+            stored = self._stored(run)
+            for pieces, new, _ in self._blocks(run, stored, hyper, count, rate):
+                for name, block in zip(chain(*stores.names), chain(*new), strict=True):
+                    for index, part, place in pieces:
+                        stored[name][index][part] = block[place]
+            for name, kept in stores.scaled.items():
+                for vector in stored[name]:
+                    requantize(vector, [slice(0, len(vector))], kept, stores.formats[name])
 
-    def _move(self, moved: Sequence[Moved], hyper: Declaration, scalars: Any, count: int) -> None:
-        """Make a step of parameters whose elements are numbered on from one to the next."""
-        stores, start = self._stores, moved[0].first
-        stored = {name: [flat(x.tensors[name]) for x in moved] for name in stores.formats}
+    def asked(
+        self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float
+    ) -> list[torch.Tensor]:
+        """Return the update that step number `count` asks for, for each parameter a vector of float64."""
+        found = []
+        for run in _runs(moved):
+            updates = [np.empty(x.gradient.numel()) for x in run]
+            for pieces, _, update in self._blocks(run, self._stored(run), hyper, count, rate):
+                for index, part, place in pieces:
+                    updates[index][part] = update[place]
+            found += [torch.from_numpy(x) for x in updates]
+        return found
+
+    def _stored(self, moved: Sequence[Moved]) -> dict[str, list[Any]]:
+        """Return by name what is stored of each parameter, as vectors in the same memory."""
+        stored = {name: [flat(x.tensors[name]) for x in moved] for name in self.stores.formats}
         if "remainder" in stored:
             stored["remainder"] = [x.view(np.uint16) for x in stored["remainder"]]
+        return stored
+
+    def _blocks(
+        self,
+        moved: Sequence[Moved],
+        stored: Mapping[str, Sequence[Any]],
+        hyper: Declaration,
+        count: int,
+        rate: float,
+    ) -> Iterator[tuple[list[tuple[int, slice, slice]], State, Any]]:
+        """Yield blocks of parameters whose elements are numbered on from one to the next.
+
+        Each with its pieces, its new state, and the update that was asked for.
+        """
+        stores, start = self.stores, moved[0].first
+        scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
         gradients = [flat(x.gradient) for x in moved]
         fmt: Any = stores.strategy.gradient.format
         exact = [TORCH_DTYPES.get(x.gradient.dtype) == fmt for x in moved]
@@ -48,27 +82,24 @@ class HostStep:
                 for name, item in stores.formats.items()
             }
             gradient = np.empty(size, carrier_of(fmt))
-            for index, part, place in pieces:
-                for name, block in blocks.items():
-                    block[place] = stored[name][index][part]
-                given = gradients[index][part]
-                gradient[place] = given if exact[index] else round_to(given, fmt)
-            old = State(*(tuple(blocks[name] for name in names) for names in stores.names))
-            split = stores.split(blocks["parameter"], blocks["remainder"]) if "remainder" in blocks else None
-            if split is not None:
-                old = old._replace(extra=(split.numbers(),))
-            roles = block_roles(stores.roles, count, start)
-            start += size
-            new, _ = hyper.step(roles, stores.strategy, old, gradient, scalars)
-            if split is not None:
-                split.keep(new.extra[0])
-                new = new._replace(extra=(split.rest,))
-            for name, block in zip(chain(*stores.names), chain(*new), strict=True):
+            with np.errstate(all="ignore"):
                 for index, part, place in pieces:
-                    stored[name][index][part] = block[place]
-        for name, kept in stores.scaled.items():
-            for vector in stored[name]:
-                requantize(vector, [slice(0, len(vector))], kept, stores.formats[name])
+                    for name, block in blocks.items():
+                        block[place] = stored[name][index][part]
+                    given = gradients[index][part]
+                    gradient[place] = given if exact[index] else round_to(given, fmt)
+                old = State(*(tuple(blocks[name] for name in names) for names in stores.names))
+                split = None
+                if "remainder" in blocks:
+                    split = stores.split(blocks["parameter"], blocks["remainder"])
+                    old = old._replace(extra=(split.numbers(),))
+                roles = block_roles(stores.roles, count, start)
+                start += size
+                new, update = hyper.step(roles, stores.strategy, old, gradient, scalars)
+                if split is not None:
+                    split.keep(new.extra[0])
+                    new = new._replace(extra=(split.rest,))
+            yield pieces, new, update
 
 
 def _runs(moved: Sequence[Moved]) -> Iterator[list[Moved]]:

@@ -32,6 +32,21 @@ def is_spread(tensor: torch.Tensor) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
+def is_first_process() -> bool:
+    """Return whether this is the first of the processes, or the only one."""
+    ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return not ready or torch.distributed.get_rank() == 0
+
+
+def is_first_copy(tensor: torch.Tensor) -> bool:
+    """Return whether this process is the first of those that have these elements of a tensor."""
+    if not is_spread(tensor):
+        return is_first_process()
+    spread: Any = tensor
+    place = spread.device_mesh.get_coordinate()
+    return all(not i or not x.is_replicate() for i, x in zip(place, spread.placements, strict=True))
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return what lies here of a tensor, in the same memory."""
     return tensor.to_local() if is_spread(tensor) else tensor

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.backends.tensors import torch_dtype
+from mcfsim.backends.tensors import as_array, torch_dtype
 from mcfsim.codec import encode
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.memory import Split
+from mcfsim.optim.memory import Split, requantize
 from mcfsim.optim.state import State
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
@@ -36,11 +37,14 @@ class Moved(NamedTuple):
     gradient : tensor
     first : int
         The number of its first element, where random words are drawn.
+    counted : bool
+        Whether the process is the first of those that have these elements.
     """
 
     tensors: Mapping[str, torch.Tensor]
     gradient: torch.Tensor
     first: int
+    counted: bool = True
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,22 @@ class Stores:
         rounded = self.strategy.parameter.rounding is Mode.NEAREST_AWAY
         return FLOAT32.precision - self.formats["parameter"].precision, rounded
 
+    def represented(self, tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return the numbers whose sum is the parameter that the optimizer means, the leading ones first."""
+        if "remainder" not in self.formats:
+            return tuple(tensors[name] for name in self.names.represented(self.strategy))
+        parameter, rest = (as_array(tensors[name].cpu()) for name in ("parameter", "remainder"))
+        numbers = self.split(parameter, rest.view(np.uint16)).numbers()
+        whole = torch.from_numpy(np.array(numbers).reshape(parameter.shape))
+        return (whole.to(tensors["parameter"].device),)
+
     def split(self, parameter: NDArray[Any], rest: NDArray[Any]) -> Split:
         """Return the master copy of which a parameter's codes are the leading bits, with the others."""
         return Split(encode(parameter, self.formats["parameter"]), rest, *self.following)
+
+
+def requantize_tensor(x: torch.Tensor, kept: ScaledFormat, fmt: Format) -> None:
+    """Put in place of a tensor's numbers what is left of them in a scaled format; computed on the host."""
+    numbers = as_array(x.cpu().contiguous()).reshape(-1)
+    requantize(numbers, [slice(0, numbers.size)], kept, fmt)
+    x.copy_(torch.from_numpy(numbers).view(x.shape))

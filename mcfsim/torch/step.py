@@ -7,18 +7,17 @@ from dataclasses import fields
 from itertools import accumulate
 from typing import Any, cast
 
-import numpy as np
-
 from mcfsim.backends.factory import arithmetic
-from mcfsim.backends.tensors import as_array, check_dense
+from mcfsim.backends.tensors import check_dense
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.optim.declaration import Declaration, learning_rate
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.torch import operator
-from mcfsim.torch.local import check_whole, local, placed_as, spread_as, stretches
+from mcfsim.torch.local import check_whole, is_first_copy, local, placed_as, spread_as, stretches
 from mcfsim.torch.moved import Moved
 from mcfsim.torch.saving import SavedOptimizer
 from mcfsim.torch.settings import Settings, Steps
+from mcfsim.torch.work import Watching, Work
 
 try:
     import torch
@@ -46,14 +45,15 @@ class StoredOptimizer(SavedOptimizer):
     def _begin(self) -> None:
         """Make what is neither saved nor copied."""
         self._number = operator.enrolled(self)
-        self._steps: dict[Settings, Steps] = {}
+        self._made: dict[Settings, Steps] = {}
+        self.watches: list[Watching] = []
 
-    def _steps_of(self, group: Mapping[str, Any]) -> Steps:
-        """Return what carries out the steps of a group; made once for groups with the same settings."""
+    def steps_of(self, group: Mapping[str, Any]) -> Steps:
+        """Return what carries out the steps of a group; it is made once for all with the same settings."""
         settings = Settings.of(group)
-        if settings not in self._steps:
-            self._steps[settings] = Steps(self._declaration, settings)
-        return self._steps[settings]
+        if settings not in self._made:
+            self._made[settings] = Steps(self._declaration, settings)
+        return self._made[settings]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group with its own hyperparameters and settings; see `torch.optim.Optimizer`."""
@@ -62,7 +62,7 @@ class StoredOptimizer(SavedOptimizer):
         if len(set(group["params"])) < len(group["params"]):
             raise ValueError("a parameter appears twice in its group")
         Settings.settled(group)
-        roles = self._steps_of(group).stores.roles
+        roles = self.steps_of(group).stores.roles
         rate, entering = learning_rate("lr", number(group["lr"])), self._hyper(group).entering()
         for role in {**entering, "update": {}}:
             scalars = entering.get(role, {})
@@ -112,34 +112,38 @@ class StoredOptimizer(SavedOptimizer):
                 check_dense(gradient)
             rates = [learning_rate("lr", number(group["lr"])) for group in self.param_groups]
             hyper = [self._hyper(group) for group in self.param_groups]  # which schedulers may have changed
-            alike: dict[Any, tuple[list[torch.Tensor], list[Moved]]] = {}
+            alike: dict[Any, tuple[list[torch.Tensor], Work]] = {}
             end = 0  # of the elements here, numbered as they come where their numbers do not matter
             for place, tensor, gradient in zip(places, given, received, strict=True):
                 p, group = parameters[place], self.param_groups[groups[place]]
                 state = self.state[p] = self.state[p] or self._start(p, group)
-                key = groups[place], state["step"] + 1, gradient.device
-                together, moved = alike.setdefault(key, ([], []))
+                which, count, steps = groups[place], state["step"] + 1, self.steps_of(group)
+                key = which, count, gradient.device
+                if key not in alike:
+                    on = steps.on_host if _is_host(gradient.device) else steps.on_device
+                    alike[key] = [], Work(which, on, [], hyper[which], count, rates[which])
+                together, work = alike[key]
                 together.append(p)
-                tensors = {**state, "parameter": tensor.detach()}
-                if self._steps_of(group).numbered:
-                    moved += _parts(tensors, gradient, firsts[place])
+                tensors, counted = {**state, "parameter": tensor.detach()}, is_first_copy(p)
+                if steps.numbered:
+                    work.moved.extend(_parts(tensors, gradient, firsts[place], counted=counted))
                 else:
-                    moved.append(Moved(_here(tensors), gradient, end))
+                    work.moved.append(Moved(_here(tensors), gradient, end, counted))
                     end += gradient.numel()
-            for (place, count, device), (together, moved) in alike.items():
-                steps = self._steps_of(self.param_groups[place])
-                if moved:
-                    on = steps.on_host if _is_host(device) else steps.on_device
-                    on.move(moved, hyper[place], count, rates[place])
+            for watch in self.watches:
+                watch.see([work for _, work in alike.values()])
+            for together, work in alike.values():
+                if work.moved:
+                    work.on.move(work.moved, work.hyper, work.count, work.rate)
                 for p in together:
-                    self.state[p]["step"] = count
+                    self.state[p]["step"] = work.count
             # Autograd did not see the writing, and could not tell that a graph has become stale.
             torch.autograd.graph.increment_version([local(tensor) for tensor in given])
 
     def _start(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state before the first step: zeros, and a master copy of the parameter."""
         state: dict[str, Any] = {"step": 0}
-        stores = self._steps_of(group).stores
+        stores = self.steps_of(group).stores
         whole = parameter.detach()
         for name, dtype in list(stores.dtypes.items())[1:]:  # the first is the parameter itself
             state[name] = torch.zeros_like(whole, dtype=dtype, memory_format=torch.contiguous_format)
@@ -150,7 +154,7 @@ class StoredOptimizer(SavedOptimizer):
         return state
 
     def _check(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> None:
-        stores = self._steps_of(group).stores
+        stores = self.steps_of(group).stores
         expected = stores.dtypes["parameter"]
         if parameter.dtype != expected:
             raise TypeError(
@@ -176,16 +180,11 @@ class StoredOptimizer(SavedOptimizer):
         if (group := next(groups, None)) is None:
             raise ValueError("the tensor is no parameter of this optimizer")
         state = self.state.get(parameter) or self._start(parameter, group)
-        stores, whole = self._steps_of(group).stores, parameter.detach()
+        whole = parameter.detach()
         tensors = _here({**state, "parameter": whole})
-        if "remainder" in tensors:
-            leading, rest = (as_array(tensors[name].cpu()) for name in ("parameter", "remainder"))
-            numbers = stores.split(leading, rest.view(np.uint16)).numbers()
-            found = torch.from_numpy(np.asarray(numbers, np.float64)).to(tensors["parameter"].device)
-            return spread_as(whole, found)
         total = torch.zeros_like(tensors["parameter"], dtype=torch.float64)
-        for name in reversed(stores.names.represented(stores.strategy)):
-            total += tensors[name].to(torch.float64)
+        for numbers in reversed(self.steps_of(group).stores.represented(tensors)):
+            total += numbers.to(torch.float64)
         return spread_as(whole, total)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -199,11 +198,13 @@ def number(x: Any) -> Any:
     return x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x
 
 
-def _parts(tensors: Mapping[str, Any], gradient: torch.Tensor, first: int) -> Iterator[Moved]:
+def _parts(
+    tensors: Mapping[str, Any], gradient: torch.Tensor, first: int, *, counted: bool
+) -> Iterator[Moved]:
     """Yield what lies here of a parameter and its state, as far as its elements follow one another."""
     here = _here(tensors)
     for begin, place in stretches(tensors["parameter"]):
-        yield Moved({name: x[place] for name, x in here.items()}, gradient[place], first + begin)
+        yield Moved({name: x[place] for name, x in here.items()}, gradient[place], first + begin, counted)
 
 
 def _here(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.training.metrics import all_finite
+from mcfsim.training.inner_products import all_finite
 
 Gradients = Mapping[str, NDArray[Any]]
 #: Beyond every exponent of binary64.

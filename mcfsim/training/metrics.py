@@ -14,84 +14,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from mcfsim.codec import ulp
 from mcfsim.codec.views import on_host
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-
-Vector = NDArray[np.float64]
+from mcfsim.training.inner_products import Products, Vector, all_finite, norm, ratio, vectors
 
 #: A run that diverged gives inf or NaN, without a warning.
 _quietly = np.errstate(over="ignore", under="ignore", invalid="ignore")
-
-
-def _vectors(*arrays: ArrayLike) -> list[Vector]:
-    vectors = [np.asarray(on_host(array)).astype(np.float64, copy=False).ravel() for array in arrays]
-    if len({vector.size for vector in vectors}) > 1:
-        raise ValueError(f"the arrays differ in size: {[np.shape(array) for array in arrays]}")
-    return vectors
-
-
-def _ratio(numerator: float, denominator: float, exponent: int = 0) -> float:
-    """Return ``numerator / denominator * 2**exponent``; NaN if the denominator is zero."""
-    return float(np.ldexp(numerator / denominator, exponent)) if denominator else float("nan")
-
-
-def all_finite(*numbers: ArrayLike) -> bool:
-    """Whether no number is infinite or NaN; numbers of mpmath may be among them."""
-    arrays = [np.asarray(on_host(x)) for x in numbers]
-    return all(all(y - y == 0 for y in x.flat) if x.dtype == object else np.isfinite(x).all() for x in arrays)
-
-
-def _scaled(vector: Vector) -> tuple[Vector, int]:
-    """Return a vector times ``2**-exponent``, its largest magnitude in [1/2, 1), and the exponent.
-
-    One that is zero, empty or not finite is returned as it is, with the exponent 0.
-    """
-    largest = float(np.abs(vector).max(initial=0.0))
-    exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
-    return (np.ldexp(vector, -exponent), exponent) if exponent else (vector, 0)
-
-
-def _norm(vector: Vector) -> tuple[float, int]:
-    """Return ``f`` and ``e`` of the norm ``f 2**e``."""
-    near_one, exponent = _scaled(vector)
-    return float(np.linalg.norm(near_one)), exponent
-
-
-class _Products(NamedTuple):
-    """Inner products of D and E, each brought near 1, and the exponents of the powers taken out of them."""
-
-    mixed: float
-    intended: float
-    effective: float
-    below: int
-    above: int
-
-    @classmethod
-    def of(cls, d: Vector, e: Vector) -> _Products:
-        """Return those of two vectors, NaN if a number is not finite."""
-        if not all_finite(d, e):
-            return cls(math.nan, math.nan, math.nan, 0, 0)
-        (d, below), (e, above) = _scaled(d), _scaled(e)
-        return cls(float(d @ e), float(d @ d), float(e @ e), below, above)
-
-    def edq(self) -> float:
-        return _ratio(self.mixed, math.sqrt(self.intended), self.above)
-
-    def normalized_edq(self) -> float:
-        return _ratio(self.mixed, self.intended, self.above - self.below)
-
-    def norm_ratio(self) -> float:
-        return _ratio(math.sqrt(self.effective), math.sqrt(self.intended), self.above - self.below)
-
-    def cosine(self) -> float:
-        return _ratio(self.mixed, math.sqrt(self.intended) * math.sqrt(self.effective))
 
 
 @_quietly
@@ -111,7 +46,7 @@ def effective_update(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) ->
     """
     if len(before) != len(after):
         raise ValueError(f"{len(before)} components before and {len(after)} after")
-    pairs = [_vectors(new, old) for new, old in zip(after, before, strict=True)]
+    pairs = [vectors(new, old) for new, old in zip(after, before, strict=True)]
     total = np.zeros(pairs[0][0].size)
     for new, old in reversed(pairs):
         total += np.where(new == old, 0.0, new - old)
@@ -126,13 +61,13 @@ def edq(intended: ArrayLike, effective: ArrayLike) -> float:
     ----------
     Yu et al., Collage, ICML 2024, Definition of EDQ.
     """
-    return _Products.of(*_vectors(intended, effective)).edq()
+    return Products.of(*vectors(intended, effective)).edq()
 
 
 @_quietly
 def normalized_edq(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return ``<D, E> / ||D||**2``: 1 if nothing is lost, NaN if D is zero."""
-    return _Products.of(*_vectors(intended, effective)).normalized_edq()
+    return Products.of(*vectors(intended, effective)).normalized_edq()
 
 
 def lost_fraction(intended: ArrayLike, effective: ArrayLike) -> float:
@@ -140,23 +75,23 @@ def lost_fraction(intended: ArrayLike, effective: ArrayLike) -> float:
 
     NaN if D is zero everywhere, or a number is not finite.
     """
-    d, e = _vectors(intended, effective)
+    d, e = vectors(intended, effective)
     if not all_finite(d, e):
         return math.nan
     asked = d != 0
-    return _ratio(float(np.count_nonzero(asked & (e == 0))), float(np.count_nonzero(asked)))
+    return ratio(float(np.count_nonzero(asked & (e == 0))), float(np.count_nonzero(asked)))
 
 
 @_quietly
 def norm_ratio(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return ``||E|| / ||D||``; NaN if D is zero."""
-    return _Products.of(*_vectors(intended, effective)).norm_ratio()
+    return Products.of(*vectors(intended, effective)).norm_ratio()
 
 
 @_quietly
 def cosine(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return the cosine of the angle between D and E; NaN if one is zero."""
-    return _Products.of(*_vectors(intended, effective)).cosine()
+    return Products.of(*vectors(intended, effective)).cosine()
 
 
 @_quietly
@@ -170,7 +105,7 @@ def released_edq(update: ArrayLike, before: ArrayLike, after: ArrayLike) -> floa
     before, after : array_like
         Leading components.
     """
-    new, old = _vectors(after, before)
+    new, old = vectors(after, before)
     return edq(update, new - old)
 
 
@@ -180,21 +115,21 @@ def released_imprecision(before: ArrayLike, after: ArrayLike) -> float:
     Elements whose update is zero are counted in; for an expansion, whose trailing component takes what
     the leading one cannot, this is large though almost nothing is lost. NaN if a component is not finite.
     """
-    new, old = _vectors(after, before)
+    new, old = vectors(after, before)
     if not all_finite(new, old):
         return math.nan
-    return _ratio(float(np.count_nonzero(new == old)), float(new.size))
+    return ratio(float(np.count_nonzero(new == old)), float(new.size))
 
 
 @_quietly
 def relative_error(x: ArrayLike, exact: ArrayLike) -> float:
     """Return ``||x - exact|| / ||exact||``; NaN if the exact value is zero, infinite if `x` alone is."""
-    a, b = _vectors(x, exact)
+    a, b = vectors(x, exact)
     difference, more = a - b, 0
     if not all_finite(difference) and all_finite(a, b):
         difference, more = a / 2 - b / 2, 1
-    (above, exponent), (below, less) = _norm(difference), _norm(b)
-    return _ratio(above, below, exponent + more - less)
+    (above, exponent), (below, less) = norm(difference), norm(b)
+    return ratio(above, below, exponent + more - less)
 
 
 @_quietly
@@ -203,7 +138,7 @@ def median_ratio(x: ArrayLike, exact: ArrayLike) -> float:
 
     NaN if there is none, or a number is not finite: a median would hide it.
     """
-    a, b = _vectors(x, exact)
+    a, b = vectors(x, exact)
     if not all_finite(a, b):
         return math.nan
     there = b != 0
@@ -218,14 +153,14 @@ def residual_norm(components: Sequence[ArrayLike]) -> float:
 
 def _trailing(components: Sequence[ArrayLike]) -> Vector:
     """Return the sum of the components after the first, from the last on; zeros if there are none."""
-    leading, *rest = _vectors(*components)
+    leading, *rest = vectors(*components)
     total: Vector = sum(reversed(rest), np.zeros(leading.size))
     return total
 
 
 def _length(vector: Vector) -> float:
-    norm, exponent = _norm(vector)
-    return _ratio(norm, 1.0, exponent)
+    length, exponent = norm(vector)
+    return ratio(length, 1.0, exponent)
 
 
 @_quietly
@@ -240,7 +175,7 @@ def ulp_error(x: ArrayLike, exact: ArrayLike, fmt: Format | str) -> Vector:
     UnsupportedFormatError
         If float64 cannot hold the format.
     """
-    a, b = _vectors(x, exact)
+    a, b = vectors(x, exact)
     result: Vector = np.abs(a - b) / ulp(b, fmt)
     return result
 
@@ -291,13 +226,13 @@ def measure_parts(
     intended, before, after, leading, fmt
         As for `measure`.
     """
-    d, old, new = _vectors(intended, *leading)
-    rounded = d if fmt is None else _vectors(round_to(np.asarray(on_host(intended)), fmt))[0]
+    d, old, new = vectors(intended, *leading)
+    rounded = d if fmt is None else vectors(round_to(np.asarray(on_host(intended)), fmt))[0]
     effective, moved, rest = effective_update(before, after), new - old, _trailing(after)
-    finite = np.logical_and.reduce([np.isfinite(x) for x in _vectors(d, old, new, *before, *after)])
+    finite = np.logical_and.reduce([np.isfinite(x) for x in vectors(d, old, new, *before, *after)])
     found = {}
     for name, part in parts.items():
-        products = _Products.of(d[part], effective[part])
+        products = Products.of(d[part], effective[part])
         numbers = {
             "edq": products.edq(),
             "normalized_edq": products.normalized_edq(),

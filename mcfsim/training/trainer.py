@@ -12,6 +12,7 @@ from mcfsim.optim.optimizer import Optimizer
 from mcfsim.training import metrics
 from mcfsim.training.clipping import clipped
 from mcfsim.training.exact_step import EXACT, REFERENCE, REFERENCE_ROLES, one_step, sample_indices
+from mcfsim.training.inner_products import all_finite
 from mcfsim.training.setup import Setup
 from mcfsim.training.source import Source
 
@@ -40,7 +41,7 @@ class Trainer:
         optimizer, rate, record = self.optimizer, setup.rate(t), setup.records(t)
         loss, gradients = self.source.gradient(optimizer.weights(), t, setup.seed)
         losses = () if loss is None else (loss,)
-        finite = metrics.all_finite(*losses, *gradients.values())
+        finite = all_finite(*losses, *gradients.values())
         kept, norm = clipped(gradients, setup.clip)
         gradient = optimizer.receive(kept)
         if not self.exact:
@@ -113,7 +114,7 @@ class Trainer:
         self.series.setdefault(measure, []).append(float(number))
 
     def _state_is_finite(self, part: slice = slice(None)) -> bool:
-        return all(metrics.all_finite(item[part]) for items in self.optimizer.state for item in items)
+        return all(all_finite(item[part]) for items in self.optimizer.state for item in items)
 
     def _average(self, gradient: NDArray[Any], t: int, rate: float) -> None:
         """Move the reference averages: the optimizer's own text in binary64."""

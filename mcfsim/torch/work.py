@@ -1,0 +1,59 @@
+"""A step as it is to be made, and who may look at it before it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from mcfsim.optim.declaration import Declaration
+from mcfsim.torch.moved import Moved, Stores
+
+
+class Carrier(Protocol):
+    """What carries steps out: on the CPU, or on a GPU."""
+
+    stores: Stores
+
+    def move(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> None:
+        """Make step number `count` of these parameters of one device."""
+
+    def asked(
+        self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float
+    ) -> list[torch.Tensor]:
+        """Return the update that step number `count` asks for, for each parameter a vector of float64."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Parameters of one group that make one step together.
+
+    Attributes
+    ----------
+    group : int
+        Its number.
+    on : Carrier
+    moved : list of Moved
+        What lies here of them.
+    hyper : Declaration
+    count : int
+        Of the step, from 1.
+    rate : float
+        The learning rate.
+    """
+
+    group: int
+    on: Carrier
+    moved: list[Moved]
+    hyper: Declaration
+    count: int
+    rate: float
+
+
+class Watching(Protocol):
+    """Someone who looks at steps before they are made."""
+
+    def see(self, works: Sequence[Work]) -> None:
+        """Look at a step, all of it; what is looked at must stay as it is."""

@@ -1,0 +1,192 @@
+"""What is seen of a run: the measures of the simulated one, told to whoever asks."""
+
+import csv
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import mcfsim as mcf  # noqa: E402
+from mcfsim import metrics  # noqa: E402
+from mcfsim.torch import (  # noqa: E402
+    AdamW,
+    Seen,
+    watch,
+    watcher,
+)
+from mcfsim.torch import step as steps  # noqa: E402
+from mcfsim.training.tally import Tally  # noqa: E402
+
+SHAPES = ((40, 7), (300,), (5,))
+
+
+def parameters(dtype=torch.bfloat16, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES]
+
+
+def give_gradients(given, step):
+    generator = torch.Generator().manual_seed(100 + step)
+    for p in given:
+        p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+
+
+def arrays(tensors):
+    return {str(i): x.detach().float().numpy() for i, x in enumerate(tensors)}
+
+
+@pytest.fixture(params=["host", "device"])
+def place(request, monkeypatch):
+    """Let a step be made as one of the CPU's tensors, or as one of a GPU's by PyTorch's operations."""
+    if request.param == "device":
+        monkeypatch.setattr(steps, "_is_host", lambda device: False)
+    return request.param
+
+
+@pytest.mark.parametrize("strategy", [name for name in mcf.STRATEGIES if name != "exact"])
+@pytest.mark.sampled(8, each=False)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_measures_are_those_of_the_simulated_optimizer(strategy, place, monkeypatch):
+    monkeypatch.setattr(watcher, "AT_ONCE", 250)  # so that they are joined
+    chosen = mcf.strategy(strategy)
+    given = parameters(getattr(torch, chosen.parameter.format.name))
+    reference = mcf.Optimizer(
+        mcf.AdamW(weight_decay=0.01), chosen, arrays(given), set(map(str, range(len(given))))
+    )
+    optimizer = AdamW(given, 1e-3, strategy=strategy)
+    seen = watch(optimizer, 2).seen
+    for step in range(6):
+        give_gradients(given, step)
+        optimizer.step()
+        before = reference.represented()
+        update = reference.step(reference.receive(arrays(p.grad for p in given)), 1e-3)
+        after = reference.represented()
+        if step % 2:
+            effective = metrics.effective_update(before, after)
+            found = seen[-1]
+            assert (found.step, found.group) == (step + 1, 0)
+            assert found.lost == metrics.lost_fraction(update, effective)
+            assert found.edq == pytest.approx(metrics.normalized_edq(update, effective), rel=1e-12)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("strategy", ["collage-plus", "stochastic", "split-master", "fp8-moments"])
+def test_looking_changes_nothing(strategy, place):
+    runs = []
+    for looked_at in (False, True):
+        given = parameters()
+        optimizer = AdamW([{"params": given[:1]}, {"params": given[1:], "lr": 0.1}], strategy=strategy)
+        if looked_at:
+            watched = watch(optimizer, 1)
+        for step in range(4):
+            give_gradients(given, step)
+            optimizer.step()
+        runs.append([x for p in given for x in (p, *optimizer.state[p].values())])
+    for one, other in zip(*runs, strict=True):
+        same = one.view(torch.int16) if isinstance(one, torch.Tensor) and one.itemsize == 2 else one
+        assert torch.equal(same, other.view(same.dtype)) if isinstance(one, torch.Tensor) else one == other
+    assert [(x.step, x.group) for x in watched.seen] == [
+        (step, group) for step in range(1, 5) for group in (0, 1)
+    ]
+
+
+def test_what_is_seen_is_told(tmp_path):
+    given, told, scalars = parameters(), [], []
+
+    class Writer:
+        def add_scalar(self, *given):
+            scalars.append(given)
+
+    optimizer = AdamW([{"params": given[:1]}, {"params": given[1:]}], 1e-3, strategy="plain")
+    path = tmp_path / "seen.csv"
+    watches = [watch(optimizer, 3, to) for to in (told.append, path, Writer(), None)]
+    for step in range(7):
+        give_gradients(given, step)
+        optimizer.step()
+    seen = watches[0].seen
+    assert seen == told == watches[3].seen
+    assert [x.step for x in seen] == [3, 3, 6, 6]
+    assert 0 < seen[0].lost < 1
+    with path.open(newline="") as file:
+        head, *lines = csv.reader(file)
+    assert tuple(head) == Seen._fields
+    assert [Seen(int(a), int(b), float(c), float(d)) for a, b, c, d in lines] == seen
+    assert scalars[:2] == [
+        ("mcfsim/lost/group 0", seen[0].lost, 3),
+        ("mcfsim/edq/group 0", seen[0].edq, 3),
+    ]
+    for x in watches:
+        x.remove()
+        x.remove()
+    for step in range(7, 9):
+        give_gradients(given, step)
+        optimizer.step()
+    assert len(told) == 4
+    again = watch(optimizer, 1, str(path))
+    give_gradients(given, 9)
+    optimizer.step()
+    assert len(path.read_text().splitlines()) == 7
+    assert again.seen[0].step == 10
+
+
+def test_groups_that_make_other_steps_are_seen_in_theirs():
+    given = parameters()
+    optimizer = AdamW([{"params": given[:1]}, {"params": given[1:]}])
+    seen = watch(optimizer, 2).seen
+    for step in range(4):
+        give_gradients(given, step)
+        if step == 0:
+            given[1].grad = given[2].grad = None
+        optimizer.step()
+    assert [(x.step, x.group) for x in seen] == [(2, 0), (2, 1), (4, 0)]
+
+
+def test_numbers_that_are_not_finite_are_not_averaged_away():
+    given = parameters()
+    optimizer = AdamW([{"params": given[:1]}, {"params": given[1:]}])
+    seen = watch(optimizer, 1).seen
+    give_gradients(given, 0)
+    given[0].grad[3, 3] = math.inf
+    optimizer.step()
+    assert math.isnan(seen[0].lost)
+    assert math.isnan(seen[0].edq)
+    assert seen[1].lost >= 0
+
+
+def test_what_cannot_be_watched_or_told_is_refused(tmp_path):
+    given = parameters()
+    optimizer = AdamW(given)
+    with pytest.raises(TypeError, match=r"only optimizers of mcfsim\.torch are watched, not SGD"):
+        watch(torch.optim.SGD(given))
+    for every in (0, -3, 1.5, "x"):
+        with pytest.raises((TypeError, ValueError), match="every"):
+            watch(optimizer, every)
+    with pytest.raises(TypeError, match="to must be a function"):
+        watch(optimizer, to=5)
+    with pytest.raises(OSError, match="nowhere"):
+        watch(optimizer, to=tmp_path / "nowhere" / "seen.csv")
+    assert not optimizer.watches
+
+
+def test_parts_are_tallied_as_a_whole():
+    """Of all sizes, with zeros, in any order; against the measures of all elements together."""
+    random = np.random.default_rng(5)
+    for _ in range(200):
+        size = int(random.integers(1, 60))
+        scale = np.ldexp(1.0, random.integers(-400, 400, size))
+        before = random.standard_normal(size) * scale
+        asked = random.standard_normal(size) * scale * (random.random(size) < 0.7)
+        after = np.where(random.random(size) < 0.5, before, before + asked)
+        cuts = np.sort(random.integers(0, size + 1, int(random.integers(0, 5))))
+        tallies = []
+        for part in np.split(np.arange(size), cuts):
+            tallies.append(Tally())
+            tallies[-1].add(asked[part], [before[part]], [after[part]])
+        tally, effective = Tally.joined(tallies), metrics.effective_update([before], [after])
+        assert tally.lost == pytest.approx(metrics.lost_fraction(asked, effective), rel=0, nan_ok=True)
+        whole = metrics.normalized_edq(asked, effective)
+        assert tally.normalized_edq == pytest.approx(whole, rel=1e-9, nan_ok=True)
+    assert math.isnan(Tally().lost)
+    assert math.isnan(Tally().normalized_edq)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -96,6 +96,19 @@ def load(given, optimizer, path):
     set_state_dict(given, optimizer, model_state_dict=kept["model"], optim_state_dict=kept["optimizer"])
 
 
+#: Other ways in which PyTorch hands a state on: put together in each process, and under one name an entry.
+WAYS = {
+    "whole": StateDictOptions(full_state_dict=True),
+    "flat": StateDictOptions(flatten_optimizer_state_dict=True),
+}
+
+
+def hand_on(given, optimizer, other, another, way):
+    """Let a model and its optimizer go on from the state of others, in the same processes."""
+    weights, state = get_state_dict(given, optimizer, options=WAYS[way])
+    set_state_dict(other, another, model_state_dict=weights, optim_state_dict=state, options=WAYS[way])
+
+
 def sharded(strategy, seed=0):
     given = model(strategy, seed)
     for layer in given:
@@ -121,6 +134,13 @@ def work(rank, world, folder, strategies):
             load(given, optimizer, Path(folder) / f"{strategy} of {source}")
             train(given, optimizer, range(SAVED, STEPS), strategy, rank)
             found[strategy, f"from {source}"] = described(given, optimizer)
+        for way in WAYS:
+            given, other = sharded(strategy), sharded(strategy, seed=1)
+            optimizer, another = optimizer_of(given, strategy), optimizer_of(other, strategy)
+            train(given, optimizer, range(SAVED), strategy, rank)
+            hand_on(given, optimizer, other, another, way)
+            train(other, another, range(SAVED, STEPS), strategy, rank)
+            found[strategy, way] = described(other, another)
         given = DistributedDataParallel(model(strategy))
         optimizer = optimizer_of(given, strategy)
         train(given, optimizer, range(STEPS), strategy, rank)

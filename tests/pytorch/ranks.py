@@ -7,14 +7,16 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import mcfsim as mcf
-from mcfsim.torch import AdamW
+from mcfsim.torch import AdamW, watch
 
 STEPS, SAVED = 4, 2
+PLACED = ("collage-plus", "stochastic", "split-master")
 
 
 def model(strategy, seed=0):
@@ -116,6 +118,32 @@ def sharded(strategy, seed=0):
     return fully_shard(given)
 
 
+def tensors(dtype, step):
+    generator = torch.Generator().manual_seed(step)
+    return [torch.randn(7, 5, generator=generator).to(dtype) for _ in range(4)]
+
+
+def placed(strategy, mesh=None):
+    """Move four tensors, of which processes have rows, columns, and all; gradients come as sums of parts.
+
+    Without a mesh one process has all of them. What is seen of the last step is returned, too.
+    """
+    dtype = dtype_of(strategy)
+    placements = [Shard(0), Shard(1), Replicate(), Shard(1)]
+    given = tensors(dtype, 0)
+    if mesh is not None:
+        given = [distribute_tensor(x, mesh, [how]) for x, how in zip(given, placements, strict=True)]
+    given = [torch.nn.Parameter(x) for x in given]
+    optimizer = AdamW(given, 1e-2, strategy=strategy)
+    watched = watch(optimizer, 3)
+    for step in range(1, 4):
+        for p, x in zip(given, tensors(dtype, step), strict=True):
+            p.grad = x if mesh is None else DTensor.from_local(x / mesh.size(), mesh, [Partial()])
+        optimizer.step()
+    found = {str(place): whole(p) for place, p in enumerate(given)}
+    return found, [tuple(x) for x in watched.seen]
+
+
 def work(rank, world, folder, strategies):
     """Do what one of several processes does, and write what came of it."""
     torch.set_num_threads(1)
@@ -145,6 +173,14 @@ def work(rank, world, folder, strategies):
         optimizer = optimizer_of(given, strategy)
         train(given, optimizer, range(STEPS), strategy, rank)
         found[strategy, "replicated"] = described(given, optimizer)
+    mesh = init_device_mesh("cpu", (world,))
+    for strategy in PLACED:
+        found[strategy, "placed"] = placed(strategy, mesh)
+    vector = torch.nn.Parameter(distribute_tensor(torch.zeros(250).bfloat16(), mesh, [Shard(0)]))
+    try:
+        AdamW([vector], strategy="fp8-moments")
+    except ValueError as problem:
+        found["cut"] = str(problem)
     torch.save(found, Path(folder) / f"found by {rank}")
     dist.destroy_process_group()
 

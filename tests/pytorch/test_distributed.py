@@ -6,7 +6,6 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
 
-import mcfsim as mcf  # noqa: E402
 from tests.pytorch import ranks  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -49,3 +48,22 @@ def test_processes_have_the_bits_of_one(strategy, how, runs):
 def test_one_process_goes_on_from_what_several_saved(strategy, runs):
     folder, expected, _ = runs
     assert_same(ranks.alone_from_many(strategy, folder, WORLD), expected[strategy])
+
+
+@pytest.mark.parametrize("strategy", ranks.PLACED)
+def test_rows_columns_and_sums_of_parts(strategy, runs):
+    """What is seen of a step is counted once, whoever has it."""
+    _, _, found = runs
+    expected, seen = ranks.placed(strategy)
+    for there in found:
+        numbers, told = there[strategy, "placed"]
+        assert_same(numbers, expected)
+        ((step, group, lost, edq),) = told
+        assert (step, group, lost) == seen[0][:3]
+        assert edq == pytest.approx(seen[0][3], rel=1e-12)
+
+
+def test_a_group_that_shares_a_scale_is_not_cut(runs):
+    _, _, found = runs
+    for there in found:
+        assert "cuts a group of 128 that share a scale" in there["cut"]

@@ -6,7 +6,7 @@ A case is recorded with the text that is judged, carried out by NumPy, and compa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from mcfsim.kernels.element.on_numpy import run
 from mcfsim.kernels.plan import Way, sum_within
 from mcfsim.oracle import same
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
-from tests.element_mutants import Mutant, marked
+from tests.element_mutants import Mutant, made, marked
 
 Array = Any
 TYPES = {FLOAT32: F32, FLOAT64: F64}
@@ -49,6 +49,9 @@ class Case:
         Returns the results, or the class of an error.
     clean : bool
         Whether NaN among the results must have clean codes.
+    noted : callable or None
+        Whether that may be noted beside the result: a verb that GPUs have, and for each of its operands of
+        which of this case's it is made; empty, if nothing is. None: it is not looked at.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Case:
     clean: bool = False
     kinds: dict[str, Type] = field(default_factory=dict)
     oracle: Callable[[], Any] | None = None
+    noted: Callable[[str], bool] | None = None
 
     @cached_property
     def expected(self) -> Any:
@@ -91,6 +95,8 @@ class Case:
             return f"{self.name}: {witness} gives {found[i]!r}, not {expected[i]!r}; {differ.size} differ"
         if self.clean and (~clean(found)).any():
             return f"{self.name}: NaN whose code is not clean"
+        if self.noted is not None and not self.noted(verb := noted_of(line, *results, list(self.operands))):
+            return f"{self.name}: {verb or 'nothing'} is noted"
         return None
 
 
@@ -100,11 +106,28 @@ def _kind(x: Array) -> Type:
 
 def signature(line: Any, results: tuple[Any, ...]) -> Any:
     """Return all that a line says."""
-    values = [
-        (x.number, x.verb, x.type, repr(x.constant), *(operand.number for operand in x.operands))
-        for x in line.values
-    ]
-    return values, [x.number for x in results]
+
+    def said(x: Any) -> Any:
+        return x and (x.number, x.verb, x.type, repr(x.constant), *(y.number for y in x.operands))
+
+    return [(said(x), said(line.noted(x))) for x in line.values], [x.number for x in results]
+
+
+def noted_of(line: Any, result: Any, names: list[str]) -> str:
+    """Return what is noted beside a result, or what it is chosen from: the verb, and its operands' names.
+
+    These are those of the line's operands of which they are made.
+    """
+    chosen = result.operands if result.verb == "select" else ()
+    noted = next(filter(None, map(line.noted, (result, *chosen))), None)
+    if noted is None:
+        return ""
+
+    def under(x: Any) -> set[int]:
+        return {x.number}.union(*map(under, x.operands))
+
+    made = ("+".join(names[i] for i in sorted(under(x)) if i < len(names)) for x in noted.operands)
+    return " ".join([noted.verb, *made])
 
 
 def clean(x: Array) -> Array:
@@ -532,6 +555,85 @@ def codes_known() -> Iterator[Case]:
             yield Case(f"has codes {fmt}", text, {"x": np.float32([1])}, lambda known=known: known)
 
 
+#: Verbs that GPUs have, of roundings and operations to nearest, and of codes.
+ROUNDED = {"bfloat16": "round_bfloat16", "float16": "round_float16"}
+OPERATED = {"add": "add_bfloat16", "sub": "sub_bfloat16", "mul": "mul_bfloat16", "fma": "fma_bfloat16"}
+
+
+def noted_cases() -> Iterator[Case]:
+    """Yield cases of which verbs of GPUs are noted: beside roundings, operations, and codes."""
+    usual = Rounding()
+    others = [Rounding("up"), Rounding(overflow="saturate"), Rounding(underflow="flush_after")]
+    for name in ("bfloat16", "float16", "tf32"):
+        fmt = get_format(name)
+        for rounding in (usual, *others, Rounding(underflow="flush_inputs")):
+            good = rounding == usual
+            case = rounding_case(fmt, rounding, FLOAT32, False)
+            assert case is not None
+            verb = f"{ROUNDED[name]} x" if good and name in ROUNDED else ""
+            yield replace(case, name=f"noted {case.name}", noted=verb.__eq__)
+            wide = rounding_case(fmt, rounding, FLOAT64, False)
+            assert wide is not None
+            yield replace(wide, name=f"noted {wide.name}", noted="".__eq__)
+            for operation in ARITY:
+                yield _noted_operation(operation, fmt, rounding, "rounded")
+    for operation in OPERATED:
+        for kind in OPERANDS:
+            yield _noted_operation(operation, get_format("bfloat16"), usual, kind)
+        yield _noted_operation(operation, get_format("bfloat16"), usual, "rounded", FLOAT64)
+    for name in ("bfloat16", "float16", "float8_e5m2"):
+        for carrier in (FLOAT32, FLOAT64):
+            decode, encode, _ = code_cases(get_format(name), carrier)
+            for case, verb in ((decode, "decode_float16 code"), (encode, "encode_float16 x")):
+                known = verb if name == "float16" and carrier == FLOAT32 else ""
+                yield replace(case, name=f"noted {case.name}", noted=known.__eq__)
+
+
+#: How an operand of an operation is made, and whether the lower half of its code is then known to be zero.
+OPERANDS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "rounded": (lambda m, x: m.rounding.round_element(x, get_format("bfloat16"), Rounding()), True),
+    "read": (lambda m, x: (x.bits().shr(16) << 16).as_number(), True),
+    "negated": (lambda m, x: -abs(m.rounding.round_element(x, get_format("bfloat16"), Rounding())), True),
+    "given": (lambda m, x: x, False),
+    "halved": (lambda m, x: m.rounding.round_element(x, get_format("float16"), Rounding()), False),
+    "less": (lambda m, x: (x.bits().shr(15) << 15).as_number(), False),
+    "more": (lambda m, x: (x.bits().shr(17) << 17).as_number(), False),
+    "joined": (lambda m, x: (x.bits() | 16).as_number(), False),
+}
+
+
+def _noted_operation(
+    operation: str, fmt: Format, rounding: Rounding, kind: str, carrier: Any = FLOAT32
+) -> Case:
+    """Return a case of an operation, the last of whose operands is made in some way.
+
+    Its bits are judged by other cases: here they are those of the text as it is.
+    """
+    ar = BlockArithmetic(fmt, rounding, "exact")
+    given = {f"x{i}": x.astype(carrier) for i, x in enumerate(tuples(fmt, ARITY[operation]))}
+    way = str(ar.plan.values[operation].way)
+    (first, _), (last, known) = OPERANDS["rounded"], OPERANDS[kind]
+
+    def text(m: SimpleNamespace, *x: Any) -> Any:
+        operands = [*(first(m, y) for y in x[:-1]), last(m, x[-1])]
+        return m.operations.operate_element(operation, operands, way, fmt, rounding, carrier=TYPES[carrier])
+
+    def truth() -> Array:
+        kinds = {name: _kind(x) for name, x in given.items()}
+        (result,) = run(*recorded(lambda *x: text(made({}), *x), **kinds), **given)
+        return result
+
+    takes = str(fmt) == "bfloat16" and rounding == Rounding() and operation in OPERATED and known
+    takes &= carrier == FLOAT32
+    whole = " ".join([OPERATED.get(operation, ""), *given])
+
+    def noted(verb: str) -> bool:
+        return verb == whole if takes else verb.partition(" ")[0] not in OPERATED.values()
+
+    title = f"noted {operation} {_about(fmt, rounding)} {kind} {carrier}"
+    return Case(title, text, given, truth, noted=noted)
+
+
 def refused_cases() -> Iterator[Case]:
     """Yield cases in which stochastic rounding lacks its word, or has one that is too short."""
     x = np.float32([1.0, 1.1])
@@ -724,6 +826,7 @@ def _cases() -> Iterator[Case | None]:
     yield from codes_known()
     yield from residual_choices()
     yield from refused_cases()
+    yield from noted_cases()
 
 
 @cache

@@ -18,7 +18,7 @@ from tests.alterations import nodes, usual, with_altered
 
 PACKAGE = "mcfsim.kernels.element"
 #: The modules of the text, each after those that it imports.
-MODULES = ("floats", "posits", "codes", "rounding", "operations")
+MODULES = ("hardware", "floats", "posits", "codes", "rounding", "operations")
 #: What an attribute is exchanged for.
 _ATTRIBUTES = {
     **{"UP": "DOWN", "DOWN": "UP", "NEAREST_EVEN": "NEAREST_AWAY", "NEAREST_AWAY": "NEAREST_EVEN"},

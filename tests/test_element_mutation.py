@@ -27,6 +27,20 @@ def judge():
 
 #: Mutants that the battery lets live, by the reason why each gives the bits of the text.
 ALIVE: dict[str, tuple[str, ...]] = {
+    "a changed sign has one operand": (
+        (
+            "hardware: _is_upper_half: return _is_upper_half(x.operands[0]) -> return "
+            "-_is_upper_half(x.operands[0])"
+        ),
+        "hardware: _is_upper_half: 0 -> -1",
+    ),
+    "operands in binary64 are no upper halves of codes of binary32": (
+        (
+            "hardware: note_operation: operation in _OPERATIONS and fmt == _BFLOAT16 and (result.type is "
+            "F32) and _is_standard(rounding) -> operation in _OPERATIONS and fmt == _BFLOAT16 and "
+            "_is_standard(rounding)"
+        ),
+    ),
     "shifts by nothing, either way": ("floats: _aligned_draw: bits < cut -> bits <= cut",),
     "zero and what is exact round to themselves, whatever the sign": (
         "floats: round_float: x < 0.0 -> x <= 0.0",

@@ -22,7 +22,8 @@ class Plan:
     Parameters
     ----------
     hyper : AdamW
-        Of the optimizer. Weight decay applies to tensors of two dimensions and more.
+        Of the optimizer, with its own rounding points: no `TorchAdamW`, which adds updates in another way.
+        Weight decay applies to tensors of two dimensions and more.
     schedule : Schedule
         Learning rates.
     steps : int
@@ -51,6 +52,8 @@ class Plan:
     stopped: float = 0.5
 
     def __post_init__(self) -> None:
+        if type(self.hyper) is not AdamW:
+            raise TypeError(f"an audit is of mcfsim.AdamW(...), not of {self.hyper!r}")
         whole_number("steps", self.steps, least=1)
         for label in ("threshold", "stopped"):
             if not 0 < finite_number(label, getattr(self, label)) <= 1:

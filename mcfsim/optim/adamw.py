@@ -143,7 +143,7 @@ def adamw(
     The rounding points, named in `ROUNDING_POINTS`::
 
         m = RN(RN(beta1 m) + (1 - beta1) g)              or Grow(Mul(beta, .), RN(.)) for an expansion,
-        v = RN(RN(beta2 v) + (1 - beta2) RN(g g))        see `mcfsim.optim.state.average`; not torch's m
+        v = RN(RN(beta2 v) + (1 - beta2) RN(g g))        see `mcfsim.optim.state.average`
         D = RN(-lr RN(RN(mhat / RN(RN(sqrt(vhat)) + eps)) + RN(lambda theta)))
             with mhat = RN(m / (1 - beta1^t)) and vhat = RN(v / (1 - beta2^t)) of the leading components
         theta = theta + D by the strategy's addition
@@ -152,6 +152,8 @@ def adamw(
     leading component is rounded into the format of m, in which D is computed.
 
     The decay is part of D, so that it is compensated as the rest. Without decay its two operations fall away.
+
+    PyTorch rounds at other points: those are `mcfsim.optim.torch_adamw`'s.
 
     References
     ----------

@@ -5,11 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from mcfsim.torch.adoption import adopt, release
-from mcfsim.torch.optimizers import SGD, AdamW, declared_optimizer
+from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer
 from mcfsim.torch.recorder import ModelRecorder, record
 from mcfsim.torch.watcher import Seen, Watch, watch
 
-__all__ = ["SGD", "AdamW", "ModelRecorder", "Seen", "Watch", "adopt", "record", "release", "watch"]
+__all__ = [
+    "SGD",
+    "AdamW",
+    "ModelRecorder",
+    "Seen",
+    "TorchAdamW",
+    "Watch",
+    "adopt",
+    "record",
+    "release",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Optimizers by their torch names: AdamW, SGD, and those that other modules declare."""
+"""Optimizers by their torch names: AdamW, TorchAdamW, SGD, and those that other modules declare."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.optim import adamw, sgd
+from mcfsim.optim import adamw, sgd, torch_adamw
 from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.optim.strategies import Strategy
 from mcfsim.random import RandomWords
@@ -56,11 +56,7 @@ class AdamW(StoredOptimizer):
     as bits in a tensor of bfloat16, and what others write is its upper half. Moments in a scaled format lie
     here as float32.
 
-    These are not the bits of `torch.optim.AdamW`. In torch 2.13 that makes m by ``lerp_``: with
-    w = RN32(1 - beta1) < 1/2 it is ``m + w RN32(g - m)`` by one fused operation of binary32, then rounded to
-    the dtype of m; here it is ``RN(RN(beta1 m) + (1 - beta1) g)`` in that dtype. An m in float32 differs in a
-    fifth of the elements at the first step and in two fifths later, one in bfloat16 in none and then in a
-    quarter. The rest differs by the points that `mcfsim.adamw` lists.
+    These are not the bits of `torch.optim.AdamW`, which rounds at other points: those are `TorchAdamW`'s.
 
     Warns
     -----
@@ -91,8 +87,28 @@ class AdamW(StoredOptimizer):
 
     @classmethod
     def _hyper(cls, group: Mapping[str, Any]) -> Declaration:
+        kind: Any = cls._declaration
         given = (*group["betas"], group["eps"], group["weight_decay"])
-        return adamw.AdamW(*(number(x) for x in given))
+        hyper: Declaration = kind(*(number(x) for x in given))
+        return hyper
+
+
+class TorchAdamW(AdamW):
+    """AdamW with the rounding points of `torch.optim.AdamW`, its state stored by a strategy.
+
+    Bit for bit the steps of ``torch.optim.AdamW(foreach=False, fused=False)`` of PyTorch 2.13 on a CPU with
+    AVX2 or AVX-512: strategy ``fp32`` those of float32, ``plain`` those of bfloat16, or of float16 with that
+    for `low`. But for roots of float32: these PyTorch has from Intel MKL, which rounds a sixth of them to
+    the other neighbour; here they are rounded correctly. What other strategies make of these points is said
+    at `mcfsim.optim.torch_adamw.torch_adamw`.
+
+    Parameters
+    ----------
+    params, lr, betas, eps, weight_decay, strategy, low, rounding, scalars, random
+        As of `AdamW`. PyTorch's ``amsgrad`` and ``maximize`` are not here.
+    """
+
+    _declaration = torch_adamw.TorchAdamW
 
 
 class SGD(StoredOptimizer):

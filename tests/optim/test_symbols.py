@@ -46,8 +46,12 @@ class Recorder:
 
     role: str
     format: mcf.Format
+    rounding: mcf.Rounding
     program: list = field(default_factory=list)
-    rounding = None
+    made: tuple = ()
+
+    def like(self, fmt, rounding):
+        return Recorder(self.role, fmt, rounding, self.program, (fmt, rounding))
 
     def __getattr__(self, name):
         if name not in OPERATIONS:
@@ -55,7 +59,7 @@ class Recorder:
 
         def operation(*operands):
             result = Symbol()
-            self.program.append((self.role, name, operands, result))
+            self.program.append((self.role, self.made, name, operands, result))
             return result
 
         return operation
@@ -67,7 +71,8 @@ class Recorder:
 def recorded(hyper, optimizer):
     """Return the program of a step, the symbols that enter it, and those that leave."""
     program, roles = [], optimizer.roles
-    recorders = Roles(*(Recorder(name, getattr(roles, name).format, program) for name in Roles._fields))
+    own = zip(Roles._fields, roles, strict=True)
+    recorders = Roles(*(Recorder(name, ar.format, ar.rounding, program) for name, ar in own))
     state = State(*(tuple(Symbol() for _ in part) for part in optimizer.state))
     numbers = hyper.scalars(roles, optimizer.strategy, 1, 2.0**-7, decayed=True)
     scalars = numbers._make(
@@ -87,8 +92,9 @@ def played(program, roles, known):
             return -number(x.negative)
         return known[id(x)] if isinstance(x, Symbol) else x
 
-    for role, name, operands, result in program:
-        known[id(result)] = getattr(getattr(roles, role), name)(*map(number, operands))
+    for role, made, name, operands, result in program:
+        ar = getattr(roles, role)
+        known[id(result)] = getattr(ar.like(*made) if made else ar, name)(*map(number, operands))
     return known
 
 

@@ -26,16 +26,28 @@ class AdamWScalars(NamedTuple):
     rate: float
 
 
-def _first_moment(
+def first_moment(
     ar: Arithmetic, m: tuple[Value, ...], gradient: Value, scalars: AdamWScalars
 ) -> tuple[Value, ...]:
+    """Return m moved by a gradient."""
     return average(ar, m, scalars.beta1, gradient, scalars.gain1)
 
 
-def _second_moment(
+def second_moment(
     ar: Arithmetic, v: tuple[Value, ...], gradient: Value, scalars: AdamWScalars
 ) -> tuple[Value, ...]:
+    """Return v moved by a gradient's square."""
     return average(ar, v, scalars.beta2, ar.mul(gradient, gradient), scalars.gain2)
+
+
+def direction(
+    roles: Roles, m: tuple[Value, ...], v: tuple[Value, ...], scalars: AdamWScalars
+) -> Value:
+    """Return the corrected m by the root of the corrected v: what decay and rate then act on."""
+    up = roles.update
+    mhat = up.div(m[0], scalars.correction1)
+    vhat = up.div(crossed(up, v[0], roles.second_moment), scalars.correction2)
+    return up.div(mhat, up.add(up.sqrt(vhat), scalars.epsilon))
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,7 @@ class AdamW(Declaration):
         If one is out of range, or not finite.
     """
 
-    slots = (Slot("m", _first_moment), Slot("v", _second_moment))
+    slots = (Slot("m", first_moment), Slot("v", second_moment))
     ranges: ClassVar = {
         "beta1": Range.SHARE,
         "beta2": Range.SHARE,
@@ -161,12 +173,9 @@ def adamw(
     """
     ar, second, up = roles.moments, roles.second_moment, roles.update
     g = ar.round(gradient)
-    m = _first_moment(ar, state.m, g, scalars)
+    m = first_moment(ar, state.m, g, scalars)
     v = second_moment(second, state.v, crossed(second, g, ar), scalars)
-    mhat = up.div(m[0], scalars.correction1)
-    vhat = up.div(crossed(up, v[0], second), scalars.correction2)
-    direction = up.div(mhat, up.add(up.sqrt(vhat), scalars.epsilon))
-    update = along(up, strategy, state, direction, scalars)
+    update = along(up, strategy, state, direction(roles, m, v, scalars), scalars)
     parameter, extra = move(roles, strategy, state, update)
     return Step(State(parameter, m, v, extra), update)
 

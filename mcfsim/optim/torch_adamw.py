@@ -72,7 +72,7 @@ def _let_in(ar: Arithmetic) -> Callable[[float], float]:
     return float if fmt is None else lambda x: float(round_to(x, fmt))
 
 
-def _first_moment(
+def first_moment(
     ar: Arithmetic, m: tuple[Value, ...], gradient: Value, scalars: TorchAdamWScalars
 ) -> tuple[Value, ...]:
     """Return m by ``lerp_``; an expansion as in `mcfsim.optim.adamw`."""
@@ -85,7 +85,7 @@ def _first_moment(
     return (crossed(ar, moved, wide),)
 
 
-def _second_moment(
+def second_moment(
     ar: Arithmetic, v: tuple[Value, ...], gradient: Value, scalars: TorchAdamWScalars
 ) -> tuple[Value, ...]:
     """Return v by ``mul_`` and ``addcmul_``; an expansion as in `mcfsim.optim.adamw`."""
@@ -93,8 +93,8 @@ def _second_moment(
         return average(ar, v, scalars.beta2, ar.mul(gradient, gradient), scalars.gain2)
     wide = inner(ar)
     g = crossed(wide, gradient, ar)
-    decayed = crossed(ar, wide.mul(crossed(wide, v[0], ar), scalars.beta2), wide)
-    moved = wide.fma(wide.mul(g, scalars.gain2), g, crossed(wide, decayed, ar))
+    shrunk = crossed(ar, wide.mul(crossed(wide, v[0], ar), scalars.beta2), wide)
+    moved = wide.fma(wide.mul(g, scalars.gain2), g, crossed(wide, shrunk, ar))
     return (crossed(ar, moved, wide),)
 
 
@@ -105,7 +105,7 @@ class TorchAdamW(AdamW):
     They are those of `AdamW`. PyTorch's `amsgrad` and `maximize` are not here.
     """
 
-    slots = (Slot("m", _first_moment), Slot("v", _second_moment))
+    slots = (Slot("m", first_moment), Slot("v", second_moment))
 
     def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:
         """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
@@ -175,6 +175,8 @@ def torch_adamw(
 
     R32(sqrt(v)) is the correctly rounded root. PyTorch on x86 takes roots of float32 and float64 from Intel
     MKL, which gives another float in a sixth of cases; those of bfloat16 and float16 it rounds correctly.
+    For beta1 = 0 the text is that of PyTorch's vectors of numbers: at the end of a tensor, where too few are
+    left for one, its m of a gradient of -0 is 0 there, and -0 here.
 
     References
     ----------
@@ -183,9 +185,21 @@ def torch_adamw(
     """
     ar, second, up = roles.moments, roles.second_moment, roles.update
     g = ar.round(gradient)
-    m = _first_moment(ar, state.m, g, scalars)
-    v = _second_moment(second, state.v, crossed(second, g, ar), scalars)
-    wide = inner(second)
+    m = first_moment(ar, state.m, g, scalars)
+    v = second_moment(second, state.v, crossed(second, g, ar), scalars)
+    asked = quotient(roles, m, v, scalars)
+    update = crossed(up, decayed(roles, strategy, state, asked, scalars), inner(up))
+    if strategy.addition in (Addition.KAHAN, Addition.GROW):
+        parameter, extra = move(roles, strategy, state, update)
+    else:
+        parameter, extra = added(roles, strategy, state, asked, scalars)
+    return Step(State(parameter, m, v, extra), update)
+
+
+def quotient(roles: Roles, m: tuple[Value, ...], v: tuple[Value, ...], scalars: TorchAdamWScalars) -> Value:
+    """Return q, the update without decay, as `addcdiv_` has it: in the inner arithmetic of the update."""
+    second, up = roles.second_moment, roles.update
+    wide, asking = inner(second), inner(up)
 
     def stored(x: Value) -> Value:
         """Round a number into the format of v, and bring it back."""
@@ -193,36 +207,30 @@ def torch_adamw(
 
     root = stored(wide.sqrt(crossed(wide, v[0], second)))
     denominator = stored(wide.add(stored(wide.div(root, scalars.root2)), scalars.epsilon))
-    asking = inner(up)
     scaled = asking.mul(crossed(asking, m[0], up), -scalars.size)
-    quotient = asking.div(scaled, crossed(asking, denominator, wide))
-    asked = quotient
-    if scalars.decay:
-        theta = asking.round(state.represented(strategy)[0])
-        asked = asking.fma(theta, -scalars.decay, quotient)
-    update = crossed(up, asked, asking)
-    if strategy.addition in (Addition.KAHAN, Addition.GROW):
-        parameter, extra = move(roles, strategy, state, update)
-    else:
-        parameter, extra = _moved(roles, strategy, state, asking, quotient, scalars)
-    return Step(State(parameter, m, v, extra), update)
+    return asking.div(scaled, crossed(asking, denominator, wide))
 
 
-def _moved(
-    roles: Roles,
-    strategy: Strategy,
-    state: State,
-    asking: Arithmetic,
-    quotient: Value,
-    scalars: TorchAdamWScalars,
+def decayed(
+    roles: Roles, strategy: Strategy, state: State, asked: Value, scalars: TorchAdamWScalars
+) -> Value:
+    """Return q and the decay as one update, in the inner arithmetic of the update."""
+    if not scalars.decay:
+        return asked
+    wide = inner(roles.update)
+    return wide.fma(wide.round(state.represented(strategy)[0]), -scalars.decay, asked)
+
+
+def added(
+    roles: Roles, strategy: Strategy, state: State, asked: Value, scalars: TorchAdamWScalars
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Return parameter and extra: the decayed parameter, or master copy, plus a quotient of an arithmetic."""
+    """Return parameter and extra: the decayed parameter, or master copy, plus q."""
     ar = roles.parameter
     wide = inner(ar)
     theta = crossed(wide, state.represented(strategy)[0], ar)
     if scalars.decay:
         theta = crossed(wide, crossed(ar, wide.mul(theta, scalars.kept), wide), ar)
-    moved = crossed(ar, wide.add(theta, crossed(wide, quotient, asking)), wide)
+    moved = crossed(ar, wide.add(theta, crossed(wide, asked, inner(roles.update))), wide)
     if strategy.addition is Addition.MASTER:
         return (roles.model.round(moved),), (moved,)
     return (moved,), ()

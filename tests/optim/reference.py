@@ -175,16 +175,53 @@ class Element:
         self.m = ar.fma(g, gain1, ar.mul(self.m, ar.real(beta1)))
         square = ar.mul(g, g)
         if self.strategy == "collage-plus":
-            b = round_fraction(Fraction(beta2), ar.fmt)
-            db = round_fraction(Fraction(beta2) - Fraction(b), ar.fmt)
-            decayed = ar.multiply((b, db), (self.v, self.dv))
-            self.v, self.dv = ar.grow(decayed, ar.mul(square, gain2))
+            self._grow_second(square, beta2, gain2)
         else:
             self.v = ar.fma(square, gain2, ar.mul(self.v, ar.real(beta2)))
         mhat = up.div(self.m, up.real(1.0 - beta1**self.count))
         vhat = up.div(self.v, up.real(1.0 - beta2**self.count))
         direction = up.div(mhat, up.add(up.sqrt(vhat), up.real(epsilon)))
         return self._update(direction, rate, decay)
+
+    def torch_adamw(self, gradient, rate, beta1, beta2, epsilon, decay):
+        """Make one step with the rounding points of PyTorch: in binary32, rounded where it is stored."""
+        self.begin()
+        single, ar = Scalar(FLOAT32, Rounding(), "exact"), self.moments
+        inner = ar if ar.fmt == FLOAT32 else single
+        g, weight = ar.round(gradient), single.round(1.0 - beta1)
+        apart = inner.sub(g, self.m)
+        start, share = (self.m, weight) if weight < 0.5 else (g, weight - 1.0)
+        self.m = ar.round(inner.fma(apart, share, start))
+        if self.strategy == "collage-plus":
+            self._grow_second(ar.mul(g, g), beta2, single.round(1.0 - beta2))
+        else:
+            decayed = ar.round(inner.mul(self.v, single.round(beta2)))
+            self.v = ar.round(inner.fma(inner.mul(single.round(1.0 - beta2), g), g, decayed))
+        root = ar.round(inner.div(ar.round(inner.sqrt(self.v)), single.round((1.0 - beta2**self.count) ** 0.5)))
+        denominator = ar.round(inner.add(root, Scalar(ar.fmt, Rounding(), "exact").round(epsilon)))
+        size = single.round(rate / (1.0 - beta1**self.count))
+        quotient = inner.div(inner.mul(self.m, -size), denominator)
+        if self.strategy in ("kahan", "collage-light", "collage-plus"):
+            lost = single.round(rate * decay)
+            self._move(ar.round(inner.fma(self.theta, -lost, quotient) if decay else quotient))
+            return
+        into = self.wide if self.strategy in MASTER else self.low
+        adding = self.wide if into.fmt == FLOAT32 else single
+        moved = self.rest if self.strategy in MASTER else self.theta
+        if decay:
+            moved = into.round(adding.mul(moved, single.round(1.0 - rate * decay)))
+        moved = into.round(adding.add(moved, quotient))
+        if self.strategy in MASTER:
+            self.rest = moved
+        self.theta = self.model.round(moved)
+
+    def _grow_second(self, square, beta2, gain2):
+        """Move v in two components by a square."""
+        ar = self.moments
+        b = round_fraction(Fraction(beta2), ar.fmt)
+        db = round_fraction(Fraction(beta2) - Fraction(b), ar.fmt)
+        decayed = ar.multiply((b, db), (self.v, self.dv))
+        self.v, self.dv = ar.grow(decayed, ar.mul(square, gain2))
 
     def sgd(self, gradient, rate, momentum, decay):
         """Make one step and return the update D."""

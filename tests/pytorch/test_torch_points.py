@@ -1,0 +1,280 @@
+"""AdamW with PyTorch's rounding points, beside `torch.optim.AdamW`: the same bits, and no others."""
+
+import inspect
+import math
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import mcfsim.torch  # noqa: E402
+from mcfsim.optim import torch_adamw  # noqa: E402
+from mcfsim.torch import TorchAdamW  # noqa: E402
+from tests.pytorch.roots import RightRoots  # noqa: E402
+
+FUSED_IN_HARDWARE = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+pytestmark = pytest.mark.skipif(not FUSED_IN_HARDWARE, reason="PyTorch fuses by AVX2 and AVX-512 alone")
+#: dtype, strategy and low format.
+STORED = {
+    "float32": ("fp32", "bfloat16"),
+    "bfloat16": ("plain", "bfloat16"),
+    "float16": ("plain", "float16"),
+}
+#: betas, epsilon, decay: the last two with w = 1 - beta1 of 1/2 or more.
+HYPERS = [
+    ((0.9, 0.999), 1e-6, 0.01),
+    ((0.95, 0.95), 1e-3, 0.1),
+    ((0.5, 0.9), 1e-5, 0.0),
+    ((0.125, 0.5), 1e-4, 0.3),
+]
+every_dtype = pytest.mark.parametrize("dtype", STORED)
+
+
+def bits(x):
+    """Return a tensor's bits, with one pattern for NaN."""
+    kind = torch.int32 if x.dtype == torch.float32 else torch.int16
+    return torch.where(x.isnan(), torch.iinfo(kind).max, x.detach().contiguous().view(kind))
+
+
+def numbers(random, size):
+    """Return numbers of many magnitudes, zeros and subnormal ones; the last four at times huge or NaN."""
+    x = random.standard_normal(size) * 2.0 ** random.integers(-30, 4, size)
+    for special in (0.0, -0.0, 1e-40, -3e-45, 6e-8):
+        x[random.integers(size)] = special
+    if not random.integers(20):
+        x[-4:] = random.permutation([1e15, -1e25, 3e38, math.nan])
+    return x
+
+
+def parameters(dtype, hypers):
+    """Return the same parameters twice: one a set of hyperparameters."""
+    random = np.random.default_rng(5)
+    start = [torch.from_numpy(numbers(random, 60)).to(getattr(torch, dtype)) for _ in hypers]
+    start = [torch.where(x.isfinite(), x, 1.0) for x in start]
+    return [[torch.nn.Parameter(x.clone()) for x in start] for _ in range(2)]
+
+
+def groups(given, hypers):
+    return [
+        {"params": [p], "betas": betas, "eps": epsilon, "weight_decay": decay}
+        for p, (betas, epsilon, decay) in zip(given, hypers, strict=True)
+    ]
+
+
+def rate(step):
+    """Return the rate of a step: none that a low format holds, and at times zero."""
+    return 1e-2 * max(0.0, math.sin(step / 9)) + (1e-4 if step % 10 else 0.0)
+
+
+def pair(dtype, hypers=HYPERS):
+    """Return PyTorch's optimizer and ours, and their parameters."""
+    strategy, low = STORED[dtype]
+    theirs, ours = parameters(dtype, hypers)
+    return (
+        (torch.optim.AdamW(groups(theirs, hypers), foreach=False, fused=False), theirs),
+        (TorchAdamW(groups(ours, hypers), strategy=strategy, low=low), ours),
+    )
+
+
+def give(random, *all_of_them):
+    """Give the same gradients to parameters of both, of which one is left out at times."""
+    for place, together in enumerate(zip(*all_of_them, strict=True)):
+        gradient = torch.from_numpy(numbers(random, together[0].numel())).to(together[0].dtype)
+        left_out = place == 0 and random.integers(9) == 0
+        for p in together:
+            p.grad = None if left_out else gradient.view(p.shape).clone()
+
+
+def run(theirs, ours, steps, roots, seed=1):
+    """Train both, and yield after each step the names and tensors that should be equal."""
+    (their, moved), (our, others) = theirs, ours
+    random = np.random.default_rng(seed)
+    for step in range(1, steps + 1):
+        give(random, moved, others)
+        for group in their.param_groups + our.param_groups:
+            group["lr"] = rate(step)
+        with roots:
+            their.step()
+        our.step()
+        for p, q in zip(moved, others, strict=True):
+            one, two = their.state[p], our.state[q]
+            if one:
+                yield step, (p, q), (one["exp_avg"], two["m"]), (one["exp_avg_sq"], two["v"])
+
+
+def assert_equal(step, *pairs, names=("parameter", "m", "v")):
+    for name, (one, two) in zip(names, pairs, strict=True):
+        wrong = (bits(one) != bits(two)).nonzero()
+        assert not len(wrong), (step, name, len(wrong), one.flatten()[wrong[0]], two.flatten()[wrong[0]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_thousand_steps_have_the_bits_of_pytorch(dtype):
+    counts = []
+    for equal in run(*pair(dtype, HYPERS[:1]), 1000, RightRoots()):
+        assert_equal(*equal)
+        counts.append(equal[0])
+    assert counts[-1] == 1000
+    assert len(counts) > 800
+
+
+@pytest.mark.slow
+@every_dtype
+def test_groups_of_other_hyperparameters_have_the_bits_of_pytorch(dtype):
+    for equal in run(*pair(dtype), 60, RightRoots(), seed=2):
+        assert_equal(*equal)
+
+
+@pytest.mark.slow
+@every_dtype
+def test_only_pytorch_s_own_roots_are_others(dtype):
+    """Moments take no roots, and a parameter has other bits only where some root so far was a wrong one."""
+    theirs, ours = pair(dtype)
+    wrong = {id(p): torch.zeros(p.numel(), dtype=torch.bool) for p in theirs[1]}
+    for step, (p, q), *moments in run(theirs, ours, 40, nullcontext()):
+        assert_equal(step, *moments, names=("m", "v"))
+        v = moments[1][0]
+        with RightRoots():
+            right = v.sqrt()
+        wrong[id(p)] |= bits(v.sqrt()) != bits(right)
+        if dtype != "float32":
+            assert not wrong[id(p)].any()
+        assert not ((bits(p) != bits(q)) & ~wrong[id(p)]).any()
+
+
+@every_dtype
+def test_the_ends_of_vectors_and_strided_tensors_are_as_their_bodies(dtype):
+    strategy, low = STORED[dtype]
+    random, all_of_them = np.random.default_rng(3), []
+    shapes = [(size,) for size in range(1, 71)]
+    start = [torch.from_numpy(numbers(random, max(4, *shape))[: shape[0]]) for shape in shapes]
+    start.append(torch.from_numpy(numbers(random, 33 * 21)).view(33, 21))
+    for _ in range(2):
+        given = [x.to(getattr(torch, dtype)) for x in start]
+        given[-1] = given[-1].t()
+        all_of_them.append([torch.nn.Parameter(x.nan_to_num(1.0, 2.0, -2.0)) for x in given])
+    theirs, ours = all_of_them
+    settings = {"lr": 1e-2, "eps": 1e-5, "weight_decay": 0.1}
+    their = torch.optim.AdamW(theirs, foreach=False, fused=False, **settings)
+    our = TorchAdamW(ours, strategy=strategy, low=low, **settings)
+    for step in range(3):
+        for p, q in zip(theirs, ours, strict=True):
+            p.grad = torch.from_numpy(numbers(random, max(4, p.numel()))[: p.numel()]).to(p.dtype).view(p.shape)
+            q.grad = p.grad.clone()
+        with RightRoots():
+            their.step()
+        our.step()
+        for p, q in zip(theirs, ours, strict=True):
+            assert_equal(step, (p, q), (their.state[p]["exp_avg"], our.state[q]["m"]), names=("parameter", "m"))
+
+
+def test_without_beta1_the_end_of_a_vector_has_zeros_of_another_sign():
+    """PyTorch's last elements, too few for a vector, take 1 - w for w - 1: the one difference that there is."""
+    theirs, ours = (torch.nn.Parameter(torch.ones(33)) for _ in range(2))
+    their = torch.optim.AdamW([theirs], betas=(0.0, 0.9), foreach=False, fused=False)
+    our = TorchAdamW([ours], betas=(0.0, 0.9), strategy="fp32")
+    for p, optimizer in ((theirs, their), (ours, our)):
+        p.grad = torch.full((33,), -0.0)
+        optimizer.step()
+    assert their.state[theirs]["exp_avg"].signbit().tolist() == [True] * 32 + [False]
+    assert our.state[ours]["m"].signbit().all()
+    assert bits(theirs).equal(bits(ours))
+
+
+#: What is altered in the text, what it becomes, and for which dtypes it is another rounding point.
+BOTH = ("float32", "bfloat16")
+ALTERED = {
+    "m from a product and an fma": (
+        "wide.fma(apart, scalars.near, old) if",
+        "wide.fma(g, scalars.near, wide.mul(old, scalars.beta1)) if",
+        BOTH,
+    ),
+    "m by two roundings": (
+        "wide.fma(apart, scalars.near, old) if",
+        "wide.add(wide.mul(apart, scalars.near), old) if",
+        ("float32",),
+    ),
+    "m from its own end alone": ("near=weight if weight < 0.5 else 0.0", "near=weight", ("float32",)),
+    "w not rounded": ("of_m(given.gain1)", "given.gain1", ("float32",)),
+    "v decayed and moved at once": (
+        "crossed(ar, wide.mul(crossed(wide, v[0], ar), scalars.beta2), wide)",
+        "wide.mul(crossed(wide, v[0], ar), scalars.beta2)",
+        ("bfloat16",),
+    ),
+    "the gradient squared first": (
+        "wide.fma(wide.mul(g, scalars.gain2), g, ",
+        "wide.fma(wide.mul(g, g), scalars.gain2, ",
+        ("float32",),
+    ),
+    "v by two roundings": (
+        "wide.fma(wide.mul(g, scalars.gain2), g, crossed(wide, shrunk, ar))",
+        "wide.add(wide.mul(wide.mul(g, scalars.gain2), g), crossed(wide, shrunk, ar))",
+        ("float32",),
+    ),
+    "beta2 not rounded": ("of_v(given.beta2)", "given.beta2", ("float32",)),
+    "1 - beta2 not rounded": ("of_v(given.gain2)", "given.gain2", ("float32",)),
+    "the root taken of the corrected v": (
+        "root = stored(wide.sqrt(crossed(wide, v[0], second)))",
+        "root = wide.div(stored(wide.sqrt(wide.div(crossed(wide, v[0], second), "
+        "scalars.root2 * scalars.root2))), 1 / scalars.root2)",
+        BOTH,
+    ),
+    "the root not stored": ("root = stored(wide.sqrt", "root = (wide.sqrt", ("bfloat16",)),
+    "the corrected root not stored": ("stored(wide.div(root", "(wide.div(root", ("bfloat16",)),
+    "the denominator not stored": ("stored(wide.add(", "(wide.add(", ("bfloat16",)),
+    "epsilon in binary32": ("_let_in(roles.second_moment)(", "of_v(", ("bfloat16",)),
+    "the correction's root not rounded": ("of_v(given.correction2**0.5)", "given.correction2**0.5", ("float32",)),
+    "the quotient scaled last": (
+        "return asking.div(scaled, crossed(asking, denominator, wide))",
+        "return asking.mul(asking.div(crossed(asking, m[0], up), denominator), -scalars.size)",
+        ("float32",),
+    ),
+    "the quotient stored": (
+        "return asking.div(scaled, crossed(asking, denominator, wide))",
+        "return asking.round(up.round(asking.div(scaled, crossed(asking, denominator, wide))))",
+        ("bfloat16",),
+    ),
+    "the decay in the update": ("(Addition.KAHAN, Addition.GROW)", "tuple(Addition)", BOTH),
+    "the decayed parameter not stored": (
+        "crossed(wide, crossed(ar, wide.mul(theta, scalars.kept), wide), ar)",
+        "wide.mul(theta, scalars.kept)",
+        ("bfloat16",),
+    ),
+    "1 - lr lambda not rounded": ("of_parameter(1.0 - decay)", "1.0 - decay", ("float32",)),
+    "lr / (1 - beta1^t) not rounded": ("of_update(rate / given.correction1)", "rate / given.correction1", BOTH[:1]),
+}
+
+
+def altered(old, new):
+    """Return the module with its text altered in one place."""
+    text = inspect.getsource(torch_adamw)
+    assert text.count(old) == 1, old
+    module = type(torch_adamw)(torch_adamw.__name__)
+    exec(compile(text.replace(old, new), "altered", "exec"), vars(module))
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(name, dtype) for name, (_, _, dtypes) in ALTERED.items() for dtype in dtypes]
+)
+def test_no_other_rounding_point_has_the_bits_of_pytorch(name, dtype, monkeypatch):
+    old, new, _ = ALTERED[name]
+    monkeypatch.setattr(TorchAdamW, "_declaration", altered(old, new).TorchAdamW)
+    with pytest.raises(AssertionError, match=r"parameter|'m'|'v'"):
+        for equal in run(*pair(dtype), 60, RightRoots()):
+            assert_equal(*equal)
+
+
+def test_its_settings_are_those_of_adamw():
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = TorchAdamW([weight], 1e-3, (0.8, 0.9), 1e-6, 0.2, strategy="fp32")
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
+    with pytest.raises(ValueError, match="beta2"):
+        TorchAdamW([weight], betas=(0.9, 1.0), strategy="fp32")
+    other = mcfsim.torch.AdamW([weight], strategy="fp32")
+    with pytest.raises(ValueError, match="TorchAdamW"):
+        other.load_state_dict(optimizer.state_dict())

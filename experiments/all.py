@@ -12,6 +12,7 @@ from experiments import (
     long_sums,
     precision_curves,
     released_code_audit,
+    rounding_points,
     tables,
     worst_constants,
 )
@@ -20,7 +21,7 @@ from experiments import (
 def main() -> None:
     """Run all; of what takes many minutes only the drawing."""
     worst_constants.draw()
-    for experiment in (beta2_expansion, fast_two_sum_map, grow_error, long_sums, precision_curves):
+    for experiment in (beta2_expansion, fast_two_sum_map, grow_error, long_sums, precision_curves, rounding_points):
         experiment.main()
     collage_options.main()
     audit_forecast.main()

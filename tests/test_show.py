@@ -84,7 +84,9 @@ def test_pseudocode_has_a_line_for_each_operation(name, mode):
     assert Counter(match[2] for match in steps) == kinds
     assert len(steps) == len(program.steps) > 0
     assert lines[-1].startswith("    return ")
-    assert f"# bfloat16, {mode}" in lines[1]
+    first = program.steps[0]
+    assert f"# {first.result.format}, {first.rounding.mode}" in lines[1]
+    assert any(f"# bfloat16, {mode}" in line for line in lines)
 
 
 @every_text

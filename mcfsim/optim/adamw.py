@@ -165,7 +165,7 @@ def adamw(
 
     The decay is part of D, so that it is compensated as the rest. Without decay its two operations fall away.
 
-    PyTorch rounds at other points: those are `mcfsim.optim.torch_adamw`'s.
+    PyTorch rounds at other points: those are `mcfsim.optim.torchadamw`'s.
 
     References
     ----------

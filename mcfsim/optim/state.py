@@ -53,7 +53,7 @@ def average(ar: Arithmetic, x: tuple[Value, ...], beta: Any, new: Value, gain: f
     """Return the moving average ``beta x + gain new``.
 
     In one component it is ``RN(RN(beta x) + gain new)``, the last product unrounded, as in torch's ``mul_``
-    followed by ``addcmul_``, by which its AdamW makes v (and m by another, see `mcfsim.optim.torch_adamw`). As
+    followed by ``addcmul_``, by which its AdamW makes v (and m by another, see `mcfsim.optim.torchadamw`). As
     an expansion it is ``Grow(Mul(beta, x), RN(gain new))``.
 
     Parameters

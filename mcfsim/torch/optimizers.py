@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.optim import adamw, sgd, torch_adamw
+from mcfsim.optim import adamw, sgd, torchadamw
 from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.optim.strategies import Strategy
 from mcfsim.random import RandomWords
@@ -100,7 +100,7 @@ class TorchAdamW(AdamW):
     AVX2 or AVX-512: strategy ``fp32`` those of float32, ``plain`` those of bfloat16, or of float16 with that
     for `low`. But for roots of float32: these PyTorch has from Intel MKL, which rounds a sixth of them to
     the other neighbour; here they are rounded correctly. What other strategies make of these points is said
-    at `mcfsim.optim.torch_adamw.torch_adamw`.
+    at `mcfsim.optim.torchadamw.torchadamw`.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class TorchAdamW(AdamW):
         As of `AdamW`. PyTorch's ``amsgrad`` and ``maximize`` are not here.
     """
 
-    _declaration = torch_adamw.TorchAdamW
+    _declaration = torchadamw.TorchAdamW
 
 
 class SGD(StoredOptimizer):

@@ -183,7 +183,7 @@ class Element:
         direction = up.div(mhat, up.add(up.sqrt(vhat), up.real(epsilon)))
         return self._update(direction, rate, decay)
 
-    def torch_adamw(self, gradient, rate, beta1, beta2, epsilon, decay):
+    def by_torch_points(self, gradient, rate, beta1, beta2, epsilon, decay):
         """Make one step with the rounding points of PyTorch: in binary32, rounded where it is stored."""
         self.begin()
         single, ar = Scalar(FLOAT32, Rounding(), "exact"), self.moments

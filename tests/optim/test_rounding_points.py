@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mcfsim import SGD, AdamW, Meter, strategy
-from mcfsim.optim import adamw, lion, nesterov, sgd
+from mcfsim.optim import adamw, lion, nesterov, sgd, torchadamw
 from mcfsim.optim.lion import Lion
 from mcfsim.optim.nesterov import Nesterov
 from mcfsim.optim.state import State
@@ -42,13 +42,30 @@ class Labelled:
         self.together.append((self.role, operation))
 
 
+class Inner(Labelled):
+    """Of an arithmetic that a role's was asked for: what it rounds is brought into a wider format, as it is."""
+
+    def append(self, operation):
+        if operation != "round":
+            super().append(operation)
+
+
+class Watching(Meter):
+    """A meter that also watches the arithmetics that it is asked for."""
+
+    def like(self, fmt, rounding):
+        made = super().like(fmt, rounding)
+        made.trace = Inner(self.trace.role, self.trace.together)
+        return made
+
+
 def trace(hyper, name):
     """Return the (role, operation) pairs of one step from a random state, and the step's outcome."""
     random = np.random.default_rng(5)
     declared = strategy(name)
     plain_roles = declared.roles()
     operations = []
-    meters = Roles(*(Meter(ar) for ar in plain_roles))
+    meters = Roles(*(Watching(ar) for ar in plain_roles))
     for role, meter in zip(Roles._fields, meters, strict=True):
         meter.trace = Labelled(role, operations)
 
@@ -102,6 +119,25 @@ every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_step_makes_the_declared_operations_and_no_others(case, name):
     operations, _, _ = trace(case, name)
     assert operations == case.expected() + ADDITIONS[name]
+
+
+#: Roles of PyTorch's points, each up to the one that is named.
+UP_TO = {"first moment": "moments", "denominator": "second_moment", "update": "update", "weight": "parameter"}
+
+
+@pytest.mark.parametrize("name", ["plain", "fp32"])
+def test_a_step_at_the_points_of_pytorch_makes_the_declared_operations(name):
+    case = Case(torchadamw.TorchAdamW(weight_decay=0.1), (), (), True)
+    operations, watched, plainly = trace(case, name)
+    expected, ends = [], iter(UP_TO.items())
+    end, role = next(ends)
+    for point, operation in torchadamw.ROUNDING_POINTS:
+        if operation != "round" or point == "gradient" or name == "plain":  # binary32 stores what it has
+            expected.append((role, operation))
+        if point == end:
+            end, role = next(ends, ("", ""))
+    assert operations == expected
+    np.testing.assert_array_equal(watched.state.parameter, plainly.state.parameter)
 
 
 def test_decay_is_three_operations_of_the_update():

@@ -5,7 +5,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.models.plan import Plan
-from mcfsim.optim.torch_adamw import TorchAdamW
+from mcfsim.optim.torchadamw import TorchAdamW
 from mcfsim.training.schedule import Schedule
 
 from .reference import Element
@@ -33,7 +33,7 @@ def test_a_step_is_the_formula_by_the_judge(strategy, low, hyper):
         gradient[t % 8] = 0
         ours.step(gradient, 2.0**-7 / t)
         for x, g in zip(alone, gradient.tolist(), strict=True):
-            x.torch_adamw(g, 2.0**-7 / t, hyper.beta1, hyper.beta2, hyper.epsilon, hyper.weight_decay)
+            x.by_torch_points(g, 2.0**-7 / t, hyper.beta1, hyper.beta2, hyper.epsilon, hyper.weight_decay)
         for part, stored in ours.state._asdict().items():
             expected = np.array([x.state()[part] for x in alone], np.float64).reshape(8, -1).T
             np.testing.assert_array_equal(np.float64(stored).reshape(expected.shape), expected)

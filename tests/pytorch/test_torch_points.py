@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mcfsim.torch  # noqa: E402
-from mcfsim.optim import torch_adamw  # noqa: E402
+from mcfsim.optim import torchadamw  # noqa: E402
 from mcfsim.torch import TorchAdamW  # noqa: E402
 from tests.pytorch.roots import RightRoots  # noqa: E402
 
@@ -250,9 +250,9 @@ ALTERED = {
 
 def altered(old, new):
     """Return the module with its text altered in one place."""
-    text = inspect.getsource(torch_adamw)
+    text = inspect.getsource(torchadamw)
     assert text.count(old) == 1, old
-    module = type(torch_adamw)(torch_adamw.__name__)
+    module = type(torchadamw)(torchadamw.__name__)
     exec(compile(text.replace(old, new), "altered", "exec"), vars(module))
     return module
 

@@ -134,11 +134,11 @@ class TorchAdamW(AdamW):
         return {**super().entering(), "v": of_v, "update": {"weight_decay": self.weight_decay}}
 
     def step(self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: Any) -> Step:
-        """Make one step; see `torch_adamw`."""
-        return torch_adamw(roles, strategy, state, gradient, scalars)
+        """Make one step; see `torchadamw`."""
+        return torchadamw(roles, strategy, state, gradient, scalars)
 
 
-def torch_adamw(
+def torchadamw(
     roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: TorchAdamWScalars
 ) -> Step:
     """Make one step of AdamW as `torch.optim.AdamW(foreach=False, fused=False)` makes it on a CPU.
@@ -218,7 +218,8 @@ def decayed(
     if not scalars.decay:
         return asked
     wide = inner(roles.update)
-    return wide.fma(wide.round(state.represented(strategy)[0]), -scalars.decay, asked)
+    theta = crossed(wide, state.represented(strategy)[0], roles.parameter)
+    return wide.fma(theta, -scalars.decay, asked)
 
 
 def added(

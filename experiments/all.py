@@ -21,7 +21,14 @@ from experiments import (
 def main() -> None:
     """Run all; of what takes many minutes only the drawing."""
     worst_constants.draw()
-    for experiment in (beta2_expansion, fast_two_sum_map, grow_error, long_sums, precision_curves, rounding_points):
+    for experiment in (
+        beta2_expansion,
+        fast_two_sum_map,
+        grow_error,
+        long_sums,
+        precision_curves,
+        rounding_points,
+    ):
         experiment.main()
     collage_options.main()
     audit_forecast.main()

@@ -159,6 +159,8 @@ def _percent(shares: list[float]) -> str:
 
 def _signed(x: Any) -> str:
     """Return the mean of differences, with how far the seeds lie from it at most."""
+    if np.abs(x).max() < 1e-6:  # of what a result file keeps of a loss
+        return "below 1e-6"
     return f"{np.mean(x):+.1e} +- {np.abs(x - np.mean(x)).max():.0e}"
 
 

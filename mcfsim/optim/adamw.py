@@ -40,9 +40,7 @@ def second_moment(
     return average(ar, v, scalars.beta2, ar.mul(gradient, gradient), scalars.gain2)
 
 
-def direction(
-    roles: Roles, m: tuple[Value, ...], v: tuple[Value, ...], scalars: AdamWScalars
-) -> Value:
+def direction(roles: Roles, m: tuple[Value, ...], v: tuple[Value, ...], scalars: AdamWScalars) -> Value:
     """Return the corrected m by the root of the corrected v: what decay and rate then act on."""
     up = roles.update
     mhat = up.div(m[0], scalars.correction1)

@@ -169,9 +169,10 @@ def torchadamw(
         theta = RN(R32(theta' + q)),                        theta' = RN(R32(R32(1 - lr lambda) theta))
         D = RN(R32(q - R32(lr lambda) theta))
 
-    This theta is that of additions `plain` and `master`, where D is no more than what was asked for. Additions
-    `kahan` and `grow`, which PyTorch has not, compensate D with the decay in it. A moment of several components
-    moves as in `mcfsim.optim.adamw`, and of formats that binary32 does not hold R32 is that of binary64.
+    This theta is that of additions `plain` and `master`, where D is no more than what was asked for.
+    Additions `kahan` and `grow`, which PyTorch has not, compensate D with the decay in it. A moment of
+    several components moves as in `mcfsim.optim.adamw`. Of formats that binary32 does not hold R32 is that of
+    binary64.
 
     R32(sqrt(v)) is the correctly rounded root. PyTorch on x86 takes roots of float32 and float64 from Intel
     MKL, which gives another float in a sixth of cases; those of bfloat16 and float16 it rounds correctly.

@@ -197,7 +197,9 @@ class Element:
         else:
             decayed = ar.round(inner.mul(self.v, single.round(beta2)))
             self.v = ar.round(inner.fma(inner.mul(single.round(1.0 - beta2), g), g, decayed))
-        root = ar.round(inner.div(ar.round(inner.sqrt(self.v)), single.round((1.0 - beta2**self.count) ** 0.5)))
+        root = ar.round(
+            inner.div(ar.round(inner.sqrt(self.v)), single.round((1.0 - beta2**self.count) ** 0.5))
+        )
         denominator = ar.round(inner.add(root, Scalar(ar.fmt, Rounding(), "exact").round(epsilon)))
         size = single.round(rate / (1.0 - beta1**self.count))
         quotient = inner.div(inner.mul(self.m, -size), denominator)

@@ -43,7 +43,7 @@ class Labelled:
 
 
 class Inner(Labelled):
-    """Of an arithmetic that a role's was asked for: what it rounds is brought into a wider format, as it is."""
+    """Of an arithmetic that a role's was asked for: its roundings bring numbers into a wider format."""
 
     def append(self, operation):
         if operation != "round":

@@ -1,4 +1,4 @@
-"""AdamW with PyTorch's rounding points, without PyTorch: by the judge, in exact arithmetic, and its refusals."""
+"""AdamW with PyTorch's rounding points, without PyTorch: by the judge, and in exact arithmetic."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,21 @@ from mcfsim.training.schedule import Schedule
 from .reference import Element
 from .test_declarations import STORED, assert_judged
 
-HYPERS = [TorchAdamW(0.9, 0.95, 1e-4, 0.1), TorchAdamW(0.375, 0.999, 1e-4, 0.0), TorchAdamW(0.0, 0.0, 1e-3, 0.5)]
-JUDGED = ("plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "split-master", "fp32")
+HYPERS = [
+    TorchAdamW(0.9, 0.95, 1e-4, 0.1),
+    TorchAdamW(0.375, 0.999, 1e-4, 0.0),
+    TorchAdamW(0.0, 0.0, 1e-3, 0.5),
+]
+JUDGED = (
+    "plain",
+    "kahan",
+    "collage-light",
+    "collage-plus",
+    "fp32-optim",
+    "fp32-master",
+    "split-master",
+    "fp32",
+)
 
 
 @pytest.mark.parametrize("hyper", HYPERS, ids=str)

@@ -121,11 +121,15 @@ def test_a_thousand_steps_have_the_bits_of_pytorch(dtype):
     assert len(counts) > 800
 
 
+def assert_all_equal(steps):
+    for equal in steps:
+        assert_equal(*equal)
+
+
 @pytest.mark.slow
 @every_dtype
 def test_groups_of_other_hyperparameters_have_the_bits_of_pytorch(dtype):
-    for equal in run(*pair(dtype), 60, RightRoots(), seed=2):
-        assert_equal(*equal)
+    assert_all_equal(run(*pair(dtype), 60, RightRoots(), seed=2))
 
 
 @pytest.mark.slow
@@ -162,17 +166,21 @@ def test_the_ends_of_vectors_and_strided_tensors_are_as_their_bodies(dtype):
     our = TorchAdamW(ours, strategy=strategy, low=low, **settings)
     for step in range(3):
         for p, q in zip(theirs, ours, strict=True):
-            p.grad = torch.from_numpy(numbers(random, max(4, p.numel()))[: p.numel()]).to(p.dtype).view(p.shape)
+            p.grad = (
+                torch.from_numpy(numbers(random, max(4, p.numel()))[: p.numel()]).to(p.dtype).view(p.shape)
+            )
             q.grad = p.grad.clone()
         with RightRoots():
             their.step()
         our.step()
         for p, q in zip(theirs, ours, strict=True):
-            assert_equal(step, (p, q), (their.state[p]["exp_avg"], our.state[q]["m"]), names=("parameter", "m"))
+            assert_equal(
+                step, (p, q), (their.state[p]["exp_avg"], our.state[q]["m"]), names=("parameter", "m")
+            )
 
 
 def test_without_beta1_the_end_of_a_vector_has_zeros_of_another_sign():
-    """PyTorch's last elements, too few for a vector, take 1 - w for w - 1: the one difference that there is."""
+    """PyTorch's last elements, too few for a vector, take 1 - w for w - 1: the only difference."""
     theirs, ours = (torch.nn.Parameter(torch.ones(33)) for _ in range(2))
     their = torch.optim.AdamW([theirs], betas=(0.0, 0.9), foreach=False, fused=False)
     our = TorchAdamW([ours], betas=(0.0, 0.9), strategy="fp32")
@@ -226,7 +234,11 @@ ALTERED = {
     "the corrected root not stored": ("stored(wide.div(root", "(wide.div(root", ("bfloat16",)),
     "the denominator not stored": ("stored(wide.add(", "(wide.add(", ("bfloat16",)),
     "epsilon in binary32": ("_let_in(roles.second_moment)(", "of_v(", ("bfloat16",)),
-    "the correction's root not rounded": ("of_v(given.correction2**0.5)", "given.correction2**0.5", ("float32",)),
+    "the correction's root not rounded": (
+        "of_v(given.correction2**0.5)",
+        "given.correction2**0.5",
+        ("float32",),
+    ),
     "the quotient scaled last": (
         "return asking.div(scaled, crossed(asking, denominator, wide))",
         "return asking.mul(asking.div(crossed(asking, m[0], up), denominator), -scalars.size)",
@@ -244,7 +256,11 @@ ALTERED = {
         ("bfloat16",),
     ),
     "1 - lr lambda not rounded": ("of_parameter(1.0 - decay)", "1.0 - decay", ("float32",)),
-    "lr / (1 - beta1^t) not rounded": ("of_update(rate / given.correction1)", "rate / given.correction1", BOTH[:1]),
+    "lr / (1 - beta1^t) not rounded": (
+        "of_update(rate / given.correction1)",
+        "rate / given.correction1",
+        BOTH[:1],
+    ),
 }
 
 
@@ -265,8 +281,7 @@ def test_no_other_rounding_point_has_the_bits_of_pytorch(name, dtype, monkeypatc
     old, new, _ = ALTERED[name]
     monkeypatch.setattr(TorchAdamW, "_declaration", altered(old, new).TorchAdamW)
     with pytest.raises(AssertionError, match=r"parameter|'m'|'v'"):
-        for equal in run(*pair(dtype), 60, RightRoots()):
-            assert_equal(*equal)
+        assert_all_equal(run(*pair(dtype), 60, RightRoots()))
 
 
 def test_its_settings_are_those_of_adamw():

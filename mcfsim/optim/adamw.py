@@ -124,7 +124,7 @@ def adamw(
     gradient: Value,
     scalars: AdamWScalars,
     *,
-    second_moment: Average = _second_moment,
+    second_moment: Average = second_moment,
 ) -> Step:
     """Make one AdamW step: each line is a rounding point or several, and there are no others.
 

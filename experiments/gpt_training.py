@@ -18,10 +18,8 @@ from experiments.collage_options import LATE
 from experiments.gpt import GPT, SIZES, text
 from mcfsim.checks.arguments import whole_number
 from mcfsim.models.forecast import stop_of
-from mcfsim.optim.state import State
 from mcfsim.problems.base import Stream, generator
-from mcfsim.torch import AdamW
-from mcfsim.torch.moved import Stores
+from mcfsim.torch import AdamW, Seen, watch
 
 SCHEDULE = mcf.Schedule(peak=3e-4, warmup=50, final=0.1)
 #: Where gradients are scaled down to, and what matrices start from.
@@ -123,71 +121,18 @@ def validation_loss(model: GPT, settings: Settings) -> float:
 
 
 def optimizer_of(model: GPT, settings: Settings, rate: float) -> AdamW:
-    """Return the optimizer: weight decay on matrices alone."""
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    """Return the optimizer, with a group for each tensor: weight decay on matrices alone."""
+    groups = [{"params": [p], "weight_decay": 0.1 if p.ndim > 1 else 0.0} for p in model.parameters()]
     return AdamW(groups, rate, (0.9, settings.beta2), 1e-8, strategy=settings.strategy)
 
 
-class Watch:
-    """What an optimizer's steps ask of all elements, and what comes of it, by the measures of `mcf.metrics`.
-
-    Parameters
-    ----------
-    model, optimizer
-        Whose parameters are watched, by name.
-
-    Raises
-    ------
-    ValueError
-        If the strategy rounds at random, or keeps part of a number in the parameter.
-    """
-
-    def __init__(self, model: GPT, optimizer: AdamW) -> None:
-        self.parameters, self.optimizer = dict(model.named_parameters()), optimizer
-        device = next(model.parameters()).device
-        strategy = optimizer.strategy
-        if strategy.draws or (strategy.extra is not None and strategy.extra.shared):
-            raise ValueError(f"what {strategy.name!r} asks for is not known before the step")
-        self.roles = strategy.roles(backend="torch", device=device)
-        self.names = Stores.of(mcf.AdamW, strategy, self.roles, "exact").names
-        ends = np.cumsum([0, *(p.numel() for p in self.parameters.values())]).tolist()
-        self.parts = {name: slice(*ends[place : place + 2]) for place, name in enumerate(self.parameters)}
-
-    def step(self) -> dict[str, dict[str, float]]:
-        """Make a step, and return its measures: of all under "", and of each tensor under its name."""
-        intended = self._flat(self.intended())
-        before, old = self._represented(), self._flat(self.parameters)
-        self.optimizer.step()
-        after, new = self._represented(), self._flat(self.parameters)
-        parts = {"": slice(None), **self.parts}
-        fmt = self.optimizer.strategy.parameter.format
-        return mcf.metrics.measure_parts(parts, intended, [before], [after], (old, new), fmt)
-
-    @torch.no_grad()
-    def intended(self) -> dict[str, torch.Tensor]:
-        """Return the update that the next step asks for, by the optimizer's own text."""
-        asked = {}
-        for group in self.optimizer.param_groups:
-            hyper = mcf.AdamW(*group["betas"], group["eps"], group["weight_decay"])
-            for p in group["params"]:
-                kept = {"parameter": p, "master": p.float(), **self.optimizer.state.get(p, {})}
-                state = State(
-                    *(tuple(kept.get(name, torch.zeros_like(p)) for name in names) for names in self.names)
-                )
-                given = self.roles, self.optimizer.strategy
-                count = kept.get("step", 0) + 1
-                scalars = hyper.scalars(*given, count, group["lr"], decayed=True)
-                asked[p] = hyper.step(*given, state, p.grad, scalars).update
-        return {name: asked[p] for name, p in self.parameters.items()}
-
-    def _represented(self) -> np.ndarray[Any, Any]:
-        return self._flat({name: self.optimizer.represented(p) for name, p in self.parameters.items()})
-
-    def _flat(self, tensors: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
-        """Return all elements, in the order of the parameters, as a vector of float64 on the host."""
-        return np.concatenate([tensors[name].detach().double().cpu().numpy().ravel() for name in self.parts])
+def watched_step(model: GPT, optimizer: AdamW) -> dict[str, Seen]:
+    """Make a step, and return what was seen of it: of all tensors under "", of each under its name."""
+    watched = watch(optimizer, 1)
+    optimizer.step()
+    watched.remove()
+    names = [name for name, _ in model.named_parameters()]
+    return {"" if seen.group is None else names[seen.group]: seen for seen in watched.seen}
 
 
 def train(settings: Settings) -> dict[str, Any]:
@@ -204,9 +149,9 @@ def train(settings: Settings) -> dict[str, Any]:
     size, corpus = SIZES[settings.size], text(SIZES[settings.size].modules).corpus
     model = model_of(settings)
     optimizer = optimizer_of(model, settings, SCHEDULE.rate(1, settings.steps))
-    watch, batches = Watch(model, optimizer), hashlib.sha256()
+    batches = hashlib.sha256()
     steps: list[int] = []
-    found: list[dict[str, dict[str, float]]] = []
+    found: list[dict[str, Seen]] = []
     for step in range(1, settings.steps + 1):
         windows = corpus.training_windows(size.batch, size.context + 1, step=step, seed=settings.seed)
         batches.update(windows.tobytes())
@@ -215,13 +160,13 @@ def train(settings: Settings) -> dict[str, Any]:
             group["lr"] = SCHEDULE.rate(step, settings.steps)
         if step in (1, settings.steps) or step % settings.every == 0:
             steps.append(step)
-            found.append(watch.step())
+            found.append(watched_step(model, optimizer))
         else:
             optimizer.step()
-    edq = {name: [row[name]["normalized_edq"] for row in found] for name in watch.parts}
+    edq = {name: [row[name].edq for row in found] for name, _ in model.named_parameters()}
     result: dict[str, Any] = {"validation_loss": validation_loss(model, settings)}
-    for measure in ("lost", "normalized_edq"):
-        series = np.array([row[""][measure] for row in found])
+    for measure, field in (("lost", "lost"), ("normalized_edq", "edq")):
+        series = np.array([getattr(row[""], field) for row in found])
         late = series[-max(1, round(LATE * series.size)) :]
         result |= {measure: float(series.mean()), f"late_{measure}": float(late.mean())}
     stops = {name: stop_of(steps, series, STOPPED) for name, series in edq.items()}

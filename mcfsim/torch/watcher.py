@@ -25,8 +25,8 @@ class Seen(NamedTuple):
     ----------
     step : int
         Its number, from 1.
-    group : int
-        The group's number.
+    group : int or None
+        The group's number; None of all groups together, if there are several, and all make this step.
     lost : float
         The share of elements that were to move, and whose represented value did not.
     edq : float
@@ -34,7 +34,7 @@ class Seen(NamedTuple):
     """
 
     step: int
-    group: int
+    group: int | None
     lost: float
     edq: float
 
@@ -73,14 +73,21 @@ class Watch:
         found = {key: Tally.joined(parts) for key, parts in tallies.items()}
         if shared:
             found = _of_all_processes(found)
-        for (count, group), whole in found.items():
-            self.seen.append(Seen(count, group, whole.lost, whole.normalized_edq))
-            if is_first_process():
-                self._tell(self.seen[-1])
+        of_all = sum(bool(group["params"]) for group in self._optimizer.param_groups)
+        for count in dict.fromkeys(count for count, _ in found):
+            groups: dict[int | None, Tally] = {
+                group: tally for (step, group), tally in found.items() if step == count
+            }
+            if len(groups) == of_all > 1:
+                groups[None] = Tally.joined(groups.values())
+            for group, whole in groups.items():
+                self.seen.append(Seen(count, group, whole.lost, whole.normalized_edq))
+                if is_first_process():
+                    self._tell(self.seen[-1])
 
 
 def watch(optimizer: StoredOptimizer, every: int = 100, to: Any = None) -> Watch:
-    """Have lost arithmetic and EDQ of each group of parameters measured every some steps.
+    """Have lost arithmetic and EDQ of each group of parameters, and of all, measured every some steps.
 
     Parameters
     ----------
@@ -127,8 +134,9 @@ def _teller(to: Any) -> Callable[[Seen], Any]:
     if hasattr(to, "add_scalar"):
 
         def write(seen: Seen) -> None:
+            of = "all" if seen.group is None else f"group {seen.group}"
             for name in ("lost", "edq"):
-                to.add_scalar(f"mcfsim/{name}/group {seen.group}", getattr(seen, name), seen.step)
+                to.add_scalar(f"mcfsim/{name}/{of}", getattr(seen, name), seen.step)
 
         return write
     if callable(to):

@@ -88,7 +88,7 @@ def test_looking_changes_nothing(strategy, place):
         same = one.view(torch.int16) if isinstance(one, torch.Tensor) and one.itemsize == 2 else one
         assert torch.equal(same, other.view(same.dtype)) if isinstance(one, torch.Tensor) else one == other
     assert [(x.step, x.group) for x in watched.seen] == [
-        (step, group) for step in range(1, 5) for group in (0, 1)
+        (step, group) for step in range(1, 5) for group in (0, 1, None)
     ]
 
 
@@ -107,27 +107,30 @@ def test_what_is_seen_is_told(tmp_path):
         optimizer.step()
     seen = watches[0].seen
     assert seen == told == watches[3].seen
-    assert [x.step for x in seen] == [3, 3, 6, 6]
+    assert [x.step for x in seen] == [3, 3, 3, 6, 6, 6]
+    assert min(x.lost for x in seen[:2]) < seen[2].lost < max(x.lost for x in seen[:2])
     assert 0 < seen[0].lost < 1
     with path.open(newline="") as file:
         head, *lines = csv.reader(file)
     assert tuple(head) == Seen._fields
-    assert [Seen(int(a), int(b), float(c), float(d)) for a, b, c, d in lines] == seen
+    found = [Seen(int(a), int(b) if b else None, float(c), float(d)) for a, b, c, d in lines]
+    assert found == seen
     assert scalars[:2] == [
         ("mcfsim/lost/group 0", seen[0].lost, 3),
         ("mcfsim/edq/group 0", seen[0].edq, 3),
     ]
+    assert scalars[5] == ("mcfsim/edq/all", seen[2].edq, 3)
     for x in watches:
         x.remove()
         x.remove()
     for step in range(7, 9):
         give_gradients(given, step)
         optimizer.step()
-    assert len(told) == 4
+    assert len(told) == 6
     again = watch(optimizer, 1, str(path))
     give_gradients(given, 9)
     optimizer.step()
-    assert len(path.read_text().splitlines()) == 7
+    assert len(path.read_text().splitlines()) == 1 + 6 + 3
     assert again.seen[0].step == 10
 
 
@@ -153,6 +156,7 @@ def test_numbers_that_are_not_finite_are_not_averaged_away():
     assert math.isnan(seen[0].lost)
     assert math.isnan(seen[0].edq)
     assert seen[1].lost >= 0
+    assert math.isnan(seen[2].lost)
 
 
 def test_what_cannot_be_watched_or_told_is_refused(tmp_path):

@@ -15,11 +15,11 @@ from experiments.common import RESULTS, read_result  # noqa: E402
 from experiments.gpt import GPT, SIZES, text  # noqa: E402
 from experiments.gpt_training import (  # noqa: E402
     Settings,
-    Watch,
     model_of,
     optimizer_of,
     set_gradients,
     train,
+    watched_step,
 )
 
 TINY = ["--size", "tiny", "--steps", "4", "--every", "2", "--seeds", "0", "1", "--beta2", "0.95"]
@@ -124,46 +124,18 @@ def test_gradients_are_clipped_and_of_bfloat16(precision):
             assert torch.equal(p.grad.bfloat16(), g)
 
 
-def test_intended_updates_are_what_is_added():
-    model, optimizer = watched("plain")
-    old = [p.detach().clone() for p in model.parameters()]
-    asked = Watch(model, optimizer).intended()
-    optimizer.step()
-    for p, before, update in zip(model.parameters(), old, asked.values(), strict=True):
-        # A sum of two numbers of bfloat16 rounds in binary32 and then once more as it would at once.
-        assert torch.equal(p.detach(), (before.float() + update).bfloat16())
-
-
-@pytest.mark.parametrize("steps", [0, 2])
-def test_intended_updates_of_master_weights(steps):
-    model, optimizer = watched("fp32-master", steps)
-    old = [optimizer.represented(p).float() for p in model.parameters()]
-    asked = Watch(model, optimizer).intended()
-    optimizer.step()
-    for p, before, update in zip(model.parameters(), old, asked.values(), strict=True):
-        assert torch.equal(optimizer.represented(p).float(), before + update)
-
-
 @pytest.mark.parametrize("strategy", train_gpt.STRATEGIES)
 def test_watching_changes_nothing(strategy):
     ends = []
     for look in (False, True):
         model, optimizer = watched(strategy)
         if look:
-            found = Watch(model, optimizer).step()
+            found = watched_step(model, optimizer)
             assert set(found) == {"", *(name for name, _ in model.named_parameters())}
         else:
             optimizer.step()
         ends.append(torch.cat([optimizer.represented(p).flatten() for p in model.parameters()]))
     assert torch.equal(*ends)
-
-
-@pytest.mark.parametrize("strategy", ["split-master", "stochastic"])
-def test_what_cannot_be_watched_is_refused(strategy):
-    settings = tiny(strategy)
-    model = model_of(settings)
-    with pytest.raises(ValueError, match=strategy):
-        Watch(model, optimizer_of(model, settings, 1e-3))
 
 
 @pytest.mark.parametrize(

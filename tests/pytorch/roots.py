@@ -1,7 +1,12 @@
 """PyTorch's roots of float32, made right: on x86 it has them from Intel MKL, which rounds some wrongly."""
 
-from torch import Tensor, float32, sqrt
+import pytest
+from torch import Tensor, backends, float32, sqrt
 from torch.overrides import TorchFunctionMode
+
+FUSED_IN_HARDWARE = backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+#: Of tests against PyTorch's own steps, some of whose operations it fuses where the processor does.
+fused = pytest.mark.skipif(not FUSED_IN_HARDWARE, reason="PyTorch fuses by AVX2 and AVX-512 alone")
 
 
 class RightRoots(TorchFunctionMode):

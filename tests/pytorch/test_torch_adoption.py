@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch")
 
 import mcfsim as mcf  # noqa: E402
 from mcfsim.oracle import round_fraction  # noqa: E402
-from mcfsim.torch import AdamW, adopt, release  # noqa: E402
+from mcfsim.torch import AdamW, TorchAdamW, adopt, release  # noqa: E402
+from tests.pytorch.roots import RightRoots, fused  # noqa: E402
 
 STRATEGIES = [name for name in mcf.STRATEGIES if name != "exact"]
 OPTIONS = {"foreach": False, "weight_decay": 0.1}
@@ -121,6 +122,35 @@ def test_nothing_is_lost_on_the_way_there_and_back():
     train(other, kept, range(5, 100))
     for p, q in zip(given.parameters(), other.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+@fused
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["fp32", "plain"])
+def test_steps_of_both_are_those_of_either(strategy):
+    """A hundred by torch, some here, some by torch again: the bits of two hundred here, or there."""
+    dtype = torch.float32 if strategy == "fp32" else torch.bfloat16
+    given, optimizer = begun(0, dtype)
+    mine, ours = begun(0, dtype)
+    theirs, torchs = begun(0, dtype)
+    with RightRoots():
+        train(given, optimizer, range(100))
+        optimizer = adopt(optimizer, strategy, kind=TorchAdamW)
+        train(given, optimizer, range(100, 150))
+        optimizer = release(optimizer, dtype)
+        for group in optimizer.param_groups:
+            group["foreach"] = False
+        train(given, optimizer, range(150, 200))
+        train(mine, adopt(ours, strategy, kind=TorchAdamW), range(200))
+        train(theirs, torchs, range(200))
+    for p, q, r in zip(given.parameters(), mine.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(p, q)
+        assert torch.equal(p, r)
+    for (name, x), y in zip(
+        state_of(given, optimizer).items(), state_of(theirs, torchs).values(), strict=True
+    ):
+        for key in y:
+            assert torch.equal(x[key], y[key]), (name, key)
 
 
 @pytest.mark.parametrize("strategy", ["plain", "collage-plus", "fp32-master", "split-master"])

@@ -12,10 +12,9 @@ torch = pytest.importorskip("torch")
 import mcfsim.torch  # noqa: E402
 from mcfsim.optim import torchadamw  # noqa: E402
 from mcfsim.torch import TorchAdamW  # noqa: E402
-from tests.pytorch.roots import RightRoots  # noqa: E402
+from tests.pytorch.roots import RightRoots, fused  # noqa: E402
 
-FUSED_IN_HARDWARE = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-pytestmark = pytest.mark.skipif(not FUSED_IN_HARDWARE, reason="PyTorch fuses by AVX2 and AVX-512 alone")
+pytestmark = fused
 #: dtype, strategy and low format.
 STORED = {
     "float32": ("fp32", "bfloat16"),

@@ -75,10 +75,12 @@ def fill_block(
     block: slice,
     given: Sequence[tuple[Vector, Format | None]],
     asked: Sequence[tuple[Vector | None, Format | None]],
+    first: int = 0,
 ) -> None:
     """Carry a loop out on a block of vectors, each with its format; it may ask for those that it is given.
 
-    A loop must not write where it reads. Of some formats it knows no codes, and NumPy's of none: these are
+    Where random words are drawn, the vectors' first element has the number `first`. A loop must not write
+    where it reads. Of some formats it knows no codes, and NumPy's of none: these are
     read and written beside it. What is asked for no vector is not kept.
     """
     operands = [
@@ -91,7 +93,7 @@ def fill_block(
             results.append(x[block])
         else:
             results.append(scratch(f"step{place}", operands[0].size, dtype))
-    filler(operands, results, block.start)
+    filler(operands, results, first + block.start)
     for (x, fmt), made in zip(asked, results, strict=True):
         if x is not None and not (isinstance(x, np.ndarray) and np.may_share_memory(x, made)):
             write(x[block], made, fmt)

@@ -130,7 +130,11 @@ class Stores:
 
     def split(self, parameter: NDArray[Any], rest: NDArray[Any]) -> Split:
         """Return the master copy of which a parameter's codes are the leading bits, with the others."""
-        return Split(encode(parameter, self.formats["parameter"]), rest, *self.following)
+        return self.split_of(encode(parameter, self.formats["parameter"]), rest)
+
+    def split_of(self, codes: NDArray[Any], rest: NDArray[Any]) -> Split:
+        """Return the same, of the codes."""
+        return Split(codes, rest, *self.following)
 
 
 def requantize_tensor(x: torch.Tensor, kept: ScaledFormat, fmt: Format) -> None:

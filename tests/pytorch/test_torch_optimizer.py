@@ -9,8 +9,10 @@ import mcfsim as mcf
 
 torch = pytest.importorskip("torch")
 
+from mcfsim.optim import compiled_step  # noqa: E402
 from mcfsim.storage.buffers import BLOCK  # noqa: E402
 from mcfsim.torch import SGD, AdamW  # noqa: E402
+from tests.pytorch.test_device_step import assert_same_states  # noqa: E402
 
 STRATEGIES = (
     "plain",
@@ -141,6 +143,32 @@ def test_tensors_longer_than_a_block(assert_same):
         mcf.AdamW(weight_decay=0.01), mcf.strategy("collage-plus"), arrays(parameters), set(parameters)
     )
     compare(AdamW(parameters.values(), 1e-2), parameters, reference, assert_same, steps=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("compiled", [True, None], ids=["numba", "calls"])
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.sampled(8)
+def test_loops_have_the_bits_of_operations(name, compiled, threads, monkeypatch):
+    """On tensors that lie as loops take them, and beside others that do not; numbers of all kinds."""
+    if compiled:
+        pytest.importorskip("numba")
+    shapes = {"vector": (5,), "long": (9000,), "turned": (70, 80), "matrix": (90, 100), "strided": (4500,)}
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-40, -1e30, 6e-8])
+    dtype = DTYPES["float32" if name == "fp32" else "bfloat16"]
+    both = [start(shapes, dtype) for _ in range(2)]
+    kept = torch.get_num_threads()
+    made = [AdamW(given.values(), 1e-2, (0.9, 0.99), 1e-6, 0.1, strategy=name) for given in both]
+    for step in range(4):
+        for given, optimizer, how in zip(both, made, (compiled, False), strict=True):
+            give_gradients(given, step)
+            given["long"].grad[8 * step : 8 * step + 8] = special.to(dtype)
+            monkeypatch.setattr(compiled_step, "how_compiled", lambda roles, how=how: how)
+            torch.set_num_threads(threads if how is not False else 1)
+            optimizer.step()
+    torch.set_num_threads(kept)
+    assert_same_states(*made)
 
 
 def test_gradients_of_another_dtype_are_rounded_once(assert_same):

@@ -1,0 +1,125 @@
+"""The optimizers in the training loops of others: Hugging Face's Trainer, and Lightning."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from mcfsim.torch import AdamW, TorchAdamW  # noqa: E402
+from tests.pytorch.roots import RightRoots, fused  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the packages' own
+STEPS, SAVED = 6, 3
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sum in one order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def equal(ours, theirs):
+    return all(torch.equal(p, q) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+# -- Hugging Face ------------------------------------------------------------------------------------------
+@pytest.fixture
+def hugging_face(tmp_path):
+    """Return a function that trains a tiny model with an optimizer, made of its parameters."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    generator = torch.Generator().manual_seed(1)
+    rows = [torch.randint(32, (16,), generator=generator) for _ in range(16)]
+    data = [{"input_ids": row, "labels": row} for row in rows]
+
+    def train(made, dtype=torch.bfloat16, resumed=False, **options):
+        torch.manual_seed(0)
+        size = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 32, "n_positions": 16}
+        off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**size, **off)).to(dtype)
+        arguments = transformers.TrainingArguments(
+            str(tmp_path), max_steps=STEPS, save_steps=SAVED, per_device_train_batch_size=4, use_cpu=True,
+            report_to=[], disable_tqdm=True, learning_rate=1e-2, lr_scheduler_type="cosine", **options,
+        )  # fmt: skip
+        optimizer = None if made is None else made(model.parameters())
+        given = (optimizer, None)  # the scheduler is the Trainer's own
+        trainer = transformers.Trainer(model, arguments, train_dataset=data, optimizers=given)
+        trainer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{SAVED}") if resumed else None)
+        return model, optimizer
+
+    return train
+
+
+def test_the_trainer_of_hugging_face_goes_on_to_the_same_bits(hugging_face):
+    model, optimizer = hugging_face(lambda p: AdamW(p, 1e-2))
+    assert {state["step"] for state in optimizer.state.values()} == {STEPS}
+    resumed, other = hugging_face(lambda p: AdamW(p, 1e-2), resumed=True)
+    assert {state["step"] for state in other.state.values()} == {STEPS}
+    assert equal(model, resumed)
+    for p, q in zip(model.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(optimizer.represented(p), other.represented(q))
+
+
+@fused
+def test_the_trainer_of_hugging_face_makes_the_steps_of_its_own_optimizer(hugging_face):
+    with RightRoots():
+        ours, _ = hugging_face(
+            lambda p: TorchAdamW(p, 1e-2, weight_decay=0.0, strategy="fp32"), torch.float32
+        )
+        theirs, _ = hugging_face(
+            lambda p: torch.optim.AdamW(p, 1e-2, weight_decay=0.0, foreach=False), torch.float32
+        )
+    assert equal(ours, theirs)
+
+
+# -- Lightning ---------------------------------------------------------------------------------------------
+def module_of(lightning, made):
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            layers = torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+            self.net = torch.nn.Sequential(*layers).bfloat16()
+
+        def training_step(self, batch, _):  # of its own numbers: a loader begins anew
+            generator = torch.Generator().manual_seed(self.global_step)
+            return self.net(torch.randn(4, 6, generator=generator).bfloat16()).float().square().mean()
+
+        def configure_optimizers(self):
+            optimizer = made(self.parameters())
+            scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+            }
+
+    return Module()
+
+
+@pytest.mark.parametrize("strategy", ["collage-plus", "stochastic"])
+def test_lightning_goes_on_to_the_same_bits(strategy, tmp_path):
+    lightning = pytest.importorskip("lightning")
+    loader = torch.utils.data.DataLoader(torch.zeros(STEPS))
+    quiet = {
+        "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
+        "default_root_dir": tmp_path, "gradient_clip_val": 1.0,
+    }  # fmt: skip
+
+    def train(steps, path=None, save=None):
+        module = module_of(lightning, lambda p: AdamW(p, 1e-2, strategy=strategy))
+        trainer = lightning.Trainer(max_steps=steps, enable_checkpointing=save is not None, **quiet)
+        trainer.fit(module, loader, ckpt_path=path)
+        if save is not None:
+            trainer.save_checkpoint(save)
+        (optimizer,) = trainer.optimizers
+        return module, optimizer
+
+    whole, optimizer = train(STEPS)
+    assert {state["step"] for state in optimizer.state.values()} == {STEPS}
+    train(SAVED, save=tmp_path / "half.ckpt")
+    resumed, other = train(STEPS, path=tmp_path / "half.ckpt")
+    assert equal(whole, resumed)
+    for p, q in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(optimizer.represented(p), other.represented(q))

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: figures theorems test test-quick test-exhaustive test-browser test-gpu lint bench bench-gpu clean
+.PHONY: figures theorems test test-quick test-exhaustive test-browser test-trainers test-gpu lint bench bench-gpu clean
 .DEFAULT_GOAL := figures
 
 $(VENV)/.installed: pyproject.toml
@@ -41,6 +41,14 @@ $(VENV)/.browser: $(VENV)/.installed
 # Pages in a real browser; where there is no chromium, or no driver of it, they are skipped, and say so.
 test-browser: $(VENV)/.browser
 	$(BIN)/python -m pytest tests/browser -rs
+
+$(VENV)/.trainers: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[trainers]'
+	touch $@
+
+# In the training loops of Hugging Face and Lightning.
+test-trainers: $(VENV)/.trainers
+	$(BIN)/python -m pytest tests/pytorch/test_trainers.py -rs
 
 # On a machine with a GPU, by the Python that has PyTorch and Triton for it; nothing is installed.
 GPU_PYTHON ?= python3

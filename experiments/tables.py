@@ -16,6 +16,7 @@ from experiments import (
     rounding_points,
     sizes,
     theorems,
+    torch_steps,
     train_gpt,
 )
 from experiments.common import ROOT, read_result
@@ -331,6 +332,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sizes": sizes.memory,
     "sizes_beside": sizes.beside,
     "rounding_points": rounding_points.table,
+    "torch_steps": torch_steps.table,
     "audit_forecast": audit_forecast.summary,
     "audit_tensors": audit_forecast.details,
     "released_code": released_code_audit.table,
@@ -353,6 +355,7 @@ PAGES = (
             "kernels",
             "audit",
             "optimizers",
+            "train",
         )
     ),
 )

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from mcfsim.backends.tensors import TORCH_DTYPES, as_array, cut, flat
-from mcfsim.compile.loops import Filler
+from mcfsim.backends.tensors import TORCH_DTYPES, cut, flat
 from mcfsim.convert import round_to
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.optim.compiled_step import CompiledStep, fill_block
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.memory import Vector
 from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
-from mcfsim.optim.stripes import in_stripes
+from mcfsim.torch.host_loop import HostLoop
 from mcfsim.torch.moved import Moved, Stores, requantize_tensor
-
-#: So many steps are taken to follow, where it is asked whether compiling pays.
-AHEAD = 1000
 
 
 class HostStep:
@@ -32,12 +24,15 @@ class HostStep:
 
     def __init__(self, stores: Stores) -> None:
         self.stores = stores
-        self._compiled = lru_cache(maxsize=64)(partial(CompiledStep, strategy=stores.strategy, packed=True))
+        self._loop = HostLoop(stores)
 
     def move(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> None:
         """Make step number `count` of these parameters."""
         stores = self.stores
-        for run in _runs(self._left_by_loop(moved, hyper, count, rate)):
+        plain, others = self._parted(moved)
+        if not plain or not self._loop.move(plain, hyper, count, rate):
+            others = list(moved)
+        for run in _runs(others):
             stored = self._stored(run)
             for pieces, new, _ in self._blocks(run, stored, hyper, count, rate):
                 for name, block in zip(chain(*stores.names), chain(*new), strict=True):
@@ -47,56 +42,25 @@ class HostStep:
             for x in moved:
                 requantize_tensor(x.tensors[name], kept, stores.formats[name])
 
-    def _left_by_loop(
-        self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float
-    ) -> list[Moved]:
-        """Move parameters that lie as a loop takes them, if there is one; return the others."""
-        stores = self.stores
-        ready = [x for x in moved if self._is_plain(x)]
-        if not ready:
-            return list(moved)
-        scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
-        elements = sum(x.gradient.numel() for x in ready)
-        steps, gradient = self._compiled(hyper), packed(ready[0].gradient)
-        filler = steps.filler(stores.roles, scalars, gradient, elements, count, elements * AHEAD)
-        if filler is None:
-            return list(moved)
-        threads = torch.get_num_threads()
-        several = filler.on_threads(threads)
-        for x in ready:
-            vectors = [(self._vector(x, name), stores.formats[name]) for name in chain(*stores.names)]
-            given = [*vectors, (packed(x.gradient), stores.gradient)]
-            asked: list[Any] = [*vectors, (None, stores.roles.update.format)]
-            size = x.gradient.numel()
-            shared = size > several.block
-            loop = several if shared else filler
-            work = partial(_fill, loop, given, asked, x.first)
-            in_stripes(work, slice(0, size), loop.block, threads if shared else 1)
-        return [x for x in moved if not self._is_plain(x)]
-
-    def _is_plain(self, x: Moved) -> bool:
-        """Return whether all that a step reads lies element by element, in its own format."""
-        exact = TORCH_DTYPES.get(x.gradient.dtype) == self.stores.gradient
-        return exact and all(y.is_contiguous() and not y.is_neg() for y in (x.gradient, *x.tensors.values()))
-
-    def _vector(self, x: Moved, name: str) -> Vector:
-        """Return what is stored under a name as a loop reads and writes it, in the same memory."""
-        if name == "remainder":
-            return self.stores.split_of(packed(x.tensors["parameter"]), packed(x.tensors[name]))
-        return packed(x.tensors[name])
-
     def asked(
         self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float
     ) -> list[torch.Tensor]:
         """Return the update that step number `count` asks for, for each parameter a vector of float64."""
-        found = []
-        for run in _runs(moved):
+        plain, others = self._parted(moved)
+        made = self._loop.asked(plain, hyper, count, rate) if plain else None
+        found = {} if made is None else {id(x): y.to(torch.float64) for x, y in zip(plain, made, strict=True)}
+        for run in _runs(moved if made is None else others):
             updates = [np.empty(x.gradient.numel()) for x in run]
             for pieces, _, update in self._blocks(run, self._stored(run), hyper, count, rate):
                 for index, part, place in pieces:
                     updates[index][part] = update[place]
-            found += [torch.from_numpy(x) for x in updates]
-        return found
+            found |= {id(x): torch.from_numpy(y) for x, y in zip(run, updates, strict=True)}
+        return [found[id(x)] for x in moved]
+
+    def _parted(self, moved: Sequence[Moved]) -> tuple[list[Moved], list[Moved]]:
+        """Return the parameters that a loop may take, and the others."""
+        taken = [self._loop.takes(x) for x in moved]
+        return list(compress(moved, taken)), list(compress(moved, (not x for x in taken)))
 
     def _stored(self, moved: Sequence[Moved]) -> dict[str, list[Any]]:
         """Return by name what is stored of each parameter, as vectors in the same memory."""
@@ -147,16 +111,6 @@ class HostStep:
                     split.keep(new.extra[0])
                     new = new._replace(extra=(split.rest,))
             yield pieces, new, update
-
-
-def packed(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a contiguous tensor as a vector in the same memory: of codes if these have 16 bits or less."""
-    vector = as_array(tensor).reshape(-1)
-    return vector if vector.itemsize > 2 else vector.view(f"u{vector.itemsize}")
-
-
-def _fill(filler: Filler, given: Any, asked: Any, first: int, block: slice) -> None:
-    fill_block(filler, block, given, asked, first)
 
 
 def _runs(moved: Sequence[Moved]) -> Iterator[list[Moved]]:

@@ -1,0 +1,34 @@
+"""Steps on tensors of a PyTorch model, as a table, from what `tests.benchmarks.torch_steps` measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.common import read_result
+from mcfsim.report.tables import markdown_table
+
+
+def table() -> str:
+    """Return time and bytes of each strategy, beside PyTorch's own optimizer."""
+    result = read_result("torch_steps")
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for found in result["steps"]:
+        whose = "`torch.optim.AdamW`" if found["whose"] == "torch" else "`mcfsim.torch`"
+        row = rows.setdefault(
+            (whose, found["name"]),
+            {"optimizer": whose, "which": found["name"], "bytes": f"{found['bytes']:g}"},
+        )
+        threads = "one thread" if found["threads"] == 1 else f"{found['threads']} threads"
+        row[f"ns, {threads}"] = f"{found['ns']:.1f}"
+        if found["threads"] == 1:
+            row["a step that is watched"] = f"{found['watched']:.0f}" if "watched" in found else ""
+    about = result["versions"]
+    return "\n".join(
+        [
+            markdown_table(list(rows.values())),
+            "",
+            f"{result['parameters']:.3g} parameters in tensors of a million, medians of one run. "
+            f"{about['processor']}; torch {about['torch']}, Numba {about['numba']}, "
+            f"Python {about['python']}.",
+        ]
+    )

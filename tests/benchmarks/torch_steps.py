@@ -1,0 +1,101 @@
+"""Steps on the tensors of a PyTorch model, on the CPU: ours under each strategy beside `torch.optim.AdamW`.
+
+This measures and tests nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import mcfsim as mcf
+from experiments.common import write_result
+from mcfsim.torch import AdamW, TorchAdamW, watch
+from tests.benchmarks.timing import about, median_seconds
+
+#: Parameters in all, in tensors of a layer's size.
+PARAMETERS, LARGEST = 1 << 24, 1 << 20
+#: Of torch's own: what a row is called, and its arguments.
+PEERS = {
+    "for-loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+}
+
+
+def arguments() -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parameters", type=float, default=PARAMETERS)
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--write", action="store_true", help="write the result file")
+    return parser.parse_args()
+
+
+def parameters(count: int, dtype: torch.dtype) -> list[torch.nn.Parameter]:
+    """Return tensors with gradients."""
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for first in range(0, count, LARGEST):
+        size = min(LARGEST, count - first)
+        made.append(torch.nn.Parameter((0.02 * torch.randn(size, generator=generator)).to(dtype)))
+        made[-1].grad = (1e-3 * torch.randn(size, generator=generator)).to(dtype)
+    return made
+
+
+def kinds() -> Iterator[tuple[str, str, int | float, torch.dtype, Callable[[Any], Any]]]:
+    """Yield what is measured: whose it is, its name, bytes a parameter, dtype, how the optimizer is made."""
+    for name, options in PEERS.items():
+        for dtype, stored in ((torch.float32, 16), (torch.bfloat16, 8)):
+            yield "torch", f"{name}, {stored // 4 * 8} bits", stored, dtype, _peer(options)
+    for strategy in mcf.STRATEGIES:
+        chosen = mcf.strategy(strategy)
+        if strategy != "exact":
+            stored = chosen.bytes_per_parameter
+            # Moments in a scaled format lie in float32 where tensors hold them.
+            if any(item.scaled for item in chosen.tensors.values()):
+                stored = 2 + 2 + 4 + 4 + 4
+            assert stored is not None
+            assert chosen.parameter.format is not None
+            dtype = getattr(torch, chosen.parameter.format.name)
+            yield "mcfsim", strategy, stored, dtype, _ours(AdamW, strategy)
+    yield "mcfsim", "fp32, TorchAdamW", 16, torch.float32, _ours(TorchAdamW, "fp32")
+
+
+def _peer(options: dict[str, bool]) -> Callable[[Any], Any]:
+    return lambda given: torch.optim.AdamW(given, **options)
+
+
+def _ours(kind: type[AdamW], strategy: str) -> Callable[[Any], Any]:
+    return lambda given: kind(given, strategy=strategy)
+
+
+def main() -> None:
+    """Measure all, print a table, and write the result file if that is asked for."""
+    given, table = arguments(), Table("whose", "which", "bytes", "threads", "ns a parameter", "watched")
+    count, rows = int(given.parameters), []
+    for whose, name, stored, dtype, made in kinds():
+        for threads in given.threads:
+            torch.set_num_threads(threads)
+            optimizer = made(parameters(count, dtype))
+            ns = 1e9 * median_seconds(optimizer.step) / count
+            row = {"whose": whose, "name": name, "bytes": stored, "threads": threads, "ns": ns}
+            if whose == "mcfsim":
+                watch(optimizer, 1)
+                row["watched"] = 1e9 * median_seconds(optimizer.step) / count
+            rows.append(row)
+            looked = f"{row['watched']:.1f}" if "watched" in row else ""
+            table.add_row(whose, name, str(stored), str(threads), f"{ns:.2f}", looked)
+    Console().print(table)
+    if given.write:
+        versions = about("torch", "numba")
+        write_result("torch_steps", {"versions": versions, "parameters": count, "steps": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -117,8 +117,9 @@ def watch(optimizer: StoredOptimizer, every: int = 100, to: Any = None) -> Watch
     The measures are those of `mcfsim.simulate`: D is the update before it is added, E the change of the
     number that the parameter stands for. A step that is looked at is made of copies first, and measured in
     binary64: on a CPU it takes some seven times as long. Memory for copies of four million elements, or of
-    the largest parameter, is needed. Nothing is changed by looking. NaN or infinity in a group makes its measures NaN. Of parameters that several processes share,
-    all measure together, and all must look at the same steps; the first process tells.
+    the largest parameter, is needed. Nothing is changed by looking. NaN or infinity in a group makes its
+    measures NaN. Of parameters that several processes share, all measure together, and all must look at the
+    same steps; the first process tells.
     """
     if not isinstance(optimizer, StoredOptimizer):
         raise TypeError(f"only optimizers of mcfsim.torch are watched, not {type(optimizer).__name__}")

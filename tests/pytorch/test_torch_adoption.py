@@ -214,7 +214,7 @@ def test_a_scheduler_goes_on(schedule):
         (lambda p: torch.optim.AdamW(p, eps=0.0), {}, ValueError, r"epsilon = 0\.0"),
         (lambda p: torch.optim.AdamW(p), {"low": "float16"}, ValueError, "1 numbers of parameter .* float16"),
     ],
-    ids=str,
+    ids=["sgd", "amsgrad", "maximize", "strategy", "exact", "option", "rounding", "epsilon", "too large"],
 )
 def test_what_is_refused_changes_nothing(made, options, error, message):
     given = model()

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from mcfsim.torch.local import is_spread
-from mcfsim.torch.settings import Settings
+from mcfsim.torch.moved import Stores
+from mcfsim.torch.settings import Settings, Steps
 
 #: What settings are called in a group.
 NAMES = tuple(field.name for field in fields(Settings))
@@ -22,7 +23,11 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """An optimizer whose state says of what arithmetic it is."""
 
     @abstractmethod
-    def _start(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+    def steps_of(self, group: Mapping[str, Any]) -> Steps:
+        """Return what carries out the steps of a group."""
+
+    @abstractmethod
+    def _start(self, parameter: torch.Tensor, stores: Stores) -> dict[str, Any]:
         """Return the state before the first step."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,7 +92,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         pairs = {}
         for number, (parameter, group) in zip(numbers, parameters, strict=False):
             if saved := given["state"].get(number):
-                target = self.state.get(parameter) or self._start(parameter, group)
+                target = self.state.get(parameter) or self._start(parameter, self.steps_of(group).stores)
                 found, expected = _described(saved), _described(target)
                 if found != expected:
                     raise ValueError(f"the state of parameter {number} has {found}, not {expected}")

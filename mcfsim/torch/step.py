@@ -14,7 +14,7 @@ from mcfsim.optim.declaration import Declaration, learning_rate
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.torch import operator
 from mcfsim.torch.local import check_whole, is_first_copy, local, placed_as, spread_as, stretches
-from mcfsim.torch.moved import Moved
+from mcfsim.torch.moved import Moved, Stores
 from mcfsim.torch.saving import SavedOptimizer
 from mcfsim.torch.settings import Settings, Steps
 from mcfsim.torch.work import Watching, Work
@@ -62,13 +62,13 @@ class StoredOptimizer(SavedOptimizer):
         if len(set(group["params"])) < len(group["params"]):
             raise ValueError("a parameter appears twice in its group")
         Settings.settled(group)
-        roles = self.steps_of(group).stores.roles
+        stores = self.steps_of(group).stores
         rate, entering = learning_rate("lr", number(group["lr"])), self._hyper(group).entering()
         for role in {**entering, "update": {}}:
             scalars = entering.get(role, {})
-            warn_of_vanishing(roles.of(role), {**scalars, "lr": rate} if role == "update" else scalars)
+            warn_of_vanishing(stores.roles.of(role), {**scalars, "lr": rate} if role == "update" else scalars)
         for parameter in group["params"]:
-            self._check(parameter, group)
+            self._check(parameter, stores)
         self.param_groups.append(group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -101,38 +101,18 @@ class StoredOptimizer(SavedOptimizer):
             As `step` does, before anything changes.
         """
         check_subnormals()
-        groups = [number for number, group in enumerate(self.param_groups) for _ in group["params"]]
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        firsts = list(accumulate((p.numel() for p in parameters), initial=0))
+        steps = [self.steps_of(group) for group in self.param_groups]
+        of = [steps[which] for which, group in enumerate(self.param_groups) for _ in group["params"]]
         with torch.no_grad():
             for place, tensor in zip(places, given, strict=True):
-                self._check(tensor, self.param_groups[groups[place]])
+                self._check(tensor, of[place].stores)
             received = [placed_as(tensor, x) for tensor, x in zip(given, gradients, strict=True)]
             for gradient in received:
                 check_dense(gradient)
-            rates = [learning_rate("lr", number(group["lr"])) for group in self.param_groups]
-            hyper = [self._hyper(group) for group in self.param_groups]  # which schedulers may have changed
-            alike: dict[Any, tuple[list[torch.Tensor], Work]] = {}
-            end = 0  # of the elements here, numbered as they come where their numbers do not matter
-            for place, tensor, gradient in zip(places, given, received, strict=True):
-                p, group = parameters[place], self.param_groups[groups[place]]
-                state = self.state[p] = self.state[p] or self._start(p, group)
-                which, count, steps = groups[place], state["step"] + 1, self.steps_of(group)
-                key = which, count, gradient.device
-                if key not in alike:
-                    on = steps.on_host if _is_host(gradient.device) else steps.on_device
-                    alike[key] = [], Work(which, on, [], hyper[which], count, rates[which])
-                together, work = alike[key]
-                together.append(p)
-                tensors, counted = {**state, "parameter": tensor.detach()}, is_first_copy(p)
-                if steps.numbered:
-                    work.moved.extend(_parts(tensors, gradient, firsts[place], counted=counted))
-                else:
-                    work.moved.append(Moved(_here(tensors), gradient, end, counted))
-                    end += gradient.numel()
+            works = self._works(steps, places, given, received)
             for watch in self.watches:
-                watch.see([work for _, work in alike.values()])
-            for together, work in alike.values():
+                watch.see([work for _, work in works])
+            for together, work in works:
                 if work.moved:
                     work.on.move(work.moved, work.hyper, work.count, work.rate)
                 for p in together:
@@ -140,10 +120,40 @@ class StoredOptimizer(SavedOptimizer):
             # Autograd did not see the writing, and could not tell that a graph has become stale.
             torch.autograd.graph.increment_version([local(tensor) for tensor in given])
 
-    def _start(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+    def _works(
+        self,
+        steps: Sequence[Steps],
+        places: Sequence[int],
+        given: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
+    ) -> list[tuple[list[torch.Tensor], Work]]:
+        """Return what is to be done, and the parameters that it is done to: those of each step together."""
+        all_of_them = [(which, p) for which, group in enumerate(self.param_groups) for p in group["params"]]
+        firsts = list(accumulate((p.numel() for _, p in all_of_them), initial=0))
+        rates = [learning_rate("lr", number(group["lr"])) for group in self.param_groups]
+        hyper = [self._hyper(group) for group in self.param_groups]  # which schedulers may have changed
+        works: dict[Any, tuple[list[torch.Tensor], Work]] = {}
+        end = 0  # of the elements here, numbered as they come where their numbers do not matter
+        for place, tensor, gradient in zip(places, given, gradients, strict=True):
+            which, p = all_of_them[place]
+            state = self.state[p] = self.state[p] or self._start(p, steps[which].stores)
+            count, device = state["step"] + 1, gradient.device
+            if (which, count, device) not in works:
+                on = steps[which].on_host if _is_host(device) else steps[which].on_device
+                works[which, count, device] = [], Work(which, on, [], hyper[which], count, rates[which])
+            together, work = works[which, count, device]
+            together.append(p)
+            tensors, counted = {**state, "parameter": tensor.detach()}, is_first_copy(p)
+            if steps[which].numbered:
+                work.moved.extend(_parts(tensors, gradient, firsts[place], counted=counted))
+            else:
+                work.moved.append(Moved(_here(tensors), gradient, end, counted))
+                end += gradient.numel()
+        return list(works.values())
+
+    def _start(self, parameter: torch.Tensor, stores: Stores) -> dict[str, Any]:
         """Return the state before the first step: zeros, and a master copy of the parameter."""
         state: dict[str, Any] = {"step": 0}
-        stores = self.steps_of(group).stores
         whole = parameter.detach()
         for name, dtype in list(stores.dtypes.items())[1:]:  # the first is the parameter itself
             state[name] = torch.zeros_like(whole, dtype=dtype, memory_format=torch.contiguous_format)
@@ -153,8 +163,7 @@ class StoredOptimizer(SavedOptimizer):
             local(state["master"]).copy_(ar.round(here))
         return state
 
-    def _check(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> None:
-        stores = self.steps_of(group).stores
+    def _check(self, parameter: torch.Tensor, stores: Stores) -> None:
         expected = stores.dtypes["parameter"]
         if parameter.dtype != expected:
             raise TypeError(
@@ -179,11 +188,11 @@ class StoredOptimizer(SavedOptimizer):
         groups = (group for group in self.param_groups if any(parameter is p for p in group["params"]))
         if (group := next(groups, None)) is None:
             raise ValueError("the tensor is no parameter of this optimizer")
-        state = self.state.get(parameter) or self._start(parameter, group)
-        whole = parameter.detach()
+        stores, whole = self.steps_of(group).stores, parameter.detach()
+        state = self.state.get(parameter) or self._start(parameter, stores)
         tensors = _here({**state, "parameter": whole})
         total = torch.zeros_like(tensors["parameter"], dtype=torch.float64)
-        for numbers in reversed(self.steps_of(group).stores.represented(tensors)):
+        for numbers in reversed(stores.represented(tensors)):
             total += numbers.to(torch.float64)
         return spread_as(whole, total)
 

@@ -29,6 +29,16 @@ def _is_interpreted(item):
     return params.get("kernels") is True and params.get("device") == "cpu"
 
 
+@pytest.fixture
+def one_thread():
+    """Let PyTorch sum in one order, whatever the machine has; threads are of no use to small matrices."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
     torch = pytest.importorskip("torch")

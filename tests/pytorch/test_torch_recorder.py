@@ -15,15 +15,6 @@ from mcfsim.torch import AdamW, record  # noqa: E402
 STEPS = 6
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Sum in one order, whatever the machine has."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def model(dtype=torch.float32):
     generator = torch.Generator().manual_seed(3)
     layers = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
@@ -135,6 +126,9 @@ def test_what_is_no_model_is_refused(given, error, tmp_path):
     with pytest.raises(error):
         record(given, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_a_loop_that_went_back_goes_on_from_there(tmp_path):

@@ -6,16 +6,9 @@ torch = pytest.importorskip("torch")
 
 from mcfsim.torch import AdamW  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STEPS = 50
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Sum in one order, whatever the machine has; and threads are of no use to small matrices."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def model(dtype):

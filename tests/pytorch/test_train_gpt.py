@@ -25,15 +25,6 @@ from experiments.gpt_training import (  # noqa: E402
 TINY = ["--size", "tiny", "--steps", "4", "--every", "2", "--seeds", "0", "1", "--beta2", "0.95"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Sum in one order, whatever the machine has."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """Write results elsewhere, and make runs in this process, one after the other."""
@@ -155,6 +146,9 @@ def test_options_out_of_range_are_refused(wrong, capsys, results):
     assert ended.value.code == 2
     assert wrong[1] in capsys.readouterr().err
     assert not list(results.iterdir())
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.slow

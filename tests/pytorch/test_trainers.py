@@ -7,17 +7,12 @@ torch = pytest.importorskip("torch")
 from mcfsim.torch import AdamW, TorchAdamW  # noqa: E402
 from tests.pytorch.roots import RightRoots, fused  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the packages' own
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+]  # of the packages' own
 STEPS, SAVED = 6, 3
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Sum in one order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def equal(ours, theirs):

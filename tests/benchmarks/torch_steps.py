@@ -19,7 +19,7 @@ from mcfsim.torch import AdamW, TorchAdamW, watch
 from tests.benchmarks.timing import about, median_seconds
 
 #: Parameters in all, in tensors of a layer's size.
-PARAMETERS, LARGEST = 1 << 24, 1 << 20
+PARAMETERS, LARGEST = 1 << 22, 1 << 20
 #: Of torch's own: what a row is called, and its arguments.
 PEERS = {
     "for-loop": {"foreach": False, "fused": False},

@@ -27,7 +27,6 @@ from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
 _BFLOAT16, _FLOAT16 = get_format("bfloat16"), get_format("float16")
 _NAMES = {_BFLOAT16: "bfloat16", _FLOAT16: "float16"}
-_OPERATIONS = ("add", "sub", "mul", "fma")
 
 
 def note_rounding(x: Value, rounded: Value, fmt: Format, rounding: Rounding) -> Value:
@@ -41,8 +40,8 @@ def note_operation(
     operation: str, operands: Sequence[Value], result: Value, fmt: Format, rounding: Rounding
 ) -> Value:
     """Return the result of an operation, with the verb noted that makes it if there is one."""
-    fits = operation in _OPERATIONS and fmt == _BFLOAT16 and result.type is F32 and _is_standard(rounding)
-    if fits and all(map(_is_upper_half, operands)):
+    known = operation in ("add", "sub", "mul", "fma") and fmt == _BFLOAT16 and result.type is F32
+    if known and _is_standard(rounding) and all(map(_is_upper_half, operands)):
         result.line.note(result, f"{operation}_bfloat16", *operands)
     return result
 
@@ -74,7 +73,7 @@ def _is_upper_half(x: Value) -> bool:
     if x.verb in ("neg", "abs"):
         return _is_upper_half(x.operands[0])
     if x.verb == "number":
-        (code,) = x.operands
+        code = x.operands[0]
         return x.type is F32 and code.verb == "shl" and code.operands[1].constant == 16
     noted = x.line.noted(x)
     return noted is not None and noted.verb.endswith("_bfloat16")

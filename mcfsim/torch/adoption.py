@@ -18,7 +18,7 @@ from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.vanishing import VanishingScalarWarning
 from mcfsim.rounding import Rounding
 from mcfsim.torch.local import is_spread, local, spread_as
-from mcfsim.torch.moved import BITS, Stores, requantize_tensor
+from mcfsim.torch.moved import BITS, Stores, requantize_tensor, summed
 from mcfsim.torch.optimizers import AdamW
 from mcfsim.torch.saving import NAMES
 
@@ -126,9 +126,9 @@ def release(optimizer: AdamW, dtype: torch.dtype = torch.float32) -> torch.optim
             for parameter in own["params"]:
                 whole = optimizer.represented(parameter).to(dtype)
                 if state := optimizer.state.pop(parameter, {}):
-                    m, v = (_sum(state, of).to(dtype) for of in (names.m, names.v))
+                    moments = (summed([state[x] for x in of]).to(dtype) for of in (names.m, names.v))
                     step = torch.tensor(float(state["step"]))
-                    states[parameter] = {"step": step, "exp_avg": m, "exp_avg_sq": v}
+                    states[parameter] = {"step": step, **dict(zip(MOMENTS.values(), moments, strict=True))}
                 _put(parameter, whole)
         theirs = torch.optim.AdamW(groups)
         theirs.state.update(states)
@@ -228,13 +228,6 @@ def _components(x: torch.Tensor, fmt: Format, count: int) -> list[torch.Tensor]:
 
 def _array(x: torch.Tensor) -> NDArray[Any]:
     return as_array(x.cpu()).reshape(-1)
-
-
-def _sum(state: Mapping[str, torch.Tensor], names: Sequence[str]) -> torch.Tensor:
-    total = torch.zeros_like(state[names[0]], dtype=torch.float64)
-    for name in reversed(names):
-        total += state[name].to(torch.float64)
-    return total
 
 
 def _put(parameter: torch.Tensor, numbers: torch.Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -135,6 +135,14 @@ class Stores:
     def split_of(self, codes: NDArray[Any], rest: NDArray[Any]) -> Split:
         """Return the same, of the codes."""
         return Split(codes, rest, *self.following)
+
+
+def summed(components: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the sum of components, from the last one on, as a new tensor of float64."""
+    total = torch.zeros_like(components[0], dtype=torch.float64)
+    for x in reversed(components):
+        total += x.to(torch.float64)
+    return total
 
 
 def requantize_tensor(x: torch.Tensor, kept: ScaledFormat, fmt: Format) -> None:

@@ -14,7 +14,7 @@ from mcfsim.optim.declaration import Declaration, learning_rate
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.torch import operator
 from mcfsim.torch.local import check_whole, is_first_copy, local, placed_as, spread_as, stretches
-from mcfsim.torch.moved import Moved, Stores
+from mcfsim.torch.moved import Moved, Stores, summed
 from mcfsim.torch.saving import SavedOptimizer
 from mcfsim.torch.settings import Settings, Steps
 from mcfsim.torch.work import Watching, Work
@@ -191,10 +191,7 @@ class StoredOptimizer(SavedOptimizer):
         stores, whole = self.steps_of(group).stores, parameter.detach()
         state = self.state.get(parameter) or self._start(parameter, stores)
         tensors = _here({**state, "parameter": whole})
-        total = torch.zeros_like(tensors["parameter"], dtype=torch.float64)
-        for numbers in reversed(stores.represented(tensors)):
-            total += numbers.to(torch.float64)
-        return spread_as(whole, total)
+        return spread_as(whole, summed(stores.represented(tensors)))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

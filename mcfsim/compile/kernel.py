@@ -99,21 +99,24 @@ class Kernel(Lines):
 
     def source(self, numbers: Sequence[Any]) -> str:
         """Return the module that is compiled for some real scalars; by instructions, if that is asked for."""
-        return self._by_instructions(numbers) if self._hardware else super().source(numbers)
+        if not self._hardware:
+            return super().source(numbers)
+        return self._by_instructions(self._entering(numbers)[0])
 
-    def _by_instructions(self, numbers: Sequence[Any]) -> str:
-        ways, _ = self._entering(numbers)
+    def _by_instructions(self, ways: tuple[Entering, ...]) -> str:
         if ways not in self._by_hardware:
             lowered, _ = self._lowered(ways)
             self._by_hardware[ways] = kernel_source(lowered, self._about(), many=self._many, hardware=True)
         return self._by_hardware[ways]
 
-    def _ready(self, numbers: Sequence[Any]) -> tuple[str, Lowered, tuple[float, ...], str | None]:
+    def _ready(
+        self, numbers: Sequence[Any], given: Sequence[Entering] | None = None
+    ) -> tuple[str, Lowered, tuple[float, ...], str | None]:
         """Return the source, the line, its numbers, and the source by instructions, if that is asked for."""
         check_triton()
-        ways, found = self._entering(numbers)
+        ways, found = self._entering(numbers, given)
         lowered, text = self._lowered(ways)
-        return text, lowered, tuple(found), self._by_instructions(numbers) if self._hardware else None
+        return text, lowered, tuple(found), self._by_instructions(ways) if self._hardware else None
 
     def _source(self, lowered: Lowered, about: str) -> str:
         return kernel_source(lowered, about, many=self._many)
@@ -124,6 +127,14 @@ class TableKernel(Kernel):
 
     _many = True
 
-    def with_numbers(self, numbers: Sequence[Any]) -> TableLauncher:  # type: ignore[override]
-        """Return the kernel for some real scalars, in the order of `mcfsim.compile.scalars.uses`."""
-        return TableLauncher(*self._ready(numbers))
+    def with_numbers(  # type: ignore[override]
+        self, numbers: Sequence[Any], ways: Sequence[Entering] | None = None
+    ) -> TableLauncher:
+        """Return the kernel for some real scalars, in the order of `mcfsim.compile.scalars.uses`.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            As `Kernel.with_scalars`; or if a scalar does not enter in the given way.
+        """
+        return TableLauncher(*self._ready(numbers, ways))

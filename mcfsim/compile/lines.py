@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from mcfsim.compile.joined import Joined
-from mcfsim.compile.lowering import Lowered, lower
+from mcfsim.compile.lowering import Lowered, lower, way_of
 from mcfsim.compile.program import Program
-from mcfsim.compile.scalars import Entering, entering, uses
-from mcfsim.kernels.real_numbers import Scalars
+from mcfsim.compile.scalars import Entering, entering, numbers_by, uses
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.plan import Way
+from mcfsim.kernels.real_numbers import Scalars, described
 
 
 class Sequel(Protocol):
@@ -68,11 +70,39 @@ class Lines(ABC):
         """Return real scalars that are given by name in the order of their uses."""
         return [use.number(scalars) for use in self._uses]
 
-    def _entering(self, numbers: Sequence[Any]) -> tuple[tuple[Entering, ...], list[float]]:
-        """Return as what real scalars enter, and the numbers that stand for them."""
-        pairs = zip(self._uses, numbers, strict=True)
-        chosen = [entering(use, number, self.policy) for use, number in pairs]
-        return tuple(way for way, _ in chosen), [number for _, numbers in chosen for number in numbers]
+    def ways(self, numbers: Sequence[Any]) -> tuple[Entering, ...]:
+        """Return as what real scalars enter at the least cost."""
+        return self._entering(numbers)[0]
+
+    def general(self, numbers: Sequence[Any]) -> tuple[Entering, ...]:
+        """Return ways in which almost all real scalars enter, these among them; seldom the cheapest."""
+        made = {step.result: step for step in self.program.steps}
+        found = []
+        for use, number in zip(self._uses, numbers, strict=True):
+            cheapest, _ = entering(use, number, self.policy)
+            ways = (Entering.PARTS, Entering.REAL, Entering.WIDE)
+            taken = (way for way in ways if numbers_by(use, number, self.policy, way) is not None)
+            good = (way for way in taken if way_of(use.step, {way}, made).way is not Way.REFUSED)
+            found.append(next(good, cheapest))
+        return tuple(found)
+
+    def _entering(
+        self, numbers: Sequence[Any], ways: Sequence[Entering] | None = None
+    ) -> tuple[tuple[Entering, ...], list[float]]:
+        """Return as what real scalars enter, by default the cheapest, and the numbers that stand for them."""
+        if ways is None:
+            pairs = zip(self._uses, numbers, strict=True)
+            chosen = [entering(use, number, self.policy) for use, number in pairs]
+            return tuple(way for way, _ in chosen), [number for _, numbers in chosen for number in numbers]
+        found: list[float] = []
+        for use, number, way in zip(self._uses, numbers, ways, strict=True):
+            parts = numbers_by(use, number, self.policy, way)
+            if parts is None:
+                raise UnsupportedFormatError(
+                    f"{use.step.operation} with {described(number)} is beyond what is compiled already"
+                )
+            found += parts
+        return tuple(ways), found
 
     def _lowered(self, ways: tuple[Entering, ...]) -> tuple[Lowered, str]:
         if ways not in self._made:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -84,47 +84,90 @@ def entering(use: Use, number: Any, policy: Scalars) -> tuple[Entering, tuple[fl
         If neither is it a value or has a stand-in, nor does binary64 hold it and what is lost of products
         with it.
     """
-    step = use.step
-    alone = sum(isinstance(x, Register) for x in step.operands) == len(step.operands) - 1
     # Zeros of either sign are equal.
     find = _entering if number else _entering.__wrapped__
-    return find(step.operation, use.position, alone, step.result.format, step.rounding, number, policy)
+    return find(*_about(use), number, policy)
+
+
+def numbers_by(use: Use, number: Any, policy: Scalars, way: Entering) -> tuple[float, ...] | None:
+    """Return the numbers that stand for a real scalar which is to enter in a given way; None if it does not.
+
+    Many a scalar may enter in several ways, of which `entering` chooses the cheapest.
+    """
+    return _Entered.of(*_about(use), number, policy).by(way)
+
+
+def _about(use: Use) -> tuple[str, int, bool, Format, Rounding]:
+    """Return operation, position, whether the other operands are all values, format and rounding."""
+    step = use.step
+    alone = sum(isinstance(x, Register) for x in step.operands) == len(step.operands) - 1
+    return step.operation, use.position, alone, step.result.format, step.rounding
 
 
 @lru_cache(maxsize=1024, typed=True)  # most scalars of an optimizer's step are those of the step before
 def _entering(
     operation: str, position: int, alone: bool, fmt: Format, rounding: Rounding, number: Any, policy: Scalars
 ) -> tuple[Entering, tuple[float, ...]]:
-    """Return the same for an operation, whose other operands are all values if it is alone."""
-    exact: Any = exact_or_binary64(number)
-    flushes = rounding.underflow is Underflow.FLUSH_INPUTS
-    if flushes:
-        rounding = replace(rounding, underflow=Underflow.GRADUAL)
-        if abs(exact) < fmt.smallest_normal:
-            exact = math.copysign(0.0, exact)
-    entered: Any
-    entered, real = enter(exact, fmt, rounding, policy)
-    if alone:
-        for carrier, way in ((carrier_of(fmt), Entering.CARRIER), (FLOAT64, Entering.WIDE)):
-            # In a product a value may be its own stand-in, or its reciprocal have one.
-            if real or (way is Entering.CARRIER and operation in ("mul", "div")):
-                found = stand_in(operation, position, entered, fmt, rounding, carrier)
-                if found is not None:
-                    return way, (found,)
-    if not real:
-        factor = operation == "fma" and alone and position < 2 and not flushes
-        short = factor and _is_short(entered, fmt, rounding)
-        value = math.nan if entered != entered else float(entered)
-        return Entering.SHORT if short else Entering.VALUE, (value,)
-    least = 2.0**-COMFORT if operation in ("mul", "div", "sqrt", "fma") else 0.0
-    far = math.isfinite(entered) and not least <= abs(entered) <= 2.0**COMFORT
-    if isinstance(entered, Fraction) or far:
-        raise UnsupportedFormatError(
-            f"{operation} with {described(number)} is beyond what a compiled loop takes exactly"
-        )
-    if operation == "fma" and alone and position < 2 and fmt.precision <= MOST_IN_PARTS and entered:
-        return Entering.PARTS, _parts(entered, 53 - fmt.precision)
-    return Entering.REAL, (entered,)
+    entered = _Entered.of(operation, position, alone, fmt, rounding, number, policy)
+    # In a product a value may be its own stand-in, or its reciprocal have one.
+    ways = [Entering.CARRIER] if entered.real or operation in ("mul", "div") else []
+    if entered.real:
+        ways += [Entering.WIDE, Entering.PARTS, Entering.REAL]
+    else:
+        ways += [Entering.SHORT, Entering.VALUE]
+    for way in ways:
+        if (found := entered.by(way)) is not None:
+            return way, found
+    raise UnsupportedFormatError(
+        f"{operation} with {described(number)} is beyond what a compiled loop takes exactly"
+    )
+
+
+class _Entered(NamedTuple):
+    """A real scalar at its place in an operation, inputs flushed; `real` if it is no value of the format."""
+
+    operation: str
+    position: int
+    alone: bool
+    format: Format
+    rounding: Rounding
+    flushes: bool
+    number: Any
+    real: bool
+
+    @classmethod
+    def of(
+        cls, operation: str, position: int, alone: bool, fmt: Format, rounding: Rounding, number: Any,
+        policy: Scalars,
+    ) -> _Entered:  # fmt: skip
+        exact: Any = exact_or_binary64(number)
+        flushes = rounding.underflow is Underflow.FLUSH_INPUTS
+        if flushes:
+            rounding = replace(rounding, underflow=Underflow.GRADUAL)
+            if abs(exact) < fmt.smallest_normal:
+                exact = math.copysign(0.0, exact)
+        return cls(operation, position, alone, fmt, rounding, flushes, *enter(exact, fmt, rounding, policy))
+
+    def by(self, way: Entering) -> tuple[float, ...] | None:
+        """Return the numbers by which it enters in a way; None if it does not."""
+        number, factor = self.number, self.operation == "fma" and self.alone and self.position < 2
+        if way in (Entering.CARRIER, Entering.WIDE):
+            carrier = carrier_of(self.format) if way is Entering.CARRIER else FLOAT64
+            given = self.operation, self.position, number, self.format, self.rounding, carrier
+            found = stand_in(*given) if self.alone else None
+            return None if found is None else (found,)
+        if way in (Entering.VALUE, Entering.SHORT):
+            short = factor and not self.flushes and _is_short(number, self.format, self.rounding)
+            value = math.nan if number != number else float(number)
+            return None if self.real or (way is Entering.SHORT and not short) else (value,)
+        least = 2.0**-COMFORT if self.operation in ("mul", "div", "sqrt", "fma") else 0.0
+        far = number and math.isfinite(number) and not least <= abs(number) <= 2.0**COMFORT
+        if isinstance(number, Fraction) or far:
+            return None
+        if way is Entering.REAL:
+            return (number,)
+        parted = factor and self.format.precision <= MOST_IN_PARTS and number
+        return _parts(number, 53 - self.format.precision) if parted else None
 
 
 def _is_short(number: Any, fmt: Format, rounding: Rounding) -> bool:

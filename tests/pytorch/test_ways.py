@@ -1,0 +1,76 @@
+"""Real scalars that enter as almost all do, where a cheaper way would serve: the same bits."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import mcfsim as mcf  # noqa: E402
+from mcfsim.compile.program import Register, Scalar  # noqa: E402
+from mcfsim.compile.recording import trace  # noqa: E402
+from mcfsim.compile.scalars import Entering, uses  # noqa: E402
+from mcfsim.compile.torch_lines import TensorLines  # noqa: E402
+from mcfsim.kernels.carriers import UnsupportedFormatError  # noqa: E402
+from tests.pytorch.devices import WITH_SCALARS  # noqa: E402
+
+SCALARS = (
+    *(3e-4, 0.1, 0.9, 0.999, 1 - 0.999**7, 1 / 3, 0.5, 1.0, -2.0, -0.3, 1e-8, 1e30, 2.0**-140),
+    *(float("inf"), float("nan"), 0.0, -0.0, Fraction(1, 3), Fraction(-7, 3)),
+)
+UNDERFLOW = ("gradual", "flush_inputs", "flush_after")
+
+
+def filled(lines, numbers, operands, ways=None):
+    """Return what a line makes of codes, all NaN alike."""
+    fmt = lines.program.inputs[0].format
+    result = torch.empty_like(operands["x"])
+    given = [operands[register.name] for register in lines.program.inputs]
+    lines.with_numbers(numbers, ways)(given, [result])
+    codes = result.numpy().view(f"u{result.itemsize}")
+    return np.where(np.isnan(mcf.codec.decode(codes, fmt)), -1, codes)
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("policy", ["exact", "rounded"])
+@pytest.mark.parametrize("mode", ["nearest_even", "toward_zero", "up", "to_odd"])
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"])
+def test_the_general_way_has_the_bits_of_the_cheapest(name, mode, policy):
+    fmt = mcf.get_format(name)
+    random = np.random.default_rng(1)
+    size = fmt.bits // 8
+    operands = {
+        place: torch.from_numpy(random.integers(0, 2**fmt.bits, 3000).astype(f"u{size}").view(f"i{size}"))
+        for place in "xy"
+    }
+    differ = set()
+    for underflow in UNDERFLOW:
+        rounding = mcf.rounding.get_rounding(mode, "ieee", underflow)
+        for text, operation in WITH_SCALARS.items():
+            given = Register("x", fmt), Register("y", fmt), Scalar("s")
+            program = trace(operation, fmt, rounding, operands=given, lines=False)
+            lines = TensorLines(program, policy)
+            for scalar in SCALARS:
+                numbers = [use.number({"s": scalar}) for use in uses(program)]
+                try:
+                    ways = lines.ways(numbers)
+                except UnsupportedFormatError:
+                    continue
+                if (general := lines.general(numbers)) != ways:
+                    differ.add((text, ways))
+                    found = filled(lines, numbers, operands, general)
+                    np.testing.assert_array_equal(
+                        found, filled(lines, numbers, operands), f"{text}, {scalar}"
+                    )
+    assert len(differ) > 7
+
+
+def test_a_scalar_that_does_not_enter_in_a_way_is_refused():
+    fmt = mcf.get_format("bfloat16")
+    program = trace(WITH_SCALARS["x s"], fmt, operands=(Register("x", fmt), "y", Scalar("s")), lines=False)
+    lines = TensorLines(program)
+    for scalar, way in ((0.0, Entering.CARRIER), (0.1, Entering.VALUE), (Fraction(1, 3), Entering.REAL)):
+        with pytest.raises(UnsupportedFormatError, match="is beyond what is compiled already"):
+            lines.with_numbers([scalar], [way])

@@ -6,9 +6,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -111,11 +117,21 @@ def hand_on(given, optimizer, other, another, way):
     set_state_dict(other, another, model_state_dict=weights, optim_state_dict=state, options=WAYS[way])
 
 
-def sharded(strategy, seed=0):
+def hand_on_from_the_first(given, optimizer, other, another):
+    """Let others go on from a state that the first process has whole, on the CPU, and hands to all."""
+    kept = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights, state = get_state_dict(given, optimizer, options=kept)
+    told = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(other, weights, options=told)
+    set_optimizer_state_dict(other, another, state, options=told)
+
+
+def sharded(strategy, seed=0, *, offloaded=False):
     given = model(strategy, seed)
+    policy = CPUOffloadPolicy(pin_memory=False) if offloaded else OffloadPolicy()
     for layer in given:
-        fully_shard(layer)
-    return fully_shard(given)
+        fully_shard(layer, offload_policy=policy)
+    return fully_shard(given, offload_policy=policy)
 
 
 def tensors(dtype, step):
@@ -169,6 +185,16 @@ def work(rank, world, folder, strategies):
             hand_on(given, optimizer, other, another, way)
             train(other, another, range(SAVED, STEPS), strategy, rank)
             found[strategy, way] = described(other, another)
+        given, other = sharded(strategy), sharded(strategy, seed=1)
+        optimizer, another = optimizer_of(given, strategy), optimizer_of(other, strategy)
+        train(given, optimizer, range(SAVED), strategy, rank)
+        hand_on_from_the_first(given, optimizer, other, another)
+        train(other, another, range(SAVED, STEPS), strategy, rank)
+        found[strategy, "from the first"] = described(other, another)
+        given = sharded(strategy, offloaded=True)
+        optimizer = optimizer_of(given, strategy)
+        train(given, optimizer, range(STEPS), strategy, rank)
+        found[strategy, "offloaded"] = described(given, optimizer)
         given = DistributedDataParallel(model(strategy))
         optimizer = optimizer_of(given, strategy)
         train(given, optimizer, range(STEPS), strategy, rank)

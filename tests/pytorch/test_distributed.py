@@ -33,12 +33,15 @@ def assert_same(found, expected):
         assert torch.equal(found[name], x), name
 
 
-@pytest.mark.parametrize("how", ["sharded", "replicated", "from one", "from many", "whole", "flat"])
+@pytest.mark.parametrize(
+    "how",
+    ["sharded", "offloaded", "replicated", "from one", "from many", "whole", "flat", "from the first"],
+)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_processes_have_the_bits_of_one(strategy, how, runs):
     """Parts of the model in each; copies of it; gone on from what one process saved, or all did.
 
-    And from states that PyTorch hands on in other ways.
+    And from states that PyTorch hands on in other ways, or keeps in the CPU's memory.
     """
     _, expected, found = runs
     for there in found:

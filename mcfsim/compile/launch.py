@@ -201,11 +201,18 @@ def shared_by_all(ready: Ready, device: torch.device, streams: Sequence[RandomWo
         shared.append(torch.zeros(1, dtype=torch.int32, device=device))
     for kind, dtype in ((F32, torch.float32), (F64, torch.float64)):
         if numbers := ready.numbers(kind):
-            shared.append(torch.tensor(numbers, dtype=dtype, device=device))
+            shared.append(sent(torch.tensor(numbers, dtype=dtype), device))
     if streams:
         key = [*streams[0].key, streams[0].step, *(x.stream for x in streams)]
-        shared.append(torch.tensor(key, dtype=torch.int64, device=device))
+        shared.append(sent(torch.tensor(key, dtype=torch.int64), device))
     return shared
+
+
+def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the CPU on a device; a GPU takes it when it comes to it, and nobody waits."""
+    if device.type != "cuda":
+        return x.to(device)
+    return x.pin_memory().to(device, non_blocking=True)
 
 
 @lru_cache(maxsize=256)

@@ -47,7 +47,7 @@ def adopt(
     kind : type, optional
         That optimizer: `AdamW`, or one with other rounding points.
     **options
-        ``low``, ``rounding``, ``scalars``, ``random`` of `mcfsim.torch.AdamW`.
+        ``low``, ``rounding``, ``scalars``, ``random``, ``capturable`` of `mcfsim.torch.AdamW`.
 
     Returns
     -------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -22,6 +22,7 @@ from mcfsim.compile.torch_kernels import check_kernels
 from mcfsim.compile.torch_lines import TensorLines
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.recording import StepPrograms, numbers, words_of
+from mcfsim.random import RandomWords
 from mcfsim.torch.moved import Moved, Stores, requantize_tensor
 
 #: The vectors of a parameter: its state, and the gradient.
@@ -43,19 +44,12 @@ class DeviceStep:
     def move(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> None:
         """Make step number `count` of these parameters of one device."""
         stores, device = self.stores, moved[0].gradient.device
-        program, scalars = self._program(hyper, count, rate)
-        ready = self._line(program, device).with_numbers(scalars)
-        words = words_of(stores.roles, count)
+        program, scalars = self.program(hyper, count, rate)
         moved = [x for x in moved if x.gradient.numel()]
-        sets, starts = [self._vectors(x) for x in moved], [x.first for x in moved]
-        if isinstance(ready, TableLauncher):
-            if moved:
-                ready(self._table(ready, sets, starts), words)
-        else:
-            for vectors, start in zip(sets, starts, strict=True):
-                ready(vectors, vectors[:-1], start, words)
+        sets = [self.vectors(x) for x in moved]
+        self._fill(self.line(program, device), scalars, moved, sets, words_of(stores.roles, count))
         for x, vectors in zip(moved, sets, strict=True):
-            self._put_back(x, vectors)
+            self.put_back(x, vectors)
             for name, kept in stores.scaled.items():
                 requantize_tensor(x.tensors[name], kept, stores.formats[name])
 
@@ -64,20 +58,37 @@ class DeviceStep:
     ) -> list[torch.Tensor]:
         """Return the update that step number `count` asks for, for each parameter a vector of float64."""
         stores = self.stores
-        program, scalars = self._program(hyper, count, rate)
+        program, scalars = self.program(hyper, count, rate)
         ready = TensorLines(program, stores.scalars, self._joined(program)).with_numbers(scalars)
         words = words_of(stores.roles, count)
         fmt = stores.roles.update.format
         assert fmt is not None
         dtype, found = torch_dtype(fmt), []
         for x in moved:
-            vectors = self._vectors(x)
+            vectors = self.vectors(x)
             update = torch.empty(x.gradient.numel(), dtype=dtype, device=x.gradient.device)
             ready(vectors, [*(torch.empty_like(y) for y in vectors[:-1]), update], x.first, words)
             found.append(update.to(torch.float64))
         return found
 
-    def _program(self, hyper: Declaration, count: int, rate: float) -> tuple[Program, list[Any]]:
+    def _fill(
+        self,
+        line: TableKernel | TensorLines,
+        scalars: Sequence[Any],
+        moved: Sequence[Moved],
+        sets: Sequence[Vectors],
+        words: Mapping[int, RandomWords],
+    ) -> None:
+        """Let a line work on the vectors of parameters."""
+        ready, starts = line.with_numbers(scalars), [x.first for x in moved]
+        if isinstance(ready, TableLauncher):
+            if sets:
+                ready(self._table(ready, sets, starts), words)
+        else:
+            for vectors, start in zip(sets, starts, strict=True):
+                ready(vectors, vectors[:-1], start, words)
+
+    def program(self, hyper: Declaration, count: int, rate: float) -> tuple[Program, list[Any]]:
         """Return a step as a program, and its real scalars."""
         stores = self.stores
         scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
@@ -92,19 +103,19 @@ class DeviceStep:
         ar = arithmetic(fmt, backend="torch", device=gradient.device)
         return ar.round(gradient).to(torch_dtype(fmt))
 
-    def _vectors(self, x: Moved) -> Vectors:
+    def vectors(self, x: Moved) -> Vectors:
         """Return the tensors of a parameter, and its gradient, as vectors, of which some may be copies."""
         ordered = [x.tensors[name] for name in chain(*self.stores.names)]
         return [tensor.reshape(-1) for tensor in (*ordered, self._received(x.gradient))]
 
-    def _put_back(self, x: Moved, vectors: Vectors) -> None:
+    def put_back(self, x: Moved, vectors: Vectors) -> None:
         """Write vectors that are copies where they came from."""
         for name, vector in zip(chain(*self.stores.names), vectors, strict=False):
             tensor = x.tensors[name]
             if tensor.data_ptr() != vector.data_ptr():
                 tensor.copy_(vector.view(tensor.shape))
 
-    def _line(self, program: Program, device: torch.device) -> TableKernel | TensorLines:
+    def line(self, program: Program, device: torch.device) -> TableKernel | TensorLines:
         """Return the line of a step, made once for a program; the update that it asks for is not kept."""
         key = program.key, device
         if key not in self._lines:
@@ -131,6 +142,10 @@ class DeviceStep:
         if kept is None or kept[0] != place:
             for vectors in sets:
                 ready.checked(vectors, vectors[:-1])
-            whole = [[*vectors, *vectors[:-1]] for vectors in sets]
-            kept = self._tables[key] = place, Table(whole, starts)
+            kept = self._tables[key] = place, Table(taken(sets), starts)
         return kept[1]
+
+
+def taken(sets: Sequence[Vectors]) -> list[Vectors]:
+    """Return the vectors of parameters as a kernel takes them: what it reads, and what it writes."""
+    return [[*vectors, *vectors[:-1]] for vectors in sets]

@@ -36,8 +36,8 @@ def _step(number, places, parameters, gradients):  # type: ignore[no-untyped-def
 #: A step of the optimizer with a number: of the parameters at some places among all, with their gradients.
 #: What a compiled graph has of parameters may be copies, which it puts in their places afterwards; so the
 #: step is made of what it is given.
-#: A captured CUDA graph would repeat launches without counting steps; torch captures none, where it can be
-#: told so.
+#: A CUDA graph that the compiler captures would repeat launches without `before_replay`; torch captures none,
+#: where it can be told so.
 step = torch.library.custom_op(
     "mcfsim::step",
     _step,

@@ -42,6 +42,9 @@ class AdamW(StoredOptimizer):
         For stochastic rounding, which needs it unless the strategy alone asks for that: each parameter's
         step takes the words of its number, each element those of its index among all elements of all
         parameters, in their order.
+    capturable : bool, optional
+        Whether steps on a GPU may be part of a captured CUDA graph, see `before_replay`; the others then are
+        launched as in one.
 
     Raises
     ------
@@ -79,10 +82,12 @@ class AdamW(StoredOptimizer):
         rounding: Rounding | str = "nearest_even",
         scalars: Scalars = "exact",
         random: RandomWords | None = None,
+        capturable: bool = False,
     ) -> None:
         super().__init__(
             params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
             strategy=strategy, low=low, rounding=rounding, scalars=scalars, random=random,
+            capturable=capturable,
         )  # fmt: skip
 
     @classmethod
@@ -104,7 +109,7 @@ class TorchAdamW(AdamW):
 
     Parameters
     ----------
-    params, lr, betas, eps, weight_decay, strategy, low, rounding, scalars, random
+    params, lr, betas, eps, weight_decay, strategy, low, rounding, scalars, random, capturable
         As of `AdamW`. PyTorch's ``amsgrad`` and ``maximize`` are not here.
     """
 
@@ -118,7 +123,7 @@ class SGD(StoredOptimizer):
 
     Parameters
     ----------
-    params, lr, weight_decay, strategy, low, rounding, scalars, random
+    params, lr, weight_decay, strategy, low, rounding, scalars, random, capturable
         As of `AdamW`.
     momentum : float, optional
         Decay of the one moment.
@@ -138,10 +143,12 @@ class SGD(StoredOptimizer):
         rounding: Rounding | str = "nearest_even",
         scalars: Scalars = "exact",
         random: RandomWords | None = None,
+        capturable: bool = False,
     ) -> None:
         super().__init__(
             params, lr=lr, momentum=momentum, weight_decay=weight_decay,
             strategy=strategy, low=low, rounding=rounding, scalars=scalars, random=random,
+            capturable=capturable,
         )  # fmt: skip
 
 
@@ -165,6 +172,7 @@ def _of(declared: type[Declaration]) -> type[StoredOptimizer]:
         rounding: Rounding | str = "nearest_even",
         scalars: Scalars = "exact",
         random: RandomWords | None = None,
+        capturable: bool = False,
         **hyper: Any,
     ) -> None:
         if stray := sorted(hyper.keys() - settings.keys()):
@@ -172,6 +180,7 @@ def _of(declared: type[Declaration]) -> type[StoredOptimizer]:
         StoredOptimizer.__init__(
             self, params, lr=lr, **{**settings, **hyper},
             strategy=strategy, low=low, rounding=rounding, scalars=scalars, random=random,
+            capturable=capturable,
         )  # fmt: skip
 
     text = f"""{declared.__name__} with its state stored, and its operations rounded, by a strategy.

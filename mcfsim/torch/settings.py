@@ -15,6 +15,8 @@ from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.torch.device_step import DeviceStep
 from mcfsim.torch.host_step import HostStep
 from mcfsim.torch.moved import Stores
+from mcfsim.torch.repeatable_step import RepeatableStep
+from mcfsim.torch.work import Carrier
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ class Steps:
         Of tensors in the CPU's memory.
     on_device : DeviceStep
         Of others.
+    repeatable : RepeatableStep
+        Of others, so that a captured graph may repeat them.
     numbered : bool
         Whether it matters which numbers elements have: those by which words are drawn, or groups are made.
     """
@@ -114,3 +118,10 @@ class Steps:
         self.stores = Stores.of(declaration, settings.strategy, roles, scalars)
         self.numbered = settings.draws or bool(self.stores.scaled)
         self.on_host, self.on_device = HostStep(self.stores), DeviceStep(self.stores)
+        self.repeatable = RepeatableStep(self.stores)
+
+    def carrier(self, *, host: bool, repeated: bool) -> Carrier:
+        """Return what carries steps out: in the CPU's memory, or elsewhere, repeated by graphs or not."""
+        if host:
+            return self.on_host
+        return self.repeatable if repeated else self.on_device

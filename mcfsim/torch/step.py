@@ -13,6 +13,7 @@ from mcfsim.checks.processor import check_subnormals
 from mcfsim.optim.declaration import Declaration, learning_rate
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.torch import operator
+from mcfsim.torch.captured import CapturedStep, capturing
 from mcfsim.torch.local import check_whole, is_first_copy, local, placed_as, spread_as, stretches
 from mcfsim.torch.moved import Moved, Stores, summed
 from mcfsim.torch.saving import SavedOptimizer
@@ -47,6 +48,7 @@ class StoredOptimizer(SavedOptimizer):
         self._number = operator.enrolled(self)
         self._made: dict[Settings, Steps] = {}
         self.watches: list[Watching] = []
+        self._captured: list[CapturedStep] = []
 
     def steps_of(self, group: Mapping[str, Any]) -> Steps:
         """Return what carries out the steps of a group; it is made once for all with the same settings."""
@@ -80,9 +82,9 @@ class StoredOptimizer(SavedOptimizer):
         """
         with torch.enable_grad():
             loss = closure() if closure is not None else None
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        places = [place for place, p in enumerate(parameters) if p.grad is not None]
-        moving = [parameters[place] for place in places]
+        parameters = self._listed()
+        places = [place for place, (_, p) in enumerate(parameters) if p.grad is not None]
+        moving = [parameters[place][1] for place in places]
         gradients = [p.grad for p in moving]
         if torch.compiler.is_compiling():
             operator.step(self._number, places, moving, gradients)
@@ -102,14 +104,19 @@ class StoredOptimizer(SavedOptimizer):
         """
         check_subnormals()
         steps = [self.steps_of(group) for group in self.param_groups]
-        of = [steps[which] for which, group in enumerate(self.param_groups) for _ in group["params"]]
+        of = [steps[which] for which, _ in self._listed()]
         with torch.no_grad():
             for place, tensor in zip(places, given, strict=True):
                 self._check(tensor, of[place].stores)
             received = [placed_as(tensor, x) for tensor, x in zip(given, gradients, strict=True)]
             for gradient in received:
                 check_dense(gradient)
+            if in_graph := capturing():
+                self._check_capture(places)
             works = self._works(steps, places, given, received)
+            if in_graph:
+                self._captured.append(CapturedStep(works, self.state))
+                return
             for watch in self.watches:
                 watch.see([work for _, work in works])
             for together, work in works:
@@ -120,6 +127,10 @@ class StoredOptimizer(SavedOptimizer):
             # Autograd did not see the writing, and could not tell that a graph has become stale.
             torch.autograd.graph.increment_version([local(tensor) for tensor in given])
 
+    def _listed(self) -> list[tuple[int, torch.Tensor]]:
+        """Return all parameters, with the numbers of their groups."""
+        return [(which, p) for which, group in enumerate(self.param_groups) for p in group["params"]]
+
     def _works(
         self,
         steps: Sequence[Steps],
@@ -128,10 +139,11 @@ class StoredOptimizer(SavedOptimizer):
         gradients: Sequence[torch.Tensor],
     ) -> list[tuple[list[torch.Tensor], Work]]:
         """Return what is to be done, and the parameters that it is done to: those of each step together."""
-        all_of_them = [(which, p) for which, group in enumerate(self.param_groups) for p in group["params"]]
+        all_of_them = self._listed()
         firsts = list(accumulate((p.numel() for _, p in all_of_them), initial=0))
         rates = [learning_rate("lr", number(group["lr"])) for group in self.param_groups]
         hyper = [self._hyper(group) for group in self.param_groups]  # which schedulers may have changed
+        repeated = [group["capturable"] for group in self.param_groups]
         works: dict[Any, tuple[list[torch.Tensor], Work]] = {}
         end = 0  # of the elements here, numbered as they come where their numbers do not matter
         for place, tensor, gradient in zip(places, given, gradients, strict=True):
@@ -139,7 +151,7 @@ class StoredOptimizer(SavedOptimizer):
             state = self.state[p] = self.state[p] or self._start(p, steps[which].stores)
             count, device = state["step"] + 1, gradient.device
             if (which, count, device) not in works:
-                on = steps[which].on_host if _is_host(device) else steps[which].on_device
+                on = steps[which].carrier(host=_is_host(device), repeated=repeated[which])
                 works[which, count, device] = [], Work(which, on, [], hyper[which], count, rates[which])
             together, work = works[which, count, device]
             together.append(p)
@@ -150,6 +162,60 @@ class StoredOptimizer(SavedOptimizer):
                 work.moved.append(Moved(_here(tensors), gradient, end, counted))
                 end += gradient.numel()
         return list(works.values())
+
+    def before_replay(self, which: int = -1) -> None:
+        """Count the step that a captured CUDA graph is about to make, and hand over what the step needs.
+
+        To be called once before each replay, on its stream. A step that was asked for while a graph was being
+        captured is part of that graph, of which it is the only one; a replay to which nothing was handed over
+        changes no parameter. Rates and hyperparameters are the groups' at this time, so schedulers work as
+        ever.
+
+        Parameters
+        ----------
+        which : int, optional
+            Of the steps that were captured, in their order; by default the last one.
+
+        Raises
+        ------
+        IndexError
+            If no such step was captured.
+        RuntimeError
+            If the graph cannot make the step: parameters or state lie elsewhere, or have made different
+            numbers of steps; or decay became zero, or was, so that other operations take part. Nothing has
+            changed then.
+        """
+        if not -len(self._captured) <= which < len(self._captured):
+            raise IndexError(f"{len(self._captured)} steps of this optimizer were captured: none is {which}")
+        self._check_watches()
+
+        def settings(group: int) -> tuple[Declaration, float]:
+            live = self.param_groups[group]
+            return self._hyper(live), learning_rate("lr", number(live["lr"]))
+
+        with torch.no_grad():
+            self._captured[which].before_replay(self.state, settings)
+
+    def _check_capture(self, places: Sequence[int]) -> None:
+        """Raise RuntimeError unless what is asked may be part of a graph that is being captured."""
+        self._check_watches()
+        for group in self.param_groups:
+            for name, given in group.items():
+                x = given[0] if isinstance(given, tuple) else given
+                if isinstance(x, torch.Tensor) and not _is_host(x.device):
+                    raise RuntimeError(
+                        f"a graph cannot wait for {name}, a tensor on {x.device}; let it be a number"
+                    )
+        parameters = self._listed()
+        if not all(self.state[parameters[place][1]] for place in places):
+            raise RuntimeError(
+                "a parameter has no state yet, which a graph would make anew each time; make a step before "
+                "capturing"
+            )
+
+    def _check_watches(self) -> None:
+        if self.watches:
+            raise RuntimeError("steps of a captured graph cannot be watched; remove the watch first")
 
     def _start(self, parameter: torch.Tensor, stores: Stores) -> dict[str, Any]:
         """Return the state before the first step: zeros, and a master copy of the parameter."""

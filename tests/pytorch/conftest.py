@@ -83,3 +83,17 @@ def interpreted(monkeypatch):
         if hasattr(interpreter.InterpreterBuilder, name):
             whole = getattr(interpreter.InterpreterBuilder, name)
             monkeypatch.setattr(interpreter.InterpreterBuilder, name, as_on_a_gpu(whole))
+
+
+@pytest.fixture(params=["kernel", "operations"])
+def on_device(request, monkeypatch):
+    """Let tensors of the CPU be moved as a GPU's: by kernels, interpreted, or by PyTorch's operations."""
+    from mcfsim.torch import device_step, step
+    from tests.pytorch.steps import no_triton
+
+    if request.param == "kernel":
+        request.getfixturevalue("own_cache")
+        request.getfixturevalue("interpreted")
+    else:
+        monkeypatch.setattr(device_step, "check_kernels", no_triton)
+    return lambda on: monkeypatch.setattr(step, "_is_host", lambda device: not on)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from mcfsim.optim import compiled_step  # noqa: E402
 from mcfsim.storage.buffers import BLOCK  # noqa: E402
 from mcfsim.torch import SGD, AdamW  # noqa: E402
-from tests.pytorch.test_device_step import assert_same_states  # noqa: E402
+from tests.pytorch.steps import assert_same_states  # noqa: E402
 
 STRATEGIES = (
     "plain",

@@ -80,8 +80,8 @@ def fill_block(
     """Carry a loop out on a block of vectors, each with its format; it may ask for those that it is given.
 
     Where random words are drawn, the vectors' first element has the number `first`. A loop must not write
-    where it reads. Of some formats it knows no codes, and NumPy's of none: these are
-    read and written beside it. What is asked for no vector is not kept.
+    where it reads. Of some formats it knows no codes, and NumPy's of none: these are read and written beside
+    it. What is asked for no vector is not kept.
     """
     operands = [
         _operand(x[block], fmt, dtype) for (x, fmt), dtype in zip(given, filler.operands, strict=True)

@@ -150,7 +150,7 @@ def test_tensors_longer_than_a_block(assert_same):
 @pytest.mark.parametrize("compiled", [True, None], ids=["numba", "calls"])
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.sampled(8)
-def test_loops_have_the_bits_of_operations(name, compiled, threads, monkeypatch):
+def test_loops_have_the_bits_of_operations(name, compiled, threads, one_thread, monkeypatch):
     """On tensors that lie as loops take them, and beside others that do not; numbers of all kinds."""
     if compiled:
         pytest.importorskip("numba")
@@ -158,7 +158,6 @@ def test_loops_have_the_bits_of_operations(name, compiled, threads, monkeypatch)
     special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-40, -1e30, 6e-8])
     dtype = DTYPES["float32" if name == "fp32" else "bfloat16"]
     both = [start(shapes, dtype) for _ in range(2)]
-    kept = torch.get_num_threads()
     made = [AdamW(given.values(), 1e-2, (0.9, 0.99), 1e-6, 0.1, strategy=name) for given in both]
     for step in range(4):
         for given, optimizer, how in zip(both, made, (compiled, False), strict=True):
@@ -167,7 +166,6 @@ def test_loops_have_the_bits_of_operations(name, compiled, threads, monkeypatch)
             monkeypatch.setattr(compiled_step, "how_compiled", lambda roles, how=how: how)
             torch.set_num_threads(threads if how is not False else 1)
             optimizer.step()
-    torch.set_num_threads(kept)
     assert_same_states(*made)
 
 

@@ -12,6 +12,8 @@ import mcfsim as mcf  # noqa: E402
 from mcfsim.models.recording import open_recording  # noqa: E402
 from mcfsim.torch import AdamW, record  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STEPS = 6
 
 
@@ -126,9 +128,6 @@ def test_what_is_no_model_is_refused(given, error, tmp_path):
     with pytest.raises(error):
         record(given, tmp_path / "new")
     assert not (tmp_path / "new").exists()
-
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_a_loop_that_went_back_goes_on_from_there(tmp_path):

@@ -22,6 +22,8 @@ from experiments.gpt_training import (  # noqa: E402
     watched_step,
 )
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TINY = ["--size", "tiny", "--steps", "4", "--every", "2", "--seeds", "0", "1", "--beta2", "0.95"]
 
 
@@ -146,9 +148,6 @@ def test_options_out_of_range_are_refused(wrong, capsys, results):
     assert ended.value.code == 2
     assert wrong[1] in capsys.readouterr().err
     assert not list(results.iterdir())
-
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.slow

@@ -118,17 +118,21 @@ def check_groups(name: str, slot: str, kept: ScaledFormat) -> None:
     kept : ScaledFormat
         The moment's.
     """
+    if why := why_not_packed(kept):
+        raise ValueError(
+            f"strategy {name!r} keeps {slot} as {kept}, which is not packed: {why}; leave out packed=True"
+        )
+
+
+def why_not_packed(kept: ScaledFormat) -> str | None:
+    """Return why groups are not quantised one by one, or do not hold any numbers of a moment; None if so."""
     if not isinstance(kept.block, int) or kept.tensor_scale is not None:
-        why = "all numbers of a tensor share a scale, and a step of a block of them has not seen the others"
-    elif kept.rule is ScaleRule.MAX:
-        why = "its rule 'max' has no scale for a group without positive numbers"
-    elif not kept.element.zero:
-        why = f"its elements, of {kept.element}, have no zero, from which moments start"
-    else:
-        return
-    raise ValueError(
-        f"strategy {name!r} keeps {slot} as {kept}, which is not packed: {why}; leave out packed=True"
-    )
+        return "all numbers of a tensor share a scale, and a step of a block of them has not seen the others"
+    if kept.rule is ScaleRule.MAX:
+        return "its rule 'max' has no scale for a group without positive numbers"
+    if not kept.element.zero:
+        return f"its elements, of {kept.element}, have no zero, from which moments start"
+    return None
 
 
 def common_edges(vectors: Iterable[Any], tensors: Iterable[slice]) -> Edges | None:

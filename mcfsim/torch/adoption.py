@@ -17,8 +17,9 @@ from mcfsim.optim.strategies import Addition, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.vanishing import VanishingScalarWarning
 from mcfsim.rounding import Rounding
+from mcfsim.torch.grouped import SCALES, zero_scales
 from mcfsim.torch.local import is_spread, local, spread_as
-from mcfsim.torch.moved import BITS, Stores, requantize_tensor, summed
+from mcfsim.torch.moved import BITS, Stores, summed
 from mcfsim.torch.optimizers import AdamW
 from mcfsim.torch.saving import NAMES
 
@@ -122,17 +123,26 @@ def release(optimizer: AdamW, dtype: torch.dtype = torch.float32) -> torch.optim
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():
         for own in optimizer.param_groups:
-            names = optimizer.steps_of(own).stores.names
+            stores = optimizer.steps_of(own).stores
             for parameter in own["params"]:
                 whole = optimizer.represented(parameter).to(dtype)
                 if state := optimizer.state.pop(parameter, {}):
-                    moments = (summed([state[x] for x in of]).to(dtype) for of in (names.m, names.v))
+                    moments = (_moment(stores, parameter, state, of).to(dtype) for of in stores.names[1:3])
                     step = torch.tensor(float(state["step"]))
                     states[parameter] = {"step": step, **dict(zip(MOMENTS.values(), moments, strict=True))}
                 _put(parameter, whole)
         theirs = torch.optim.AdamW(groups)
         theirs.state.update(states)
     return theirs
+
+
+def _moment(
+    stores: Stores, parameter: torch.Tensor, state: Mapping[str, Any], names: Sequence[str]
+) -> torch.Tensor:
+    """Return what the components of a moment add up to, spread as the parameter is."""
+    here = {name: local(x) for name, x in state.items() if name != "step"}
+    components = [stores.numbers(here, name) for name in names]
+    return spread_as(parameter, summed(components).view(local(parameter.detach()).shape))
 
 
 def _shared(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,6 +173,7 @@ def _stores(
 def _check(stores: Stores, parameter: torch.Tensor, state: Mapping[str, Any]) -> None:
     """Raise unless a parameter and its state can be taken over."""
     _check_dtype(parameter, stores.dtypes["parameter"])
+    stores.check_scales(parameter)
     given = {"parameter": parameter.detach(), **{name: state.get(x) for name, x in MOMENTS.items()}}
     for name, x in given.items():
         if x is None:
@@ -188,13 +199,17 @@ def _check_dtype(parameter: torch.Tensor, dtype: torch.dtype) -> None:
 def _taken(stores: Stores, parameter: torch.Tensor, theirs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return the parameter and its state as they are stored, made of those of torch's AdamW."""
     x = local(parameter.detach())
-    made = _held(stores, x)
+    made, spread = _held(stores, x), dict[str, torch.Tensor]()
     for names, torchs in zip((stores.names.m, stores.names.v), MOMENTS.values(), strict=True):
         moment = local(theirs[torchs]) if torchs in theirs else torch.zeros_like(x)
         made |= zip(names, _components(moment, stores.formats[names[0]], len(names)), strict=True)
-    for name, kept in stores.scaled.items():
-        requantize_tensor(made[name], kept, stores.formats[name])
-    return {name: spread_as(parameter, y) for name, y in made.items()}
+    for name, kept in stores.grouped.items():
+        scales = zero_scales(parameter, kept.size, kept.dtypes[1])
+        codes = torch.empty(x.shape, dtype=kept.dtypes[0], device=x.device)
+        kept.keep(made[name].reshape(-1), codes, local(scales))
+        made[name], spread[name + SCALES] = codes, scales
+    stores.requantize(made)
+    return {**{name: spread_as(parameter, y) for name, y in made.items()}, **spread}
 
 
 def _held(stores: Stores, x: torch.Tensor) -> dict[str, torch.Tensor]:

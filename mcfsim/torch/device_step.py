@@ -23,7 +23,7 @@ from mcfsim.compile.torch_lines import TensorLines
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.recording import StepPrograms, numbers, words_of
 from mcfsim.random import RandomWords
-from mcfsim.torch.moved import Moved, Stores, requantize_tensor
+from mcfsim.torch.moved import Moved, Stores
 
 #: The vectors of a parameter: its state, and the gradient.
 Vectors = list[torch.Tensor]
@@ -50,8 +50,7 @@ class DeviceStep:
         self._fill(self.line(program, device), scalars, moved, sets, words_of(stores.roles, count))
         for x, vectors in zip(moved, sets, strict=True):
             self.put_back(x, vectors)
-            for name, kept in stores.scaled.items():
-                requantize_tensor(x.tensors[name], kept, stores.formats[name])
+            stores.requantize(x.tensors)
 
     def asked(
         self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float
@@ -104,16 +103,14 @@ class DeviceStep:
         return ar.round(gradient).to(torch_dtype(fmt))
 
     def vectors(self, x: Moved) -> Vectors:
-        """Return the tensors of a parameter, and its gradient, as vectors, of which some may be copies."""
-        ordered = [x.tensors[name] for name in chain(*self.stores.names)]
-        return [tensor.reshape(-1) for tensor in (*ordered, self._received(x.gradient))]
+        """Return the numbers of a parameter, and its gradient, as vectors, of which some may be copies."""
+        ordered = [self.stores.numbers(x.tensors, name) for name in chain(*self.stores.names)]
+        return [*ordered, self._received(x.gradient).reshape(-1)]
 
     def put_back(self, x: Moved, vectors: Vectors) -> None:
         """Write vectors that are copies where they came from."""
         for name, vector in zip(chain(*self.stores.names), vectors, strict=False):
-            tensor = x.tensors[name]
-            if tensor.data_ptr() != vector.data_ptr():
-                tensor.copy_(vector.view(tensor.shape))
+            self.stores.keep(x.tensors, name, vector)
 
     def line(self, program: Program, device: torch.device) -> TableKernel | TensorLines:
         """Return the line of a step, made once for a program; the update that it asks for is not kept."""

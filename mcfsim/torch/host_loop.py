@@ -15,8 +15,11 @@ from mcfsim.compile.loops import Filler
 from mcfsim.formats import Format
 from mcfsim.optim.compiled_step import CompiledStep, fill_block
 from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.groups import common_edges
 from mcfsim.optim.memory import Vector
 from mcfsim.optim.stripes import in_stripes
+from mcfsim.storage.buffers import BLOCK
+from mcfsim.torch.grouped import SCALES
 from mcfsim.torch.moved import Moved, Stores
 
 #: So many steps are taken to follow, where it is asked whether compiling pays.
@@ -78,6 +81,8 @@ class HostLoop:
         """Return what is stored under a name as a loop reads and writes it, in the same memory."""
         if name == "remainder":
             return self.stores.split_of(packed(x.tensors["parameter"]), packed(x.tensors[name]))
+        if name in self.stores.grouped:
+            return self.stores.grouped[name].vector(x.tensors[name], x.tensors[name + SCALES])
         return packed(x.tensors[name])
 
     def _fill(self, filler: Filler, x: Moved, vectors: _Vectors, asked: _Vectors) -> None:
@@ -85,12 +90,15 @@ class HostLoop:
         size, threads = x.gradient.numel(), torch.get_num_threads()
         several = filler.on_threads(threads)
         loop, threads = (several, threads) if size > several.block else (filler, 1)
+        edges = common_edges((vector for vector, _ in vectors), [slice(0, size)])
+        # Numbers that share scales are read and written by calls, of which fewer on more are faster.
+        block = loop.block if edges is None else BLOCK
         given = [*vectors, (packed(x.gradient), self.stores.gradient)]
 
         def work(block: slice) -> None:
             fill_block(loop, block, given, asked, x.first)  # type: ignore[arg-type]
 
-        in_stripes(work, slice(0, size), loop.block, threads)
+        in_stripes(work, slice(0, size), block, threads, edges)
 
 
 def packed(tensor: torch.Tensor) -> NDArray[Any]:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcfsim.backends.tensors import TORCH_DTYPES, cut, flat
+from mcfsim.backends.tensors import TORCH_DTYPES, as_array, cut, flat
 from mcfsim.convert import round_to
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.torch.host_loop import HostLoop
-from mcfsim.torch.moved import Moved, Stores, requantize_tensor
+from mcfsim.torch.moved import Moved, Stores
 
 
 class HostStep:
@@ -38,9 +38,11 @@ class HostStep:
                 for name, block in zip(chain(*stores.names), chain(*new), strict=True):
                     for index, part, place in pieces:
                         stored[name][index][part] = block[place]
-        for name, kept in stores.scaled.items():
-            for x in moved:
-                requantize_tensor(x.tensors[name], kept, stores.formats[name])
+            for name in stores.grouped:
+                for x, numbers in zip(run, stored[name], strict=True):
+                    stores.keep(x.tensors, name, torch.from_numpy(numbers.astype(np.float32)))
+        for x in moved:
+            stores.requantize(x.tensors)
 
     def asked(
         self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float
@@ -63,8 +65,14 @@ class HostStep:
         return list(compress(moved, taken)), list(compress(moved, (not x for x in taken)))
 
     def _stored(self, moved: Sequence[Moved]) -> dict[str, list[Any]]:
-        """Return by name what is stored of each parameter, as vectors in the same memory."""
-        stored = {name: [flat(x.tensors[name]) for x in moved] for name in self.stores.formats}
+        """Return by name what is stored of each parameter, as vectors in the same memory.
+
+        Of what shares scales they are copies.
+        """
+        stores = self.stores
+        stored = {name: [flat(x.tensors[name]) for x in moved] for name in stores.formats}
+        for name in stores.grouped:
+            stored[name] = [as_array(stores.numbers(x.tensors, name)) for x in moved]
         if "remainder" in stored:
             stored["remainder"] = [x.view(np.uint16) for x in stored["remainder"]]
         return stored

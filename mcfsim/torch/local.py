@@ -65,6 +65,51 @@ def spread_as(whole: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
     return made
 
 
+def spread_beside(whole: torch.Tensor, shape: tuple[int, ...], size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros, one for so many elements of a tensor that follow one another, spread as these are.
+
+    Raises
+    ------
+    ValueError
+        If they cannot be spread so that each process has those of its elements.
+    """
+    if not is_spread(whole):
+        return torch.zeros(shape, dtype=dtype, device=whole.device)
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    given: Any = whole
+    mesh, placements = given.device_mesh, given.placements
+    if len(shape) < whole.ndim:  # a vector of all of them
+        placements = tuple(Shard(0) if x.is_shard() else x for x in placements)
+    here, _ = compute_local_shape_and_global_offset(shape, mesh, placements)
+    zeros = torch.zeros(here, dtype=dtype, device=local(whole).device)
+    stride = torch.empty(shape, device="meta").stride()
+    made: torch.Tensor = DTensor.from_local(
+        zeros, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
+    )
+    if _runs(whole, size) != _runs(made, 1):
+        raise ValueError(
+            f"a parameter of shape {tuple(whole.shape)}, spread by {given.placements}, has groups of {size} "
+            "that share a scale in one process, and the scale in another; spread it otherwise, or choose "
+            "another strategy"
+        )
+    return made
+
+
+def _runs(tensor: torch.Tensor, size: int) -> list[list[int]]:
+    """Return which groups of so many elements lie here, as ranges."""
+    found: list[list[int]] = []
+    here = local(tensor)
+    for first, place in stretches(tensor):
+        begin, count = first // size, -(-here[place].numel() // size)
+        if found and found[-1][1] == begin:
+            found[-1][1] += count
+        elif count:
+            found.append([begin, begin + count])
+    return found
+
+
 def placed_as(whole: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """Return what lies here of a tensor, once it is spread as another one is.
 

@@ -21,6 +21,8 @@ from mcfsim.optim.stored import FLOAT32
 from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
+from mcfsim.torch.grouped import SCALES, Grouped, zero_scales
+from mcfsim.torch.local import check_whole
 
 #: As what 16 bits that are no number lie in memory. Of torch's formats bfloat16 alone leads float32, so 16
 #: bits follow. Processes cannot exchange tensors of 16-bit integers, neither by NCCL nor by Gloo.
@@ -33,7 +35,7 @@ class Moved(NamedTuple):
     Attributes
     ----------
     tensors : mapping of str to tensor
-        The parameter and its state, by name, of one shape; written in place.
+        The parameter and its state, by name, of one shape but for scales; written in place.
     gradient : tensor
     first : int
         The number of its first element, where random words are drawn.
@@ -63,6 +65,9 @@ class Stores:
     formats : dict of str to Format
         Of each, in the same order.
     dtypes : dict of str to dtype
+        Of the tensors, among them the scales of moments whose numbers share some.
+    grouped : dict of str to Grouped
+        The moments that lie as codes and scales.
     """
 
     strategy: Strategy
@@ -71,6 +76,7 @@ class Stores:
     names: State
     formats: Mapping[str, Format]
     dtypes: Mapping[str, torch.dtype]
+    grouped: Mapping[str, Grouped]
 
     @classmethod
     def of(cls, declaration: type[Declaration], strategy: Strategy, roles: Roles, scalars: Scalars) -> Stores:
@@ -98,7 +104,12 @@ class Stores:
             extra=declare(master if strategy.addition is Addition.MASTER else "compensation", strategy.extra),
         )
         dtypes = {name: BITS if name == "remainder" else torch_dtype(fmt) for name, fmt in formats.items()}
-        return cls(strategy, roles, scalars, names, formats, dtypes)
+        scaled = {"m": strategy.m.scaled, "v": strategy.v.scaled}
+        found = {name: Grouped.of(scaled.get(name), fmt) for name, fmt in formats.items()}
+        grouped = {name: item for name, item in found.items() if item is not None}
+        for name, item in grouped.items():
+            dtypes[name], dtypes[name + SCALES] = item.dtypes
+        return cls(strategy, roles, scalars, names, formats, dtypes, grouped)
 
     @property
     def gradient(self) -> Format:
@@ -109,9 +120,48 @@ class Stores:
 
     @property
     def scaled(self) -> dict[str, ScaledFormat]:
-        """What is left of a moment between steps, by name, of those that are kept in a scaled format."""
+        """In which scaled formats moments are kept between steps, by name."""
         moments = {"m": self.strategy.m.scaled, "v": self.strategy.v.scaled}
         return {name: kept for name, kept in moments.items() if kept is not None and name in self.formats}
+
+    def group(self, name: str) -> int | None:
+        """Return how many elements share an entry of a tensor; None if each has its own."""
+        kept = self.grouped.get(name.removesuffix(SCALES)) if name.endswith(SCALES) else None
+        return None if kept is None else kept.size
+
+    def numbers(self, tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+        """Return a tensor's numbers as a vector: its own elements, or what codes and scales stand for."""
+        if name not in self.grouped:
+            return tensors[name].reshape(-1)
+        return self.grouped[name].numbers(tensors[name], tensors[name + SCALES])
+
+    def keep(self, tensors: Mapping[str, torch.Tensor], name: str, numbers: torch.Tensor) -> None:
+        """Put a vector of numbers in a tensor, or its codes and scales in two."""
+        if name in self.grouped:
+            self.grouped[name].keep(numbers, tensors[name], tensors[name + SCALES])
+        elif tensors[name].data_ptr() != numbers.data_ptr():
+            tensors[name].copy_(numbers.view(tensors[name].shape))
+
+    def requantize(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put in place of moments that lie as numbers what a scaled format leaves of them; on the host."""
+        for name, kept in self.scaled.items():
+            if name not in self.grouped:
+                x = tensors[name]
+                numbers = as_array(x.cpu().contiguous()).reshape(-1)
+                requantize(numbers, [slice(0, numbers.size)], kept, self.formats[name])
+                x.copy_(torch.from_numpy(numbers).view(x.shape))
+
+    def check_scales(self, parameter: torch.Tensor) -> None:
+        """Raise ValueError if a process would have scales of other groups than its elements are in."""
+        self.check_groups(parameter)
+        for kept in self.grouped.values():
+            zero_scales(parameter, kept.size, kept.dtypes[1])
+
+    def check_groups(self, parameter: torch.Tensor) -> None:
+        """Raise ValueError if a process has a part of a group that shares a scale."""
+        for kept in self.scaled.values():
+            alone = isinstance(kept.block, int) and kept.tensor_scale is None
+            check_whole(parameter, kept.block if alone else None)
 
     @property
     def following(self) -> tuple[int, bool]:
@@ -143,10 +193,3 @@ def summed(components: Sequence[torch.Tensor]) -> torch.Tensor:
     for x in reversed(components):
         total += x.to(torch.float64)
     return total
-
-
-def requantize_tensor(x: torch.Tensor, kept: ScaledFormat, fmt: Format) -> None:
-    """Put in place of a tensor's numbers what is left of them in a scaled format; computed on the host."""
-    numbers = as_array(x.cpu().contiguous()).reshape(-1)
-    requantize(numbers, [slice(0, numbers.size)], kept, fmt)
-    x.copy_(torch.from_numpy(numbers).view(x.shape))

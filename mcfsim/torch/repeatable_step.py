@@ -91,7 +91,7 @@ class RepeatableStep(DeviceStep):
         if self.stores.scaled:
             raise RuntimeError(
                 f"no graph can be captured of strategy {self.stores.strategy.name!r}: its moments are "
-                "quantised on the host"
+                "quantised between launches"
             )
         program, scalars = self.program(hyper, count, rate)
         line = self.line(program, device)

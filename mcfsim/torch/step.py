@@ -14,7 +14,8 @@ from mcfsim.optim.declaration import Declaration, learning_rate
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.torch import operator
 from mcfsim.torch.captured import CapturedStep, capturing
-from mcfsim.torch.local import check_whole, is_first_copy, local, placed_as, spread_as, stretches
+from mcfsim.torch.grouped import zero_scales
+from mcfsim.torch.local import is_first_copy, local, placed_as, spread_as, stretches
 from mcfsim.torch.moved import Moved, Stores, summed
 from mcfsim.torch.saving import SavedOptimizer
 from mcfsim.torch.settings import Settings, Steps
@@ -71,6 +72,7 @@ class StoredOptimizer(SavedOptimizer):
             warn_of_vanishing(stores.roles.of(role), {**scalars, "lr": rate} if role == "update" else scalars)
         for parameter in group["params"]:
             self._check(parameter, stores)
+            stores.check_scales(parameter)
         self.param_groups.append(group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -157,7 +159,7 @@ class StoredOptimizer(SavedOptimizer):
             together.append(p)
             tensors, counted = {**state, "parameter": tensor.detach()}, is_first_copy(p)
             if steps[which].numbered:
-                work.moved.extend(_parts(tensors, gradient, firsts[place], counted=counted))
+                work.moved.extend(_parts(steps[which].stores, tensors, gradient, firsts[place], counted))
             else:
                 work.moved.append(Moved(_here(tensors), gradient, end, counted))
                 end += gradient.numel()
@@ -222,7 +224,10 @@ class StoredOptimizer(SavedOptimizer):
         state: dict[str, Any] = {"step": 0}
         whole = parameter.detach()
         for name, dtype in list(stores.dtypes.items())[1:]:  # the first is the parameter itself
-            state[name] = torch.zeros_like(whole, dtype=dtype, memory_format=torch.contiguous_format)
+            if group := stores.group(name):
+                state[name] = zero_scales(whole, group, dtype)
+            else:
+                state[name] = torch.zeros_like(whole, dtype=dtype, memory_format=torch.contiguous_format)
         if "master" in state:
             here = local(whole)
             ar = arithmetic(stores.formats["master"], backend="torch", device=here.device)
@@ -240,9 +245,7 @@ class StoredOptimizer(SavedOptimizer):
         check_dense(here)
         if any(size > 1 and not step for size, step in zip(here.shape, here.stride(), strict=True)):
             raise TypeError("elements of the parameter share memory; make it a tensor of its own by .clone()")
-        for kept in stores.scaled.values():
-            alone = isinstance(kept.block, int) and kept.tensor_scale is None
-            check_whole(parameter, kept.block if alone else None)
+        stores.check_groups(parameter)
 
     def represented(self, parameter: torch.Tensor) -> torch.Tensor:
         """Return the parameter that the optimizer means, as a new float64 tensor.
@@ -271,12 +274,20 @@ def number(x: Any) -> Any:
 
 
 def _parts(
-    tensors: Mapping[str, Any], gradient: torch.Tensor, first: int, *, counted: bool
+    stores: Stores, tensors: Mapping[str, Any], gradient: torch.Tensor, first: int, counted: bool
 ) -> Iterator[Moved]:
     """Yield what lies here of a parameter and its state, as far as its elements follow one another."""
     here = _here(tensors)
+    groups = {name: x.reshape(-1) for name, x in here.items() if stores.group(name)}
+    done = 0
     for begin, place in stretches(tensors["parameter"]):
-        yield Moved({name: x[place] for name, x in here.items()}, gradient[place], first + begin, counted)
+        given = gradient[place]
+        part = {name: x[place] for name, x in here.items() if name not in groups}
+        for name, x in groups.items():
+            size = stores.group(name) or 1
+            part[name] = x[done // size : -(-(done + given.numel()) // size)]
+        done += given.numel()
+        yield Moved(part, given, first + begin, counted)
 
 
 def _here(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -57,9 +57,6 @@ def kinds() -> Iterator[tuple[str, str, int | float, torch.dtype, Callable[[Any]
         chosen = mcf.strategy(strategy)
         if strategy != "exact":
             stored = chosen.bytes_per_parameter
-            # Moments in a scaled format lie in float32 where tensors hold them.
-            if any(item.scaled for item in chosen.tensors.values()):
-                stored = 2 + 2 + 4 + 4 + 4
             assert stored is not None
             assert chosen.parameter.format is not None
             dtype = getattr(torch, chosen.parameter.format.name)

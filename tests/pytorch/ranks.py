@@ -160,6 +160,43 @@ def placed(strategy, mesh=None):
     return found, [tuple(x) for x in watched.seen]
 
 
+#: Of parameters whose groups of 128 lie in rows, over rows, and in columns, and how they are spread.
+GROUPED = (
+    ((4, 256), Shard(0)),
+    ((3, 256), Shard(0)),
+    ((8, 96), Shard(0)),
+    ((1, 64), Shard(0)),
+    ((5, 256), Shard(1)),
+    ((3, 100), Replicate()),
+    ((295, 32), Shard(0)),
+    ((640,), Replicate()),
+)  # fmt: skip
+
+
+def grouped(mesh=None):
+    """Move parameters whose moments share scales; return them and their state, put together."""
+    generator = torch.Generator().manual_seed(5)
+    given = [torch.randn(shape, generator=generator).bfloat16() for shape, _ in GROUPED]
+    gradients = [[torch.randn(x.shape, generator=generator).bfloat16() for x in given] for _ in range(3)]
+    places = [how for _, how in GROUPED]
+    if mesh is not None:
+        given = [distribute_tensor(x, mesh, [how]) for x, how in zip(given, places, strict=True)]
+        gradients = [
+            [distribute_tensor(x, mesh, [how]) for x, how in zip(step, places, strict=True)]
+            for step in gradients
+        ]
+    given = [torch.nn.Parameter(x) for x in given]
+    optimizer = AdamW(given, 1e-2, strategy="fp8-moments")
+    for step in gradients:
+        for p, x in zip(given, step, strict=True):
+            p.grad = x
+        optimizer.step()
+    found = {f"{place}": whole(p) for place, p in enumerate(given)}
+    for place, p in enumerate(given):
+        found |= {f"{place} {key}": whole(x) for key, x in optimizer.state[p].items() if key != "step"}
+    return found
+
+
 def work(rank, world, folder, strategies):
     """Do what one of several processes does, and write what came of it."""
     torch.set_num_threads(1)
@@ -202,11 +239,13 @@ def work(rank, world, folder, strategies):
     mesh = init_device_mesh("cpu", (world,))
     for strategy in PLACED:
         found[strategy, "placed"] = placed(strategy, mesh)
-    vector = torch.nn.Parameter(distribute_tensor(torch.zeros(250).bfloat16(), mesh, [Shard(0)]))
-    try:
-        AdamW([vector], strategy="fp8-moments")
-    except ValueError as problem:
-        found["cut"] = str(problem)
+    found["grouped"] = grouped(mesh)
+    for shape in ((250,), (3, 320)):
+        given = torch.nn.Parameter(distribute_tensor(torch.zeros(shape).bfloat16(), mesh, [Shard(0)]))
+        try:
+            AdamW([given], strategy="fp8-moments")
+        except ValueError as problem:
+            found["cut", shape] = str(problem)
     torch.save(found, Path(folder) / f"found by {rank}")
     dist.destroy_process_group()
 

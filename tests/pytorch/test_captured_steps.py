@@ -276,7 +276,7 @@ def test_what_cannot_be_captured_is_refused(graph, monkeypatch):
     p.grad = torch.ones(50)
     refused(graph, optimizer, "gradients must be of bfloat16, not of torch.float32", TypeError)
     p, optimizer = one(strategy=mcf.strategy("fp8-moments"))
-    refused(graph, optimizer, "quantised on the host")
+    refused(graph, optimizer, "quantised between launches")
     (q,) = parameters(torch.bfloat16, shapes=[(100,)])
     p, optimizer = one()
     optimizer.add_param_group({"params": [q]})

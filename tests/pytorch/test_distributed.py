@@ -67,7 +67,16 @@ def test_rows_columns_and_sums_of_parts(strategy, runs):
         assert edq == pytest.approx(seen[0][3], rel=1e-12)
 
 
+def test_scales_lie_where_their_groups_do(runs):
+    """In rows, columns, and over them; of processes that have nothing, too."""
+    _, _, found = runs
+    expected = ranks.grouped()
+    for there in found:
+        assert_same(there["grouped"], expected)
+
+
 def test_a_group_that_shares_a_scale_is_not_cut(runs):
     _, _, found = runs
     for there in found:
-        assert "cuts a group of 128 that share a scale" in there["cut"]
+        assert "cuts a group of 128 that share a scale" in there["cut", (250,)]
+        assert "that share a scale in one process, and the scale in another" in there["cut", (3, 320)]

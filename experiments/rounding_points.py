@@ -69,7 +69,7 @@ class Mixed(AdamW):
             asked = torchadamw.quotient(roles, m, v, theirs)
             update = crossed(up, torchadamw.decayed(roles, strategy, state, asked, theirs), inner(up))
         else:
-            direction = adamw.direction(roles, m, v, ours)
+            direction, _ = adamw.quotient(roles, m, v, ours)
             asked = inner(up).round(up.mul(direction, -ours.rate))
             update = along(up, strategy, state, direction, ours)
         if "added" in self.parts:

@@ -35,6 +35,7 @@ from mcfsim.optim.strategies import STRATEGIES
 from mcfsim.random import RandomWords
 from mcfsim.rounding import DETERMINISTIC, Rounding, Rule
 from mcfsim.storage.buffers import BLOCK
+from tests.kinds import LEADING, STORED, feeding
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -427,8 +428,7 @@ def flat_state(state):
     return [x for part in state for x in part]
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "exact"])
-@pytest.mark.parametrize("name", optimizers())
+@pytest.mark.parametrize(("name", "strategy"), feeding(STORED))
 @pytest.mark.sampled(4)
 def test_steps_have_the_bits_of_numpy(name, strategy, assert_same):
     for updates, states in compared(optimizers()[name](), mcf.strategy(strategy), 3, 5000):
@@ -439,14 +439,14 @@ def test_steps_have_the_bits_of_numpy(name, strategy, assert_same):
 
 @pytest.mark.parametrize("low", ["bfloat16", "float8_e4m3fn"])
 @pytest.mark.parametrize("mode", ["nearest_even", "up"])
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "exact"])
+@pytest.mark.parametrize("strategy", STORED)
 @pytest.mark.parametrize("hyper", [AdamW(weight_decay=0.1), SGD(momentum=0.9)], ids=["adamw", "sgd"])
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.exhaustive
 def test_hundred_steps_of_many_parameters(hyper, strategy, mode, low, assert_same):
-    if "collage" in strategy and mode != "nearest_even":
+    if STRATEGIES[strategy].addition == "grow" and mode != "nearest_even":
         pytest.skip("expansions are for nearest modes")
-    if strategy == "split-master" and low != "bfloat16":
+    if strategy in LEADING and low != "bfloat16":
         pytest.skip("of the low formats here bfloat16 alone leads float32")
     for updates, states in compared(hyper, mcf.strategy(strategy, low), 100, 100_000, rounding=mode):
         assert_same(*updates)

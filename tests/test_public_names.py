@@ -149,8 +149,10 @@ def test_expansions():
 def test_strategies():
     assert mcf.strategy("collage-plus", "bfloat16").bytes_per_parameter == 12
     assert list(mcf.STRATEGIES) == [
-        *("plain", "kahan", "collage-light", "collage-plus", "stochastic-parameter", "stochastic"),
-        *("fp32-optim", "fp32-master", "split-master", "fp8-moments", "fp32", "exact"),
+        *("plain", "kahan", "collage-light", "collage-plus", "mcf-2", "mcf-3"),
+        *("stochastic-parameter", "stochastic", "fp32-optim", "eco", "fp32-master"),
+        *("split-master", "split-truncated", "remainder-8", "remainder-16"),
+        *("fp8-moments", "int8-moments", "coat-moments", "fp32", "exact"),
     ]
 
 

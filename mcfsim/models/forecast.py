@@ -18,7 +18,7 @@ from mcfsim.convert import round_to
 from mcfsim.models.directions import Directions, Table, normal_directions
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.optimizer import block_roles
-from mcfsim.optim.state import State, along, move
+from mcfsim.optim.state import State, along, move, of_master
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.training.metrics import effective_update
 from mcfsim.training.schedule import Schedule
@@ -219,8 +219,8 @@ def stored(strategy: Strategy, roles: Roles, weights: Table) -> State:
         return tuple(made)
 
     if strategy.addition is Addition.MASTER:
-        (master,) = components(roles.parameter, 1)
-        return State((np.asarray(roles.model.round(master)),), (), (), (master,))
+        parameter, extra = of_master(roles, strategy, components(roles.parameter, 1)[0])
+        return State(tuple(map(np.asarray, parameter)), (), (), tuple(map(np.asarray, extra)))
     if strategy.addition is Addition.KAHAN:
         theta, rest = components(roles.parameter, 2)
         return State((theta,), (), (), (rest,))

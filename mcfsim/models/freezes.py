@@ -15,6 +15,7 @@ from mcfsim.multiword import expansion
 from mcfsim.multiword.expansion import expand
 from mcfsim.optim.strategies import Strategy
 from mcfsim.rounding import Mode
+from mcfsim.scaled.quantisers import Quantiser
 
 #: Significands that are tried: all of a format of up to so many bits, else so many spread evenly.
 _MOST_BITS = 14
@@ -53,7 +54,8 @@ def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
     float
         Of a single component, in its format; rounded at random, of those that no draw moves. Of an expansion,
         that starts without anything in the components after the first: of its sum. In a scaled format, of the
-        elements of a block that keeps its scale. 0 for exact numbers.
+        elements of a block that keeps its scale; kept in another way, of the codes of numbers spread over the
+        five octaves below a largest one that stays. 0 for exact numbers.
 
     References
     ----------
@@ -67,6 +69,8 @@ def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
         stored = replace(stored, rounding=Mode.TOWARD_ZERO)
     roles = (replace(strategy, m=stored) if slot == "m" else replace(strategy, v=stored)).roles()
     ar: Any = roles.moments if slot == "m" else roles.second_moment
+    if isinstance(stored.scaled, Quantiser):
+        return _frozen_codes(ar, stored.scaled, beta)
     if stored.scaled is not None:
         x = round_to(_within(stored.scaled.element), fmt)
         return float(np.mean(round_to(ar.mul(x, beta), stored.scaled.element) == x))
@@ -81,6 +85,14 @@ def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
     before = np.sum([item.astype(np.float64) for item in components], axis=0)
     after = np.sum([item.astype(np.float64) for item in decayed], axis=0)
     return float(np.mean(before == after))
+
+
+def _frozen_codes(ar: Any, kept: Quantiser, beta: float) -> float:
+    """Return the share of numbers below the largest of their group whose codes beta does not change."""
+    x = kept.through(np.geomspace(1 / 32, 1, kept.block).astype(np.float32))
+    after = np.append(ar.mul(x[:-1], beta), x[-1])
+    codes = kept.encode(np.asarray(after, np.float32))[0] == kept.encode(x)[0]
+    return float(codes[:-1].mean())
 
 
 def _within(fmt: Format) -> NDArray[np.float64]:

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from mcfsim.multiword.expansion import expand
 from mcfsim.optim.declaration import Average, Declaration, Range, Slot
-from mcfsim.optim.state import State, Step, along, average, crossed, move
-from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.optim.state import State, Step, along, average, crossed, error_weight, fed_back, move, with_error
+from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
 
@@ -24,6 +24,7 @@ class AdamWScalars(NamedTuple):
     epsilon: float
     decay: float
     rate: float
+    feedback: float = 0.0
 
 
 def first_moment(
@@ -40,12 +41,18 @@ def second_moment(
     return average(ar, v, scalars.beta2, ar.mul(gradient, gradient), scalars.gain2)
 
 
-def direction(roles: Roles, m: tuple[Value, ...], v: tuple[Value, ...], scalars: AdamWScalars) -> Value:
-    """Return the corrected m by the root of the corrected v: what decay and rate then act on."""
+def quotient(
+    roles: Roles, m: tuple[Value, ...], v: tuple[Value, ...], scalars: AdamWScalars
+) -> tuple[Value, Value]:
+    """Return the corrected m by the root of the corrected v, and that denominator.
+
+    The quotient is what decay and rate then act on.
+    """
     up = roles.update
     mhat = up.div(m[0], scalars.correction1)
     vhat = up.div(crossed(up, v[0], roles.second_moment), scalars.correction2)
-    return up.div(mhat, up.add(up.sqrt(vhat), scalars.epsilon))
+    below = up.add(up.sqrt(vhat), scalars.epsilon)
+    return up.div(mhat, below), below
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class AdamW(Declaration):
     """
 
     slots = (Slot("m", first_moment), Slot("v", second_moment))
+    feeds_back = True
     ranges: ClassVar = {
         "beta1": Range.SHARE,
         "beta2": Range.SHARE,
@@ -90,16 +98,19 @@ class AdamW(Declaration):
         beta2: Any = self.beta2
         if strategy.beta2_components > 1:
             beta2 = expand(roles.second_moment, self.beta2, strategy.beta2_components)
+        decay, kept = self.weight_decay if decayed else 0.0, 1.0 - self.beta1**step
+        fed = kept * (1.0 - 1.0 / self.beta1) * (1.0 - rate * decay) if self.beta1 else 0.0
         return AdamWScalars(
             beta1=self.beta1,
             gain1=1.0 - self.beta1,
             beta2=beta2,
             gain2=1.0 - self.beta2,
-            correction1=1.0 - self.beta1**step,
+            correction1=kept,
             correction2=1.0 - self.beta2**step,
             epsilon=self.epsilon,
-            decay=self.weight_decay if decayed else 0.0,
+            decay=decay,
             rate=rate,
+            feedback=error_weight(strategy, fed, rate),
         )
 
     def entering(self) -> dict[str, dict[str, float]]:
@@ -161,19 +172,33 @@ def adamw(
     If v has another format than m, g is rounded into it before it is squared, v is computed in it, and its
     leading component is rounded into the format of m, in which D is computed.
 
+    The addition `feedback` rounds the parameter, and puts what that has lost, e, back into m::
+
+        m = RN(m + RN(w RN(e RN(RN(sqrt(vhat)) + eps))))
+            with w = (1 - beta1^t) (1 - 1 / beta1) (1 - lr lambda) / lr
+
+    It lets m make up for e in the steps to come, if it is lost in each of them alike. With beta1 = 0, or at a
+    learning rate of 0, nothing is fed back.
+
     The decay is part of D, so that it is compensated as the rest. Without decay its two operations fall away.
 
     PyTorch rounds at other points: those are `mcfsim.optim.torchadamw`'s.
 
     References
     ----------
-    Loshchilov, Hutter, ICLR 2019, Algorithm 2; Yu et al., ICML 2024, Algorithm 2.
+    Loshchilov, Hutter, ICLR 2019, Algorithm 2; Yu et al., ICML 2024, Algorithm 2. Feedback: ECO, arXiv
+    2601.22101.
     """
     ar, second, up = roles.moments, roles.second_moment, roles.update
     g = ar.round(gradient)
     m = first_moment(ar, state.m, g, scalars)
     v = second_moment(second, state.v, crossed(second, g, ar), scalars)
-    update = along(up, strategy, state, direction(roles, m, v, scalars), scalars)
+    direction, below = quotient(roles, m, v, scalars)
+    update = along(up, strategy, state, direction, scalars)
+    if strategy.addition is Addition.FEEDBACK:
+        rounded, error = fed_back(roles, state, update)
+        m = with_error(roles, m, up.mul(error, below), scalars.feedback)
+        return Step(State((rounded,), m, v, ()), update)
     parameter, extra = move(roles, strategy, state, update)
     return Step(State(parameter, m, v, extra), update)
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from mcfsim.checks.arguments import finite_number
 from mcfsim.optim.state import State, Step
-from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
 #: An average of gradients so far, moved by a new one: ``(ar, average, gradient, scalars)``.
@@ -61,11 +61,14 @@ class Declaration(ABC):
     ----------
     slots : tuple of Slot
         The state that it keeps, beside the parameter and what the strategy adds to it.
+    feeds_back : bool
+        Whether its step feeds back what rounding the parameter loses, as the addition ``feedback`` asks.
     ranges : mapping of str to Range
         The hyperparameters that are numbers, each checked when one is made.
     """
 
     slots: ClassVar[tuple[Slot, ...]] = ()
+    feeds_back: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})
 
     def __post_init__(self) -> None:
@@ -108,6 +111,16 @@ def optimizers() -> Mapping[str, type[Declaration]]:
             ):
                 found[label.lower()] = item
     return MappingProxyType({label: item for label, item in found.items() if item is not Declaration})
+
+
+def check_addition(declaration: type[Declaration], strategy: Strategy) -> None:
+    """Raise ValueError if a strategy asks an optimizer for a feedback that its step does not have."""
+    if strategy.addition is Addition.FEEDBACK and not declaration.feeds_back:
+        able = ", ".join(item.__name__ for item in optimizers().values() if item.feeds_back)
+        raise ValueError(
+            f"strategy {strategy.name!r} feeds errors back into the momentum, and {declaration.__name__} has "
+            f"no formula for that; these have: {able}"
+        )
 
 
 def check_hyperparameters(given: Any, label: str) -> None:

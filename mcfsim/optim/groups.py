@@ -18,6 +18,7 @@ from mcfsim.kernels.element.codes import MOST_BITS
 from mcfsim.optim.edges import Edges
 from mcfsim.optim.memory import packed_dtype, read, write
 from mcfsim.scaled import ScaledFormat, ScaleRule, quantize
+from mcfsim.scaled.quantisers import Quantiser
 
 Array = NDArray[Any]
 
@@ -108,14 +109,14 @@ class Groups:
         return elements, scales
 
 
-def check_groups(name: str, slot: str, kept: ScaledFormat) -> None:
+def check_groups(name: str, slot: str, kept: ScaledFormat | Quantiser) -> None:
     """Raise ValueError unless groups of a moment are quantised one by one, and hold any of its numbers.
 
     Parameters
     ----------
     name, slot : str
         Of the strategy and the moment, for the error.
-    kept : ScaledFormat
+    kept : ScaledFormat or Quantiser
         The moment's.
     """
     if why := why_not_packed(kept):
@@ -124,8 +125,10 @@ def check_groups(name: str, slot: str, kept: ScaledFormat) -> None:
         )
 
 
-def why_not_packed(kept: ScaledFormat) -> str | None:
+def why_not_packed(kept: ScaledFormat | Quantiser) -> str | None:
     """Return why groups are not quantised one by one, or do not hold any numbers of a moment; None if so."""
+    if isinstance(kept, Quantiser):
+        return "its codes are of no format"
     if not isinstance(kept.block, int) or kept.tensor_scale is not None:
         return "all numbers of a tensor share a scale, and a step of a block of them has not seen the others"
     if kept.rule is ScaleRule.MAX:

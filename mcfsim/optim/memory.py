@@ -22,6 +22,7 @@ from mcfsim.kernels.element.split import joined_element, rest_element
 from mcfsim.optim.state import State
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.scaled import ScaledFormat, quantize
+from mcfsim.scaled.quantisers import Quantiser
 from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
@@ -164,8 +165,8 @@ def write(x: Vector, values: Array, fmt: Format | None) -> None:
     x[...] = values
 
 
-def requantize(x: Array, tensors: Iterable[slice], kept: ScaledFormat, fmt: Format) -> None:
-    """Put in place of a vector's numbers what is left of them in a scaled format, rounded into their own.
+def requantize(x: Array, tensors: Iterable[slice], kept: ScaledFormat | Quantiser, fmt: Format) -> None:
+    """Put in place of a vector's numbers what is left of them as they are kept, rounded into their format.
 
     Parameters
     ----------
@@ -173,19 +174,22 @@ def requantize(x: Array, tensors: Iterable[slice], kept: ScaledFormat, fmt: Form
         Numbers of `fmt` in its carrier.
     tensors : iterable of slice
         Where each tensor lies: blocks begin with it.
-    kept : ScaledFormat
-        Elements are rounded to nearest even, and saturate.
+    kept : ScaledFormat or Quantiser
+        Elements of a scaled format are rounded to nearest even, and saturate.
     fmt : Format
         What comes of them is rounded into it, to nearest even.
     """
     # Of whole blocks, where these do not depend on the rest of the tensor.
     size = max(1, len(x))
-    if isinstance(kept.block, int) and kept.tensor_scale is None:
+    if isinstance(kept.block, int) and (isinstance(kept, Quantiser) or kept.tensor_scale is None):
         size = max(1, BLOCK // kept.block) * kept.block
     for tensor in tensors:
         for start in range(tensor.start, tensor.stop, size):
             part = slice(start, min(start + size, tensor.stop))
-            x[part] = round_to(quantize(x[part], kept).dequantize(), fmt)
+            left = (
+                kept.through(x[part]) if isinstance(kept, Quantiser) else quantize(x[part], kept).dequantize()
+            )
+            x[part] = round_to(left, fmt)
 
 
 def read_block(state: State, formats: Formats, block: slice) -> State:

@@ -14,6 +14,8 @@ from mcfsim.protocol import Value
 class Nesterov(SGD):
     """Hyperparameters of SGD with Nesterov's momentum: those of `SGD`, which it differs from in its step."""
 
+    feeds_back = False
+
     def step(
         self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars
     ) -> Step:

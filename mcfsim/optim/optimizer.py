@@ -15,7 +15,7 @@ from mcfsim.checks.processor import check_subnormals
 from mcfsim.codec.codes import check_codes
 from mcfsim.compile.loops import Filler
 from mcfsim.optim.compiled_step import CompiledStep, fill_block
-from mcfsim.optim.declaration import Declaration, check_hyperparameters, learning_rate
+from mcfsim.optim.declaration import Declaration, check_addition, check_hyperparameters, learning_rate
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import Layout, Tensors
 from mcfsim.optim.memory import (
@@ -117,6 +117,7 @@ class Optimizer:
         check_hyperparameters(hyper, "hyper")
         if not isinstance(strategy, Strategy):
             raise TypeError(f"strategy must be a Strategy, as strategy('plain', 'bf16'), not {strategy!r}")
+        check_addition(type(hyper), strategy)
         if not isinstance(packed, bool):
             raise TypeError(f"packed must be True or False, not {packed!r}")
         if packed and strategy.gradient.format is None:

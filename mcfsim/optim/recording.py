@@ -8,7 +8,7 @@ from typing import Any
 from mcfsim.compile.program import Program, Register, Scalar, flat
 from mcfsim.compile.recording import trace
 from mcfsim.formats import Format
-from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.declaration import Declaration, check_addition
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic
@@ -82,8 +82,9 @@ def record_step(
     Raises
     ------
     TypeError, ValueError
-        If the step is no straight line, or is exact.
+        If the step is no straight line, is exact, or feeds no errors back as the strategy asks.
     """
+    check_addition(type(hyper), strategy)
     if any(role.format is None or role.rounding is None for role in roles):
         raise ValueError("a step in exact numbers is no program")
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.formats import Format
 from mcfsim.optim.stored import Stored
 from mcfsim.protocol import Arithmetic
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Mode, Rounding
+from mcfsim.rounding import Rounding
 
 #: What a strategy that rounds at random draws, unless it is given other words.
 DEFAULT_WORDS = RandomWords(0)
@@ -73,15 +71,15 @@ def arithmetics(
     if random is None and any(item.draws for item in tensors):
         random = DEFAULT_WORDS
 
-    def make(fmt: Format | None, mode: Mode | None, words: RandomWords | None) -> Arithmetic:
-        if fmt is None:
+    def make(item: Stored, words: RandomWords | None) -> Arithmetic:
+        if item.format is None:
             return arithmetic(None, backend="exact", precision=precision)
-        return arithmetic(fmt, replace(policy, mode=mode or policy.mode), random=words, **options)
+        return arithmetic(item.format, item.rounded(policy), random=words, **options)
 
-    kinds = [(item.format, item.rounding) for item in tensors]
+    kinds = [(item.format, item.rounding, item.random_bits, item.rule) for item in tensors]
     # Arithmetics that round stochastically have streams of their own, more than a step has operations.
     made = {
-        kind: make(*kind, random.of(index << 16) if isinstance(random, RandomWords) else random)
-        for index, kind in enumerate(dict.fromkeys(kinds))
+        kind: make(item, random.of(index << 16) if isinstance(random, RandomWords) else random)
+        for index, (kind, item) in enumerate(dict(zip(kinds, tensors, strict=True)).items())
     }
     return [made[kind] for kind in kinds]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from mcfsim.optim.declaration import Declaration, Range, Slot
-from mcfsim.optim.state import State, Step, along, average, move
-from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.optim.state import State, Step, along, average, error_weight, fed_back, move, with_error
+from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
 
@@ -17,6 +17,7 @@ class SGDScalars(NamedTuple):
     momentum: float
     decay: float
     rate: float
+    feedback: float = 0.0
 
 
 def next_momentum(
@@ -46,6 +47,7 @@ class SGD(Declaration):
     """
 
     slots = (Slot("m", next_momentum),)
+    feeds_back = True
     ranges: ClassVar = {"momentum": Range.SHARE, "weight_decay": Range.NOT_NEGATIVE}
 
     momentum: float = 0.9
@@ -55,7 +57,9 @@ class SGD(Declaration):
         self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
     ) -> SGDScalars:
         """Return the scalars at learning rate `rate`; no other depends on the step."""
-        return SGDScalars(self.momentum, self.weight_decay if decayed else 0.0, rate)
+        decay = self.weight_decay if decayed else 0.0
+        fed = (1.0 - 1.0 / self.momentum) * (1.0 - rate * decay) if self.momentum else 0.0
+        return SGDScalars(self.momentum, decay, rate, error_weight(strategy, fed, rate))
 
     def entering(self) -> dict[str, dict[str, float]]:
         """Return the scalars that enter every step, by role and name."""
@@ -91,14 +95,24 @@ def sgd(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars
         D = RN(-lr RN(m + RN(lambda theta)))
         theta = theta + D by the strategy's addition
 
+    The addition `feedback` rounds the parameter, and puts what that has lost, e, back into m::
+
+        m = RN(m + RN(w e)) with w = (1 - 1 / mu) (1 - lr lambda) / lr
+
+    Without momentum, or at a learning rate of 0, nothing is fed back.
+
     References
     ----------
     Sutskever, Martens, Dahl, Hinton, ICML 2013; decoupled decay: Loshchilov, Hutter, ICLR 2019, Algorithm 1.
+    Feedback: ECO, arXiv 2601.22101.
     """
     ar, up = roles.moments, roles.update
     m = next_momentum(ar, state.m, ar.round(gradient), scalars)
     direction = m[0]
     update = along(up, strategy, state, direction, scalars)
+    if strategy.addition is Addition.FEEDBACK:
+        rounded, error = fed_back(roles, state, update)
+        return Step(State((rounded,), with_error(roles, m, error, scalars.feedback), (), ()), update)
     parameter, extra = move(roles, strategy, state, update)
     return Step(State(parameter, m, (), extra), update)
 

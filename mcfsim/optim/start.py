@@ -14,6 +14,7 @@ from mcfsim.optim.edges import Edges
 from mcfsim.optim.groups import Groups, check_groups
 from mcfsim.optim.layout import Layout, Tensors
 from mcfsim.optim.memory import Split, Vector, form, write
+from mcfsim.optim.remainder import remaining
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic
@@ -106,6 +107,7 @@ def _grouped(strategy: Strategy, vectors: dict[str, Any], layout: Layout) -> _Gr
     for label, stored in strategy.tensors.items():
         if stored.scaled is not None and f"{label}0" in vectors:
             check_groups(strategy.name, label, stored.scaled)
+            assert isinstance(stored.scaled, ScaledFormat)
             assert isinstance(stored.scaled.block, int)
             edges = Edges(list(layout.slices.values()), stored.scaled.block)
             found[f"{label}0"] = stored.scaled, edges
@@ -149,6 +151,7 @@ def _fill(
 ) -> None:
     """Put the start in vectors of zero bytes."""
     given = ["parameter0", *(["extra0"] if strategy.addition is Addition.MASTER else [])]
+    low = vectors["parameter0"].format
     for name, role in vectors.items():
         vector = made[name]
         if isinstance(vector, Groups):  # whatever their scales are
@@ -162,6 +165,9 @@ def _fill(
             numbers = _nearest(role, x)
             if name == "parameter0" and _shares(strategy):  # as a step makes it of the master copy
                 numbers = round_to(_nearest(vectors["extra0"], x), role.format, role.rounding)
+            if name == "extra0" and strategy.extra and strategy.extra.remainder and low is not None:
+                near = round_to(numbers, low).astype(role.carrier)
+                numbers = np.asarray(remaining(role, low, strategy.extra.remainder, numbers, near))
             write(made[name][block], numbers, role.format)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from mcfsim.multiword import expansion
+from mcfsim.optim.remainder import remaining
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
@@ -91,6 +93,59 @@ def along(up: Arithmetic, strategy: Strategy, state: State, direction: Value, sc
     return up.mul(direction, -scalars.rate)
 
 
+def of_master(roles: Roles, strategy: Strategy, master: Value) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """Return the parameter that a master copy gives, and what is kept of the master copy."""
+    theta, low = roles.model.round(master), roles.model.format
+    bits = strategy.extra.remainder if strategy.extra else None
+    if bits is not None and low is not None:
+        master = remaining(roles.parameter, low, bits, master, theta)
+    return (theta,), (master,)
+
+
+def fed_back(roles: Roles, state: State, update: Value) -> tuple[Value, Value]:
+    """Return the parameter moved by an update, and what its rounding has lost.
+
+    Returns
+    -------
+    parameter, error : value
+        ``t = RN(theta + D)`` in the update's format, ``RN(t)`` in the parameter's, and ``RN(t - RN(t))``.
+
+    References
+    ----------
+    ECO, arXiv 2601.22101.
+    """
+    up = roles.update
+    target = up.add(crossed(up, state.parameter[0], roles.model), update)
+    parameter = crossed(roles.model, target, up)
+    return parameter, up.sub(target, crossed(up, parameter, roles.model))
+
+
+def with_error(roles: Roles, m: tuple[Value, ...], error: Value, weight: float) -> tuple[Value, ...]:
+    """Return an m of one component with an error in it: ``RN(m + RN(weight error))``."""
+    ar = roles.moments
+    return (ar.add(m[0], ar.mul(crossed(ar, error, roles.update), weight)),)
+
+
+def error_weight(strategy: Strategy, factor: float, rate: float) -> float:
+    """Return by what a lost part of the parameter enters the momentum: ``factor / rate``.
+
+    It is 0 under other strategies, and where nothing can be lost, at a rate of 0.
+
+    Raises
+    ------
+    ValueError
+        If it is beyond binary64.
+    """
+    if strategy.addition is not Addition.FEEDBACK or not rate:
+        return 0.0
+    weight = factor / rate
+    if not math.isfinite(weight):
+        raise ValueError(
+            f"strategy {strategy.name!r} feeds errors back over the learning rate: not over {rate}"
+        )
+    return weight
+
+
 def move(
     roles: Roles, strategy: Strategy, state: State, update: Value
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
@@ -108,10 +163,11 @@ def move(
     """
     ar = roles.parameter
     theta = state.parameter
+    if strategy.addition is Addition.FEEDBACK:
+        return (fed_back(roles, state, update)[0],), ()
     step = ar.round(update)
     if strategy.addition is Addition.MASTER:
-        master = ar.add(state.extra[0], step)
-        return (roles.model.round(master),), (master,)
+        return of_master(roles, strategy, ar.add(state.extra[0], step))
     if strategy.addition is Addition.KAHAN:
         (compensation,) = state.extra
         step = ar.add(step, compensation)

@@ -1,21 +1,29 @@
-"""Storage strategies as data: what is kept in which format, and how the update is added."""
+"""The storage strategies by name."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from fractions import Fraction
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.checks.arguments import whole_number
 from mcfsim.checks.names import hint
 from mcfsim.formats import Format, get_format
-from mcfsim.multiword.components import check_components
-from mcfsim.optim.roles import DEFAULT_WORDS, Roles, arithmetics
-from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32, LOW, ONE_LOW, Stored, check_shared, is_open
-from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
+from mcfsim.optim.roles import DEFAULT_WORDS, Roles
+from mcfsim.optim.stored import (
+    DYNAMIC,
+    DYNAMIC_UNSIGNED,
+    EXPANDED,
+    FLOAT8_GROUPS,
+    FLOAT32,
+    LOW,
+    ONE_LOW,
+    Stored,
+    is_open,
+)
+from mcfsim.optim.strategy import Addition, Strategy
+from mcfsim.rounding import Mode
+from mcfsim.scaled import ScaledFormat
+from mcfsim.scaled.quantisers import Quantiser
 
 __all__ = [
     "DEFAULT_WORDS",
@@ -31,202 +39,42 @@ __all__ = [
 ]
 
 
-class Addition(StrEnum):
-    """How the update D is added to the parameter theta (RN rounds to the parameter's format).
-
-    ``plain``: ``theta = RN(theta + RN(D))``. ``kahan``: with a compensation c that remembers what the last
-    addition lost. ``grow``: to an expansion. ``master``: to a master copy in its own format, of which
-    theta is the rounding.
-    """
-
-    PLAIN = "plain"
-    KAHAN = "kahan"
-    GROW = "grow"
-    MASTER = "master"
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """What an optimizer stores in which format, and how it adds its update.
-
-    Parameters
-    ----------
-    name : str
-        A label, not empty and without "|".
-    parameter, m, v, gradient : Stored
-        The tensors. Each moment is computed in its own format, the update in that of `m`. An optimizer
-        without a second moment leaves `v` unused.
-    extra : Stored, optional
-        The master copy (addition ``master``) or the compensation (``kahan``).
-    addition : Addition
-        See `Addition`.
-    beta2_components : int
-        1: beta2 enters as a real scalar by the arithmetic's scalar policy. More: as an expansion of so
-        many components in the format of `v`.
-
-    Raises
-    ------
-    TypeError
-        If a part is of the wrong type.
-    ValueError
-        If the parts contradict each other.
-    """
-
-    name: str
-    parameter: Stored = ONE_LOW
-    m: Stored = ONE_LOW
-    v: Stored = ONE_LOW
-    gradient: Stored = ONE_LOW
-    extra: Stored | None = None
-    addition: Addition = Addition.PLAIN
-    beta2_components: int = 1
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise TypeError(f"a strategy's name must be a string, not {self.name!r}")
-        for label in ("parameter", "gradient", "m", "v", "extra"):
-            item = getattr(self, label)
-            if not isinstance(item, Stored) and not (label == "extra" and item is None):
-                raise TypeError(f"{self.name}: {label} must be Stored(format, components), not {item!r}")
-        try:
-            object.__setattr__(self, "addition", Addition(self.addition))
-        except ValueError:
-            known = ", ".join(Addition)
-            raise ValueError(f"{self.name}: unknown addition {self.addition!r}; allowed: {known}") from None
-        count = whole_number(f"{self.name}: beta2_components", self.beta2_components, least=1)
-        object.__setattr__(self, "beta2_components", count)
-        if not self.name or "|" in self.name:
-            raise ValueError(f"a strategy's name must not be empty or have a '|': {self.name!r}")
-        if len({item.format is None for item in self.tensors.values()}) > 1:
-            raise ValueError(
-                f"{self.name}: exact numbers and formats do not mix; all are stored exactly, or none"
-            )
-        if (self.extra is None) is (self.addition in (Addition.KAHAN, Addition.MASTER)):
-            raise ValueError(
-                f"{self.name}: addition {self.addition} and extra = {self.extra} do not go together"
-            )
-        if self.addition is not Addition.GROW and self.parameter.components != 1:
-            raise ValueError(f"{self.name}: a parameter of several components needs addition='grow'")
-        for item in self.tensors.values():
-            if item.components > 1:
-                check_components(item.format)
-        if self.extra is not None and self.extra.components != 1:
-            raise ValueError(f"{self.name}: extra holds one number an element, not {self.extra.components}")
-        if self.extra and self.addition is Addition.KAHAN and self.extra.format != self.parameter.format:
-            raise ValueError(
-                f"{self.name}: a compensation is in the parameter's format, {self.parameter.format}, "
-                f"not in {self.extra.format}"
-            )
-        if self.gradient.rounding or (self.addition is Addition.KAHAN and self.extra and self.extra.rounding):
-            which = "gradient" if self.gradient.rounding else "compensation"
-            raise ValueError(f"{self.name}: a {which} has no rounding of its own")
-        if any(item.shared for label, item in self.tensors.items() if label != "extra"):
-            raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
-        if any(item.scaled for label, item in self.tensors.items() if label not in ("m", "v")):
-            raise ValueError(f"{self.name}: only moments are kept in a scaled format")
-        if self.extra and self.extra.shared:
-            if self.addition is not Addition.MASTER:
-                raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
-            check_shared(self.name, self.parameter, self.extra)
-        if self.beta2_components not in (1, self.v.components):
-            raise ValueError(
-                f"{self.name}: beta2 of {self.beta2_components} components multiplies no v of "
-                f"{self.v.components}"
-            )
-
-    @property
-    def tensors(self) -> dict[str, Stored]:
-        """All that is stored for each parameter, by the field's name."""
-        labels = ("parameter", "gradient", "m", "v", "extra")
-        return {label: item for label in labels if (item := getattr(self, label)) is not None}
-
-    @property
-    def bytes_per_parameter(self) -> float | None:
-        """Bytes of parameter, gradient, both moments and extra for each parameter; None for exact numbers."""
-        return self.stored_bytes()
-
-    def stored_bytes(self, slots: Collection[str] = ("m", "v")) -> float | None:
-        """Return the bytes stored for each parameter with these slots of state; None for exact numbers."""
-        sizes = [self.size_of(label) for label in self.tensors if label in slots or label not in ("m", "v")]
-        if None in sizes:
-            return None
-        total = sum((size or Fraction(0) for size in sizes), Fraction(0))
-        return int(total) if total.denominator == 1 else float(total)
-
-    def size_of(self, label: str) -> Fraction | None:
-        """Return the bytes that a tensor of `tensors` takes for each parameter; None for exact numbers."""
-        item = self.tensors[label]
-        if item.bits is None:
-            return None
-        if item.scaled is not None:
-            return item.scaled.bits_per_element / 8
-        known = self.parameter.bits if item.shared else 0
-        return Fraction(item.bits - (known or 0), 8)
-
-    @property
-    def draws(self) -> bool:
-        """Whether some of its operations round at random, whatever those of the run do."""
-        return any(item.draws for item in self.tensors.values())
-
-    def at(self, low: Format) -> Strategy:
-        """Return the strategy with `low` in place of `LOW`."""
-
-        def settle(stored: Stored) -> Stored:
-            return replace(stored, format=low) if is_open(stored.format) else stored
-
-        return replace(
-            self,
-            parameter=settle(self.parameter),
-            m=settle(self.m),
-            v=settle(self.v),
-            gradient=settle(self.gradient),
-            extra=settle(self.extra) if self.extra else None,
-        )
-
-    def roles(self, rounding: Rounding | str = "nearest_even", **options: Any) -> Roles:
-        """Return the arithmetics of a step: the update in the format of m, the rest as stored.
-
-        Parameters
-        ----------
-        rounding : str or Rounding, optional
-            For all of them; a tensor with a rounding of its own takes only the policies.
-        **options
-            Passed to `mcfsim.arithmetic`: ``scalars``, ``overflow``, ``random``; ``precision`` for exact
-            numbers. A strategy that rounds at random by itself draws `DEFAULT_WORDS` if it is given none.
-
-        Raises
-        ------
-        ValueError
-            If the low format is still open, or the arithmetic refuses an option.
-        """
-        if any(is_open(item.format) for item in self.tensors.values()):
-            raise ValueError(
-                f"the low format of strategy {self.name!r} is still open; "
-                f"mcfsim.strategy({self.name!r}, 'bfloat16') puts one in"
-            )
-        policy = get_rounding(rounding, options.pop("overflow", "ieee"), options.pop("underflow", "gradual"))
-        others = (policy.overflow, policy.underflow) != (Overflow.IEEE, Underflow.GRADUAL)
-        if self.extra and self.extra.shared and others:
-            raise ValueError(
-                f"{self.name}: the parameter is made of its master copy's bits by overflow 'ieee' and "
-                f"underflow 'gradual' alone, not {policy.overflow!s} and {policy.underflow!s}"
-            )
-        master = self.extra if self.addition is Addition.MASTER and self.extra else self.parameter
-        moments, model, parameter, second, update = arithmetics(
-            [self.m, self.parameter, master, self.v, Stored(self.m.format)], policy, **options
-        )
-        return Roles(moments, second, update, parameter, model)
-
-
 def _declared(*items: Strategy) -> Mapping[str, Strategy]:
     return MappingProxyType({item.name: item for item in items})
 
 
+def _components(count: int) -> Strategy:
+    """Return the strategy that keeps everything but gradients in so many components of the low format."""
+    several = Stored(LOW, components=count)
+    return Strategy(
+        f"mcf-{count}",
+        parameter=several,
+        m=several,
+        v=several,
+        beta2_components=count,
+        addition=Addition.GROW,
+    )
+
+
+def _beside_master(name: str, parameter: Stored = ONE_LOW, **changes: Any) -> Strategy:
+    """Return `fp32-master` but for some tensors."""
+    tensors = {"m": Stored(FLOAT32), "v": Stored(FLOAT32), "extra": Stored(FLOAT32), **changes}
+    return Strategy(name, parameter=parameter, **tensors, addition=Addition.MASTER)
+
+
+def _moments(name: str, m: ScaledFormat | Quantiser, v: ScaledFormat | Quantiser) -> Strategy:
+    """Return `fp32-master` with moments that are kept in other ways."""
+    return _beside_master(name, m=Stored(FLOAT32, scaled=m), v=Stored(FLOAT32, scaled=v))
+
+
 #: The strategies by name: options A, B, C and D of Yu et al., ICML 2024, and what to compare them with.
-#: Stochastic rounding: Gupta et al., ICML 2015; Zamirai et al., arXiv 2010.06192. A master copy whose upper
-#: half is the parameter, rounded: NVIDIA Apex, DistributedFusedAdam(store_param_remainders=True). Moments in
-#: 8 bits with a scale for each block: Dettmers et al., ICLR 2022; in groups of 128 float8 numbers: Xi et al.,
-#: ICLR 2025 (COAT), here without its expansion of their range.
+#: Everything in two or three components, for formats of 8 bits. Stochastic rounding: Gupta et al., ICML 2015;
+#: Zamirai et al., arXiv 2010.06192. A master copy whose upper half is the parameter: rounded, NVIDIA Apex,
+#: DistributedFusedAdam(store_param_remainders=True); cut off, imoneoi/bf16_fused_adam and modded-nanogpt. A
+#: master copy as 8 or 16 bits beside the rounded parameter: FlashOptim, arXiv 2602.23349. Errors fed back
+#: into the momentum: ECO, arXiv 2601.22101. Moments in 8 bits by a table, with a scale for each block:
+#: Dettmers et al., ICLR 2022, as torchao has them; in groups of 128 float8 numbers: Xi et al., ICLR 2025
+#: (COAT), without its expansion of their range and with it.
 STRATEGIES: Mapping[str, Strategy] = _declared(
     Strategy("plain"),
     Strategy("kahan", extra=Stored(LOW), addition=Addition.KAHAN),
@@ -238,6 +86,8 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
         beta2_components=2,
         addition=Addition.GROW,
     ),
+    _components(2),
+    _components(3),
     Strategy("stochastic-parameter", parameter=Stored(LOW, rounding=Mode.STOCHASTIC)),
     Strategy(
         "stochastic",
@@ -246,28 +96,19 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
         v=Stored(LOW, rounding=Mode.STOCHASTIC),
     ),
     Strategy("fp32-optim", m=Stored(FLOAT32), v=Stored(FLOAT32)),
-    Strategy(
-        "fp32-master",
-        m=Stored(FLOAT32),
-        v=Stored(FLOAT32),
-        extra=Stored(FLOAT32),
-        addition=Addition.MASTER,
+    Strategy("eco", m=Stored(FLOAT32), v=Stored(FLOAT32), addition=Addition.FEEDBACK),
+    _beside_master("fp32-master"),
+    _beside_master(
+        "split-master", Stored(LOW, rounding=Mode.NEAREST_AWAY), extra=Stored(FLOAT32, shared=True)
     ),
-    Strategy(
-        "split-master",
-        parameter=Stored(LOW, rounding=Mode.NEAREST_AWAY),
-        m=Stored(FLOAT32),
-        v=Stored(FLOAT32),
-        extra=Stored(FLOAT32, shared=True),
-        addition=Addition.MASTER,
+    _beside_master(
+        "split-truncated", Stored(LOW, rounding=Mode.TOWARD_ZERO), extra=Stored(FLOAT32, shared=True)
     ),
-    Strategy(
-        "fp8-moments",
-        m=Stored(FLOAT32, scaled=FLOAT8_GROUPS),
-        v=Stored(FLOAT32, scaled=FLOAT8_GROUPS),
-        extra=Stored(FLOAT32),
-        addition=Addition.MASTER,
-    ),
+    _beside_master("remainder-8", extra=Stored(FLOAT32, remainder=8)),
+    _beside_master("remainder-16", extra=Stored(FLOAT32, remainder=16)),
+    _moments("fp8-moments", FLOAT8_GROUPS, FLOAT8_GROUPS),
+    _moments("int8-moments", DYNAMIC, DYNAMIC_UNSIGNED),
+    _moments("coat-moments", EXPANDED, EXPANDED),
     Strategy(
         "fp32", parameter=Stored(FLOAT32), m=Stored(FLOAT32), v=Stored(FLOAT32), gradient=Stored(FLOAT32)
     ),

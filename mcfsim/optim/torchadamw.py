@@ -11,7 +11,7 @@ from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.declaration import Slot
-from mcfsim.optim.state import State, Step, average, crossed, move
+from mcfsim.optim.state import State, Step, average, crossed, move, of_master
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Mode
@@ -106,6 +106,7 @@ class TorchAdamW(AdamW):
     """
 
     slots = (Slot("m", first_moment), Slot("v", second_moment))
+    feeds_back = False
 
     def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:
         """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
@@ -234,7 +235,7 @@ def added(
         theta = crossed(wide, crossed(ar, wide.mul(theta, scalars.kept), wide), ar)
     moved = crossed(ar, wide.add(theta, crossed(wide, asked, inner(roles.update))), wide)
     if strategy.addition is Addition.MASTER:
-        return (roles.model.round(moved),), (moved,)
+        return of_master(roles, strategy, moved)
     return (moved,), ()
 
 

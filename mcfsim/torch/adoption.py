@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.tensors import as_array, check_dense, torch_dtype
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
+from mcfsim.optim.remainder import remaining
 from mcfsim.optim.strategies import Addition, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.vanishing import VanishingScalarWarning
@@ -224,6 +226,10 @@ def _held(stores: Stores, x: torch.Tensor) -> dict[str, torch.Tensor]:
     rounding = Rounding(shared) if shared else Rounding()
     parameter = round_to(master, fmt, rounding).to(stores.dtypes["parameter"])
     if extra == "master":
+        bits = stores.strategy.extra.remainder if stores.strategy.extra else None
+        if bits is not None:
+            ar = arithmetic(stores.formats[extra], backend="torch", device=x.device)
+            master = remaining(ar, fmt, bits, master, parameter.to(master.dtype))
         return {"parameter": parameter, extra: master}
     rest = np.empty(x.numel(), np.uint16)
     stores.split(_array(parameter), rest).keep(_array(master))

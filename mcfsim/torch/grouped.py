@@ -22,6 +22,7 @@ from mcfsim.optim.groups import Groups, why_not_packed
 from mcfsim.optim.stored import FLOAT32 as SINGLE
 from mcfsim.rounding import Overflow, Rounding
 from mcfsim.scaled import ScaledFormat, ScaleRule
+from mcfsim.scaled.quantisers import Quantiser
 from mcfsim.torch.local import spread_beside
 
 #: What follows a moment's name in that of its scales.
@@ -47,12 +48,12 @@ class Grouped:
     format: Format
 
     @classmethod
-    def of(cls, kept: ScaledFormat | None, fmt: Format) -> Grouped | None:
+    def of(cls, kept: ScaledFormat | Quantiser | None, fmt: Format) -> Grouped | None:
         """Return how a moment lies, or None if it lies in tensors as the numbers of its format.
 
-        So it does where groups do not stand each for itself, or codes are longer than a byte.
+        So it does where groups do not stand each for itself, codes are longer than a byte or of no format.
         """
-        if kept is None or why_not_packed(kept) or carrier_of(fmt) != FLOAT32:
+        if kept is None or isinstance(kept, Quantiser) or why_not_packed(kept) or carrier_of(fmt) != FLOAT32:
             return None
         return cls(kept, fmt) if all(form in _HELD for form in Groups.forms(kept)) else None
 

@@ -14,13 +14,14 @@ from mcfsim.backends.tensors import as_array, torch_dtype
 from mcfsim.codec import encode
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.declaration import Declaration, check_addition
 from mcfsim.optim.memory import Split, requantize
 from mcfsim.optim.state import State
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
+from mcfsim.scaled.quantisers import Quantiser
 from mcfsim.torch.grouped import SCALES, Grouped, zero_scales
 from mcfsim.torch.local import check_whole
 
@@ -86,7 +87,10 @@ class Stores:
         ------
         UnsupportedFormatError
             If torch has no dtype for a format.
+        ValueError
+            If the strategy asks for a feedback that the optimizer does not have.
         """
+        check_addition(declaration, strategy)
         formats: dict[str, Format] = {}
 
         def declare(name: str, stored: Stored | None) -> tuple[str, ...]:
@@ -119,8 +123,8 @@ class Stores:
         return fmt
 
     @property
-    def scaled(self) -> dict[str, ScaledFormat]:
-        """In which scaled formats moments are kept between steps, by name."""
+    def scaled(self) -> dict[str, ScaledFormat | Quantiser]:
+        """As what moments are kept between steps, if not in their format, by name."""
         moments = {"m": self.strategy.m.scaled, "v": self.strategy.v.scaled}
         return {name: kept for name, kept in moments.items() if kept is not None and name in self.formats}
 
@@ -160,7 +164,7 @@ class Stores:
     def check_groups(self, parameter: torch.Tensor) -> None:
         """Raise ValueError if a process has a part of a group that shares a scale."""
         for kept in self.scaled.values():
-            alone = isinstance(kept.block, int) and kept.tensor_scale is None
+            alone = isinstance(kept, Quantiser) or (isinstance(kept.block, int) and kept.tensor_scale is None)
             check_whole(parameter, kept.block if alone else None)
 
     @property

@@ -13,6 +13,7 @@ from mcfsim.cli import app
 from mcfsim.models.memory import Model, footprint, footprints, get_model
 from mcfsim.models.shapes import SHAPES
 from mcfsim.optim.strategies import LOW, STRATEGIES, Stored, Strategy, strategy
+from tests.kinds import LEADING
 
 
 def call(*arguments):
@@ -42,7 +43,7 @@ def test_the_bytes_of_each_tensor():
 @pytest.mark.parametrize("low", ["bfloat16", "float8_e5m2", "float6_e2m3fn"])
 def test_the_parts_add_up_to_what_a_strategy_counts(low):
     found = footprints(low)
-    left_out = {"exact"} if low == "bfloat16" else {"exact", "split-master"}
+    left_out = {"exact"} if low == "bfloat16" else {"exact", *LEADING}
     assert [*found] == [name for name in STRATEGIES if name not in left_out]
     for name, stored in found.items():
         assert stored.total == Fraction(strategy(name, low).bytes_per_parameter)

@@ -9,11 +9,16 @@ from mcfsim.optim.strategies import Addition, Stored
 from mcfsim.oracle import OracleArithmetic, operate, round_float, round_fraction
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding
+from mcfsim.scaled import ScaledFormat
+from mcfsim.scaled.quantisers import DynamicMap
 
 FLOAT32 = FORMATS["float32"]
-MASTER = ("fp32-master", "split-master", "fp8-moments")
+REMAINDERS = {"remainder-8": 127, "remainder-16": 32767}
+MASTER = ("fp32-master", "split-master", "split-truncated", "fp8-moments", *REMAINDERS)
 SATURATED = Rounding(overflow="saturate")
-FLOAT32_MOMENTS = ("fp32-optim", *MASTER)
+FLOAT32_MOMENTS = ("fp32-optim", "eco", *MASTER)
+#: Of parameters that share bits with their master copies.
+SHARED = {"split-master": Mode.NEAREST_AWAY, "split-truncated": Mode.TOWARD_ZERO}
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,79 @@ def kept(numbers, element, block):
     return found
 
 
+def single(x):
+    """Return a number rounded into binary32; infinities and NaN are kept."""
+    return float(round_fraction(Fraction(x), FLOAT32)) if isinstance(x, Fraction) or math.isfinite(x) else x
+
+
+def quantised(numbers, how):
+    """Return what is left of float32 numbers in a scaled format, or by one of the published quantisers."""
+    if isinstance(how, ScaledFormat):
+        return kept(numbers, how.element, how.block)
+    judge = by_table if isinstance(how, DynamicMap) else by_powers
+    groups = [numbers[i : i + how.block] for i in range(0, len(numbers), how.block)]
+    return [x for group in groups for x in judge([float(x) for x in group], how)]
+
+
+def by_table(group, how):
+    """The nearest of bitsandbytes' numbers, middles of equal parts of decades; of two the upper one."""
+    count = [2 ** (i if how.signed else i + 1) for i in range(7)]
+    exact = [
+        Fraction(10) ** (i - 6) * (Fraction(1, 10) + Fraction(9 * (2 * k + 1), 20 * n))
+        for i, n in enumerate(count)
+        for k in range(n)
+    ]
+    exact += [-x for x in exact] * how.signed + [Fraction(0), Fraction(1)]
+    table = [float(x) for x in how.table]
+    assert len(table) == 256
+    assert all(abs(Fraction(x) - y) <= abs(y) / 2**21 for x, y in zip(table, sorted(exact), strict=True))
+    scale = max(single(Fraction(1e-12)), *map(abs, group))
+    found = []
+    for x in group:
+        y = single(Fraction(x) / Fraction(scale))
+        place = max(sum(t <= y for t in table) - 1, 0)
+        above = table[min(place + 1, 255)]
+        half = single(Fraction(single(Fraction(above) - Fraction(table[place]))) / 2)
+        if single(Fraction(y) - Fraction(table[place])) >= half:
+            place = min(place + 1, 255)
+        found.append(single(Fraction(table[place]) * Fraction(scale)))
+    return found
+
+
+def by_powers(group, how):
+    """COAT's kernel, thread by thread; powers by the mathematical library."""
+
+    def power(x, k):
+        if x == 1 or k == 0:
+            return 1.0
+        if math.isinf(k):
+            return 0.0 if x < 1 else math.inf
+        return single(x**k)
+
+    lanes = [abs(x) for x in group] + [float(FLOAT32.max)] * (how.block - len(group))
+
+    def least(values):
+        while len(values) > 1:
+            own, other = values[: len(values) // 2], values[len(values) // 2 :]
+            values = [min(a, b) if b > 0 else a for a, b in zip(own, other, strict=True)]
+        return values[0]
+
+    warps = [least(lanes[i : i + 32]) for i in range(0, len(lanes), 32)]
+    low = single(least(warps + [1e9] * (32 - len(warps))) + 1e-30)
+    top = single(max(map(abs, group)) + 1e-30)
+    centre = single(single(math.sqrt(top)) * single(math.sqrt(low)))
+    spread = single(math.log2(single(Fraction(top) / Fraction(low))))
+    k = math.inf if spread == 0 else math.floor(single(single(math.log2(100352)) / spread) * 16) / 16
+    scale = single(power(single(top / centre), k) / 448)
+    found = []
+    for x in group:
+        y = power(single(abs(x) / centre), k)
+        code = round_fraction(min(Fraction(single(y / scale)), Fraction(448)), FORMATS["float8_e4m3fn"])
+        back = power(single(float(code) * scale), 0.0 if math.isinf(k) else single(1 / k))
+        found.append(math.copysign(single(back * centre), x))
+    return found
+
+
 class Element:
     """One parameter with its optimizer state, under one of the named strategies of low precision."""
 
@@ -148,13 +226,15 @@ class Element:
         self.wide = Scalar(FLOAT32, rounding, scalars)
         self.moments = self.up = self.wide if strategy in FLOAT32_MOMENTS else self.low
         self.adding = self.low
-        self.model = Scalar(low, Rounding(Mode.NEAREST_AWAY), scalars) if "split" in strategy else self.low
+        mode = SHARED.get(strategy)
+        self.model = Scalar(low, Rounding(mode), scalars) if mode else self.low
         self.theta = theta
         self.m = self.v = 0.0
         self.rest = 0.0  # the second component, Kahan's compensation or the master copy
         self.dv = 0.0
         if strategy in MASTER:
             self.rest = theta
+        self.denominator = 1.0
         self.count = 0
 
     def begin(self):
@@ -180,8 +260,9 @@ class Element:
             self.v = ar.fma(square, gain2, ar.mul(self.v, ar.real(beta2)))
         mhat = up.div(self.m, up.real(1.0 - beta1**self.count))
         vhat = up.div(self.v, up.real(1.0 - beta2**self.count))
-        direction = up.div(mhat, up.add(up.sqrt(vhat), up.real(epsilon)))
-        return self._update(direction, rate, decay)
+        self.denominator = up.add(up.sqrt(vhat), up.real(epsilon))
+        weight = (1.0 - beta1**self.count) * (1 - 1 / beta1) * (1 - rate * decay) / rate if beta1 else 0.0
+        return self._update(up.div(mhat, self.denominator), rate, decay, weight)
 
     def by_torch_points(self, gradient, rate, beta1, beta2, epsilon, decay):
         """Make one step with the rounding points of PyTorch: in binary32, rounded where it is stored."""
@@ -213,9 +294,9 @@ class Element:
         if decay:
             moved = into.round(adding.mul(moved, single.round(1.0 - rate * decay)))
         moved = into.round(adding.add(moved, quotient))
-        if self.strategy in MASTER:
-            self.rest = moved
         self.theta = self.model.round(moved)
+        if self.strategy in MASTER:
+            self.theta, self.rest = self._halves(moved)
 
     def _grow_second(self, square, beta2, gain2):
         """Move v in two components by a square."""
@@ -231,15 +312,22 @@ class Element:
         ar = self.moments
         g = ar.round(gradient)
         self.m = ar.add(ar.mul(self.m, ar.real(momentum)), g)
-        return self._update(self.m, rate, decay)
+        return self._update(self.m, rate, decay, (1 - 1 / momentum) * (1 - rate * decay) / rate)
 
-    def _update(self, direction, rate, decay):
+    def _update(self, direction, rate, decay, weight):
         ar = self.up
         if decay:
             theta = ar.round(self.rest if self.strategy in MASTER else self.theta)
             direction = ar.add(direction, ar.mul(theta, ar.real(decay)))
         update = ar.mul(direction, -ar.real(rate))
-        self._move(update)
+        if self.strategy == "eco":
+            target = ar.add(self.theta, update)
+            self.theta = self.low.round(target)
+            # A denominator of 1 changes nothing.
+            error = ar.mul(ar.sub(target, self.theta), self.denominator)
+            self.m = ar.add(self.m, ar.mul(error, ar.real(weight)))
+        else:
+            self._move(update)
         return update
 
     def _move(self, update):
@@ -252,10 +340,23 @@ class Element:
             self.rest = low.sub(y, low.sub(moved, self.theta))
             self.theta = moved
         elif self.strategy in MASTER:
-            self.rest = self.wide.add(self.rest, update)
-            self.theta = self.model.round(self.rest)
+            self.theta, self.rest = self._halves(self.wide.add(self.rest, update))
         else:
             self.theta, self.rest = low.grow((self.theta, self.rest), step)
+
+    def _halves(self, master):
+        """Return the parameter, and what is left of its master copy."""
+        theta = self.model.round(master)
+        if not (most := REMAINDERS.get(self.strategy)):
+            return theta, master
+        fmt = self.low.fmt
+        exponent = max(math.frexp(theta)[1] - 1, fmt.emin) if theta else fmt.emin
+        half = Fraction(2) ** (exponent - fmt.precision)
+        share = Fraction(single((Fraction(master) - Fraction(theta)) / half * most))
+        rho = math.copysign(math.floor(min(abs(share), most) + Fraction(1, 2)), share)
+        return theta, single(
+            Fraction(theta) + Fraction(single(Fraction(single(Fraction(rho) / most)) * half))
+        )
 
     def state(self):
         """Return the components of each tensor by the names of `mcfsim.optim.state.State`."""

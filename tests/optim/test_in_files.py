@@ -20,10 +20,12 @@ from mcfsim.optim.memory import read
 from mcfsim.optim.strategies import Stored
 from mcfsim.storage.files import OutputError
 from mcfsim.storage.shards import write_file
+from tests.kinds import UNPACKED
 from tests.optim.stored import Stretches
 
 #: Strategies, and whether vectors are packed.
-STORED = [(name, packed) for name in mcf.STRATEGIES for packed in (False, True) if name != "exact"]
+STORED = [(name, packed) for name in mcf.STRATEGIES for packed in (False, True)]
+STORED = [(name, packed) for name, packed in STORED if name != "exact" and not (packed and name in UNPACKED)]
 MATRIX, GAIN = (61, 71), (1013,)
 needs_numba = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("numba", "platformdirs")),

@@ -7,6 +7,7 @@ from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, round_to, strategy
 from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.storage.buffers import BLOCK
+from tests.kinds import QUANTISED
 
 NUMBERED = [name for name in STRATEGIES if name != "exact"]
 HYPERS = {"adamw": AdamW(0.9, 0.95, 1e-8, 0.1), "sgd": SGD(0.9, 0.1)}
@@ -22,7 +23,7 @@ def big_tensors(seed):
 
 
 @pytest.mark.parametrize("hyper", HYPERS.values(), ids=HYPERS)
-@pytest.mark.parametrize("name", [name for name in NUMBERED if name != "fp8-moments"])
+@pytest.mark.parametrize("name", [name for name in NUMBERED if name not in QUANTISED])
 @pytest.mark.sampled(4)
 @pytest.mark.slow
 def test_a_step_in_blocks_is_the_step_function_on_whole_arrays(name, hyper, assert_same):
@@ -72,12 +73,8 @@ def test_the_state_starts_with_the_parameter_and_zeros(name):
     )
     assert len(state.m) == declared.m.components
     assert len(state.v) == declared.v.components
-    assert [list(map(float, item)) for item in state.extra] == {
-        "kahan": [[0.0] * 5],
-        "fp32-master": [parameter],
-        "split-master": [parameter],
-        "fp8-moments": [parameter],
-    }.get(name, [])
+    extra = {"kahan": [[0.0] * 5], "master": [parameter]}.get(declared.addition, [])
+    assert [list(map(float, item)) for item in state.extra] == extra
     zeros = [*state.parameter[1:], *state.m, *state.v, *(state.extra if name == "kahan" else ())]
     for item in zeros:
         assert all(float(x) == 0 and not np.signbit(float(x)) for x in item)

@@ -12,6 +12,7 @@ from mcfsim.optim.strategies import LOW, Addition, Stored
 from mcfsim.oracle import round_float
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
+from tests.kinds import LEADING, QUANTISED
 
 FLOAT32 = FORMATS["float32"]
 
@@ -21,8 +22,11 @@ STORED = {
     "kahan": (5, 0),
     "collage-light": (5, 0),
     "collage-plus": (6, 0),
+    "mcf-2": (7, 0),
+    "mcf-3": (10, 0),
     "stochastic-parameter": (4, 0),
     "stochastic": (4, 0),
+    "eco": (2, 2),
     "fp32-optim": (2, 2),
     "fp32-master": (2, 3),
     "fp32": (0, 4),
@@ -40,8 +44,16 @@ STORED = {
         ("fp32-master", 16),
         ("stochastic-parameter", 8),
         ("stochastic", 8),
+        ("mcf-2", 14),
+        ("mcf-3", 20),
+        ("eco", 12),
         ("split-master", 14),
+        ("split-truncated", 14),
+        ("remainder-8", 13),
+        ("remainder-16", 14),
         ("fp8-moments", 10.0625),
+        ("int8-moments", 10.03125),
+        ("coat-moments", 10.1875),
         ("fp32", 16),
         ("exact", None),
     ],
@@ -49,7 +61,7 @@ STORED = {
 def test_bytes_in_bfloat16_are_those_of_the_paper(name, size):
     found = strategy(name, "bfloat16").bytes_per_parameter
     assert found == size
-    assert isinstance(found, float) == (name == "fp8-moments")  # where it is no whole number
+    assert isinstance(found, float) == (name in QUANTISED)  # where it is no whole number
 
 
 @pytest.mark.parametrize("low", ["float16", "float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float4_e2m1fn"])
@@ -61,13 +73,13 @@ def test_bytes_in_other_formats(name, low):
 
 
 def test_every_declared_strategy_is_known_by_its_own_name():
-    assert {*STORED, "split-master", "fp8-moments", "exact"} == set(STRATEGIES)
+    assert {*STORED, *LEADING, "remainder-8", "remainder-16", *QUANTISED, "exact"} == set(STRATEGIES)
     assert all(declared.name == name for name, declared in STRATEGIES.items())
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_low_format_is_put_in_everywhere(name):
-    low = Format("mine", precision=5, emin=-126 if name == "split-master" else -20, emax=127)
+    low = Format("mine", precision=5, emin=-126 if name in LEADING else -20, emax=127)
     settled = strategy(name, low)
     tensors = [settled.parameter, settled.m, settled.v, settled.gradient, settled.extra]
     assert all(item is None or item.format is None or item.format.name != LOW.name for item in tensors)
@@ -106,7 +118,7 @@ def test_unknown_names_list_the_known_ones_and_the_nearest():
         ({"beta2_components": 2, "v": Stored(LOW, 3)}, "multiplies no v of 3"),
         ({"addition": "kahan", "extra": Stored(LOW, 2)}, "extra holds one number an element, not 2"),
         ({"addition": "kahan", "extra": Stored(FLOAT32)}, "a compensation is in the parameter's format"),
-        ({"addition": "add"}, "unknown addition 'add'; allowed: plain, kahan, grow, master"),
+        ({"addition": "add"}, "unknown addition 'add'; allowed: plain, kahan, grow, master, feedback"),
         ({"gradient": Stored(LOW, rounding="up")}, "a gradient has no rounding of its own"),
         (
             {"addition": "kahan", "extra": Stored(LOW, rounding="up")},

@@ -11,10 +11,12 @@ from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
 
 from .reference import Element
 
-LOW_STRATEGIES = ["plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master"]
-BFLOAT16_STRATEGIES = [*LOW_STRATEGIES, "split-master"]
+LOW_STRATEGIES = ["plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "eco"]
+LOW_STRATEGIES += ["remainder-8", "remainder-16"]
+BFLOAT16_STRATEGIES = [*LOW_STRATEGIES, "split-master", "split-truncated"]
 DRAWING = ["stochastic-parameter", "stochastic"]
-EXPANSION_FREE = ["plain", "fp32-optim", "fp32-master", "split-master", "stochastic-parameter"]
+EXPANSION_FREE = ["plain", "fp32-optim", "fp32-master", "split-master", "split-truncated", "eco"]
+EXPANSION_FREE += ["remainder-8", "stochastic-parameter"]
 BETAS = [(0.9, 0.999), (0.9, 0.95), (0.3, 0.99), (0.0, 0.9999)]
 STEPS = 50
 
@@ -124,6 +126,7 @@ def test_adamw_in_other_rounding_modes(name, mode):
             ["bfloat16", "float8_e4m3fn"],
         ),
         ("split-master", "bfloat16"),
+        ("split-truncated", "bfloat16"),
     ],
 )
 @pytest.mark.parametrize("decay", [0.0, 0.1])

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mcfsim as mcf
 from mcfsim.torch import AdamW, watch
+from tests.kinds import QUANTISED
 
 STEPS, SAVED = 4, 2
 PLACED = ("collage-plus", "stochastic", "split-master")
@@ -31,7 +32,7 @@ def model(strategy, seed=0):
     Where groups of 128 share a scale, each has whole groups.
     """
     generator = torch.Generator().manual_seed(seed)
-    sizes = (5, 256, 1) if strategy == "fp8-moments" else (5, 16, 3, 1)
+    sizes = (5, 256, 1) if strategy in QUANTISED else (5, 16, 3, 1)
     layers = [torch.nn.Linear(*pair, bias=pair != (256, 1)) for pair in itertools.pairwise(sizes)]
     made = torch.nn.Sequential(*layers).to(dtype_of(strategy))
     with torch.no_grad():

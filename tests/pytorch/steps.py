@@ -7,6 +7,7 @@ import mcfsim as mcf
 import mcfsim.torch
 from mcfsim.optim.declaration import optimizers
 from mcfsim.random import RandomWords
+from tests.kinds import STORED, feeding
 
 #: Of parameters: none, less and more elements than are read at once; of (6, 4) columns lie together.
 SHAPES = ((7, 5), (11,), (), (0, 3), (33, 16), (6, 4), (1000,))
@@ -70,10 +71,9 @@ def assert_same_states(ours, theirs):
 
 def strategies():
     lows = ("bfloat16", "float16", "float8_e5m2")
-    for name in mcf.STRATEGIES:
+    for optimizer, name in feeding(STORED):
         for low in lows if name in ("plain", "collage-plus", "stochastic") else lows[:1]:
-            if name != "exact":
-                yield name, low
+            yield optimizer, name, low
 
 
 def made(optimizer, strategy, low, rounding="nearest_even", device="cpu", shapes=SHAPES, **options):

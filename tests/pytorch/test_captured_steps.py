@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import mcfsim as mcf  # noqa: E402
 import mcfsim.torch  # noqa: E402
 from mcfsim.compile import tables  # noqa: E402
-from mcfsim.optim.declaration import optimizers  # noqa: E402
 from mcfsim.torch import step  # noqa: E402
+from tests.kinds import PLAIN, feeding  # noqa: E402
 from tests.pytorch.steps import (  # noqa: E402
     assert_same_states,
     codes,
@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),
 ]
 SHAPES = ((6, 4), (50,), (0, 3))
-STRATEGIES = [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 
 
@@ -118,8 +117,7 @@ def rates(optimizer, count):
         group["lr"] = 0.0 if count % 6 == 5 else 1e-2 / (1 + place) * abs(math.cos(count))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("optimizer", list(optimizers()))
+@pytest.mark.parametrize(("optimizer", "strategy"), feeding(PLAIN))
 @pytest.mark.sampled(16)
 def test_replays_have_the_bits_of_steps(optimizer, strategy, graph):
     change = rates if optimizer != "torchadamw" else lambda optimizer, count: None
@@ -337,8 +335,7 @@ def test_parameters_of_one_launch_have_made_the_same_steps(graph):
 
 @pytest.mark.gpu
 @GPU
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("optimizer", list(optimizers()))
+@pytest.mark.parametrize(("optimizer", "strategy"), feeding(PLAIN))
 def test_replays_on_a_gpu_have_the_bits_of_steps(optimizer, strategy):
     change = rates if optimizer != "torchadamw" else lambda optimizer, count: None
     ours = made(optimizer, strategy, "bfloat16", device="cuda", capturable=True)

@@ -26,6 +26,7 @@ from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.compiled import Predicates, recordable
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare
+from tests.kinds import PLAIN, feeding
 
 pytestmark = [pytest.mark.usefixtures("own_cache", "compiled"), pytest.mark.slow]
 
@@ -75,10 +76,7 @@ def test_every_operation_is_exact_on_a_gpu(fmt, mode, capability):
 
 
 @pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize(
-    "strategy", [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
-)
-@pytest.mark.parametrize("optimizer", optimizers())
+@pytest.mark.parametrize(("optimizer", "strategy"), feeding(PLAIN))
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.sampled(40, each=False)
 def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):

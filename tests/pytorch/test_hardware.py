@@ -25,6 +25,7 @@ from mcfsim.kernels.element.machine import F32, F64, recorded  # noqa: E402
 from mcfsim.kernels.element.on_numpy import run  # noqa: E402
 from mcfsim.kernels.element.rounding import round_element  # noqa: E402
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow  # noqa: E402
+from tests.kinds import PLAIN  # noqa: E402
 from tests.pytorch import instructions  # noqa: E402
 from tests.pytorch.instructions import with_instructions  # noqa: E402, F401
 from tests.pytorch.test_kernel import check_steps, every, hard, launched  # noqa: E402
@@ -233,9 +234,7 @@ def test_kernels_by_instructions_have_the_bits_of_numpy(fmt, packed, assert_same
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interpreted", "with_instructions")
-@pytest.mark.parametrize(
-    "strategy", [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
-)
+@pytest.mark.parametrize("strategy", PLAIN)
 @pytest.mark.sampled(6, each=False)
 def test_steps_by_instructions_have_the_bits_of_numpy(strategy, assert_same):
     def launcher(program, given):

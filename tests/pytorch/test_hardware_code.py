@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import mcfsim as mcf
 from mcfsim.compile import trace
 from mcfsim.compile.device_code import device_code, faults
 from mcfsim.compile.hardware import INSTRUCTIONS
@@ -16,6 +15,7 @@ from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.program import Register
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import get_format
+from tests.kinds import PLAIN
 from tests.pytorch.test_device_code import code_of, compiled, every, step  # noqa: F401
 
 pytestmark = [pytest.mark.usefixtures("own_cache", "compiled"), pytest.mark.slow]
@@ -36,9 +36,7 @@ def test_every_operation_is_by_just_the_instructions_asked_for(fmt, packed, capa
 
 
 @pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize(
-    "strategy", [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
-)
+@pytest.mark.parametrize("strategy", PLAIN)
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.sampled(20, each=False)

@@ -20,6 +20,7 @@ from mcfsim.optim.declaration import optimizers  # noqa: E402
 from mcfsim.optim.recording import numbers, record_step, symbols, words_of  # noqa: E402
 from mcfsim.random import RandomWords  # noqa: E402
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow  # noqa: E402
+from tests.kinds import PLAIN, feeding  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("own_cache", "interpreted"),
@@ -146,13 +147,8 @@ def test_real_scalars_enter_exactly_and_nothing_is_written_again(assert_same):
     assert len(sources) < 5
 
 
-def cases():
-    names = [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
-    return [(optimizer, name) for optimizer in optimizers() for name in names]
-
-
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
-@pytest.mark.parametrize(("optimizer", "strategy"), cases())
+@pytest.mark.parametrize(("optimizer", "strategy"), feeding(PLAIN))
 @pytest.mark.sampled(16, each=False)
 def test_steps_have_the_bits_of_numpy(optimizer, strategy, mode, assert_same):
     """From states with zeros, subnormal and huge numbers, infinities and NaN, on codes, in place."""

@@ -2,11 +2,13 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import mcfsim as mcf  # noqa: E402
+from mcfsim.optim.remainder import remaining  # noqa: E402
 from mcfsim.oracle import round_fraction  # noqa: E402
 from mcfsim.torch import AdamW, TorchAdamW, adopt, release  # noqa: E402
 from tests.pytorch.roots import RightRoots, fused  # noqa: E402
@@ -74,7 +76,7 @@ def test_what_the_formats_can_hold_is_kept(strategy):
     ours = adopt(theirs, strategy)
     assert all(p is q for p, q in zip(parameters, given.parameters(), strict=True))
     assert not theirs.state
-    kept = chosen.extra if strategy.endswith("master") or strategy == "fp8-moments" else chosen.parameter
+    kept = chosen.extra if chosen.addition == "master" else chosen.parameter
     count = 2 if strategy == "kahan" else kept.components
     for name, p in given.named_parameters():
         old, state = before[name], ours.state[p]
@@ -82,6 +84,12 @@ def test_what_the_formats_can_hold_is_kept(strategy):
         assert p.grad is None
         assert state["step"] == 5
         expected = nearest(old["parameter"], kept.format, count)
+        if kept.remainder:
+            low = nearest(expected, chosen.parameter.format, 1).numpy().astype(np.float32)
+            master = expected.numpy().astype(np.float32)
+            ar, bits = mcf.arithmetic("float32"), kept.remainder
+            left = remaining(ar, chosen.parameter.format, bits, master.reshape(-1), low.reshape(-1))
+            expected = torch.from_numpy(left.reshape(master.shape)).double()
         assert torch.equal(ours.represented(p), expected)
         if strategy == "split-master":
             # Ties away from zero; none of these numbers is one.

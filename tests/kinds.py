@@ -1,0 +1,24 @@
+"""Strategies by what tests ask of them."""
+
+import mcfsim as mcf
+from mcfsim.optim.declaration import optimizers
+
+STORED = [name for name in mcf.STRATEGIES if name != "exact"]
+#: Those whose moments are quantised after a step, which is then not all that is done to the state.
+QUANTISED = [name for name in STORED if mcf.STRATEGIES[name].m.scaled]
+#: Those whose steps are all that is done to it.
+PLAIN = [name for name in STORED if name not in QUANTISED]
+#: Those of them that lie as numbers alone: of no scaled format.
+UNPACKED = ["int8-moments", "coat-moments"]
+#: Those that every low format with float32's exponents may have, but no other.
+LEADING = [name for name in STORED if mcf.STRATEGIES[name].extra and mcf.STRATEGIES[name].extra.shared]
+
+
+def feeds(optimizer, strategy):
+    """Return whether an optimizer, by its name, can do what a strategy asks of it."""
+    return mcf.STRATEGIES[strategy].addition != "feedback" or optimizers()[optimizer].feeds_back
+
+
+def feeding(strategies):
+    """Return pairs of optimizers and strategies that go together."""
+    return [(name, item) for name in optimizers() for item in strategies if feeds(name, item)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from mcfsim.checks.arguments import whole_number
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.optim.weight_grid import WeightGrid
 from mcfsim.rounding import Mode, get_rounding
 from mcfsim.scaled import ScaledFormat, ScaleRule, get_scaled_format
 
@@ -42,13 +43,17 @@ class Stored:
     scaled : ScaledFormat or str, optional
         For a moment that is computed in `format` and kept in a scaled format, or its name. After each step
         each tensor is quantised, to nearest even, and what comes of it rounded into `format`.
+    grid : WeightGrid or str, optional
+        For a parameter that is computed in `format` and lies on a grid, or the name of its integers. After
+        each step each tensor is put on it, see `mcfsim.optim.on_grid`; an element takes the bits of its
+        integer. Each tensor has a scale besides, which is not counted.
 
     Raises
     ------
     TypeError
         If `components` is no int, the rounding no name, or `shared` no bool.
     ValueError
-        If the format or the rounding is unknown, or nothing is stored.
+        If the format or the rounding is unknown, or nothing is stored, or the format does not hold a grid.
     """
 
     format: Format | None
@@ -56,6 +61,7 @@ class Stored:
     rounding: Mode | None = None
     shared: bool = False
     scaled: ScaledFormat | None = None
+    grid: WeightGrid | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.shared, bool):
@@ -73,11 +79,18 @@ class Stored:
             object.__setattr__(self, "scaled", get_scaled_format(self.scaled))
             if self.format is None or self.components != 1:
                 raise ValueError(f"{self.scaled} keeps one number of a format an element")
+        if self.grid is not None:
+            if not isinstance(self.grid, WeightGrid):
+                object.__setattr__(self, "grid", WeightGrid(self.grid))
+            if self.format is None or self.components != 1:
+                raise ValueError(f"weights on {self.grid.integers} are one number of a format an element")
+            if not is_open(self.format):
+                self.grid.check_in(self.format)
 
     @property
     def draws(self) -> bool:
-        """Whether its operations round at random, whatever those of the run do."""
-        return self.rounding is Mode.STOCHASTIC
+        """Whether its operations round at random, or its way to a grid, whatever those of the run do."""
+        return self.rounding is Mode.STOCHASTIC or (self.grid is not None and self.grid.draws)
 
     @property
     def bits(self) -> int | None:

@@ -12,14 +12,17 @@ from typing import Any
 from mcfsim.checks.arguments import whole_number
 from mcfsim.checks.names import hint
 from mcfsim.formats import Format, get_format
+from mcfsim.formats.grids import grid
 from mcfsim.multiword.components import check_components
 from mcfsim.optim.roles import DEFAULT_WORDS, Roles, arithmetics
 from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32, LOW, ONE_LOW, Stored, check_shared, is_open
+from mcfsim.optim.weight_grid import Reach, WeightGrid
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
 
 __all__ = [
     "DEFAULT_WORDS",
     "FLOAT32",
+    "GRID_STRATEGIES",
     "LOW",
     "STRATEGIES",
     "Addition",
@@ -124,6 +127,10 @@ class Strategy:
             raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
         if any(item.scaled for label, item in self.tensors.items() if label not in ("m", "v")):
             raise ValueError(f"{self.name}: only moments are kept in a scaled format")
+        if any(item.grid for label, item in self.tensors.items() if label != "parameter"):
+            raise ValueError(f"{self.name}: only the parameter lies on a grid")
+        if self.parameter.grid and self.addition not in (Addition.PLAIN, Addition.MASTER):
+            raise ValueError(f"{self.name}: a parameter on a grid needs addition 'plain' or 'master'")
         if self.extra and self.extra.shared:
             if self.addition is not Addition.MASTER:
                 raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
@@ -160,6 +167,8 @@ class Strategy:
             return None
         if item.scaled is not None:
             return item.scaled.bits_per_element / 8
+        if item.grid is not None:
+            return Fraction(item.grid.integers.bits, 8)
         known = self.parameter.bits if item.shared else 0
         return Fraction(item.bits - (known or 0), 8)
 
@@ -275,6 +284,29 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
 )
 
 
+#: Strategies whose parameter lies on a grid of integers, by name. ``dqt-int8`` and so on: Zhao et al., arXiv
+#: 2412.04787, with states in binary32. ``bitnet``: Ma et al., arXiv 2402.17764, with all tensors ternary.
+GRID_STRATEGIES: Mapping[str, Strategy] = _declared(
+    *(
+        Strategy(
+            f"dqt-{integers}",
+            parameter=Stored(FLOAT32, grid=WeightGrid(grid(integers))),
+            m=Stored(FLOAT32),
+            v=Stored(FLOAT32),
+        )
+        for integers in ("ternary", *(f"int{bits}" for bits in range(2, 9)))
+    ),
+    Strategy(
+        "bitnet",
+        parameter=Stored(FLOAT32, grid=WeightGrid(grid("ternary"), reach=Reach.ABSMEAN, rounding=Rounding())),
+        m=Stored(FLOAT32),
+        v=Stored(FLOAT32),
+        extra=Stored(FLOAT32),
+        addition=Addition.MASTER,
+    ),
+)
+
+
 def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
     """Return a strategy with its low format put in.
 
@@ -301,7 +333,9 @@ def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
         return name.at(get_format(low))
     if not isinstance(name, str):
         raise TypeError(f"a strategy is a Strategy or the name of one, not {name!r}")
-    if name not in STRATEGIES:
-        meant = hint(name, STRATEGIES)
-        raise ValueError(f"unknown strategy {name!r}{meant}; known strategies: {', '.join(STRATEGIES)}")
-    return STRATEGIES[name].at(get_format(low))
+    known = {**STRATEGIES, **GRID_STRATEGIES}
+    if name not in known:
+        raise ValueError(
+            f"unknown strategy {name!r}{hint(name, known)}; known strategies: {', '.join(known)}"
+        )
+    return known[name].at(get_format(low))

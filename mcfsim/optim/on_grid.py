@@ -179,7 +179,7 @@ def scale_of(weights: Array, grid: WeightGrid, reach: Reach, fmt: Format) -> Any
 def _reached(weights: Array, reach: Reach, fmt: Format) -> Any:
     largest = weights.max()
     if reach is Reach.MAX:
-        return largest
+        return largest + 0.0  # of zeros of both signs NumPy may return either
     largest = np.maximum(np.abs(largest), np.abs(weights.min()))
     if reach is Reach.ABSMAX or (total := sum_of_magnitudes(weights)) is None:
         return largest  # of numbers that are not all finite the mean is what the largest is

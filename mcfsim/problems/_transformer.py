@@ -37,11 +37,12 @@ LEAST_LARGEST = 1e-5
 
 
 def as_integers(x: Array, bits: int) -> Array:
-    """Return the rows of x as n-bit integers by a scale each: ``clip(round(x s), -2^(n-1), 2^(n-1) - 1) / s``.
+    """Return the rows of x as integers of so many bits, by a scale each: ``clip(round(x s)) / s``.
 
-    The scale is ``s = (2^(n-1) - 1) / max |row|``, and the largest magnitude at least 1e-5. Every operation is
-    rounded in the dtype of x. A row with a NaN or an infinity has NaN. Gradients pass it as if it were not
-    there (the straight-through estimator), so it has no backward pass.
+    The integers are those of two's complement, and the scale is the largest of them by the largest magnitude
+    of the row, which counts as 1e-5 at least. Every operation is rounded in the dtype of x. A row with a NaN
+    or an infinity has NaN. Gradients pass it as if it were not there (the straight-through estimator), so it
+    has no backward pass.
 
     References
     ----------

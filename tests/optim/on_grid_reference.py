@@ -19,7 +19,7 @@ def scale(numbers, high, reach, fmt=FLOAT32):
     if any(map(math.isnan, numbers)):
         return math.nan
     if reach == "max":
-        reached = max(numbers)
+        reached = max(numbers) + 0.0
     elif reach == "absmax" or any(map(math.isinf, numbers)):
         reached = max(map(abs, numbers))
     else:

@@ -124,6 +124,10 @@ def agrees(module):
             lie = [[judge.put(x, s, -8, 7)[0]] for x in row.tolist()]
             if made.shape != (2, 1) or not judge.same(made, lie):
                 return False
+    with pytest.raises(ValueError, match="does not hold"):
+        module.on_grid(special[4], "int8", mcf.get_format("float8_e4m3fn"))
+    if module.scale_of(special[0, :0], WeightGrid("int4"), Reach.MAX, FLOAT32) != 1:
+        return False
     return judge.same(
         module.on_grid(special[4], "int4", FLOAT32), module.on_grid(special[4], WeightGrid("int4"), FLOAT32)
     )

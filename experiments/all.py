@@ -6,6 +6,7 @@ from experiments import (
     audit_forecast,
     beta2_expansion,
     collage_options,
+    dqt_bits,
     fast_two_sum_map,
     grow_error,
     instructions,
@@ -31,6 +32,7 @@ def main() -> None:
     ):
         experiment.main()
     collage_options.main()
+    dqt_bits.main()
     audit_forecast.main()
     released_code_audit.main()
     instructions.main()

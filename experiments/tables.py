@@ -10,6 +10,7 @@ from typing import Any
 import mcfsim as mcf
 from experiments import (
     audit_forecast,
+    dqt_bits,
     gpu,
     instructions,
     released_code_audit,
@@ -335,6 +336,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "torch_steps": torch_steps.table,
     "audit_forecast": audit_forecast.summary,
     "audit_tensors": audit_forecast.details,
+    "dqt_bits": dqt_bits.bits_table,
+    "dqt_long": dqt_bits.long_table,
+    "dqt_memory": lambda: markdown_table(memory_table([], "bfloat16", [*mcf.GRID_STRATEGIES])),
     "released_code": released_code_audit.table,
     "train_gpt": train_gpt.table,
     "train_gpt_100M": train_gpt.stops_table,
@@ -355,6 +359,7 @@ PAGES = (
             "kernels",
             "audit",
             "optimizers",
+            "dqt",
             "train",
         )
     ),

@@ -21,7 +21,7 @@ from mcfsim.multiword.expansion import sqrt as expansion_sqrt
 from mcfsim.optim.adamw import AdamW, adamw
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.sgd import SGD, sgd
-from mcfsim.optim.strategies import STRATEGIES, Strategy, strategy
+from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES, Strategy, strategy
 from mcfsim.optim.vanishing import VanishingScalarWarning
 from mcfsim.problems import get_problem
 from mcfsim.products import Accumulator, dot, matmul
@@ -39,6 +39,7 @@ if typing.TYPE_CHECKING:
 
 __all__ = [
     "FORMATS",
+    "GRID_STRATEGIES",
     "SCALED",
     "SGD",
     "STRATEGIES",

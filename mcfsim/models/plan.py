@@ -40,7 +40,8 @@ class Plan:
     Raises
     ------
     TypeError, ValueError
-        If one is of the wrong type, or out of range, or a strategy named twice or exact.
+        If one is of the wrong type, or out of range, or a strategy named twice or exact, or one
+        whose weights lie on a grid.
     """
 
     hyper: AdamW
@@ -65,6 +66,10 @@ class Plan:
             if item.parameter.format is None:
                 raise ValueError(
                     f"strategy {item.name!r} stores exact numbers: nothing is lost, and no size known"
+                )
+            if item.parameter.grid is not None:
+                raise ValueError(
+                    f"strategy {item.name!r} keeps its weights on a grid, of which an audit forecasts nothing"
                 )
 
     def decays(self, shape: Sequence[int]) -> bool:

@@ -18,6 +18,7 @@ from mcfsim.models.weights import DTYPE_OF, FORMAT_OF, Weight, open_tensors
 from mcfsim.optim.groups import Groups
 from mcfsim.optim.memory import Split, is_packed, read, write
 from mcfsim.optim.optimizer import Optimizer
+from mcfsim.optim.weight_grid import Reach
 from mcfsim.storage.files import OutputError, Pathlike, write_text
 from mcfsim.storage.shards import INDEX_SUFFIX, SUFFIX, write_file
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError, Tensor
@@ -104,9 +105,9 @@ def save_state(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | Non
     Raises
     ------
     ValueError, OutputError
-        As `save_weights` does.
+        As `save_weights` does; and if weights lie on a grid of a fixed scale, which follows from the start.
     """
-    _checked(optimizer)
+    _check_state(optimizer)
     _write(dict(_parts(optimizer)), path, shard_bytes, optimizer.count)
 
 
@@ -127,8 +128,10 @@ def load_state(optimizer: Optimizer, path: Pathlike) -> None:
         If the file is damaged, or lacks a tensor, or has one of another shape or dtype, or a number that is
         none of the format, or a scale that is negative or infinite; it is a ValueError. Of shapes and dtypes
         it is said before anything is changed.
+    ValueError
+        As of `save_state`.
     """
-    _checked(optimizer)
+    _check_state(optimizer)
     tensors = open_tensors(path)
     wanted = []
     for name, part in _parts(optimizer):
@@ -151,6 +154,17 @@ def _checked(optimizer: Optimizer) -> Format:
     if fmt is None:
         raise ValueError("exact numbers have no dtype that files of tensors know")
     return fmt
+
+
+def _check_state(optimizer: Optimizer) -> None:
+    """Raise unless vectors and steps are all that an optimizer goes on from."""
+    _checked(optimizer)
+    grid = optimizer.strategy.parameter.grid
+    if grid is not None and grid.reach is Reach.FIXED:
+        raise ValueError(
+            f"strategy {optimizer.strategy.name!r} keeps its weights on a grid whose scales are those of the "
+            "start, which no state has; save the weights, or train by mcfsim.simulate with a checkpoint"
+        )
 
 
 def _parts(optimizer: Optimizer) -> Iterator[tuple[str, _Part]]:

@@ -29,8 +29,9 @@ from mcfsim.optim.memory import (
     write,
     write_block,
 )
+from mcfsim.optim.on_grid import OnGrid
 from mcfsim.optim.start import receive, start
-from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.optim.strategies import DEFAULT_WORDS, Roles, Strategy
 from mcfsim.optim.stripes import in_stripes
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.rounding import Rounding
@@ -78,7 +79,8 @@ class Optimizer:
     ValueError
         If the strategy's low format is still open, there are no parameters, an option is refused, or exact
         numbers are to be packed or to lie in a folder, or moments to be packed whose groups do not stand
-        each for itself (`mcfsim.optim.groups.check_groups`); or if a stored tensor cannot be read.
+        each for itself (`mcfsim.optim.groups.check_groups`), or weights on a grid; or if a stored tensor
+        cannot be read.
     OutputError
         If the folder cannot be made, or has one of the files, or its disk too little room for all of them.
         Nothing is left there then, nor if anything else is refused.
@@ -97,6 +99,8 @@ class Optimizer:
         by `step` and `advance`.
     formats : tuple of Format or None
         Of the vectors, in the state's order; None for exact numbers.
+    grid : OnGrid or None
+        Of a parameter that lies on one.
     count : int
         Steps made.
     """
@@ -122,6 +126,10 @@ class Optimizer:
             raise TypeError(f"packed must be True or False, not {packed!r}")
         if packed and strategy.gradient.format is None:
             raise ValueError("exact numbers have no codes: packed=True is for formats")
+        if packed and strategy.parameter.grid is not None:
+            raise ValueError(
+                f"strategy {strategy.name!r} keeps its weights on a grid, as numbers; leave out packed=True"
+            )
         if folder is not None and strategy.gradient.format is None:
             raise ValueError("exact numbers lie in no file: folder is for formats")
         self.hyper, self.strategy, self.packed = hyper, strategy, packed
@@ -144,6 +152,12 @@ class Optimizer:
         self.state, self._gradient = start(
             hyper, strategy, self.roles, self.layout, parameters, packed=packed, folder=folder
         )
+        self.grid: OnGrid | None = None
+        if strategy.parameter.grid is not None and strategy.parameter.format is not None:
+            words = options.get("random") or DEFAULT_WORDS
+            placed = strategy.parameter.grid, strategy.parameter.format, self.layout.slices
+            self.grid = OnGrid(*placed, words)
+            self.grid.begin(self._weights())
         self._edges = common_edges((*self.state.m, *self.state.v), self.layout.slices.values())
 
     def receive(self, gradients: Tensors, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -246,6 +260,8 @@ class Optimizer:
                 # Numbers that share scales are read and written by calls, of which fewer on more are faster.
                 size = filler.block if self._edges is None else BLOCK
                 planned.append((part, size, partial(self._fill, filler, gradient, update)))
+        if self.grid is not None:
+            self.grid.before(self._weights())
         for part, block, work in planned:
             in_stripes(work, part, block, threads, self._edges)
         for slot in () if self.packed else self.hyper.slots:
@@ -253,7 +269,14 @@ class Optimizer:
             if stored.scaled is not None and stored.format is not None:
                 (vector,) = getattr(self.state, slot.name)
                 requantize(vector, self.layout.slices.values(), stored.scaled, stored.format)
+        if self.grid is not None:
+            self.grid.after(self._weights(), count)
         self.count = count
+
+    def _weights(self) -> NDArray[Any]:
+        """Return the vector of weights that lie on a grid, as numbers."""
+        weights: NDArray[Any] = self.state.parameter[0]
+        return weights
 
     def _eager(
         self, scalars: Any, count: int, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from mcfsim.checks.arguments import check_int, whole_number
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.optim.weight_grid import WeightGrid
 from mcfsim.rounding import Mode, Rounding, Rule, get_rounding
 from mcfsim.scaled import ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled.quantisers import DynamicMap, Quantiser, RangeExpansion
@@ -59,14 +60,18 @@ class Stored:
         For a master copy in binary32: how many bits are stored of it beside the parameter, which is the
         master copy rounded. They count its distance from the parameter in steps, of which half an ulp of the
         parameter has ``2**(remainder - 1) - 1``; what they do not say is lost (`mcfsim.optim.remainder`).
+    grid : WeightGrid or str, optional
+        For a parameter that is computed in `format` and lies on a grid, or the name of its integers. After
+        each step each tensor is put on it, see `mcfsim.optim.on_grid`; an element takes the bits of its
+        integer. Each tensor has a scale besides, which is not counted.
 
     Raises
     ------
     TypeError
         If a number is no int, the rounding no name, or `shared` no bool.
     ValueError
-        If the format or the rounding is unknown, a number out of range, nothing is stored, or random bits or
-        their rule are given without stochastic rounding.
+        If the format or the rounding is unknown, a number out of range, nothing is stored, random bits or
+        their rule are given without stochastic rounding, or the format does not hold a grid.
     """
 
     format: Format | None
@@ -77,6 +82,7 @@ class Stored:
     random_bits: int | None = None
     rule: Rule | None = None
     remainder: int | None = None
+    grid: WeightGrid | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.shared, bool):
@@ -100,6 +106,13 @@ class Stored:
                 object.__setattr__(self, "scaled", get_scaled_format(self.scaled))
             if self.format is None or self.components != 1:
                 raise ValueError(f"{self.scaled} keeps one number of a format an element")
+        if self.grid is not None:
+            if not isinstance(self.grid, WeightGrid):
+                object.__setattr__(self, "grid", WeightGrid(self.grid))
+            if self.format is None or self.components != 1:
+                raise ValueError(f"weights on {self.grid.integers} are one number of a format an element")
+            if not is_open(self.format):
+                self.grid.check_in(self.format)
 
     def _check_randomness(self) -> None:
         given = {"random_bits": self.random_bits, "rule": self.rule}
@@ -120,8 +133,8 @@ class Stored:
 
     @property
     def draws(self) -> bool:
-        """Whether its operations round at random, whatever those of the run do."""
-        return self.rounding is Mode.STOCHASTIC
+        """Whether its operations round at random, or its way to a grid, whatever those of the run do."""
+        return self.rounding is Mode.STOCHASTIC or (self.grid is not None and self.grid.draws)
 
     @property
     def bits(self) -> int | None:

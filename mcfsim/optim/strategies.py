@@ -8,6 +8,7 @@ from typing import Any
 
 from mcfsim.checks.names import hint
 from mcfsim.formats import Format, get_format
+from mcfsim.formats.grids import grid
 from mcfsim.optim.roles import DEFAULT_WORDS, Roles
 from mcfsim.optim.stored import (
     DYNAMIC,
@@ -21,13 +22,15 @@ from mcfsim.optim.stored import (
     is_open,
 )
 from mcfsim.optim.strategy import Addition, Strategy
-from mcfsim.rounding import Mode
+from mcfsim.optim.weight_grid import Reach, WeightGrid
+from mcfsim.rounding import Mode, Rounding
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
 
 __all__ = [
     "DEFAULT_WORDS",
     "FLOAT32",
+    "GRID_STRATEGIES",
     "LOW",
     "STRATEGIES",
     "Addition",
@@ -116,6 +119,29 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
 )
 
 
+#: Strategies whose parameter lies on a grid of integers, by name. ``dqt-int8`` and so on: Zhao et al., arXiv
+#: 2412.04787, with states in binary32. ``bitnet``: Ma et al., arXiv 2402.17764, with all tensors ternary.
+GRID_STRATEGIES: Mapping[str, Strategy] = _declared(
+    *(
+        Strategy(
+            f"dqt-{integers}",
+            parameter=Stored(FLOAT32, grid=WeightGrid(grid(integers))),
+            m=Stored(FLOAT32),
+            v=Stored(FLOAT32),
+        )
+        for integers in ("ternary", *(f"int{bits}" for bits in range(2, 9)))
+    ),
+    Strategy(
+        "bitnet",
+        parameter=Stored(FLOAT32, grid=WeightGrid(grid("ternary"), reach=Reach.ABSMEAN, rounding=Rounding())),
+        m=Stored(FLOAT32),
+        v=Stored(FLOAT32),
+        extra=Stored(FLOAT32),
+        addition=Addition.MASTER,
+    ),
+)
+
+
 def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
     """Return a strategy with its low format put in.
 
@@ -142,7 +168,9 @@ def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
         return name.at(get_format(low))
     if not isinstance(name, str):
         raise TypeError(f"a strategy is a Strategy or the name of one, not {name!r}")
-    if name not in STRATEGIES:
-        meant = hint(name, STRATEGIES)
-        raise ValueError(f"unknown strategy {name!r}{meant}; known strategies: {', '.join(STRATEGIES)}")
-    return STRATEGIES[name].at(get_format(low))
+    known = {**STRATEGIES, **GRID_STRATEGIES}
+    if name not in known:
+        raise ValueError(
+            f"unknown strategy {name!r}{hint(name, known)}; known strategies: {', '.join(known)}"
+        )
+    return known[name].at(get_format(low))

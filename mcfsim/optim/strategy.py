@@ -111,6 +111,12 @@ class Strategy:
             raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
         if any(item.scaled for label, item in self.tensors.items() if label not in ("m", "v")):
             raise ValueError(f"{self.name}: only moments are kept in a scaled format")
+        if any(item.grid for label, item in self.tensors.items() if label != "parameter"):
+            raise ValueError(f"{self.name}: only the parameter lies on a grid")
+        if self.parameter.grid and self.addition not in (Addition.PLAIN, Addition.MASTER):
+            raise ValueError(f"{self.name}: a parameter on a grid needs addition 'plain' or 'master'")
+        if self.parameter.grid and self.extra and (self.extra.shared or self.extra.remainder):
+            raise ValueError(f"{self.name}: beside a parameter on a grid a master copy is stored whole")
         if self.extra and self.extra.shared:
             if self.addition is not Addition.MASTER:
                 raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
@@ -159,6 +165,8 @@ class Strategy:
             return item.scaled.bits_per_element / 8
         if item.remainder is not None:
             return Fraction(item.remainder, 8)
+        if item.grid is not None:
+            return Fraction(item.grid.integers.bits, 8)
         known = self.parameter.bits if item.shared else 0
         return Fraction(item.bits - (known or 0), 8)
 

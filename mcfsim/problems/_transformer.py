@@ -32,6 +32,31 @@ def matmul(x: Array, weight: Array) -> tuple[Array, BackPair]:
     return x @ weight, backward
 
 
+#: Rows whose largest magnitude is below this are scaled as if it were it.
+LEAST_LARGEST = 1e-5
+
+
+def as_integers(x: Array, bits: int) -> Array:
+    """Return the rows of x as integers of so many bits, by a scale each: ``clip(round(x s)) / s``.
+
+    The integers are those of two's complement, and the scale is the largest of them by the largest magnitude
+    of the row, which counts as 1e-5 at least. Every operation is rounded in the dtype of x. A row with a NaN
+    or an infinity has NaN. Gradients pass it as if it were not there (the straight-through estimator), so it
+    has no backward pass.
+
+    References
+    ----------
+    Wang et al., arXiv 2310.11453, 2023 (BitNet); Zhao et al., arXiv 2412.04787, 2024.
+    """
+    end = 1 << (bits - 1)
+    largest = np.abs(x).max(axis=1, keepdims=True)
+    scale = np.asarray(end - 1, x.dtype) / np.maximum(largest, np.asarray(LEAST_LARGEST, x.dtype))
+    scaled: Array = np.rint(x * scale)
+    np.clip(scaled, -end, end - 1, out=scaled)
+    scaled /= scale
+    return scaled
+
+
 def rms_norm(x: Array, gain: Array) -> tuple[Array, BackPair]:
     """Return the rows of x, scaled to a mean square of one, times the gain of each column."""
     width = len(gain)

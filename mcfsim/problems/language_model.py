@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._transformer import Array, causal_attention, cross_entropy, embedding, matmul, rms_norm, squared_relu
+from ._transformer import (
+    Array,
+    as_integers,
+    causal_attention,
+    cross_entropy,
+    embedding,
+    matmul,
+    rms_norm,
+    squared_relu,
+)
 from .base import Stream, Tensors, check_memory, check_size, check_tensors, generator
 from .corpus import Corpus
 
@@ -39,6 +48,9 @@ class LanguageModel:
         The model's shape; heads must divide width.
     context, batch : int, optional
         A batch is that many sequences of that many predictions.
+    activation_bits : int, optional
+        If not 0, what the layers' matrices multiply is rounded to integers of so many bits, 2 to 16, with a
+        scale a token, and gradients pass as if it were not. The head multiplies the stream as it is.
     """
 
     name = "language-model"
@@ -52,12 +64,16 @@ class LanguageModel:
         heads: int = 4,
         context: int = 64,
         batch: int = 16,
+        activation_bits: int = 0,
     ) -> None:
         self.layers = check_size("layers", layers)
         self.width = check_size("width", width)
         self.heads = check_size("heads", heads)
         self.context = check_size("context", context)
         self.batch = check_size("batch", batch)
+        self.activation_bits = check_size("activation_bits", activation_bits, least=0)
+        if activation_bits not in (0, *range(2, 17)):
+            raise ValueError(f"activation_bits = {activation_bits} must be 2 to 16, or 0 for no rounding")
         if width % heads:
             raise ValueError(f"heads = {heads} must divide width = {width}")
         if not isinstance(corpus, Corpus | None):
@@ -100,6 +116,7 @@ class LanguageModel:
             "heads": self.heads,
             "context": self.context,
             "batch": self.batch,
+            **({"activation_bits": self.activation_bits} if self.activation_bits else {}),
         }
 
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
@@ -194,14 +211,18 @@ class LanguageModel:
 
         return logits, backward
 
+    def _multiplied(self, rows: Array) -> Array:
+        """Return what a layer's matrix multiplies in the place of rows, one a token."""
+        return as_integers(rows, self.activation_bits) if self.activation_bits else rows
+
     def _attention(
         self, parameters: Tensors, layer: str, stream: Array, sequences: int
     ) -> tuple[Array, BranchBack]:
         gain, into, out = (f"{layer}attention.{name}" for name in ("gain", "qkv", "out"))
         normal, norm_back = rms_norm(stream, parameters[gain])
-        qkv, into_back = matmul(normal, parameters[into])
+        qkv, into_back = matmul(self._multiplied(normal), parameters[into])
         mixed, mix_back = causal_attention(qkv, sequences, self.heads)
-        change, out_back = matmul(mixed, parameters[out])
+        change, out_back = matmul(self._multiplied(mixed), parameters[out])
 
         def backward(dchange: Array, gradients: dict[str, Array]) -> Array:
             dmixed, gradients[out] = out_back(dchange)
@@ -216,9 +237,9 @@ class LanguageModel:
     ) -> tuple[Array, BranchBack]:
         gain, up, down = (f"{layer}mlp.{name}" for name in ("gain", "up", "down"))
         normal, norm_back = rms_norm(stream, parameters[gain])
-        hidden, up_back = matmul(normal, parameters[up])
+        hidden, up_back = matmul(self._multiplied(normal), parameters[up])
         active, activation_back = squared_relu(hidden)
-        change, down_back = matmul(active, parameters[down])
+        change, down_back = matmul(self._multiplied(active), parameters[down])
 
         def backward(dchange: Array, gradients: dict[str, Array]) -> Array:
             dactive, gradients[down] = down_back(dchange)

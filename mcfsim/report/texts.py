@@ -167,6 +167,11 @@ def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) 
     hyper, stored = kind(), strategy_named(strategy, fmt)
     if any(item.format is None for item in stored.tensors.values()):
         raise ValueError(f"strategy {strategy!r} computes with exact numbers, and its step is no program")
+    if stored.parameter.grid is not None:
+        raise ValueError(
+            f"strategy {strategy!r} puts its weights on a grid after each step, by scales of whole "
+            "tensors, and its step is no program"
+        )
     # Which words are drawn is no part of the program.
     roles = stored.roles(rounding, random=RandomWords(0))
     scalars = hyper.scalars(roles, stored, 1, rate=_RATE, decayed=True)

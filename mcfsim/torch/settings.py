@@ -47,11 +47,17 @@ class Settings:
         Raises
         ------
         TypeError, ValueError
-            If a strategy, format or rounding is unknown, or the strategy keeps exact numbers.
+            If a strategy, format or rounding is unknown, or the strategy keeps exact numbers, or its weights
+            on a grid.
         """
         chosen = get_strategy(group["strategy"], group.pop("low"))
         if chosen.parameter.format is None:
             raise ValueError(f"strategy {chosen.name!r} keeps exact numbers, which no tensor holds")
+        if chosen.parameter.grid is not None:
+            raise ValueError(
+                f"strategy {chosen.name!r} keeps its weights on a grid, which mcfsim.Optimizer and "
+                "mcfsim.simulate serve, and no optimizer of tensors"
+            )
         random = DEFAULT_WORDS if group["random"] is None and chosen.draws else group["random"]
         group.update(strategy=chosen, random=random)
         return cls.of(group)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.optim.on_grid import on_grid
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.training import metrics
 from mcfsim.training.clipping import clipped
@@ -104,6 +105,12 @@ class Trainer:
         results = self.source.results(self.optimizer.weights())
         if self.diverged_at[0]:
             results["diverged_at"] = int(self.diverged_at[0])
+        if (grid := self.optimizer.grid) is not None:
+            results["clipped_at_start"] = grid.clipped / self.optimizer.layout.size
+            if grid.grid.integers.bits > 2:
+                weights = self.optimizer.weights()
+                ternary = {name: on_grid(x, "ternary", grid.format) for name, x in weights.items()}
+                results |= {f"ternary_{name}": x for name, x in self.source.results(ternary).items()}
         slots = [slot.name for slot in self.optimizer.hyper.slots]
         if (size := self.optimizer.strategy.stored_bytes(slots)) is not None:
             results["bytes_per_parameter"] = size
@@ -140,6 +147,8 @@ class Trainer:
         moved, fmt = (leading, state.parameter[0]), optimizer.strategy.parameter.format
         found = metrics.measure_parts(parts, update, before, after, moved, fmt)
         for (suffix, numbers), part in zip(found.items(), parts.values(), strict=True):
+            if optimizer.grid is not None:
+                numbers |= optimizer.grid.measures(*moved, part)
             if not self._state_is_finite(part):
                 numbers |= dict.fromkeys(numbers, np.nan)
             for label, (stored, exact) in averages.items():

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mcfsim import FORMATS, SGD, STRATEGIES, AdamW, Format, Optimizer, Strategy, strategy
+from mcfsim import FORMATS, GRID_STRATEGIES, SGD, STRATEGIES, AdamW, Format, Optimizer, Strategy, strategy
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import LOW, Addition, Stored
 from mcfsim.oracle import round_float
@@ -98,7 +98,7 @@ def test_the_low_format_by_any_spelling(spelling):
 def test_unknown_names_list_the_known_ones_and_the_nearest():
     with pytest.raises(ValueError, match=r"unknown strategy 'colage-plus' \(did you mean 'collage-plus'\?\)"):
         strategy("colage-plus")
-    with pytest.raises(ValueError, match=f"known strategies: {', '.join(STRATEGIES)}$"):
+    with pytest.raises(ValueError, match=f"known strategies: {', '.join([*STRATEGIES, *GRID_STRATEGIES])}$"):
         strategy("xyz")
     with pytest.raises(ValueError, match="unknown format"):
         strategy("plain", "bfloat17")

@@ -1,0 +1,425 @@
+"""Weights on a grid: the way to it by fractions, bit for bit, and what optimizers make of it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.formats.grids import grid
+from mcfsim.models.saving import load_state, save_state
+from mcfsim.optim.on_grid import OnGrid, on_grid, scale_of
+from mcfsim.optim.strategies import FLOAT32, LOW, Stored
+from mcfsim.optim.weight_grid import Reach, WeightGrid
+from mcfsim.rounding import Rounding
+
+from . import on_grid_reference as judge
+from .reference import Element
+
+INTEGERS = ("ternary", *(f"int{bits}" for bits in range(2, 9)))
+SIZES = {"w": 150, "gain": 7, "one": 1, "none": 0, "b": 40}
+DECAYED = {"w", "one"}
+HYPER = mcf.AdamW(0.9, 0.95, 1e-6, 0.1)
+BF16 = mcf.get_format("bfloat16")
+
+
+def tensors(seed, spread=0.02):
+    random = np.random.default_rng(seed)
+    return {
+        name: mcf.round_to((random.standard_normal(size) * spread).astype(np.float32), "bfloat16")
+        for name, size in SIZES.items()
+    }
+
+
+def declared(name, **changes):
+    """Return a strategy on a grid, with some of the grid's fields changed."""
+    chosen = mcf.strategy(name)
+    placed = replace(chosen.parameter.grid, **changes)
+    return replace(chosen, parameter=replace(chosen.parameter, grid=placed))
+
+
+def trained(strategy, steps=3, rate=2.0**-9, **options):
+    optimizer = mcf.Optimizer(HYPER, strategy, tensors(0), DECAYED, **options)
+    for step in range(steps):
+        optimizer.step(optimizer.receive(tensors(10 + step)), rate)
+    return optimizer
+
+
+def judged(strategy, steps=3, rate=2.0**-9, seed=0):
+    """Return parameters, masters and scales that the judge's elements have after so many steps."""
+    placed, master = strategy.parameter.grid, strategy.extra is not None
+    low, high = placed.integers.low, placed.integers.high
+    names = sorted(SIZES, key=lambda name: name not in DECAYED)
+    first = dict(zip(names, np.cumsum([0, *(SIZES[name] for name in names)]).tolist(), strict=False))
+    elements = {
+        name: [Element("plain", FLOAT32, float(x)) for x in part] for name, part in tensors(0).items()
+    }
+    weights = {name: [x.theta for x in part] for name, part in elements.items()}
+    scales = {}
+
+    def lie(name, numbers, reach, drawn):
+        if reach != "fixed" and numbers:
+            scales[name] = judge.scale(numbers, high, reach)
+        return [
+            judge.put(x, scales[name], low, high, word)[0]
+            for x, word in zip(weights[name], drawn, strict=True)
+        ]
+
+    for name, part in elements.items():
+        weights[name] = lie(name, weights[name], str(placed.start), [None] * len(part))
+    for step in range(steps):
+        for name, part in elements.items():
+            before = list(weights[name])
+            for element, weight, g in zip(part, before, tensors(10 + step)[name].tolist(), strict=True):
+                element.theta = element.theta if master else weight
+                element.adamw(g, rate, 0.9, 0.95, 1e-6, 0.1 if name in DECAYED else 0.0)
+            weights[name] = [x.theta for x in part]
+            drawn = (
+                judge.words(seed, step + 1, first[name], len(part)) if placed.draws else [None] * len(part)
+            )
+            after = placed.reach is Reach.ABSMEAN
+            weights[name] = lie(name, weights[name] if after else before, str(placed.reach), drawn)
+    return weights, {name: [x.theta for x in part] for name, part in elements.items()}, scales
+
+
+def agrees(optimizer, expected):
+    weights, masters, scales = expected
+    represented = optimizer.layout.split(optimizer.represented()[0])
+    by_name = dict(zip(optimizer.layout.slices, optimizer.grid.scales.tolist(), strict=True))
+    return (
+        all(judge.same(x, weights[name]) for name, x in optimizer.weights().items())
+        and all(by_name[name] == scales[name] for name in scales)
+        and (
+            optimizer.strategy.extra is None
+            or all(judge.same(x, masters[name]) for name, x in represented.items())
+        )
+    )
+
+
+# -- steps, by fractions ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["dqt-ternary", "dqt-int2", "dqt-int3", "dqt-int8", "bitnet"])
+@pytest.mark.slow
+def test_steps_are_those_of_the_judge(name):
+    strategy = mcf.strategy(name)
+    assert agrees(trained(strategy), judged(strategy))
+
+
+@pytest.mark.parametrize("rounding", ["stochastic", "nearest_even"])
+@pytest.mark.parametrize("start", ["absmean", "absmax"])
+@pytest.mark.parametrize("reach", Reach)
+@pytest.mark.sampled(4)
+@pytest.mark.slow
+def test_every_rule_is_that_of_the_judge(reach, start, rounding):
+    strategy = declared("dqt-int4", reach=reach, start=start, rounding=rounding)
+    assert agrees(trained(strategy, 2), judged(strategy, 2))
+
+
+@pytest.mark.slow
+def test_words_are_those_of_the_seed_and_of_no_other():
+    strategy = mcf.strategy("dqt-ternary")
+    expected = judged(strategy, 1, 2.0**-7, seed=5)
+    assert agrees(trained(strategy, 1, 2.0**-7, random=mcf.RandomWords(5)), expected)
+    assert not agrees(trained(strategy, 1, 2.0**-7, random=mcf.RandomWords(6)), expected)
+
+
+@pytest.mark.parametrize("name", [*mcf.GRID_STRATEGIES])
+@pytest.mark.parametrize(
+    "options", [{"compiled": False}, {"threads": 2}, {"folder": "state"}], ids=["numpy", "threads", "files"]
+)
+def test_bits_depend_on_no_blocks_threads_files_or_compiling(
+    name, options, monkeypatch, assert_same, tmp_path
+):
+    pytest.importorskip("numba")
+    expected = trained(mcf.strategy(name), compiled=True)
+    monkeypatch.setattr("mcfsim.optim.on_grid.BLOCK", 64)
+    monkeypatch.setattr("mcfsim.optim.optimizer.BLOCK", 77)
+    if "folder" in options:
+        options = {"folder": tmp_path / "state"}
+    found = trained(mcf.strategy(name), **options)
+    for mine, other in zip(found.state, expected.state, strict=True):
+        for x, y in zip(mine, other, strict=True):
+            assert_same(np.asarray(x), y)
+
+
+def test_roundings_of_the_run_leave_the_way_to_the_grid_as_it_is():
+    """The grid's own rounding decides; the run's acts before it."""
+    strategy = declared("dqt-int4", reach="fixed", rounding="nearest_even")
+    up = mcf.Optimizer(mcf.SGD(0.0, 0.0), strategy, {"w": np.linspace(-1, 1, 99)}, rounding="up")
+    still = up.state.parameter[0].copy()
+    up.step(up.receive({"w": np.zeros(99)}), 1.0)
+    assert up.state.parameter[0].tolist() == still.tolist()
+
+
+# -- the way to the grid ------------------------------------------------------------------------------------
+SPECIAL = [0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, 0.5, 1.5, 2.5, -0.5, -1.5, 1.0, -1.0, 0.25, 1e-5]
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("reach", ["max", "absmax", "absmean"])
+def test_scales_and_starts_are_those_of_the_judge(name, reach):
+    """Ordinary tensors, ones without a positive number, zeros, and those with infinities and NaN."""
+    random = np.random.default_rng(7)
+    integers = grid(name)
+    whole = WeightGrid(integers, start=reach)
+    drawn = random.standard_normal((20, 30)) * 2.0 ** random.integers(-20, 20, (20, 1))
+    special = [random.permutation([*SPECIAL, *extra]) for extra in ([], [np.inf], [-np.inf], [np.nan])]
+    no_positive = [
+        -np.abs(drawn[0]),
+        np.zeros(5),
+        -np.zeros(5),
+        np.array([-3.0, 0.0, -1.0]),
+        np.full(3, 1e-30),
+    ]
+    for numbers in [*drawn, *special, *no_positive]:
+        x = numbers.astype(np.float32)
+        s = judge.scale(x.tolist(), integers.high, reach)
+        assert judge.same(scale_of(x, whole, Reach(reach), FLOAT32), s)
+        expected = [judge.put(number, s, integers.low, integers.high)[0] for number in x.tolist()]
+        assert judge.same(on_grid(x, whole, FLOAT32), expected)
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e5m2"])
+def test_other_formats_are_those_of_the_judge(fmt):
+    fmt, placed = mcf.get_format(fmt), WeightGrid(grid("int3"))
+    x = mcf.round_to(np.random.default_rng(3).standard_normal(200) * 0.02, fmt)
+    s = judge.scale(x.tolist(), 3, "absmean", fmt)
+    assert scale_of(x, placed, placed.start, fmt) == s
+    assert judge.same(on_grid(x, placed, fmt), [judge.put(y, s, -4, 3, fmt=fmt)[0] for y in x.tolist()])
+
+
+@pytest.mark.parametrize("name", ["ternary", "int2", "int8"])
+def test_draws_are_those_of_the_judge_and_bounded(name):
+    """Every kind of number, by words at both ends and at random, on a grid turned around too."""
+    integers = grid(name)
+    numbers = np.array([*SPECIAL, *np.random.default_rng(1).uniform(-2, 2, 300)], np.float32)
+    for largest in (1.0, -1.0, 2.0**-30):
+        made = OnGrid(WeightGrid(integers), FLOAT32, {"w": slice(0, numbers.size)}, mcf.RandomWords(3))
+        made.before(np.array([largest, -5.0], np.float32))
+        s = judge.scale([largest], integers.high, "max")
+        after = numbers.copy()
+        made.after(after, 9)
+        drawn = judge.words(3, 9, 0, numbers.size)
+        pairs = zip(numbers.tolist(), drawn, strict=True)
+        assert judge.same(after, [judge.put(x, s, integers.low, integers.high, word)[0] for x, word in pairs])
+
+
+def test_the_share_that_goes_up_is_the_fraction():
+    """P(up) = x - floor(x): within five standard deviations, of 10^5 draws each, above and below zero."""
+    count = 100_000
+    for fraction in (0.0, 2.0**-10, 0.25, 0.5, 0.9):
+        for floor in (-3, -1, 0, 2):
+            made = OnGrid(
+                WeightGrid("int4", reach="fixed"), FLOAT32, {"w": slice(0, count)}, mcf.RandomWords(1)
+            )
+            weights = np.full(count, floor + fraction, np.float32)
+            made.after(weights, 1)  # by a scale of 1
+            assert set(weights.tolist()) <= {floor, floor + 1.0}
+            up = np.count_nonzero(weights == floor + 1)
+            assert abs(up - fraction * count) <= 5 * math.sqrt(count * fraction * (1 - fraction))
+
+
+# -- what cannot be -----------------------------------------------------------------------------------------
+def test_tensors_without_a_positive_weight_go_as_the_published_code_does():
+    """torch: s = Q / max(W), x = W' s, clipped, W = x / s, of negative, zero and mixed tensors."""
+    start = {"negative": -np.array([1.0, 2.0, 4.0]), "zero": np.array([0.0, -1.0])}
+    optimizer = mcf.Optimizer(mcf.SGD(0.0, 0.0), mcf.strategy("dqt-int3"), start)
+    assert optimizer.weights()["zero"].tolist() == [0.0, -0.5 * np.float32(4 / 3)]
+    largest = optimizer.weights()["negative"].max()
+    optimizer.step(optimizer.receive({name: np.zeros(x.shape) for name, x in start.items()}), 1.0)
+    assert optimizer.weights()["negative"].tolist() == [largest] * 3  # none lies below what was the largest
+    assert judge.same(optimizer.weights()["zero"], [np.nan, 0.0])
+    run = mcf.simulate(
+        "rosenbrock",
+        mcf.SGD(0.0, 0.0),
+        declared("dqt-int3", reach="max"),
+        3,
+        mcf.Schedule(1e-3, 0),
+        progress=False,
+    )
+    assert run.results["dqt-int3"].get("diverged_at", 4) >= 1
+
+
+def test_a_weight_that_becomes_infinite_is_clipped_and_a_nan_spoils_its_tensor_alone():
+    def stepped(*gradient):
+        start = {"a": np.ones(3), "b": np.ones(3)}
+        optimizer = mcf.Optimizer(mcf.SGD(0.0, 0.0), mcf.strategy("dqt-int8"), start)
+        optimizer.step(np.array([*gradient, 0, 0, 0], np.float32), 1.0)
+        return optimizer
+
+    bottom = float(np.float32(-128) / np.float32(127))
+    assert stepped(np.inf, 0, -np.inf).weights()["a"].tolist() == [bottom, 1.0, 1.0]
+    spoilt = stepped(np.nan, 0, 0)
+    assert judge.same(spoilt.weights()["a"], [np.nan, 1.0, 1.0])
+    spoilt.step(np.zeros(6, np.float32), 1.0)
+    assert judge.same(spoilt.weights()["a"], [np.nan] * 3)
+    assert spoilt.weights()["b"].tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: WeightGrid("int1"), "unknown grid 'int1'"),
+        (lambda: WeightGrid(8), "weights lie on integers, as 'int8' or 'ternary', not on 8"),
+        (lambda: WeightGrid(mcf.Grid(low=-8, high=7, fraction_bits=2)), "has fractions of them"),
+        (lambda: WeightGrid("int8", reach="maxx"), r"unknown reach 'maxx' \(did you mean 'max'\?\)"),
+        (lambda: WeightGrid("int8", start="fixed"), "is not 'fixed'"),
+        (lambda: WeightGrid("int8", rounding="random"), "unknown rounding 'random'"),
+        (lambda: Stored("float8_e4m3fn", grid="int8"), "does not hold the integers of int8"),
+        (lambda: Stored("posit16", grid="int4"), "floating-point format with NaN, not posit16"),
+        (lambda: Stored("float4_e2m1fn", grid="ternary"), "floating-point format with NaN"),
+        (lambda: Stored(None, grid="int4"), "one number of a format"),
+        (lambda: Stored(LOW, 2, grid="int4"), "one number of a format"),
+        (lambda: mcf.strategy(mcf.Strategy("x", Stored(LOW, grid="int8")), "float8_e5m2"), "does not hold"),
+        (lambda: mcf.Strategy("x", m=Stored(LOW, grid="int8")), "x: only the parameter lies on a grid"),
+        (
+            lambda: mcf.Strategy("x", Stored(LOW, grid="int8"), extra=Stored(LOW), addition="kahan"),
+            "needs addition 'plain' or 'master'",
+        ),
+        (lambda: mcf.Strategy("x", Stored(LOW, grid="int8"), addition="grow"), "needs addition"),
+        (
+            lambda: trained(mcf.strategy("bitnet"), packed=True),
+            "'bitnet' keeps its weights on a grid, as numbers",
+        ),
+    ],
+    ids=[str(number) for number in range(16)],
+)
+def test_what_is_refused(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_other_tools_refuse_weights_on_a_grid(tmp_path):
+    from mcfsim.models.plan import Plan
+    from mcfsim.report.texts import record
+
+    strategy = mcf.strategy("dqt-int8")
+    with pytest.raises(ValueError, match="of which an audit forecasts nothing"):
+        Plan(mcf.AdamW(), mcf.Schedule(), 10, (strategy,))
+    with pytest.raises(ValueError, match="puts its weights on a grid after each step"):
+        record("adamw", BF16, Rounding(), strategy="dqt-int8")
+    fixed = trained(declared("dqt-int8", reach="fixed"), 1)
+    for work in (save_state, load_state):
+        with pytest.raises(ValueError, match="whose scales are those of the start"):
+            work(fixed, tmp_path / "state.safetensors")
+    torch = pytest.importorskip("torch")
+    from mcfsim.torch import AdamW
+
+    with pytest.raises(ValueError, match=r"'dqt-int8' keeps its weights on a grid, which mcfsim\.Optim"):
+        AdamW([torch.nn.Parameter(torch.ones(3))], strategy="dqt-int8")
+
+
+# -- declarations, runs and files ---------------------------------------------------------------------------
+@pytest.mark.parametrize("integers", INTEGERS)
+def test_bytes_follow_from_the_declaration(integers):
+    bits = 2 if integers == "ternary" else int(integers.removeprefix("int"))
+    assert mcf.strategy(f"dqt-{integers}").bytes_per_parameter == bits / 8 + 2 + 8
+    assert (
+        replace(mcf.strategy(f"dqt-{integers}"), m=Stored(BF16), v=Stored(BF16)).bytes_per_parameter
+        == bits / 8 + 6
+    )
+    assert mcf.strategy("bitnet").bytes_per_parameter == 14.25
+
+
+def test_every_strategy_goes_by_its_name():
+    assert list(mcf.GRID_STRATEGIES) == [*(f"dqt-{name}" for name in INTEGERS), "bitnet"]
+    assert all(mcf.strategy(name).name == name for name in mcf.GRID_STRATEGIES)
+    assert not set(mcf.STRATEGIES) & set(mcf.GRID_STRATEGIES)
+    with pytest.raises(ValueError, match=r"did you mean 'dqt-int8'"):
+        mcf.strategy("dqt-int88")
+
+
+@pytest.mark.parametrize("name", ["dqt-int4", "bitnet"])
+def test_a_saved_state_goes_on_to_the_same_bits(name, tmp_path, assert_same):
+    whole, first = trained(mcf.strategy(name), 3), trained(mcf.strategy(name), 2)
+    save_state(first, tmp_path / "state.safetensors")
+    again = mcf.Optimizer(HYPER, mcf.strategy(name), tensors(50), DECAYED)
+    load_state(again, tmp_path / "state.safetensors")
+    again.step(again.receive(tensors(12)), 2.0**-9)
+    assert_same(again.state.parameter[0], whole.state.parameter[0])
+
+
+ARGUMENTS = {"optimizer": HYPER, "schedule": mcf.Schedule(2.0**-6, 0), "record_every": 2, "progress": False}
+
+
+@pytest.mark.slow
+def test_a_run_that_is_resumed_and_read_back_is_the_same(tmp_path, monkeypatch):
+    problem = mcf.get_problem("logistic")
+    strategies = [*mcf.GRID_STRATEGIES, declared("dqt-int4", reach="fixed", start="absmax")]
+    strategies[-1] = replace(strategies[-1], name="fixed")
+    whole = mcf.simulate(problem, strategies=strategies, steps=9, truth_sample=2, **ARGUMENTS)
+    called = iter(range(10_000))
+    gradient = type(problem).loss_and_gradient
+
+    def interrupted(*arguments):
+        if next(called) == 5 * len(strategies) + 3:
+            raise KeyboardInterrupt
+        return gradient(*arguments)
+
+    monkeypatch.setattr(type(problem), "loss_and_gradient", interrupted)
+    kept = {"checkpoint": tmp_path / "run.ckpt", "checkpoint_every": 2}
+    with pytest.raises(KeyboardInterrupt):
+        mcf.simulate(problem, strategies=strategies, steps=9, truth_sample=2, **ARGUMENTS, **kept)
+    monkeypatch.undo()
+    again = mcf.simulate(problem, strategies=strategies, steps=9, truth_sample=2, **ARGUMENTS, **kept)
+    assert again == whole
+    again.save(tmp_path / "run.npz")
+    assert mcf.Run.load(tmp_path / "run.npz") == whole
+
+
+def test_measures_are_counts_of_integers():
+    """By fractions: which integer the weight before is nearest to by the step's scale, and where ends are."""
+    strategy = mcf.strategy("dqt-int3")
+    optimizer = trained(strategy, 1)
+    before = optimizer.weights()
+    before = {name: x.copy() for name, x in before.items()}
+    leading = optimizer.state.parameter[0].copy()
+    start = judge.scale(tensors(0)["w"].tolist(), 3, "absmean")
+    optimizer.step(optimizer.receive(tensors(11)), 2.0**-9)
+    part = optimizer.layout.slices["w"]
+    found = optimizer.grid.measures(leading, optimizer.state.parameter[0], part)
+    s = judge.scale(before["w"].tolist(), 3, "max")
+    integers = [
+        [judge.put(x, s, -(10**9), 10**9)[1] for x in numbers.tolist()]
+        for numbers in (before["w"], optimizer.weights()["w"])
+    ]
+    assert found == {
+        "changed": sum(old != new for old, new in zip(*integers, strict=True)) / 150,
+        "at_ends": sum(new in (-4, 3) for new in integers[1]) / 150,
+        "grid_size": start / s,
+    }
+    assert 0 < found["changed"] < 1
+    everything = optimizer.grid.measures(
+        leading, optimizer.state.parameter[0], slice(0, optimizer.layout.size)
+    )
+    assert everything["changed"] != found["changed"]
+    nothing = optimizer.grid.measures(leading, leading, optimizer.layout.slices["none"])
+    assert all(math.isnan(x) for x in nothing.values())
+
+
+@pytest.mark.slow
+def test_a_run_measures_grids_and_infers_by_three_values():
+    problem = mcf.get_problem("logistic")
+    names = ["dqt-ternary", "dqt-int8", "bitnet", "plain"]
+    run = mcf.simulate(problem, strategies=names, steps=5, low="float32", **ARGUMENTS)
+    for name in names[:3]:
+        assert {"changed", "at_ends", "grid_size"} <= set(run.series[name])
+        assert 0 <= run.results[name]["clipped_at_start"] <= 1
+    assert "changed" not in run.series["plain"]
+    assert [name for name in names if "ternary_validation_loss" in run.results[name]] == ["dqt-int8"]
+
+
+def test_the_share_that_is_clipped_at_the_start_is_that_of_the_normal_distribution():
+    """Phi(-c) + Phi(-c low / high), with c = sqrt(2 / pi): the mean magnitude in standard deviations."""
+    size = 200_000
+    weights = {"w": np.random.default_rng(0).standard_normal(size)}
+    mean = math.sqrt(2 / math.pi)
+
+    def beyond(reached):
+        return math.erfc(reached / math.sqrt(2)) / 2
+
+    for name in INTEGERS:
+        integers = grid(name)
+        expected = beyond(mean) + beyond(mean * -integers.low / integers.high)
+        found = mcf.Optimizer(mcf.SGD(), mcf.strategy(f"dqt-{name}"), weights).grid.clipped / size
+        assert abs(found - expected) < 5 * math.sqrt(expected * (1 - expected) / size)

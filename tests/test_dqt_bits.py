@@ -1,0 +1,76 @@
+"""What is said of weights on grids holds in the committed results, and the cheap part is computed again."""
+
+import math
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from experiments import common, dqt_bits
+from experiments.common import _shorten as shorten
+from experiments.common import read_result
+from mcfsim.formats.grids import grid
+from mcfsim.storage.files import write_text
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def result():
+    return read_result("dqt_bits")
+
+
+def test_first_steps_are_computed_again(result):
+    names = [f"dqt-{integers}" for integers in ("ternary", "int3", "int8")]
+    strategies = [next(item for item in dqt_bits.BITS if item.name == name) for name in names]
+    schedule = mcf.Schedule(dqt_bits.RATE, 0, 1.0)
+    runs = [
+        mcf.simulate("language-model", dqt_bits.HYPER, strategies, 1, schedule, seed, progress=False)
+        for seed in dqt_bits.SEEDS
+    ]
+    for name in names:
+        for measure in ("changed", "at_ends", f"changed/{dqt_bits.TENSOR}"):
+            again = float(np.mean([run.series[name][measure][0] for run in runs]))
+            assert shorten(again) == result["table"][name][measure][0]
+    for integers in dqt_bits.INTEGERS:
+        again = float(np.mean([dqt_bits.asked(integers, seed) for seed in dqt_bits.SEEDS]))
+        assert shorten(again) == result["asked"][integers]
+
+
+def test_to_nearest_few_bits_freeze_and_at_random_they_learn(result):
+    table = result["table"]
+    for integers in ("ternary", "int2", "int3", "int4"):
+        still, moving = table[f"dqt-{integers}, {dqt_bits.NEAREST}"], table[f"dqt-{integers}"]
+        assert still["changed"] == [0.0] * len(result["recorded"])
+        assert min(moving["changed"]) > 0
+        assert moving["validation_loss"] < still["validation_loss"] - 0.5
+
+
+def test_the_share_that_changes_is_what_is_asked_but_for_the_ends(result):
+    """Of weights at an end half would leave the grid, where the update is less than a distance."""
+    for integers in ("ternary", "int2", "int3", "int4"):
+        row, asked = result["table"][f"dqt-{integers}"], result["asked"][integers]
+        stay = row[f"at_ends/{dqt_bits.TENSOR}"][0] / 2
+        assert abs(row[f"changed/{dqt_bits.TENSOR}"][0] / (asked * (1 - stay)) - 1) < 0.05
+
+
+def test_the_share_that_is_clipped_at_the_start_follows_the_formula(result):
+    for integers in dqt_bits.INTEGERS:
+        found = result["table"][f"dqt-{integers}"]["clipped_at_start"]
+        assert abs(found - dqt_bits.clipped(integers)) < 0.005  # gains of 1 are not normal
+    low, high, mean = grid("int3").low, grid("int3").high, math.sqrt(2 / math.pi)
+    draws = np.random.default_rng(0).standard_normal(10**6) * high / mean
+    assert abs(np.mean((draws < low) | (draws > high)) - dqt_bits.clipped("int3")) < 0.003
+
+
+def test_a_sweep_goes_on_where_it_was(monkeypatch, tmp_path):
+    monkeypatch.setattr(common, "ROOT", tmp_path)
+    monkeypatch.setattr(common, "WORKERS", 1)
+    paths = [tmp_path / name for name in "ab"]
+    for done in ([], [0], [0, 1]):
+        for path in paths:
+            path.unlink(missing_ok=True)
+        jobs = [(str(paths[i]), "made") for i in (*done, *{0, 1} - set(done))][: len(done) + 1]
+        assert common.resumed("small", write_text, jobs) == [None] * len(jobs)
+        written = [i for i, path in enumerate(paths) if path.exists()]
+        assert written == ([len(done)] if len(done) < 2 else [])

@@ -29,6 +29,9 @@ from mcfsim.optim.memory import (
     write,
     write_block,
 )
+from mcfsim.optim.parts import parts_of
+from mcfsim.optim.staged import Staged
+from mcfsim.optim.staged_step import StagedSteps
 from mcfsim.optim.start import receive, start
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.optim.stripes import in_stripes
@@ -136,6 +139,9 @@ class Optimizer:
         self._steps = whole_number("steps", steps, least=1)
         self._warned = False
         self._compiled = CompiledStep(hyper, strategy, packed=packed)
+        self._staged = (
+            StagedSteps(hyper, strategy, self.roles, self.layout) if isinstance(hyper, Staged) else None
+        )
         for role, entering in hyper.entering().items():
             warn_of_vanishing(self.roles.of(role), entering)
         kept = self.roles.model, *self.roles[:2], self.roles.parameter
@@ -143,6 +149,8 @@ class Optimizer:
         self.state, self._gradient = start(
             hyper, strategy, self.roles, self.layout, parameters, packed=packed, folder=folder
         )
+        #: Where the numbers of each tensor lie in the vectors of a slot of state.
+        self.parts = parts_of(hyper, self.layout)
         self._edges = common_edges((*self.state.m, *self.state.v), self.layout.slices.values())
 
     def receive(self, gradients: Tensors, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -231,6 +239,27 @@ class Optimizer:
     def _advance(self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None) -> None:
         """Make a step, and put the update in a vector if there is one."""
         count, threads = self.count + 1, self._threads()
+        if self._staged is None:
+            self._straight(gradient, rate, update, count, threads)
+        else:
+            self._staged.advance(
+                *(self.roles, self.state, self.formats, gradient, update),
+                count=count,
+                rate=rate,
+                threads=threads,
+                ahead=max(0, self._steps - count),
+            )
+        for slot in () if self.packed else self.hyper.slots:
+            stored = self.strategy.tensors[slot.name]
+            if stored.scaled is not None and stored.format is not None:
+                (vector,) = getattr(self.state, slot.name)
+                requantize(vector, self.parts[slot.name].every(), stored.scaled, stored.format)
+        self.count = count
+
+    def _straight(
+        self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None, count: int, threads: int
+    ) -> None:
+        """Make a step that is a straight line, a block of all tensors at a time."""
         # Whole before anything is changed: a compiled step may be refused.
         planned: list[tuple[slice, int, Callable[[slice], None]]] = []
         for part, decayed in self._parts():
@@ -247,12 +276,6 @@ class Optimizer:
                 planned.append((part, size, partial(self._fill, filler, gradient, update)))
         for part, block, work in planned:
             in_stripes(work, part, block, threads, self._edges)
-        for slot in () if self.packed else self.hyper.slots:
-            stored = self.strategy.tensors[slot.name]
-            if stored.scaled is not None and stored.format is not None:
-                (vector,) = getattr(self.state, slot.name)
-                requantize(vector, self.layout.slices.values(), stored.scaled, stored.format)
-        self.count = count
 
     def _eager(
         self, scalars: Any, count: int, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice

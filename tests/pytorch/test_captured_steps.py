@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import mcfsim as mcf  # noqa: E402
 import mcfsim.torch  # noqa: E402
 from mcfsim.compile import tables  # noqa: E402
-from mcfsim.optim.declaration import optimizers  # noqa: E402
+from mcfsim.optim.declaration import straight_optimizers  # noqa: E402
 from mcfsim.torch import step  # noqa: E402
 from tests.pytorch.steps import (  # noqa: E402
     assert_same_states,
@@ -119,7 +119,7 @@ def rates(optimizer, count):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("optimizer", list(optimizers()))
+@pytest.mark.parametrize("optimizer", list(straight_optimizers()))
 @pytest.mark.sampled(16)
 def test_replays_have_the_bits_of_steps(optimizer, strategy, graph):
     change = rates if optimizer != "torchadamw" else lambda optimizer, count: None
@@ -338,7 +338,7 @@ def test_parameters_of_one_launch_have_made_the_same_steps(graph):
 @pytest.mark.gpu
 @GPU
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("optimizer", list(optimizers()))
+@pytest.mark.parametrize("optimizer", list(straight_optimizers()))
 def test_replays_on_a_gpu_have_the_bits_of_steps(optimizer, strategy):
     change = rates if optimizer != "torchadamw" else lambda optimizer, count: None
     ours = made(optimizer, strategy, "bfloat16", device="cuda", capturable=True)

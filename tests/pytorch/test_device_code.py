@@ -19,7 +19,7 @@ from mcfsim.compile.kernel import Kernel, TableKernel
 from mcfsim.compile.program import Register
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import get_format
-from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.optim.recording import record_step
 from mcfsim.random import RandomWords
 from mcfsim.theorems import THEOREMS
@@ -57,7 +57,7 @@ def code_of(program, capability=90, **options):
 
 
 def step(optimizer, strategy, mode="nearest_even"):
-    hyper = optimizers()[optimizer]()
+    hyper = straight_optimizers()[optimizer]()
     chosen = mcf.strategy(strategy) if isinstance(strategy, str) else strategy
     words = {"random": RandomWords(1)} if mode == "stochastic" or chosen.draws else {}
     roles = chosen.roles(mode, **words)
@@ -78,7 +78,7 @@ def test_every_operation_is_exact_on_a_gpu(fmt, mode, capability):
 @pytest.mark.parametrize(
     "strategy", [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
 )
-@pytest.mark.parametrize("optimizer", optimizers())
+@pytest.mark.parametrize("optimizer", straight_optimizers())
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.sampled(40, each=False)
 def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):

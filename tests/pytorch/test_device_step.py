@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 import mcfsim as mcf  # noqa: E402
 import mcfsim.torch  # noqa: E402
 from mcfsim.compile import tables  # noqa: E402
-from mcfsim.optim.declaration import optimizers  # noqa: E402
+from mcfsim.optim.declaration import straight_optimizers  # noqa: E402
 from mcfsim.random import RandomWords  # noqa: E402
 from mcfsim.torch import device_step, step  # noqa: E402
 from tests.pytorch.steps import (  # noqa: E402
@@ -29,7 +29,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "stochastic"])
 @pytest.mark.parametrize(("strategy", "low"), list(strategies()))
-@pytest.mark.parametrize("optimizer", list(optimizers()))
+@pytest.mark.parametrize("optimizer", list(straight_optimizers()))
 @pytest.mark.sampled(80)
 def test_steps_have_the_bits_of_the_cpu(optimizer, strategy, low, rounding, on_device):
     if rounding != "nearest_even" and "collage" in strategy:
@@ -145,7 +145,7 @@ def test_hundred_steps_of_a_million_parameters(strategy, on_device):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 @pytest.mark.parametrize(("strategy", "low"), list(strategies()))
-@pytest.mark.parametrize("optimizer", list(optimizers()))
+@pytest.mark.parametrize("optimizer", list(straight_optimizers()))
 def test_steps_on_a_gpu_have_the_bits_of_the_cpu(optimizer, strategy, low):
     rounding = "stochastic" if strategy == "stochastic" else "nearest_even"
     ours, moved = made(optimizer, strategy, low, rounding, device="cuda")

@@ -16,7 +16,7 @@ from mcfsim.compile.program import Register, Scalar, flat  # noqa: E402
 from mcfsim.compile.scalars import uses  # noqa: E402
 from mcfsim.formats import get_format  # noqa: E402
 from mcfsim.kernels.carriers import carrier_of  # noqa: E402
-from mcfsim.optim.declaration import optimizers  # noqa: E402
+from mcfsim.optim.declaration import straight_optimizers  # noqa: E402
 from mcfsim.optim.recording import numbers, record_step, symbols, words_of  # noqa: E402
 from mcfsim.random import RandomWords  # noqa: E402
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow  # noqa: E402
@@ -148,7 +148,7 @@ def test_real_scalars_enter_exactly_and_nothing_is_written_again(assert_same):
 
 def cases():
     names = [name for name in mcf.STRATEGIES if name not in ("exact", "fp8-moments")]
-    return [(optimizer, name) for optimizer in optimizers() for name in names]
+    return [(optimizer, name) for optimizer in straight_optimizers() for name in names]
 
 
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
@@ -162,7 +162,7 @@ def test_steps_have_the_bits_of_numpy(optimizer, strategy, mode, assert_same):
     def launcher(program, given):
         return Kernel(program, packed=True).with_numbers(given)
 
-    check_steps(optimizers()[optimizer](), mcf.strategy(strategy), mode, launcher, assert_same)
+    check_steps(straight_optimizers()[optimizer](), mcf.strategy(strategy), mode, launcher, assert_same)
 
 
 def check_steps(hyper, chosen, mode, launcher_of, assert_same):

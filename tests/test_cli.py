@@ -174,7 +174,7 @@ def test_simulate_shapes_the_language_model() -> None:
         (("simulate", "--problem", "x"), "unknown problem 'x'; known problems: quadratic"),
         (
             ("simulate", "--optimizer", "x"),
-            "unknown optimizer 'x'; known optimizers: adamw, lion, nesterov, sgd",
+            "unknown optimizer 'x'; known optimizers: adafactor, momentumadafactor, adamw, lion",
         ),
         ((*QUADRATIC, "--strategy", "x"), "unknown strategy 'x'; known strategies: plain"),
         ((*QUADRATIC, "--low", "x"), "unknown format 'x'"),

@@ -15,7 +15,7 @@ from mcfsim.compile import trace
 from mcfsim.compile.program import Register, Scalar, flat
 from mcfsim.formats import get_format
 from mcfsim.multiword import double_word
-from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles
 from mcfsim.oracle import OracleArithmetic
@@ -165,9 +165,9 @@ def test_the_pseudocode_has_the_lines_of_the_text():
 
 # -- steps of optimizers ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("strategy", ["plain", "kahan", "collage-light", "collage-plus", "fp32-master"])
-@pytest.mark.parametrize("optimizer", optimizers())
+@pytest.mark.parametrize("optimizer", straight_optimizers())
 def test_a_step_of_an_optimizer_is_a_program(optimizer, strategy):
-    hyper, stored = optimizers()[optimizer](), mcf.strategy(strategy, "bfloat16")
+    hyper, stored = straight_optimizers()[optimizer](), mcf.strategy(strategy, "bfloat16")
     rng = np.random.default_rng(0)
     trained = mcf.Optimizer(hyper, stored, {"w": rng.standard_normal(100)}, {"w"})
     roles = trained.roles

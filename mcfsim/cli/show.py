@@ -80,7 +80,10 @@ VIEWS: dict[str, Callable[[Recorded], None]] = {
 def show(
     text: Annotated[
         str | None,
-        Argument(help="A text by its name, as two_sum, expansion.grow or adamw; left out, all are listed."),
+        Argument(
+            help="A text by its name, as two_sum, expansion.grow, adamw or adafactor.rows; left out, all are "
+            "listed."
+        ),
     ] = None,
     format: Annotated[str, Option(help="Format of operands and operations; an optimizer's low format.")] = (
         "bfloat16"
@@ -121,8 +124,11 @@ def show(
             _list()
             return
         _check_output(output)
-        from mcfsim.report.texts import record
+        from mcfsim.report.texts import is_staged, record, stage_table
 
+        if is_staged(text) and view == "pseudocode":
+            print_rows(stage_table(text), legends.TEXTS, ["what"], numbers=False)
+            return
         recorded = record(text, fmt, policies, strategy=strategy, components=components)
         if output is None:
             VIEWS[view](recorded)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from importlib import import_module
+from inspect import isabstract
 from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from mcfsim.checks.arguments import finite_number
+from mcfsim.optim.over import Over
 from mcfsim.optim.state import State, Step
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
@@ -24,19 +26,20 @@ Average = Callable[[Arithmetic, tuple[Value, ...], Value, Any], tuple[Value, ...
 
 @dataclass(frozen=True)
 class Slot:
-    """A tensor that an optimizer keeps for each parameter, an average that starts from zero.
+    """What an optimizer keeps of each tensor, an average that starts from zero.
 
     Parameters
     ----------
     name : {"m", "v"}
         Its place in a `State`, and its storage in a `Strategy`.
-    average : callable
+    average : callable, optional
         What a step makes of it, ``(ar, average, gradient, scalars)``: part of the step's text, which the
-        simulation also runs in binary64, to see what the stored average has lost.
+        simulation also runs in binary64, to see what the stored average has lost. A step in stages
+        (`mcfsim.optim.staged`) is run there as a whole.
     """
 
     name: Literal["m", "v"]
-    average: Average
+    average: Average | None = None
 
 
 class Range(Enum):
@@ -65,11 +68,14 @@ class Declaration(ABC):
         Whether its step feeds back what rounding the parameter loses, as the addition ``feedback`` asks.
     ranges : mapping of str to Range
         The hyperparameters that are numbers, each checked when one is made.
+    staged : bool
+        Whether its step has means in it, and is no straight line; see `mcfsim.optim.staged.Staged`.
     """
 
     slots: ClassVar[tuple[Slot, ...]] = ()
     feeds_back: ClassVar[bool] = False
     ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})
+    staged: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         numbers = {name: finite_number(name, getattr(self, name)) for name in self.ranges}
@@ -90,6 +96,10 @@ class Declaration(ABC):
     def step(self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: Any) -> Step:
         """Make one step: a branch-free text of the arithmetics that it is handed."""
 
+    def parts(self, slot: str, shape: tuple[int, ...]) -> Mapping[str, Over]:
+        """Return what a slot keeps of a tensor of a shape: numbers for what, by name, in this order."""
+        return {slot: Over.ELEMENT}
+
     @classmethod
     def keeps(cls, slot: str) -> bool:
         """Whether it has a slot of a name."""
@@ -108,9 +118,15 @@ def optimizers() -> Mapping[str, type[Declaration]]:
                 isinstance(item, type)
                 and issubclass(item, Declaration)
                 and item.__module__ == module.__name__
+                and not isabstract(item)
             ):
                 found[label.lower()] = item
-    return MappingProxyType({label: item for label, item in found.items() if item is not Declaration})
+    return MappingProxyType(found)
+
+
+def straight_optimizers() -> Mapping[str, type[Declaration]]:
+    """Return those of `optimizers` whose step is one straight line for each element."""
+    return MappingProxyType({label: item for label, item in optimizers().items() if not item.staged})
 
 
 def check_addition(declaration: type[Declaration], strategy: Strategy) -> None:

@@ -30,6 +30,9 @@ from mcfsim.optim.memory import (
     write_block,
 )
 from mcfsim.optim.on_grid import OnGrid
+from mcfsim.optim.parts import parts_of
+from mcfsim.optim.staged import Staged
+from mcfsim.optim.staged_step import StagedSteps
 from mcfsim.optim.start import receive, start
 from mcfsim.optim.strategies import DEFAULT_WORDS, Roles, Strategy
 from mcfsim.optim.stripes import in_stripes
@@ -145,6 +148,9 @@ class Optimizer:
         self._steps = whole_number("steps", steps, least=1)
         self._warned = False
         self._compiled = CompiledStep(hyper, strategy, packed=packed)
+        self._staged = (
+            StagedSteps(hyper, strategy, self.roles, self.layout) if isinstance(hyper, Staged) else None
+        )
         for role, entering in hyper.entering().items():
             warn_of_vanishing(self.roles.of(role), entering)
         kept = self.roles.model, *self.roles[:2], self.roles.parameter
@@ -158,6 +164,8 @@ class Optimizer:
             placed = strategy.parameter.grid, strategy.parameter.format, self.layout.slices
             self.grid = OnGrid(*placed, words)
             self.grid.begin(self._weights())
+        #: Where the numbers of each tensor lie in the vectors of a slot of state.
+        self.parts = parts_of(hyper, self.layout)
         self._edges = common_edges((*self.state.m, *self.state.v), self.layout.slices.values())
 
     def receive(self, gradients: Tensors, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -246,6 +254,31 @@ class Optimizer:
     def _advance(self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None) -> None:
         """Make a step, and put the update in a vector if there is one."""
         count, threads = self.count + 1, self._threads()
+        if self.grid is not None:
+            self.grid.before(self._weights())
+        if self._staged is None:
+            self._straight(gradient, rate, update, count, threads)
+        else:
+            self._staged.advance(
+                *(self.roles, self.state, self.formats, gradient, update),
+                count=count,
+                rate=rate,
+                threads=threads,
+                ahead=max(0, self._steps - count),
+            )
+        for slot in () if self.packed else self.hyper.slots:
+            stored = self.strategy.tensors[slot.name]
+            if stored.scaled is not None and stored.format is not None:
+                (vector,) = getattr(self.state, slot.name)
+                requantize(vector, self.parts[slot.name].every(), stored.scaled, stored.format)
+        if self.grid is not None:
+            self.grid.after(self._weights(), count)
+        self.count = count
+
+    def _straight(
+        self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None, count: int, threads: int
+    ) -> None:
+        """Make a step that is a straight line, a block of all tensors at a time."""
         # Whole before anything is changed: a compiled step may be refused.
         planned: list[tuple[slice, int, Callable[[slice], None]]] = []
         for part, decayed in self._parts():
@@ -260,18 +293,8 @@ class Optimizer:
                 # Numbers that share scales are read and written by calls, of which fewer on more are faster.
                 size = filler.block if self._edges is None else BLOCK
                 planned.append((part, size, partial(self._fill, filler, gradient, update)))
-        if self.grid is not None:
-            self.grid.before(self._weights())
         for part, block, work in planned:
             in_stripes(work, part, block, threads, self._edges)
-        for slot in () if self.packed else self.hyper.slots:
-            stored = self.strategy.tensors[slot.name]
-            if stored.scaled is not None and stored.format is not None:
-                (vector,) = getattr(self.state, slot.name)
-                requantize(vector, self.layout.slices.values(), stored.scaled, stored.format)
-        if self.grid is not None:
-            self.grid.after(self._weights(), count)
-        self.count = count
 
     def _weights(self) -> NDArray[Any]:
         """Return the vector of weights that lie on a grid, as numbers."""

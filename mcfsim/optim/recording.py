@@ -51,6 +51,13 @@ def words_of(roles: Roles, count: int) -> dict[int, RandomWords]:
     return {place: replace(words, step=count) for place, words in enumerate(drawing)}
 
 
+def recorders(ar: Arithmetic, roles: Roles) -> Roles:
+    """Return what records in the place of a step's arithmetics, of one that carries nothing out."""
+    unique = {id(role): role for role in roles}  # a source of random words each
+    made = {key: ar.like(role.format, role.rounding) for key, role in unique.items()}  # type: ignore[arg-type]
+    return Roles(*(made[id(role)] for role in roles))
+
+
 def record_step(
     hyper: Declaration,
     strategy: Strategy,
@@ -104,10 +111,7 @@ def record_step(
     assert received is not None
 
     def step(ar: Arithmetic, old: Any, received: Register) -> Any:
-        unique = {id(role): role for role in roles}  # a source of random words each
-        made = {key: ar.like(role.format, role.rounding) for key, role in unique.items()}  # type: ignore[arg-type]
-        recorders = Roles(*(made[id(role)] for role in roles))
-        new, update = hyper.step(recorders, strategy, State(*old), received, scalars)
+        new, update = hyper.step(recorders(ar, roles), strategy, State(*old), received, scalars)
         return (*map(tuple, new), update)
 
     assert roles.moments.format is not None

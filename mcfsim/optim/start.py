@@ -14,6 +14,7 @@ from mcfsim.optim.edges import Edges
 from mcfsim.optim.groups import Groups, check_groups
 from mcfsim.optim.layout import Layout, Tensors
 from mcfsim.optim.memory import Split, Vector, form, write
+from mcfsim.optim.parts import Parts, parts_of
 from mcfsim.optim.remainder import remaining
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
@@ -53,15 +54,17 @@ def start(
     """
     layout.dtype(parameters)  # refuses what it does not take before anything is made
     vectors = _vectors(hyper, strategy, roles)
-    forms = {name: (layout.size, form(role.format, packed=packed)) for name, role in vectors.items()}
+    parts = parts_of(hyper, layout)
+    sizes = {name: parts[name[0]].size if name[0] in parts else layout.size for name in vectors}
+    forms = {name: (sizes[name], form(role.format, packed=packed)) for name, role in vectors.items()}
     fmt = roles.model.format
     split = packed and _shares(strategy) and forms["parameter0"][1].kind == "u"
     if split and fmt is not None:
         forms["extra0"] = layout.size, Split.form(fmt)
-    grouped = _grouped(strategy, vectors, layout) if packed else {}
+    grouped = _grouped(strategy, vectors, parts) if packed else {}
     for name, (kept, edges) in grouped.items():
         codes, scales = Groups.forms(kept)
-        forms |= {name: (layout.size, codes), f"{name}{_SCALES}": (edges.count, scales)}
+        forms |= {name: (sizes[name], codes), f"{name}{_SCALES}": (edges.count, scales)}
     if folder is None:
         whole = _whole({name: np.zeros(*item) for name, item in forms.items()}, vectors, split, grouped)
         _fill(whole, vectors, strategy, layout, parameters)
@@ -101,7 +104,7 @@ def _shares(strategy: Strategy) -> bool:
     return strategy.extra is not None and strategy.extra.shared
 
 
-def _grouped(strategy: Strategy, vectors: dict[str, Any], layout: Layout) -> _Grouped:
+def _grouped(strategy: Strategy, vectors: dict[str, Any], parts: dict[str, Parts]) -> _Grouped:
     """Return which vectors hold numbers that share scales, in which format, and where their groups lie."""
     found: _Grouped = {}
     for label, stored in strategy.tensors.items():
@@ -109,7 +112,7 @@ def _grouped(strategy: Strategy, vectors: dict[str, Any], layout: Layout) -> _Gr
             check_groups(strategy.name, label, stored.scaled)
             assert isinstance(stored.scaled, ScaledFormat)
             assert isinstance(stored.scaled.block, int)
-            edges = Edges(list(layout.slices.values()), stored.scaled.block)
+            edges = Edges(parts[label].every(), stored.scaled.block)
             found[f"{label}0"] = stored.scaled, edges
     return found
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from mcfsim.checks.names import hint
 from mcfsim.compile.program import Program
@@ -17,7 +17,10 @@ from mcfsim.compile.recording import trace
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.optim.recording import numbers, record_step, symbols
+from mcfsim.optim.stage_programs import record_stages
+from mcfsim.optim.staged import Mean, Stage, Staged
 from mcfsim.optim.state import State
+from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as strategy_named
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
@@ -26,6 +29,17 @@ from mcfsim.rounding import Rounding
 _WORDS = ("h", "l")
 #: Learning rate of the step of an optimizer that stands for all others.
 _RATE = 1e-3
+#: Shapes that stand for all others: a matrix, and a vector.
+_SHAPES = ((2, 2), (2,))
+
+
+class StageText(NamedTuple):
+    """A stage of an optimizer's step: the optimizer, a shape whose step has it, and its place there."""
+
+    kind: type[Staged]
+    shape: tuple[int, ...]
+    place: int
+    stage: Stage
 
 
 @dataclass(frozen=True)
@@ -50,42 +64,63 @@ class Recorded:
 
 
 @lru_cache(maxsize=1)
-def texts() -> Mapping[str, Callable[..., Any]]:
+def texts() -> Mapping[str, Any]:
     """Return all texts by name: straight lines whose operands follow from their signature, and optimizers.
 
-    Functions of `mcfsim.eft` and of double words go by their own names, others with their module's before.
+    Functions of `mcfsim.eft` and of double words go by their own names, others with their module's before,
+    and stages (`StageText`) with their optimizer's.
     """
     from mcfsim import eft
     from mcfsim.multiword import double_word, expansion, shewchuk
 
-    found: dict[str, Callable[..., Any]] = {}
+    found: dict[str, Any] = {}
     for module in (eft, double_word, expansion, shewchuk):
         own = module in (eft, double_word)
         for name, item in vars(module).items():
             home = str(getattr(item, "__module__", ""))
             if not name.startswith("_") and home.startswith(module.__name__) and _is_text(item):
                 found[name if own else f"{module.__name__.rpartition('.')[2]}.{name}"] = item
-    return MappingProxyType({**found, **optimizers()})
+    for label, kind in optimizers().items():
+        found |= _stages(label, kind) if issubclass(kind, Staged) else {label: kind}
+    return MappingProxyType(found)
 
 
-def get_text(name: str) -> tuple[str, Callable[..., Any]]:
+def _stages(label: str, kind: type[Staged]) -> dict[str, Any]:
+    """Return the stages of an optimizer by name, those of a matrix before others of a vector."""
+    found: dict[str, Any] = {}
+    for shape in _SHAPES:
+        for place, item in enumerate(kind().stages(shape)):
+            if isinstance(item, Stage):
+                found.setdefault(f"{label}.{item.name}", StageText(kind, shape, place, item))
+    return found
+
+
+def get_text(name: str) -> tuple[str, Any]:
     """Return a text by its name, or by the last part of that, and its whole name.
 
     Raises
     ------
     ValueError
-        If there is none; the message lists them.
+        If there is none, or it is a step in stages; the message lists them.
     """
     known = texts()
+    if is_staged(name):
+        own = ", ".join(item for item in known if item.startswith(f"{name}."))
+        raise ValueError(f"a step of {name} is made in stages, each a text of its own: {own}")
     whole = [item for item in known if name == item or name == item.rpartition(".")[2]]
     if not whole:
         raise ValueError(f"unknown text {name!r}{hint(name, known)}; known texts: {', '.join(known)}")
     return whole[0], known[whole[0]]
 
 
-def is_optimizer(text: Callable[..., Any]) -> bool:
-    """Return whether a text is the step of an optimizer."""
-    return isinstance(text, type) and issubclass(text, Declaration)
+def is_staged(name: str) -> bool:
+    """Return whether a name is that of an optimizer whose step is made in stages."""
+    return name in optimizers() and optimizers()[name].staged
+
+
+def is_optimizer(text: Any) -> bool:
+    """Return whether a text is the step of an optimizer, or a stage of one."""
+    return isinstance(text, StageText) or (isinstance(text, type) and issubclass(text, Declaration))
 
 
 def operands_of(text: Callable[..., Any], components: int = 2) -> tuple[Any, ...]:
@@ -138,7 +173,8 @@ def record(
     if is_optimizer(text):
         if components is not None:
             raise ValueError(f"{whole} takes a strategy, which says how many components there are")
-        return _step(whole, text, fmt, rounding, strategy or "plain")
+        make = _stage if isinstance(text, StageText) else _step
+        return make(whole, text, fmt, rounding, strategy or "plain")
     if strategy is not None:
         raise ValueError(f"{whole} is no optimizer and takes no strategy")
     if components is not None and operands_of(text, 2) == operands_of(text, 3):
@@ -151,22 +187,66 @@ def record(
 def text_table() -> list[dict[str, str]]:
     """Return one row of text a text: its name, what it takes, and what it is."""
 
-    def taken(text: Callable[..., Any]) -> str:
+    def taken(text: Any) -> str:
         if is_optimizer(text):
             return "a strategy"
         parts = (x if isinstance(x, str) else f"({', '.join(x)})" for x in operands_of(text))
         return ", ".join(parts)
 
-    return [
-        {"text": name, "takes": taken(text), "what": (inspect.getdoc(text) or "").partition("\n")[0]}
-        for name, text in texts().items()
+    return [{"text": name, "takes": taken(text), "what": _about(text)} for name, text in texts().items()]
+
+
+def stage_table(name: str) -> list[dict[str, str]]:
+    """Return one row of text a stage and a mean of an optimizer's step: of a matrix, then of a vector."""
+    kind: Any = optimizers()[name]
+    rows = []
+    for shape in _SHAPES:
+        for item in kind().stages(shape):
+            mean = isinstance(item, Mean)
+            what = f"mean of {item.of}, rounded once" if mean else (inspect.getdoc(item.text) or "")
+            rows.append(
+                {
+                    "of a": "matrix" if len(shape) > 1 else "vector",
+                    "made": item.name if mean else f"{name}.{item.name}",
+                    "for each": item.over.name.lower(),
+                    "what": what.partition("\n")[0],
+                }
+            )
+    return rows
+
+
+def _about(text: Any) -> str:
+    """Return the first line of what a text says of itself."""
+    described = text.stage.text if isinstance(text, StageText) else text
+    return (inspect.getdoc(described) or "").partition("\n")[0]
+
+
+def _strategy(name: str, fmt: Format) -> Strategy:
+    """Return a strategy in a format; raise ValueError if it computes with exact numbers."""
+    stored = strategy_named(name, fmt)
+    if any(item.format is None for item in stored.tensors.values()):
+        raise ValueError(f"strategy {name!r} computes with exact numbers, and its step is no program")
+    return stored
+
+
+def _stage(name: str, text: StageText, fmt: Format, rounding: Rounding, strategy: str) -> Recorded:
+    hyper, stored = text.kind(), _strategy(strategy, fmt)
+    roles = stored.roles(rounding, random=RandomWords(0))
+    scalars = hyper.scalars(roles, stored, 2, rate=_RATE, decayed=True)
+    found = record_stages(hyper, stored, roles, symbols(scalars), text.shape, lines=True)
+    _, program, results = found[text.place]
+    given = numbers(scalars)
+    labels = [
+        f"{label}{place}" if isinstance(made, tuple) else label
+        for label, made in results.items()
+        for place, _ in enumerate(made if isinstance(made, tuple) else (made,))
     ]
+    source = inspect.getsource(text.stage.text)
+    return Recorded(program, source, {x: given[x] for x in program.scalars}, tuple(labels))
 
 
 def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) -> Recorded:
-    hyper, stored = kind(), strategy_named(strategy, fmt)
-    if any(item.format is None for item in stored.tensors.values()):
-        raise ValueError(f"strategy {strategy!r} computes with exact numbers, and its step is no program")
+    hyper, stored = kind(), _strategy(strategy, fmt)
     if stored.parameter.grid is not None:
         raise ValueError(
             f"strategy {strategy!r} puts its weights on a grid after each step, by scales of whole "

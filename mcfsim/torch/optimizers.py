@@ -154,9 +154,23 @@ class SGD(StoredOptimizer):
 
 
 def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
-    """Return the optimizer that a module of `mcfsim.optim` declares by a name; None if none does."""
+    """Return the optimizer that a module of `mcfsim.optim` declares by a name; None if none does.
+
+    Raises
+    ------
+    AttributeError
+        If its step has means over rows, columns or tensors in it, which tensors of PyTorch do not get.
+    """
     declared = optimizers().get(name.lower())
-    return None if declared is None or declared.__name__ != name else _of(declared)
+    if declared is None or declared.__name__ != name:
+        return None
+    if declared.staged:
+        raise AttributeError(
+            f"mcfsim.torch has no {name}: its steps have means over whole rows, columns or tensors in them, "
+            f"by stated sums, which are made of NumPy's arrays alone; mcfsim.Optimizer and mcfsim.simulate "
+            "take it"
+        )
+    return _of(declared)
 
 
 def _of(declared: type[Declaration]) -> type[StoredOptimizer]:

@@ -13,11 +13,12 @@ from mcfsim.backends.factory import arithmetic
 from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout
+from mcfsim.optim.staged import Staged
 from mcfsim.optim.state import State
-from mcfsim.optim.strategies import STRATEGIES, Roles
+from mcfsim.optim.strategies import Roles
 from mcfsim.protocol import Arithmetic
+from mcfsim.training.staged_truth import EXACT, updates
 
-EXACT = STRATEGIES["exact"]
 #: Binary64, near enough to exact arithmetic, as `one_step` shows.
 REFERENCE = NativeArithmetic(np.float64, fused=False)
 REFERENCE_ROLES = Roles(*[REFERENCE] * 5)
@@ -78,7 +79,8 @@ def one_step(
     rate : float
         Learning rate.
     sample : array of int
-        Indices of the parameters that mpmath judges; may be empty.
+        Indices of the parameters that mpmath judges; may be empty. Of a step in stages it judges whole
+        tensors in their place (`mcfsim.training.staged_truth.updates`).
     precision : int, optional
         Bits of mpmath.
     """
@@ -94,9 +96,12 @@ def one_step(
         scalars: Any = hyper.scalars(roles, EXACT, step, rate, decayed=decayed)
         return hyper.step(roles, EXACT, whole, gradient[indices], scalars).update
 
+    exact: Any = arithmetic(None, backend="exact", precision=precision)
+    if isinstance(hyper, Staged):
+        whole = {"parameter": represented, "m": state.m, "v": state.v}
+        return _judged(exact, *updates(hyper, REFERENCE, exact, layout, whole, gradient, step, rate))
     everything = np.arange(layout.size)
     edge = layout.decayed_size
-    exact: Any = arithmetic(None, backend="exact", precision=precision)
     wide = np.empty(layout.size)
     pairs: list[tuple[Any, Any]] = []
     with np.errstate(all="ignore"):
@@ -105,6 +110,11 @@ def one_step(
             judged = sample[(sample < edge) == decayed]
             if judged.size:
                 pairs += zip(update(exact, judged, decayed), exact.round(wide[judged]), strict=True)
+    return _judged(exact, wide, pairs)
+
+
+def _judged(exact: Any, wide: NDArray[np.float64], pairs: Sequence[tuple[Any, Any]]) -> OneStep:
+    """Return an update in binary64 and what it gets wrong, by pairs of exact elements and its own."""
     finite = [(truth, found) for truth, found in pairs if math.isfinite(truth) and math.isfinite(found)]
     scale = exact.sqrt(sum(truth * truth for truth, _ in finite) / max(1, len(finite)))
     gap = max((abs(truth - found) for truth, found in finite), default=math.nan)

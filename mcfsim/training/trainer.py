@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from mcfsim.optim.on_grid import on_grid
 from mcfsim.optim.optimizer import Optimizer
+from mcfsim.optim.parts import bytes_per_parameter
+from mcfsim.optim.staged import Staged
 from mcfsim.training import metrics
 from mcfsim.training.clipping import clipped
-from mcfsim.training.exact_step import EXACT, REFERENCE, REFERENCE_ROLES, one_step, sample_indices
+from mcfsim.training.exact_step import REFERENCE, REFERENCE_ROLES, one_step, sample_indices
 from mcfsim.training.inner_products import all_finite
 from mcfsim.training.setup import Setup
 from mcfsim.training.source import Source
+from mcfsim.training.staged_truth import EXACT, move_averages
 
 #: What every trainer records, the loss if there is one; and what besides, of a step beside the exact one.
 BASE = ("loss", "rate", "gradient_norm")
@@ -35,7 +38,8 @@ class Trainer:
         self.series: dict[str, list[float]] = {}
         #: The first step that met or left a number that is not finite; 0 while there is none.
         self.diverged_at = np.zeros(1, np.int64)
-        self.averages = [np.zeros(optimizer.layout.size) for _ in ("m", "v")]
+        sizes = {slot: parts.size for slot, parts in optimizer.parts.items()}
+        self.averages = [np.zeros(sizes.get(slot, optimizer.layout.size)) for slot in ("m", "v")]
 
     def step(self, t: int, setup: Setup) -> None:
         """Make step number t, and record its measures if that is one to be recorded."""
@@ -111,8 +115,8 @@ class Trainer:
                 weights = self.optimizer.weights()
                 ternary = {name: on_grid(x, "ternary", grid.format) for name, x in weights.items()}
                 results |= {f"ternary_{name}": x for name, x in self.source.results(ternary).items()}
-        slots = [slot.name for slot in self.optimizer.hyper.slots]
-        if (size := self.optimizer.strategy.stored_bytes(slots)) is not None:
+        optimizer = self.optimizer
+        if (size := bytes_per_parameter(optimizer.hyper, optimizer.strategy, optimizer.layout)) is not None:
             results["bytes_per_parameter"] = size
         return results
 
@@ -120,17 +124,32 @@ class Trainer:
         """Append a number to a series."""
         self.series.setdefault(measure, []).append(float(number))
 
-    def _state_is_finite(self, part: slice = slice(None)) -> bool:
-        return all(all_finite(item[part]) for items in self.optimizer.state for item in items)
+    def _state_is_finite(self, tensor: str | None = None) -> bool:
+        """Whether the state is finite, of all or of one tensor."""
+        parts = {} if tensor is None else self._parts(tensor)
+        named = self.optimizer.state._asdict().items()
+        return all(all_finite(x[parts.get(label, slice(None))]) for label, items in named for x in items)
+
+    def _parts(self, tensor: str) -> dict[str, slice]:
+        """Return where a tensor lies in the vectors of the state, by their field of `State`."""
+        part = self.optimizer.layout.slices[tensor]
+        found = {"parameter": part, "extra": part}
+        found |= {slot: parts.tensor(tensor) for slot, parts in self.optimizer.parts.items()}
+        return found
 
     def _average(self, gradient: NDArray[Any], t: int, rate: float) -> None:
         """Move the reference averages: the optimizer's own text in binary64."""
         hyper, g = self.optimizer.hyper, gradient.astype(np.float64)
+        if isinstance(hyper, Staged):
+            averages, before = dict(zip("mv", self.averages, strict=True)), self.optimizer.represented()
+            move_averages(hyper, REFERENCE, self.optimizer.layout, averages, before, g, t, rate)
+            return
         scalars = hyper.scalars(REFERENCE_ROLES, EXACT, t, rate, decayed=True)
         for slot in hyper.slots:
             average = self.averages["mv".index(slot.name)]
             for start in range(0, g.size, _BLOCK):
                 block = slice(start, start + _BLOCK)
+                assert slot.average is not None
                 (average[block],) = slot.average(REFERENCE, (average[block],), g[block], scalars)
 
     def _measure(self, update: NDArray[Any], before: Sequence[NDArray[Any]], leading: NDArray[Any]) -> None:
@@ -142,16 +161,19 @@ class Trainer:
             if stored
         }
         parts = {"": slice(0, optimizer.layout.size)}
+        tensors: list[str | None] = [None]
         if len(optimizer.layout.slices) > 1:
             parts |= {f"/{name}": part for name, part in optimizer.layout.slices.items()}
+            tensors += optimizer.layout.slices
         moved, fmt = (leading, state.parameter[0]), optimizer.strategy.parameter.format
         found = metrics.measure_parts(parts, update, before, after, moved, fmt)
-        for (suffix, numbers), part in zip(found.items(), parts.values(), strict=True):
+        for (suffix, numbers), tensor in zip(found.items(), tensors, strict=True):
             if optimizer.grid is not None:
-                numbers |= optimizer.grid.measures(*moved, part)
-            if not self._state_is_finite(part):
+                numbers |= optimizer.grid.measures(*moved, parts[suffix])
+            if not self._state_is_finite(tensor):
                 numbers |= dict.fromkeys(numbers, np.nan)
             for label, (stored, exact) in averages.items():
+                part = slice(None) if tensor is None else self._parts(tensor)[label]
                 numbers[f"{label}_error"] = metrics.relative_error(stored[part], exact[part])
                 numbers[f"{label}_ratio"] = metrics.median_ratio(stored[part], exact[part])
             for measure, number in numbers.items():

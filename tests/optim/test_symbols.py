@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles, Stored, Strategy
@@ -103,7 +103,7 @@ def flat(nested):
 
 @pytest.mark.parametrize(("optimizer", "strategy"), [*feeding(PLAIN), ("adamw", MIXED)], ids=str)
 def test_a_step_recorded_once_is_every_step(optimizer, strategy):
-    hyper, random = optimizers()[optimizer](), np.random.default_rng(1)
+    hyper, random = straight_optimizers()[optimizer](), np.random.default_rng(1)
     stored = mcf.strategy(strategy, "bfloat16")
     trained = mcf.Optimizer(hyper, stored, {"w": random.standard_normal(50)}, {"w"})
     program, (state, gradient, scalars), left = recorded(hyper, trained)

@@ -5,7 +5,7 @@ import torch
 
 import mcfsim as mcf
 import mcfsim.torch
-from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.random import RandomWords
 from tests.kinds import STORED, feeding
 
@@ -78,7 +78,7 @@ def strategies():
 
 def made(optimizer, strategy, low, rounding="nearest_even", device="cpu", shapes=SHAPES, **options):
     """Return an optimizer of parameters in two groups."""
-    kind = getattr(mcfsim.torch, optimizers()[optimizer].__name__)
+    kind = getattr(mcfsim.torch, straight_optimizers()[optimizer].__name__)
     chosen = mcf.strategy(strategy, low)
     dtype = getattr(torch, chosen.parameter.format.name)
     all_of_them = parameters(dtype, shapes=shapes, device=device)

@@ -19,7 +19,7 @@ from mcfsim.compile.kernel import Kernel, TableKernel
 from mcfsim.compile.program import Register
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import get_format
-from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.optim.recording import record_step
 from mcfsim.random import RandomWords
 from mcfsim.theorems import THEOREMS
@@ -58,7 +58,7 @@ def code_of(program, capability=90, **options):
 
 
 def step(optimizer, strategy, mode="nearest_even"):
-    hyper = optimizers()[optimizer]()
+    hyper = straight_optimizers()[optimizer]()
     chosen = mcf.strategy(strategy) if isinstance(strategy, str) else strategy
     words = {"random": RandomWords(1)} if mode == "stochastic" or chosen.draws else {}
     roles = chosen.roles(mode, **words)

@@ -16,7 +16,7 @@ from mcfsim.compile.program import Register, Scalar, flat  # noqa: E402
 from mcfsim.compile.scalars import uses  # noqa: E402
 from mcfsim.formats import get_format  # noqa: E402
 from mcfsim.kernels.carriers import carrier_of  # noqa: E402
-from mcfsim.optim.declaration import optimizers  # noqa: E402
+from mcfsim.optim.declaration import straight_optimizers  # noqa: E402
 from mcfsim.optim.recording import numbers, record_step, symbols, words_of  # noqa: E402
 from mcfsim.random import RandomWords  # noqa: E402
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow  # noqa: E402
@@ -158,7 +158,7 @@ def test_steps_have_the_bits_of_numpy(optimizer, strategy, mode, assert_same):
     def launcher(program, given):
         return Kernel(program, packed=True).with_numbers(given)
 
-    check_steps(optimizers()[optimizer](), mcf.strategy(strategy), mode, launcher, assert_same)
+    check_steps(straight_optimizers()[optimizer](), mcf.strategy(strategy), mode, launcher, assert_same)
 
 
 def check_steps(hyper, chosen, mode, launcher_of, assert_same):

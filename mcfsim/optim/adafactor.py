@@ -1,0 +1,274 @@
+"""Adafactor: its stages as plain functions of arithmetics, and the means between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from mcfsim.multiword.expansion import expand
+from mcfsim.optim.declaration import Range, Slot
+from mcfsim.optim.over import Over
+from mcfsim.optim.staged import Known, Mean, Stage, Staged
+from mcfsim.optim.state import State, average, crossed, move
+from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.products import Accumulator
+from mcfsim.protocol import Arithmetic, Value
+
+
+class AdafactorScalars(NamedTuple):
+    """The real scalars of one step, as Python floats, or a float expansion for `beta2`."""
+
+    beta2: Any
+    gain2: float
+    epsilon: float
+    threshold: float
+    least_scale: float
+    decay: float
+    rate: float
+    beta1: float = 0.0
+    gain1: float = 1.0
+
+
+@dataclass(frozen=True)
+class Adafactor(Staged):
+    """Hyperparameters of Adafactor.
+
+    Parameters
+    ----------
+    beta2_power : float
+        The second moment decays by ``1 - t**-beta2_power`` in step t; positive.
+    epsilon : float
+        Added to the gradient's square; positive. An optimizer warns if it is zero in the format of the second
+        moment, as 1e-30 is in fp16 and fp8: where v is zero, 0 / 0 follows.
+    threshold : float
+        Root mean square of a tensor's direction from which on it is made shorter; positive.
+    least_scale : float
+        A tensor's step is the rate times its root mean square, or times this if that is less; not negative.
+    weight_decay : float
+        Decoupled decay, in units of a tensor's step; not negative.
+    accumulator : Accumulator, optional
+        By which means are summed; by default exactly.
+
+    Raises
+    ------
+    TypeError
+        If one is no number, or the accumulator none.
+    ValueError
+        If one is out of range, or not finite.
+
+    Notes
+    -----
+    The rate of step t is that of the schedule, and ``t**-0.5`` at most: with 1e-2 it is the paper's.
+    """
+
+    slots: ClassVar[tuple[Slot, ...]] = (Slot("v"),)
+    ranges: ClassVar = {
+        "beta2_power": Range.POSITIVE,
+        "epsilon": Range.POSITIVE,
+        "threshold": Range.POSITIVE,
+        "least_scale": Range.NOT_NEGATIVE,
+        "weight_decay": Range.NOT_NEGATIVE,
+    }
+
+    beta2_power: float = 0.8
+    epsilon: float = 1e-30
+    threshold: float = 1.0
+    least_scale: float = 1e-3
+    weight_decay: float = 0.0
+    accumulator: Accumulator | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.accumulator is not None and not isinstance(self.accumulator, Accumulator):
+            raise TypeError(f"accumulator must be an Accumulator or None, not {self.accumulator!r}")
+
+    def scalars(
+        self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
+    ) -> AdafactorScalars:
+        """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
+        gain2 = step**-self.beta2_power
+        beta2: Any = 1.0 - gain2
+        if strategy.beta2_components > 1:
+            beta2 = expand(roles.second_moment, beta2, strategy.beta2_components)
+        return AdafactorScalars(
+            beta2=beta2,
+            gain2=gain2,
+            epsilon=self.epsilon,
+            threshold=self.threshold,
+            least_scale=self.least_scale,
+            decay=self.weight_decay if decayed else 0.0,
+            rate=min(rate, step**-0.5),
+        )
+
+    def entering(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by what they are called in the guide."""
+        update = {"threshold": self.threshold, "least_scale": self.least_scale}
+        return {"v": {"epsilon": self.epsilon}, "update": {**update, "weight_decay": self.weight_decay}}
+
+    def parts(self, slot: str, shape: tuple[int, ...]) -> dict[str, Over]:
+        """Return rows and columns for the second moment of a tensor of two indices or more."""
+        if slot == "v" and len(shape) >= 2:
+            return {"rows": Over.ROW, "columns": Over.COLUMN}
+        return {slot: Over.ELEMENT}
+
+    def stages(self, shape: tuple[int, ...]) -> tuple[Stage | Mean, ...]:
+        """Return the step of a tensor; see `direction`, `sizes` and `moved` for its rounding points."""
+        by = self.accumulator
+        if len(shape) < 2:
+            second: tuple[Stage | Mean, ...] = (Stage(full, Over.ELEMENT, ("square", "v")),)
+        else:
+            second = (
+                Mean("row_mean", "square", Over.ROW, "v", by),
+                Mean("column_mean", "square", Over.COLUMN, "v", by),
+                Stage(rows, Over.ROW, ("rows", "row_mean")),
+                Stage(columns, Over.COLUMN, ("columns", "column_mean")),
+                Mean("all_rows", "rows", Over.MATRIX, "v", by),
+                Stage(shares, Over.ROW, ("rows", "all_rows")),
+                Stage(factored, Over.ELEMENT, ("share", "columns")),
+            )
+        return (
+            Stage(squares, Over.ELEMENT, ("gradient",)),
+            *second,
+            Stage(direction, Over.ELEMENT, ("g", "variance", "parameter", "extra")),
+            Mean("direction_mean", "direction_square", Over.TENSOR, "update", by),
+            Mean("weight_mean", "weight_square", Over.TENSOR, "update", by),
+            Stage(sizes, Over.TENSOR, ("direction_mean", "weight_mean")),
+            self._last(),
+        )
+
+    def _last(self) -> Stage:
+        return Stage(moved, Over.ELEMENT, ("direction", "clip", "size", "parameter", "extra"))
+
+
+@dataclass(frozen=True)
+class MomentumAdafactor(Adafactor):
+    """Hyperparameters of Adafactor with a first moment: an average of updates.
+
+    Parameters
+    ----------
+    beta2_power, epsilon, threshold, least_scale, weight_decay, accumulator
+        As of `Adafactor`.
+    beta1 : float
+        Decay of the first moment, in [0, 1).
+    """
+
+    slots: ClassVar[tuple[Slot, ...]] = (Slot("m"), Slot("v"))
+    ranges: ClassVar = {**Adafactor.ranges, "beta1": Range.SHARE}
+
+    beta1: float = 0.9
+
+    def scalars(
+        self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
+    ) -> AdafactorScalars:
+        """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
+        found = super().scalars(roles, strategy, step, rate, decayed=decayed)
+        return found._replace(beta1=self.beta1, gain1=1.0 - self.beta1)
+
+    def entering(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by what they are called in the guide."""
+        return {**super().entering(), "m": {"1 - beta1": 1.0 - self.beta1}}
+
+    def _last(self) -> Stage:
+        return Stage(averaged, Over.ELEMENT, ("direction", "clip", "size", "m", "parameter", "extra"))
+
+
+def squares(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
+    """Return the gradient, rounded into the format of m, and ``RN(RN(g g) + epsilon)`` in that of v."""
+    ar, second = roles.moments, roles.second_moment
+    g = ar.round(known["gradient"])
+    taken = crossed(second, g, ar)
+    return {"g": g, "square": second.add(second.mul(taken, taken), scalars.epsilon)}
+
+
+def full(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
+    """Return the second moment of each element of a vector, moved by its square."""
+    v = average(roles.second_moment, known["v"], scalars.beta2, known["square"], scalars.gain2)
+    return {"v": v, "variance": v[0]}
+
+
+def rows(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
+    """Return the second moment of each row, moved by the mean of its squares."""
+    moved = average(roles.second_moment, known["rows"], scalars.beta2, known["row_mean"], scalars.gain2)
+    return {"rows": moved}
+
+
+def columns(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
+    """Return the second moment of each column, moved by the mean of its squares."""
+    ar = roles.second_moment
+    return {"columns": average(ar, known["columns"], scalars.beta2, known["column_mean"], scalars.gain2)}
+
+
+def shares(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
+    """Return each row's second moment by the mean of all: ``RN(R / mean R)``, of leading components."""
+    return {"share": roles.second_moment.div(known["rows"][0], known["all_rows"])}
+
+
+def factored(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
+    """Return the second moment of each element of a matrix: ``RN(RN(R / mean R) C)``."""
+    return {"variance": roles.second_moment.mul(known["share"], known["columns"][0])}
+
+
+def direction(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
+    """Return the direction ``U = RN(g / RN(sqrt(variance)))``, its square and that of the parameter."""
+    up = roles.update
+    root = up.sqrt(crossed(up, known["variance"], roles.second_moment))
+    u = up.div(crossed(up, known["g"], roles.moments), root)
+    theta = up.round(_leading(strategy, known))
+    return {"direction": u, "direction_square": up.mul(u, u), "weight_square": up.mul(theta, theta)}
+
+
+def sizes(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
+    """Return by what a tensor's direction is divided, and the negative size of its step.
+
+    They are ``max(1, RN(RMS(U) / threshold))`` and ``RN(-rate max(RMS(theta), least_scale))``, where RMS is
+    ``RN(sqrt(mean))``.
+    """
+    up = roles.update
+    clip = _at_least(up, up.div(up.sqrt(known["direction_mean"]), scalars.threshold), 1.0)
+    scale = _at_least(up, up.sqrt(known["weight_mean"]), scalars.least_scale)
+    return {"clip": clip, "size": up.mul(scale, -scalars.rate)}
+
+
+def moved(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
+    """Move the parameter by the update ``D = RN(size RN(RN(U / clip) + RN(lambda theta)))``."""
+    up = roles.update
+    clipped = up.div(known["direction"], known["clip"])
+    if scalars.decay:
+        clipped = up.add(clipped, up.mul(up.round(_leading(strategy, known)), scalars.decay))
+    return _by(roles, strategy, known, up.mul(clipped, known["size"]))
+
+
+def averaged(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
+    """Average the updates without decay, ``RN(size RN(U / clip))``, and move the parameter by the average.
+
+    ``D = RN(m + RN(size RN(lambda theta)))``, without decay m. Of m the leading component.
+    """
+    ar, up = roles.moments, roles.update
+    new = up.mul(up.div(known["direction"], known["clip"]), known["size"])
+    m = average(ar, known["m"], scalars.beta1, crossed(ar, new, up), scalars.gain1)
+    update = crossed(up, m[0], ar)
+    if scalars.decay:
+        theta = up.round(_leading(strategy, known))
+        update = up.add(update, up.mul(up.mul(theta, scalars.decay), known["size"]))
+    return {"m": m, **_by(roles, strategy, known, update)}
+
+
+def _leading(strategy: Strategy, known: Known) -> Value:
+    """Return the leading component of the parameter that the optimizer means."""
+    return State(known["parameter"], (), (), known["extra"]).represented(strategy)[0]
+
+
+def _by(roles: Roles, strategy: Strategy, known: Known, update: Value) -> dict[str, Any]:
+    """Add the update to the parameter in the strategy's way."""
+    parameter, extra = move(roles, strategy, State(known["parameter"], (), (), known["extra"]), update)
+    return {"parameter": parameter, "extra": extra, "update": update}
+
+
+def _at_least(ar: Arithmetic, x: Value, least: float) -> Value:
+    """Return the larger one of a value that is not negative and a real scalar, which is rounded.
+
+    Nothing else is rounded: the difference has the right sign, and 2, 1 and 0 are numbers of the format.
+    """
+    sign = ar.sign(ar.sub(x, least))
+    above = ar.mul(ar.add(sign, ar.abs(sign)), 0.5)  # 1, or 0
+    return ar.fma(x, above, ar.mul(ar.sub(1.0, above), least))

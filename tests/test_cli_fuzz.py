@@ -81,7 +81,7 @@ MEANT = {
     "overflow": ("ieee", "saturate", "nearest_boundary"),
     "underflow": ("gradual", "flush_inputs", "flush_before", "flush_after"),
     "scalars": ("exact", "rounded"),
-    "problem": ("quadratic", "rosenbrock", "logistic", "language-model"),
+    "problem": ("quadratic", "rosenbrock", "logistic", "digits", "language-model"),
     "optimizer": ("adamw", "sgd"),
     "strategy": tuple(STRATEGIES),
     "dimension": ("2", "3", "100000", "10000000000"),

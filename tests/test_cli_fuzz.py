@@ -76,6 +76,8 @@ MODES = ("nearest_even", "up", "toward_zero", "stochastic", "nearest_away", "to_
 MEANT = {
     "names": FORMATS,
     "format": FORMATS,
+    "loss_format": FORMATS,
+    "sums": ("once", "each"),
     "low": FORMATS,
     "rounding": MODES,
     "overflow": ("ieee", "saturate", "nearest_boundary"),

@@ -29,7 +29,7 @@ class Digits:
         s = RN(sum e)
         d = RN(e / s), and RN(RN(e - s) / s) for the image's own digit
 
-    The loss itself, in which training has no part, is computed in binary64 from the scores.
+    The loss itself, on which no gradient depends, is computed in binary64 from the scores.
 
     Parameters
     ----------

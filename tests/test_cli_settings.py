@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ class Near:
 @dataclass(frozen=True)
 class Far:
     rho: float = 0.25
-    corpus: str = "no number, and so no option"
+    corpus: Path | None = None  # no option
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,17 @@ class Bare:
     length: int
 
 
+@dataclass(frozen=True)
+class Worded:
+    word: Path | str | None = None
+    kind: str = "plain"
+
+
 def application() -> tuple[typer.Typer, list[Any]]:
     """Return a command that makes one of two things, and a list of what it made."""
     things = Settings(
         "thing",
-        {"near": Near, "far": Far, "bare": Bare},
+        {"near": Near, "far": Far, "bare": Bare, "said": Worded},
         names={"steps": "thing_steps"},
         meaning={"rho": "How much."},
     )
@@ -59,6 +66,8 @@ def application() -> tuple[typer.Typer, list[Any]]:
         ("--rho 0 --thing far", (Far(0.0), 1)),
         ("--thing far", (Far(), 1)),
         ("--thing bare --thing-steps .5 --length 3", (Bare(0.5, 3), 1)),
+        ("--thing said", (Worded(), 1)),
+        ("--thing said --word 3 --kind x", (Worded("3", "x"), 1)),
     ],
 )
 def test_a_thing_is_made_of_what_is_given(words: str, expected: Any) -> None:
@@ -72,10 +81,14 @@ def test_a_thing_is_made_of_what_is_given(words: str, expected: Any) -> None:
     ("words", "message"),
     [
         ("--thing far --thing-steps 3", "thing 'far' has no --thing-steps; it takes --rho"),
-        ("--thing nearr", r"unknown thing 'nearr' (did you mean 'near'?); known things: near, far, bare"),
+        (
+            "--thing nearr",
+            r"unknown thing 'nearr' (did you mean 'near'?); known things: near, far, bare, said",
+        ),
         ("--thing-steps 1.5", "--thing-steps = 1.5 of thing 'near' is no whole number"),
         ("--thing bare --length 2", "thing 'bare' needs --thing-steps"),
         ("--thing bare", "thing 'bare' needs --thing-steps, --length"),
+        ("--word x", "thing 'near' has no --word; it takes --rho, --thing-steps"),
     ],
 )
 def test_what_a_kind_has_no_use_for_is_refused(words: str, message: str) -> None:
@@ -98,6 +111,8 @@ def test_the_help_says_who_takes_an_option_and_what_it_is_otherwise() -> None:
     assert "How much. Of near, far. [default: (0.5 for near, 0.25 for far)]" in text
     assert "Of near, bare. [default: (3 for near, required for bare)]" in text
     assert "Of bare. [default: (required)]" in text
+    assert "Of said. [default: (none)]" in text
+    assert "Of said. [default: (plain)]" in text
 
 
 @pytest.mark.parametrize("settings", [OPTIMIZER, PROBLEM], ids=lambda item: item.label)
@@ -107,6 +122,7 @@ def test_every_number_of_a_constructor_is_an_option_of_simulate(settings: Settin
     for kind in kinds:
         instance = settings.make(kind, dict.fromkeys(item.name for item in settings.parameters()))
         numbers = {name for name, value in vars(instance).items() if type(value) in (int, float)}
-        assert set(settings.of(kind)) <= numbers
+        words = {"format", "loss_format", "sums"} if kind == "digits" else set()
+        assert set(settings.of(kind)) <= numbers | words
         if settings is OPTIMIZER:
             assert set(settings.of(kind)) == numbers == set(kinds[kind].ranges)

@@ -8,7 +8,7 @@ from oracle.operands import corners
 
 import mcfsim as mcf
 from mcfsim.backends.factory import on_blocks
-from mcfsim.compile import trace
+from mcfsim.compile import choice, trace
 from mcfsim.compile.choice import Loops
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.program import Scalar, flat
@@ -25,6 +25,7 @@ FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit
 @pytest.fixture
 def numpy_alone(monkeypatch):
     """Return a function that says how many texts were written, where nothing is compiled, and all pays."""
+    choice.loops.cache_clear()  # those that other tests have compiled would be taken
     monkeypatch.setattr("mcfsim.compile.choice.is_available", lambda: False)
     monkeypatch.setattr("mcfsim.compile.choice._WRITE", 0.0)
     monkeypatch.setattr("mcfsim.compile.choice._WRITE_DRAWN", 0.0)

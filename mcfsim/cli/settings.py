@@ -1,7 +1,7 @@
 """Options that a command takes from what it makes: one for every setting of every kind of a thing.
 
-A setting is a parameter of a constructor that is a whole or a real number. So a new optimizer or problem has
-its options once it is declared.
+A setting is a parameter of a constructor that is a whole or a real number, or may be a word. So a new
+optimizer or problem has its options once it is declared.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from typer import Option
 
@@ -42,7 +42,7 @@ class Settings:
     def of(self, kind: str) -> dict[str, inspect.Parameter]:
         """Return the settings of a kind, by argument."""
         parameters = inspect.signature(self.kinds[kind], eval_str=True).parameters
-        return {name: item for name, item in parameters.items() if item.annotation in (int, float)}
+        return {name: item for name, item in parameters.items() if _type(item) is not None}
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return the options, as parameters of a command: None unless given."""
@@ -51,7 +51,8 @@ class Settings:
 
     def _parameter(self, argument: str) -> inspect.Parameter:
         takers = {kind: self.of(kind)[argument] for kind in self.kinds if argument in self.of(kind)}
-        real = any(item.annotation is float for item in takers.values())
+        types = set(map(_type, takers.values()))
+        read: Any = next(kind for kind in (str, float, int) if kind in types)
         defaults = {kind: _default(item) for kind, item in takers.items()}
         alike = len(set(defaults.values())) == 1
         each = ", ".join(f"{default} for {kind}" for kind, default in defaults.items())
@@ -63,7 +64,7 @@ class Settings:
             self.names.get(argument, argument),
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[(float if real else int) | None, option],
+            annotation=Annotated[read | None, option],
         )
 
     def make(self, kind: str, options: Mapping[str, Any]) -> Any:
@@ -101,8 +102,18 @@ class Settings:
         return self.kinds[kind](**{taken[name].name: number for name, number in given.items()})
 
 
+def _type(setting: inspect.Parameter) -> type | None:
+    """Return what an option for a parameter is read as; None if it is none."""
+    if setting.annotation in (int, float):
+        found: type = setting.annotation
+        return found
+    return str if str in (setting.annotation, *get_args(setting.annotation)) else None
+
+
 def _default(setting: inspect.Parameter) -> str:
-    return "required" if setting.default is setting.empty else f"{setting.default:g}"
+    if setting.default is setting.empty:
+        return "required"
+    return f"{setting.default:g}" if _type(setting) is not str else str(setting.default or "none")
 
 
 def _spelt(names: Any) -> str:

@@ -44,7 +44,14 @@ PROBLEM = Settings(
     "problem",
     PROBLEMS,
     names={"seed": "problem_seed"},
-    meaning={"seed": "Which one it is.", "l2": "Penalty.", "batch": "Sequences in a batch."},
+    meaning={
+        "seed": "Which one it is.",
+        "l2": "Penalty.",
+        "batch": "Sequences or images in a batch.",
+        "format": "What the model computes in.",
+        "loss_format": "The same of its loss; that of the model, if none.",
+        "sums": "Rounded once, or each time.",
+    },
 )
 
 

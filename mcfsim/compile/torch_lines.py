@@ -75,9 +75,9 @@ class TensorLines(Lines):
         super().__init__(program, scalars, None, joined, packed=True, clean=False)
         self._calls: dict[tuple[Entering, ...], TorchCalls] = {}
 
-    def with_numbers(self, numbers: Sequence[Any], given: Sequence[Entering] | None = None) -> TensorFiller:
+    def with_numbers(self, numbers: Sequence[Any]) -> TensorFiller:
         """Return the line for some real scalars, as `mcfsim.compile.kernel.TableKernel.with_numbers` does."""
-        ways, found = self._entering(numbers, given)
+        ways, found = self._entering(numbers)
         lowered, _ = self._lowered(ways)
         if ways not in self._calls:
             self._calls[ways] = TorchCalls(

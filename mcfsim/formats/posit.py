@@ -113,6 +113,14 @@ class Posit(Format):
         return self.smallest_normal
 
     @property
+    def quire_bits(self) -> int:
+        """Width of the quire, a two's complement integer in units of ``smallest_normal**2``: 16 n for es = 2.
+
+        It holds every sum of fewer than 2**31 products exactly.
+        """
+        return 4 * self.emax + 32
+
+    @property
     def has_subnormals(self) -> bool:
         """Whether there are subnormal numbers: no."""
         return False

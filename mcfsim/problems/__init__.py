@@ -2,6 +2,7 @@
 
 from .base import Problem
 from .corpus import Corpus
+from .digits import Digits
 from .language_model import LanguageModel
 from .logistic import LogisticRegression
 from .quadratic import Quadratic
@@ -10,6 +11,7 @@ from .rosenbrock import Rosenbrock
 
 __all__ = [
     "Corpus",
+    "Digits",
     "LanguageModel",
     "LogisticRegression",
     "Problem",

@@ -8,16 +8,17 @@ from typing import Any
 
 from .base import Problem
 from .corpus import Corpus
+from .digits import Digits
 from .language_model import LanguageModel
 from .logistic import LogisticRegression
 from .quadratic import Quadratic
 from .rosenbrock import Rosenbrock
 
-_Kind = type[Quadratic] | type[Rosenbrock] | type[LogisticRegression] | type[LanguageModel]
+_Kind = type[Quadratic] | type[Rosenbrock] | type[LogisticRegression] | type[Digits] | type[LanguageModel]
 
 #: Every kind of problem, by its name.
 PROBLEMS: Mapping[str, _Kind] = MappingProxyType(
-    {kind.name: kind for kind in (Quadratic, Rosenbrock, LogisticRegression, LanguageModel)}
+    {kind.name: kind for kind in (Quadratic, Rosenbrock, LogisticRegression, Digits, LanguageModel)}
 )
 
 

@@ -175,6 +175,7 @@ def _stores(
 def _check(stores: Stores, parameter: torch.Tensor, state: Mapping[str, Any]) -> None:
     """Raise unless a parameter and its state can be taken over."""
     _check_dtype(parameter, stores.dtypes["parameter"])
+    stores.check_groups(parameter)
     stores.check_scales(parameter)
     given = {"parameter": parameter.detach(), **{name: state.get(x) for name, x in MOMENTS.items()}}
     for name, x in given.items():

@@ -157,7 +157,6 @@ class Stores:
 
     def check_scales(self, parameter: torch.Tensor) -> None:
         """Raise ValueError if a process would have scales of other groups than its elements are in."""
-        self.check_groups(parameter)
         for kept in self.grouped.values():
             zero_scales(parameter, kept.size, kept.dtypes[1])
 

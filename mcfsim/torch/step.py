@@ -278,14 +278,13 @@ def _parts(
 ) -> Iterator[Moved]:
     """Yield what lies here of a parameter and its state, as far as its elements follow one another."""
     here = _here(tensors)
-    groups = {name: x.reshape(-1) for name, x in here.items() if stores.group(name)}
+    sizes = {name: size for name in here if (size := stores.group(name)) is not None}
     done = 0
     for begin, place in stretches(tensors["parameter"]):
         given = gradient[place]
-        part = {name: x[place] for name, x in here.items() if name not in groups}
-        for name, x in groups.items():
-            size = stores.group(name) or 1
-            part[name] = x[done // size : -(-(done + given.numel()) // size)]
+        part = {name: x[place] for name, x in here.items() if name not in sizes}
+        for name, size in sizes.items():
+            part[name] = here[name].reshape(-1)[done // size : -(-(done + given.numel()) // size)]
         done += given.numel()
         yield Moved(part, given, first + begin, counted)
 

@@ -5,6 +5,7 @@ import pytest
 
 from mcfsim.problems import (
     Corpus,
+    Digits,
     LanguageModel,
     LogisticRegression,
     Problem,
@@ -19,6 +20,7 @@ EXAMPLES = [
     Quadratic(5, 1e3, seed=4),
     Rosenbrock(3),
     LogisticRegression(l2=0.3),
+    Digits(hidden=4, batch=8, format="posit8", loss_format="posit16", sums="each"),
     LanguageModel(layers=1, width=6, heads=3, context=4, batch=2),
 ]
 
@@ -59,7 +61,9 @@ def test_name_and_arguments():
 
 @pytest.mark.parametrize("unknown", ["cubic", {"kind": "cubic"}, {}])
 def test_unknown_names_list_the_known_ones(unknown):
-    with pytest.raises(ValueError, match="known problems: quadratic, rosenbrock, logistic, language-model"):
+    with pytest.raises(
+        ValueError, match="known problems: quadratic, rosenbrock, logistic, digits, language-model"
+    ):
         get_problem(unknown)
 
 

@@ -1,0 +1,256 @@
+"""Digits: gradients, and every result in a format against fractions and mpmath, rounded by the judge."""
+
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.metrics import log_loss
+
+import mcfsim as mcf
+from mcfsim.formats import Format, Posit, get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.oracle import round_fraction
+from mcfsim.oracle.posits import round_posit
+from mcfsim.problems import Digits, get_problem
+from mcfsim.problems.calculation import Calculation
+from mcfsim.training.schedule import Schedule
+
+IMAGES, LABELS = load_digits(return_X_y=True)
+HELD_OUT = np.arange(len(LABELS)) % 5 == 4
+
+
+def generic_parameters(problem, seed=1, scale=0.5):
+    random = np.random.default_rng(seed)
+    return {name: random.normal(0, scale, shape) for name, shape in problem.shapes.items()}
+
+
+def batch(problem, step, seed):
+    """Return the images of a batch and their digits, as the problem's documentation has it."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(2, step))
+    chosen = np.random.Generator(np.random.PCG64(sequence)).choice(1438, problem.batch, replace=False)
+    return IMAGES[~HELD_OUT][chosen] / 16, LABELS[~HELD_OUT][chosen]
+
+
+# -- in binary64 --------------------------------------------------------------------------------------------
+def test_gradient_against_finite_differences():
+    problem = Digits(hidden=5, batch=7)
+    parameters, h = generic_parameters(problem), 1e-6
+    _, gradient = problem.loss_and_gradient(parameters, 3, 4)
+    random = np.random.default_rng(2)
+    for name, g in gradient.items():
+        for _ in range(5):
+            direction = random.standard_normal(g.shape)
+            low, high = (
+                problem.loss_and_gradient(parameters | {name: parameters[name] + t * direction}, 3, 4)[0]
+                for t in (-h, h)
+            )
+            assert abs((high - low) / (2 * h) - np.vdot(g, direction)) < 1e-7 * np.linalg.norm(g), name
+
+
+def test_the_losses_are_those_of_scikit_learn():
+    problem = Digits(hidden=6, batch=40)
+    p = generic_parameters(problem)
+
+    def reference(images, labels):
+        active = np.maximum(images @ p["hidden.weight"] + p["hidden.bias"], 0)
+        powers = np.exp(active @ p["output.weight"] + p["output.bias"])
+        return log_loss(labels, powers / powers.sum(axis=1, keepdims=True), labels=range(10))
+
+    loss, _ = problem.loss_and_gradient(p, 8, 9)
+    assert loss == pytest.approx(reference(*batch(problem, 8, 9)), rel=1e-12)
+    held_out = reference(IMAGES[HELD_OUT] / 16, LABELS[HELD_OUT])
+    assert problem.validation_loss(p) == pytest.approx(held_out, rel=1e-12)
+
+
+def test_gradients_have_the_dtype_of_the_parameters():
+    problem = Digits(hidden=3, batch=2)
+    for dtype in (np.float32, np.float64):
+        parameters = {name: x.astype(dtype) for name, x in problem.initial_parameters(0).items()}
+        _, gradient = problem.loss_and_gradient(parameters, 1, 0)
+        assert {x.dtype for x in gradient.values()} == {np.dtype(dtype)}
+
+
+# -- in a format --------------------------------------------------------------------------------------------
+class Judge:
+    """Numbers as fractions, each result rounded by the judge."""
+
+    def __init__(self, fmt, sums):
+        self.fmt, self.sums = fmt, sums
+
+    def round(self, x):
+        found = (round_posit if isinstance(self.fmt, Posit) else round_fraction)(Fraction(x), self.fmt)
+        return Fraction(found)
+
+    def exp(self, x):
+        with mpmath.workprec(200):
+            mantissa, exponent = mpmath.frexp(mpmath.exp(mpmath.mpf(x.numerator) / x.denominator))
+            return self.round(
+                Fraction(int(mpmath.ldexp(mantissa, 200))) * Fraction(2) ** (int(exponent) - 200)
+            )
+
+    def product(self, rows, matrix, added=None):
+        columns = list(zip(*matrix, strict=True))
+        return [
+            [self.sum(row, column, added and added[place]) for place, column in enumerate(columns)]
+            for row in rows
+        ]
+
+    def sum(self, row, column, first):
+        products = [x * y for x, y in zip(row, column, strict=True)]
+        if self.sums == "once":
+            return self.round(sum(products) + (first or 0))
+        products = list(map(self.round, products))
+        total = products.pop(0) if first is None else first
+        for item in products:
+            total = self.round(total + item)
+        return total
+
+
+def fractions(array):
+    return [[Fraction(float(x)) for x in row] for row in np.atleast_2d(array)]
+
+
+def transposed(rows):
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def judged(problem, parameters, step, seed, fmt, loss_format, sums):
+    """Return the gradient, written a second time and plainly."""
+    of, loss = Judge(fmt, sums), Judge(loss_format, sums)
+    images, labels = batch(problem, step, seed)
+
+    def rounded(rows):
+        return [[of.round(x) for x in row] for row in rows]
+
+    w1, b1, w2, b2 = (rounded(fractions(parameters[name])) for name in problem.shapes)
+    x = rounded(fractions(images))
+    active = [[max(z, Fraction(0)) for z in row] for row in of.product(x, w1, b1[0])]
+    errors = []
+    for row, label in zip(of.product(active, w2, b2[0]), labels, strict=True):
+        z = [loss.round(score) for score in row]
+        e = [loss.exp(loss.round(score - max(z))) for score in z]
+        s = loss.sum(e, [Fraction(1)] * 10, None)
+        d = [loss.round((loss.round(e[k] - s) if k == label else e[k]) / s) for k in range(10)]
+        errors.append([of.round(item) for item in d])
+    back = of.product(errors, transposed(w2))
+    back = [
+        [b if a > 0 else Fraction(0) for a, b in zip(*rows, strict=True)]
+        for rows in zip(active, back, strict=True)
+    ]
+    ones = [[Fraction(1)] * problem.batch]
+    sums_of = (
+        *(of.product(transposed(x), back), of.product(ones, back)),
+        *(of.product(transposed(active), errors), of.product(ones, errors)),
+    )
+    return [np.array([[float(of.round(x / problem.batch)) for x in row] for row in rows]) for rows in sums_of]
+
+
+NETWORKS = [
+    ("posit8", None),
+    ("posit8", "posit16"),
+    ("posit8es0", None),
+    ("posit12", None),
+    ("posit16es1", None),
+]
+NETWORKS += [("bfloat16", None), ("float8_e5m2", "bfloat16")]
+
+
+@pytest.mark.parametrize("sums", ["once", "each"])
+@pytest.mark.parametrize(("name", "loss_name"), NETWORKS)
+@pytest.mark.slow
+def test_every_result_is_rounded_where_the_documentation_says(name, loss_name, sums):
+    problem = Digits(hidden=4, batch=3, format=name, loss_format=loss_name, sums=sums)
+    fmt, loss_format = get_format(name), get_format(loss_name or name)
+    for seed in range(2):
+        parameters = generic_parameters(problem, seed)  # no values of the format: they are rounded first
+        _, gradient = problem.loss_and_gradient(parameters, 1, seed)
+        expected = judged(problem, parameters, 1, seed, fmt, loss_format, sums)
+        other = judged(problem, parameters, 1, seed, fmt, loss_format, {"once": "each", "each": "once"}[sums])
+        for found, right in zip(gradient.values(), expected, strict=True):
+            np.testing.assert_array_equal(found, right.reshape(found.shape))
+        assert any((a != b).any() for a, b in zip(expected, other, strict=True))
+
+
+def test_a_wide_format_comes_near_binary64():
+    exact, near = Digits(hidden=8, batch=16), Digits(hidden=8, batch=16, format="e8m16")
+    parameters = {name: x.astype(np.float32) for name, x in generic_parameters(exact).items()}
+    ours, theirs = (problem.loss_and_gradient(parameters, 1, 0) for problem in (near, exact))
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-4)
+    for name, g in ours[1].items():
+        assert np.linalg.norm(g - theirs[1][name]) < 1e-4 * np.linalg.norm(g)
+        assert (g != theirs[1][name]).any()
+
+
+@pytest.mark.slow
+def test_posits_of_8_bits_learn_with_an_optimizer_of_16():
+    problem = Digits(format="posit8", loss_format="posit16")
+    run = mcf.simulate(
+        problem, mcf.SGD(momentum=0.5), "plain", 60, Schedule(peak=0.5, warmup=0), low="posit16", clip=None
+    )
+    assert run.results["plain"]["validation_loss"] < 0.4 < 2.2 < run.series["plain"]["loss"][0]
+
+
+# -- what is refused, and what diverges ---------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"hidden": 0}, ValueError, "hidden = 0 must be at least 1"),
+        ({"hidden": 2.0}, TypeError, "hidden must be an int"),
+        ({"hidden": 10**12}, MemoryError, "hidden = 10"),
+        ({"batch": 1439}, ValueError, "batch = 1439 must be at most 1438"),
+        ({"sums": "twice"}, ValueError, "unknown sums 'twice'; allowed: once, each"),
+        ({"sums": None}, ValueError, "unknown sums None"),
+        ({"format": "posit7x"}, ValueError, "unknown format 'posit7x'"),
+        ({"loss_format": "posit16"}, ValueError, "loss_format = posit16 needs a format"),
+        ({"format": "posit32"}, UnsupportedFormatError, "posit32 has numbers that float32"),
+        ({"format": "float64"}, UnsupportedFormatError, "float64 has numbers that float32"),
+        (
+            {"format": "posit8", "loss_format": Format(precision=7, emin=-9, emax=9)},
+            ValueError,
+            "is not what its name means",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Digits(**arguments)
+
+
+def test_settings_name_the_formats():
+    settings = Digits(3, 2, Posit(8), "bf16", "each").settings()
+    assert (settings["format"], settings["loss_format"], settings["sums"]) == ("posit8", "bfloat16", "each")
+    again = get_problem(settings, hidden=4)
+    assert again.loss.format == get_format("bfloat16")
+    assert again.settings() == {**settings, "hidden": 4}
+
+
+def test_wrong_parameters_are_refused():
+    problem = Digits(hidden=3, batch=2)
+    good = problem.initial_parameters(0)
+    with pytest.raises(ValueError, match="expected the tensors"):
+        problem.loss_and_gradient({}, 1, 0)
+    with pytest.raises(ValueError, match=r"'hidden.bias' must have shape \(3,\), not \(4,\)"):
+        problem.validation_loss(good | {"hidden.bias": np.zeros(4, np.float32)})
+    with pytest.raises(TypeError, match="all float32 or all float64"):
+        problem.validation_loss({name: x.astype(np.float16) for name, x in good.items()})
+
+
+@pytest.mark.parametrize("fmt", [None, "posit8", "float8_e4m3fn", "float8_e5m2"])
+def test_a_diverged_run_gives_no_warning(fmt):
+    problem = Digits(hidden=3, batch=2, format=fmt)
+    for number in (np.nan, np.inf, 1e30):
+        bad = {name: np.full_like(x, number) for name, x in problem.initial_parameters(0).items()}
+        loss, gradient = problem.loss_and_gradient(bad, 1, 0)
+        if not np.isfinite(number):
+            assert not np.isfinite(loss)
+            assert any(np.isnan(x).any() for x in gradient.values())
+        assert fmt is None or {x.dtype for x in gradient.values()} == {np.dtype(np.float32)}
+
+
+def test_overflow_and_underflow_are_those_of_the_format():
+    x = np.array([-100.0, 0.0, 2.0], np.float32)
+    assert Calculation("posit8es0").exp(x).tolist() == [2.0**-6, 1.0, 7.5]
+    assert Calculation("float8_e4m3fn").exp(x).tolist() == [0.0, 1.0, 7.5]
+    assert Calculation(None).exp(x).tolist() == np.exp(x.astype(np.float64)).tolist()

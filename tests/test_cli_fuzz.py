@@ -119,6 +119,7 @@ ALWAYS = {
     "inspect": {"value": "0.1"},
     "show": {"text": "two_sum"},
     "audit": {"weights": "m.safetensors", "steps": "3"},
+    "assign": {"weights": "m.safetensors", "steps": "3"},
     "replay": {"directory": "recording", "strategy": "plain"},
 }
 
@@ -134,7 +135,7 @@ def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
             return pick(MODEST[name])
         if name in (
             *("checkpoint", "output", "journal", "check", "weights", "state", "gradients"),
-            *("html", "png"),
+            *("html", "png", "table"),
         ):
             places = (
                 "m.safetensors",

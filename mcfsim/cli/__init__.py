@@ -1,11 +1,11 @@
-"""The command line: formats, single numbers, simulations, replays, audits, memory, theorems, texts."""
+"""The command line: formats, numbers, simulations, replays, audits, assignments, memory, theorems, texts."""
 
 from __future__ import annotations
 
-from mcfsim.cli import audit, look, replay, show, simulate, verify
+from mcfsim.cli import assign, audit, look, replay, show, simulate, verify
 from mcfsim.cli.application import app
 
-__all__ = ["app", "audit", "look", "main", "replay", "show", "simulate", "verify"]
+__all__ = ["app", "assign", "audit", "look", "main", "replay", "show", "simulate", "verify"]
 
 
 def main() -> None:

@@ -7,9 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from mcfsim.cli.application import app, check_checkpoint, errors_in_one_line, telling_how_to_go_on
+from mcfsim.cli.plan_options import (
+    Betas,
+    Decay,
+    Epsilon,
+    Final,
+    Gradients,
+    Rate,
+    Samples,
+    Shape,
+    State,
+    Steps,
+    UpdateSize,
+    Warmup,
+    WeightsFile,
+    schedule_of,
+)
 from mcfsim.report import legends
 from mcfsim.report.terminal import output_width, print_legend, print_rows
 
@@ -18,46 +34,23 @@ if TYPE_CHECKING:
     from mcfsim.models.samples import Sample
     from mcfsim.models.weights import Weights
 
-_PLAN, _KNOWN, _FILES = "The plan of training", "What is known of the updates", "Files"
+_FILES = "Files"
 
 
 @app.command(epilog=legends.help_text(legends.AUDIT))
 def audit(
-    weights: Annotated[
-        Path,
-        Argument(help="A .safetensors file, a folder or index of them, or an .npz file.", show_default=False),
-    ],
-    lr: Annotated[float, Option(help="Peak learning rate.", rich_help_panel=_PLAN)] = 3e-4,
-    schedule: Annotated[str, Option(help="cosine or constant.", rich_help_panel=_PLAN)] = "cosine",
-    warmup: Annotated[int, Option(help="Steps of linear warm-up.", rich_help_panel=_PLAN)] = 0,
-    final: Annotated[
-        float | None,
-        Option(help="Last rate as a share of the peak.", show_default="0.1", rich_help_panel=_PLAN),
-    ] = None,
-    steps: Annotated[int, Option(help="Length of the run.", rich_help_panel=_PLAN)] = 10_000,
-    betas: Annotated[tuple[float, float], Option(help="beta1 and beta2.", rich_help_panel=_PLAN)] = (
-        0.9,
-        0.999,
-    ),
-    eps: Annotated[float, Option(help="Of AdamW.", rich_help_panel=_PLAN)] = 1e-8,
-    weight_decay: Annotated[
-        float, Option(help="Of tensors of two dimensions and more.", rich_help_panel=_PLAN)
-    ] = 0.01,
-    update_rms: Annotated[
-        float | None,
-        Option(
-            help="Root mean square of an update over its learning rate.",
-            show_default="that of noise, by beta1",
-            rich_help_panel=_KNOWN,
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        Option(help="The optimizer's saved state: .pt, .safetensors or .npz.", rich_help_panel=_KNOWN),
-    ] = None,
-    gradients: Annotated[
-        Path | None, Option(help="A directory of recorded gradients.", rich_help_panel=_KNOWN)
-    ] = None,
+    weights: WeightsFile,
+    lr: Rate = 3e-4,
+    schedule: Shape = "cosine",
+    warmup: Warmup = 0,
+    final: Final = None,
+    steps: Steps = 10_000,
+    betas: Betas = (0.9, 0.999),
+    eps: Epsilon = 1e-8,
+    weight_decay: Decay = 0.01,
+    update_rms: UpdateSize = None,
+    state: State = None,
+    gradients: Gradients = None,
     strategy: Annotated[
         list[str] | None,
         Option(help="Repeat it to compare.", show_default="plain, collage-light, collage-plus, fp32-master"),
@@ -67,9 +60,7 @@ def audit(
         float, Option(help="Least EDQ of every tensor for a strategy to be recommended.")
     ] = 0.95,
     stopped: Annotated[float, Option(help="A tensor has stopped where its EDQ stays below this.")] = 0.5,
-    samples: Annotated[
-        int, Option(help="Elements of each tensor that are tried.", min=16, max=1 << 16)
-    ] = 1024,
+    samples: Samples = 1024,
     most: Annotated[int, Option(help="Tensors that are printed.", min=1)] = 20,
     checkpoint: Annotated[
         Path | None,
@@ -114,22 +105,17 @@ def audit(
         from mcfsim.report.audits import as_json
         from mcfsim.report.plotting import checked_suffix
         from mcfsim.storage.files import check_apart, check_outputs, write_text
-        from mcfsim.training.schedule import Schedule
 
-        if schedule not in ("cosine", "constant"):
-            raise ValueError(f"unknown schedule {schedule!r}; known schedules: cosine, constant")
-        if schedule == "constant" and final not in (None, 1.0):
-            raise ValueError(f"--final {final} is for the cosine; a constant rate stays what it is")
+        rates = schedule_of(schedule, lr, warmup, final)
         check_checkpoint(checkpoint, resume=resume)
         if png is not None:
             checked_suffix(png)
         outputs = {"--checkpoint": checkpoint, "--json": output, "--html": html, "--png": png}
         check_outputs(outputs)
         fmt = get_format(low)
-        end = final if final is not None else 1.0 if schedule == "constant" else 0.1
         plan = Plan(
             hyper=AdamW(beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay),
-            schedule=Schedule(peak=lr, warmup=warmup, final=end),
+            schedule=rates,
             steps=steps,
             strategies=tuple(look_up(name, fmt) for name in strategy or DEFAULT_STRATEGIES),
             updates=updates_of(update_rms, state, gradients),

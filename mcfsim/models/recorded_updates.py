@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,6 +58,15 @@ class Followed(Directions):
         return self.end if step > self.last else self.paths[step]
 
 
+class Moments(NamedTuple):
+    """What a step makes of recorded gradients, one row a tensor; the next step changes m and v in place."""
+
+    gradient: Table
+    m: Table
+    v: Table
+    direction: Table
+
+
 @dataclass(frozen=True)
 class RecordedUpdates(Updates):
     """Directions of AdamW by recorded gradients, step by step, each with the weight that it belongs to.
@@ -84,24 +94,36 @@ class RecordedUpdates(Updates):
         FileOfTensorsError
             If the recording cannot be used, or is of other tensors than the samples.
         """
+        last = min(steps, len(open_recording(self.path).steps))
+        kept = {*points_of(schedule, steps).tolist(), last}
+        path = np.zeros((len(samples), samples[0].values.size))
+        tables, paths = {}, {}
+        for step, found in enumerate(self.follow(samples, hyper, last), start=1):
+            if step in kept:
+                tables[step], paths[step] = found.direction, path.copy()
+            path += schedule.rate(step, steps) * found.direction
+        return Followed(tables, paths, path, last, hyper.beta1)
+
+    def follow(self, samples: Sequence[Sample], hyper: AdamW, steps: int) -> Iterator[Moments]:
+        """Yield gradients, moments and directions, step by step, up to so many of those recorded.
+
+        Raises
+        ------
+        FileOfTensorsError
+            If the recording cannot be used, or is of other tensors than the samples.
+        """
         recording = open_recording(self.path)
         shapes = {sample.name: sample.shape for sample in samples}
         check_shapes(self.path, shapes, recording.steps[0].shapes, "the model")
-        last = min(steps, len(recording.steps))
-        kept = {*points_of(schedule, steps).tolist(), last}
-        m, v, path = np.zeros((3, len(samples), samples[0].values.size))
-        tables, paths = {}, {}
-        for step in range(1, last + 1):
-            g = _rows(recording.steps[step - 1].read(), samples)
+        m, v = np.zeros((2, len(samples), samples[0].values.size))
+        for step, recorded in enumerate(recording.steps[:steps], start=1):
+            g = _rows(recorded.read(), samples)
             m += (1.0 - hyper.beta1) * (g - m)
             v += (1.0 - hyper.beta2) * (g * g - v)
             corrected = m / (1.0 - hyper.beta1**step), v / (1.0 - hyper.beta2**step)
             with np.errstate(invalid="ignore"):
                 direction = np.nan_to_num(corrected[0] / (np.sqrt(corrected[1]) + hyper.epsilon))
-            if step in kept:
-                tables[step], paths[step] = direction, path.copy()
-            path += schedule.rate(step, steps) * direction
-        return Followed(tables, paths, path, last, hyper.beta1)
+            yield Moments(g, m, v, direction)
 
 
 def _rows(gradients: Mapping[str, Table], samples: Sequence[Sample]) -> Table:

@@ -96,6 +96,14 @@ AUDIT: Legend = {
     "enough": "whether EDQ of every tensor reaches --threshold, and v can decay",
     "bytes": "of parameter, gradient, moments and all else that is stored",
 }
+ASSIGN: Legend = {
+    "bytes / parameter": "of parameter, gradient, moments and all else that is stored",
+    "EDQ": "normalised effective descent quality <D, E> / <D, D>, of the update D that is asked for and the "
+    "change E that would come of it: over the run, each step weighted by its rate; 1 if nothing is lost",
+    "lost": "share of all that is asked of all tensors which is lost, of one tensor or in all",
+    "in budget": "whether all tensors may be stored so",
+    "-": "some tensor cannot be stored so, or nothing is asked",
+}
 VERIFY: Legend = {
     "verified": "by trying every operand, or as many as stand for all",
     "core verified": "every operand of a stated core, the others sampled",

@@ -1,0 +1,280 @@
+"""An assignment of strategies and formats to a model's tensors, by what an audit forecasts of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.checks.arguments import finite_number
+from mcfsim.convert import round_to
+from mcfsim.formats import Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group_of
+from mcfsim.models.audit import Audit, AuditedTensor, Found
+from mcfsim.models.directions import Table
+from mcfsim.models.freezes import frozen_share
+from mcfsim.models.memory import footprint
+from mcfsim.models.plan import Plan
+from mcfsim.models.recorded_updates import RecordedUpdates
+from mcfsim.models.samples import Sample
+from mcfsim.optim.strategies import Strategy, strategy
+
+#: Strategies that are tried unless others are named: what is rounded at random moves about its mean, and what
+#: that costs no forecast says.
+SENSITIVITY = ("plain", "collage-light", "collage-plus", "split-master", "fp32-master")
+#: Those between which tensors are demoted.
+DEMOTION = ("fp32-master", "plain")
+METHODS = ("sensitivity", "demotion")
+#: Where no gradients are known, formats that reach as far as this on both sides hold them and their squares.
+_REACH = 100
+#: The least share of gradients or moments that may not vanish, or overflow, in the format that keeps them.
+_KEPT = 0.99
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """What is to be stored in which way.
+
+    Parameters
+    ----------
+    audit : Audit
+        What was forecast of each tensor under each candidate.
+    choices : Choices
+        What follows from it.
+    budget : Fraction
+        Bytes a parameter, in the mean.
+    method : {"sensitivity", "demotion"}
+        How it was found.
+    frozen_cost : float
+        See `choices_of`.
+    chosen : tuple of int
+        The place of each tensor's candidate.
+    asked : tuple of float
+        What is asked of each tensor, by which they are weighed.
+    """
+
+    audit: Audit
+    choices: Choices
+    budget: Fraction
+    method: str
+    frozen_cost: float
+    chosen: tuple[int, ...]
+    asked: tuple[float, ...]
+
+    def tensors(self) -> list[tuple[AuditedTensor, Strategy, Found]]:
+        """Return each tensor, its candidate, and what is forecast of it under that."""
+        candidates = [self.choices.candidates[place] for place in self.chosen]
+        return [
+            (tensor, chosen, tensor.found[chosen.name])
+            for tensor, chosen in zip(self.audit.tensors, candidates, strict=True)
+        ]
+
+    @property
+    def words(self) -> str:
+        """How tensors are weighed against each other, as a report says it."""
+        if isinstance(self.audit.plan.updates, RecordedUpdates):
+            return "Tensors are weighed by the descent of the loss that the recorded gradients promise"
+        return "Tensors are weighed by the squares of their updates"
+
+    @property
+    def bytes(self) -> Fraction:
+        """In all."""
+        return self.choices.bytes_of(self.chosen)
+
+    def lost(self, chosen: Sequence[int] | None = None) -> float:
+        """Return the share that is lost of all that is asked: of this assignment, or of another.
+
+        NaN where nothing is asked of any tensor.
+        """
+        whole = math.fsum(self.asked)
+        return self.choices.loss_of(self.chosen if chosen is None else chosen) / whole if whole else math.nan
+
+
+def candidates_of(
+    lows: Sequence[Format], names: Sequence[str] = (), method: str = "sensitivity"
+) -> tuple[Strategy, ...]:
+    """Return strategies in formats, each one with its parameter's format in its name, none twice.
+
+    Parameters
+    ----------
+    lows : sequence of Format
+        The low formats.
+    names : sequence of str, optional
+        The strategies; by default those of the method, less those of which a format allows none.
+    method : {"sensitivity", "demotion"}, optional
+        What the default is for.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, or stores exact numbers, or cannot be had in a format; or there are none.
+    """
+    found: dict[tuple[str, tuple[str, ...]], Strategy] = {}
+    for name, low in product(names or (DEMOTION if method == "demotion" else SENSITIVITY), lows):
+        try:
+            item = strategy(name, low)
+        except UnsupportedFormatError:
+            if names:
+                raise
+            continue
+        if item.bytes_per_parameter is None:
+            raise ValueError(f"strategy {name!r} stores exact numbers, which have no size")
+        # That of fp32 is the same in every low format.
+        key = name, tuple(str(stored) for stored in item.tensors.values())
+        found.setdefault(key, replace(item, name=f"{name} {item.parameter.format}"))
+    if not found:
+        raise ValueError("an assignment needs at least one strategy and one format")
+    return tuple(found.values())
+
+
+def choices_of(audit: Audit, samples: Sequence[Sample], frozen_cost: float) -> tuple[Choices, Table]:
+    """Return what each candidate takes and loses of each tensor, and what is asked of each.
+
+    A candidate loses ``|1 - EDQ|`` of what is asked of a tensor. What is asked counts by the size of its
+    updates, the sum of squares of the directions d; where gradients g are recorded by what it is worth, the
+    descent ``<g, d>`` of the loss, to first order. Out of the question is a candidate under which weights
+    leave the format's range, and one whose formats do not hold gradients and moments: more than one in a
+    hundred would vanish or overflow where they are recorded; else every format of less than about float32's
+    range that has no scales.
+
+    Parameters
+    ----------
+    audit : Audit
+        Under the candidates.
+    samples : sequence of Sample
+        From which it was made.
+    frozen_cost : float
+        The share that is lost besides where no significand of the second moment decays; where only some do
+        not, less in proportion; from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        If no candidate is left for some tensor.
+    """
+    plan, candidates = audit.plan, audit.plan.strategies
+    names, sizes = zip(*((tensor.name, tensor.size) for tensor in audit.tensors), strict=True)
+    if isinstance(plan.updates, RecordedUpdates):
+        asked, held = _recorded(plan, plan.updates, samples)
+    else:
+        asked = np.array([item.size * item.direction_rms**2 for item in audit.tensors])
+        held = np.tile([all(map(_reaches, _formats(item).values())) for item in candidates], (len(names), 1))
+    for name, row in zip(names, held, strict=True):
+        if not row.any():
+            raise ValueError(
+                f"{name}: no candidate holds its gradients and moments; "
+                + (
+                    "a format of float32's range does, as bfloat16"
+                    if isinstance(plan.updates, RecordedUpdates)
+                    else "only recorded gradients could say that formats of less than float32's range do"
+                )
+            )
+    losses = np.empty((len(names), len(candidates)))
+    for column, item in enumerate(candidates):
+        frozen = frozen_cost * frozen_share(item, "v", plan.hyper.beta2)
+        share = [_unarrived(tensor.found[item.name]) + frozen for tensor in audit.tensors]
+        # Where nothing is asked nothing is lost, but what is out of the question stays so.
+        losses[:, column] = np.where(np.isinf(share), math.inf, asked * np.nan_to_num(share))
+    losses[~held] = math.inf
+    costs = tuple(footprint(item).total for item in candidates)
+    return Choices(names, sizes, candidates, costs, losses), asked
+
+
+def check_request(budget: Fraction | float, method: str, frozen_cost: float) -> Fraction:
+    """Return the budget exactly; raise as `assign` does if it, the method or the cost is out of range."""
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; known methods: {', '.join(METHODS)}")
+    if not 0 <= finite_number("frozen_cost", frozen_cost) <= 1:
+        raise ValueError(f"frozen_cost = {frozen_cost} must lie in [0, 1]")
+    limit = budget if isinstance(budget, Fraction) else Fraction(finite_number("budget", budget))
+    if limit <= 0:
+        raise ValueError(f"budget = {budget} must be positive: it is bytes a parameter")
+    return limit
+
+
+def assign(
+    audit: Audit,
+    samples: Sequence[Sample],
+    budget: Fraction | float,
+    method: str = "sensitivity",
+    frozen_cost: float = 0.05,
+) -> Assignment:
+    """Assign strategies and formats to tensors under a budget.
+
+    Parameters
+    ----------
+    audit : Audit
+        Under the candidates, see `candidates_of`.
+    samples : sequence of Sample
+        From which it was made.
+    budget : Fraction or float
+        Bytes a parameter, in the mean of all parameters.
+    method : {"sensitivity", "demotion"}
+        See `mcfsim.models.assignment`; demotion is between two candidates, and of groups by `group_of`.
+    frozen_cost : float, optional
+        See `choices_of`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of range, the budget less than the least, or no candidate is left for some
+        tensor.
+    RuntimeError
+        If the solver finds nothing in its time.
+    """
+    limit = check_request(budget, method, frozen_cost)
+    choices, asked = choices_of(audit, samples, frozen_cost)
+    if method == "sensitivity":
+        chosen = by_sensitivity(choices, limit)
+    elif len(choices.candidates) != 2:
+        tried = ", ".join(item.name for item in choices.candidates)
+        raise ValueError(f"demotion is from one strategy and format to another one, not among {tried}")
+    else:
+        high = 0 if choices.bytes[0] > choices.bytes[1] else 1
+        chosen = by_demotion(choices, limit, [group_of(name) for name in choices.names], high, 1 - high)
+    return Assignment(audit, choices, limit, method, frozen_cost, tuple(chosen), tuple(asked.tolist()))
+
+
+def _unarrived(found: Found) -> float:
+    """Return the share of updates that does not arrive, or arrives too much; infinite beyond the range."""
+    return math.inf if found.beyond is not None else abs(1.0 - found.edq)
+
+
+def _formats(item: Strategy) -> Mapping[str, Format]:
+    """Return the formats that keep gradient and moments, but for those that have scales."""
+    kept = {label: item.tensors[label] for label in ("gradient", "m", "v")}
+    return {label: stored.format for label, stored in kept.items() if stored.format and stored.scaled is None}
+
+
+def _reaches(fmt: Format) -> bool:
+    return fmt.emin <= -_REACH and fmt.emax >= _REACH
+
+
+def _recorded(
+    plan: Plan, updates: RecordedUpdates, samples: Sequence[Sample]
+) -> tuple[Table, NDArray[np.bool_]]:
+    """Return what descent is asked of each tensor, and which candidates hold its gradients and moments."""
+    needed = {pair for item in plan.strategies for pair in _formats(item).items()}
+    descent = np.zeros(len(samples))
+    there = {pair: np.zeros((2, len(samples))) for pair in needed}
+    for step, found in enumerate(updates.follow(samples, plan.hyper, plan.steps), start=1):
+        descent += plan.schedule.rate(step, plan.steps) * (found.gradient * found.direction).sum(axis=1)
+        for (label, fmt), counts in there.items():
+            numbers = getattr(found, label)
+            stored = round_to(numbers, fmt)
+            counts += np.array([numbers != 0, (numbers != 0) & (stored != 0) & np.isfinite(stored)]).sum(
+                axis=2
+            )
+    held = np.ones((len(samples), len(plan.strategies)), np.bool_)
+    for column, item in enumerate(plan.strategies):
+        for pair in _formats(item).items():
+            all_of, kept = there[pair]
+            held[:, column] &= kept >= _KEPT * all_of
+    sizes = np.array([item.size / item.values.size for item in samples])
+    return np.maximum(descent * sizes, 0.0), held

@@ -1,0 +1,128 @@
+"""An assignment of strategies and formats as tables, as JSON data and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import asdict
+from typing import Any
+
+from mcfsim.models.assigning import Assignment
+from mcfsim.report.tables import Rows
+
+
+def assignment_table(found: Assignment, most: int | None = None) -> Rows:
+    """Return one row of text a tensor, those that lose most first.
+
+    Parameters
+    ----------
+    most : int, optional
+        Rows at most; by default all.
+    """
+    rows = sorted(tensors(found), key=lambda row: -row["lost"])
+    return [
+        {
+            "tensor": row["name"],
+            "shape": " x ".join(map(str, row["shape"])) or "scalar",
+            "strategy": row["strategy"],
+            "format": row["format"],
+            "bytes / parameter": f"{row['bytes_per_parameter']:g}",
+            "EDQ": _share(row["edq"]),
+            "lost": _share(row["lost"]),
+        }
+        for row in rows[:most]
+    ]
+
+
+def comparison_table(found: Assignment) -> Rows:
+    """Return one row of text for the assignment, and one for each candidate if all tensors had it."""
+    choices = found.choices
+    rows = [("as assigned", found.chosen)]
+    rows += [(item.name, (place,) * len(choices.names)) for place, item in enumerate(choices.candidates)]
+    return [
+        {
+            "all tensors": name,
+            "bytes / parameter": f"{float(choices.bytes_of(chosen) / choices.size):.6g}",
+            "GiB in all": f"{float(choices.bytes_of(chosen)) / 2**30:.3g}",
+            "lost": _share(found.lost(chosen)),
+            "in budget": "yes" if choices.bytes_of(chosen) <= found.budget * choices.size else "no",
+        }
+        for name, chosen in rows
+    ]
+
+
+def tensors(found: Assignment) -> list[dict[str, Any]]:
+    """Return what is assigned to each tensor, in the order of the files, as data.
+
+    ``lost`` is the tensor's part of the share that is lost of all that is asked of all tensors; NaN where
+    nothing is asked.
+    """
+    whole = math.fsum(found.asked)
+    rows = []
+    for row, (tensor, chosen, what) in enumerate(found.tensors()):
+        loss = float(found.choices.losses[row, found.chosen[row]])
+        rows.append(
+            {
+                "name": tensor.name,
+                "shape": list(tensor.shape),
+                "parameters": tensor.size,
+                "strategy": chosen.name.rpartition(" ")[0],
+                "format": str(chosen.parameter.format),
+                "bytes_per_parameter": float(found.choices.bytes[found.chosen[row]]),
+                "edq": what.edq,
+                "lost": loss / whole if whole else math.nan,
+            }
+        )
+    return rows
+
+
+def as_json(found: Assignment, left_out: dict[str, str]) -> dict[str, Any]:
+    """Return an assignment as JSON data: NaN, where nothing was asked, is null.
+
+    Parameters
+    ----------
+    left_out : dict of str to str
+        Tensors that were left out, and why.
+    """
+    plan, choices = found.audit.plan, found.choices
+    return {
+        "optimizer": {"name": "adamw", **asdict(plan.hyper)},
+        "schedule": {**asdict(plan.schedule), "steps": plan.steps},
+        "method": found.method,
+        "budget": float(found.budget),
+        "frozen_cost": found.frozen_cost,
+        "weighed": found.words,
+        "parameters": choices.size,
+        "bytes": float(found.bytes),
+        "bytes_per_parameter": float(found.bytes / choices.size),
+        "lost": _or_null(found.lost()),
+        "candidates": {
+            item.name: float(size) for item, size in zip(choices.candidates, choices.bytes, strict=True)
+        },
+        "left_out": left_out,
+        "tensors": [
+            {key: _or_null(value) if isinstance(value, float) else value for key, value in row.items()}
+            for row in tensors(found)
+        ],
+    }
+
+
+def as_csv(found: Assignment) -> str:
+    """Return what is assigned to each tensor as CSV, with a heading; a shape is ``3x4``, NaN is empty."""
+    rows = tensors(found)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0])
+    for row in rows:
+        values = {**row, "shape": "x".join(map(str, row["shape"]))}
+        writer.writerow("" if value != value else value for value in values.values())
+    return text.getvalue()
+
+
+def _or_null(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _share(number: float) -> str:
+    return f"{number:.4f}" if math.isfinite(number) else "-"

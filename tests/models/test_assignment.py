@@ -1,0 +1,299 @@
+"""Assignments under a budget, against all assignments there are, in fractions."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.models.assigning import assign, candidates_of, choices_of
+from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group_of
+from mcfsim.models.auditing import audit
+from mcfsim.models.plan import Plan
+from mcfsim.models.recorded_updates import RecordedUpdates
+from mcfsim.models.scan import scan
+from mcfsim.models.updates import Model
+from mcfsim.models.weights import open_weights
+from mcfsim.report.assignments import as_csv, as_json, assignment_table, comparison_table
+from tests.models.files import checkpoint
+
+pytestmark = pytest.mark.slow
+
+BFLOAT16, FLOAT16 = mcf.get_format("bfloat16"), mcf.get_format("float16")
+STRATEGIES = tuple(
+    mcf.strategy(name) for name in ("plain", "kahan", "collage-light", "collage-plus", "fp32-master")
+)
+
+
+def instance(rng, tensors=None, candidates=None):
+    """Return choices of a few tensors whose losses are dyadic, many of them equal or zero, some infinite."""
+    tensors, candidates = tensors or int(rng.integers(1, 7)), candidates or int(rng.integers(1, 5))
+    losses = rng.integers(0, (2, 9, 1 << 20)[int(rng.integers(3))], (tensors, candidates)) / 64.0
+    losses[rng.random(losses.shape) < 0.15] = math.inf
+    losses[np.isinf(losses).all(axis=1), 0] = 1.0
+    sizes = tuple(int(x) for x in rng.integers(1, (3, 50, 10**9)[int(rng.integers(3))], tensors))
+    bytes_ = tuple(Fraction(int(x), int(rng.choice([1, 1, 2, 32]))) for x in rng.integers(1, 17, candidates))
+    names = tuple(f"layer{place // 2}.w{place}" for place in range(tensors))
+    return Choices(names, sizes, STRATEGIES[:candidates], bytes_, losses)
+
+
+def exact(choices, chosen):
+    """Return what an assignment loses, and takes, as fractions."""
+    pairs = list(zip(choices.losses, choices.sizes, chosen, strict=True))
+    if any(math.isinf(row[item]) for row, _, item in pairs):
+        return None, None
+    loss = sum((Fraction(float(row[item])) for row, _, item in pairs), Fraction(0))
+    return loss, sum((size * choices.bytes[item] for _, size, item in pairs), Fraction(0))
+
+
+def best(choices, budget):
+    """Return the least loss of all assignments within a budget; None if there is none."""
+    found = None
+    for chosen in product(range(len(choices.candidates)), repeat=len(choices.names)):
+        loss, size = exact(choices, chosen)
+        if loss is not None and size <= budget * choices.size and (found is None or loss < found):
+            found = loss
+    return found
+
+
+def is_best(choices, budget, chosen):
+    loss, size = exact(choices, chosen)
+    return loss is not None and size <= budget * choices.size and loss == best(choices, budget)
+
+
+def some_budget(rng, choices):
+    """Return a budget, that of some assignment more often than not, to the last bit."""
+    if rng.random() < 0.3:
+        return Fraction(float(rng.uniform(1, 17)))
+    chosen = [int(rng.choice(choices.allowed(tensor))) for tensor in range(len(choices.names))]
+    return choices.bytes_of(chosen) / choices.size
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_fifty_instances_are_solved_as_by_trying_all_assignments(seed):
+    """300 in all; the judge is asked, too, of assignments with one tensor altered at random."""
+    rng = np.random.default_rng(seed)
+    refused = noticed = altered = 0
+    for _ in range(50):
+        choices = instance(rng)
+        budget = some_budget(rng, choices)
+        if best(choices, budget) is None:
+            refused += 1
+            with pytest.raises(ValueError, match="less than the least"):
+                by_sensitivity(choices, budget)
+            continue
+        chosen = by_sensitivity(choices, budget)
+        assert is_best(choices, budget, chosen)
+        other = list(chosen)
+        other[int(rng.integers(len(other)))] = int(rng.integers(len(choices.candidates)))
+        if exact(choices, other) != exact(choices, chosen):
+            altered += 1
+            noticed += not is_best(choices, budget, other)
+    assert refused < 25
+    assert altered >= 10
+    assert noticed >= 0.8 * altered  # an equal loss for other bytes is as good
+
+
+def test_a_budget_is_kept_to_the_last_byte():
+    """An assignment one byte in 10^12 above it would pass within the solver's tolerance."""
+    sizes, losses = (10**12, 10**12 + 1), np.array([[4.0, 0.0], [4.0, 0.0]])
+    choices = Choices(("a", "b"), sizes, STRATEGIES[:2], (Fraction(8), Fraction(10)), losses)
+    for spare, expected in ((0, [1, 1]), (1, [0, 1]), (2, [0, 1]), (3, [1, 0])):
+        budget = (choices.bytes_of([1, 1]) - spare) / choices.size
+        found = by_sensitivity(choices, budget)
+        assert choices.bytes_of(found) <= budget * choices.size
+        assert exact(choices, found)[0] == exact(choices, expected)[0]
+    tight = choices.bytes_of([1, 0]) / choices.size
+    assert by_sensitivity(choices, tight) == [1, 0]
+    assert by_sensitivity(choices, tight - Fraction(1, 10**30)) == [0, 0]
+
+
+def demoted(choices, budget, groups):
+    """Return the assignment of the fewest demoted groups, by trying each number of them."""
+    size_of = {
+        name: sum(s for s, g in zip(choices.sizes, groups, strict=True) if g == name) for name in groups
+    }
+    order = sorted(size_of, key=lambda name: (-size_of[name], groups.index(name)))
+    for count in range(len(order) + 1):
+        chosen = []
+        for row, group in zip(choices.losses, groups, strict=True):
+            wanted = int(group in order[:count])
+            chosen.append(wanted if math.isfinite(row[wanted]) else 1 - wanted)
+        if exact(choices, chosen)[1] <= budget * choices.size:
+            return chosen
+    return None
+
+
+def test_demotion_is_that_of_the_largest_groups():
+    rng, done = np.random.default_rng(3), 0
+    for _ in range(300):
+        choices = instance(rng, candidates=2)
+        groups = [group_of(name) for name in choices.names]
+        budget = some_budget(rng, choices)
+        if choices.bytes[0] <= choices.bytes[1]:
+            with pytest.raises(ValueError, match="takes no more than"):
+                by_demotion(choices, budget, groups)
+            continue
+        expected = demoted(choices, budget, groups)
+        if expected is None:
+            with pytest.raises(ValueError, match="all is demoted that does not overflow"):
+                by_demotion(choices, budget, groups)
+        else:
+            done += 1
+            assert by_demotion(choices, budget, groups) == expected
+    assert done > 80
+
+
+def test_what_overflows_is_promoted_and_another_group_demoted_for_it():
+    losses = np.array([[0.0, math.inf], [0.0, 1.0], [0.0, 1.0]])
+    choices = Choices(
+        ("a", "b", "c"), (30, 20, 10), (STRATEGIES[4], STRATEGIES[0]), (Fraction(16), Fraction(8)), losses
+    )
+    budget = Fraction(40 * 16 + 20 * 8, 60)
+    assert by_demotion(choices, budget, "abc") == [0, 1, 0]
+    losses[0, 1] = 5.0
+    assert by_demotion(choices, budget, "abc") == [1, 0, 0]
+    assert by_demotion(choices, Fraction(16), "abc") == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"names": ()}, "it takes one of each"),
+        ({"sizes": (1,)}, "do not fit"),
+        ({"sizes": (1, 0)}, "must be positive"),
+        ({"bytes": (Fraction(8), Fraction(0))}, "must be positive"),
+        ({"losses": np.zeros((2, 3))}, "do not fit"),
+        ({"losses": np.array([[0.0, np.nan], [0, 0]])}, "must be numbers"),
+        ({"losses": np.array([[0.0, -1.0], [0, 0]])}, "must be numbers"),
+        ({"losses": np.array([[math.inf, math.inf], [0, 0]])}, "a can be stored in no way"),
+    ],
+    ids=["nothing", "sizes", "empty", "free", "shape", "NaN", "negative", "impossible"],
+)
+def test_choices_that_make_no_sense_are_refused(change, text):
+    good = {
+        "names": ("a", "b"),
+        "sizes": (1, 2),
+        "candidates": STRATEGIES[:2],
+        "bytes": (Fraction(8), Fraction(10)),
+        "losses": np.zeros((2, 2)),
+    }
+    assert by_sensitivity(Choices(**good), Fraction(8)) == [0, 0]
+    with pytest.raises(ValueError, match=text):
+        Choices(**good | change)
+
+
+# -- from audits ---------------------------------------------------------------------------------------------
+def planned(tmp_path, names=(), lows=(BFLOAT16,), updates=None, beta2=0.95, method="sensitivity", **rest):
+    if not (tmp_path / "m.safetensors").exists():
+        checkpoint(tmp_path / "m.safetensors")
+    samples = scan(open_weights(tmp_path / "m.safetensors"), 64)
+    plan = Plan(
+        mcf.AdamW(beta2=beta2, weight_decay=0.0),
+        mcf.Schedule(rest.get("rate", 3e-4), 0, 1.0),
+        rest.get("steps", 5),
+        candidates_of(lows, names, method),
+        updates or Model(),
+    )
+    return audit(samples, plan, lows[0]), samples
+
+
+def test_a_tensor_that_stops_gets_components_first(tmp_path):
+    """The gain at one stops in plain bfloat16 and is small: a hair above 8 bytes it is kept going."""
+    found = assign(*planned(tmp_path, ["plain", "collage-light", "fp32-master"]), Fraction(82, 10))
+    by_name = {tensor.name: strategy.name for tensor, strategy, _ in found.tensors()}
+    assert by_name["gain"] == "collage-light bfloat16"
+    assert by_name["matrix"] == "plain bfloat16"
+    assert found.bytes <= Fraction(82, 10) * 816
+    assert found.lost() < found.lost((0, 0, 0))
+    rows = assignment_table(found)
+    assert sum(float(row["lost"]) for row in rows) == pytest.approx(found.lost(), abs=2e-4)
+    compared = comparison_table(found)
+    assert [row["in budget"] for row in compared] == ["yes", "yes", "no", "no"]
+    lines = as_csv(found).splitlines()
+    assert lines[0].startswith("name,shape,parameters,strategy,format")
+    assert len(lines) == 4
+    data = as_json(found, {})
+    assert data["bytes"] == sum(row["parameters"] * row["bytes_per_parameter"] for row in data["tensors"])
+
+
+def test_losses_are_those_of_the_audit(tmp_path):
+    found, samples = planned(tmp_path, ["plain", "collage-light"], beta2=0.999)
+    choices, asked = choices_of(found, samples, 0.25)
+    for row, tensor in enumerate(found.tensors):
+        assert asked[row] == pytest.approx(tensor.size * tensor.direction_rms**2)
+        for column, item in enumerate(choices.candidates):
+            share = abs(1 - tensor.found[item.name].edq) + 0.25  # of v no significand decays
+            assert choices.losses[row, column] == pytest.approx(asked[row] * share)
+
+
+def test_formats_that_do_not_reach_are_out_of_the_question_until_gradients_say_otherwise(tmp_path):
+    with pytest.raises(ValueError, match="only recorded gradients could say"):
+        assign(*planned(tmp_path, ["plain"], [FLOAT16]), 8)
+    both = planned(tmp_path, ["plain", "collage-light"], [BFLOAT16, FLOAT16])
+    assert {item.parameter.format for _, item, _ in assign(*both, 10).tensors()} == {BFLOAT16}
+    start = {
+        name: weight.read().reshape(weight.shape)
+        for name, weight in open_weights(tmp_path / "m.safetensors").items()
+    }
+    # Squares of 0.5 are well within float16; those of 1e-5 vanish in it.
+    for size, fmt in ((0.5, FLOAT16), (1e-5, BFLOAT16)):
+        folder = tmp_path / f"recorded{size}"
+        recorder = mcf.record({name: np.asarray(x, np.float32) for name, x in start.items()}, folder)
+        rng = np.random.default_rng(0)
+        for _ in range(3):
+            signs = {name: rng.choice([-1.0, 1.0], x.shape).astype(np.float32) for name, x in start.items()}
+            recorder.step({name: np.float32(size) * x for name, x in signs.items()}, 3e-4)
+        given = planned(tmp_path, ["plain"], [BFLOAT16, FLOAT16], RecordedUpdates(folder), beta2=0.5, steps=3)
+        found = assign(*given, 8)
+        by_name = {tensor.name: item.parameter.format for tensor, item, _ in found.tensors()}
+        assert by_name["matrix"] == fmt
+        matrix = found.asked[[item.name for item in found.audit.tensors].index("matrix")]
+        assert matrix == pytest.approx(descent(folder, "matrix", 3e-4), rel=0.2)
+
+
+def descent(folder, name, rate):
+    """Return the sum of rate <g, d> over recorded steps, of all elements, by Adam's formulas."""
+    from mcfsim.models.recording import open_recording
+
+    m = v = total = 0.0
+    for step, stored in enumerate(open_recording(folder).steps, start=1):
+        g = np.asarray(stored.read()[name], np.float64)
+        m, v = 0.9 * m + 0.1 * g, 0.5 * v + 0.5 * g * g
+        total += rate * (g * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.5**step)) + 1e-8)).sum()
+    return total
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"budget": 0}, "budget = 0 must be positive"),
+        ({"budget": math.nan}, "budget"),
+        ({"budget": math.inf}, "budget"),
+        ({"budget": 7.999}, "less than the least, 8"),
+        ({"method": "size"}, "known methods: sensitivity, demotion"),
+        ({"method": "demotion"}, "not among plain bfloat16, kahan bfloat16, fp32 float32"),
+        ({"frozen_cost": 1.5}, "must lie in"),
+    ],
+    ids=["zero", "NaN", "infinite", "small", "method", "three", "cost"],
+)
+def test_requests_that_make_no_sense_are_refused(tmp_path, options, text):
+    given = planned(tmp_path, ["plain", "kahan", "fp32"])
+    with pytest.raises(ValueError, match=text):
+        assign(*given, **{"budget": 10} | options)
+
+
+def test_candidates_are_none_twice():
+    names = [item.name for item in candidates_of([BFLOAT16, FLOAT16], ["plain", "fp32"])]
+    assert names == ["plain bfloat16", "plain float16", "fp32 float32"]
+    assert "split-master float16" not in {item.name for item in candidates_of([FLOAT16])}
+    with pytest.raises(ValueError, match="leading bits"):
+        candidates_of([FLOAT16], ["split-master"])
+    with pytest.raises(ValueError, match="exact numbers"):
+        candidates_of([BFLOAT16], ["exact"])
+    with pytest.raises(ValueError, match="at least one"):
+        candidates_of([], ["plain"])

@@ -10,9 +10,11 @@ from experiments import (
     grow_error,
     instructions,
     long_sums,
+    lost_update_phase,
     precision_curves,
     released_code_audit,
     rounding_points,
+    sr_random_bits,
     tables,
     worst_constants,
 )
@@ -21,6 +23,8 @@ from experiments import (
 def main() -> None:
     """Run all; of what takes many minutes only the drawing."""
     worst_constants.draw()
+    lost_update_phase.draw()
+    sr_random_bits.draw()
     for experiment in (
         beta2_expansion,
         fast_two_sum_map,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import platform
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,45 @@ def in_processes(
             for task in as_completed(tasks):
                 keep(job_of[task], task.result())
         return [task.result() for task in tasks]
+
+
+def resumed(name: str, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Return ``function(*job)`` for every job, in order, as JSON data, computed in processes by a sweep.
+
+    What is finished stays in ``build/NAME.journal``: when the sweep is stopped, or called again, it goes on
+    from there, unless the package or the text of the function has changed.
+
+    Parameters
+    ----------
+    name : str
+        Of the sweep.
+    function : callable
+        A module's own, of its arguments alone; it returns JSON data.
+    jobs : iterable of tuple
+        Arguments, which differ, and whose `repr` says all of them.
+    """
+    from mcfsim.sweeps.source import DIGEST
+    from mcfsim.sweeps.sweep import Job, Sweep
+
+    text = inspect.getsource(function)
+    made = [
+        Job(
+            sha256("\n".join([DIGEST, text, repr(job)]).encode()).hexdigest(),
+            name,
+            partial(_only, function, job),
+            [(0, 1)],
+        )
+        for job in jobs
+    ]
+    journal = ROOT / "build" / f"{name}.journal"
+    journal.parent.mkdir(exist_ok=True)
+    with Sweep(WORKERS, journal=journal, progress=True) as sweep:
+        return [result for _, (result,) in sweep.run(made)]
+
+
+def _only(function: Callable[..., Any], job: tuple[Any, ...], start: int, stop: int) -> Any:
+    """Return what the one unit of a job gives."""
+    return function(*job)
 
 
 def processor() -> str:

@@ -1,0 +1,22 @@
+"""The longer sweeps, which take too many minutes for `make figures`, and then the tables.
+
+Each goes on where it was stopped, see `experiments.common.resumed`.
+"""
+
+from __future__ import annotations
+
+from experiments import lost_update_phase, replicas, scheme_equivalence, sr_random_bits, tables
+
+#: What runs, in turn.
+STUDIES = (lost_update_phase.study, scheme_equivalence.study, sr_random_bits.study, replicas.study)
+
+
+def main() -> None:
+    """Make all."""
+    for study in STUDIES:
+        study()
+    tables.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -11,9 +11,11 @@ from experiments import (
     grow_error,
     instructions,
     long_sums,
+    lost_update_phase,
     precision_curves,
     released_code_audit,
     rounding_points,
+    sr_random_bits,
     tables,
     worst_constants,
 )
@@ -22,6 +24,8 @@ from experiments import (
 def main() -> None:
     """Run all; of what takes many minutes only the drawing."""
     worst_constants.draw()
+    lost_update_phase.draw()
+    sr_random_bits.draw()
     for experiment in (
         beta2_expansion,
         fast_two_sum_map,

@@ -5,10 +5,16 @@ Each goes on where it was stopped, see `experiments.common.resumed`.
 
 from __future__ import annotations
 
-from experiments import dqt_bits, tables
+from experiments import dqt_bits, lost_update_phase, replicas, scheme_equivalence, sr_random_bits, tables
 
-#: What trains, in turn.
-STUDIES = (dqt_bits.study,)
+#: What runs, in turn.
+STUDIES = (
+    lost_update_phase.study,
+    scheme_equivalence.study,
+    sr_random_bits.study,
+    replicas.study,
+    dqt_bits.study,
+)
 
 
 def main() -> None:

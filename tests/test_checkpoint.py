@@ -33,6 +33,9 @@ LOW_STRATEGIES = [
     "stochastic",
     "split-master",
     "fp8-moments",
+    "remainder-8",
+    "int8-moments",
+    "coat-moments",
     "fp32",
 ]
 

@@ -17,7 +17,9 @@ from experiments import (
     fast_two_sum_map,
     grow_error,
     long_sums,
+    lost_update_phase,
     precision_curves,
+    sr_random_bits,
     theorems,
     worst_constants,
 )
@@ -155,3 +157,52 @@ def test_a_result_is_written_again_where_more_than_versions_change(tmp_path, mon
 @pytest.mark.skipif(kernel(OF_ITSELF, "Nehalem") != "Nehalem", reason="kernels are not OpenBLAS's for x86-64")
 def test_experiments_multiply_matrices_by_one_kernel_whatever_the_processor():
     assert kernel(OF_EXPERIMENTS, "Nehalem") == "Haswell"
+
+
+# -- schemes of other systems --------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["nearest", "Kahan", "3 components", "remainder of 8 bits"])
+def test_what_arrives_of_small_updates(name):
+    low = "float8_e4m3fn"
+    kept = read_result("lost_update_phase")["retained"][low][name]["mean"]
+    assert shorten(lost_update_phase.retained(name, low, 0)) == kept
+
+
+def test_small_updates_are_lost_where_the_formats_say():
+    rows = {
+        name: row["mean"] for name, row in read_result("lost_update_phase")["retained"]["bfloat16"].items()
+    }
+    assert rows["nearest"][9:] == [0.0] * 16
+    assert rows["nearest"][8] > 0
+    assert rows["Kahan"] == rows["2 components"]
+    assert rows["split 16 + 16"] == rows["binary32 master"] == rows["remainder of 16 bits"]
+    assert rows["remainder of 8 bits"][17:] == [0.0] * 8
+    assert rows["stochastic, 16 bits"][24] == 0.0 < rows["stochastic, 32 bits"][24]
+
+
+@pytest.mark.parametrize("rule", mcf.rounding.Rule)
+def test_biases_of_few_random_bits(rule):
+    rows = read_result("sr_random_bits")["rules"][rule]
+    assert all(row["same"] for row in rows)
+    for bits in (1, 4):
+        found = sr_random_bits.biases(rule, bits)
+        assert shorten(found) == {key: rows[bits - 1][key] for key in found}
+    mean = [row["measured"][0] for row in rows]
+    if rule == "truncate":
+        assert np.allclose(mean, [2.0**-17 - 2.0 ** -(r + 1) for r in range(1, 17)], rtol=1e-5, atol=0)
+    else:
+        assert max(map(abs, mean)) == (0.0 if rule == "nearest_first" else pytest.approx(2.0**-17, rel=1e-5))
+
+
+def test_which_schemes_are_binary32_master_weights():
+    found = read_result("scheme_equivalence")
+    assert found["steps"] == 10_000
+    same = [name for name, row in found["schemes"].items() if row["weight"]["apart"] == 0]
+    assert same == ["split-truncated", "split-master"]
+    rounded = found["schemes"]["split-master"]
+    assert rounded["seen"]["apart"] > 0 == rounded["apart without a tie"]
+
+
+def test_replicas_drift_by_what_they_draw():
+    for kinds in read_result("replicas")["apart"].values():
+        assert not np.array(kinds["one"]).any()
+        assert (np.diff(np.mean(kinds["two"], axis=0)) > 0).all()

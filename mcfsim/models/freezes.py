@@ -66,7 +66,7 @@ def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
     if fmt is None:
         return 0.0
     if stored.draws:  # cut off, a product goes as far as a draw takes it
-        stored = replace(stored, rounding=Mode.TOWARD_ZERO)
+        stored = replace(stored, rounding=Mode.TOWARD_ZERO, random_bits=None, rule=None)
     roles = (replace(strategy, m=stored) if slot == "m" else replace(strategy, v=stored)).roles()
     ar: Any = roles.moments if slot == "m" else roles.second_moment
     if isinstance(stored.scaled, Quantiser):

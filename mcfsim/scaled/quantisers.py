@@ -185,8 +185,8 @@ class RangeExpansion(Quantiser):
 
     The published kernel's behaviour at the edges is kept. Its search for the least magnitude means to pass
     over zeros, and passes over what was joined with a zero as well. Where a group has one magnitude k is
-    infinite: zeros come back as 1e-30, others as they are, or as NaN if c is off by an ulp. A NaN has no
-    effect on the others of its group.
+    infinite: zeros come back as 1e-30, others as they are, or all as c if that is off by an ulp. A NaN has
+    no effect on the others of its group.
 
     References
     ----------
@@ -224,6 +224,7 @@ class RangeExpansion(Quantiser):
             scale = _power(largest / centre, power) / top
             spread = [self._spread(shared, x.size) for shared in (scale, power, centre)]
             y = np.copysign(_power(magnitudes / spread[2], spread[1]), x) / spread[0]
+            y = np.where(np.isnan(y), np.float32(np.nan), y)  # of CUDA's sign
             codes = encode(round_to(np.clip(y, -top, top), E4M3), E4M3)
         return codes, scale, power, centre
 
@@ -232,7 +233,7 @@ class RangeExpansion(Quantiser):
         scale, power, centre = (self._spread(x, codes.size) for x in shared)
         with np.errstate(all="ignore"):
             y = decode(codes, E4M3).astype(np.float32) * scale
-            root = _power(np.abs(y), np.float32(1) / power)
+            root = _power(np.abs(y), np.float32(1) / power)  # a NaN to the power of 0 is 1, as CUDA has it
             return np.asarray(np.copysign(root, y) * centre, np.float32)
 
 

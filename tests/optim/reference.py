@@ -210,7 +210,11 @@ def by_powers(group, how):
     found = []
     for x in group:
         y = power(single(abs(x) / centre), k)
-        code = round_fraction(min(Fraction(single(y / scale)), Fraction(448)), FORMATS["float8_e4m3fn"])
+        ratio = y / scale if scale else math.nan
+        if math.isnan(ratio):  # infinite by infinite, or zero by zero; any number to the power of 0 is 1
+            found.append(centre)
+            continue
+        code = round_fraction(Fraction(min(single(ratio), 448.0)), FORMATS["float8_e4m3fn"])
         back = power(single(float(code) * scale), 0.0 if math.isinf(k) else single(1 / k))
         found.append(math.copysign(single(back * centre), x))
     return found

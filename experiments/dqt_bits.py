@@ -8,14 +8,14 @@ weights and sees the same batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import mcfsim as mcf
-from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.common import FIGURES, RESULTS, read_result, resumed, write_result
 from mcfsim.formats.grids import grid
 from mcfsim.optim.stored import FLOAT8_GROUPS
 from mcfsim.optim.strategies import LOW, Stored
@@ -155,9 +155,9 @@ def summarize(runs: list[dict[str, Any]], references: list[dict[str, Any]]) -> d
     return found
 
 
-def make(name: str, jobs: Iterable[tuple[mcf.Strategy, int]], steps: int) -> dict[str, Any]:
-    """Make the runs of all seeds, but those that the journal has, and write their summaries."""
-    jobs = [(strategy, bits, seed) for strategy, bits in jobs for seed in SEEDS]
+def make(name: str, given: Sequence[tuple[mcf.Strategy, int]], steps: int) -> dict[str, Any]:
+    """Make the runs of all seeds, but those that the journal has, and return their summaries."""
+    jobs = [(strategy, bits, seed) for seed in SEEDS for strategy, bits in given]
     made = resumed(
         name, train, [(strategy, HYPER, RATE, seed, steps, bits, TENSOR) for strategy, bits, seed in jobs]
     )
@@ -166,14 +166,12 @@ def make(name: str, jobs: Iterable[tuple[mcf.Strategy, int]], steps: int) -> dic
         runs.setdefault(strategy.name + (f", int{bits} activations" if bits else ""), []).append(run)
     first = made[0]
     kept = ("problem", "optimizer", "schedule", "low", "clip")
-    result = {
+    return {
         "settings": {**{label: first["settings"][label] for label in kept}, "steps": steps, "seeds": SEEDS},
         "versions": first["versions"],
         "recorded": first["steps"],
         "table": {label: summarize(group, runs[BITNET]) for label, group in runs.items()},
     }
-    write_result(name, result)
-    return result
 
 
 def bits_table() -> str:
@@ -210,6 +208,8 @@ def bits_table() -> str:
 
 def long_table() -> str:
     """Return what scales, starts and states are worth in a longer run."""
+    if not (RESULTS / "dqt_long.json").exists():
+        return "Not trained yet; `make studies` does."
     rows = []
     for name, row in read_result("dqt_long")["table"].items():
         grown = f"{row['grid_size'][-1]:.2f}" if "grid_size" in row else ""
@@ -289,7 +289,7 @@ def main() -> None:
 
 def study() -> None:
     """Train for longer, by other scales, starts and states."""
-    make("dqt_long", STUDIES, LONG)
+    write_result("dqt_long", make("dqt_long", STUDIES, LONG))
 
 
 if __name__ == "__main__":

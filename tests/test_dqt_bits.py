@@ -1,7 +1,5 @@
 """What is said of weights on grids holds in the committed results, and the cheap part is computed again."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ import mcfsim as mcf
 from experiments import common, dqt_bits
 from experiments.common import _shorten as shorten
 from experiments.common import read_result
-from mcfsim.formats.grids import grid
 from mcfsim.storage.files import write_text
 
 pytestmark = pytest.mark.slow
@@ -41,26 +38,41 @@ def test_to_nearest_few_bits_freeze_and_at_random_they_learn(result):
     table = result["table"]
     for integers in ("ternary", "int2", "int3", "int4"):
         still, moving = table[f"dqt-{integers}, {dqt_bits.NEAREST}"], table[f"dqt-{integers}"]
-        assert still["changed"] == [0.0] * len(result["recorded"])
+        assert still["changed"][0] == 0.0
+        assert max(still["changed"]) <= (1e-3 if integers == "int4" else 0)
         assert min(moving["changed"]) > 0
         assert moving["validation_loss"] < still["validation_loss"] - 0.5
 
 
-def test_the_share_that_changes_is_what_is_asked_but_for_the_ends(result):
-    """Of weights at an end half would leave the grid, where the update is less than a distance."""
-    for integers in ("ternary", "int2", "int3", "int4"):
-        row, asked = result["table"][f"dqt-{integers}"], result["asked"][integers]
-        stay = row[f"at_ends/{dqt_bits.TENSOR}"][0] / 2
-        assert abs(row[f"changed/{dqt_bits.TENSOR}"][0] / (asked * (1 - stay)) - 1) < 0.05
+def test_the_grid_and_not_the_rounding_costs_eight_bits_their_loss(result):
+    """What the page says: above BitNet's, and below it from a grid up to the largest weight."""
+    table = result["table"]
+    loss = {name: row["validation_loss"] for name, row in table.items()}
+    assert loss["dqt-int8"] > 1.05 * loss[dqt_bits.BITNET]
+    assert loss[f"dqt-int8, {dqt_bits.WIDE}"] < loss[dqt_bits.BITNET]
+    ternary = [table[f"dqt-int{bits}"]["ternary_validation_loss"] for bits in range(3, 9)]
+    assert max(ternary) < loss["dqt-ternary"]
+    costs = [found - loss[f"dqt-int{bits}"] for bits, found in enumerate(ternary, 3)]
+    assert costs[0] == max(costs) > 2 * min(costs)
+    assert table["dqt-int8"]["grid_size"][-1] <= 1 < table[dqt_bits.BITNET]["grid_size"][-1]
+
+
+def test_the_share_that_changes_is_the_expected_one(result):
+    """In a tensor whose gradients are far above epsilon; where they are not, less is asked."""
+    for integers in dqt_bits.INTEGERS:
+        found = result["table"][f"dqt-{integers}"][f"changed/{dqt_bits.TENSOR}"][0]
+        assert abs(found / dqt_bits.expected(integers, result["asked"][integers]) - 1) < 0.1
+        draws = np.random.default_rng(0).standard_normal(10**6)
+        made = mcf.Optimizer(mcf.SGD(), mcf.strategy(f"dqt-{integers}"), {"w": draws})
+        weights, slices = made.state.parameter[0], slice(0, draws.size)
+        share = made.grid.measures(weights, weights, slices)["at_ends"]
+        assert abs(share - dqt_bits.at_ends(integers)) < 0.003
 
 
 def test_the_share_that_is_clipped_at_the_start_follows_the_formula(result):
     for integers in dqt_bits.INTEGERS:
         found = result["table"][f"dqt-{integers}"]["clipped_at_start"]
         assert abs(found - dqt_bits.clipped(integers)) < 0.005  # gains of 1 are not normal
-    low, high, mean = grid("int3").low, grid("int3").high, math.sqrt(2 / math.pi)
-    draws = np.random.default_rng(0).standard_normal(10**6) * high / mean
-    assert abs(np.mean((draws < low) | (draws > high)) - dqt_bits.clipped("int3")) < 0.003
 
 
 def test_a_sweep_goes_on_where_it_was(monkeypatch, tmp_path):

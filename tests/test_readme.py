@@ -35,7 +35,7 @@ def test_links_and_figures_exist():
         assert (ROOT / "".join(target)).exists(), target
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/optimizers.md", "docs/emulator.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/optimizers.md", "docs/emulator.md", "docs/dqt.md"])
 def test_examples_run_and_none_diverges(page):
     examples = [code for code in EXAMPLE.findall((ROOT / page).read_text()) if "mcfsim.torch" not in code]
     assert examples  # those of torch need the extra, and a model

@@ -148,7 +148,7 @@ def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
     Parameters
     ----------
     name : str or Strategy
-        A name of `STRATEGIES`, or a declaration of your own.
+        A name of `STRATEGIES` or `GRID_STRATEGIES`, or a declaration of your own.
     low : Format or str, optional
         The low format.
 

@@ -41,8 +41,8 @@ def as_integers(x: Array, bits: int) -> Array:
 
     The integers are those of two's complement, and the scale is the largest of them by the largest magnitude
     of the row, which counts as 1e-5 at least. Every operation is rounded in the dtype of x. A row with a NaN
-    or an infinity has NaN. Gradients pass it as if it were not there (the straight-through estimator), so it
-    has no backward pass.
+    or an infinity becomes NaN. Gradients pass it as if it were not there (the straight-through estimator), so
+    that it has no backward pass.
 
     References
     ----------

@@ -53,8 +53,8 @@ def simulate(
         Hyperparameters, or a name for the default ones: ``"adamw"``, ``"sgd"``, or one of
         `mcfsim.optim.declaration.optimizers`.
     strategies : sequence of str or Strategy, or one of these, optional
-        Names of `STRATEGIES` or declarations; ``"exact"`` trains in mpmath, if the problem can, and then
-        every other strategy's distance to it is recorded.
+        Names of `STRATEGIES` or `GRID_STRATEGIES`, or declarations; ``"exact"`` trains in mpmath, if the
+        problem can, and then every other strategy's distance to it is recorded.
     steps : int, optional
         Length of the run.
     schedule : Schedule, optional
@@ -94,10 +94,13 @@ def simulate(
     Run
         ``series``: ``loss`` (of the batch, before the step), ``rate``, ``gradient_norm``, the measures of
         `mcfsim.metrics.measure`, in total and per tensor; ``m_error``, ``m_ratio``, ``v_error``, ``v_ratio``
-        against averages of the same gradients in binary64; with `truth_sample`, ``one_step_error`` of E
-        to the exact update, ``update_length`` of D along it, and ``binary64_gap``; ``distance`` to the
+        against averages of the same gradients in binary64; of weights on a grid ``changed``, ``at_ends`` and
+        ``grid_size``, see `mcfsim.optim.on_grid.OnGrid.measures`; with `truth_sample`, ``one_step_error`` of
+        E to the exact update, ``update_length`` of D along it, and ``binary64_gap``; ``distance`` to the
         exact trajectory relative to its norm. ``results``: ``validation_loss``, ``bytes_per_parameter``, and
-        of a strategy that diverged ``diverged_at``.
+        of a strategy that diverged ``diverged_at``; of weights on a grid ``clipped_at_start``, the share that
+        lay beyond its ends, and if its integers have more than 2 bits ``ternary_validation_loss``, of the
+        trained weights put on a grid of 3 values.
 
     Raises
     ------

@@ -267,12 +267,12 @@ def _by(roles: Roles, strategy: Strategy, known: Known, update: Value) -> dict[s
 def _at_least(ar: Arithmetic, x: Value, least: float) -> Value:
     """Return the larger one of a value that is not negative and a real scalar, which is rounded.
 
-    Nothing else is: the difference has the right sign, and 2, 1 and 0 are numbers of the format.
+    Nothing else is: the difference has the right sign, and 2, 1 and 0 are numbers of the format. Where the
+    difference is less than the smallest number, and rounds to zero, it is the scalar.
     """
-    rounded = ar.round(least)
-    sign = ar.sign(ar.sub(x, rounded))
+    sign = ar.sign(ar.sub(x, least))
     above = ar.mul(ar.add(sign, ar.abs(sign)), 0.5)  # 1, or 0
-    return ar.fma(x, above, ar.mul(ar.sub(1.0, above), rounded))
+    return ar.fma(x, above, ar.mul(ar.sub(1.0, above), least))
 
 
 #: The rounding points of a step of a matrix, with decay and without a first moment, before the strategy's
@@ -301,7 +301,7 @@ ROUNDING_POINTS: tuple[tuple[str, str, str], ...] = (
     ("sizes", "length of the direction", "sqrt"),
     ("sizes", "length in thresholds", "div"),
     ("sizes", "length of the weights", "sqrt"),
-    ("sizes", "least scale", "round"),
+    ("sizes", "least scale", "mul"),
     ("sizes", "size", "mul"),
     ("moved", "direction clipped", "div"),
     ("moved", "weight", "round"),

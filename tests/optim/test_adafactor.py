@@ -169,8 +169,6 @@ SAME = {
     "direction: crossed(up, known['g'], roles.moments) -> known['g']",
     "averaged: crossed(ar, new, up) -> new",
     "averaged: crossed(up, m[0], ar) -> m[0]",
-    # Its product with 1 rounds it, too: only where it is below all numbers of the format may this differ.
-    "_at_least: ar.round(least) -> least",
     # A decay of zero adds zero.
     "moved: scalars.decay -> scalars.rate",
     "averaged: scalars.decay -> scalars.rate",
@@ -230,7 +228,7 @@ def test_a_text_with_one_thing_altered_is_told_from_it(monkeypatch):
             for kind in (module.Adafactor, module.MomentumAdafactor):
                 assert_judged(kind(**GIVEN), MIXED, given=few, steps=2)
             assert_judged(kind(**GIVEN), mcf.strategy("collage-plus"), given=few, steps=3)
-        except (AssertionError, KeyError, ValueError, IndexError, TypeError):
+        except (AssertionError, AttributeError, KeyError, ValueError, IndexError, TypeError):
             return False
         return True
 
@@ -531,8 +529,8 @@ def test_a_saved_state_goes_on_to_the_same_bits(strategy, packed, tmp_path, asse
     assert {kept, kept.replace("rows", "columns")} < names
 
 
-#: What finds the larger one of a number and a real scalar, which the first of them rounds.
-LARGER = ["round", "sub", "sign", "abs", "add", "mul", "sub", "mul", "fma"]
+#: What finds the larger one of a number and a real scalar, which the second product rounds.
+LARGER = ["sub", "sign", "abs", "add", "mul", "sub", "mul", "fma"]
 
 
 def test_a_step_makes_the_declared_operations_and_no_others():
@@ -545,7 +543,7 @@ def test_a_step_makes_the_declared_operations_and_no_others():
     for part, _, operation in adafactor.ROUNDING_POINTS:
         declared.setdefault(part, []).append(operation)
     assert list(declared) == [item.name for item in Adafactor().stages((2, 3))]
-    assert declared.pop("sizes") == ["sqrt", "div", "sqrt", "round", "mul"]
+    assert declared.pop("sizes") == ["sqrt", "div", "sqrt", "mul", "mul"]
     expected = [operation for part in declared.values() for operation in part]
     sizes = ["sqrt", "div", *LARGER, "sqrt", *LARGER, "mul"]
     place = len(expected) - len(declared["moved"])
@@ -561,7 +559,8 @@ def test_the_larger_one_of_two_numbers_is_one_of_them(low, mode):
     x = mcf.codec.decode(codes, low)
     x = np.asarray(x[np.isfinite(x)], ar.carrier)
     for least in (1.0, 1e-3, 0.3):
-        expected = np.where(x > least, x, float(ar.round(least)))
+        vanishes = (x > least) & (x - least < float(mcf.get_format(low).smallest_subnormal))
+        expected = np.where((x > least) & ~(vanishes & (mode == "toward_zero")), x, float(ar.round(least)))
         np.testing.assert_array_equal(adafactor._at_least(ar, x, least), expected)
     assert np.isnan(adafactor._at_least(ar, np.array([np.nan], ar.carrier), 1.0)).all()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -156,6 +157,18 @@ def test_simulate_shapes_the_language_model() -> None:
     shape = ("--layers", "1", "--width", "8", "--heads", "2", "--context", "8", "--batch", "2")
     out = call("simulate", *shape, "--steps", "2", "--strategy", "plain", "--strategy", "collage-plus").stdout
     assert "collage-plus" in out
+
+
+def test_an_optimizer_with_means_is_simulated_and_shown() -> None:
+    run = ("--optimizer", "adafactor", "--strategy", "plain", "--least-scale", ".25", "--eps", "1e-20")
+    printed = call(*QUADRATIC, *run).stdout
+    assert "quadratic, adafactor: beta2_power = 0.8, epsilon = 1e-20, threshold = 1.0" in printed
+    assert "least_scale = 0.25" in printed
+    shown = call("show", "momentumadafactor").stdout
+    assert re.search(r"matrix +row_mean +row +mean of square, rounded once", shown)
+    assert re.search(r"vector +momentumadafactor\.averaged +element +Average the updates", shown)
+    told = refused("show", "adafactor", "--as", "cost")
+    assert "a step of adafactor is made in stages, each a text of its own: adafactor.squares, " in told
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,8 @@ def save_state(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | Non
 
     Tensors are ``NAME.parameter0``, ``NAME.exp_avg``, ``NAME.exp_avg_sq``, ``NAME.parameter1``, ``NAME.v1``,
     ``NAME.extra0`` and so on, as many as the strategy stores, and ``step``: as `mcfsim audit --state` has it.
-    Of packed moments that share scales they are ``NAME.exp_avg.codes``, ``NAME.exp_avg.scales`` and so on.
+    Of packed moments that share scales they are ``NAME.exp_avg.codes``, ``NAME.exp_avg.scales`` and so on; of
+    a moment that is kept as rows and columns, ``NAME.exp_avg_sq.rows`` and ``NAME.exp_avg_sq.columns``.
 
     Parameters
     ----------
@@ -173,15 +174,28 @@ def _parts(optimizer: Optimizer) -> Iterator[tuple[str, _Part]]:
     for (label, vectors), fmt in zip(optimizer.state._asdict().items(), optimizer.formats, strict=True):
         for place, vector in enumerate(vectors):
             called = _NAMES.get(f"{label}{place}", f"{label}{place}")
-            for name, part in slices.items():
-                if not isinstance(vector, Groups):
-                    assert fmt is not None
-                    yield f"{name}.{called}", _Part(vector, part, fmt, shapes[name])
-                    continue
-                kept, groups = vector.kept, vector.edges.groups(part)
-                count = (groups.stop - groups.start,)
-                yield f"{name}.{called}.codes", _Part(vector.codes, part, kept.element, shapes[name])
-                yield f"{name}.{called}.scales", _Part(vector.scales, groups, kept.scale, count, scales=True)
+            slot = optimizer.parts.get(label)
+            for name, whole in slices.items():
+                for kept_of, part in {label: whole}.items() if slot is None else slot.slices[name].items():
+                    own = kept_of != label  # as rows and columns, which are vectors
+                    shape = (part.stop - part.start,) if own else shapes[name]
+                    yield from _tensors(
+                        f"{name}.{called}" + (f".{kept_of}" if own else ""), vector, part, fmt, shape
+                    )
+
+
+def _tensors(
+    name: str, vector: Any, part: slice, fmt: Format | None, shape: tuple[int, ...]
+) -> Iterator[tuple[str, _Part]]:
+    """Yield a range of a vector as what it is stored as: one tensor, or codes and their scales."""
+    if not isinstance(vector, Groups):
+        assert fmt is not None
+        yield name, _Part(vector, part, fmt, shape)
+        return
+    kept, groups = vector.kept, vector.edges.groups(part)
+    count = (groups.stop - groups.start,)
+    yield f"{name}.codes", _Part(vector.codes, part, kept.element, shape)
+    yield f"{name}.scales", _Part(vector.scales, groups, kept.scale, count, scales=True)
 
 
 def _put(part: _Part, stored: Tensor, start: int, stop: int) -> None:

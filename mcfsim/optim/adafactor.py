@@ -267,8 +267,45 @@ def _by(roles: Roles, strategy: Strategy, known: Known, update: Value) -> dict[s
 def _at_least(ar: Arithmetic, x: Value, least: float) -> Value:
     """Return the larger one of a value that is not negative and a real scalar, which is rounded.
 
-    Nothing else is rounded: the difference has the right sign, and 2, 1 and 0 are numbers of the format.
+    Nothing else is: the difference has the right sign, and 2, 1 and 0 are numbers of the format. Where the
+    difference is less than the smallest number, and rounds to zero, it is the scalar.
     """
     sign = ar.sign(ar.sub(x, least))
     above = ar.mul(ar.add(sign, ar.abs(sign)), 0.5)  # 1, or 0
     return ar.fma(x, above, ar.mul(ar.sub(1.0, above), least))
+
+
+#: The rounding points of a step of a matrix, with decay and without a first moment, before the strategy's
+#: addition: the stage or mean that has each, and its operation. Those left out round nothing: by them `sizes`
+#: finds the larger one of two numbers.
+ROUNDING_POINTS: tuple[tuple[str, str, str], ...] = (
+    ("squares", "gradient", "round"),
+    ("squares", "gradient squared", "mul"),
+    ("squares", "epsilon added", "add"),
+    ("row_mean", "mean of a row", "round"),
+    ("column_mean", "mean of a column", "round"),
+    ("rows", "row decayed", "mul"),
+    ("rows", "row", "fma"),
+    ("columns", "column decayed", "mul"),
+    ("columns", "column", "fma"),
+    ("all_rows", "mean of rows", "round"),
+    ("shares", "share of a row", "div"),
+    ("factored", "second moment", "mul"),
+    ("direction", "root", "sqrt"),
+    ("direction", "direction", "div"),
+    ("direction", "weight", "round"),
+    ("direction", "direction squared", "mul"),
+    ("direction", "weight squared", "mul"),
+    ("direction_mean", "mean of directions squared", "round"),
+    ("weight_mean", "mean of weights squared", "round"),
+    ("sizes", "length of the direction", "sqrt"),
+    ("sizes", "length in thresholds", "div"),
+    ("sizes", "length of the weights", "sqrt"),
+    ("sizes", "least scale", "mul"),
+    ("sizes", "size", "mul"),
+    ("moved", "direction clipped", "div"),
+    ("moved", "weight", "round"),
+    ("moved", "weight decay", "mul"),
+    ("moved", "decayed direction", "add"),
+    ("moved", "update", "mul"),
+)

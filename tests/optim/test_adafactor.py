@@ -2,9 +2,11 @@
 
 import ast
 import inspect
+import math
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from fractions import Fraction
 from types import ModuleType
 
 import numpy as np
@@ -13,13 +15,20 @@ from alterations import with_altered
 from mpmath import MPContext
 
 import mcfsim as mcf
+from mcfsim.backends.factory import on_blocks
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.models.saving import load_state, save_state
+from mcfsim.models.weights import open_tensors
 from mcfsim.optim import adafactor
 from mcfsim.optim.adafactor import Adafactor, MomentumAdafactor
+from mcfsim.optim.means import mean
 from mcfsim.optim.memory import read
 from mcfsim.optim.over import Over
 from mcfsim.optim.parts import Parts, bytes_per_parameter, offsets
 from mcfsim.optim.strategies import Stored, Strategy
+from mcfsim.oracle import round_fraction
+from mcfsim.training.source import Computed
+from mcfsim.training.trainer import Trainer
 
 from .factored import Tensor
 
@@ -160,8 +169,10 @@ SAME = {
     "direction: crossed(up, known['g'], roles.moments) -> known['g']",
     "averaged: crossed(ar, new, up) -> new",
     "averaged: crossed(up, m[0], ar) -> m[0]",
-    # There are one or two components, and the numbers of all matrices of a tensor are alike.
-    "scalars: 1 -> 2",
+    # A decay of zero adds zero.
+    "moved: scalars.decay -> scalars.rate",
+    "averaged: scalars.decay -> scalars.rate",
+    # The numbers of all matrices of a tensor are alike.
     "stages: Over.TENSOR -> Over.MATRIX",
 }
 
@@ -217,7 +228,7 @@ def test_a_text_with_one_thing_altered_is_told_from_it(monkeypatch):
             for kind in (module.Adafactor, module.MomentumAdafactor):
                 assert_judged(kind(**GIVEN), MIXED, given=few, steps=2)
             assert_judged(kind(**GIVEN), mcf.strategy("collage-plus"), given=few, steps=3)
-        except (AssertionError, KeyError, ValueError, IndexError, TypeError):
+        except (AssertionError, AttributeError, KeyError, ValueError, IndexError, TypeError):
             return False
         return True
 
@@ -246,14 +257,22 @@ def assert_same_states(found, expected, assert_same):
         assert_same(mine, other)
 
 
-@pytest.mark.parametrize("options", [{"compiled": True}, {"threads": 2}, {}], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "strategy"), [("adafactor", "collage-plus"), ("momentumadafactor", "plain")]
+)
+@pytest.mark.slow
+def test_compiled_stages_have_the_bits_of_numpy(kind, strategy, assert_same):
+    pytest.importorskip("numba")
+    expected = states(KINDS[kind], strategy, compiled=False)
+    assert_same_states(states(KINDS[kind], strategy, compiled=True), expected, assert_same)
+
+
+@pytest.mark.parametrize("options", [{"threads": 2}, {}], ids=["threads", "blocks"])
 @pytest.mark.parametrize("strategy", ["plain", "collage-plus", "fp8-moments", "stochastic", "fp32-master"])
 @every_kind
 @pytest.mark.sampled(3)
 @pytest.mark.slow
-def test_bits_are_those_of_numpy(kind, strategy, options, assert_same, monkeypatch):
-    if options.get("compiled"):
-        pytest.importorskip("numba")
+def test_bits_depend_on_no_blocks_and_no_threads(kind, strategy, options, assert_same, monkeypatch):
     expected = states(KINDS[kind], strategy, compiled=False)
     monkeypatch.setattr("mcfsim.optim.staged_step.BLOCK", 777)
     assert_same_states(states(KINDS[kind], strategy, **options), expected, assert_same)
@@ -415,3 +434,176 @@ def test_what_takes_straight_lines_alone_says_so():
     optimizer = mcf.Optimizer(Adafactor(), mcf.strategy("plain"), {"w": np.ones((2, 3))})
     with pytest.raises(TypeError, match="a step of Adafactor is no straight line"):
         Adafactor().step(optimizer.roles, optimizer.strategy, optimizer.state, np.ones(6), None)
+
+
+# -- simulations, checkpoints, files ------------------------------------------------------------------------
+class Folded(mcf.problems.Quadratic):
+    """A quadratic whose point is a matrix and a vector."""
+
+    decayed = frozenset({"w"})
+
+    def __init__(self):
+        super().__init__(dimension=14, condition_number=10.0)
+
+    def initial_parameters(self, seed):
+        return self.folded(super().initial_parameters(seed)["x"])
+
+    def loss_and_gradient(self, parameters, step=0, seed=0):
+        whole = np.concatenate([parameters["w"].ravel(), parameters["b"]])
+        loss, gradient = super().loss_and_gradient({"x": whole})
+        return loss, self.folded(gradient["x"])
+
+    def validation_loss(self, parameters):
+        return self.loss_and_gradient(parameters)[0]
+
+    @staticmethod
+    def folded(x):
+        return {"w": x[:12].reshape(3, 4), "b": x[12:]}
+
+
+@every_kind
+@pytest.mark.slow
+def test_a_simulation_goes_on_from_its_checkpoint_to_the_same_bits(kind, tmp_path, monkeypatch):
+    names, step = ["plain", "collage-plus", "fp8-moments", "exact"], Trainer.step
+    given = {"schedule": mcf.Schedule(peak=1e-2, warmup=0), "record_every": 2, "truth_sample": 2}
+    whole = mcf.simulate(Folded(), kind, names, 4, **given)
+    given |= {"checkpoint": tmp_path / "run.ckpt", "checkpoint_every": 1}
+    steps = []
+
+    def interrupted(self, t, setup):
+        steps.append(t)
+        if steps.count(3) == 2:
+            raise KeyboardInterrupt
+        step(self, t, setup)
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mcf.simulate(Folded(), kind, names, 4, **given)
+    monkeypatch.setattr(Trainer, "step", step)
+    resumed = mcf.simulate(Folded(), kind, names, 4, **given)
+    for name, series in whole.series.items():
+        for measure, expected in series.items():
+            np.testing.assert_array_equal(resumed.series[name][measure], expected, err_msg=measure)
+    assert whole.series["plain"]["binary64_gap"].max() < 1e-13
+    assert whole.series["plain"]["distance"][-1] > whole.series["collage-plus"]["distance"][-1] > 0
+    assert whole.settings["optimizer"]["name"] == kind
+    # Parameter and gradient of two bytes, perhaps m; of v 3 + 4 + 2 numbers for 14 elements.
+    moments = 2 if kind == "momentumadafactor" else 0
+    assert whole.results["plain"]["bytes_per_parameter"] == 4 + moments + 2 * 9 / 14
+
+
+def test_measures_of_a_matrix_are_those_of_its_rows_and_columns():
+    """An average that stays at zero has lost all; the averages in binary64 are those of the same means."""
+    source = Computed.of(mcf.get_problem("quadratic", dimension=4))
+    optimizer = mcf.Optimizer(Adafactor(), mcf.strategy("fp32"), few(100))
+    trainer = Trainer(source, optimizer)
+    for step in (1, 2, 3):
+        gradient = optimizer.receive(few(step))
+        trainer._average(gradient, step, 1e-2)
+        optimizer.step(gradient, 1e-2)
+    (stored,), exact = optimizer.state.v, trainer.averages[1]
+    assert exact.size == stored.size == 9 + 2 * (2 + 3) + 3 + 1
+    np.testing.assert_allclose(stored, exact, rtol=1e-6)
+    assert (exact > 0).all()
+    trainer._measure(np.zeros(optimizer.layout.size), optimizer.represented(), optimizer.state.parameter[0])
+    assert trainer.series["v_error/w"] < [1e-6]
+    assert trainer.series["v_ratio/t"][0] == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("strategy", ["collage-plus", "fp8-moments"])
+def test_a_saved_state_goes_on_to_the_same_bits(strategy, packed, tmp_path, assert_same):
+    hyper = KINDS["momentumadafactor"]
+    *_, (first, _) = trained(hyper, mcf.strategy(strategy), packed=packed)
+    save_state(first, tmp_path / "state.safetensors")
+    other = mcf.Optimizer(hyper, first.strategy, numbers(7), DECAYED, packed=packed)
+    load_state(other, tmp_path / "state.safetensors")
+    for optimizer in (first, other):
+        optimizer.step(optimizer.receive(numbers(9)), 1e-2)
+    held = zip(first.state, other.state, first.formats, strict=True)
+    for mine, others, fmt in held:
+        for x, y in zip(mine, others, strict=True):
+            assert_same(read(x, fmt), read(y, fmt))
+    names = set(open_tensors(tmp_path / "state.safetensors"))
+    kept = "w.exp_avg_sq.rows" + (".codes" if packed and strategy == "fp8-moments" else "")
+    assert {kept, kept.replace("rows", "columns")} < names
+
+
+#: What finds the larger one of a number and a real scalar, which the second product rounds.
+LARGER = ["sub", "sign", "abs", "add", "mul", "sub", "mul", "fma"]
+
+
+def test_a_step_makes_the_declared_operations_and_no_others():
+    start = {"w": np.ones((2, 3))}
+    optimizer = mcf.Optimizer(Adafactor(weight_decay=0.1), mcf.strategy("plain"), start, {"w"})
+    meter = mcf.Meter(optimizer.roles.moments)
+    optimizer.roles = type(optimizer.roles)(*[meter] * 5)
+    optimizer.step(np.ones(6, np.float32), 1e-2)
+    declared = {}
+    for part, _, operation in adafactor.ROUNDING_POINTS:
+        declared.setdefault(part, []).append(operation)
+    assert list(declared) == [item.name for item in Adafactor().stages((2, 3))]
+    assert declared.pop("sizes") == ["sqrt", "div", "sqrt", "mul", "mul"]
+    expected = [operation for part in declared.values() for operation in part]
+    sizes = ["sqrt", "div", *LARGER, "sqrt", *LARGER, "mul"]
+    place = len(expected) - len(declared["moved"])
+    assert meter.trace == [*expected[:place], *sizes, *expected[place:], "round", "add"]
+
+
+@pytest.mark.parametrize("low", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("mode", ["nearest_even", "up", "toward_zero"])
+def test_the_larger_one_of_two_numbers_is_one_of_them(low, mode):
+    """All numbers that are not negative, beside a real scalar and one of the format."""
+    ar = mcf.arithmetic(low, mode)
+    codes = np.arange(2 ** (mcf.get_format(low).bits - 1), dtype=np.uint32)
+    x = mcf.codec.decode(codes, low)
+    x = np.asarray(x[np.isfinite(x)], ar.carrier)
+    for least in (1.0, 1e-3, 0.3):
+        vanishes = (x > least) & (x - least < float(mcf.get_format(low).smallest_subnormal))
+        expected = np.where((x > least) & ~(vanishes & (mode == "toward_zero")), x, float(ar.round(least)))
+        np.testing.assert_array_equal(adafactor._at_least(ar, x, least), expected)
+    assert np.isnan(adafactor._at_least(ar, np.array([np.nan], ar.carrier), 1.0)).all()
+
+
+def signed(seed, scale):
+    """Return rows of numbers of both signs, which nearly cancel."""
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((1, 40, 30)) * 2.0 ** random.integers(-scale, scale, (1, 40, 30))
+    x[..., 15:] = -x[..., :15] * (1 + 2.0**-20 * random.integers(0, 3, (1, 40, 15)))
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "down", "up", "to_odd", "stochastic"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float32", "float8_e5m2"])
+def test_means_are_rounded_once(mode, fmt):
+    """Of fractions, by the judge; 30 numbers of float32 at random are summed as fractions."""
+    policy, fmt = mcf.rounding.get_rounding(mode), mcf.get_format(fmt)
+    ar = on_blocks(fmt, policy).at(mcf.RandomWords(5), 0)
+    words = mcf.RandomWords(5).draws(0, 40, 16).copy() if policy.stochastic else [None] * 40
+    x = signed(3, 20 if fmt.emin < -100 else 3)
+    rows = [sum(map(Fraction, row.tolist())) / 30 for row in x[0]]
+    expected = [_rounded(q, fmt, policy, word) for q, word in zip(rows, words, strict=True)]
+    assert mean(ar, x, (1, 40, 1)).ravel().tolist() == expected
+    if not policy.stochastic:
+        whole = _rounded(sum(rows) / 40, fmt, policy, None)
+        assert mean(ar, x, (1, 1, 1)).ravel().tolist() == [whole]
+        columns = [_rounded(sum(map(Fraction, row.tolist())) / 40, fmt, policy, None) for row in x[0].T]
+        assert mean(ar, x, (1, 1, 30)).ravel().tolist() == columns
+
+
+def _rounded(exact, fmt, policy, word):
+    if word is None:
+        return float(round_fraction(exact, fmt, policy))
+    quantum = Fraction(2) ** (max(math.frexp(float(exact))[1] - 1, fmt.emin) - fmt.precision + 1)
+    below = abs(exact) // quantum
+    up = math.floor((abs(exact) / quantum - below) * 2**16) + int(word) >= 2**16
+    return math.copysign(float((below + up) * quantum), exact)
+
+
+@pytest.mark.parametrize(("tiny", "expected"), [(2.0**-126, 1 + 2.0**-23), (-(2.0**-126), 1), (0, 1)])
+def test_a_mean_near_the_middle_of_two_numbers_is_that_of_the_exact_sum(tiny, expected):
+    """Of 64 numbers and 64 zeros, or one far below them: half of 1 and half a unit in the last place."""
+    ar = on_blocks(mcf.get_format("float32"), mcf.rounding.get_rounding("nearest_even"))
+    x = np.zeros((1, 1, 128), np.float32)
+    x[..., :64], x[..., 63], x[..., 64] = 1, 1 + 64 * 2.0**-24, tiny
+    assert 2 * mean(ar, x, (1, 1, 1)).item() == expected

@@ -17,6 +17,7 @@ from experiments import (
     fast_two_sum_map,
     grow_error,
     long_sums,
+    posit_quire,
     precision_curves,
     theorems,
     worst_constants,
@@ -116,6 +117,14 @@ def test_the_second_moment():
     for name, found in result["expansions"].items():
         parts = mcf.expand(mcf.arithmetic("bfloat16"), Fraction(name), 2)
         assert shorten([*parts, float(sum(map(Fraction, parts)))]) == found
+
+
+def test_a_training_with_posits():
+    result, settings = read_result("posit_quire"), posit_quire.Settings("posit8", "posit16", "posit16")
+    rate = posit_quire.best(result["runs"], settings)
+    found = result["runs"][posit_quire.key(settings, rate, "once", 1)]
+    assert shorten(posit_quire.trained(settings, rate, "once", 1)) == found
+    assert set(result["runs"]) == {posit_quire.key(*job) for job in posit_quire.jobs(result["runs"])}
 
 
 OF_EXPERIMENTS = "import experiments.common; from mcfsim.training.record import blas; print(blas())"

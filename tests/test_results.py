@@ -18,6 +18,7 @@ from experiments import (
     grow_error,
     long_sums,
     lost_update_phase,
+    posit_quire,
     precision_curves,
     sr_random_bits,
     theorems,
@@ -118,6 +119,14 @@ def test_the_second_moment():
     for name, found in result["expansions"].items():
         parts = mcf.expand(mcf.arithmetic("bfloat16"), Fraction(name), 2)
         assert shorten([*parts, float(sum(map(Fraction, parts)))]) == found
+
+
+def test_a_training_with_posits():
+    result, settings = read_result("posit_quire"), posit_quire.Settings("posit8", "posit16", "posit16")
+    rate = posit_quire.best(result["runs"], settings)
+    found = result["runs"][posit_quire.key(settings, rate, "once", 1)]
+    assert shorten(posit_quire.trained(settings, rate, "once", 1)) == found
+    assert set(result["runs"]) == {posit_quire.key(*job) for job in posit_quire.jobs(result["runs"])}
 
 
 OF_EXPERIMENTS = "import experiments.common; from mcfsim.training.record import blas; print(blas())"

@@ -192,6 +192,17 @@ def test_posits_of_8_bits_learn_with_an_optimizer_of_16():
     assert run.results["plain"]["validation_loss"] < 0.4 < 2.2 < run.series["plain"]["loss"][0]
 
 
+def test_without_exponent_bits_most_of_a_gradient_is_the_smallest_posit():
+    parameters, gradients = Digits().initial_parameters(0), []
+    for fmt in (None, "posit8es0", "posit8"):
+        _, found = Digits(format=fmt, loss_format=fmt and "posit16").loss_and_gradient(parameters, 1, 0)
+        gradients.append(np.abs(np.concatenate([x.ravel() for x in found.values()])))
+    exact, coarse, fine = gradients
+    assert np.mean(coarse == 2.0**-6) > 0.6
+    assert np.mean((exact > 0) & (exact < 2.0**-7)) > 0.3
+    assert not (fine == 2.0**-24).any()
+
+
 # -- what is refused, and what diverges ---------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),

@@ -1,0 +1,189 @@
+"""Training with posits and quires: how forward and backward pass compute, and what the optimizer keeps.
+
+A perceptron on handwritten digits, each format at its own best learning rate. `python -m
+experiments.posit_quire` takes a quarter of an hour, and goes on where it was interrupted.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import mcfsim as mcf
+from experiments.common import RESULTS, in_processes, read_result, write_result
+from mcfsim.codec import decode
+from mcfsim.problems import Digits
+from mcfsim.report.tables import markdown_table
+from mcfsim.training.record import versions
+
+NAME = "posit_quire"
+STEPS, SEEDS, RATES = 200, (0, 1, 2), tuple(2.0**-k for k in range(-1, 6))
+MOMENTUM = 0.5
+
+
+class Settings(NamedTuple):
+    """What forward and backward pass compute in, the loss, and what the optimizer keeps, in which way."""
+
+    forward: str | None
+    loss: str | None
+    low: str
+    strategy: str = "plain"
+
+
+#: What is compared; of the first, sums are those of NumPy in binary64.
+CHOICES = (
+    Settings(None, None, "float32"),
+    Settings("bfloat16", None, "bfloat16"),
+    Settings("posit16", None, "posit16"),
+    Settings("float8_e5m2", None, "float8_e5m2"),
+    Settings("float8_e4m3fn", None, "float8_e4m3fn"),
+    Settings("posit8", None, "posit8"),
+    Settings("posit8es0", None, "posit8es0"),
+    Settings("float8_e4m3fn", "bfloat16", "bfloat16"),
+    Settings("posit8", "posit12", "posit12"),
+    Settings("posit8", "posit16", "posit16"),
+    Settings("posit8es0", "posit16", "posit16"),
+    Settings("posit8", "posit16", "posit8"),
+    Settings("posit8", "posit16", "posit8", "kahan"),
+    Settings("posit8", "posit16", "posit8", "stochastic-parameter"),
+)
+#: Of these, sums are rounded at each term, too: at the rate that is best for sums rounded once.
+EACH = (
+    Settings("bfloat16", None, "bfloat16"),
+    Settings("posit16", None, "posit16"),
+    Settings("float8_e4m3fn", None, "float8_e4m3fn"),
+    Settings("posit8", None, "posit8"),
+    Settings("float8_e4m3fn", "bfloat16", "bfloat16"),
+    Settings("posit8", "posit16", "posit16"),
+)
+ONCE = [(item, rate, "once", seed) for item, rate, seed in product(CHOICES, RATES, SEEDS)]
+
+#: Formats in which a second moment is kept, and its decays.
+KEPT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "posit8", "posit12", "posit16")
+BETAS = (0.9, 0.95, 0.99, 0.999)
+
+
+def key(settings: Settings, rate: float, sums: str, seed: int) -> str:
+    """Return the name of a training in the result file."""
+    return f"{', '.join(map(str, settings))}, rate {rate:g}, sums {sums}, seed {seed}"
+
+
+def trained(settings: Settings, rate: float, sums: str, seed: int) -> dict[str, float]:
+    """Return what came of a training."""
+    run = mcf.simulate(
+        Digits(format=settings.forward, loss_format=settings.loss, sums=sums),
+        mcf.SGD(momentum=MOMENTUM),
+        settings.strategy,
+        STEPS,
+        mcf.Schedule(peak=rate, warmup=0),
+        seed,
+        low=settings.low,
+        clip=None,
+        record_every=2,
+    )
+    name = settings.strategy
+    return {
+        "training": run.late(name, "loss"),
+        "lost": run.late(name, "lost"),
+        **run.results[name],
+    }
+
+
+def about() -> dict[str, Any]:
+    """Return what all trainings have in common."""
+    return {"problem": Digits().settings(), "steps": STEPS, "momentum": MOMENTUM, "versions": versions()}
+
+
+def best(runs: dict[str, Any], settings: Settings) -> float:
+    """Return the rate whose trainings, with sums rounded once, have the least loss at their ends."""
+
+    def late(rate: float) -> float:
+        loss = float(np.mean([runs[key(settings, rate, "once", seed)]["training"] for seed in SEEDS]))
+        return loss if np.isfinite(loss) else np.inf
+
+    return min(RATES, key=late)
+
+
+def jobs(runs: dict[str, Any]) -> list[tuple[Settings, float, str, int]]:
+    """Return all trainings; what came of those with sums rounded once says at which rates the others are."""
+    return [*ONCE, *((item, best(runs, item), "each", seed) for item, seed in product(EACH, SEEDS))]
+
+
+def table() -> str:
+    """Return what each choice ends at."""
+    runs, rows = read_result(NAME)["runs"], []
+    for item in CHOICES:
+        rate = best(runs, item)
+        once = [runs[key(item, rate, "once", seed)] for seed in SEEDS]
+        row = {
+            "forward, backward": item.forward or "binary64",
+            "loss": item.loss or item.forward or "binary64",
+            "optimizer": item.low if item.strategy == "plain" else f"{item.low}, `{item.strategy}`",
+            "rate": f"{rate:g}",
+            "lost": f"{np.mean([run['lost'] for run in once]):.2f}",
+            "training loss": _spread([run["training"] for run in once]),
+            "validation loss": _spread([run["validation_loss"] for run in once]),
+            "rounded at each term": "",
+        }
+        if item in EACH:
+            each = [runs[key(item, rate, "each", seed)] for seed in SEEDS]
+            row["rounded at each term"] = _spread(
+                [a["validation_loss"] - b["validation_loss"] for a, b in zip(each, once, strict=True)], "+"
+            )
+        rows.append(row)
+    return markdown_table(rows)
+
+
+def decay_table() -> str:
+    """Return in which binades ``RN(beta2 v)`` is less than v for every v."""
+    rows = []
+    for name in KEPT:
+        fmt = mcf.get_format(name)
+        v = decode(np.arange(1, 2 ** (fmt.bits - 1), dtype=np.uint64), fmt)
+        v = v[np.isfinite(v)]
+        binades = np.frexp(v)[1] - 1
+        row = {"format": name}
+        for beta2 in BETAS:
+            decays = np.asarray(mcf.arithmetic(fmt).mul(mcf.round_to(v, fmt), beta2)) < v
+            stays = set(binades[~decays].tolist())
+            whole = [int(k) for k in np.unique(binades) if k not in stays]
+            if whole:
+                reach = "up" if whole[-1] == binades.max() else f"to 2^{whole[-1] + 1}"
+                row[f"beta2 = {beta2}"] = f"2^{whole[0]} {reach}"
+            else:
+                row[f"beta2 = {beta2}"] = "for some v" if decays.any() else "nowhere"
+        rows.append(row)
+    return markdown_table(rows)
+
+
+def _spread(numbers: list[float], sign: str = "") -> str:
+    """Return a mean, and the sample standard deviation."""
+    return f"{np.mean(numbers):{sign}.3f} +- {np.std(numbers, ddof=1):.3f}"
+
+
+def main() -> None:
+    """Train what is not trained yet; each training is written as soon as it is made."""
+    common = about()
+    runs: dict[str, Any] = {}
+    if (RESULTS / f"{NAME}.json").exists():
+        result = read_result(NAME)
+        if any(result[part] != common[part] for part in ("problem", "steps", "momentum")):
+            raise ValueError(f"{RESULTS / NAME}.json is of other settings; remove it")
+        runs = result["runs"]
+
+    def keep(job: tuple[Any, ...], found: dict[str, float]) -> None:
+        runs[key(*job)] = found
+        write_result(NAME, {**common, "runs": runs})
+
+    def train(asked: list[tuple[Settings, float, str, int]]) -> None:
+        in_processes(trained, [job for job in asked if key(*job) not in runs], keep)
+
+    train(ONCE)
+    train(jobs(runs))
+    write_result(NAME, {**common, "runs": {key(*job): runs[key(*job)] for job in jobs(runs)}})
+
+
+if __name__ == "__main__":
+    main()

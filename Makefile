@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: figures theorems test test-quick test-exhaustive test-browser test-trainers test-gpu lint bench bench-gpu clean
+.PHONY: figures studies theorems test test-quick test-exhaustive test-browser test-trainers test-gpu lint bench bench-gpu clean
 .DEFAULT_GOAL := figures
 
 $(VENV)/.installed: pyproject.toml
@@ -18,6 +18,10 @@ $(VENV): $(VENV)/.installed
 
 figures: $(VENV)/.installed
 	$(BIN)/python -m experiments.all
+
+# Longer sweeps; each goes on where it was stopped.
+studies: $(VENV)/.installed
+	$(BIN)/python -m experiments.studies
 
 theorems: $(VENV)/.installed
 	$(BIN)/python -m experiments.worst_constants

@@ -6,11 +6,14 @@ from experiments import (
     audit_forecast,
     beta2_expansion,
     collage_options,
+    embedding_steps,
     fast_two_sum_map,
     grow_error,
     instructions,
     long_sums,
+    memory_quality,
     precision_curves,
+    precision_law,
     released_code_audit,
     rounding_points,
     tables,
@@ -20,7 +23,8 @@ from experiments import (
 
 def main() -> None:
     """Run all; of what takes many minutes only the drawing."""
-    worst_constants.draw()
+    for study in (worst_constants, memory_quality, precision_law, embedding_steps):
+        study.draw()
     for experiment in (
         beta2_expansion,
         fast_two_sum_map,

@@ -90,23 +90,23 @@ def draw() -> None:
     found = read_result(RESULT)["losses"]
     colours = [COLOURS[name] for name in ("blue", "sky", "vermilion", "orange")]
     whole = np.array(found[WHOLE])[:, 0]
-    with subplots(width=6.5, height=3.6) as (figure, ((panel,),)):
+    with subplots(width=7.8, height=3.6) as (figure, ((panel,),)):
         for (kind, (learned, _)), colour in zip(KINDS.items(), colours, strict=True):
             gaps = np.array([np.array(found[kind][str(bits)])[:, 0] - whole for bits in BITS])
             panel.errorbar(
-                BITS, gaps.mean(axis=1), gaps.std(axis=1, ddof=1), color=colour, label=kind, marker="o",
-                markersize=4, capsize=2, linestyle="-" if learned else (0, (4, 2)),
+                range(len(BITS)), gaps.mean(axis=1), gaps.std(axis=1, ddof=1), color=colour, label=kind,
+                marker="o", markersize=4, capsize=2, linestyle="-" if learned else (0, (4, 2)),
             )  # fmt: skip
         panel.axhline(0, color=COLOURS["grey"], linewidth=0.8)
         panel.set(xlabel="bits of the embedding table")
-        panel.set_xticks(BITS)
+        panel.set_xticks(range(len(BITS)), [str(bits) for bits in BITS])
         panel.set_title("validation loss minus that of a float32 table (nats)")
         panel.legend(fontsize=8)
-        figure.suptitle(TITLE, fontsize=11.5, fontweight="bold", x=0.01, ha="left")
+        figure.suptitle(
+            "Rounded at random a table of four bits learns; rounded to nearest it stands still",
+            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
+        )  # fmt: skip
         save(figure, FIGURES / RESULT)
-
-
-TITLE = "Rounded at random a table of four bits learns; rounded to nearest it stands still"
 
 
 def main() -> None:

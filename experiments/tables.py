@@ -9,12 +9,17 @@ from typing import Any
 
 import mcfsim as mcf
 from experiments import (
+    assignment,
     audit_forecast,
+    embedding_steps,
     gpu,
     instructions,
+    memory_quality,
+    precision_law,
     released_code_audit,
     rounding_points,
     sizes,
+    strategies,
     theorems,
     torch_steps,
     train_gpt,
@@ -338,6 +343,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "released_code": released_code_audit.table,
     "train_gpt": train_gpt.table,
     "train_gpt_100M": train_gpt.stops_table,
+    "assignment": assignment.table,
+    "strategies": strategies.table,
+    "memory_quality": memory_quality.table,
+    "embedding_steps": embedding_steps.table,
+    "precision_law": precision_law.fitted,
+    "precision_held_out": precision_law.held_out,
+    "precision_optimum": precision_law.optimum,
     "theorems": theorems.overview,
     "theorem_details": theorems.details,
 }
@@ -356,6 +368,8 @@ PAGES = (
             "audit",
             "optimizers",
             "train",
+            "strategies",
+            "assign",
         )
     ),
 )

@@ -7,12 +7,15 @@ from experiments import (
     beta2_expansion,
     collage_options,
     dqt_bits,
+    embedding_steps,
     fast_two_sum_map,
     grow_error,
     instructions,
     long_sums,
     lost_update_phase,
+    memory_quality,
     precision_curves,
+    precision_law,
     released_code_audit,
     rounding_points,
     sr_random_bits,
@@ -23,9 +26,15 @@ from experiments import (
 
 def main() -> None:
     """Run all; of what takes many minutes only the drawing."""
-    worst_constants.draw()
-    lost_update_phase.draw()
-    sr_random_bits.draw()
+    for study in (
+        worst_constants,
+        lost_update_phase,
+        sr_random_bits,
+        memory_quality,
+        precision_law,
+        embedding_steps,
+    ):
+        study.draw()
     for experiment in (
         beta2_expansion,
         fast_two_sum_map,

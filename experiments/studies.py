@@ -5,7 +5,18 @@ Each goes on where it was stopped, see `experiments.common.resumed`.
 
 from __future__ import annotations
 
-from experiments import dqt_bits, lost_update_phase, replicas, scheme_equivalence, sr_random_bits, tables
+from experiments import (
+    assignment,
+    dqt_bits,
+    embedding_steps,
+    lost_update_phase,
+    memory_quality,
+    precision_law,
+    replicas,
+    scheme_equivalence,
+    sr_random_bits,
+    tables,
+)
 
 #: What runs, in turn.
 STUDIES = (
@@ -14,6 +25,10 @@ STUDIES = (
     sr_random_bits.study,
     replicas.study,
     dqt_bits.study,
+    memory_quality.study,
+    precision_law.study,
+    embedding_steps.main,
+    assignment.main,
 )
 
 

@@ -9,18 +9,23 @@ from typing import Any
 
 import mcfsim as mcf
 from experiments import (
+    assignment,
     audit_forecast,
     dqt_bits,
+    embedding_steps,
     gpu,
     instructions,
     lost_update_phase,
+    memory_quality,
     posit_quire,
+    precision_law,
     released_code_audit,
     replicas,
     rounding_points,
     scheme_equivalence,
     sizes,
     sr_random_bits,
+    strategies,
     theorems,
     torch_steps,
     train_gpt,
@@ -353,6 +358,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "released_code": released_code_audit.table,
     "train_gpt": train_gpt.table,
     "train_gpt_100M": train_gpt.stops_table,
+    "assignment": assignment.table,
+    "strategies": strategies.table,
+    "memory_quality": memory_quality.table,
+    "embedding_steps": embedding_steps.table,
+    "precision_law": precision_law.fitted,
+    "precision_held_out": precision_law.held_out,
+    "precision_optimum": precision_law.optimum,
     "theorems": theorems.overview,
     "theorem_details": theorems.details,
 }
@@ -372,6 +384,8 @@ PAGES = (
             "optimizers",
             "dqt",
             "train",
+            "strategies",
+            "assign",
         )
     ),
 )

@@ -180,7 +180,7 @@ def choices_of(audit: Audit, samples: Sequence[Sample], frozen_cost: float) -> t
         frozen = frozen_cost * frozen_share(item, "v", plan.hyper.beta2)
         share = [_unarrived(tensor.found[item.name]) + frozen for tensor in audit.tensors]
         # Where nothing is asked nothing is lost, but what is out of the question stays so.
-        losses[:, column] = np.where(np.isinf(share), math.inf, asked * np.nan_to_num(share))
+        losses[:, column] = np.where(np.isinf(share), math.inf, asked * np.nan_to_num(share, posinf=0.0))
     losses[~held] = math.inf
     costs = tuple(footprint(item).total for item in candidates)
     return Choices(names, sizes, candidates, costs, losses), asked

@@ -1,0 +1,148 @@
+"""Train under assignments of two strategies to tensors, at equal bytes: by sensitivity, by size, by chance.
+
+What is assigned follows from the initial weights and gradients recorded with fp32 master weights.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mcfsim as mcf
+from experiments.cells import Model
+from experiments.common import in_processes, read_result, write_result
+from mcfsim.models.assigning import assign, candidates_of
+from mcfsim.models.auditing import audit
+from mcfsim.models.plan import Plan
+from mcfsim.models.recorded_updates import RecordedUpdates
+from mcfsim.models.scan import scan
+from mcfsim.models.weights import open_weights
+from mcfsim.report.tables import markdown_table
+from mcfsim.training.clipping import clipped
+from mcfsim.training.record import versions
+
+RESULT = "assignment"
+MODEL, STEPS, SEEDS = Model(layers=2, width=32, heads=4, context=64), 150, (0, 1, 2)
+SCHEDULE = mcf.Schedule(peak=3e-4, warmup=15, final=0.1)
+HYPER = mcf.AdamW(beta2=0.95, weight_decay=0.1)
+#: The dearer one and the cheaper one; 10 and 8 bytes.
+HIGH, LOW = "collage-light", "plain"
+BUDGETS = (8.25, 8.5, 9.0)
+METHODS = ("sensitivity", "demotion", "chance")
+
+
+def train(chosen: dict[str, str], seed: int, folder: Path | None = None) -> float:
+    """Return the validation loss when each tensor has its strategy; record gradients in a folder."""
+    problem = MODEL.problem()
+    start = {name: np.asarray(x, np.float32) for name, x in problem.initial_parameters(seed).items()}
+    parts = [
+        mcf.Optimizer(
+            HYPER,
+            mcf.strategy(strategy),
+            {name: x for name, x in start.items() if chosen[name] == strategy},
+            [name for name in problem.decayed if chosen[name] == strategy],
+            steps=STEPS,
+        )
+        for strategy in sorted(set(chosen.values()))
+    ]
+    recorder = None if folder is None else mcf.record(start, folder)
+
+    def weights() -> dict[str, Any]:
+        found = {name: x.astype(np.float32) for part in parts for name, x in part.weights().items()}
+        return {name: found[name] for name in start}
+
+    for step in range(1, STEPS + 1):
+        gradients, _ = clipped(problem.loss_and_gradient(weights(), step, seed)[1], 1.0)
+        rate = SCHEDULE.rate(step, STEPS)
+        if recorder is not None:
+            recorder.step({name: np.asarray(x, np.float32) for name, x in gradients.items()}, rate)
+        for part in parts:
+            part.step(part.receive({name: gradients[name] for name in part.layout.slices}), rate)
+    return float(problem.validation_loss(weights()))
+
+
+def assigned(seed: int) -> dict[str, dict[str, str]]:
+    """Return the strategy of each tensor, by method and budget, of a seed's model."""
+    low = mcf.get_format("bfloat16")
+    names = MODEL.problem().shapes
+    found = {HIGH: dict.fromkeys(names, HIGH), LOW: dict.fromkeys(names, LOW)}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        train(dict.fromkeys(names, "fp32-master"), seed, folder)
+        samples = scan(open_weights(folder / "weights.safetensors"), 1024)
+        plan = Plan(HYPER, SCHEDULE, STEPS, candidates_of([low], [HIGH, LOW]), RecordedUpdates(folder))
+        audited = audit(samples, plan, low)
+        for budget in BUDGETS:
+            for method in METHODS[:2]:
+                rows = assign(audited, samples, budget, method).tensors()
+                found[f"{method} {budget}"] = {
+                    tensor.name: item.name.partition(" ")[0] for tensor, item, _ in rows
+                }
+            found[f"chance {budget}"] = by_chance(budget, seed)
+    return found
+
+
+def by_chance(budget: float, seed: int) -> dict[str, str]:
+    """Return what keeps a budget when tensors, in an order drawn at random, are demoted until it is kept."""
+    sizes = {name: int(np.prod(shape)) for name, shape in MODEL.problem().shapes.items()}
+    chosen, spent = dict.fromkeys(sizes, HIGH), 10.0
+    for name in np.random.default_rng(seed).permutation(list(sizes)).tolist():
+        if spent <= budget:
+            break
+        chosen[name] = LOW
+        spent -= 2 * sizes[name] / sum(sizes.values())
+    return chosen
+
+
+def bytes_of(chosen: dict[str, str]) -> float:
+    """Return the bytes a parameter of an assignment."""
+    sizes = {name: int(np.prod(shape)) for name, shape in MODEL.problem().shapes.items()}
+    total = sum(size * (10 if chosen[name] == HIGH else 8) for name, size in sizes.items())
+    return total / sum(sizes.values())
+
+
+def of_seed(seed: int) -> dict[str, list[float]]:
+    """Return bytes and loss of each assignment."""
+    return {name: [bytes_of(chosen), train(chosen, seed)] for name, chosen in assigned(seed).items()}
+
+
+def table() -> str:
+    """Return what is lost against all tensors with components, at each budget, by each method."""
+    found = read_result(RESULT)["seeds"]
+    base = np.array([seed[HIGH][1] for seed in found])
+    rows = []
+    for name in (LOW, *(f"{method} {budget}" for budget in BUDGETS for method in METHODS), HIGH):
+        gap = np.array([seed[name][1] for seed in found]) - base
+        method, _, budget = name.partition(" ")
+        rows.append(
+            {
+                "assigned by": f"all `{name}`" if not budget else method,
+                "budget": budget,
+                "bytes": f"{np.mean([seed[name][0] for seed in found]):.3f}",
+                f"loss minus all `{HIGH}`": ""
+                if name == HIGH
+                else f"{gap.mean():+.4f} +- {gap.std(ddof=1):.4f}",
+            }
+        )
+    return markdown_table(rows)
+
+
+def main() -> None:
+    """Assign, and train."""
+    seeds = in_processes(of_seed, [(seed,) for seed in SEEDS])
+    write_result(
+        RESULT,
+        {
+            "settings": {"seeds": SEEDS, "steps": STEPS, "peak": SCHEDULE.peak, "budgets": BUDGETS}
+            | {"problem": MODEL.problem().settings()},
+            "versions": versions(),
+            "seeds": seeds,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

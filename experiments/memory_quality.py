@@ -1,0 +1,229 @@
+"""Memory against quality: every strategy in three formats on the language model, and the frontier forecast.
+
+The measured frontier beside one that is completed from a fifth of the cells: what strategies and formats have
+in common is learned from tasks that are cheap, a smaller model trained a shorter time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import mcfsim as mcf
+from experiments.cells import NOTHING, Cell, Model, sweep_options, train
+from experiments.common import FIGURES, read_result, write_result
+from experiments.low_rank import best_rank, complete, d_optimal, embeddings, frontier, regret
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.optim.strategies import STRATEGIES
+from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.tables import markdown_table
+from mcfsim.training.record import versions
+
+RESULT = "memory_quality"
+FORMATS = ("bfloat16", "float16", "float8_e4m3fn")
+REFERENCE = ("fp32-master", "bfloat16")
+MODEL, SEEDS, STEPS, PEAK = Model(layers=2, width=32, heads=4, context=64), 3, 100, 1e-3
+#: What is learned of all configurations before: a small model, one seed of each rate and beta2.
+SMALL, SMALL_STEPS = Model(layers=1, width=16, heads=2, context=32), 60
+TASKS = tuple((rate, beta2) for rate in (3e-4, 1e-3, 3e-3) for beta2 in (0.95, 0.999))
+#: The share of the configurations that is looked at, and choices at random beside the D-optimal one.
+SHARE, DRAWS = 0.2, 200
+
+
+def configurations() -> list[tuple[mcf.Strategy, mcf.Format]]:
+    """Return every strategy in every format that allows it, none twice; but for exact numbers."""
+    found: dict[tuple[Any, ...], tuple[mcf.Strategy, mcf.Format]] = {}
+    for low in FORMATS:
+        for name in STRATEGIES:
+            try:
+                item = mcf.strategy(name, low)
+            except UnsupportedFormatError:
+                continue
+            if item.bytes_per_parameter is not None:  # that of fp32 is the same in every low format
+                found.setdefault((name, *item.tensors.values()), (item, mcf.get_format(low)))
+    return list(found.values())
+
+
+def measure(given: Any) -> None:
+    """Train all, and write what came of it."""
+    chosen = configurations()
+    full = [Cell(item, low, MODEL, PEAK, steps=STEPS) for item, low in chosen]
+    small = [
+        Cell(item, low, SMALL, rate, beta2, SMALL_STEPS) for rate, beta2 in TASKS for item, low in chosen
+    ]
+    found, cheap = train(full, SEEDS, given), train(small, 1, given)
+    cells = [
+        {
+            "strategy": item.name,
+            "format": str(low),
+            "bytes": item.bytes_per_parameter,
+            "loss": [NOTHING if loss != loss else min(loss, NOTHING) for loss in result["loss"]],
+            "diverged": sum(loss != loss for loss in result["loss"]),
+            "edq": _mean(result["edq"]),
+            "lost": _mean(result["lost"]),
+        }
+        for (item, low), result in zip(chosen, found, strict=True)
+    ]
+    losses = np.array([item["loss"][0] for item in cheap]).reshape(len(TASKS), len(chosen))
+    write_result(
+        RESULT,
+        {
+            "settings": {
+                "seeds": SEEDS,
+                "steps": STEPS,
+                "peak": full[0].peak,
+                "beta2": full[0].beta2,
+                "problem": full[0].model.problem().settings(),
+                "tasks": TASKS,
+                "small": SMALL.problem().settings(),
+                "small_steps": SMALL_STEPS,
+            },
+            "versions": versions(),
+            "cells": cells,
+            "tasks": np.fmin(losses, NOTHING).tolist(),
+        },
+    )
+
+
+def _mean(numbers: list[float]) -> float | None:
+    kept = [number for number in numbers if number == number]
+    return float(np.mean(kept)) if kept else None
+
+
+def completion() -> dict[str, Any]:
+    """Return what the frontier is when a fifth of the cells is measured, beside all of them."""
+    result = read_result(RESULT)
+    cells, tasks = result["cells"], np.array(result["tasks"])
+    costs = np.array([cell["bytes"] for cell in cells], float)
+    losses = np.array([np.mean(cell["loss"]) for cell in cells])
+    count = round(SHARE * len(cells))
+    rank = best_rank(tasks, count)
+    vectors = embeddings(tasks, rank)
+    chosen = d_optimal(vectors, count)
+    forecast = complete(vectors, chosen, losses[chosen])
+    hidden = np.setdiff1d(np.arange(len(cells)), chosen)
+    rng = np.random.default_rng(0)
+    others = []
+    for _ in range(DRAWS):
+        drawn = rng.choice(len(cells), count, replace=False).tolist()
+        guess = complete(vectors, drawn, losses[drawn])
+        others.append((np.abs(np.delete(guess - losses, drawn)).mean(), regret(costs, losses, guess)))
+    return {
+        "rank": rank,
+        "chosen": chosen,
+        "forecast": forecast,
+        "losses": losses,
+        "costs": costs,
+        "measured frontier": frontier(costs, losses),
+        "forecast frontier": frontier(costs, forecast),
+        "mean error": float(np.abs(forecast - losses)[hidden].mean()),
+        "largest error": float(np.abs(forecast - losses)[hidden].max()),
+        "regret": regret(costs, losses, forecast),
+        "random": np.median(others, axis=0).tolist(),
+    }
+
+
+def paired(cell: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """Return a cell's losses less those of the reference, seed by seed."""
+    (against,) = (
+        item["loss"]
+        for item in read_result(RESULT)["cells"]
+        if (item["strategy"], item["format"]) == REFERENCE
+    )
+    return np.subtract(cell["loss"], against)
+
+
+def table() -> str:
+    """Return each configuration with its bytes, its losses, measured and forecast, and its frontiers."""
+    cells, found = read_result(RESULT)["cells"], completion()
+    order = sorted(range(len(cells)), key=lambda place: (found["costs"][place], found["losses"][place]))
+    rows = []
+    for place in order:
+        cell, difference = cells[place], paired(cells[place])
+        rows.append(
+            {
+                "bytes": f"{cell['bytes']:g}",
+                "strategy": f"`{cell['strategy']}`",
+                "format": cell["format"],
+                "validation loss": f"{np.mean(cell['loss']):.4f}" + ("*" if cell["diverged"] else ""),
+                "minus `fp32-master`, bfloat16": f"{difference.mean():+.4f} +- {difference.std(ddof=1):.4f}",
+                "EDQ": "" if cell["edq"] is None else f"{cell['edq']:.4f}",
+                "completed": "measured" if place in found["chosen"] else f"{found['forecast'][place]:.4f}",
+                "frontier": ", ".join(
+                    label for label in ("measured", "forecast") if place in found[f"{label} frontier"]
+                ),
+            }
+        )
+    random_error, random_regret = found["random"]
+    about = (
+        f"Of {len(cells)} cells {len(found['chosen'])} were measured, by D-optimal choice, and the others "
+        f"completed at rank {found['rank']}: off by {found['mean error']:.4f} in the mean and "
+        f"{found['largest error']:.4f} at most. Who follows the forecast frontier loses at most "
+        f"{found['regret']:.4f} nats at any budget; with cells chosen at random (medians of {DRAWS} draws) "
+        f"the mean error is {random_error:.4f}, and {random_regret:.4f} are lost. * diverged: counted as "
+        "log 256."
+    )
+    return f"{markdown_table(rows)}\n\n{about}"
+
+
+def draw() -> None:
+    """Draw loss against bytes, with both frontiers."""
+    cells, found = read_result(RESULT)["cells"], completion()
+    colours = dict(zip(FORMATS, (COLOURS["blue"], COLOURS["green"], COLOURS["vermilion"]), strict=True))
+    marks = dict(zip(FORMATS, "osD", strict=True))
+    with subplots(1, 2, width=10, height=4.2) as (figure, (axes,)):
+        (left, right) = axes
+        for low in FORMATS:
+            mine = [place for place, cell in enumerate(cells) if cell["format"] == low]
+            for panel, x in ((left, found["costs"]), (right, found["losses"])):
+                y = found["losses"] if panel is left else found["forecast"]
+                for seen in (True, False):
+                    some = [place for place in mine if (place in found["chosen"]) == seen]
+                    panel.plot(
+                        x[some], y[some], marks[low], color=colours[low], markersize=5.5,
+                        markerfacecolor=colours[low] if seen else "white",
+                        label=low if seen else None,
+                    )  # fmt: skip
+        for label, style in (("measured", "-"), ("forecast", (0, (3, 2)))):
+            line = found[f"{label} frontier"]
+            left.step(
+                found["costs"][line], found["losses"][line], where="post", linestyle=style, linewidth=1.4,
+                color=COLOURS["black" if label == "measured" else "purple"], label=f"{label} frontier",
+                zorder=0,
+            )  # fmt: skip
+        for place in found["measured frontier"]:
+            left.annotate(
+                cells[place]["strategy"], (found["costs"][place], found["losses"][place]),
+                xytext=(4, -11), textcoords="offset points", fontsize=8,
+            )  # fmt: skip
+        ends = [found["losses"].min(), found["losses"].max()]
+        right.plot(ends, ends, color=COLOURS["grey"], linewidth=0.8, zorder=0)
+        left.set(xlabel="bytes a parameter", title="validation loss of the language model (nats)")
+        right.set(xlabel="measured loss", title="loss completed from a fifth of the cells")
+        left.legend(fontsize=8)
+        right.text(
+            0.97, 0.05, "filled: these were measured", ha="right", transform=right.transAxes, fontsize=8
+        )
+        figure.suptitle(
+            "A fifth of the cells tells which strategy is best for the memory there is",
+            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
+        )  # fmt: skip
+        save(figure, FIGURES / RESULT)
+
+
+def study() -> None:
+    """Measure, and draw: minutes."""
+    main([])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, unless it shall be quick, and draw."""
+    given = sweep_options(__doc__, RESULT).parse_args(arguments)
+    if not given.quick:
+        measure(given)
+    draw()
+
+
+if __name__ == "__main__":
+    main()

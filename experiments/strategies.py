@@ -1,0 +1,139 @@
+"""Every strategy in words, beside its bytes and what the language model lost under it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments import memory_quality
+from experiments.common import read_result
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.optim.strategies import STRATEGIES, strategy
+from mcfsim.report.tables import markdown_table
+
+LOW = "bfloat16"
+
+
+@dataclass(frozen=True)
+class Words:
+    """What cannot be computed from a declaration.
+
+    Parameters
+    ----------
+    lost : str
+        What is lost.
+    fails : str
+        When it fails.
+    source : str
+        Where it comes from.
+    """
+
+    lost: str
+    fails: str
+    source: str
+
+
+COLLAGE = "[Collage](https://arxiv.org/abs/2405.03637)"
+#: Of each strategy of `STRATEGIES`.
+WORDS = {
+    "plain": Words(
+        "each update shorter than half an ulp of its weight",
+        "where lr times the direction is below about 2^-9 of a weight: gains first, then all late in the run",
+        f"{COLLAGE}, option A",
+    ),
+    "kahan": Words(
+        "what is shorter than half an ulp of the compensation; v at beta2 = .999 does not decay",
+        "where v must fall: beta2 above .996",
+        "[Kahan, 1965](https://doi.org/10.1145/363707.363723); "
+        "[Zamirai et al.](https://arxiv.org/abs/2010.06192)",
+    ),
+    "collage-light": Words(
+        "what is shorter than half an ulp of the second component; v at beta2 = .999 does not decay",
+        "where v must fall: beta2 above .996",
+        f"{COLLAGE}, option B",
+    ),
+    "collage-plus": Words(
+        "next to nothing: the first moment is rounded to one component",
+        "where the range of the low format ends: its second component is lost near the smallest number",
+        f"{COLLAGE}, option C",
+    ),
+    "stochastic-parameter": Words(
+        "nothing in the mean; each weight walks about it by up to an ulp; v at beta2 = .999 does not decay",
+        "at small rates, where noise is longer than updates; where runs that draw otherwise must agree",
+        "[Gupta et al.](https://arxiv.org/abs/1502.02551); "
+        "[Zamirai et al.](https://arxiv.org/abs/2010.06192)",
+    ),
+    "stochastic": Words(
+        "nothing in the mean; weights and moments walk about it",
+        "as stochastic-parameter",
+        "[Gupta et al.](https://arxiv.org/abs/1502.02551)",
+    ),
+    "fp32-optim": Words(
+        "the same updates as plain: moments are exact, the addition is not",
+        "where plain does",
+        f"{COLLAGE}, option D without master weights",
+    ),
+    "fp32-master": Words(
+        "nothing that matters: 24 bits of each update",
+        "where memory does",
+        f"[Micikevicius et al.](https://arxiv.org/abs/1710.03740); {COLLAGE}, option D",
+    ),
+    "split-master": Words(
+        "nothing: the master copy is that of fp32-master, bit for bit; the model sees ties rounded away",
+        "in formats that are no upper part of float32",
+        "[NVIDIA Apex](https://github.com/NVIDIA/apex), store_param_remainders",
+    ),
+    "fp8-moments": Words(
+        "of the moments all but 4 bits, and what is below 2^-19 of the largest of its group",
+        "where a group of 128 holds moments of very different sizes: small v become 0, and their steps long",
+        "[Dettmers et al.](https://arxiv.org/abs/2110.02861); "
+        "[COAT](https://arxiv.org/abs/2410.19313), without its expansion",
+    ),
+    "fp32": Words("nothing that matters", "where memory does", "the common reference"),
+    "exact": Words(
+        "nothing: real numbers of 400 bits",
+        "on problems that cannot compute with them",
+        "[mpmath](https://mpmath.org)",
+    ),
+}
+
+
+def table() -> str:
+    """Return one row a strategy, the cheapest first; numbers in bfloat16.
+
+    Raises
+    ------
+    KeyError
+        If a strategy has no words.
+    """
+    measured = {
+        cell["strategy"]: cell
+        for cell in read_result(memory_quality.RESULT)["cells"]
+        if cell["format"] == LOW
+    }
+    rows = []
+    for name in sorted(STRATEGIES, key=lambda name: (_bytes(name) or np.inf, list(STRATEGIES).index(name))):
+        words, size, cell = WORDS[name], _bytes(name), measured.get(name)
+        difference = None if cell is None else memory_quality.paired(cell)
+        rows.append(
+            {
+                "strategy": f"`{name}`",
+                "bytes": "" if size is None else f"{size:g}",
+                "what is lost": words.lost,
+                "when it fails": words.fails,
+                "loss, minus `fp32-master`": ""
+                if difference is None
+                else f"{difference.mean():+.4f} +- {difference.std(ddof=1):.4f}",
+                "EDQ": "" if cell is None or cell["edq"] is None else f"{cell['edq']:.4f}",
+                "source": words.source,
+            }
+        )
+    return markdown_table(rows)
+
+
+def _bytes(name: str) -> float | None:
+    try:
+        return strategy(name, LOW).bytes_per_parameter
+    except UnsupportedFormatError:  # of a strategy for other formats
+        return None

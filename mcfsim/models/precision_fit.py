@@ -1,0 +1,186 @@
+"""The scaling law for precision fitted to trainings of one's own, with intervals of its constants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mcfsim.checks.arguments import finite_number
+from mcfsim.models.precision_law import Effective, PrecisionLaw
+
+Vector = NDArray[np.float64]
+
+#: Constants as a fit moves them, those of `_LOGARITHMS` by their logarithm; within what bounds (of the floor
+#: as far beyond the losses), and from where it begins.
+_NAMES = ("a", "alpha", "floor", "gamma", "offset")
+_LOGARITHMS = ("a", "gamma")
+_BOUNDS = ((-12.0, 6.0), (0.01, 3.0), (-10.0, 10.0), (-3.0, 3.0), (-10.0, 10.0))
+_STARTS = tuple(product((-2.0, 0.0), (0.2, 0.6), ((0.0, 0.0), (1.0, 1.0))))
+#: Steps by which the end of an interval is looked for, and halvings by which it is found.
+_STEP, _HALVINGS = 0.02, 20
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A constant that was fitted, and where it may lie.
+
+    Parameters
+    ----------
+    value : float
+        Of the best fit.
+    low, high : float
+        Ends of its profile interval: beyond them no other constants fit well enough. Infinite where the data
+        set no bound.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The law ``a (N / unit)^-alpha share(P)^-alpha + floor`` as data of one number of tokens have it.
+
+    Parameters
+    ----------
+    constants : mapping of str to Interval
+        ``a, alpha, floor, gamma, offset``; the part of the data is in the floor.
+    unit : float
+        In which sizes are counted: their geometric mean.
+    residual : float
+        Root mean square of what is left.
+    confidence : float
+        Of the intervals.
+    """
+
+    constants: Mapping[str, Interval]
+    unit: float
+    residual: float
+    confidence: float
+
+    @property
+    def effective(self) -> Effective:
+        """The share by precision, of the best fit."""
+        return Effective(self.constants["gamma"].value, self.constants["offset"].value)
+
+    def predict(self, size: ArrayLike, bits: ArrayLike) -> NDArray[np.float64]:
+        """Return the loss of a size and a number of bits of weights, which may be infinite."""
+        values = {name: item.value for name, item in self.constants.items()}
+        law = PrecisionLaw(values["a"], 0.0, values["floor"], values["alpha"], {"weights": self.effective})
+        return law.loss(np.asarray(size, np.float64) / self.unit, 1.0, weights=bits)
+
+
+def fit(
+    sizes: Sequence[float], bits: Sequence[float], losses: Sequence[float], confidence: float = 0.95
+) -> Fit:
+    """Fit the law to losses of several sizes and precisions of weights, by least squares.
+
+    Parameters
+    ----------
+    sizes, bits, losses : sequences of float
+        One of each a training; bits may be infinite, for weights that are not rounded.
+    confidence : float, optional
+        Of the intervals. They are those of the profile: where the sum of squares, with the other constants
+        fitted anew, is at most ``1 + F / (count - 5)`` times the least one, F by the distribution of that
+        name.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If lengths differ, a number is out of range or not finite, or there are fewer than six trainings,
+        two sizes or three precisions.
+    """
+    from scipy.stats import f as f_distribution
+
+    n, p, y = (np.asarray(item, np.float64) for item in (sizes, bits, losses))
+    if not (n.shape == p.shape == y.shape and n.ndim == 1):
+        raise ValueError(f"{n.size} sizes, {p.size} bits and {y.size} losses do not belong together")
+    if not ((n > 0) & np.isfinite(n) & (p > 0) & np.isfinite(y)).all():
+        raise ValueError("sizes and bits must be positive, sizes and losses finite")
+    if n.size < 6 or len(set(n.tolist())) < 2 or len(set(p.tolist())) < 3:
+        raise ValueError("a fit of five constants needs six trainings, two sizes and three precisions")
+    if not 0 < finite_number("confidence", confidence) < 1:
+        raise ValueError(f"confidence = {confidence} must lie in (0, 1)")
+    unit, free = math.exp(float(np.log(n).mean())), n.size - len(_NAMES)
+    squares = _Squares(n / unit, p, y)
+    least, x = squares.least(squares.starts())
+    limit = least * (1 + f_distribution.ppf(confidence, 1, free) / free)
+    constants = {}
+    for place, name in enumerate(_NAMES):
+        found = squares.end(x, place, -1, limit), float(x[place]), squares.end(x, place, 1, limit)
+        low, value, high = map(math.exp, found) if name in _LOGARITHMS else found
+        constants[name] = Interval(value, low, high)
+    return Fit(MappingProxyType(constants), unit, math.sqrt(least / n.size), confidence)
+
+
+class _Squares:
+    """The sum of squares as a function of the constants, of which one may be held."""
+
+    def __init__(self, sizes: Vector, bits: Vector, losses: Vector) -> None:
+        self.sizes, self.bits, self.losses = sizes, bits, losses
+        self.low, self.high = np.array(_BOUNDS).T
+        self.low[2] += losses.min()
+        self.high[2] += losses.max()
+
+    def starts(self) -> list[Vector]:
+        """Return where fits begin."""
+        floor = self.losses.min()
+        return [np.array([a, alpha, floor - math.exp(a), *rest]) for a, alpha, rest in _STARTS]
+
+    def residuals(self, x: Vector) -> Vector:
+        """Return what is left of each loss; below a share of 1e-6 the law goes on as if it were that."""
+        a, alpha, floor, gamma, offset = x
+        exponent = np.minimum(-self.bits / math.exp(gamma) + offset, 50.0)
+        share = np.maximum(-np.expm1(exponent), 1e-6)  # a fit must find its way back from there
+        found: Vector = math.exp(a) * (self.sizes * share) ** -alpha + floor - self.losses
+        return found
+
+    def least(self, starts: Sequence[Vector], held: int | None = None) -> tuple[float, Vector]:
+        """Return the least sum of squares from some starts, and where it is; one constant stays there."""
+        from scipy.optimize import least_squares
+
+        free = [place for place in range(len(_NAMES)) if place != held]
+        best, where = math.inf, starts[0]
+        for start in starts:
+            x = np.clip(start, self.low, self.high)
+
+            def left(part: Vector, x: Vector = x) -> Vector:
+                x[free] = part
+                return self.residuals(x)
+
+            bounds = self.low[free], self.high[free]
+            found = least_squares(left, x[free].copy(), bounds=bounds, x_scale="jac")
+            if 2 * found.cost < best:
+                x[free] = found.x
+                best, where = 2 * float(found.cost), x
+        return best, where
+
+    def end(self, x: Vector, place: int, sign: int, limit: float) -> float:
+        """Return where a constant's profile crosses a limit on one side, infinite beyond its bounds."""
+        inside, step = x.copy(), sign * _STEP * (self.high[place] - self.low[place])
+        while True:
+            outside = inside.copy()
+            outside[place] += step
+            if not self.low[place] <= outside[place] <= self.high[place]:
+                return math.inf * sign
+            cost, near = self.least([outside], held=place)
+            if cost > limit:
+                break
+            inside = near
+        beyond = float(outside[place])
+        for _ in range(_HALVINGS):
+            middle = inside.copy()
+            middle[place] = (inside[place] + beyond) / 2
+            cost, near = self.least([middle], held=place)
+            if cost > limit:
+                beyond = float(middle[place])
+            else:
+                inside = near
+        return beyond

@@ -15,7 +15,7 @@ from experiments.cells import NOTHING, Cell, Model, sweep_options, train
 from experiments.common import FIGURES, read_result, write_result
 from experiments.low_rank import best_rank, complete, d_optimal, embeddings, frontier, regret
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.optim.strategies import STRATEGIES
+from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.record import versions
@@ -32,10 +32,13 @@ SHARE, DRAWS = 0.2, 200
 
 
 def configurations() -> list[tuple[mcf.Strategy, mcf.Format]]:
-    """Return every strategy in every format that allows it, none twice; but for exact numbers."""
+    """Return every strategy in every format that allows it, none twice; but for exact numbers.
+
+    Weights on grids of integers are the same in every low format: they are in the first one alone.
+    """
     found: dict[tuple[Any, ...], tuple[mcf.Strategy, mcf.Format]] = {}
     for low in FORMATS:
-        for name in STRATEGIES:
+        for name in (*STRATEGIES, *GRID_STRATEGIES) if low == FORMATS[0] else STRATEGIES:
             try:
                 item = mcf.strategy(name, low)
             except UnsupportedFormatError:

@@ -9,7 +9,7 @@ import numpy as np
 from experiments import memory_quality
 from experiments.common import read_result
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.optim.strategies import STRATEGIES, strategy
+from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES, strategy
 from mcfsim.report.tables import markdown_table
 
 LOW = "bfloat16"
@@ -35,7 +35,7 @@ class Words:
 
 
 COLLAGE = "[Collage](https://arxiv.org/abs/2405.03637)"
-#: Of each strategy of `STRATEGIES`.
+#: Of each strategy of `STRATEGIES` and `GRID_STRATEGIES`.
 WORDS = {
     "plain": Words(
         "each update shorter than half an ulp of its weight",
@@ -79,10 +79,41 @@ WORDS = {
         "where memory does",
         f"[Micikevicius et al.](https://arxiv.org/abs/1710.03740); {COLLAGE}, option D",
     ),
+    "mcf-2": Words(
+        "what is shorter than half an ulp of the second components",
+        "where the range of the low format ends; in float8 v soon stops to decay",
+        f"{COLLAGE}, with moments in components, too",
+    ),
+    "mcf-3": Words(
+        "what is shorter than half an ulp of the third components",
+        "where the range of the low format ends: the last components are lost near the smallest number",
+        f"{COLLAGE}, with a component more",
+    ),
+    "eco": Words(
+        "nothing while the momentum carries it: errors wait there, and decay by beta1 in each step",
+        "where updates stay below half an ulp for more steps than the momentum remembers",
+        "[ECO](https://arxiv.org/abs/2601.22101)",
+    ),
     "split-master": Words(
         "nothing: the master copy is that of fp32-master, bit for bit; the model sees ties rounded away",
         "in formats that are no upper part of float32",
         "[NVIDIA Apex](https://github.com/NVIDIA/apex), store_param_remainders",
+    ),
+    "split-truncated": Words(
+        "nothing: the master copy is that of fp32-master, bit for bit; the model sees weights cut off",
+        "in formats that are no upper part of float32; what the model sees is half an ulp nearer to 0",
+        "[bf16_fused_adam](https://github.com/imoneoi/bf16_fused_adam); "
+        "[modded-nanogpt](https://github.com/KellerJordan/modded-nanogpt)",
+    ),
+    "remainder-8": Words(
+        "what is shorter than 2^-17 of a weight: 8 bits follow those of the parameter",
+        "late in runs at small rates",
+        "[FlashOptim](https://arxiv.org/abs/2602.23349), 24 bits",
+    ),
+    "remainder-16": Words(
+        "the last bit of the master copy at ties and at powers of two, which 16 bits do not tell apart",
+        "where runs must have the bits of fp32-master",
+        "[FlashOptim](https://arxiv.org/abs/2602.23349), 32 bits",
     ),
     "fp8-moments": Words(
         "of the moments all but 4 bits, and what is below 2^-19 of the largest of its group",
@@ -90,7 +121,31 @@ WORDS = {
         "[Dettmers et al.](https://arxiv.org/abs/2110.02861); "
         "[COAT](https://arxiv.org/abs/2410.19313), without its expansion",
     ),
+    "int8-moments": Words(
+        "of the moments all but 2 to 7 bits, and what is below 3e-7 of the largest of its block",
+        "as fp8-moments",
+        "[Dettmers et al.](https://arxiv.org/abs/2110.02861), as torchao has it",
+    ),
+    "coat-moments": Words(
+        "of the moments all but 4 bits; each group fills the range of the format",
+        "where a group holds zeros: its smallest number decides how the others are pressed",
+        "[COAT](https://arxiv.org/abs/2410.19313)",
+    ),
     "fp32": Words("nothing that matters", "where memory does", "the common reference"),
+    **{
+        name: Words(
+            "nothing in the mean, while weights lie within the grid; all beyond its ends",
+            "where the largest weight must grow; the fewer bits, the longer the walk about the mean",
+            "[DQT](https://arxiv.org/abs/2412.04787)",
+        )
+        for name in GRID_STRATEGIES
+        if name != "bitnet"
+    },
+    "bitnet": Words(
+        "of what the model sees all but -1, 0 and 1; the master copy loses nothing that matters",
+        "where memory does, or three values do not suffice",
+        "[BitNet b1.58](https://arxiv.org/abs/2402.17764)",
+    ),
     "exact": Words(
         "nothing: real numbers of 400 bits",
         "on problems that cannot compute with them",
@@ -112,8 +167,8 @@ def table() -> str:
         for cell in read_result(memory_quality.RESULT)["cells"]
         if cell["format"] == LOW
     }
-    rows = []
-    for name in sorted(STRATEGIES, key=lambda name: (_bytes(name) or np.inf, list(STRATEGIES).index(name))):
+    rows, names = [], [*STRATEGIES, *GRID_STRATEGIES]
+    for name in sorted(names, key=lambda name: (_bytes(name) or np.inf, names.index(name))):
         words, size, cell = WORDS[name], _bytes(name), measured.get(name)
         difference = None if cell is None else memory_quality.paired(cell)
         rows.append(

@@ -11,7 +11,7 @@ import pytest
 import mcfsim as mcf
 from experiments import assignment, embedding_steps, memory_quality, precision_law, strategies
 from experiments.cells import MEASURES, Cell, Model, sweep_options, train
-from mcfsim.optim.strategies import STRATEGIES
+from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,8 @@ def test_results_of_other_work_are_refused():
 def test_every_strategy_is_tried_in_every_format_once():
     found = [(item.name, str(low)) for item, low in memory_quality.configurations()]
     assert len(set(found)) == len(found)
-    assert {name for name, _ in found} == set(STRATEGIES) - {"exact"}
+    assert {name for name, _ in found} == {*STRATEGIES, *GRID_STRATEGIES} - {"exact"}
+    assert {low for name, low in found if name in GRID_STRATEGIES} == {"bfloat16"}
     assert ("split-master", "float16") not in found
     assert [low for name, low in found if name == "fp32"] == ["bfloat16"]
 
@@ -90,11 +91,11 @@ def test_weights_are_in_so_many_bits(bits):
 
 def test_every_strategy_is_put_in_words():
     """The page of strategies says of each what is lost, when it fails and where it comes from."""
-    assert sorted(set(STRATEGIES) - set(strategies.WORDS)) == []
+    assert sorted({*STRATEGIES, *GRID_STRATEGIES} - set(strategies.WORDS)) == []
     for words in strategies.WORDS.values():
         assert all((words.lost, words.fails, words.source))
     text = strategies.table()
-    assert all(f"`{name}`" in text for name in STRATEGIES)
+    assert all(f"`{name}`" in text for name in (*STRATEGIES, *GRID_STRATEGIES))
 
 
 def shortened(monkeypatch, module):

@@ -76,12 +76,20 @@ def verify(
             help="List statements and their sources: all, or those whose id matches, as 'dw_*' or sum.",
         ),
     ] = False,
+    every_p: Annotated[
+        bool,
+        Option(
+            "--every-p",
+            help="Of statements with a family of operands that are polynomials in u = 2^-p: the results and "
+            "the error at every precision p at once, exactly, and the limit of the error.",
+        ),
+    ] = False,
     check: Annotated[
         list[Path] | None,
         Option(
             help="Examine a certificate: try again its witnesses, and of each part random cases by the "
             "oracle (--samples, --seed) and all by the emulator if they are few (--limit). Repeat it for "
-            "several.",
+            "several. Of one for every p decide all anew, and try every p up to 60.",
         ),
     ] = None,
 ) -> None:
@@ -92,6 +100,10 @@ def verify(
             good = _list(theorems or ["*"])
         elif check:
             good = _examine(check, options)
+        elif every_p:
+            if format:
+                raise ValueError("--every-p speaks of every precision: leave --format out")
+            good = _prove(theorems or [], rounding or [], output)
         else:
             from mcfsim.theorems.device import find_device
             from mcfsim.theorems.selection import Selection
@@ -169,13 +181,45 @@ def _certify(
 
 def _examine(paths: list[Path], options: dict[str, Any]) -> bool:
     """Print what is wrong with certificates, and how much was tried again; return whether nothing is."""
+    from mcfsim.theorems.every_p import recheck
+    from mcfsim.theorems.every_p.certificate import is_every
     from mcfsim.theorems.examination import examine
 
     good = True
     for path in paths:
+        if is_every(path):
+            problems = recheck(path)
+            said = "; ".join(problems) or "nothing is wrong: proved again, and the same at every p up to 60"
+            typer.echo(f"{path}: {said}")
+            good &= not problems
+            continue
         found = examine(path, **options)
         typer.echo(f"{path}: {found}")
         good &= not found.problems
+    return good
+
+
+def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
+    """Prove what families give at every precision, print and save it; return whether it is as expected."""
+    from mcfsim.theorems.every_p import EveryCertificate, prove
+    from mcfsim.theorems.every_p.proof import with_families
+    from mcfsim.theorems.verification import named
+
+    if output is not None and not output.is_dir():
+        raise ValueError(f"cannot write to {output}: it must be a folder that exists")
+    good = True
+    for theorem in map(named, names) if names else with_families():
+        own = sorted(theorem.modes)
+        modes: list[str | None] = [
+            mode for name in roundings for mode in (own if name == "every" else [name])
+        ]
+        for mode in dict.fromkeys(modes or [None]):
+            proof = prove(theorem, mode=mode)
+            typer.echo(f"{proof}\n")
+            certificate = EveryCertificate.of(proof)
+            if output is not None:
+                certificate.save(output / f"{certificate.name}.json")
+            good &= proof.as_expected
     return good
 
 

@@ -1,8 +1,8 @@
 """Obligations: what must hold of polynomials at every precision, decided exactly.
 
 An inequality at ``t = 2**-n`` holds from some n on if and only if it holds of the leading term. It holds as
-soon as this term exceeds the sum of the others' magnitudes, which fall faster: a root bound. Below it there are
-finitely many n, which are tried. Integers are similar: a term ``c t**-k`` is one from some n on. So each
+soon as this term exceeds the sum of the others' magnitudes, which fall faster: a root bound. Below it there
+are finitely many n, which are tried. Integers are similar: a term ``c t**-k`` is one from some n on. So each
 obligation has the least n from which on it holds, and no decision rests on floating point.
 """
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from math import gcd, lcm
 
 from mcfsim.symbolic.polynomial import Number, Polynomial
+from mcfsim.symbolic.precisions import EVERY
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,21 @@ class Quotient:
             raise ZeroDivisionError("a quotient by the polynomial zero")
         if self.numerator.over != self.denominator.over:
             raise ValueError("the polynomials of a quotient are over different precisions")
+
+    @staticmethod
+    def of(numerator: Polynomial | Number, denominator: Polynomial | Number = 1) -> Quotient:
+        """Return a quotient of polynomials or rational numbers, over the precisions of either."""
+        given = [part for part in (numerator, denominator) if isinstance(part, Polynomial)]
+        over = given[0].over if given else EVERY
+        factor = 1
+        for part in (numerator, denominator):
+            if isinstance(part, Fraction):  # which need not be dyadic
+                factor = lcm(factor, part.denominator)
+        parts = (
+            part if isinstance(part, Polynomial) else Polynomial.constant(part, over)
+            for part in (numerator * factor, denominator * factor)
+        )
+        return Quotient(*parts)
 
     def __str__(self) -> str:
         over = str(self.denominator)
@@ -77,10 +93,3 @@ class Quotient:
             Polynomial.of({k - low: c * factor for k, c in part.terms}, part.over) for part in parts
         )
         return Quotient(numerator, denominator)
-
-
-def quotient(numerator: Polynomial | Number, denominator: Polynomial) -> Quotient:
-    """Return the quotient of a polynomial or number by a polynomial."""
-    if not isinstance(numerator, Polynomial):
-        numerator = Polynomial.constant(numerator, denominator.over)
-    return Quotient(numerator, denominator)

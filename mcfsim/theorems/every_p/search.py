@@ -75,7 +75,7 @@ class _Found:
         except (ValueError, ZeroDivisionError) as reason:
             self.refused.append(f"{origin}: {guess}: {reason}")
             return
-        if origin == "climb":
+        if origin != "fit":
             found = tidied(found)
         if guess.over not in self.best or quality(found) > quality(self.best[guess.over]):
             self.best[guess.over], self.origin[guess.over] = found, origin
@@ -119,16 +119,17 @@ def search(
     """
     chosen = None if mode is None else Mode(mode)
     found = _Found(theorem, chosen)
-    wanted, starts = tuple(over), tuple(seeds)
+    wanted, known, starts = tuple(over), tuple(guesses), tuple(seeds)
     climbable = theorem.scaling in (Scaling.EACH, Scaling.SQUARE)
-    for guess in guesses:
-        found.take(guess, "guess")
     for precisions in wanted:
         if cases:
             try:
                 found.take(fit(theorem, cases, precisions).family, "fit")
             except NoFitError as reason:
                 found.refused.append(f"fit: {reason}")
+        for guess in known:
+            if guess.over == precisions:
+                found.take(guess, "guess")
         for seed in starts if climbable else ():
             climbed = climb(
                 Grid(theorem, precisions),

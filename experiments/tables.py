@@ -353,6 +353,7 @@ PAGES = (
             "benchmarks",
             "results",
             "theorems",
+            "every_p",
             "compile",
             "gpu",
             "kernels",

@@ -84,7 +84,7 @@ def test_wrong_results_and_errors_are_caught():
 
 def test_wrong_obligations_and_first_precisions_are_caught():
     rng, wrong = random.Random(3), 0
-    for _ in range(MANY):
+    for _ in range(MANY // 2):
         honest = certified(rng.choice(VICTIMS))
         if rng.random() < 0.2:
             forged = replace(honest, first=honest.first + rng.choice((-1, 1)))
@@ -108,7 +108,7 @@ def test_wrong_obligations_and_first_precisions_are_caught():
         found = check.unmet(list(forged.demands())[index])
         wrong += found is not None
         assert found or by_proving_again(forged)
-    assert wrong > MANY // 4
+    assert wrong > MANY // 8
 
 
 # -- decisions ----------------------------------------------------------------------------------------------

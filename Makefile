@@ -20,7 +20,7 @@ figures: $(VENV)/.installed
 	$(BIN)/python -m experiments.all
 
 theorems: $(VENV)/.installed
-	$(BIN)/python -m experiments.worst_constants
+	$(BIN)/python -m experiments.every_p
 	$(BIN)/python -m experiments.theorems
 	$(BIN)/python -m experiments.tables
 

@@ -6,6 +6,7 @@ from experiments import (
     audit_forecast,
     beta2_expansion,
     collage_options,
+    every_p,
     fast_two_sum_map,
     grow_error,
     instructions,
@@ -14,13 +15,12 @@ from experiments import (
     released_code_audit,
     rounding_points,
     tables,
-    worst_constants,
 )
 
 
 def main() -> None:
     """Run all; of what takes many minutes only the drawing."""
-    worst_constants.draw()
+    every_p.main(["--quick"])
     for experiment in (
         beta2_expansion,
         fast_two_sum_map,

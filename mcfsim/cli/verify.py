@@ -209,10 +209,9 @@ def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
         raise ValueError(f"cannot write to {output}: it must be a folder that exists")
     good = True
     for theorem in map(named, names) if names else with_families():
-        own = sorted(theorem.modes)
-        modes: list[str | None] = [
-            mode for name in roundings for mode in (own if name == "every" else [name])
-        ]
+        modes: list[str | None] = []
+        for name in roundings:
+            modes += sorted(theorem.modes) if name == "every" else [name]
         for mode in dict.fromkeys(modes or [None]):
             proof = prove(theorem, mode=mode)
             typer.echo(f"{proof}\n")

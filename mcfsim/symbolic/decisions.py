@@ -85,10 +85,12 @@ class Ledger:
 
     @contextmanager
     def about(self, subject: str) -> Iterator[None]:
-        """Name what the obligations within are about."""
+        """Name what the obligations within are about, and what is undecided there."""
         self._about.append(subject)
         try:
             yield
+        except UndecidedError as problem:
+            raise UndecidedError(f"{subject}: {problem}") from problem
         finally:
             self._about.pop()
 
@@ -100,11 +102,11 @@ class Ledger:
         UndecidedError
             If there is no such precision.
         """
-        about = ", ".join((*self._about, decision))
         try:
             n = first(relation, polynomial)
         except UndecidedError as problem:
-            raise UndecidedError(f"{about}: {problem}") from None
+            raise UndecidedError(f"{decision}: {problem}") from None
+        about = ", ".join((*self._about, decision))
         self.obligations.append(Obligation(about, relation, polynomial, self.over.precision(n)))
 
 

@@ -93,7 +93,11 @@ class Polynomial:
 
     def at_index(self, n: int) -> Fraction:
         """Return the value at ``t = 2**-n``."""
-        return sum((c * Fraction(2) ** (-n * k) for k, c in self.terms), Fraction(0))
+        # As integers in units of the smallest power of two: sums of fractions would look for common factors.
+        digits = [(c.numerator, 1 - n * k - c.denominator.bit_length()) for k, c in self.terms]
+        unit = min((exponent for _, exponent in digits), default=0)
+        whole = sum(number << (exponent - unit) for number, exponent in digits)
+        return Fraction(whole << unit) if unit >= 0 else Fraction(whole, 1 << -unit)
 
     def __neg__(self) -> Polynomial:
         return Polynomial(tuple((k, -c) for k, c in self.terms), self.over)

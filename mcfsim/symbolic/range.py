@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from mcfsim.symbolic.decisions import Relation
+from mcfsim.symbolic.decisions import first as decided
 from mcfsim.symbolic.polynomial import Polynomial
 from mcfsim.symbolic.precisions import Precisions
-from mcfsim.symbolic.rounding import floor_log2
+from mcfsim.symbolic.reals import Exactly
+from mcfsim.symbolic.rounding import binade, floor_log2
 
 
 @dataclass(frozen=True)
@@ -36,35 +39,41 @@ class Line:
 class Range:
     """The exponents of all nonzero values of a run.
 
-    With ``emin`` and ``emax`` at these all of them are normal and finite, for every p from which on the run
-    is right; and where that is so, a bounded format rounds as an unbounded one. Larger ranges do, too;
-    smaller ones may, as sums that are subnormal are exact.
+    With ``emin`` and ``emax`` at these all of them are normal and finite, for every p from which on the
+    obligations hold; and where that is so, a bounded format rounds as an unbounded one. Larger ranges do,
+    too; smaller ones may, as sums that are subnormal are exact.
     """
 
     def __init__(self, over: Precisions) -> None:
         self._over = over
-        self._exponents: set[tuple[int, int]] = {(0, 0)}
+        self._values = {Polynomial.constant(1, over)}
 
     def add(self, value: Polynomial) -> None:
-        """Note a value, by the two binades in which its leading term and what is next to it lie."""
+        """Note a value."""
         if value:
-            power, coefficient = value.leading
-            exponent = floor_log2(abs(coefficient))
-            exact = len(value.terms) == 1 or abs(coefficient) != Fraction(2) ** exponent
-            below = not exact and (value.terms[1][1] > 0) != (coefficient > 0)
-            self._exponents.add((-power, exponent - below))
+            self._values.add(abs(value))
 
     def emin(self, first: int) -> Line:
         """Return the largest least exponent that suffices, from a precision on."""
-        slope = min(slope for slope, _ in self._exponents)
-        return self._line(slope, first, min)
+        return self._line(first, min)
 
     def emax(self, first: int) -> Line:
         """Return the smallest largest exponent that suffices, from a precision on."""
-        slope = max(slope for slope, _ in self._exponents)
-        return self._line(slope, first, max)
+        return self._line(first, max)
 
-    def _line(self, slope: int, first: int, extreme: Callable[[Iterator[int]], int]) -> Line:
-        n = self._over.index(first)
-        offsets = (offset + (other - slope) * n for other, offset in self._exponents)
+    def _line(self, first: int, extreme: Callable[[Iterable[int]], int]) -> Line:
+        start, lines, single = self._over.index(first), [], []
+        for value in self._values:
+            low = binade(Exactly(value))
+            ((power, size),) = low.terms
+            settled = max(
+                decided(Relation.NOT_NEGATIVE, value - low), decided(Relation.POSITIVE, 2 * low - value)
+            )
+            lines.append((-power, floor_log2(size)))
+            # Before it settles a value may be in another binade, as 1 + 8 u = 2 is for p = 3.
+            values = ((n, abs(value.at_index(n))) for n in range(start, settled))
+            single += [(n, floor_log2(number)) for n, number in values if number]
+        slope = extreme(slope for slope, _ in lines)
+        offsets = [offset + (other - slope) * start for other, offset in lines]
+        offsets += [exponent - slope * n for n, exponent in single]
         return Line(slope, extreme(offsets), self._over)

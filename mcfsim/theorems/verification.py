@@ -140,6 +140,13 @@ def prepare(
 
 
 def named(theorem: Theorem | str) -> Theorem:
+    """Return a statement, or that of the catalogue with an id.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is neither, or the catalogue has none of that id.
+    """
     if isinstance(theorem, str):
         if theorem not in THEOREMS:
             if meant := hint(theorem, THEOREMS, most=3):

@@ -85,7 +85,7 @@ PRODUCTS = (
         source=f"{JMP}, Algorithm 10, with 7u^2; {MR}, Theorem 2.6",
         precision=6,
         families=_products(1, 4, 1),
-        sharp="asymptotically, as far as measured; the family is the worst for p = 6, 7, 8",
+        sharp="asymptotically: proved for every p by the family, which is the worst for p = 6, 7, 8",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -106,7 +106,7 @@ PRODUCTS = (
         source=f"{JMP}, Algorithm 11, with 6u^2; {MR}, Theorem 2.7",
         precision=5,
         families=_products(3, 2, 1),
-        sharp="asymptotically, as far as measured; the family is the worst for p = 6, 7, 8",
+        sharp="asymptotically: proved for every p by the family, which is the worst for p = 6, 7, 8",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -117,7 +117,7 @@ PRODUCTS = (
         source=f"{JMP}, Algorithm 12, with 5u^2; {MR}, Theorem 2.8",
         precision=5,
         families=_products(3, 2, 2),
-        sharp="asymptotically, as far as measured; the family is the worst for p = 6, 7, 8",
+        sharp="asymptotically: proved for every p by the family, which is the worst for p = 6, 7, 8",
         **OF_PRODUCTS,
     ),
     Theorem(

@@ -117,7 +117,7 @@ THEOREMS = (
         source=f"{JMP}, Algorithm 5",
         precision=3,
         families=SLOPPY,
-        sharp="asymptotically, as far as measured",
+        sharp="asymptotically: proved for every p by the family",
         **{**OF_SUMS, "where": (same_sign("x", "y"), RESULTS_FINITE)},
     ),
     Theorem(
@@ -145,7 +145,7 @@ THEOREMS = (
         source=f"of {JMP}, Algorithm 5; measured, no proof known",
         precision=3,
         families=SLOPPY,
-        sharp="asymptotically, as far as measured",
+        sharp="asymptotically: proved for every p by the family",
         **OF_SUMS,
     ),
     Theorem(

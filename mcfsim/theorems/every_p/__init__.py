@@ -2,6 +2,6 @@
 
 from mcfsim.theorems.every_p.certificate import EveryCertificate
 from mcfsim.theorems.every_p.check import recheck
-from mcfsim.theorems.every_p.proof import Proof, Sharpness, best, prove
+from mcfsim.theorems.every_p.proof import Proof, Sharpness, best, covering, prove
 
-__all__ = ["EveryCertificate", "Proof", "Sharpness", "best", "prove", "recheck"]
+__all__ = ["EveryCertificate", "Proof", "Sharpness", "best", "covering", "prove", "recheck"]

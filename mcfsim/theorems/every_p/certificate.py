@@ -75,7 +75,7 @@ class EveryCertificate:
     tried_to : int
         Up to which p the oracle gave the same.
     exponents : tuple
-        ``(slope, offset)`` of emin and emax in n, with which a bounded format does.
+        ``(slope, offset)`` of emin and emax in n, with which a bounded format does, from `decided` on.
     obligations : tuple of Demand
     """
 
@@ -184,7 +184,7 @@ class EveryCertificate:
             if stray := about.keys() - own - {"layout", "digest"}:
                 raise ValueError(f"{min(stray)!r} is not known")
             certificate._check()
-        except ValueError as problem:
+        except (ValueError, ZeroDivisionError) as problem:
             said = str(problem) if len(str(problem)) <= _SAID else f"{str(problem)[:_SAID]}..."
             raise ValueError(f"{os.fspath(path)} is no certificate for every p: {said}") from problem
         if certificate.digest != about.get("digest"):

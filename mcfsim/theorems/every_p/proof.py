@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from math import lcm
 from typing import Any
 
 from mcfsim.rounding import Mode
@@ -67,7 +68,7 @@ class Proof:
     below : str
         What is different at the largest p below `first`, or that formats have none.
     emin, emax : Line
-        Exponents with which a bounded format does, too.
+        Exponents with which a bounded format gives them, too, from `decided` on.
     error : Quotient or None
         The error, with its sign, relative to what the statement says; of squares, if it is of a root.
     """
@@ -173,8 +174,8 @@ def prove(theorem: Theorem, family: Family | None = None, mode: str | Mode | Non
         ar.first,
         first,
         below,
-        ar.range.emin(first),
-        ar.range.emax(first),
+        ar.range.emin(ar.first),
+        ar.range.emax(ar.first),
         error,
     )
 
@@ -189,6 +190,24 @@ def best(theorem: Theorem, mode: str | Mode | None = None) -> Proof:
     """
     proofs = [prove(theorem, member, mode) for member in members(theorem)]
     return max(proofs, key=_size)
+
+
+def covering(theorem: Theorem, mode: str | Mode | None = None) -> tuple[Proof, ...]:
+    """Return the proofs of the best families that together speak of every large p: one, or one a parity.
+
+    Raises
+    ------
+    ValueError
+        If the statement has no families of polynomials.
+    """
+    proofs = [prove(theorem, member, mode) for member in members(theorem)]
+    steps = lcm(*(proof.family.over.step for proof in proofs))
+    chosen = [
+        max(speaking, key=_size)
+        for rest in range(steps)
+        if (speaking := [proof for proof in proofs if 8 * steps + rest in proof.family.over])
+    ]
+    return tuple(proof for i, proof in enumerate(chosen) if proof not in chosen[:i])
 
 
 def with_families() -> tuple[Theorem, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mcfsim.symbolic import EVEN, ODD, Family, Polynomial, family
+from mcfsim.symbolic import EVEN, ODD, Family, Polynomial, family, u
 from mcfsim.symbolic.variables import root
 
 
@@ -54,7 +54,10 @@ def _of_odd_p(t: Polynomial) -> dict[str, Family]:
 
 
 _EVEN, _ODD = _of_even_p(root(EVEN)), _of_odd_p(root(ODD))
-#: By statement: of even p, and of odd p.
+#: By statement: of every p, or of even and of odd p.
 FOUND: Mapping[str, tuple[Family, ...]] = MappingProxyType(
-    {name: (_EVEN[name], _ODD[name]) for name in _EVEN}
+    {
+        "sqrt_dw": (family(x=(1 + 6 * u, u - 6 * u**2)),),
+        **{name: (one, _ODD[name]) for name, one in _EVEN.items()},
+    }
 )

@@ -142,6 +142,9 @@ def search(
             found.tried[precisions] = found.tried.get(precisions, 0) + climbed.tried
             for guess in climbed.families:
                 found.take(guess, "climb")
+    for precisions in (EVEN, ODD):
+        if precisions in found.best and (lifted := in_u(found.best[precisions].family)):
+            found.take(lifted, found.origin[precisions])
     return Search(theorem, found.best, found.origin, found.tried, tuple(found.refused))
 
 
@@ -179,6 +182,24 @@ def tidied(proof: Proof, rounds: int = 6) -> Proof:
         if proof is before:
             break
     return proof
+
+
+def in_u(family: Family) -> Family | None:
+    """Return a family over one parity as one over every precision, if its polynomials are in u alone."""
+    step, share = family.over.unit
+    if any(power % step for _, parts in family.operands for part in parts for power, _ in part.terms):
+        return None
+    operands = tuple(
+        (
+            name,
+            tuple(
+                Polynomial.of({k // step: c / share ** (k // step) for k, c in part.terms}, EVERY)
+                for part in parts
+            ),
+        )
+        for name, parts in family.operands
+    )
+    return Family(operands, EVERY)
 
 
 def _places(family: Family) -> Iterator[tuple[int, int, int]]:

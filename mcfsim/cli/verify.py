@@ -84,6 +84,16 @@ def verify(
             "several.",
         ),
     ] = None,
+    upper: Annotated[
+        bool,
+        Option(
+            "--upper",
+            help="Prove statements about sums for every precision at once, by a solver (mcfsim[solver]).",
+        ),
+    ] = False,
+    seconds: Annotated[
+        int | None, Option(min=1, help="The longest that the solver may take for each.", show_default="600")
+    ] = None,
 ) -> None:
     """Try every operand; exit status 1 if a claim fails that should hold, or holds that should fail."""
     with errors_in_one_line():
@@ -92,6 +102,9 @@ def verify(
             good = _list(theorems or ["*"])
         elif check:
             good = _examine(check, options)
+        elif upper:
+            of_trials = {"--format": format, "--rounding": rounding, "--limit": limit, "--samples": samples}
+            good = _prove(theorems or [], given({"seconds": seconds}), {**of_trials, "--output": output})
         else:
             from mcfsim.theorems.device import find_device
             from mcfsim.theorems.selection import Selection
@@ -176,6 +189,22 @@ def _examine(paths: list[Path], options: dict[str, Any]) -> bool:
         found = examine(path, **options)
         typer.echo(f"{path}: {found}")
         good &= not found.problems
+    return good
+
+
+def _prove(names: list[str], options: dict[str, Any], of_trials: dict[str, Any]) -> bool:
+    """Print what the solver says of statements; return whether it proves those that hold, and no other."""
+    from mcfsim.theorems import THEOREMS
+    from mcfsim.theorems.solver import ASSUMED, Found, check_known, prove_all
+
+    if useless := list(given(of_trials)):
+        raise ValueError(f"--upper tries no operands, and speaks of every precision: {useless[0]} is no use")
+    check_known(names)
+    good = True
+    for answer in prove_all(names, **options):
+        typer.echo(answer)
+        good &= (answer.found is Found.PROVED) == THEOREMS[answer.statement].holds
+    typer.echo(f"Assumed: {ASSUMED}. What is not proved need not be false.")
     return good
 
 

@@ -6,11 +6,12 @@ statement's id. Tests compare every translation with the predicate, case by case
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from mcfsim.checks.names import hint
 from mcfsim.theorems.operands import Operand
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.forms import TRUE, ZERO, Form, Formula, all_of, equal, not_above
@@ -189,8 +190,7 @@ def question_of(theorem: Theorem) -> Question:
     ValueError
         If its claim or a hypothesis has no translation.
     """
-    if theorem.name not in CLAIMS:
-        raise ValueError(f"{theorem.name!r} is not translated for the solver; known: {', '.join(CLAIMS)}")
+    check_known([theorem.name])
     for hypothesis in theorem.where:
         if hypothesis.text not in HYPOTHESES:
             raise ValueError(f"{theorem.name!r}: the hypothesis {hypothesis.text!r} is not translated")
@@ -203,6 +203,16 @@ def question_of(theorem: Theorem) -> Question:
         theorem.precision,
         lemmas=text_of(theorem.algorithm) not in STATEMENTS,
     )
+
+
+def check_known(names: Collection[str]) -> None:
+    """Raise ValueError if there are no ids, or one that the solver was not told of."""
+    unknown = [name for name in names if name not in CLAIMS]
+    if unknown or not names:
+        wrong = f"{unknown[0]!r} is not one{hint(unknown[0], CLAIMS)}" if unknown else "none is given"
+        raise ValueError(
+            f"the solver is asked about some statements on sums, and {wrong}: {', '.join(CLAIMS)}"
+        )
 
 
 def total(numbers: Sequence[Number]) -> Form:

@@ -25,7 +25,7 @@ def test_proofs_are_printed_with_what_they_assume() -> None:
         r"grow_zero_high: proved for every p >= 2, after fast_two_sum_multiple, [\d.]+ s", second
     )
     assert assumed == f"Assumed: {ASSUMED}. What is not proved need not be false."
-    assert ASSUMED.startswith("radix 2, rounding to nearest with any rule for ties, no overflow;")
+    assert ASSUMED.startswith("radix 2, rounding to nearest, ties by any rule if none is said")
 
 
 @pytest.mark.slow

@@ -49,10 +49,12 @@ def trials(question, count, seed, ties=TIES, most=12):
 
 # -- facts --------------------------------------------------------------------------------------------------
 def check_facts(question, count, seed):
-    told = None
+    told = {}
     for (ar, _, _), values in trials(question, count, seed):
-        told = told or [*facts_of(ar, question.least), *ar.known]
-        wrong = [formula for formula in told if not values.meet(formula)]
+        even = values.nearest.ties == "even"
+        if even not in told:
+            told[even] = [*facts_of(ar, question.least, even=even), *ar.known]
+        wrong = [formula for formula in told[even] if not values.meet(formula)]
         assert not wrong, (values.p, values.nearest.ties, dict(values), wrong[0])
 
 
@@ -214,6 +216,7 @@ ALTERED = {
             r.result.zero | equal(r.result.last, r.terms[0].last)
         ),
     ),
+    "ties: to even, with any rule": ("sum", facts.TIES_TO_EVEN[0].of),
     "monotone: strictly": (
         "sums",
         lambda r, s: (r.exact < s.exact).implies(r.result.value < s.result.value),
@@ -237,6 +240,23 @@ ALTERED = {
 @pytest.mark.parametrize("altered", ALTERED)
 def test_altered_facts_are_refused(altered):
     assert refused(*ALTERED[altered])
+
+
+@pytest.mark.slow
+def test_altered_facts_about_ties_to_even_are_refused():
+    """That the last bit is higher still, that it is so without a tie, and that a tie leaves the last bit."""
+    fact, altered = facts.TIES_TO_EVEN[0], [0, 0, 0]
+    for values, subjects in cases("sum"):
+        if values.nearest.ties != "even":
+            continue
+        for (r,) in subjects:
+            x, half = r.result, r.result.first.times_u()
+            assert values.meet(fact.of(r))
+            tie = values.meet(equal(r.off, half) | equal(-r.off, half))
+            altered[0] += tie and not values.meet(x.zero | (4 * x.ulp <= x.last))
+            altered[1] += not tie and not values.meet(x.zero | (2 * x.ulp <= x.last))
+            altered[2] += tie and not values.meet(x.zero | equal(x.ulp, x.last))
+    assert all(altered)
 
 
 def test_opposite_sums_may_be_rounded_to_numbers_that_are_not():

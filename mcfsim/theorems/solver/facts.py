@@ -159,6 +159,23 @@ OF_A_SUM = (
 )
 
 
+def _even(r: Rounded) -> Formula:
+    if not r.own_ties:
+        return TRUE
+    half, x = r.result.first.times_u(), r.result
+    tie = equal(r.off, half) | equal(-r.off, half)
+    return x.zero | tie.implies(2 * x.ulp <= x.last)
+
+
+TIES_TO_EVEN = (
+    Fact(
+        "with ties to even: the last bit of RN(t) is at least 2 ulp(RN(t)) if |t - RN(t)| = ulp(RN(t)) / 2",
+        NEAREST,
+        _even,
+    ),
+)
+
+
 # -- of two of them -----------------------------------------------------------------------------------------
 def _monotone(r: Rounded, s: Rounded) -> Formula:
     up = (r.exact < s.exact).implies(r.result.value <= s.result.value)

@@ -19,6 +19,7 @@ from mcfsim.theorems.solver.facts import (
     OF_A_VALUE,
     OF_TWO_POWERS,
     OF_TWO_SUMS,
+    TIES_TO_EVEN,
 )
 from mcfsim.theorems.solver.forms import Formula
 from mcfsim.theorems.solver.lemmas import STATEMENTS
@@ -26,7 +27,7 @@ from mcfsim.theorems.solver.questions import Question, question_of
 from mcfsim.theorems.statement import Theorem
 
 #: What a proof supposes besides the hypotheses.
-ASSUMED = "radix 2, rounding to nearest with any rule for ties, no overflow; gradual underflow or none"
+ASSUMED = "radix 2, rounding to nearest, ties by any rule if none is said, no overflow, gradual underflow"
 
 
 class Found(StrEnum):
@@ -51,6 +52,8 @@ class Answer:
     found : Found
     least : int
         It was asked for every p from here on.
+    ties : str
+        ``any`` or ``to even``: how they go.
     rests_on : tuple of str
         Statements that were proved before, whose texts were not run again.
     seconds : float
@@ -64,6 +67,7 @@ class Answer:
     statement: str
     found: Found
     least: int
+    ties: str
     rests_on: tuple[str, ...]
     seconds: float
     comparisons: int
@@ -71,7 +75,10 @@ class Answer:
 
     def __str__(self) -> str:
         after = f", after {', '.join(self.rests_on)}" if self.rests_on else ""
-        return f"{self.statement}: {self.found} for every p >= {self.least}{after}, {self.seconds:.1f} s"
+        ties = "" if self.ties == "any" else f", ties {self.ties}"
+        return (
+            f"{self.statement}: {self.found} for every p >= {self.least}{ties}{after}, {self.seconds:.1f} s"
+        )
 
 
 def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None = None) -> Answer:
@@ -106,13 +113,23 @@ def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None 
     start = time.process_time()
     ar, supposed, claimed = question.posed()
     solver = Solver(seconds)
-    for formula in (*facts_of(ar, question.least), *ar.known, supposed, claimed.denied()):
+    told = facts_of(ar, question.least, even=question.even)
+    for formula in (*told, *ar.known, supposed, claimed.denied()):
         solver.add(formula)
     model = solver.has_model()
     found = {True: Found.NOT_PROVED, False: Found.PROVED, None: Found.NO_ANSWER}[model]
     rests_on = tuple(dict.fromkeys(STATEMENTS[call.text] for call in ar.called))
     taken = time.process_time() - start
-    return Answer(question.name, found, question.least, rests_on, taken, solver.comparisons, solver.version)
+    return Answer(
+        question.name,
+        found,
+        question.least,
+        "to even" if question.even else "any",
+        rests_on,
+        taken,
+        solver.comparisons,
+        solver.version,
+    )
 
 
 def prove_all(names: Iterable[str], *, seconds: int = 600, least: int | None = None) -> Iterator[Answer]:
@@ -135,7 +152,7 @@ def prove_all(names: Iterable[str], *, seconds: int = 600, least: int | None = N
         yield from answer(name)
 
 
-def facts_of(ar: UnknownArithmetic, least: int) -> Iterator[Formula]:
+def facts_of(ar: UnknownArithmetic, least: int, *, even: bool = False) -> Iterator[Formula]:
     """Return all facts about the numbers of an arithmetic, for precisions from some on."""
     powers = [power for x in ar.numbers for power in (x.first, x.last)]
     for x in ar.numbers:
@@ -147,7 +164,7 @@ def facts_of(ar: UnknownArithmetic, least: int) -> Iterator[Formula]:
         # u times a power of two is one, too.
         yield from (fact.of(a, b.times_u(k)) for fact in OF_TWO_POWERS for k in (-1, 0, 1))
     for r in ar.sums:
-        yield from (fact.of(r) for fact in OF_A_SUM)
+        yield from (fact.of(r) for fact in (*OF_A_SUM, *(TIES_TO_EVEN if even else ())))
     for r, s in combinations(ar.sums, 2):
         yield from (fact.of(r, s) for fact in OF_TWO_SUMS)
 

@@ -40,6 +40,8 @@ class Question:
         The least precision.
     lemmas : bool
         Whether theorems stand for 2Sum and Fast2Sum in the text.
+    even : bool
+        Whether ties go to even; if not, by any rule.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Question:
     claim: Claimed
     least: int
     lemmas: bool = True
+    even: bool = False
 
     def posed(self) -> tuple[UnknownArithmetic, Formula, Formula]:
         """Return the arithmetic that the text was run on, what is supposed, and what is claimed."""
@@ -181,6 +184,11 @@ CLAIMS: Mapping[str, Claimed] = {
     "add222_relaxed": both(error_within(Fraction(3, 2)), normalised),
 }
 
+#: Asked with ties to even: with other ties some of them are false, and of others nothing is known.
+TIES_TO_EVEN = frozenset(
+    {"grow_relaxed", "dw_plus_fp_relaxed", "accurate_dw_plus_dw_relaxed", "add222", "add222_relaxed"}
+)
+
 
 def question_of(theorem: Theorem) -> Question:
     """Return what the solver is asked of a statement.
@@ -202,6 +210,7 @@ def question_of(theorem: Theorem) -> Question:
         CLAIMS[theorem.name],
         theorem.precision,
         lemmas=text_of(theorem.algorithm) not in STATEMENTS,
+        even=theorem.name in TIES_TO_EVEN,
     )
 
 

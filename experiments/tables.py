@@ -11,6 +11,7 @@ import mcfsim as mcf
 from experiments import (
     audit_forecast,
     every_p,
+    every_p_bounds,
     gpu,
     instructions,
     released_code_audit,
@@ -343,6 +344,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "theorem_details": theorems.details,
     "every_p": every_p.table,
     "every_p_overview": every_p.overview,
+    "every_p_bounds": every_p_bounds.table,
+    "every_p_facts": every_p_bounds.facts_table,
 }
 PAGES = (
     ROOT / "README.md",
@@ -354,6 +357,7 @@ PAGES = (
             "results",
             "theorems",
             "every_p",
+            "every_bound",
             "compile",
             "gpu",
             "kernels",

@@ -92,6 +92,16 @@ def verify(
             "several. Of one for every p decide all anew, and try every p up to 60.",
         ),
     ] = None,
+    upper: Annotated[
+        bool,
+        Option(
+            "--upper",
+            help="Prove statements about sums for every precision at once, by a solver (mcfsim[solver]).",
+        ),
+    ] = False,
+    seconds: Annotated[
+        int | None, Option(min=1, help="The longest for each statement of --upper.", show_default="600")
+    ] = None,
 ) -> None:
     """Try every operand; exit status 1 if a claim fails that should hold, or holds that should fail."""
     with errors_in_one_line():
@@ -100,10 +110,16 @@ def verify(
             good = _list(theorems or ["*"])
         elif check:
             good = _examine(check, options)
-        elif every_p:
-            if format:
-                raise ValueError("--every-p speaks of every precision: leave --format out")
-            good = _prove(theorems or [], rounding or [], output)
+        elif every_p or upper:
+            if every_p and upper:
+                raise ValueError("--every-p and --upper answer different questions: ask one at a time")
+            which = "--every-p" if every_p else "--upper"
+            _refuse(which, {"--format": format, "--limit": limit, "--samples": samples})
+            if every_p:
+                good = _prove(theorems or [], rounding or [], output)
+            else:
+                _refuse(which, {"--rounding": rounding, "--output": output})
+                good = _bound(theorems or [], given({"seconds": seconds}))
         else:
             from mcfsim.theorems.device import find_device
             from mcfsim.theorems.selection import Selection
@@ -219,6 +235,26 @@ def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
             if output is not None:
                 certificate.save(output / f"{certificate.name}.json")
             good &= proof.as_expected
+    return good
+
+
+def _refuse(which: str, useless: dict[str, Any]) -> None:
+    """Raise ValueError for options of trials, where every precision is spoken of."""
+    if found := list(given(useless)):
+        raise ValueError(f"{which} tries no operands, and speaks of every precision: {found[0]} is no use")
+
+
+def _bound(names: list[str], options: dict[str, Any]) -> bool:
+    """Print what the solver says of statements; return whether it proves those that hold, and no other."""
+    from mcfsim.theorems import THEOREMS
+    from mcfsim.theorems.solver import ASSUMED, Found, check_known, prove_all
+
+    check_known(names)
+    good = True
+    for answer in prove_all(names, **options):
+        typer.echo(answer)
+        good &= (answer.found is Found.PROVED) == THEOREMS[answer.statement].holds
+    typer.echo(f"Assumed: {ASSUMED}. What is not proved need not be false.")
     return good
 
 

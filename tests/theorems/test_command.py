@@ -346,7 +346,7 @@ def test_every_precision_of_all_statements_and_modes() -> None:
     [
         (("two_sum",), "'two_sum' has no family of operands that are polynomials in u"),
         (("dw_plus_pf",), "did you mean 'dw_plus_fp'"),
-        (("grow", "--format", "bfloat16"), "leave --format out"),
+        (("grow", "--format", "bfloat16"), "--format is no use"),
         (("grow", "--rounding", "upwards"), "upwards"),
         (("grow", "--output", "nowhere"), "it must be a folder that exists"),
     ],

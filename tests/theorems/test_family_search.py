@@ -301,6 +301,8 @@ def test_a_family_is_made_no_worse():
 def test_what_cannot_be_climbed_is_refused():
     with pytest.raises(ValueError, match="scales common"):
         Grid(THEOREMS["dw_plus_fp"])
+    with pytest.raises(ValueError, match="measures no error"):
+        Grid(THEOREMS["dw_div_fp1_equals_fp2"])
     with pytest.raises(ValueError, match="every one, or those of one parity"):
         Grid(PRODUCT, Precisions(3, 1))
     for name in ("chains", "steps", "keep"):

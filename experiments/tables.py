@@ -11,6 +11,7 @@ import mcfsim as mcf
 from experiments import (
     audit_forecast,
     every_p,
+    family_search,
     gpu,
     instructions,
     released_code_audit,
@@ -342,6 +343,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "theorems": theorems.overview,
     "theorem_details": theorems.details,
     "every_p": every_p.table,
+    "family_search": family_search.table,
     "every_p_overview": every_p.overview,
 }
 PAGES = (

@@ -54,6 +54,7 @@ def test_the_unit_roundoff_of_each_precision():
                     unit(over).at(p)
 
 
+@pytest.mark.slow
 def test_signs_and_integers_are_decided_as_trying_shows():
     decided = 0
     for one in polynomials(3, 200):

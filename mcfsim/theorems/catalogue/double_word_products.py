@@ -66,6 +66,7 @@ PRODUCTS = (
         double(3, PRODUCT, "3u^2"),
         source=f"{JMP}, Algorithm 8; {MR}",
         precision=3,
+        sharp="asymptotically: proved for every p by a family of even and one of odd p",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -75,6 +76,7 @@ PRODUCTS = (
         double(2, PRODUCT, "2u^2"),
         source=f"{JMP}, Algorithm 9, Theorem 4.3; {MR}",
         precision=3,
+        sharp="asymptotically: proved for every p by a family of even and one of odd p",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -158,6 +160,7 @@ QUOTIENTS = (
         double(3, QUOTIENT, "3u^2"),
         source=f"{JMP}, Algorithm 15, Theorem 6.2; {MR}",
         precision=4,
+        sharp="asymptotically: proved for every p by a family of even and one of odd p",
         **OF_QUOTIENTS,
     ),
     Theorem(
@@ -176,7 +179,7 @@ QUOTIENTS = (
         double(15 + 56 * u, QUOTIENT, "(15u^2 + 56u^3)"),
         source=f"{JMP}, Algorithm 17, Theorem 7.1; {MR}",
         precision=7,
-        sharp="no error above half of it is known",
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         variant=True,
         **OF_QUOTIENTS,
     ),
@@ -187,6 +190,7 @@ QUOTIENTS = (
         double(15 + 56 * u, QUOTIENT, "(15u^2 + 56u^3)"),
         source=f"measured; {JMP}, Theorem 7.1, does not cover Algorithm 17 with Algorithm 9 in place of 7",
         precision=7,
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         variant=True,
         **OF_QUOTIENTS,
     ),
@@ -197,6 +201,7 @@ QUOTIENTS = (
         double(Fraction(49, 5), QUOTIENT, "9.8u^2"),
         source=f"{JMP}, Algorithm 18; {MR}",
         precision=14,
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         variant=True,
         **OF_QUOTIENTS,
     ),
@@ -214,7 +219,7 @@ ROOTS = (
         precision=5,
         scaling=Scaling.SQUARE,
         range="unbounded",
-        sharp="nearly: 3.104u^2 at p = 11",
+        sharp="asymptotically: proved for every p by a family, which is the worst for p = 7 to 11",
     ),
 )
 

@@ -63,6 +63,7 @@ def test_it_is_an_arithmetic():
     assert repr(SymbolicArithmetic("up", ODD)) == "SymbolicArithmetic(up, 2 n + 1)"
 
 
+@pytest.mark.slow
 def test_texts_run_unchanged():
     x, y, a = (1 + 2 * u, u - 3 * u**2), (1 + 4 * u, -u + u**2), 1 - u
     texts = {

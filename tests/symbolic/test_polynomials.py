@@ -29,6 +29,7 @@ def polynomials(seed, count, over=EVERY, low=-2, high=4, most=9):
         yield Polynomial.of({k: c for k, c in terms.items() if rng.random() < 0.6}, over)
 
 
+@pytest.mark.slow
 def test_algebra_is_that_of_their_values():
     for over in (EVERY, EVEN, ODD):
         pairs = zip(polynomials(1, 100, over), polynomials(2, 100, over), strict=True)

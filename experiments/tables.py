@@ -343,8 +343,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "theorems": theorems.overview,
     "theorem_details": theorems.details,
     "every_p": every_p.table,
-    "family_search": family_search.table,
     "every_p_overview": every_p.overview,
+    "family_search": family_search.table,
 }
 PAGES = (
     ROOT / "README.md",

@@ -129,7 +129,7 @@ def _searched(key: str, plan: Plan) -> dict[str, Any]:
 
 
 def _best(found: Search) -> dict[Precisions, Proof]:
-    """Return the best families: that of every precision alone, if it has the limit of those of both parities."""
+    """Return the best families: that of every precision alone, if it has the limit of both parities'."""
     every = found.best.get(EVERY)
     if every is not None and every.limit == found.limit:
         return {EVERY: every}

@@ -56,7 +56,7 @@ PRODUCTS = (
         double(Fraction(3, 2) + 4 * u, PRODUCT, "(1.5u^2 + 4u^3)"),
         source=f"{JMP}, Algorithm 7; {MR}",
         precision=4,
-        sharp="asymptotically",
+        sharp="asymptotically: proved for every p by a family",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -151,6 +151,7 @@ QUOTIENTS = (
         double(Fraction(7, 2), QUOTIENT, "3.5u^2"),
         source=f"{JMP}, Algorithm 14; {MR}",
         precision=4,
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         **OF_QUOTIENTS,
     ),
     Theorem(

@@ -147,8 +147,7 @@ def table() -> str:
     rows = []
     for name, item in read_result(RESULT)["statements"].items():
         for found in item["families"]:
-            unit = f"u^{item['unit']}" if item["unit"] > 1 else "u"
-            error = f"sqrt(1 + {found['error']} {unit}) - 1" if found["of_squares"] else found["error"]
+            error = f"of squares: {found['error']}" if found["of_squares"] else found["error"]
             rows.append(
                 {
                     "statement": f"`{name}`" + ("" if item["holds"] else " *(false)*"),

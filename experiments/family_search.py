@@ -13,10 +13,11 @@ from fractions import Fraction
 from typing import Any
 
 from experiments.common import read_result, write_result
+from mcfsim.formats import Format
 from mcfsim.report.tables import markdown_table
 from mcfsim.symbolic import EVEN, EVERY, ODD, Family, Precisions
-from mcfsim.theorems import THEOREMS
-from mcfsim.theorems.every_p import Proof, Sharpness
+from mcfsim.theorems import THEOREMS, verify
+from mcfsim.theorems.every_p import Proof
 from mcfsim.theorems.every_p.certificate import terms
 from mcfsim.theorems.every_p.proof import members
 from mcfsim.theorems.every_p.search import Search, search
@@ -40,15 +41,19 @@ class Plan:
         Of each climb.
     mode : str
         How results are rounded.
+    statement : str
+        Its id, if the plan has another name.
     """
 
     seeds: tuple[int, ...] = ()
     steps: int = 2000
     mode: str = "nearest_even"
+    statement: str = ""
 
 
 PLANS = {
     "dw_plus_fp": Plan(),
+    "dw_plus_fp, ties away": Plan(mode="nearest_away", statement="dw_plus_fp"),
     "grow": Plan(),
     "grow_relaxed": Plan(),
     "grow_unordered": Plan(),
@@ -69,6 +74,10 @@ PLANS = {
     "dw_div_dw3": Plan((0, 1)),
     "dw_times_dw1_any_ties": Plan((0,), mode="nearest_away"),
 }
+#: Where worst cases are of another mode all operands of so many bits are tried, which takes half a minute.
+TRIED = range(3, 7)
+#: How a mode is written.
+AWAY = ", ties away"
 #: How precisions are written.
 WORDS = {EVERY: "every p", EVEN: "even p", ODD: "odd p"}
 
@@ -87,8 +96,12 @@ def measure(names: list[str], *, again: bool) -> None:
             write_result(RESULT, {"unit": "u^2, u = 2^-p", "statements": ordered})
 
 
-def _searched(name: str, plan: Plan) -> dict[str, Any]:
-    cases, exhaustive = _cases(name) if plan.mode == "nearest_even" else ({}, {})
+def _searched(key: str, plan: Plan) -> dict[str, Any]:
+    name = plan.statement or key
+    if plan.mode == "nearest_even":
+        cases, exhaustive = _cases(name)
+    else:
+        cases, exhaustive = ({}, {}) if plan.seeds else _tried(name, plan.mode)
     found = search(
         THEOREMS[name],
         cases,
@@ -108,11 +121,19 @@ def _searched(name: str, plan: Plan) -> dict[str, Any]:
             WORDS[over]: {"seeds": len(plan.seeds), "families": tried} for over, tried in found.tried.items()
         },
         "limit": _text(found.limit),
-        "families": {WORDS[over]: _row(found, over, proof) for over, proof in found.best.items()},
+        "families": {WORDS[over]: _row(found, over, proof) for over, proof in _best(found).items()},
         "worst": {str(p): constant for p, constant in exhaustive.items()},
         "refused": len(found.refused),
         "reasons": sorted({reason[:200] for reason in found.refused})[:3],
     }
+
+
+def _best(found: Search) -> dict[Precisions, Proof]:
+    """Return the best families: that of every precision alone, if those of both parities have its limit."""
+    every = found.best.get(EVERY)
+    if every is not None and every.limit == found.limit:
+        return {EVERY: every}
+    return {over: found.best[over] for over in (EVERY, EVEN, ODD) if over in found.best}
 
 
 def _known(name: str) -> tuple[Family, ...]:
@@ -134,6 +155,17 @@ def _cases(name: str) -> tuple[dict[int, tuple[Fraction, ...]], dict[int, str]]:
     return cases, {row["p"]: row["decimal"] for row in rows}
 
 
+def _tried(name: str, mode: str) -> tuple[dict[int, tuple[Fraction, ...]], dict[int, str]]:
+    """Return the worst cases of a statement in a mode, all operands tried, and their constants."""
+    cases, constants = {}, {}
+    for p in TRIED:
+        worst = verify(name, Format(precision=p, emin=-100, emax=100), mode, samples=1).worst
+        assert worst is not None
+        cases[p] = tuple(Fraction(float.fromhex(x.hexadecimal)) for x in worst.case.operands)
+        constants[p] = worst.decimal
+    return cases, constants
+
+
 def _row(found: Search, over: Precisions, proof: Proof) -> dict[str, Any]:
     assert proof.in_unit is not None
     return {
@@ -144,19 +176,12 @@ def _row(found: Search, over: Precisions, proof: Proof) -> dict[str, Any]:
         "limit": _text(proof.limit),
         "from_p": proof.first,
         "sharpness": str(proof.sharpness),
-        "at": {str(p): _at(proof, p) for p in range(proof.first, LAST + 1) if p in over},
+        "at": {str(p): float(proof.constant(p)) for p in range(proof.first, LAST + 1) if p in over},
     }
 
 
 def _operands(family: Family) -> Mapping[str, Any]:
     return {name: [terms(part) for part in parts] for name, parts in family.operands}
-
-
-def _at(proof: Proof, p: int) -> float:
-    """Return the constant at a precision."""
-    assert proof.error is not None
-    assert proof.theorem.claim.constant is not None
-    return float(proof.theorem.claim.constant(proof.error.at(p), p))
 
 
 def _text(number: Fraction | None) -> str | None:
@@ -175,16 +200,16 @@ def table() -> str:
     rows = []
     for name, found in read_result(RESULT)["statements"].items():
         climbed = sum(one["families"] for one in found["climbs"].values())
-        sharp = {one["sharpness"] for one in found["families"].values()} == {Sharpness.SHARP}
+        said = {one["sharpness"] for one in found["families"].values()}
         rows.append(
             {
-                "statement": f"`{name}`" + (", ties away" if found["rounding"] == "nearest_away" else ""),
+                "statement": f"`{name.split(',')[0]}`" + AWAY * (found["rounding"] == "nearest_away"),
                 "bound": found["bound_limit"] or "",
                 "worst cases at p": _span(found["worst_cases_at"]),
                 "families climbed": f"{climbed:,}" if climbed else "",
-                "limit": found["limit"] or "none" if found["families"] else "",
+                "limit": found["limit"] or "none",
                 "from p": ", ".join(str(one["from_p"]) for one in found["families"].values()),
-                "": "sharp" if sharp else "gap",
+                "": ", ".join(sorted(said)),
             }
         )
     return markdown_table(rows)

@@ -12,6 +12,7 @@ from experiments import (
     audit_forecast,
     every_p,
     every_p_bounds,
+    family_search,
     gpu,
     instructions,
     released_code_audit,
@@ -346,6 +347,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "every_p_overview": every_p.overview,
     "every_p_bounds": every_p_bounds.table,
     "every_p_facts": every_p_bounds.facts_table,
+    "family_search": family_search.table,
 }
 PAGES = (
     ROOT / "README.md",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from mcfsim.oracle.definition import NEAREST_EVEN, NO_ONE_RESULT, _floor_log2, _round_integer
+from mcfsim.oracle.definition import NEAREST_EVEN, NO_ONE_RESULT, floor_log2, round_integer
 from mcfsim.rounding import Rounding
 
 #: A real number that is rational: int, float or Fraction.
@@ -86,7 +86,7 @@ class FractionArithmetic:
             return x
         # In units far below half an ulp of the root, all modes round what lies between two integers as they
         # round the middle of the two.
-        scale = self.precision + 2 - _floor_log2(x) // 2
+        scale = self.precision + 2 - floor_log2(x) // 2
         square = x * Fraction(4) ** scale
         root = math.isqrt(math.floor(square))
         twice = 2 * root + (root * root != square)
@@ -109,8 +109,8 @@ class FractionArithmetic:
         exact = Fraction(x)
         if exact == 0:
             return exact
-        quantum = Fraction(2) ** (_floor_log2(abs(exact)) - self.precision + 1)
-        return _round_integer(exact / quantum, self.rounding.mode) * quantum
+        quantum = Fraction(2) ** (floor_log2(abs(exact)) - self.precision + 1)
+        return round_integer(exact / quantum, self.rounding.mode) * quantum
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``; a Python number leaves rounded."""

@@ -1,6 +1,6 @@
 """Arithmetic whose numbers are polynomials in ``u = 2**-p``: one run of a text stands for every precision p.
 
-Exponents are unbounded: nothing overflows or underflows. The idea is that of Jeannerod, Louvet, Muller and
+Exponents are unbounded: nothing overflows or underflows. The idea is not new: Jeannerod, Louvet, Muller and
 Plet, A library for symbolic floating-point arithmetic, hal-01232159, 2016.
 """
 

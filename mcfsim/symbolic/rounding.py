@@ -41,6 +41,7 @@ def rounded(x: Real, mode: Mode, ledger: Ledger) -> Polynomial:
     ulp = unit_in_last_place(low)
     whole = integer_part(x, ulp)
     ledger.require(Relation.INTEGER, whole, "integer part")
+    ledger.require(Relation.POSITIVE, whole, "integer part")  # as comparisons by squares suppose
     rest = x.minus(whole * ulp)
     if rest and is_inexact_needed(mode):
         ledger.require(Relation.POSITIVE, rest, "inexact")

@@ -29,6 +29,7 @@ def polynomials(seed, count, over=EVERY, low=-2, high=4, most=9):
         yield Polynomial.of({k: c for k, c in terms.items() if rng.random() < 0.6}, over)
 
 
+@pytest.mark.slow
 def test_algebra_is_that_of_their_values():
     for over in (EVERY, EVEN, ODD):
         pairs = zip(polynomials(1, 100, over), polynomials(2, 100, over), strict=True)
@@ -54,6 +55,7 @@ def test_the_unit_roundoff_of_each_precision():
                     unit(over).at(p)
 
 
+@pytest.mark.slow
 def test_signs_and_integers_are_decided_as_trying_shows():
     decided = 0
     for one in polynomials(3, 200):

@@ -9,7 +9,7 @@ import pytest
 from experiments.common import read_result
 from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
-from mcfsim.oracle import OracleArithmetic
+from mcfsim.oracle import FractionArithmetic, OracleArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.symbolic import Families, Family, Quotient, UndecidedError, family, u
 from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, relative_error, value
@@ -18,6 +18,8 @@ from mcfsim.theorems.every_p import EveryCertificate, Sharpness, covering, prove
 from mcfsim.theorems.every_p.proof import LAST, members, with_families
 from mcfsim.theorems.every_p.trying import difference
 from mcfsim.theorems.trial import flat
+
+pytestmark = pytest.mark.slow
 
 CONSTANTS = read_result("worst_constants")["statements"]
 #: Statements of the catalogue whose own cases are polynomials.
@@ -53,7 +55,6 @@ def test_formulas_of_the_worst_are_proved(theorem):
     assert all(proof.constant(p) == theorem.worst(p) for p in range(max(proof.first, 3), LAST + 1))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("theorem", OWN, ids=lambda t: t.name)
 def test_every_family_is_reproduced_from_the_least_precision_on(theorem):
     for one in own(theorem):
@@ -66,7 +67,6 @@ def test_every_family_is_reproduced_from_the_least_precision_on(theorem):
         assert prove(theorem, one, proof.mode) == proof
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("theorem", OWN, ids=lambda t: t.name)
 def test_in_the_range_that_it_states_a_format_does_the_same(theorem):
     proof = prove(theorem)
@@ -163,6 +163,17 @@ def test_what_measures_nothing_has_results_all_the_same():
 def test_an_error_beyond_all_bounds():
     proof = prove(THEOREMS["sloppy_dw_plus_dw_any_signs"])
     assert (proof.limit, proof.sharpness, proof.as_expected) == (None, Sharpness.EXCEEDED, True)
+
+
+def test_the_bound_of_the_root_is_sharp():
+    proof = prove(THEOREMS["sqrt_dw"])
+    assert (proof.limit, proof.sharpness) == (Fraction(25, 8), Sharpness.SHARP)
+    rows = [row for row in CONSTANTS["sqrt_dw"]["worst"] if row["p"] >= 7]
+    assert len(rows) == 5
+    for row in rows:
+        assert row["exhaustive"]
+        x, oracle = [Fraction(float.fromhex(text)) for text in row["operands"]], FractionArithmetic(row["p"])
+        assert sum(dw.sqrt_dw(oracle, tuple(x))) ** 2 / sum(x) - 1 == proof.error.at(row["p"])
 
 
 def test_the_root_is_measured_by_squares():

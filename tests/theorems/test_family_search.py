@@ -12,6 +12,7 @@ from mcfsim.symbolic import EVEN, EVERY, ODD, Families, Family, Precisions, Unde
 from mcfsim.symbolic.variables import root
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.every_p import Sharpness, prove
+from mcfsim.theorems.every_p.certificate import polynomial as of_terms
 from mcfsim.theorems.every_p.climb import Grid, climb, scores
 from mcfsim.theorems.every_p.fit import NoFitError, fit, normalised, polynomial
 from mcfsim.theorems.every_p.found import FOUND
@@ -19,6 +20,7 @@ from mcfsim.theorems.every_p.search import in_u, quality, search, tidied
 
 PRODUCT = THEOREMS["dw_times_dw2"]
 WORST = read_result("worst_constants")["statements"]
+RESULTS = read_result("family_search")["statements"]
 
 
 def exhaustive(name):
@@ -299,6 +301,8 @@ def test_a_family_is_made_no_worse():
 def test_what_cannot_be_climbed_is_refused():
     with pytest.raises(ValueError, match="scales common"):
         Grid(THEOREMS["dw_plus_fp"])
+    with pytest.raises(ValueError, match="measures no error"):
+        Grid(THEOREMS["dw_div_fp1_equals_fp2"])
     with pytest.raises(ValueError, match="every one, or those of one parity"):
         Grid(PRODUCT, Precisions(3, 1))
     for name in ("chains", "steps", "keep"):
@@ -318,6 +322,34 @@ def test_found_families_are_of_both_parities_and_below_the_bound(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sqrt_dw", "dw_times_fp2", "dw_times_fp3", "dw_div_fp3"])
+@pytest.mark.parametrize("name", ["sqrt_dw", "dw_times_fp1", "dw_times_fp2", "dw_times_fp3", "dw_div_fp3"])
 def test_found_families_show_bounds_to_be_sharp(name):
     assert all(prove(THEOREMS[name], one).sharpness is Sharpness.SHARP for one in FOUND[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", RESULTS)
+def test_results_are_proved_again(key):
+    item = RESULTS[key]
+    theorem = THEOREMS[key.split(",")[0]]
+    assert item["families"]
+    for words, kept in item["families"].items():
+        over = {"every p": EVERY, "even p": EVEN, "odd p": ODD}[words]
+        operands = tuple(
+            (name, tuple(of_terms(tuple(map(tuple, part)), over) for part in parts))
+            for name, parts in kept["operands"].items()
+        )
+        proof = prove(theorem, Family(operands, over), item["rounding"])
+        assert str(proof.family) == kept["family"]
+        limit = None if proof.limit is None else str(proof.limit)
+        assert (limit, proof.first, str(proof.sharpness)) == (
+            kept["limit"],
+            kept["from_p"],
+            kept["sharpness"],
+        )
+        for p, constant in kept["at"].items():
+            assert float(f"{float(proof.constant(int(p))):.6g}") == constant
+    # No family is above the worst of all operands, where it is known.
+    for p, worst in item["worst"].items():
+        for kept in item["families"].values():
+            assert kept["at"].get(p, 0) <= float(worst) * (1 + 1e-5)

@@ -56,7 +56,7 @@ PRODUCTS = (
         double(Fraction(3, 2) + 4 * u, PRODUCT, "(1.5u^2 + 4u^3)"),
         source=f"{JMP}, Algorithm 7; {MR}",
         precision=4,
-        sharp="asymptotically",
+        sharp="asymptotically: proved for every p by a family",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -66,6 +66,7 @@ PRODUCTS = (
         double(3, PRODUCT, "3u^2"),
         source=f"{JMP}, Algorithm 8; {MR}",
         precision=3,
+        sharp="asymptotically: proved for every p by a family of even and one of odd p",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -75,6 +76,7 @@ PRODUCTS = (
         double(2, PRODUCT, "2u^2"),
         source=f"{JMP}, Algorithm 9, Theorem 4.3; {MR}",
         precision=3,
+        sharp="asymptotically: proved for every p by a family of even and one of odd p",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -149,6 +151,7 @@ QUOTIENTS = (
         double(Fraction(7, 2), QUOTIENT, "3.5u^2"),
         source=f"{JMP}, Algorithm 14; {MR}",
         precision=4,
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         **OF_QUOTIENTS,
     ),
     Theorem(
@@ -158,6 +161,7 @@ QUOTIENTS = (
         double(3, QUOTIENT, "3u^2"),
         source=f"{JMP}, Algorithm 15, Theorem 6.2; {MR}",
         precision=4,
+        sharp="asymptotically: proved for every p by a family of even and one of odd p",
         **OF_QUOTIENTS,
     ),
     Theorem(
@@ -176,7 +180,7 @@ QUOTIENTS = (
         double(15 + 56 * u, QUOTIENT, "(15u^2 + 56u^3)"),
         source=f"{JMP}, Algorithm 17, Theorem 7.1; {MR}",
         precision=7,
-        sharp="no error above half of it is known",
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         variant=True,
         **OF_QUOTIENTS,
     ),
@@ -187,6 +191,7 @@ QUOTIENTS = (
         double(15 + 56 * u, QUOTIENT, "(15u^2 + 56u^3)"),
         source=f"measured; {JMP}, Theorem 7.1, does not cover Algorithm 17 with Algorithm 9 in place of 7",
         precision=7,
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         variant=True,
         **OF_QUOTIENTS,
     ),
@@ -197,6 +202,7 @@ QUOTIENTS = (
         double(Fraction(49, 5), QUOTIENT, "9.8u^2"),
         source=f"{JMP}, Algorithm 18; {MR}",
         precision=14,
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         variant=True,
         **OF_QUOTIENTS,
     ),
@@ -214,7 +220,7 @@ ROOTS = (
         precision=5,
         scaling=Scaling.SQUARE,
         range="unbounded",
-        sharp="nearly: 3.104u^2 at p = 11",
+        sharp="asymptotically: proved for every p by a family, which is the worst for p = 7 to 11",
     ),
 )
 

@@ -64,7 +64,8 @@ class Grid:
     Raises
     ------
     ValueError
-        If operands are of other kinds, or scaled together: then what matters are their exponents.
+        If operands are of other kinds, or scaled together: then what matters are their exponents. If the
+        claim measures no error.
     """
 
     theorem: Theorem
@@ -76,6 +77,8 @@ class Grid:
                 f"{self.theorem.name!r} scales {self.theorem.scaling}: a climb is among operands of any "
                 "exponents, which matter there; fit families to worst cases"
             )
+        if self.theorem.claim.measure is None or not self.theorem.claim.unit:
+            raise ValueError(f"{self.theorem.name!r} measures no error that could be climbed")
         if any(operand.kind == "sequence" for operand in self.theorem.operands):
             raise ValueError(f"{self.theorem.name!r} takes a sequence; a climb is among values and pairs")
         if self.over.step > 2:
@@ -93,19 +96,20 @@ class Grid:
         low, high = (Kind.FINE, *fine, Kind.LAST), (Kind.FIXED, *fine, Kind.LAST)
         return tuple(kind for is_low in self._components() for kind in (low if is_low else high))
 
-    def weights(self, p: int) -> list[NDArray[np.float64]]:
-        """Return the monomials of each component at a precision."""
-        known: dict[int, list[NDArray[np.float64]]] = self.__dict__.setdefault("_weights", {})
-        if p not in known:
-            known[p] = [np.array([float(term.at(p)) for term in terms]) for terms in self.monomials]
-        return known[p]
+    @cached_property
+    def weights(self) -> dict[int, list[NDArray[np.float64]]]:
+        """The monomials of each component, at each precision at which families are tried."""
+        tried = _TRIED if self.over in (EVERY, EVEN) else _TRIED_ODD
+        return {
+            p: [np.array([float(term.at(p)) for term in terms]) for terms in self.monomials] for p in tried
+        }
 
     def family(self, numbers: NDArray[np.int64]) -> Family:
         """Return the family of one column of coefficients."""
         parts, start = [], 0
         for terms in self.monomials:
             total = Polynomial((), self.over)
-            for number, term in zip(numbers[start:], terms, strict=False):
+            for number, term in zip(numbers[start : start + len(terms)], terms, strict=True):
                 total = total + term * int(number)
             parts.append(total)
             start += len(terms)
@@ -221,8 +225,7 @@ def scores(
 ) -> NDArray[np.float64]:
     """Return the score of every column; minus infinity where there are no such operands."""
     total = np.full(coefficients.shape[1], np.inf)
-    tried = _TRIED if grid.over in (EVERY, EVEN) else _TRIED_ODD
-    for p, allowed in zip(tried, _ALLOWED, strict=True):
+    for p, allowed in zip(grid.weights, _ALLOWED, strict=True):
         total = np.minimum(total, _errors(grid, coefficients, p, Mode(mode)) + allowed)
     return total
 
@@ -232,7 +235,7 @@ def _errors(grid: Grid, coefficients: Coefficients, p: int, mode: Mode) -> NDArr
     theorem, fmt = grid.theorem, unbounded(p)
     ar = on_blocks(fmt, Rounding(mode))
     parts, start = [], 0
-    for weights in grid.weights(p):
+    for weights in grid.weights[p]:
         # Exact: the terms are multiples of the last bit of a word, and their sum has a few bits more than it.
         parts.append(weights @ coefficients[start : start + weights.size].astype(np.float64))
         start += weights.size
@@ -249,8 +252,7 @@ def _errors(grid: Grid, coefficients: Coefficients, p: int, mode: Mode) -> NDArr
             there &= hypothesis.test(trial)
         wide = tuple(result.astype(np.float64) for result in results)
         pair = measured(theorem, tuple(_of_operands(theorem.operands, parts)), wide)
-        if pair is None:
-            raise ValueError(f"{theorem.name!r} measures no error that could be climbed")
+        assert pair is not None
         error, reference = pair
         size = np.abs(error / reference) * 2.0 ** (p * theorem.claim.unit)
     size = size / 2 if theorem.claim.squared else size

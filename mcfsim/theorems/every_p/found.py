@@ -17,9 +17,10 @@ from mcfsim.symbolic.variables import root
 def _of_even_p(t: Polynomial) -> dict[str, Family]:
     """Return families in ``t = 2**(-p/2)``: u is its square."""
     return {
-        "dw_times_fp2": family(x=(1 + t / 2, -(t**2) + 4 * t**3 - t**4), y=1 + 6 * t + 2 * t**2),
-        "dw_times_fp3": family(x=(1 + t - 2 * t**2, t**2 - t**3 + 5 * t**4), y=2 + 2 * t + 4 * t**2),
-        "dw_div_fp3": family(x=(1 + 3 * t - 18 * t**2, -(t**2) + 35 * t**4), y=2 - 2 * t - 6 * t**2),
+        "dw_times_fp2": family(x=(1 + t - 2 * t**2, t**2 - 3 * t**4), y=1 + t + 2 * t**2),
+        "dw_times_fp3": family(x=(1 + t, t**2 - t**3 + 3 * t**4), y=2 + 2 * t),
+        "dw_div_fp2": family(x=(1 + t / 2 + 4 * t**2, t**2 - t**3 + 25 * t**4), y=2 - 4 * t + 8 * t**2),
+        "dw_div_fp3": family(x=(1 + t / 2 + 4 * t**2, t**2 - t**3 + 25 * t**4), y=2 - 4 * t + 8 * t**2),
         "dw_div_dw2": family(
             x=(1 + 2 * t, -(t**2) + 3 * t**3 / 2 + 10 * t**4), y=(1 + t, t**2 - 5 * t**3 / 2 + t**4)
         ),
@@ -34,11 +35,12 @@ def _of_even_p(t: Polynomial) -> dict[str, Family]:
 def _of_odd_p(t: Polynomial) -> dict[str, Family]:
     """Return families in ``t = 2**(-(p-1)/2)``: u is half its square."""
     return {
-        "dw_times_fp2": family(
-            x=(1 + t / 4, -(t**2) / 2 + 3 * t**3 / 4 - 3 * t**4 / 4), y=1 + 6 * t + 6 * t**2
-        ),
+        "dw_times_fp2": family(x=(1 + 3 * t / 4 - t**2, t**2 / 2 - t**3 / 8), y=2 + 4 * t + 4 * t**2),
         "dw_times_fp3": family(x=(2 + t, -(t**2) + t**3), y=1 + 3 * t),
-        "dw_div_fp3": family(x=(1 + t / 4 - 2 * t**2, -(t**2) / 2 + t**4 / 4), y=2 - 4 * t + 2 * t**2),
+        "dw_div_fp2": family(
+            x=(2 + 3 * t - 12 * t**2, -(t**2) + 2 * t**3 + 11 * t**4 / 2), y=2 - 5 * t + 3 * t**2
+        ),
+        "dw_div_fp3": family(x=(1 + t / 4 - 2 * t**2, -(t**2) / 2 + 5 * t**4 / 4), y=2 - 4 * t + 2 * t**2),
         "dw_div_dw2": family(
             x=(1 + 3 * t / 2 + 2 * t**2, t**2 / 2 - t**4 / 2), y=(1 + t, -(t**2) / 2 + t**3 / 4 + t**4)
         ),
@@ -57,6 +59,7 @@ _EVEN, _ODD = _of_even_p(root(EVEN)), _of_odd_p(root(ODD))
 #: By statement: of every p, or of even and of odd p.
 FOUND: Mapping[str, tuple[Family, ...]] = MappingProxyType(
     {
+        "dw_times_fp1": (family(x=(2 + 24 * u, u + 4 * u**2), y=2 - 2 * u),),
         "sqrt_dw": (family(x=(1 + 6 * u, u - 6 * u**2)),),
         **{name: (one, _ODD[name]) for name, one in _EVEN.items()},
     }

@@ -37,9 +37,9 @@ LAST = 60
 class Sharpness(StrEnum):
     """What a family says of a bound.
 
-    ``sharp``: its error tends to the bound and never exceeds it. ``gap``: it stays below a smaller limit.
-    ``exceeded``: it is beyond the bound, which is refuted, for every large p. ``open``: nothing, as there is
-    no bound that is a function of u, or nothing is measured.
+    ``sharp``: its error tends to the bound and never exceeds it. ``gap``: it stays below, with a smaller
+    limit. ``exceeded``: it is beyond the bound, which is refuted, at precisions for which it is stated.
+    ``open``: nothing, as there is no bound that is a function of u, or nothing is measured.
     """
 
     SHARP = "sharp"
@@ -101,10 +101,10 @@ class Proof:
         beyond = None if self.error is None else excess(self.error, self.theorem.claim)
         if beyond is None:
             return Sharpness.OPEN
-        holds, _ = holds_from(beyond)
+        holds, since = holds_from(beyond)
         formula = self.theorem.claim.formula
         assert formula is not None
-        if not holds:
+        if not holds or since - self.family.over.step >= max(self.first, self.theorem.precision):
             return Sharpness.EXCEEDED
         return Sharpness.SHARP if self.limit == formula.limit else Sharpness.GAP
 

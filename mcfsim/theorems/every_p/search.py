@@ -102,7 +102,7 @@ def search(
     cases : mapping of int to sequence of Fraction, optional
         Worst cases at several precisions, for `fit`.
     guesses : iterable of Family, optional
-        Families to begin with.
+        Families to prove and make simpler beside those, whatever they are over.
     over : iterable of Precisions, optional
         Over which precisions: polynomials in u, or in its square root over those of one parity.
     seeds : iterable of int, optional
@@ -119,7 +119,7 @@ def search(
     """
     chosen = None if mode is None else Mode(mode)
     found = _Found(theorem, chosen)
-    wanted, known, starts = tuple(over), tuple(guesses), tuple(seeds)
+    wanted, starts = tuple(over), tuple(seeds)
     climbable = theorem.scaling in (Scaling.EACH, Scaling.SQUARE)
     for precisions in wanted:
         if cases:
@@ -127,9 +127,6 @@ def search(
                 found.take(fit(theorem, cases, precisions).family, "fit")
             except NoFitError as reason:
                 found.refused.append(f"fit: {reason}")
-        for guess in known:
-            if guess.over == precisions:
-                found.take(guess, "guess")
         for seed in starts if climbable else ():
             climbed = climb(
                 Grid(theorem, precisions),
@@ -142,6 +139,8 @@ def search(
             found.tried[precisions] = found.tried.get(precisions, 0) + climbed.tried
             for guess in climbed.families:
                 found.take(guess, "climb")
+    for guess in guesses:
+        found.take(guess, "guess")
     for precisions in (EVEN, ODD):
         if precisions in found.best and (lifted := in_u(found.best[precisions].family)):
             found.take(lifted, found.origin[precisions])

@@ -217,7 +217,7 @@ def _examine(paths: list[Path], options: dict[str, Any]) -> bool:
 
 def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
     """Prove what families give at every precision, print and save it; return whether it is as expected."""
-    from mcfsim.theorems.every_p import EveryCertificate, prove
+    from mcfsim.theorems.every_p import EveryCertificate, covering
     from mcfsim.theorems.every_p.proof import with_families
     from mcfsim.theorems.verification import named
 
@@ -229,12 +229,12 @@ def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
         for name in roundings:
             modes += sorted(theorem.modes) if name == "every" else [name]
         for mode in dict.fromkeys(modes or [None]):
-            proof = prove(theorem, mode=mode)
-            typer.echo(f"{proof}\n")
-            certificate = EveryCertificate.of(proof)
-            if output is not None:
-                certificate.save(output / f"{certificate.name}.json")
-            good &= proof.as_expected
+            for proof in covering(theorem, mode):
+                typer.echo(f"{proof}\n")
+                certificate = EveryCertificate.of(proof)
+                if output is not None:
+                    certificate.save(output / f"{certificate.name}.json")
+                good &= proof.as_expected
     return good
 
 

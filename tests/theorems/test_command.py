@@ -334,7 +334,11 @@ def test_every_precision_is_proved_saved_and_checked(folder: Path) -> None:
     assert "its digest is not that of its content" in call("--check", str(paths[0]), status=2)
 
 
-def test_every_precision_of_all_statements_and_modes() -> None:
+def test_every_precision_of_all_statements_and_modes(folder: Path) -> None:
+    text = call("dw_times_fp2", "--every-p", "--output", str(folder))
+    assert "dw_times_fp2, every p = 2 n + 1 >= " in text
+    paths = sorted(folder.glob("*.json"))
+    assert [path.name.split("-")[1] for path in paths] == ["every_even_p", "every_odd_p"]
     text = call("--every-p")
     assert text.count("obligations, all met from") > 20
     text = call("dw_times_dw2_ties_away", "--every-p", "--rounding", "every", "--rounding", "up")

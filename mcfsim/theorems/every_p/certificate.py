@@ -127,8 +127,10 @@ class EveryCertificate:
 
     @property
     def name(self) -> str:
-        """Statement and mode in one word, for a file."""
-        return f"{self.theorem}-every_p-{self.rounding}"
+        """Statement, precisions and mode in one word, for a file."""
+        known = {(1, 0): "every_p", (2, 0): "every_even_p", (2, 1): "every_odd_p"}
+        precisions = known.get((self.step, self.rest), f"every_p_{self.rest}_mod_{self.step}")
+        return f"{self.theorem}-{precisions}-{self.rounding}"
 
     @property
     def over(self) -> Precisions:

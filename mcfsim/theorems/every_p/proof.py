@@ -120,7 +120,10 @@ class Proof:
         return self.theorem.claim.constant(self.error.at(p), p)
 
     def __str__(self) -> str:
-        lines = [f"{self.theorem.name}, every p >= {self.first}, {self.mode}: {self.family}"]
+        over = self.family.over
+        precisions = "every p" if over.step == 1 else f"every p = {over}"
+        also = "" if over.step == 1 else ", t = 2^-n"
+        lines = [f"{self.theorem.name}, {precisions} >= {self.first}{also}, {self.mode}: {self.family}"]
         lines.append(f"results: {', '.join(map(str, self.results))}")
         if self.error is not None:
             unit = f"u^{self.theorem.claim.unit}" if self.theorem.claim.unit > 1 else "u"

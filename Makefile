@@ -22,6 +22,7 @@ figures: $(VENV)/.installed
 theorems: $(VENV)/.installed
 	$(BIN)/python -m experiments.worst_constants
 	$(BIN)/python -m experiments.theorems
+	$(BIN)/python -m experiments.every_p_bounds
 	$(BIN)/python -m experiments.tables
 
 test: $(VENV)/.installed

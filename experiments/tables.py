@@ -10,6 +10,7 @@ from typing import Any
 import mcfsim as mcf
 from experiments import (
     audit_forecast,
+    every_p_bounds,
     gpu,
     instructions,
     released_code_audit,
@@ -340,6 +341,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "train_gpt_100M": train_gpt.stops_table,
     "theorems": theorems.overview,
     "theorem_details": theorems.details,
+    "every_p_bounds": every_p_bounds.table,
+    "every_p_facts": every_p_bounds.facts_table,
 }
 PAGES = (
     ROOT / "README.md",
@@ -350,6 +353,7 @@ PAGES = (
             "benchmarks",
             "results",
             "theorems",
+            "every_bound",
             "compile",
             "gpu",
             "kernels",

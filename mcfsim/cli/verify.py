@@ -92,7 +92,7 @@ def verify(
         ),
     ] = False,
     seconds: Annotated[
-        int | None, Option(min=1, help="The longest that the solver may take for each.", show_default="600")
+        int | None, Option(min=1, help="The longest for each statement of --upper.", show_default="600")
     ] = None,
 ) -> None:
     """Try every operand; exit status 1 if a claim fails that should hold, or holds that should fail."""

@@ -14,7 +14,6 @@ from mcfsim.theorems.solver.forms import TRUE, ZERO, Form, Formula, all_of, equa
 from mcfsim.theorems.solver.numbers import Number, Rounded
 
 NEAREST = "the definition of rounding to nearest"
-HANDBOOK = "Muller et al., Handbook of Floating-Point Arithmetic, 2018, 2.1 and 4.2"
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,15 @@ def _powers(a: Form, b: Form) -> Formula:
 
 
 OF_A_POWER = (
-    Fact("a power of two is positive, and u times it at most 2^-least of it", "p >= least", _small),
+    Fact("a power of two is positive, and u times it at most 2^-m of it", "p >= m, the least p", _small),
 )
-OF_A_VALUE = (Fact("u |x| <= 2^-least |x|", "p >= least", _small_share),)
+OF_A_VALUE = (Fact("u |x| <= 2^-m |x|", "p >= m, the least p", _small_share),)
 OF_TWO_POWERS = (
-    Fact("of two powers of two one is at least twice the other, or they are equal", "", _powers),
+    Fact(
+        "of two powers of two one is at least twice the other, or they are equal",
+        "exponents are integers",
+        _powers,
+    ),
 )
 
 
@@ -136,8 +139,16 @@ LAST_OF_SUM = Fact(
 )
 OF_A_SUM = (
     Fact("RN(t) has the sign of t, and is 0 for t = 0 only", "exponents are unbounded", _sign),
-    Fact("|t - RN(t)| <= ulp(RN(t)) / 2", HANDBOOK, _half_ulp),
-    Fact("|t - RN(t)| <= ulp(RN(t)) / 4 if |t| < 2^e, the first bit of RN(t)", HANDBOOK, _below_power),
+    Fact(
+        "|t - RN(t)| <= ulp(RN(t)) / 2",
+        "the numbers on both sides of RN(t) are at most ulp(RN(t)) away",
+        _half_ulp,
+    ),
+    Fact(
+        "|t - RN(t)| <= ulp(RN(t)) / 4 if |t| < 2^e, the first bit of RN(t)",
+        "then RN(t) is +-2^e, and the number before it ulp(RN(t)) / 2 away",
+        _below_power,
+    ),
     Fact("|t - RN(t)| <= |t - x| for each term x of t, which is a number of p bits", NEAREST, _nearest),
     Fact(
         "RN(t) = t if |t| <= 2^p g, g the least last bit of the terms of t",

@@ -29,6 +29,9 @@ from mcfsim.theorems.statement import Theorem
 #: What a proof supposes besides the hypotheses.
 ASSUMED = "radix 2, rounding to nearest, ties by any rule if none is said, no overflow, gradual underflow"
 
+#: Seconds that the solver counts to, and a precision far above all formats.
+_LONGEST, _MOST = 1_000_000, 1_000
+
 
 class Found(StrEnum):
     """What came of a question.
@@ -101,15 +104,12 @@ def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None 
     ValueError
         If the statement is not translated, or its algorithm does not only add, subtract and change signs.
     """
-    check_int("seconds", seconds)
     question = question_of(theorem) if isinstance(theorem, Theorem) else theorem
-    if least is not None:
-        check_int("least", least)
-        question = replace(question, least=least)
-    if question.least < 2 or seconds < 1:
-        raise ValueError(
-            f"least = {question.least}, seconds = {seconds}: p is at least 2, the time at least 1"
-        )
+    question = question if least is None else replace(question, least=least)
+    for name, given, low, high in (("seconds", seconds, 1, _LONGEST), ("least", question.least, 2, _MOST)):
+        check_int(name, given)
+        if not low <= given <= high:
+            raise ValueError(f"{name} = {given}: it goes from {low} to {high:,}")
     start = time.process_time()
     ar, supposed, claimed = question.posed()
     solver = Solver(seconds)

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from mcfsim.checks.names import hint
+from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.operands import Operand
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.forms import TRUE, ZERO, Form, Formula, all_of, equal, not_above
@@ -196,9 +197,14 @@ def question_of(theorem: Theorem) -> Question:
     Raises
     ------
     ValueError
-        If its claim or a hypothesis has no translation.
+        If its claim or a hypothesis has no translation, or it is another statement than the catalogue has by
+        that id: of one's own make a `Question`.
     """
     check_known([theorem.name])
+    if THEOREMS[theorem.name] is not theorem:
+        raise ValueError(
+            f"{theorem.name!r} is not the statement of that id in the catalogue: pose a Question"
+        )
     for hypothesis in theorem.where:
         if hypothesis.text not in HYPOTHESES:
             raise ValueError(f"{theorem.name!r}: the hypothesis {hypothesis.text!r} is not translated")

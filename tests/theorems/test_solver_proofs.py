@@ -12,7 +12,7 @@ from experiments.common import ROOT, read_result
 from mcfsim.eft import two_sum
 from mcfsim.theorems import THEOREMS, double_word, relaxed_pair, value
 from mcfsim.theorems.solver import ASSUMED, CLAIMS, Found, Question, prove, prove_all, question_of
-from mcfsim.theorems.solver.forms import TRUE
+from mcfsim.theorems.solver.forms import TRUE, Form
 from mcfsim.theorems.solver.questions import exact
 
 SECONDS = 200
@@ -98,6 +98,13 @@ def test_products_and_constants_are_refused():
     constant = replace(product, algorithm=lambda ar, a, b: ar.add(a, 1.0))
     with pytest.raises(ValueError, match=r"the operand 1\.0 is no unknown"):
         prove(constant)
+
+
+def test_a_chain_of_comparisons_is_refused():
+    """Python would drop the first one."""
+    a, b = Form.unknown("a"), Form.unknown("b")
+    with pytest.raises(TypeError, match="neither true nor false"):
+        Question("chain", two_sum, PAIR, (lambda x, y: a <= b <= a,), exact, 2).posed()
 
 
 @pytest.mark.parametrize("names", [("x", "xh"), ("a", "a.first"), ("a", "t2")])

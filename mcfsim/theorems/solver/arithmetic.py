@@ -55,11 +55,22 @@ class UnknownArithmetic:
         self.known: list[Formula] = []
         self.called: list[Called] = []
         self._lemmas = lemmas or {}
+        self._names: set[str] = set()
 
     # -- numbers ------------------------------------------------------------------------------------------
     def number(self, name: str = "") -> Number:
-        """Return a new number, of which nothing is known."""
-        self.numbers.append(Number.unknown(name or f"t{len(self.numbers)}"))
+        """Return a new number, of which nothing is known.
+
+        Raises
+        ------
+        ValueError
+            If another one has the name: they would be the same.
+        """
+        name = name or f"t{len(self.numbers)}"
+        if name in self._names or "." in name:
+            raise ValueError(f"an operand cannot be called {name!r}: another unknown is, or may be")
+        self._names.add(name)
+        self.numbers.append(Number.unknown(name))
         return self.numbers[-1]
 
     def operand(self, operand: Operand) -> Any:

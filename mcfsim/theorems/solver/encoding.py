@@ -13,8 +13,8 @@ _TOP = 2
 class Solver:
     """Z3, asked whether formulas have a model.
 
-    What has none has none either if products of unknowns with powers of u are variables of their own, of
-    which each comparison says the same: then it holds for no u > 0.
+    Products of unknowns with powers of u are variables of their own, and a comparison is said of all its
+    products with them. What holds for some u > 0 has a model, so formulas without a model hold for no u.
 
     Parameters
     ----------

@@ -102,6 +102,9 @@ class Formula:
         """Return the contrary."""
         raise NotImplementedError
 
+    def __bool__(self) -> bool:
+        raise TypeError("a formula is neither true nor false: write (a <= b) & (b <= c), not a <= b <= c")
+
     def __and__(self, other: Formula) -> Formula:
         return AllOf((self, other))
 
@@ -160,7 +163,7 @@ class AnyOf(Formula):
         return AllOf(tuple(part.denied() for part in self.parts))
 
 
-TRUE, FALSE = AllOf(()), AnyOf(())
+TRUE = AllOf(())
 
 
 def all_of(parts: Iterable[Formula]) -> Formula:

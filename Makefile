@@ -24,8 +24,9 @@ studies: $(VENV)/.installed
 	$(BIN)/python -m experiments.studies
 
 theorems: $(VENV)/.installed
-	$(BIN)/python -m experiments.worst_constants
+	$(BIN)/python -m experiments.every_p
 	$(BIN)/python -m experiments.theorems
+	$(BIN)/python -m experiments.every_p_bounds
 	$(BIN)/python -m experiments.tables
 
 test: $(VENV)/.installed

@@ -8,6 +8,7 @@ from experiments import (
     collage_options,
     dqt_bits,
     embedding_steps,
+    every_p,
     fast_two_sum_map,
     grow_error,
     instructions,
@@ -20,20 +21,13 @@ from experiments import (
     rounding_points,
     sr_random_bits,
     tables,
-    worst_constants,
 )
 
 
 def main() -> None:
     """Run all; of what takes many minutes only the drawing."""
-    for study in (
-        worst_constants,
-        lost_update_phase,
-        sr_random_bits,
-        memory_quality,
-        precision_law,
-        embedding_steps,
-    ):
+    every_p.main(["--quick"])
+    for study in (lost_update_phase, sr_random_bits, memory_quality, precision_law, embedding_steps):
         study.draw()
     for experiment in (
         beta2_expansion,

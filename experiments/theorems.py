@@ -60,12 +60,15 @@ def overview() -> str:
 
 def details() -> str:
     """Return a section a statement: source, and a row of measured numbers for each format."""
-    found = _by_theorem()
+    found, proved = _by_theorem(), read_result("every_p_bounds")["answers"]
     lines = []
     for theorem in THEOREMS.values():
         lines += [f"### {theorem.name}", "", f"{theorem.statement}. Source: {theorem.source}."]
         if theorem.sharp:
             lines += [f"Sharpness: {theorem.sharp}."]
+        if (answer := proved.get(theorem.name, {})).get("found") == "proved":
+            ties = "" if answer["ties"] == "any" else f", ties {answer['ties']}"
+            lines += [f"[Proved](every_bound.md) for every p >= {answer['least']}{ties}."]
         rows = [_row(found[theorem.name][name]) for name in FORMATS if name in found[theorem.name]]
         if rows:
             used = [key for key in rows[0] if any(row[key] for row in rows)]

@@ -14,6 +14,7 @@ import mcfsim as mcf
 from experiments import (
     beta2_expansion,
     common,
+    every_p,
     fast_two_sum_map,
     grow_error,
     long_sums,
@@ -22,7 +23,6 @@ from experiments import (
     precision_curves,
     sr_random_bits,
     theorems,
-    worst_constants,
 )
 from experiments.common import ROOT, read_result
 from experiments.common import _shorten as shorten
@@ -58,15 +58,15 @@ def test_all_certificates_of_few_cases(item):
     check_certificate(item)
 
 
-@pytest.mark.parametrize("name", [*worst_constants.ALGORITHMS, *worst_constants.OTHERS])
+@pytest.mark.parametrize("name", [*every_p.ALGORITHMS, *every_p.OTHERS])
 def test_worst_constants_of_three_bits(name):
     (row,) = (row for row in CONSTANTS[name]["worst"] if row["p"] == 3)
     assert row["exhaustive"]
     if row["tried"]["core"] > FEW:
         pytest.skip("takes longer")
     fmt = Format(precision=3, emin=-100, emax=100)
-    certificate = mcf.verify(name, fmt, "nearest_even", limit=worst_constants.LIMIT, samples=1)
-    again = worst_constants._row(3, certificate)
+    certificate = mcf.verify(name, fmt, "nearest_even", limit=every_p.LIMIT, samples=1)
+    again = every_p._row(3, certificate)
     kept = ("constant", "decimal", "bound", "exhaustive", "core", "verdict")
     assert {key: again[key] for key in kept} == {key: row[key] for key in kept}
     assert again["tried"]["core"] == row["tried"]["core"]

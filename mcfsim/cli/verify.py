@@ -76,13 +76,31 @@ def verify(
             help="List statements and their sources: all, or those whose id matches, as 'dw_*' or sum.",
         ),
     ] = False,
+    every_p: Annotated[
+        bool,
+        Option(
+            "--every-p",
+            help="Of statements with a family of operands that are polynomials in u = 2^-p: the results and "
+            "the error at every precision p at once, exactly, and the limit of the error.",
+        ),
+    ] = False,
     check: Annotated[
         list[Path] | None,
         Option(
             help="Examine a certificate: try again its witnesses, and of each part random cases by the "
             "oracle (--samples, --seed) and all by the emulator if they are few (--limit). Repeat it for "
-            "several.",
+            "several. Of one for every p decide all anew, and try every p up to 60.",
         ),
+    ] = None,
+    upper: Annotated[
+        bool,
+        Option(
+            "--upper",
+            help="Prove statements about sums for every precision at once, by a solver (mcfsim[solver]).",
+        ),
+    ] = False,
+    seconds: Annotated[
+        int | None, Option(min=1, help="The longest for each statement of --upper.", show_default="600")
     ] = None,
 ) -> None:
     """Try every operand; exit status 1 if a claim fails that should hold, or holds that should fail."""
@@ -92,6 +110,16 @@ def verify(
             good = _list(theorems or ["*"])
         elif check:
             good = _examine(check, options)
+        elif every_p or upper:
+            if every_p and upper:
+                raise ValueError("--every-p and --upper answer different questions: ask one at a time")
+            which = "--every-p" if every_p else "--upper"
+            _refuse(which, {"--format": format, "--limit": limit, "--samples": samples})
+            if every_p:
+                good = _prove(theorems or [], rounding or [], output)
+            else:
+                _refuse(which, {"--rounding": rounding, "--output": output})
+                good = _bound(theorems or [], given({"seconds": seconds}))
         else:
             from mcfsim.theorems.device import find_device
             from mcfsim.theorems.selection import Selection
@@ -169,13 +197,64 @@ def _certify(
 
 def _examine(paths: list[Path], options: dict[str, Any]) -> bool:
     """Print what is wrong with certificates, and how much was tried again; return whether nothing is."""
+    from mcfsim.theorems.every_p import recheck
+    from mcfsim.theorems.every_p.certificate import is_every
     from mcfsim.theorems.examination import examine
 
     good = True
     for path in paths:
+        if is_every(path):
+            problems = recheck(path)
+            said = "; ".join(problems) or "nothing is wrong: proved again, and the same at every p up to 60"
+            typer.echo(f"{path}: {said}")
+            good &= not problems
+            continue
         found = examine(path, **options)
         typer.echo(f"{path}: {found}")
         good &= not found.problems
+    return good
+
+
+def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
+    """Prove what families give at every precision, print and save it; return whether it is as expected."""
+    from mcfsim.theorems.every_p import EveryCertificate, covering
+    from mcfsim.theorems.every_p.proof import with_families
+    from mcfsim.theorems.verification import named
+
+    if output is not None and not output.is_dir():
+        raise ValueError(f"cannot write to {output}: it must be a folder that exists")
+    good = True
+    for theorem in map(named, names) if names else with_families():
+        modes: list[str | None] = []
+        for name in roundings:
+            modes += sorted(theorem.modes) if name == "every" else [name]
+        for mode in dict.fromkeys(modes or [None]):
+            for proof in covering(theorem, mode):
+                typer.echo(f"{proof}\n")
+                certificate = EveryCertificate.of(proof)
+                if output is not None:
+                    certificate.save(output / f"{certificate.name}.json")
+                good &= proof.as_expected
+    return good
+
+
+def _refuse(which: str, useless: dict[str, Any]) -> None:
+    """Raise ValueError for options of trials, where every precision is spoken of."""
+    if found := list(given(useless)):
+        raise ValueError(f"{which} tries no operands, and speaks of every precision: {found[0]} is no use")
+
+
+def _bound(names: list[str], options: dict[str, Any]) -> bool:
+    """Print what the solver says of statements; return whether it proves those that hold, and no other."""
+    from mcfsim.theorems import THEOREMS
+    from mcfsim.theorems.solver import ASSUMED, Found, check_known, prove_all
+
+    check_known(names)
+    good = True
+    for answer in prove_all(names, **options):
+        typer.echo(answer)
+        good &= (answer.found is Found.PROVED) == THEOREMS[answer.statement].holds
+    typer.echo(f"Assumed: {ASSUMED}. What is not proved need not be false.")
     return good
 
 

@@ -65,7 +65,7 @@ def round_fraction(
     tiny = abs(value) < fmt.smallest_normal
     if tiny and rounding.underflow in (Underflow.FLUSH_BEFORE, Underflow.FLUSH_INPUTS):
         return _zero(value < 0, fmt)
-    exponent = _floor_log2(abs(value))
+    exponent = floor_log2(abs(value))
     if rounding.underflow is Underflow.FLUSH_AFTER and tiny:
         unbounded = _round_at(value, exponent - fmt.precision + 1, exponent, fmt, rounding.mode)
         if abs(unbounded) < fmt.smallest_normal:
@@ -213,7 +213,7 @@ def _square_root(x: Number, fmt: Format, rounding: Rounding) -> float:
 
 
 # -- integers and signs ---------------------------------------------------------------------------------
-def _round_integer(value: Fraction, mode: Mode) -> int:
+def round_integer(value: Fraction, mode: Mode) -> int:
     """Round to an integer in the sense of the mode."""
     match mode:
         case Mode.NEAREST_EVEN:
@@ -234,7 +234,7 @@ def _round_integer(value: Fraction, mode: Mode) -> int:
             raise ValueError(NO_ONE_RESULT)
 
 
-def _floor_log2(value: Fraction) -> int:
+def floor_log2(value: Fraction) -> int:
     """Return the exponent e with ``2**e <= value < 2**(e + 1)`` of a positive number."""
     numerator, denominator = value.numerator, value.denominator
     exponent = numerator.bit_length() - denominator.bit_length()
@@ -251,7 +251,7 @@ def _times_power(value: Fraction, exponent: int) -> Fraction:
 def _round_at(value: Fraction, scale: int, exponent: int, fmt: Format, mode: Mode) -> Fraction:
     """Round to a multiple of ``2**scale``, the quantum of numbers with this exponent."""
     quanta = _times_power(value, -scale)
-    whole = _round_integer(quanta, mode)
+    whole = round_integer(quanta, mode)
     if fmt.parity is Parity.CODE and 1 < abs(quanta) < 2:
         # One significand bit: the neighbours are 1 and 2 quanta, even or odd as their exponent fields are.
         odd_below = (exponent + fmt.bias) % 2 == 1

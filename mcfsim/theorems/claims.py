@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import mpmath
 import numpy as np
 
+from mcfsim.symbolic import Polynomial, Quotient
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.identities import equal_sums
 from mcfsim.theorems.statement import Claim
@@ -16,8 +18,8 @@ from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, only, rarely
 
 #: What a result should be: an exact number, or the quotient of two.
 Target = Callable[[Trial], Exact | tuple[Exact, Exact]]
-#: A constant, or one that depends on the precision.
-Constant = int | Fraction | Callable[[int], Fraction]
+#: A constant, or one that depends on the precision: as a function of u, or of the precision.
+Constant = int | Fraction | Polynomial | Quotient | Callable[[int], Fraction]
 
 #: Binary64 quotients are wrong by less than this share: beyond it they decide, within it integers do.
 _SHARE = 2.0**-45
@@ -113,7 +115,7 @@ def all_of(*claims: Claim) -> Claim:
 
     first = claims[0]
     text = "; ".join(each.text for each in claims)
-    return Claim(text, test, first.measure, first.constant, first.bound)
+    return replace(first, text=text, test=test)
 
 
 # -- errors -------------------------------------------------------------------------------------------------
@@ -124,8 +126,9 @@ def relative_error(
 
     Parameters
     ----------
-    constant : int, Fraction or callable
-        The bound in units of ``u**unit``; a callable gets the precision.
+    constant : int, Fraction, Polynomial, Quotient or callable
+        The bound in units of ``u**unit``: a number, a function of u, or one that gets the precision. Where
+        the denominator of a `Quotient` is not positive the bound is that of a number: it bounds nothing.
     target : callable
         Returns the exact result: an `Exact`, or numerator and denominator.
     unit : int, optional
@@ -160,7 +163,7 @@ def root_error(constant: Constant, radicand: Target, *, text: str = "") -> Claim
     The root is irrational, but ``s**2 / x`` is not, and lies between ``(1 - c u**2)**2`` and
     ``(1 + c u**2)**2`` if and only if s is so near.
     """
-    bound = _function(constant)
+    bound, formula = _function(constant)
 
     def measure(t: Trial) -> Measured:
         x, root = radicand(t), t.result()
@@ -178,18 +181,22 @@ def root_error(constant: Constant, radicand: Target, *, text: str = "") -> Claim
             exact = mpmath.mpf(ratio.numerator) / ratio.denominator
             return abs(mpmath.sqrt(1 + exact) - 1) * 4**p
 
-    return Claim(f"|error| <= {text or f'{constant} u^2'} |exact result|", test, measure, size, bound)
+    said = f"|error| <= {text or f'{constant} u^2'} |exact result|"
+    return Claim(said, test, measure, size, bound, formula, unit=2, squared=True)
 
 
 def bounded(measure: Callable[[Trial], Measured], constant: Constant, unit: int, text: str) -> Claim:
     """Claim that a measured error is at most so many ``u**unit`` of its reference."""
-    bound = _function(constant)
+    bound, formula = _function(constant)
 
     def test(t: Trial) -> Truth:
         p = t.format.precision
         return _within(t.once(measure), bound(p) / 2 ** (unit * p)) & t.finite
 
-    return Claim(f"|error| <= {text}", test, measure, lambda ratio, p: abs(ratio) * 2 ** (unit * p), bound)
+    def size(ratio: Fraction, p: int) -> Fraction:
+        return abs(ratio) * Fraction(2) ** (unit * p)
+
+    return Claim(f"|error| <= {text}", test, measure, size, bound, formula, unit)
 
 
 def _error_of(target: Target) -> Callable[[Trial], Measured]:
@@ -217,5 +224,14 @@ def _within(measured: Measured, limit: Fraction) -> Any:
     return decided | rarely(near, exactly_within, measured)
 
 
-def _function(constant: Constant) -> Callable[[int], Fraction]:
-    return constant if callable(constant) else lambda p: Fraction(constant)
+def _function(constant: Constant) -> tuple[Callable[[int], Fraction], Quotient | None]:
+    """Return a constant at a precision, and as a function of u if it is known as one."""
+    if callable(constant):
+        return constant, None
+    formula = constant if isinstance(constant, Quotient) else Quotient.of(constant)
+
+    def at(p: int) -> Fraction:
+        # From a pole of the formula down it bounds nothing.
+        return formula.at(p) if formula.denominator.at(p) > 0 else Fraction(4**p)
+
+    return at, formula

@@ -13,6 +13,7 @@ import mpmath
 
 from mcfsim.formats import Format
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow
+from mcfsim.symbolic import Quotient
 from mcfsim.theorems.operands import Operand, has_all, unbounded
 from mcfsim.theorems.trial import Measured, Trial, Truth
 
@@ -77,6 +78,12 @@ class Claim:
         constant before ``u**2``: a Fraction, or an mpmath number where it is irrational.
     bound : callable, optional
         The claimed bound on that number at a precision.
+    formula : Quotient, optional
+        The same as a function of u, if it is known as one.
+    unit : int, optional
+        The power of u before which that number stands; 0 of a claim that measures nothing.
+    squared : bool, optional
+        Whether the quotient is that of squares, as of a square root, less 1.
     """
 
     text: str
@@ -84,6 +91,9 @@ class Claim:
     measure: Callable[[Trial], Measured] | None = None
     constant: Callable[[Fraction, int], Fraction | mpmath.mpf] | None = None
     bound: Callable[[int], Fraction] | None = None
+    formula: Quotient | None = None
+    unit: int = 0
+    squared: bool = False
 
 
 @dataclass(frozen=True)

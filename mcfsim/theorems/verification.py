@@ -127,7 +127,7 @@ def prepare(
     TypeError, ValueError
         If a name is unknown, an argument out of range, or there is no one result for every operand.
     """
-    theorem = _named(theorem)
+    theorem = named(theorem)
     fmt, policy = get_format(format), get_rounding(rounding)
     if not isinstance(rounding, Rounding):
         policy = Rounding(policy.mode, underflow=theorem.underflow, rule=theorem.rules[0])
@@ -139,7 +139,14 @@ def prepare(
     return Check(theorem, fmt, policy, selection)
 
 
-def _named(theorem: Theorem | str) -> Theorem:
+def named(theorem: Theorem | str) -> Theorem:
+    """Return a statement, or that of the catalogue with an id.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is neither, or the catalogue has none of that id.
+    """
     if isinstance(theorem, str):
         if theorem not in THEOREMS:
             if meant := hint(theorem, THEOREMS, most=3):
@@ -194,7 +201,7 @@ def plan(
     selection : Selection, optional
         Which operands.
     """
-    chosen = [_named(theorem) for theorem in theorems or THEOREMS]
+    chosen = [named(theorem) for theorem in theorems or THEOREMS]
     checks = []
     for fmt in map(get_format, formats or FORMATS):
         for found in chosen:

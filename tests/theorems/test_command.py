@@ -319,3 +319,42 @@ def test_ctrl_c_prints_the_command_that_goes_on(workers: str, folder: Path) -> N
     assert result.returncode == 0, result.stderr
     assert "cases are from the journal" in result.stderr
     assert len(list(out.iterdir())) == 2
+
+
+def test_every_precision_is_proved_saved_and_checked(folder: Path) -> None:
+    text = call("dw_times_dw1", "grow", "--every-p", "--output", str(folder))
+    assert "limit: 5, bound: 5, sharp" in text
+    assert "|error| in u^2: 2 / (1 + 2 u + 2 u^2)" in text
+    paths = sorted(folder.glob("*-every_p-*.json"))
+    assert [path.name.split("-")[0] for path in paths] == ["dw_times_dw1", "grow"]
+    text = call("--check", str(paths[0]), "--check", str(paths[1]))
+    assert text.count("nothing is wrong: proved again, and the same at every p up to 60") == 2
+    about = json.loads(paths[0].read_text())
+    paths[0].write_text(json.dumps({**about, "limit": "6"}))
+    assert "its digest is not that of its content" in call("--check", str(paths[0]), status=2)
+
+
+def test_every_precision_of_all_statements_and_modes(folder: Path) -> None:
+    text = call("dw_times_fp2", "--every-p", "--output", str(folder))
+    assert "dw_times_fp2, every p = 2 n + 1 >= " in text
+    paths = sorted(folder.glob("*.json"))
+    assert [path.name.split("-")[1] for path in paths] == ["every_even_p", "every_odd_p"]
+    text = call("--every-p")
+    assert text.count("obligations, all met from") > 20
+    text = call("dw_times_dw2_ties_away", "--every-p", "--rounding", "every", "--rounding", "up")
+    assert [line.split()[5] for line in text.splitlines() if "every p" in line] == ["nearest_away:", "up:"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("two_sum",), "'two_sum' has no family of operands that are polynomials in u"),
+        (("dw_plus_pf",), "did you mean 'dw_plus_fp'"),
+        (("grow", "--format", "bfloat16"), "--format is no use"),
+        (("grow", "--rounding", "upwards"), "upwards"),
+        (("grow", "--output", "nowhere"), "it must be a folder that exists"),
+    ],
+    ids=range(5),
+)
+def test_what_every_precision_refuses(arguments: tuple[str, ...], problem: str) -> None:
+    assert problem in call("--every-p", *arguments, status=2)

@@ -16,23 +16,26 @@ from mcfsim.theorems.claims import sum_of
 from mcfsim.theorems.hypotheses import ordered
 from mcfsim.theorems.verification import prepare
 
-TUTORIAL = (Path(__file__).parents[2] / "docs" / "own_theorems.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+#: Pages of examples, and how many these have at least.
+PAGES = {"own_theorems.md": 26, "every_p.md": 18}
 PAIR = (value("a"), value("b"))
 
 
 @pytest.mark.slow
-def test_the_tutorial_shows_real_output(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tutorials_show_real_output(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     runner = doctest.DocTestRunner()
-    for block in re.findall(r"```\w+\n(.*?)```", TUTORIAL, re.DOTALL):
-        examples = doctest.DocTestParser().get_doctest(block, {}, "own_theorems.md", None, None)
+    for block in re.findall(r"```pycon\n(.*?)```", (DOCS / page).read_text(), re.DOTALL):
+        examples = doctest.DocTestParser().get_doctest(block, {}, page, None, None)
         assert examples.examples
         examples.globs = names
         runner.run(examples, clear_globs=False)
     failed, attempted = runner.summarize()
     assert not failed, capsys.readouterr().out
-    assert attempted > 25
+    assert attempted >= PAGES[page]
 
 
 def test_a_midpoint_by_brute_force():

@@ -5,13 +5,14 @@ The theorems suppose that nothing overflows or underflows, so they are tried wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
 from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.rounding import Rounding
+from mcfsim.symbolic import Family, family, u
 from mcfsim.theorems.catalogue.double_words import EVEN, JMP, MR, NUMBER, X, Y, double, unit
 from mcfsim.theorems.claims import (
     all_of,
@@ -33,23 +34,18 @@ OF_PRODUCTS: dict[str, Any] = {"modes": EVEN, "scaling": Scaling.EACH, "range": 
 OF_QUOTIENTS = {**OF_PRODUCTS, "where": (nonzero("y"),)}
 
 
-def _products_family(low: int, high: int, other: int) -> Callable[[int], Iterable[Case]]:
+def _products(low: int, high: int, other: int) -> Family:
     """Return the family ``(1 + 2u, u - low u^2), (1 + high u, u - other u^2)``."""
-
-    def family(p: int) -> Iterable[Case]:
-        u = unit(p)
-        yield 1 + 2 * u, u - low * u**2, 1 + high * u, u - other * u**2
-
-    return family
+    return family(x=(1 + 2 * u, u - low * u**2), y=(1 + high * u, u - other * u**2))
 
 
 def _one_sided(fmt: Format, _: Rounding) -> Iterable[Case]:
     """Yield factors, in one order of which ``xl yh`` is rounded before its last bits have broken a tie."""
-    u = unit(fmt.precision)
+    small = unit(fmt.precision)
     if fmt.precision < 4:
-        yield Fraction(1), 3 * u / 32, Fraction(3, 2), Fraction(1, 8)
+        yield Fraction(1), 3 * small / 32, Fraction(3, 2), Fraction(1, 8)
     else:
-        yield Fraction(1), (1 + 2 * u) * u / 8, 1 + 2 * u, u / 2
+        yield Fraction(1), (1 + 2 * small) * small / 8, 1 + 2 * small, small / 2
 
 
 PRODUCTS = (
@@ -57,10 +53,10 @@ PRODUCTS = (
         "dw_times_fp1",
         dw.dw_times_fp1,
         (X, NUMBER),
-        double(lambda p: Fraction(3, 2) + 4 * unit(p), PRODUCT, "(1.5u^2 + 4u^3)"),
+        double(Fraction(3, 2) + 4 * u, PRODUCT, "(1.5u^2 + 4u^3)"),
         source=f"{JMP}, Algorithm 7; {MR}",
         precision=4,
-        sharp="asymptotically",
+        sharp="asymptotically: proved for every p by a family",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -70,6 +66,7 @@ PRODUCTS = (
         double(3, PRODUCT, "3u^2"),
         source=f"{JMP}, Algorithm 8; {MR}",
         precision=3,
+        sharp="asymptotically: proved for every p by a family of even and one of odd p",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -79,6 +76,7 @@ PRODUCTS = (
         double(2, PRODUCT, "2u^2"),
         source=f"{JMP}, Algorithm 9, Theorem 4.3; {MR}",
         precision=3,
+        sharp="asymptotically: proved for every p by a family of even and one of odd p",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -88,8 +86,8 @@ PRODUCTS = (
         double(5, PRODUCT, "5u^2"),
         source=f"{JMP}, Algorithm 10, with 7u^2; {MR}, Theorem 2.6",
         precision=6,
-        families=_products_family(1, 4, 1),
-        sharp="asymptotically, as far as measured; the family is the worst for p = 6, 7, 8",
+        families=_products(1, 4, 1),
+        sharp="asymptotically: proved for every p by the family, which is the worst for p = 6, 7, 8",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -109,8 +107,8 @@ PRODUCTS = (
         double(5, PRODUCT, "5u^2"),
         source=f"{JMP}, Algorithm 11, with 6u^2; {MR}, Theorem 2.7",
         precision=5,
-        families=_products_family(3, 2, 1),
-        sharp="asymptotically, as far as measured; the family is the worst for p = 6, 7, 8",
+        families=_products(3, 2, 1),
+        sharp="asymptotically: proved for every p by the family, which is the worst for p = 6, 7, 8",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -120,8 +118,8 @@ PRODUCTS = (
         double(4, PRODUCT, "4u^2"),
         source=f"{JMP}, Algorithm 12, with 5u^2; {MR}, Theorem 2.8",
         precision=5,
-        families=_products_family(3, 2, 2),
-        sharp="asymptotically, as far as measured; the family is the worst for p = 6, 7, 8",
+        families=_products(3, 2, 2),
+        sharp="asymptotically: proved for every p by the family, which is the worst for p = 6, 7, 8",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -153,6 +151,7 @@ QUOTIENTS = (
         double(Fraction(7, 2), QUOTIENT, "3.5u^2"),
         source=f"{JMP}, Algorithm 14; {MR}",
         precision=4,
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         **OF_QUOTIENTS,
     ),
     Theorem(
@@ -162,6 +161,7 @@ QUOTIENTS = (
         double(3, QUOTIENT, "3u^2"),
         source=f"{JMP}, Algorithm 15, Theorem 6.2; {MR}",
         precision=4,
+        sharp="asymptotically: proved for every p by a family of even and one of odd p",
         **OF_QUOTIENTS,
     ),
     Theorem(
@@ -177,10 +177,10 @@ QUOTIENTS = (
         "dw_div_dw2",
         dw.dw_div_dw2,
         (X, Y),
-        double(lambda p: 15 + 56 * unit(p), QUOTIENT, "(15u^2 + 56u^3)"),
+        double(15 + 56 * u, QUOTIENT, "(15u^2 + 56u^3)"),
         source=f"{JMP}, Algorithm 17, Theorem 7.1; {MR}",
         precision=7,
-        sharp="no error above half of it is known",
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         variant=True,
         **OF_QUOTIENTS,
     ),
@@ -188,9 +188,10 @@ QUOTIENTS = (
         "dw_div_dw2_fma",
         dw.dw_div_dw2_fma,
         (X, Y),
-        double(lambda p: 15 + 56 * unit(p), QUOTIENT, "(15u^2 + 56u^3)"),
+        double(15 + 56 * u, QUOTIENT, "(15u^2 + 56u^3)"),
         source=f"measured; {JMP}, Theorem 7.1, does not cover Algorithm 17 with Algorithm 9 in place of 7",
         precision=7,
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         variant=True,
         **OF_QUOTIENTS,
     ),
@@ -201,6 +202,7 @@ QUOTIENTS = (
         double(Fraction(49, 5), QUOTIENT, "9.8u^2"),
         source=f"{JMP}, Algorithm 18; {MR}",
         precision=14,
+        sharp="a gap to the best families known of even and odd p, see docs/every_p.md",
         variant=True,
         **OF_QUOTIENTS,
     ),
@@ -218,7 +220,7 @@ ROOTS = (
         precision=5,
         scaling=Scaling.SQUARE,
         range="unbounded",
-        sharp="nearly: 3.104u^2 at p = 11",
+        sharp="asymptotically: proved for every p by a family, which is the worst for p = 7 to 11",
     ),
 )
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding
+from mcfsim.symbolic import families, family, u
 from mcfsim.theorems.catalogue import double_word_products, double_words
 from mcfsim.theorems.catalogue.double_word_products import PRODUCT
 from mcfsim.theorems.catalogue.double_words import EVEN, double, unit
@@ -45,30 +46,22 @@ def _relaxed(theorem: str, **changes: Any) -> Theorem:
     return replace(of, **{**about, **changes})
 
 
-def _relaxed_family(p: int) -> Iterable[Case]:
-    u = unit(p)
-    yield Fraction(1), -u + u**2, -(1 - 3 * u) / 2
-
-
-def _relaxed_family_away(p: int) -> Iterable[Case]:
-    u = unit(p)
-    yield Fraction(1), -u + u**2, -(1 - u) / 2
-
-
-def _add222_family(p: int) -> Iterable[Case]:
-    u = unit(p)
-    for low in (u**2 / 4, u / 8):  # where ties go to even, and away from zero
-        yield Fraction(1), -u + u**2, -(1 - u) / 2, -low * (1 + 2 * u)
+RELAXED_WORST = family(x=(1, -u + u**2), y=-(1 - 3 * u) / 2)
+RELAXED_AWAY = family(x=(1, -u + u**2), y=-(1 - u) / 2)
+#: Where ties go to even, and away from zero.
+ADD222_EVEN, ADD222_AWAY = (
+    family(x=(1, -u + u**2), y=(-(1 - u) / 2, -low * (1 + 2 * u))) for low in (u**2 / 4, u / 8)
+)
 
 
 def _relaxed_away(fmt: Format, _: Rounding) -> Iterable[Case]:
-    for case in _relaxed_family_away(fmt.precision):
+    for case in RELAXED_AWAY(fmt.precision):
         yield from scaled(case, fmt, -2 * fmt.precision)
 
 
 def _add222(fmt: Format, rounding: Rounding) -> Iterable[Case]:
     p = fmt.precision
-    even, away = _add222_family(p)
+    even, away = ADD222_EVEN.at(p), ADD222_AWAY.at(p)
     if rounding.mode is Mode.NEAREST_EVEN:
         return scaled(even, fmt, -3 * p - 1)
     if p == 3:  # the family is at the bound, and its neighbour beyond
@@ -80,7 +73,7 @@ RELAXED = (
     _relaxed(
         "dw_plus_fp",
         modes=EVEN,
-        families=_relaxed_family,
+        families=RELAXED_WORST,
         worst=lambda p: 2 / (1 + unit(p) + 2 * unit(p) ** 2),
         sharp="asymptotically; 2u^2/(1+u+2u^2) is the worst wherever all were tried",
     ),
@@ -90,13 +83,19 @@ RELAXED = (
         source="measured",
         modes=AWAY,
         holds=False,
-        families=_relaxed_family_away,
+        families=RELAXED_AWAY,
         witnesses=_relaxed_away,
         worst=lambda p: 2 / (1 - unit(p) + 2 * unit(p) ** 2),
         sharp="2u^2/(1-u+2u^2) is the worst wherever all were tried",
     ),
     _relaxed("accurate_dw_plus_dw"),
-    _relaxed("add222", source="measured", holds=False, families=_add222_family, witnesses=_add222),
+    _relaxed(
+        "add222",
+        source="measured",
+        holds=False,
+        families=families(ADD222_EVEN, ADD222_AWAY),
+        witnesses=_add222,
+    ),
     _relaxed("dw_times_fp3"),
     _relaxed("dw_times_dw1", claim=double(Fraction(11, 2), PRODUCT, "5.5u^2")),
     _relaxed("dw_times_dw2"),

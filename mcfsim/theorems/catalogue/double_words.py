@@ -5,7 +5,7 @@ They hold with underflow, since sums of subnormal numbers are exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +14,9 @@ import numpy as np
 from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.rounding import Mode, Rounding
+from mcfsim.symbolic import Quotient, families, family, u
 from mcfsim.theorems.claims import (
+    Constant,
     Target,
     all_of,
     error_relative_to,
@@ -48,7 +50,7 @@ OF_SUMS: dict[str, Any] = {
 }
 
 
-def double(bound: int | Fraction | Callable[[int], Fraction], target: Target, text: str) -> Claim:
+def double(bound: Constant, target: Target, text: str) -> Claim:
     """Claim a bound in units of ``u**2``, and that the result is a double word."""
     return all_of(relative_error(bound, target, text=text), normalised())
 
@@ -59,61 +61,33 @@ def unit(p: int) -> Fraction:
 
 
 # -- operands that come near the bounds ---------------------------------------------------------------------
-def _plus_fp_family(p: int) -> Iterable[Case]:
-    u = unit(p)
-    for low in (u / 2 + u**2, u - u**2):  # the worst known, and the one published
-        yield Fraction(1), low, -(1 - u) / 2
-
-
-def _accurate_family(p: int) -> Iterable[Case]:
-    u = unit(p)
-    yield Fraction(1), u - u**2, -(1 - u) / 2, -(u**2) / 2 + u**3
-
-
-def _accurate_bound(p: int) -> Fraction:
-    # The formula has a pole at p = 2; from there down it bounds nothing.
-    return 3 / (1 - 4 * unit(p)) if p > 2 else Fraction(4**p)
+PLUS_FP_WORST = family(x=(1, u / 2 + u**2), y=-(1 - u) / 2)
+PLUS_FP_PUBLISHED = family(x=(1, u - u**2), y=-(1 - u) / 2)
+ACCURATE = family(x=(1, u - u**2), y=(-(1 - u) / 2, -(u**2) / 2 + u**3))
+ADD222 = family(x=(1, -(1 - u) * u / 2), y=(-(1 - u) / 2, (1 - u) * u**2 / 4))
+SLOPPY = family(x=(1 + 2 * u, -u + u**2), y=(5 * u, -4 * (1 - u) * u**2))
+#: What is left of the high words is minus the sum of the low ones, rounded.
+CANCELLING = family(x=(2 - 6 * u, u - u**2), y=(-(2 - 4 * u), u), first=3)
+HALF = family(x=(1, u / 2 + u**2), y=(-(1 - u) / 2, (1 - u) * u**2 / 2))
 
 
 def _accurate_worst(p: int) -> Fraction:
-    u = unit(p)
-    return (3 - 2 * u) / (1 + 3 * u - 3 * u**2 + 2 * u**3)
-
-
-def _add222_family(p: int) -> Iterable[Case]:
-    u = unit(p)
-    yield Fraction(1), -(1 - u) * u / 2, -(1 - u) / 2, (1 - u) * u**2 / 4
-
-
-def _sloppy_family(p: int) -> Iterable[Case]:
-    u = unit(p)
-    yield 1 + 2 * u, -u + u**2, 5 * u, -4 * (1 - u) * u**2
-
-
-def _cancelling_family(p: int) -> Iterable[Case]:
-    # What is left of the high words is minus the sum of the low ones, rounded.
-    u = unit(p)
-    if p > 2:
-        yield 2 - 6 * u, u - u**2, -(2 - 4 * u), u
+    small = unit(p)
+    return (3 - 2 * small) / (1 + 3 * small - 3 * small**2 + 2 * small**3)
 
 
 def _cancelling(fmt: Format, _: Rounding) -> Iterable[Case]:
-    u = unit(fmt.precision)
-    for case in _cancelling_family(fmt.precision):
+    small = unit(fmt.precision)
+    for case in CANCELLING(fmt.precision):
         yield from scaled(case, fmt, -2 * fmt.precision)
     # Nothing is left of the high words, and the sum of the low ones is rounded.
-    yield from scaled((1, u, -1, u**2), fmt, -2 * fmt.precision)
+    yield from scaled((1, small, -1, small**2), fmt, -2 * fmt.precision)
 
 
 def _accurate(fmt: Format, _: Rounding) -> Iterable[Case]:
     if fmt.precision >= 4:
-        for case in _accurate_family(fmt.precision):
+        for case in ACCURATE(fmt.precision):
             yield from scaled(case, fmt, -3 * fmt.precision)
-
-
-def _half_family(p: int) -> Iterable[Case]:
-    u = unit(p)
-    yield Fraction(1), u / 2 + u**2, -(1 - u) / 2, (1 - u) * u**2 / 2
 
 
 def _no_cancellation(t: Trial) -> Truth:
@@ -130,7 +104,7 @@ THEOREMS = (
         double(2, SUM, "2u^2"),
         source=f"{JMP}, Algorithm 4, Theorem 2.2; {MR}",
         precision=3,
-        families=_plus_fp_family,
+        families=families(PLUS_FP_WORST, PLUS_FP_PUBLISHED),
         worst=lambda p: 2 / (1 + 2 * unit(p) + 2 * unit(p) ** 2),
         sharp="asymptotically; 2u^2/(1+2u+2u^2) is the worst wherever all were tried",
         **OF_SUMS,
@@ -142,8 +116,8 @@ THEOREMS = (
         double(3, SUM, "3u^2"),
         source=f"{JMP}, Algorithm 5",
         precision=3,
-        families=_sloppy_family,
-        sharp="asymptotically, as far as measured",
+        families=SLOPPY,
+        sharp="asymptotically: proved for every p by the family",
         **{**OF_SUMS, "where": (same_sign("x", "y"), RESULTS_FINITE)},
     ),
     Theorem(
@@ -153,7 +127,7 @@ THEOREMS = (
         double(3, SUM, "3u^2"),
         source=f"{JMP}, Algorithm 5, which claims no bound where signs differ",
         holds=False,
-        families=_cancelling_family,
+        families=CANCELLING,
         witnesses=_cancelling,
         sharp="the relative error reaches 1",
         **OF_SUMS,
@@ -170,8 +144,8 @@ THEOREMS = (
         ),
         source=f"of {JMP}, Algorithm 5; measured, no proof known",
         precision=3,
-        families=_sloppy_family,
-        sharp="asymptotically, as far as measured",
+        families=SLOPPY,
+        sharp="asymptotically: proved for every p by the family",
         **OF_SUMS,
     ),
     Theorem(
@@ -181,17 +155,17 @@ THEOREMS = (
         double(3, SUM, "3u^2"),
         source="Yang et al., arXiv:2404.05948, abstract",
         precision=3,
-        families=_half_family,
+        families=HALF,
         **{**OF_SUMS, "where": (hypothesis("not yh/2 <= -xh <= 2 yh", _no_cancellation), RESULTS_FINITE)},
     ),
     Theorem(
         "accurate_dw_plus_dw",
         dw.accurate_dw_plus_dw,
         (X, Y),
-        double(_accurate_bound, SUM, "3u^2/(1-4u)"),
+        double(Quotient.of(3, 1 - 4 * u), SUM, "3u^2/(1-4u)"),
         source=f"{JMP}, Algorithm 6, Theorem 3.1; {MR}",
         precision=3,
-        families=_accurate_family,
+        families=ACCURATE,
         worst=_accurate_worst,
         sharp=f"asymptotically, by the family of {MR}, Property 2.1; from p = 5 on no worse case is known",
         **OF_SUMS,
@@ -203,7 +177,7 @@ THEOREMS = (
         relative_error(Fraction(9, 4), SUM, text="2.25u^2"),
         source=f"conjectured to be the worst: {JMP}; refuted: {MR}, Property 2.1",
         holds=False,
-        families=_accurate_family,
+        families=ACCURATE,
         witnesses=_accurate,
         **OF_SUMS,
     ),
@@ -214,7 +188,7 @@ THEOREMS = (
         double(Fraction(3, 2), SUM, "1.5u^2"),
         source="conjecture, measured; the network madd of Zhang, Aiken, 2025",
         precision=3,
-        families=_add222_family,
+        families=ADD222,
         sharp="the constant grows to 1.5 with p",
         **OF_SUMS,
     ),

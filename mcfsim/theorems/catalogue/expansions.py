@@ -13,6 +13,7 @@ from mcfsim.formats import Format
 from mcfsim.multiword.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, vec_sum
 from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
 from mcfsim.rounding import Mode, Rounding
+from mcfsim.symbolic import family, u
 from mcfsim.theorems.claims import Target, all_of, bounded, exactly, sum_of
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.hypotheses import RESULTS_FINITE
@@ -185,9 +186,8 @@ def _stagnating(fmt: Format, _: Rounding) -> Iterable[Case]:
         yield next(iter(_long_terms(fmt.precision)))
 
 
-def _adjacent(p: int) -> Case:
-    """Return three terms whose sum comes out in adjacent components."""
-    return Fraction(-(2 ** (p - 1)) - 6), Fraction(-(2 ** (p + 1))), Fraction(2 ** (p + 1) + 4)
+#: Three terms whose sum comes out in adjacent components.
+ADJACENT = family(g0=-1 / (2 * u) - 6, g1=-2 / u, g2=2 / u + 4)
 
 
 N = X.components
@@ -256,8 +256,8 @@ THEOREMS = (
         precision=4,
         holds=False,
         scaling=Scaling.COMMON,
-        families=lambda p: [_adjacent(p)],
-        witnesses=lambda fmt, _: scaled(_adjacent(fmt.precision), fmt, 1),
+        families=ADJACENT,
+        witnesses=lambda fmt, _: scaled(ADJACENT.at(fmt.precision), fmt, 1),
         sharp="the sum is exact and nonoverlapping nevertheless",
     ),
     Theorem(

@@ -17,6 +17,7 @@ from mcfsim.multiword import double_word as dw
 from mcfsim.multiword import expansion
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Rounding
+from mcfsim.symbolic import family, u
 from mcfsim.theorems.catalogue.double_words import EVEN, JMP, unit
 from mcfsim.theorems.claims import all_of, exactly, normalised, relative_error, same_results, sum_of
 from mcfsim.theorems.hypotheses import (
@@ -41,14 +42,8 @@ def _grow(ar: Arithmetic, x: Any, a: Value) -> Any:
     return expansion.grow(ar, x, a, ordered=True)
 
 
-def _family(p: int) -> Iterable[Case]:
-    u = unit(p)
-    yield Fraction(1), u / 2 + u**2, -(1 - u) / 2
-
-
-def _relaxed_family(p: int) -> Iterable[Case]:
-    u = unit(p)
-    yield Fraction(1), -u + u**2, -(1 - 3 * u) / 2
+WORST = family(x=(1, u / 2 + u**2), a=-(1 - u) / 2)
+RELAXED_WORST = family(x=(1, -u + u**2), a=-(1 - 3 * u) / 2)
 
 
 def _unordered(fmt: Format, rounding: Rounding) -> Iterable[Case]:
@@ -86,7 +81,7 @@ _GROW = Theorem(
     precision=3,
     scaling=Scaling.COMMON,
     gaps=lambda p: (-2 * p - 3, 0),
-    families=_family,
+    families=WORST,
     worst=lambda p: 2 / (1 + 2 * unit(p) + 2 * unit(p) ** 2),
     sharp="asymptotically; the worst is that of dw_plus_fp",
 )
@@ -105,7 +100,7 @@ THEOREMS = (
         name="grow_relaxed",
         operands=(relaxed_pair("x"), A),
         source=f"of {COLLAGE}, Grow; measured, no proof known",
-        families=_relaxed_family,
+        families=RELAXED_WORST,
         worst=lambda p: 2 / (1 + unit(p) + 2 * unit(p) ** 2),
         sharp="asymptotically; 2u^2/(1+u+2u^2) is the worst wherever all were tried",
     ),

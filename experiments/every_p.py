@@ -1,0 +1,280 @@
+"""The error of every double-word algorithm at every precision: how sharp its bound is.
+
+What families of operands give at every precision is proved in seconds. Trying all operands of 3 to 11 bits
+takes about ten minutes on two idle cores; ``--quick`` leaves that as it was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+from fractions import Fraction
+from typing import Any
+
+from experiments.common import FIGURES, WORKERS, read_result, write_result
+from mcfsim.formats import Format
+from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.tables import markdown_table
+from mcfsim.sweeps.sweep import Sweep
+from mcfsim.theorems import THEOREMS, Certificate, Theorem
+from mcfsim.theorems.every_p import EveryCertificate, Proof, Sharpness, covering
+from mcfsim.theorems.every_p.proof import with_families
+from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.verification import prepare, run
+
+#: What families give, and the worst errors where all operands were tried.
+RESULT, CONSTANTS = "every_p", "worst_constants"
+PRECISIONS = range(3, 12)
+#: Curves are drawn up to here.
+LAST = 24
+#: Cases of a core: all products of double words of p = 8 whose low words are zero or in one binade; and for
+#: p = 11 those of a double word and a number. A variant has an eighth, and is given eight times as much.
+LIMIT, LIMIT_OF_11 = 1_100_000_000, 2_200_000_000
+SAMPLES = 1 << 24
+#: Names of the algorithms as their authors have them, in the order of the panels.
+ALGORITHMS = {
+    "dw_plus_fp": "DWPlusFP",
+    "grow_relaxed": "Grow, relaxed pairs (measured)",
+    "sloppy_dw_plus_dw": "SloppyDWPlusDW, equal signs",
+    "accurate_dw_plus_dw": "AccurateDWPlusDW",
+    "add222": "madd (bound conjectured)",
+    "dw_times_fp1": "DWTimesFP1",
+    "dw_times_fp2": "DWTimesFP2",
+    "dw_times_fp3": "DWTimesFP3",
+    "sqrt_dw": "SQRTDWtoDW",
+    "dw_times_dw1": "DWTimesDW1",
+    "dw_times_dw2": "DWTimesDW2",
+    "dw_times_dw3": "DWTimesDW3",
+    "dw_div_fp3": "DWDivFP3",
+    "dw_div_dw2": "DWDivDW2",
+    "dw_div_dw2_fma": "DWDivDW2 with FP3 (measured)",
+    "dw_div_dw3": "DWDivDW3 (bound for p >= 14)",
+}
+#: Whose bounds are measured.
+UNPROVED = ("grow_relaxed", "add222", "dw_div_dw2_fma")
+#: Of other statements the numbers alone are kept.
+OTHERS = ("grow", "grow_unordered")
+
+
+def measure(journal: str | None) -> None:
+    """Find the worst constants and write them, exactly, with the operands."""
+    checks = [
+        prepare(
+            name,
+            Format(precision=p, emin=-100, emax=100),
+            "nearest_even",
+            Selection(
+                limit=(LIMIT_OF_11 if p == 11 else LIMIT) * (8 if THEOREMS[name].variant else 1),
+                samples=SAMPLES,
+            ),
+        )
+        for name in (*ALGORITHMS, *OTHERS)
+        for p in PRECISIONS
+    ]
+    found: dict[str, list[dict[str, Any]]] = {}
+    with Sweep(WORKERS, journal=journal, progress=True) as sweep:
+        for check, certificate in zip(checks, run(checks, sweep), strict=True):
+            found.setdefault(certificate.theorem, []).append(_row(check.format.precision, certificate))
+    statements = {
+        name: {
+            "statement": THEOREMS[name].statement,
+            "source": THEOREMS[name].source,
+            "claimed_from_precision": THEOREMS[name].precision,
+            "holds": THEOREMS[name].holds,
+            "worst": rows,
+        }
+        for name, rows in found.items()
+    }
+    write_result(CONSTANTS, {"unit": "u^2, u = 2^-p", "samples": SAMPLES, "statements": statements})
+
+
+def _row(p: int, certificate: Certificate) -> dict[str, Any]:
+    worst = certificate.worst
+    assert worst is not None
+    return {
+        "p": p,
+        "constant": worst.constant,
+        "decimal": worst.decimal,
+        "bound": worst.bound,
+        "operands": [operand.hexadecimal for operand in worst.case.operands],
+        "exhaustive": any(part.kind == "core" for part in certificate.parts),
+        "tried": {part.kind: part.cases for part in certificate.parts},
+        "core": next((part.text for part in certificate.parts if part.kind == "core"), None),
+        "violations": certificate.violations,
+        "verdict": str(certificate.verdict),
+    }
+
+
+def prove() -> None:
+    """Prove what the best families give at every precision, and write it."""
+    statements = {
+        theorem.name: {
+            "bound": str(theorem.claim.formula) if theorem.claim.formula else None,
+            "unit": theorem.claim.unit,
+            "holds": theorem.holds,
+            "families": [_proved(proof) for proof in covering(theorem)],
+        }
+        for theorem in with_families()
+        if theorem.claim.unit
+    }
+    write_result(RESULT, {"statements": statements})
+
+
+def _proved(proof: Proof) -> dict[str, Any]:
+    over = proof.family.over
+    drawn = [p for p in range(max(proof.first, 3), LAST + 1) if p in over]
+    return {
+        "precisions": str(over),
+        "rounding": str(proof.mode),
+        "operands": str(proof.family),
+        "error": str(proof.in_unit),
+        "of_squares": proof.theorem.claim.squared,
+        "limit": None if proof.limit is None else str(proof.limit),
+        "sharpness": str(proof.sharpness),
+        "first": proof.first,
+        "decided": proof.decided,
+        "below": proof.below,
+        "emin": str(proof.emin),
+        "emax": str(proof.emax),
+        "obligations": len(proof.obligations),
+        "digest": EveryCertificate.of(proof).digest,
+        "constants": {str(p): f"{float(proof.constant(p)):.8g}" for p in drawn},
+    }
+
+
+# -- tables -------------------------------------------------------------------------------------------------
+def table() -> str:
+    """Return one row a family: operands, error function, limit, and what that says of the bound."""
+    rows = []
+    for name, item in read_result(RESULT)["statements"].items():
+        for found in item["families"]:
+            error = f"of squares: {found['error']}" if found["of_squares"] else found["error"]
+            rows.append(
+                {
+                    "statement": f"`{name}`" + ("" if item["holds"] else " *(false)*"),
+                    "bound": _bound(name, item),
+                    "limit": _limit(found),
+                    "is": found["sharpness"],
+                    "best family": _of(found) + found["operands"],
+                    "error": error,
+                    "from p": str(found["first"]),
+                    "certificate": f"`{found['digest'][:12]}`",
+                }
+            )
+    return markdown_table(rows)
+
+
+def overview() -> str:
+    """Return one row a statement: bound, limit of the best family, and whether the bound is sharp."""
+    rows = []
+    for name, item in read_result(RESULT)["statements"].items():
+        found = item["families"]
+        limits = [(_of(one) if len(found) > 1 else "") + _limit(one) for one in found]
+        rows.append(
+            {
+                "statement": f"[`{name}`](#{name})" + ("" if item["holds"] else " *(false)*"),
+                "bound": _bound(name, item),
+                "limit of the best family": ", ".join(dict.fromkeys(limits)),
+                "bound is": ", ".join(dict.fromkeys(one["sharpness"] for one in found)),
+                "from p": ", ".join(dict.fromkeys(str(one["first"]) for one in found)),
+            }
+        )
+    return markdown_table(rows)
+
+
+def _bound(name: str, item: dict[str, Any]) -> str:
+    return ("" if proved(THEOREMS[name]) else "measured: ") + str(item["bound"])
+
+
+def _limit(found: dict[str, Any]) -> str:
+    return found["limit"] or "none: it grows"
+
+
+def _of(found: dict[str, Any]) -> str:
+    """Return which precisions, if not all."""
+    return {"p": "", "2 n": "even p: ", "2 n + 1": "odd p: "}[found["precisions"]]
+
+
+def proved(theorem: Theorem) -> bool:
+    """Return whether a statement's bound is proved by its source, or measured."""
+    return not any(word in theorem.source for word in ("measured", "conjecture")) or not theorem.holds
+
+
+# -- the figure ---------------------------------------------------------------------------------------------
+def draw() -> None:
+    """Draw bounds, the worst where all operands were tried, and what families reach at every precision."""
+    constants, families = read_result(CONSTANTS)["statements"], read_result(RESULT)["statements"]
+    with subplots(4, 4, width=11, height=9) as (figure, axes):
+        for panel, (name, title) in zip(axes.flat, ALGORITHMS.items(), strict=True):
+            found = families.get(name, {"families": []})["families"]
+            colour = _colour(found)
+            panel.set_title(f"{title}\n{_verdict(name, found)}", color=colour)
+            _draw_panel(panel, name, constants[name]["worst"], found, colour)
+        axes[0][0].legend(loc="lower right", fontsize=8)
+        for panel in axes[:, 0]:
+            panel.set_ylabel("worst error / u^2")
+        for panel in axes[-1]:
+            panel.set_xlabel("precision p")
+        save(figure, FIGURES / RESULT)
+
+
+def _draw_panel(
+    panel: Any, name: str, rows: list[dict[str, Any]], found: list[dict[str, Any]], colour: str
+) -> None:
+    """Draw bound, worst constants and families of an algorithm."""
+    bound = THEOREMS[name].claim.bound
+    assert bound is not None
+    proved_from = 99 if name in UNPROVED else THEOREMS[name].precision
+    bounds = {p: float(bound(p)) for p in range(3, LAST + 1)}
+    known = [p for p in bounds if p >= proved_from]
+    line = {"color": COLOURS["black"], "linewidth": 1.2, "zorder": 3}
+    panel.plot(list(bounds), list(bounds.values()), linestyle=(0, (2, 2)), **line)
+    panel.plot(known, [bounds[p] for p in known], label="proved bound", **line)
+    curve = {int(p): float(number) for one in found for p, number in one["constants"].items()}
+    places = sorted(curve)
+    panel.plot(places, [curve[p] for p in places], color=colour, linewidth=2, label="family, every p")
+    for exhaustive in (True, False):
+        some = [row for row in rows if row["exhaustive"] == exhaustive]
+        panel.plot(
+            [row["p"] for row in some],
+            [float(row["decimal"]) for row in some],
+            "o",
+            color=colour,
+            markerfacecolor=colour if exhaustive else "white",
+            markersize=4.5,
+            label="every operand of the core" if exhaustive else "extremal and random ones",
+        )
+    panel.set_ylim(0, 1.12 * max(bounds[p] for p in bounds if p >= 5))
+    panel.set_xlim(2, LAST + 1)
+    panel.set_xticks((3, 8, 11, 16, LAST))
+
+
+def _verdict(name: str, found: list[dict[str, Any]]) -> str:
+    """Return in few words what families say of a bound."""
+    formula = THEOREMS[name].claim.formula
+    if not found or formula is None or formula.limit is None:
+        return "no family known"
+    limit = min(float(Fraction(one["limit"])) for one in found)
+    if all(one["sharpness"] == Sharpness.SHARP for one in found):
+        return f"tends to its bound, {limit:.4g}"
+    return f"tends to {limit:.4g} of {float(formula.limit):.4g}"
+
+
+def _colour(found: list[dict[str, Any]]) -> str:
+    sharp = bool(found) and all(one["sharpness"] == Sharpness.SHARP for one in found)
+    return COLOURS["blue" if sharp else "vermilion"]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, unless it shall be quick, prove and draw."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="only prove, and draw what was found before")
+    parser.add_argument("--journal", help="file from which an interrupted run goes on")
+    given = parser.parse_args(arguments)
+    if not given.quick:
+        measure(given.journal)
+    prove()
+    draw()
+
+
+if __name__ == "__main__":
+    main()

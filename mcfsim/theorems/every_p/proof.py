@@ -1,0 +1,322 @@
+"""What an algorithm returns for a family, and its error, at every precision from some one on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from math import lcm
+from typing import Any
+
+from mcfsim.rounding import Mode
+from mcfsim.symbolic import (
+    Families,
+    Family,
+    Obligation,
+    Polynomial,
+    Quotient,
+    Relation,
+    SymbolicArithmetic,
+    UndecidedError,
+)
+from mcfsim.symbolic.range import Line
+from mcfsim.symbolic.reals import Exactly
+from mcfsim.symbolic.rounding import binade, rounded
+from mcfsim.theorems.catalogue import THEOREMS
+from mcfsim.theorems.every_p.found import FOUND
+from mcfsim.theorems.every_p.measured import excess, holds_from, limit_of, measured
+from mcfsim.theorems.every_p.trying import difference
+from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.trial import flat
+
+#: Up to here everything is tried by the oracle, too.
+LAST = 60
+
+
+class Sharpness(StrEnum):
+    """What a family says of a bound.
+
+    ``sharp``: its error tends to the bound and never exceeds it. ``gap``: it stays below, with a smaller
+    limit. ``exceeded``: it is beyond the bound, which is refuted, at precisions for which it is stated.
+    ``open``: nothing, as there is no bound that is a function of u, or nothing is measured.
+    """
+
+    SHARP = "sharp"
+    GAP = "gap"
+    EXCEEDED = "exceeded"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """An algorithm's results for a family, at every precision ``p >= first``.
+
+    Attributes
+    ----------
+    theorem : Theorem
+    family : Family
+    mode : Mode
+    results : tuple of Polynomial
+        What the algorithm returns.
+    obligations : tuple of Obligation
+        What that rests on.
+    decided : int
+        The least p from which on all of them hold.
+    first : int
+        The least p from which on the results are right: below `decided` they were tried, one p at a time.
+    below : str
+        What is different at the largest p below `first`, or that formats have none.
+    emin, emax : Line
+        Exponents with which a bounded format gives them, too, from `decided` on.
+    error : Quotient or None
+        The error, with its sign, relative to what the statement says; of squares, if it is of a root.
+    """
+
+    theorem: Theorem
+    family: Family
+    mode: Mode
+    results: tuple[Polynomial, ...]
+    obligations: tuple[Obligation, ...]
+    decided: int
+    first: int
+    below: str
+    emin: Line
+    emax: Line
+    error: Quotient | None
+
+    @property
+    def in_unit(self) -> Quotient | None:
+        """The magnitude of the error, in the statement's unit."""
+        return None if self.error is None else abs(self.error).over_unit(self.theorem.claim.unit)
+
+    @property
+    def limit(self) -> Fraction | None:
+        """The limit of the statement's constant as p grows, or None if it grows beyond all bounds."""
+        return None if self.error is None else limit_of(self.error, self.theorem.claim)
+
+    @property
+    def sharpness(self) -> Sharpness:
+        """What the family says of the bound."""
+        beyond = None if self.error is None else excess(self.error, self.theorem.claim)
+        if beyond is None:
+            return Sharpness.OPEN
+        holds, since = holds_from(beyond)
+        formula = self.theorem.claim.formula
+        assert formula is not None
+        if not holds or since - self.family.over.step >= max(self.first, self.theorem.precision):
+            return Sharpness.EXCEEDED
+        return Sharpness.SHARP if self.limit == formula.limit else Sharpness.GAP
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether the family is not beyond a bound that is claimed to hold."""
+        return not self.theorem.holds or self.sharpness is not Sharpness.EXCEEDED
+
+    def constant(self, p: int) -> Any:
+        """Return the statement's constant at a precision: a Fraction, or an mpmath number if irrational."""
+        if self.error is None or self.theorem.claim.constant is None:
+            raise ValueError(f"{self.theorem.name!r} measures no error")
+        return self.theorem.claim.constant(self.error.at(p), p)
+
+    def __str__(self) -> str:
+        over = self.family.over
+        precisions = "every p" if over.step == 1 else f"every p = {over}"
+        also = "" if over.step == 1 else ", t = 2^-n"
+        lines = [f"{self.theorem.name}, {precisions} >= {self.first}{also}, {self.mode}: {self.family}"]
+        lines.append(f"results: {', '.join(map(str, self.results))}")
+        if self.error is not None:
+            unit = f"u^{self.theorem.claim.unit}" if self.theorem.claim.unit > 1 else "u"
+            of = "(result / exact)^2 - 1" if self.theorem.claim.squared else "error"
+            lines.append(f"|{of}| in {unit}: {self.in_unit}")
+            limit = "none: it grows beyond all bounds" if self.limit is None else str(self.limit)
+            bound = self.theorem.claim.formula
+            lines.append(f"limit: {limit}, bound: {'none' if bound is None else bound}, {self.sharpness}")
+        lines.append(f"{len(self.obligations)} obligations, all met from p = {self.decided}; {self.below}")
+        lines.append(f"exponents: emin <= {self.emin}, emax >= {self.emax}")
+        return "\n".join(lines)
+
+
+def prove(theorem: Theorem, family: Family | None = None, mode: str | Mode | None = None) -> Proof:
+    """Run an algorithm on a family at every precision at once.
+
+    Parameters
+    ----------
+    theorem : Theorem
+        Its algorithm, operands and claim; whether it is true does not matter.
+    family : Family, optional
+        The operands, by the names of the theorem's. By default that of the statement's own which is `best`.
+    mode : str or Mode, optional
+        By default to nearest even, or the first mode that the statement is claimed for.
+
+    Raises
+    ------
+    UndecidedError
+        If an operand is not of its kind for every large p, or some result is no polynomial.
+    ValueError
+        If the family's operands are not the statement's, or differ from rounding by the definition where
+        they must not.
+    """
+    if family is None:
+        return best(theorem, mode)
+    chosen = _mode(theorem, mode)
+    _check_shape(theorem, family)
+    ar = SymbolicArithmetic(chosen, family.over)
+    given: Any = family.structured()
+    for operand, words in zip(theorem.operands, given, strict=True):
+        _demand_kind(ar, operand, flat(words))
+    results: Any = tuple(flat(theorem.algorithm(ar, *given)))
+    error = _error(theorem, ar, given, results)
+    first, below = _least(theorem, family, results, error, chosen, ar.first)
+    return Proof(
+        theorem,
+        family,
+        chosen,
+        results,
+        tuple(ar.ledger.obligations),
+        ar.first,
+        first,
+        below,
+        ar.range.emin(ar.first),
+        ar.range.emax(ar.first),
+        error,
+    )
+
+
+def best(theorem: Theorem, mode: str | Mode | None = None) -> Proof:
+    """Return the proof of the statement's own family with the largest error for every large p.
+
+    Raises
+    ------
+    ValueError
+        If the statement has no families of polynomials.
+    """
+    proofs = [prove(theorem, member, mode) for member in members(theorem)]
+    return max(proofs, key=_size)
+
+
+def covering(theorem: Theorem, mode: str | Mode | None = None) -> tuple[Proof, ...]:
+    """Return the proofs of the best families that together speak of every large p: one, or one a parity.
+
+    Raises
+    ------
+    ValueError
+        If the statement has no families of polynomials.
+    """
+    proofs = [prove(theorem, member, mode) for member in members(theorem)]
+    steps = lcm(*(proof.family.over.step for proof in proofs))
+    chosen = [
+        max(speaking, key=_size)
+        for rest in range(steps)
+        if (speaking := [proof for proof in proofs if 8 * steps + rest in proof.family.over])
+    ]
+    return tuple(proof for i, proof in enumerate(chosen) if proof not in chosen[:i])
+
+
+def with_families() -> tuple[Theorem, ...]:
+    """Return the statements of the catalogue that have families of polynomials."""
+    return tuple(theorem for theorem in THEOREMS.values() if _members(theorem))
+
+
+def members(theorem: Theorem) -> tuple[Family, ...]:
+    """Return the families of a statement.
+
+    Raises
+    ------
+    ValueError
+        If it has none that are polynomials.
+    """
+    found = _members(theorem)
+    if not found:
+        raise ValueError(f"{theorem.name!r} has no family of operands that are polynomials in u")
+    return found
+
+
+def _members(theorem: Theorem) -> tuple[Family, ...]:
+    known = theorem.families
+    own = known.members if isinstance(known, Families) else (known,) if isinstance(known, Family) else ()
+    return (*own, *FOUND.get(theorem.name, ()))
+
+
+def _size(proof: Proof) -> tuple[bool, Fraction, Fraction]:
+    """Order proofs by the limit, and those of one limit by how they approach it."""
+    if proof.error is None or proof.in_unit is None:
+        return False, Fraction(0), Fraction(0)
+    far = proof.family.over.precision(LAST)
+    return proof.limit is None, proof.limit or Fraction(0), proof.in_unit.at(far)
+
+
+def _mode(theorem: Theorem, mode: str | Mode | None) -> Mode:
+    if mode is not None:
+        return Mode(mode)
+    return Mode.NEAREST_EVEN if Mode.NEAREST_EVEN in theorem.modes else min(theorem.modes)
+
+
+def _check_shape(theorem: Theorem, family: Family) -> None:
+    wanted = [(operand.name, operand.components) for operand in theorem.operands]
+    given = [(name, len(parts)) for name, parts in family.operands]
+    if given != wanted:
+        raise ValueError(f"{theorem.name!r} takes operands (name, components) {wanted}, not {given}")
+
+
+def _demand_kind(ar: SymbolicArithmetic, operand: Operand, parts: Any) -> None:
+    """Demand that polynomials are an operand of its kind at every precision."""
+    for part in parts:
+        ar.value(part, operand.name)
+    if not operand.paired:
+        return
+    high, low = parts
+    with ar.ledger.about(f"{operand.name} is a {operand.kind}"):
+        if operand.kind == "double word":
+            total = high + low
+            if total and rounded(Exactly(abs(total)), Mode.NEAREST_EVEN, ar.ledger) * total.sign == high:
+                return
+            if total or high:
+                raise UndecidedError(f"{operand.name} = ({high}, {low}) is no double word for every large p")
+        elif not high:
+            ar.ledger.require(Relation.NOT_NEGATIVE, -abs(low), "low word")
+        else:
+            half = binade(Exactly(abs(high))) * Polynomial((high.over.unit,), high.over)
+            ar.ledger.require(Relation.NOT_NEGATIVE, half - abs(low), "low word")
+            # The magnitude is that of every p only where the sign is.
+            ar.ledger.require(Relation.NOT_NEGATIVE, abs(low), "sign of the low word")
+
+
+def _error(
+    theorem: Theorem, ar: SymbolicArithmetic, given: tuple[Any, ...], results: tuple[Any, ...]
+) -> Quotient | None:
+    """Return the relative error, and demand what it supposes."""
+    found = measured(theorem, given, results)
+    if found is None:
+        return None
+    error, reference = found
+    # Claims take magnitudes of operands, which are polynomials where signs are those of leading terms.
+    for operand, words in zip(theorem.operands, given, strict=True):
+        parts: Any = flat(words)
+        total: Polynomial = sum(parts, Polynomial((), ar.over))
+        ar.ledger.require(Relation.NOT_NEGATIVE, abs(total), f"sign of {operand.name}")
+    if not reference:
+        raise UndecidedError("what the error is relative to is zero for every large p")
+    ar.ledger.require(Relation.POSITIVE, abs(reference), "sign of what the error is relative to")
+    ar.ledger.require(Relation.NOT_NEGATIVE, abs(error), "sign of the error")
+    return Quotient(error, reference)
+
+
+def _least(
+    theorem: Theorem,
+    family: Family,
+    results: tuple[Polynomial, ...],
+    error: Quotient | None,
+    mode: Mode,
+    decided: int,
+) -> tuple[int, str]:
+    """Return the least p from which on all is as it says, and what is different below it."""
+    over, p = family.over, decided
+    for higher in range(decided, LAST + 1, over.step):
+        if problem := difference(theorem, family, results, error, mode, higher):
+            raise ValueError(f"{theorem.name!r} at p = {higher}, where obligations are met: {problem}")
+    while p - over.step >= over.precision(over.least):
+        if problem := difference(theorem, family, results, error, mode, p - over.step):
+            return p, f"at p = {p - over.step} {problem}"
+        p -= over.step
+    return p, "formats have no smaller such precision"

@@ -1,0 +1,206 @@
+"""What is known of numbers of p bits and of rounding to nearest, for every p from some p on: the axioms.
+
+Each is true of radix 2, exponents from all integers, and any rule for ties. Nothing else is handed to the
+solver, besides hypotheses and proved lemmas, so a proof is worth what these are: tests try each of them on
+numbers. All are linear in the unknowns. p appears as the unknown u = 2**-p alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mcfsim.theorems.solver.forms import TRUE, ZERO, Form, Formula, all_of, equal, not_above, within
+from mcfsim.theorems.solver.numbers import Number, Rounded
+
+NEAREST = "the definition of rounding to nearest"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """An axiom.
+
+    Attributes
+    ----------
+    text : str
+        In words.
+    source : str
+        Where it is from, or why it is so.
+    of : callable
+        Says it of what it is about: a number, powers of two, or sums that are rounded.
+    """
+
+    text: str
+    source: str
+    of: Callable[..., Formula]
+
+
+# -- of one number ------------------------------------------------------------------------------------------
+def _bits(x: Number) -> Formula:
+    low, top = x.first + x.last, 2 * x.first - x.last
+    power = equal(x.last, x.first) & (equal(x.value, x.first) | equal(-x.value, x.first))
+    up, down = (low <= x.value) & (x.value <= top), (low <= -x.value) & (-x.value <= top)
+    return x.zero | ((x.ulp <= x.last) & (power | ((2 * x.last <= x.first) & (up | down))))
+
+
+OF_A_NUMBER = (
+    Fact(
+        "x = 0, or its bits go from f down to l >= ulp(x): |x| = f = l, or f + l <= |x| <= 2 f - l, f >= 2 l",
+        "the definition of a number of p bits",
+        _bits,
+    ),
+)
+
+
+# -- of u, and of powers of two -----------------------------------------------------------------------------
+def _small(power: Form, least: int) -> Formula:
+    return (power > ZERO) & (power.times_u() * (1 << least) <= power)
+
+
+def _small_share(x: Form, least: int) -> Formula:
+    rest = x - x.times_u() * (1 << least)
+    return ((x >= ZERO) & (rest >= ZERO)) | ((x <= ZERO) & (rest <= ZERO))
+
+
+def _powers(a: Form, b: Form) -> Formula:
+    return equal(a, b) | (2 * a <= b) | (2 * b <= a)
+
+
+OF_A_POWER = (
+    Fact("a power of two is positive, and u times it at most 2^-m of it", "p >= m, the least p", _small),
+)
+OF_A_VALUE = (Fact("u |x| <= 2^-m |x|", "p >= m, the least p", _small_share),)
+OF_TWO_POWERS = (
+    Fact(
+        "of two powers of two one is at least twice the other, or they are equal",
+        "exponents are integers",
+        _powers,
+    ),
+)
+
+
+# -- of a sum that is rounded to nearest --------------------------------------------------------------------
+def _sign(r: Rounded) -> Formula:
+    t, x = r.exact, r.result.value
+    return ((t > ZERO) & (x > ZERO)) | ((t < ZERO) & (x < ZERO)) | (equal(t, ZERO) & equal(x, ZERO))
+
+
+def _half_ulp(r: Rounded) -> Formula:
+    return r.result.zero | within(r.off, r.result.first.times_u())
+
+
+def _below_power(r: Rounded) -> Formula:
+    first, t = r.result.first, r.exact
+    inside = (t < first) & (-t < first)
+    return r.result.zero | inside.implies(within(2 * r.off, first.times_u()))
+
+
+def _nearest(r: Rounded) -> Formula:
+    return all_of(not_above(r.off, r.exact - x.value) for x in r.terms)
+
+
+def _representable(r: Rounded) -> Formula:
+    share, exact = r.exact.times_u(), equal(r.off, ZERO)
+    return all_of((_is_least(x, r) & within(share, x.last)).implies(exact) for x in r.terms)
+
+
+def _error_multiple(r: Rounded) -> Formula:
+    exact = equal(r.off, ZERO)
+    return exact | all_of(_is_least(x, r).implies((x.last <= r.off) | (x.last <= -r.off)) for x in r.terms)
+
+
+def _last_of_sum(r: Rounded) -> Formula:
+    return all_of(_is_least(x, r).implies(x.last <= r.result.last) for x in r.terms)
+
+
+def _last_of_exact_sum(r: Rounded) -> Formula:
+    if len(r.terms) != 2:
+        return TRUE
+    (x, y), last = r.terms, r.result.last
+    inexact = (r.off > ZERO) | (r.off < ZERO)
+    return all_of(
+        (
+            (x.last < y.last).implies(inexact | r.result.zero | equal(last, x.last)),
+            (y.last < x.last).implies(inexact | r.result.zero | equal(last, y.last)),
+            equal(x.last, y.last).implies(inexact | r.result.zero | (2 * x.last <= last)),
+        )
+    )
+
+
+def _is_least(x: Number, r: Rounded) -> Formula:
+    """Say that the last bit of a term is not above that of any other, and so divides the sum."""
+    return all_of(x.last <= y.last for y in r.terms)
+
+
+LAST_OF_SUM = Fact(
+    "the last bit of RN(t) is at least the least last bit g of the terms of t",
+    "t is a multiple of g, and RN(t) either equals t or has a larger ulp",
+    _last_of_sum,
+)
+OF_A_SUM = (
+    Fact("RN(t) has the sign of t, and is 0 for t = 0 only", "exponents are unbounded", _sign),
+    Fact(
+        "|t - RN(t)| <= ulp(RN(t)) / 2",
+        "the numbers on both sides of RN(t) are at most ulp(RN(t)) away",
+        _half_ulp,
+    ),
+    Fact(
+        "|t - RN(t)| <= ulp(RN(t)) / 4 if |t| < 2^e, the first bit of RN(t)",
+        "then RN(t) is +-2^e, and the number before it ulp(RN(t)) / 2 away",
+        _below_power,
+    ),
+    Fact("|t - RN(t)| <= |t - x| for each term x of t, which is a number of p bits", NEAREST, _nearest),
+    Fact(
+        "RN(t) = t if |t| <= 2^p g, g the least last bit of the terms of t",
+        "a multiple of g up to 2^p g is a number of p bits",
+        _representable,
+    ),
+    Fact(
+        "t = RN(t), or |t - RN(t)| >= g, the least last bit of the terms of t",
+        "both are multiples of g",
+        _error_multiple,
+    ),
+    LAST_OF_SUM,
+    Fact(
+        "if RN(x + y) = x + y, its last bit is the lesser of those of x and y if they differ, "
+        "and above them if not",
+        "binary addition",
+        _last_of_exact_sum,
+    ),
+)
+
+
+def _even(r: Rounded) -> Formula:
+    if not r.own_ties:
+        return TRUE
+    half, x = r.result.first.times_u(), r.result
+    tie = equal(r.off, half) | equal(-r.off, half)
+    return x.zero | tie.implies(2 * x.ulp <= x.last)
+
+
+TIES_TO_EVEN = (
+    Fact(
+        "with ties to even: the last bit of RN(t) is at least 2 ulp(RN(t)) if |t - RN(t)| = ulp(RN(t)) / 2",
+        NEAREST,
+        _even,
+    ),
+)
+
+
+# -- of two of them -----------------------------------------------------------------------------------------
+def _monotone(r: Rounded, s: Rounded) -> Formula:
+    up = (r.exact < s.exact).implies(r.result.value <= s.result.value)
+    down = (s.exact < r.exact).implies(s.result.value <= r.result.value)
+    return up & down
+
+
+def _same(r: Rounded, s: Rounded) -> Formula:
+    if not (r.own_ties and s.own_ties):
+        return TRUE
+    return equal(r.exact, s.exact).implies(equal(r.result.value, s.result.value))
+
+
+OF_TWO_SUMS = (
+    Fact("RN(t) <= RN(t') if t < t', whichever way ties go in each", NEAREST, _monotone),
+    Fact("RN(t) = RN(t') if t = t'", "one rule for ties decides by t alone", _same),
+)

@@ -1,0 +1,186 @@
+"""Linear forms in unknown numbers and their products with powers of u, and what is said of them.
+
+A form is a sum of terms ``c u**k x``: c a fraction, x an unknown, k an integer. u is unknown too. As it is
+positive, a form has the sign of its product with any power of u.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import gcd, lcm
+
+#: An unknown, by its name, times a power of u.
+Term = tuple[str, int]
+#: What unknowns are, by name, in a unit that makes integers of them.
+Values = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A linear form: each term with its factor, in order, none of them zero."""
+
+    terms: tuple[tuple[Term, Fraction], ...] = ()
+
+    @staticmethod
+    def of(terms: Mapping[Term, Fraction]) -> Form:
+        """Return the form of these terms."""
+        return Form(tuple(sorted((term, Fraction(c)) for term, c in terms.items() if c)))
+
+    @staticmethod
+    def unknown(name: str) -> Form:
+        """Return an unknown as a form."""
+        return Form((((name, 0), Fraction(1)),))
+
+    def __add__(self, other: Form) -> Form:
+        found = dict(self.terms)
+        for term, c in other.terms:
+            found[term] = found.get(term, Fraction(0)) + c
+        return Form.of(found)
+
+    def __neg__(self) -> Form:
+        return Form(tuple((term, -c) for term, c in self.terms))
+
+    def __sub__(self, other: Form) -> Form:
+        return self + -other
+
+    def __mul__(self, factor: int | Fraction) -> Form:
+        return Form.of({term: c * factor for term, c in self.terms})
+
+    __rmul__ = __mul__
+
+    def times_u(self, power: int = 1) -> Form:
+        """Return the product with ``u**power``."""
+        return Form(tuple(((name, k + power), c) for (name, k), c in self.terms))
+
+    def __le__(self, other: Form) -> Formula:
+        return Comparison(other - self, strict=False)
+
+    def __lt__(self, other: Form) -> Formula:
+        return Comparison(other - self, strict=True)
+
+    def __ge__(self, other: Form) -> Formula:
+        return other <= self
+
+    def __gt__(self, other: Form) -> Formula:
+        return other < self
+
+    @cached_property
+    def powers(self) -> range:
+        """The powers of u from the least to the greatest; none of the form zero."""
+        found = [k for (_, k), _ in self.terms]
+        return range(min(found), max(found) + 1) if found else range(0)
+
+    @cached_property
+    def primitive(self) -> Form:
+        """Return the multiple by a positive number and a power of u that has small integers and u**0."""
+        if not self.terms:
+            return self
+        factors = [c for _, c in self.terms]
+        size = Fraction(gcd(*(c.numerator for c in factors)), lcm(*(c.denominator for c in factors)))
+        return (self * (1 / size)).times_u(-self.powers.start)
+
+    def sign(self, values: Values, p: int) -> int:
+        """Return a number that has the form's sign where its unknowns and p are known."""
+        form = self.primitive
+        return sum(int(c) * values[name] << p * (form.powers.stop - 1 - k) for (name, k), c in form.terms)
+
+
+ZERO = Form()
+
+
+class Formula:
+    """Something said of unknowns. There is no negation but `denied`, which carries it to the comparisons."""
+
+    def holds(self, values: Values, p: int) -> bool:
+        """Return whether it is true where unknowns and p are known."""
+        raise NotImplementedError
+
+    def denied(self) -> Formula:
+        """Return the contrary."""
+        raise NotImplementedError
+
+    def __bool__(self) -> bool:
+        raise TypeError("a formula is neither true nor false: write (a <= b) & (b <= c), not a <= b <= c")
+
+    def __and__(self, other: Formula) -> Formula:
+        return AllOf((self, other))
+
+    def __or__(self, other: Formula) -> Formula:
+        return AnyOf((self, other))
+
+    def implies(self, other: Formula) -> Formula:
+        """Return: if this, then the other."""
+        return self.denied() | other
+
+
+@dataclass(frozen=True)
+class Comparison(Formula):
+    """``form >= 0``, or ``form > 0`` if strict."""
+
+    form: Form
+    strict: bool
+
+    def holds(self, values: Values, p: int) -> bool:
+        """Return whether the form has the sign."""
+        sign = self.form.sign(values, p)
+        return sign > 0 if self.strict else sign >= 0
+
+    def denied(self) -> Formula:
+        """Return ``-form > 0``, or ``-form >= 0``."""
+        return Comparison(-self.form, not self.strict)
+
+
+@dataclass(frozen=True)
+class AllOf(Formula):
+    """All of several; true of none."""
+
+    parts: tuple[Formula, ...]
+
+    def holds(self, values: Values, p: int) -> bool:
+        """Return whether all parts hold."""
+        return all(part.holds(values, p) for part in self.parts)
+
+    def denied(self) -> Formula:
+        """Return that a part does not hold."""
+        return AnyOf(tuple(part.denied() for part in self.parts))
+
+
+@dataclass(frozen=True)
+class AnyOf(Formula):
+    """One or more of several; false of none."""
+
+    parts: tuple[Formula, ...]
+
+    def holds(self, values: Values, p: int) -> bool:
+        """Return whether any part holds."""
+        return any(part.holds(values, p) for part in self.parts)
+
+    def denied(self) -> Formula:
+        """Return that no part holds."""
+        return AllOf(tuple(part.denied() for part in self.parts))
+
+
+TRUE = AllOf(())
+
+
+def all_of(parts: Iterable[Formula]) -> Formula:
+    """Return that all of them hold."""
+    return AllOf(tuple(parts))
+
+
+def equal(a: Form, b: Form) -> Formula:
+    """Return ``a = b``."""
+    return (a <= b) & (b <= a)
+
+
+def within(a: Form, *bounds: Form) -> Formula:
+    """Return ``|a| <= b`` for each bound b."""
+    return all_of(part for b in bounds for part in (a <= b, -a <= b))
+
+
+def not_above(a: Form, b: Form) -> Formula:
+    """Return ``|a| <= |b|``."""
+    return within(a, b) | within(a, -b)

@@ -1,0 +1,72 @@
+"""Unknown numbers of p bits, and unknown roundings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mcfsim.theorems.solver.forms import ZERO, Form, Formula, equal
+
+
+@dataclass(frozen=True)
+class Number:
+    """An unknown number of p bits with an exponent from all integers.
+
+    Attributes
+    ----------
+    value : Form
+        The number.
+    first, last : Form
+        The powers of two that its first and its last bit that is not zero stand for. Of zero, which has no
+        bits, `first` is a power of two below, and `last` one above, all that anything is compared with.
+    """
+
+    value: Form
+    first: Form
+    last: Form
+
+    @staticmethod
+    def unknown(name: str) -> Number:
+        """Return a number of which nothing is known yet."""
+        return Number(*(Form.unknown(f"{name}{part}") for part in ("", ".first", ".last")))
+
+    @property
+    def ulp(self) -> Form:
+        """The unit in its last place, ``2 u first``."""
+        return 2 * self.first.times_u()
+
+    @property
+    def zero(self) -> Formula:
+        """Say that it is zero."""
+        return equal(self.value, ZERO)
+
+    def __neg__(self) -> Number:
+        return replace(self, value=-self.value)
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A sum of numbers and what it is rounded to, to nearest.
+
+    Attributes
+    ----------
+    result : Number
+        A number of p bits that no other one is nearer to the sum than.
+    terms : tuple of Number
+        What is added exactly.
+    own_ties : bool
+        Whether ties go by the rule of the arithmetic. Otherwise they go anyhow.
+    """
+
+    result: Number
+    terms: tuple[Number, ...]
+    own_ties: bool = True
+
+    @property
+    def exact(self) -> Form:
+        """The sum."""
+        return sum((term.value for term in self.terms), ZERO)
+
+    @property
+    def off(self) -> Form:
+        """What the sum has more than the result."""
+        return self.exact - self.result.value

@@ -1,0 +1,174 @@
+"""A statement for every precision at once: facts, hypotheses, and the contrary of the claim have no model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import combinations
+
+from mcfsim.checks.arguments import check_int
+from mcfsim.theorems.catalogue import THEOREMS
+from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver.encoding import Solver
+from mcfsim.theorems.solver.facts import (
+    OF_A_NUMBER,
+    OF_A_POWER,
+    OF_A_SUM,
+    OF_A_VALUE,
+    OF_TWO_POWERS,
+    OF_TWO_SUMS,
+    TIES_TO_EVEN,
+)
+from mcfsim.theorems.solver.forms import Formula
+from mcfsim.theorems.solver.lemmas import STATEMENTS
+from mcfsim.theorems.solver.questions import Question, question_of
+from mcfsim.theorems.statement import Theorem
+
+#: What a proof supposes besides the hypotheses.
+ASSUMED = "radix 2, rounding to nearest, ties by any rule if none is said, no overflow, gradual underflow"
+
+#: Seconds that the solver counts to, and a precision far above all formats.
+_LONGEST, _MOST = 1_000_000, 1_000
+
+
+class Found(StrEnum):
+    """What came of a question.
+
+    ``not proved`` is no counterexample: what the facts leave open need not occur.
+    """
+
+    PROVED = "proved"
+    NOT_PROVED = "not proved"
+    NO_ANSWER = "no answer"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the solver said of a statement.
+
+    Attributes
+    ----------
+    statement : str
+        Its id.
+    found : Found
+    least : int
+        It was asked for every p from here on.
+    ties : str
+        ``any`` or ``to even``: how they go.
+    rests_on : tuple of str
+        Statements that were proved before, whose texts were not run again.
+    seconds : float
+        Of processor time that it took, these statements not included.
+    comparisons : int
+        How many different ones the question has.
+    solver : str
+        Which one, and its version.
+    """
+
+    statement: str
+    found: Found
+    least: int
+    ties: str
+    rests_on: tuple[str, ...]
+    seconds: float
+    comparisons: int
+    solver: str
+
+    def __str__(self) -> str:
+        after = f", after {', '.join(self.rests_on)}" if self.rests_on else ""
+        ties = "" if self.ties == "any" else f", ties {self.ties}"
+        return (
+            f"{self.statement}: {self.found} for every p >= {self.least}{ties}{after}, {self.seconds:.1f} s"
+        )
+
+
+def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None = None) -> Answer:
+    """Ask the solver whether a statement holds for every precision.
+
+    Parameters
+    ----------
+    theorem : Theorem or Question
+        A statement of sums. It is run as it is, but for 2Sum and Fast2Sum within it, of which `rests_on`
+        says what is used; that must be proved, too.
+    seconds : int, optional
+        The longest that the solver may take.
+    least : int, optional
+        The least precision, by default that of the statement.
+
+    Raises
+    ------
+    ImportError
+        If z3 is not installed.
+    ValueError
+        If the statement is not translated, or its algorithm does not only add, subtract and change signs.
+    """
+    question = question_of(theorem) if isinstance(theorem, Theorem) else theorem
+    question = question if least is None else replace(question, least=least)
+    for name, given, low, high in (("seconds", seconds, 1, _LONGEST), ("least", question.least, 2, _MOST)):
+        check_int(name, given)
+        if not low <= given <= high:
+            raise ValueError(f"{name} = {given}: it goes from {low} to {high:,}")
+    start = time.process_time()
+    ar, supposed, claimed = question.posed()
+    solver = Solver(seconds)
+    told = facts_of(ar, question.least, even=question.even)
+    for formula in (*told, *ar.known, supposed, claimed.denied()):
+        solver.add(formula)
+    model = solver.has_model()
+    found = {True: Found.NOT_PROVED, False: Found.PROVED, None: Found.NO_ANSWER}[model]
+    rests_on = tuple(dict.fromkeys(STATEMENTS[call.text] for call in ar.called))
+    taken = time.process_time() - start
+    return Answer(
+        question.name,
+        found,
+        question.least,
+        "to even" if question.even else "any",
+        rests_on,
+        taken,
+        solver.comparisons,
+        solver.version,
+    )
+
+
+def prove_all(names: Iterable[str], *, seconds: int = 600, least: int | None = None) -> Iterator[Answer]:
+    """Ask about statements of the catalogue, and before each about those that it rests on.
+
+    What rests on a statement that is not proved is not proved.
+    """
+    answers: dict[str, Answer] = {}
+
+    def answer(name: str) -> Iterator[Answer]:
+        if name in answers:
+            return
+        found = prove(THEOREMS[name], seconds=seconds, least=least)
+        for other in found.rests_on:
+            yield from answer(other)
+        answers[name] = found if _stands(found, answers) else replace(found, found=Found.NOT_PROVED)
+        yield answers[name]
+
+    for name in names:
+        yield from answer(name)
+
+
+def facts_of(ar: UnknownArithmetic, least: int, *, even: bool = False) -> Iterator[Formula]:
+    """Return all facts about the numbers of an arithmetic, for precisions from some on."""
+    powers = [power for x in ar.numbers for power in (x.first, x.last)]
+    for x in ar.numbers:
+        yield from (fact.of(x) for fact in OF_A_NUMBER)
+        yield from (fact.of(x.value, least) for fact in OF_A_VALUE)
+    for power in powers:
+        yield from (fact.of(power, least) for fact in OF_A_POWER)
+    for a, b in combinations(powers, 2):
+        # u times a power of two is one, too.
+        yield from (fact.of(a, b.times_u(k)) for fact in OF_TWO_POWERS for k in (-1, 0, 1))
+    for r in ar.sums:
+        yield from (fact.of(r) for fact in (*OF_A_SUM, *(TIES_TO_EVEN if even else ())))
+    for r, s in combinations(ar.sums, 2):
+        yield from (fact.of(r, s) for fact in OF_TWO_SUMS)
+
+
+def _stands(answer: Answer, others: dict[str, Answer]) -> bool:
+    below = [others[name] for name in answer.rests_on]
+    return all(one.found is Found.PROVED and one.least <= answer.least for one in below)

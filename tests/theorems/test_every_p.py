@@ -1,0 +1,255 @@
+"""Statements at every precision: error functions, limits, least precisions, certificates."""
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from experiments.common import read_result
+from mcfsim.formats import Format
+from mcfsim.multiword import double_word as dw
+from mcfsim.oracle import FractionArithmetic, OracleArithmetic
+from mcfsim.rounding import Mode, Rounding
+from mcfsim.symbolic import Families, Family, Quotient, UndecidedError, family, u
+from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, relative_error, value
+from mcfsim.theorems.claims import product_of, sum_of
+from mcfsim.theorems.every_p import EveryCertificate, Sharpness, covering, prove, recheck
+from mcfsim.theorems.every_p.proof import LAST, members, with_families
+from mcfsim.theorems.every_p.trying import difference
+from mcfsim.theorems.trial import flat
+
+pytestmark = pytest.mark.slow
+
+CONSTANTS = read_result("worst_constants")["statements"]
+#: Statements of the catalogue whose own cases are polynomials.
+OWN = [t for t in THEOREMS.values() if isinstance(t.families, Family | Families) and members(t)]
+
+
+def own(theorem):
+    known = theorem.families
+    return known.members if isinstance(known, Families) else (known,)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "error"),
+    [
+        ("dw_times_dw1", 5, Quotient.of(5 - 8 * u + u**2, 1 + 8 * u + 13 * u**2 - 8 * u**3 + u**4)),
+        ("dw_times_dw2", 5, Quotient.of(5 - 12 * u + 3 * u**2, 1 + 6 * u + 5 * u**2 - 12 * u**3 + 3 * u**4)),
+        ("dw_times_dw3", 4, Quotient.of(4 - 15 * u + 6 * u**2, 1 + 6 * u + 4 * u**2 - 15 * u**3 + 6 * u**4)),
+    ],
+)
+def test_the_bounds_of_products_are_sharp(name, limit, error):
+    proof = prove(THEOREMS[name])
+    assert proof.in_unit == error
+    assert (proof.limit, proof.sharpness) == (limit, Sharpness.SHARP)
+    exhaustive = {row["p"]: row for row in CONSTANTS[name]["worst"]}
+    for p in (6, 7, 8):
+        assert exhaustive[p]["exhaustive"]
+        assert Fraction(exhaustive[p]["constant"]) == proof.constant(p) == error.at(p)
+
+
+@pytest.mark.parametrize("theorem", [t for t in OWN if t.worst], ids=lambda t: t.name)
+def test_formulas_of_the_worst_are_proved(theorem):
+    proof = prove(theorem)
+    assert all(proof.constant(p) == theorem.worst(p) for p in range(max(proof.first, 3), LAST + 1))
+
+
+@pytest.mark.parametrize("theorem", OWN, ids=lambda t: t.name)
+def test_every_family_is_reproduced_from_the_least_precision_on(theorem):
+    for one in own(theorem):
+        proof = prove(theorem, one)
+        assert 2 <= proof.first <= proof.decided <= 16
+        for p in range(2, LAST + 1):
+            if p in one.over and p >= proof.first - one.over.step:
+                problem = difference(theorem, one, proof.results, proof.error, proof.mode, p)
+                assert (problem is None) == (p >= proof.first), p
+        assert prove(theorem, one, proof.mode) == proof
+
+
+@pytest.mark.parametrize("theorem", OWN, ids=lambda t: t.name)
+def test_in_the_range_that_it_states_a_format_does_the_same(theorem):
+    proof = prove(theorem)
+    for p in range(proof.decided, 25):
+        if p not in proof.family.over:
+            continue
+        fmt = Format(precision=p, emin=proof.emin.at(p), emax=max(proof.emax.at(p), proof.emin.at(p) + 1))
+        given = [
+            tuple(map(float, item)) if isinstance(item, tuple) else float(item)
+            for item in proof.family.structured(p)
+        ]
+        found = flat(theorem.algorithm(OracleArithmetic(fmt, Rounding(proof.mode)), *given))
+        assert list(map(Fraction, found)) == [result.at(p) for result in proof.results]
+
+
+def test_a_case_of_the_catalogue_is_its_family_at_a_precision():
+    for theorem in OWN:
+        for p in range(2, 12):
+            cases = [one.at(p) for one in own(theorem) if p >= one.first]
+            assert list(theorem.families(p)) == cases
+
+
+def test_true_statements_are_not_exceeded_and_false_ones_are():
+    for theorem in with_families():
+        proofs = covering(theorem)
+        if theorem.claim.unit and theorem.claim.formula is not None:
+            exceeded = any(proof.sharpness is Sharpness.EXCEEDED for proof in proofs)
+            assert exceeded != theorem.holds, theorem.name
+        assert all(proof.as_expected for proof in proofs)
+
+
+def test_an_own_theorem():
+    def square(ar, x):
+        high, low = x
+        p = ar.mul(high, high)
+        return p, ar.fma(ar.add(high, high), low, ar.fma(high, high, ar.neg(p)))
+
+    near = relative_error(5, product_of("x", "x"))
+    theorem = Theorem("square", square, [double_word("x")], near, range="unbounded")
+    proof = prove(theorem, family(x=(1 + 2 * u, u - u**2)))
+    assert proof.limit is not None
+    assert recheck(EveryCertificate.of(proof), theorem) == []
+    with pytest.raises(ValueError, match="no family of operands"):
+        prove(theorem)
+
+
+NUMBERS = Theorem(
+    "sum",
+    lambda ar, a, b: ar.add(a, b),
+    [value("a"), value("b")],
+    relative_error(1, sum_of("a", "b"), unit=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: prove(NUMBERS, family(a=1, c=u)), "takes operands"),
+        (lambda: prove(NUMBERS, family(a=(1, u), b=u)), "takes operands"),
+        (lambda: prove(NUMBERS, family(a=1 + u, b=1)), "a = 1 [+] u is no value"),
+        (lambda: prove(NUMBERS, family(a=1 + 2 * u, b=-1 - 2 * u)), "is zero for every large p"),
+        (lambda: prove(NUMBERS, family(a=1, b=u), "stochastic"), "stochastic"),
+        (lambda: prove(NUMBERS, family(a=1, b=u), "upwards"), "upwards"),
+        (lambda: prove(THEOREMS["dw_times_fp3"], family(x=(1, u + 2 * u**2), y=1)), "no double word"),
+        (lambda: prove(THEOREMS["grow_relaxed"], family(x=(1, u + 2 * u**2), a=1)), "is a relaxed pair"),
+        (lambda: prove(THEOREMS["grow"], family(x=(1, 0), a=4)), "a hypothesis fails"),
+        (lambda: prove(THEOREMS["sqrt_dw"], family(x=(2, 0))), "no rational root"),
+        (lambda: prove(THEOREMS["sqrt_dw"], family(x=(-1, 0))), "negative"),
+        (lambda: prove(THEOREMS["dw_div_fp3"], family(x=(1, 0), y=3)), "not dyadic"),
+        (lambda: prove(THEOREMS["dw_div_fp3"], family(x=(1, 0), y=0)), "zero"),
+        (lambda: prove(THEOREMS["two_sum"]), "no family of operands"),
+    ],
+    ids=range(14),
+)
+def test_refusals(call, problem):
+    with pytest.raises((ValueError, ZeroDivisionError), match=problem):
+        call()
+
+
+def test_what_measures_nothing_has_results_all_the_same():
+    adds = Theorem(
+        "adds",
+        lambda ar, a, b: ar.add(a, b),
+        [value("a"), value("b")],
+        claim("so", lambda t: t.results[0] > 0),
+    )
+    proof = prove(adds, family(a=1, b=3 * u))
+    assert (proof.results, proof.error, proof.sharpness) == ((1 + 4 * u,), None, Sharpness.OPEN)
+    assert recheck(EveryCertificate.of(proof), adds) == []
+    with pytest.raises(ValueError, match="measures no error"):
+        proof.constant(8)
+
+
+def test_an_error_beyond_all_bounds():
+    proof = prove(THEOREMS["sloppy_dw_plus_dw_any_signs"])
+    assert (proof.limit, proof.sharpness, proof.as_expected) == (None, Sharpness.EXCEEDED, True)
+
+
+def test_the_bound_of_the_root_is_sharp():
+    proof = prove(THEOREMS["sqrt_dw"])
+    assert (proof.limit, proof.sharpness) == (Fraction(25, 8), Sharpness.SHARP)
+    rows = [row for row in CONSTANTS["sqrt_dw"]["worst"] if row["p"] >= 7]
+    assert len(rows) == 5
+    for row in rows:
+        assert row["exhaustive"]
+        x, oracle = [Fraction(float.fromhex(text)) for text in row["operands"]], FractionArithmetic(row["p"])
+        assert sum(dw.sqrt_dw(oracle, tuple(x))) ** 2 / sum(x) - 1 == proof.error.at(row["p"])
+
+
+def test_the_root_is_measured_by_squares():
+    x = (1 + 2 * u, u - u**2)
+    proof = prove(THEOREMS["sqrt_dw"], family(x=x))
+    for p in (proof.first, 8, 24, 53):
+        s = sum(result.at(p) for result in proof.results)
+        assert proof.error.at(p) == s**2 / sum(part.at(p) for part in x) - 1
+    assert abs(float(proof.constant(50)) - float(proof.limit)) < 1e-9
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    path = tmp_path / "proof.json"
+    EveryCertificate.of(prove(THEOREMS["dw_times_dw3"])).save(path)
+    return path
+
+
+def test_certificates_go_through_files(certificate):
+    loaded = EveryCertificate.load(certificate)
+    proof = prove(THEOREMS["dw_times_dw3"])
+    assert loaded == EveryCertificate.of(proof)
+    assert loaded.name == "dw_times_dw3-every_p-nearest_even"
+    assert list(loaded.demands()) == list(proof.obligations)
+    assert loaded.family.operands == proof.family.operands
+    assert recheck(certificate) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda about: about.update(limit="5"), "was changed"),
+        (lambda about: about.update(layout="mcfsim-certificate-1"), "its layout is not"),
+        (lambda about: about.pop("results"), "'results' is missing"),
+        (lambda about: about.update(more=1), "'more' is not known"),
+        (lambda about: about.update(step=9), "allowed"),
+        (lambda about: about.update(rounding="stochastic"), "stochastic"),
+        (lambda about: about.update(first=1), "out of range"),
+        (lambda about: about["results"].append([[0, "1/3"]]), "not dyadic"),
+        (lambda about: about["results"].append([[1, "1"], [0, "1"]]), "ascending"),
+        (lambda about: about["results"].append([[1 << 20, "1"]]), "is no term"),
+        (lambda about: about["results"].append([[0, "1e9"]]), "is no term"),
+        (lambda about: about["obligations"][0].update(relation="is large"), "is large"),
+        (lambda about: about.update(error=[[], []]), "a quotient by the polynomial zero"),
+    ],
+    ids=range(13),
+)
+def test_damaged_files_are_refused(certificate, change, problem):
+    about = json.loads(certificate.read_text())
+    change(about)
+    certificate.write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=problem):
+        EveryCertificate.load(certificate)
+
+
+def test_a_certificate_of_another_statement_is_refused(certificate):
+    with pytest.raises(ValueError, match="not about 'sum'"):
+        recheck(certificate, NUMBERS)
+    loaded = EveryCertificate.load(certificate)
+    with pytest.raises(ValueError, match="unknown statement 'mine'"):
+        recheck(replace(loaded, theorem="mine"))
+    other = replace(loaded, theorem="dw_times_dw2")
+    assert recheck(other)
+
+
+def test_directed_modes_and_ties_away():
+    family_ = family(x=(1 + 2 * u, u - u**2), y=(1 + 4 * u, u - u**2))
+    for mode in Mode:
+        if mode is not Mode.STOCHASTIC:
+            proof = prove(THEOREMS["dw_times_dw1"], family_, mode)
+            assert recheck(EveryCertificate.of(proof)) == []
+
+
+def test_a_kind_is_tried_at_every_precision():
+    # (1, u) is a double word, as the tie goes to 1; (1 + 2 u, u) is none.
+    assert prove(THEOREMS["dw_times_fp3"], family(x=(1, u), y=1)).first == 2
+    with pytest.raises(UndecidedError, match="no double word"):
+        prove(THEOREMS["dw_times_fp3"], family(x=(1 + 2 * u, u), y=1))
+    assert dw.dw_times_fp3 is THEOREMS["dw_times_fp3"].algorithm

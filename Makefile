@@ -24,6 +24,7 @@ studies: $(VENV)/.installed
 	$(BIN)/python -m experiments.studies
 
 theorems: $(VENV)/.installed
+	$(BIN)/python -m experiments.family_search
 	$(BIN)/python -m experiments.every_p
 	$(BIN)/python -m experiments.theorems
 	$(BIN)/python -m experiments.every_p_bounds

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import mcfsim as mcf
 from experiments.common import FIGURES, RESULTS, read_result, resumed, write_result
 from mcfsim.formats.grids import grid
+from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.stored import FLOAT8_GROUPS
 from mcfsim.optim.strategies import LOW, Stored
 from mcfsim.optim.weight_grid import Reach
@@ -56,25 +57,49 @@ BITS: tuple[mcf.Strategy, ...] = (
     mcf.GRID_STRATEGIES[BITNET],
     mcf.STRATEGIES[REFERENCE],
 )
-#: What `make studies` trains for longer: scales, starts and states. With bits of activations.
-STUDIES: tuple[tuple[mcf.Strategy, int], ...] = (
-    (mcf.GRID_STRATEGIES["dqt-ternary"], 0),
-    (mcf.GRID_STRATEGIES["dqt-int8"], 0),
-    (mcf.GRID_STRATEGIES["dqt-int8"], 8),
-    (changed("dqt-int8", "max-abs scale", reach=Reach.ABSMAX), 0),
-    (changed("dqt-int8", "mean scale", reach=Reach.ABSMEAN), 0),
-    (changed("dqt-int8", WIDE, start=Reach.ABSMAX), 0),
-    (changed("dqt-int8", "wide start, max-abs scale", start=Reach.ABSMAX, reach=Reach.ABSMAX), 0),
-    (with_states("dqt-int8", "bf16 states", Stored(LOW)), 0),
-    (with_states("dqt-int8", "fp8 states", Stored("float32", scaled=FLOAT8_GROUPS)), 0),
-    (mcf.GRID_STRATEGIES[BITNET], 0),
-    (mcf.GRID_STRATEGIES[BITNET], 8),
-    (mcf.STRATEGIES[REFERENCE], 0),
+
+
+class Run(NamedTuple):
+    """What is trained: a strategy, activations of so many bits if not 0, and an optimizer at a rate."""
+
+    strategy: mcf.Strategy
+    bits: int = 0
+    hyper: Any = HYPER
+    rate: float = RATE
+
+    @property
+    def label(self) -> str:
+        """As tables have it."""
+        activations = f", int{self.bits} activations" if self.bits else ""
+        return self.strategy.name + activations + (f", {ADAFACTOR}" if self.hyper is BY_MEANS else "")
+
+
+#: Its rate is relative to the size of a tensor, of standard deviation .02: so updates are as long as AdamW's.
+ADAFACTOR, BY_MEANS, RELATIVE = "Adafactor", Adafactor(weight_decay=HYPER.weight_decay), RATE / 0.02
+#: What `make studies` trains for longer: scales, starts, states, activations and optimizers.
+STUDIES = (
+    Run(mcf.GRID_STRATEGIES["dqt-ternary"]),
+    Run(mcf.GRID_STRATEGIES["dqt-int8"]),
+    Run(mcf.GRID_STRATEGIES["dqt-int8"], bits=8),
+    Run(changed("dqt-int8", "max-abs scale", reach=Reach.ABSMAX)),
+    Run(changed("dqt-int8", "mean scale", reach=Reach.ABSMEAN)),
+    Run(changed("dqt-int8", "fixed scale", reach=Reach.FIXED)),
+    Run(changed("dqt-int8", WIDE, start=Reach.ABSMAX)),
+    Run(changed("dqt-int8", "wide start, max-abs scale", start=Reach.ABSMAX, reach=Reach.ABSMAX)),
+    Run(with_states("dqt-int8", "bf16 states", Stored(LOW))),
+    Run(with_states("dqt-int8", "fp8 states", Stored("float32", scaled=FLOAT8_GROUPS))),
+    Run(mcf.GRID_STRATEGIES["dqt-ternary"], hyper=BY_MEANS, rate=RELATIVE),
+    Run(mcf.GRID_STRATEGIES["dqt-int8"], hyper=BY_MEANS, rate=RELATIVE),
+    Run(mcf.GRID_STRATEGIES[BITNET]),
+    Run(mcf.GRID_STRATEGIES[BITNET], bits=8),
+    Run(mcf.GRID_STRATEGIES[BITNET], hyper=BY_MEANS, rate=RELATIVE),
+    Run(mcf.STRATEGIES[REFERENCE]),
+    Run(mcf.STRATEGIES[REFERENCE], hyper=BY_MEANS, rate=RELATIVE),
 )
 
 
 def train(
-    strategy: mcf.Strategy, hyper: mcf.AdamW, rate: float, seed: int, steps: int, bits: int, tensor: str
+    strategy: mcf.Strategy, hyper: Any, rate: float, seed: int, steps: int, bits: int, tensor: str
 ) -> dict[str, Any]:
     """Train one seed under one strategy, at a constant rate, and return what is kept of it.
 
@@ -155,15 +180,17 @@ def summarize(runs: list[dict[str, Any]], references: list[dict[str, Any]]) -> d
     return found
 
 
-def make(name: str, given: Sequence[tuple[mcf.Strategy, int]], steps: int) -> dict[str, Any]:
+def make(name: str, given: Sequence[Run], steps: int) -> dict[str, Any]:
     """Make the runs of all seeds, but those that the journal has, and return their summaries."""
-    jobs = [(strategy, bits, seed) for seed in SEEDS for strategy, bits in given]
+    jobs = [(seed, run) for seed in SEEDS for run in given]
     made = resumed(
-        name, train, [(strategy, HYPER, RATE, seed, steps, bits, TENSOR) for strategy, bits, seed in jobs]
+        name,
+        train,
+        [(run.strategy, run.hyper, run.rate, seed, steps, run.bits, TENSOR) for seed, run in jobs],
     )
     runs: dict[str, list[dict[str, Any]]] = {}
-    for (strategy, bits, _), run in zip(jobs, made, strict=True):
-        runs.setdefault(strategy.name + (f", int{bits} activations" if bits else ""), []).append(run)
+    for (_, run), result in zip(jobs, made, strict=True):
+        runs.setdefault(run.label, []).append(result)
     first = made[0]
     kept = ("problem", "optimizer", "schedule", "low", "clip")
     return {
@@ -281,7 +308,7 @@ def draw(result: Mapping[str, Any]) -> None:
 
 def main() -> None:
     """Train on every grid, summarize and draw."""
-    result = make("dqt_bits", [(strategy, 0) for strategy in BITS], STEPS)
+    result = make("dqt_bits", [Run(strategy) for strategy in BITS], STEPS)
     result["asked"] = {name: float(np.mean([asked(name, seed) for seed in SEEDS])) for name in INTEGERS}
     write_result("dqt_bits", result)
     draw(result)

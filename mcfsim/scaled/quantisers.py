@@ -186,7 +186,7 @@ class RangeExpansion(Quantiser):
     The published kernel's behaviour at the edges is kept. Its search for the least magnitude means to pass
     over zeros, and passes over what was joined with a zero as well. Where a group has one magnitude k is
     infinite: zeros come back as 1e-30, others as they are, or all as c if that is off by an ulp. A NaN has
-    no effect on the others of its group.
+    no effect on the others of its group, and its sign none at all.
 
     References
     ----------
@@ -213,6 +213,7 @@ class RangeExpansion(Quantiser):
         """Return codes, and scale, k and c of each group."""
         top = np.float32(E4M3.max)
         with np.errstate(all="ignore"):
+            x = _of_cuda(x)
             magnitudes = np.abs(x)
             rows = self._rows(magnitudes)
             largest = _raised(np.fmax.reduce(rows, axis=1, initial=0.0))
@@ -223,8 +224,7 @@ class RangeExpansion(Quantiser):
             power = np.floor(bound / ratio * np.float32(self.steps)) / np.float32(self.steps)
             scale = _power(largest / centre, power) / top
             spread = [self._spread(shared, x.size) for shared in (scale, power, centre)]
-            y = np.copysign(_power(magnitudes / spread[2], spread[1]), x) / spread[0]
-            y = np.where(np.isnan(y), np.float32(np.nan), y)  # of CUDA's sign
+            y = _of_cuda(np.copysign(_power(magnitudes / spread[2], spread[1]), x) / spread[0])
             codes = encode(round_to(np.clip(y, -top, top), E4M3), E4M3)
         return codes, scale, power, centre
 
@@ -232,13 +232,18 @@ class RangeExpansion(Quantiser):
         """Return the numbers, by the inverse of the power."""
         scale, power, centre = (self._spread(x, codes.size) for x in shared)
         with np.errstate(all="ignore"):
-            y = decode(codes, E4M3).astype(np.float32) * scale
+            y = _of_cuda(decode(codes, E4M3).astype(np.float32) * scale)
             root = _power(np.abs(y), np.float32(1) / power)  # a NaN to the power of 0 is 1, as CUDA has it
             return np.asarray(np.copysign(root, y) * centre, np.float32)
 
 
 def _raised(x: Array) -> Array:
     return (x.astype(np.float64) + 1e-30).astype(np.float32)
+
+
+def _of_cuda(x: Array) -> Array:
+    """Give every NaN the sign that CUDA's have; here it depends on which operand was the NaN."""
+    return np.where(np.isnan(x), np.float32(np.nan), x)
 
 
 def _power(x: Array, exponent: Array) -> Array:

@@ -236,6 +236,19 @@ def test_nan_stays_where_it_is_or_takes_its_group():
 
 
 @pytest.mark.parametrize("how", [SIGNED, UNSIGNED, EXPANDED], ids=str)
+def test_the_sign_of_a_nan_is_no_matter(how):
+    """Which one an operation gives depends on the processor, and where numbers lie in memory."""
+    for other in (np.inf, 1.0, 0.0):
+        x = np.array([np.nan, other, 3.0, np.nan], np.float32)
+        y = np.where(np.isnan(x), -np.float32(np.nan), x)
+        assert np.signbit(y[0]) != np.signbit(x[0])
+        found, same = how.through(x), how.through(y)
+        np.testing.assert_array_equal(found, same)
+        numbers = ~np.isnan(found)
+        assert np.array_equal(np.signbit(found)[numbers], np.signbit(same)[numbers])
+
+
+@pytest.mark.parametrize("how", [SIGNED, UNSIGNED, EXPANDED], ids=str)
 def test_codes_take_the_bits_that_are_declared(how):
     parts = how.encode(hostile(0, 4 * how.block))
     assert sum(x.nbytes for x in parts) * 8 == how.bits_per_element * 4 * how.block

@@ -29,11 +29,11 @@ PLACED = ("collage-plus", "stochastic", "split-master")
 def model(strategy, seed=0):
     """Return a model with vectors of 3 and of 1, which two processes cannot share evenly.
 
-    Where groups of 128 share a scale, each has whole groups.
+    Where groups of 128 or 256 share a scale, each has whole groups.
     """
     generator = torch.Generator().manual_seed(seed)
-    sizes = (5, 256, 1) if strategy in QUANTISED else (5, 16, 3, 1)
-    layers = [torch.nn.Linear(*pair, bias=pair != (256, 1)) for pair in itertools.pairwise(sizes)]
+    sizes = (5, 512, 1) if strategy in QUANTISED else (5, 16, 3, 1)
+    layers = [torch.nn.Linear(*pair, bias=pair != (512, 1)) for pair in itertools.pairwise(sizes)]
     made = torch.nn.Sequential(*layers).to(dtype_of(strategy))
     with torch.no_grad():
         for p in made.parameters():

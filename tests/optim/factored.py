@@ -6,11 +6,12 @@ from functools import lru_cache
 from itertools import product
 
 from mcfsim.formats import FORMATS
+from mcfsim.multiword import expansion
 from mcfsim.optim.strategies import Addition
-from mcfsim.oracle import round_fraction
+from mcfsim.oracle import OracleArithmetic, round_fraction
 from mcfsim.rounding import Mode, Rounding
 
-from .reference import Drawn, Scalar, kept, roles_of
+from .reference import Drawn, Scalar, left_of, quantised, roles_of
 
 ODD = Rounding(Mode.TO_ODD)
 #: Indices of random words for each part of a step, and what there are numbers for.
@@ -31,9 +32,10 @@ class Tensor:
         self.stack, self.rows, self.columns = (math.prod(shape[:-2]), *(1, 1, *shape)[-2:])
         self.where = list(product(range(self.stack), range(self.rows), range(self.columns)))
         self.decay = hyper.weight_decay if decayed else 0.0
-        self.theta, self.second = list(theta), [0.0] * len(self.where)
-        self.extra = list(theta) if strategy.addition is Addition.MASTER else [0.0] * len(self.where)
-        self.m = [0.0] * len(self.where)
+        self.theta, rest = list(theta), (0.0,) * (strategy.parameter.components - 1)
+        #: The master copy, Kahan's compensation, or the other components.
+        self.extra = list(theta) if strategy.addition is Addition.MASTER else [rest or 0.0] * len(self.where)
+        self.m = [(0.0,) * strategy.m.components] * len(self.where)
         lengths = (self.stack * self.rows, self.stack * self.columns) if self.factored else (len(self.where),)
         self.v = [[(0.0,) * strategy.v.components for _ in range(length)] for length in lengths]
 
@@ -100,16 +102,35 @@ class Tensor:
             for i, (s, r, c) in enumerate(self.where)
         ], 8
 
-    def _average(self, ar, moments, i, new):
-        """Move a second moment, of one component, or of two by a beta2 of two."""
+    def _average(self, ar, moments, i, new, beta=None, gain=None):
+        """Move a moment by a real scalar, or by a beta2 of as many components as the strategy has of it.
+
+        Of two components by `reference.Scalar`; of more by the text for them, each operation the judge's.
+        """
+        gain = self.gain if gain is None else gain
+        if beta is None:
+            beta = 1.0 - gain
+            if self.strategy.beta2_components > 1:
+                beta = self._parts(beta, ar.format, self.strategy.beta2_components)
         if len(moments[i]) == 1:
-            decayed = ar.mul(moments[i][0], 1.0 - self.gain)
-            moments[i] = (ar.fma(new, self.gain, decayed),)
-            return
-        low = Scalar(ar.format, Rounding(), "exact")
-        high = low.round(1.0 - self.gain)
-        rest = round_fraction(Fraction(1.0 - self.gain) - Fraction(high), low.fmt)
-        moments[i] = low.grow(low.multiply((high, rest), moments[i]), low.mul(new, self.gain))
+            moments[i] = (ar.fma(new, gain, ar.mul(moments[i][0], beta)),)
+        elif len(moments[i]) == 2 and isinstance(beta, tuple):
+            low = Scalar(ar.format, Rounding(), "exact")
+            moments[i] = low.grow(low.multiply(beta, moments[i]), low.mul(new, gain))
+        else:
+            low = OracleArithmetic(ar.format)
+            by = expansion.mul if isinstance(beta, tuple) else expansion.scale
+            decayed = by(low, *((beta, moments[i]) if isinstance(beta, tuple) else (moments[i], beta)))
+            moments[i] = expansion.grow(low, decayed, low.mul(new, gain))
+
+    @staticmethod
+    def _parts(x, fmt, count):
+        """Return a real number as so many numbers of a format, each what the ones before leave, rounded."""
+        left, found = Fraction(x), []
+        for _ in range(count):
+            found.append(round_fraction(left, fmt))
+            left -= Fraction(found[-1])
+        return tuple(found)
 
     def _mean(self, place, over, index, numbers, role=1):
         ar, by = self.roles(place, over, index)[role], self.hyper.accumulator
@@ -132,8 +153,8 @@ class Tensor:
         clipped = up.div(u, clip)
         if hasattr(self.hyper, "beta1"):
             beta1, new = self.hyper.beta1, up.mul(clipped, size)
-            self.m[i] = m.fma(new, 1.0 - beta1, m.mul(self.m[i], beta1))
-            update = self.m[i]
+            self._average(m, self.m, i, new, beta1, 1.0 - beta1)
+            update = self.m[i][0]
             if self.decay:
                 update = up.add(update, up.mul(up.mul(up.round(self._meant(i)), self.decay), size))
         else:
@@ -147,32 +168,39 @@ class Tensor:
             case Addition.MASTER:
                 self.extra[i] = ar.add(self.extra[i], step)
                 self.theta[i] = model.round(self.extra[i])
+                if bits := self.strategy.extra.remainder:
+                    kept_bits = 2 ** (bits - 1) - 1
+                    self.extra[i] = left_of(self.extra[i], self.theta[i], model.format, kept_bits)
             case Addition.KAHAN:
                 y = ar.add(step, self.extra[i])
                 moved = ar.add(self.theta[i], y)
                 self.extra[i] = ar.sub(y, ar.sub(moved, self.theta[i]))
                 self.theta[i] = moved
             case Addition.GROW:
-                low = Scalar(ar.format, Rounding(), "exact")
-                self.theta[i], self.extra[i] = low.grow((self.theta[i], self.extra[i]), step)
+                parts = (self.theta[i], *self.extra[i])
+                if len(parts) == 2:
+                    parts = Scalar(ar.format, Rounding(), "exact").grow(parts, step)
+                else:
+                    parts = expansion.grow(OracleArithmetic(ar.format), parts, step)
+                self.theta[i], *rest = parts
+                self.extra[i] = tuple(rest)
         return update
 
     def requantize(self):
-        """Keep moments as the strategy's scaled format does."""
-        if scaled := self.strategy.v.scaled:
-            self.v = [
-                [(x,) for x in kept([v[0] for v in part], scaled.element, scaled.block)] for part in self.v
-            ]
-        if scaled := self.strategy.m.scaled:
-            self.m = kept(self.m, scaled.element, scaled.block)
+        """Keep moments in the strategy's way."""
+        if how := self.strategy.v.scaled:
+            self.v = [[(x,) for x in quantised([v[0] for v in part], how)] for part in self.v]
+        if how := self.strategy.m.scaled:
+            self.m = [(x,) for x in quantised([m[0] for m in self.m], how)]
 
     def state(self):
         """Return the components of each tensor by the names of `mcfsim.optim.state.State`."""
         second = [[v[k] for part in self.v for v in part] for k in range(self.strategy.v.components)]
-        addition = self.strategy.addition
+        addition, first = self.strategy.addition, [list(part) for part in zip(*self.m, strict=True)]
+        rest = [list(part) for part in zip(*self.extra, strict=True)] if addition is Addition.GROW else []
         return {
-            "parameter": [self.theta, self.extra] if addition is Addition.GROW else [self.theta],
-            "m": [self.m] if hasattr(self.hyper, "beta1") else [],
+            "parameter": [self.theta, *rest],
+            "m": first if hasattr(self.hyper, "beta1") else [],
             "v": second,
             "extra": [self.extra] if addition in (Addition.KAHAN, Addition.MASTER) else [],
         }

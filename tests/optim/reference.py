@@ -148,6 +148,15 @@ def single(x):
     return float(round_fraction(Fraction(x), FLOAT32)) if isinstance(x, Fraction) or math.isfinite(x) else x
 
 
+def left_of(master, theta, fmt, most):
+    """Return a master copy as theta and a remainder from -most to most say it, in fractions."""
+    exponent = max(math.frexp(theta)[1] - 1, fmt.emin) if theta else fmt.emin
+    half = Fraction(2) ** (exponent - fmt.precision)
+    share = Fraction(single((Fraction(master) - Fraction(theta)) / half * most))
+    rho = math.copysign(math.floor(min(abs(share), most) + Fraction(1, 2)), share)
+    return single(Fraction(theta) + Fraction(single(Fraction(single(Fraction(rho) / most)) * half)))
+
+
 def quantised(numbers, how):
     """Return what is left of float32 numbers in a scaled format, or by one of the published quantisers."""
     if isinstance(how, ScaledFormat):
@@ -350,17 +359,8 @@ class Element:
 
     def _halves(self, master):
         """Return the parameter, and what is left of its master copy."""
-        theta = self.model.round(master)
-        if not (most := REMAINDERS.get(self.strategy)):
-            return theta, master
-        fmt = self.low.fmt
-        exponent = max(math.frexp(theta)[1] - 1, fmt.emin) if theta else fmt.emin
-        half = Fraction(2) ** (exponent - fmt.precision)
-        share = Fraction(single((Fraction(master) - Fraction(theta)) / half * most))
-        rho = math.copysign(math.floor(min(abs(share), most) + Fraction(1, 2)), share)
-        return theta, single(
-            Fraction(theta) + Fraction(single(Fraction(single(Fraction(rho) / most)) * half))
-        )
+        theta, most = self.model.round(master), REMAINDERS.get(self.strategy)
+        return theta, left_of(master, theta, self.low.fmt, most) if most else master
 
     def state(self):
         """Return the components of each tensor by the names of `mcfsim.optim.state.State`."""

@@ -23,10 +23,12 @@ from mcfsim.training.record import versions
 RESULT = "memory_quality"
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn")
 REFERENCE = ("fp32-master", "bfloat16")
-MODEL, SEEDS, STEPS, PEAK = Model(layers=2, width=32, heads=4, context=64), 3, 100, 1e-3
+MODEL, SEEDS, STEPS = Model(layers=2, width=32, heads=4, context=64), 3, 100
+#: Of which each configuration has its best: what rounding makes shorter a larger rate can make up for.
+PEAKS = (1e-3, 3e-3, 1e-2)
 #: What is learned of all configurations before: a small model, one seed of each rate and beta2.
 SMALL, SMALL_STEPS = Model(layers=1, width=16, heads=2, context=32), 60
-TASKS = tuple((rate, beta2) for rate in (3e-4, 1e-3, 3e-3) for beta2 in (0.95, 0.999))
+TASKS = tuple((rate, beta2) for rate in PEAKS for beta2 in (0.95, 0.999))
 #: The share of the configurations that is looked at, and choices at random beside the D-optimal one.
 SHARE, DRAWS = 0.2, 200
 
@@ -51,31 +53,36 @@ def configurations() -> list[tuple[mcf.Strategy, mcf.Format]]:
 def measure(given: Any) -> None:
     """Train all, and write what came of it."""
     chosen = configurations()
-    full = [Cell(item, low, MODEL, PEAK, steps=STEPS) for item, low in chosen]
+    full = [Cell(item, low, MODEL, peak, steps=STEPS) for item, low in chosen for peak in PEAKS]
     small = [
         Cell(item, low, SMALL, rate, beta2, SMALL_STEPS) for rate, beta2 in TASKS for item, low in chosen
     ]
     found, cheap = train(full, SEEDS, given), train(small, 1, given)
-    cells = [
-        {
-            "strategy": item.name,
-            "format": str(low),
-            "bytes": item.bytes_per_parameter,
-            "loss": [NOTHING if loss != loss else min(loss, NOTHING) for loss in result["loss"]],
-            "diverged": sum(loss != loss for loss in result["loss"]),
-            "edq": _mean(result["edq"]),
-            "lost": _mean(result["lost"]),
-        }
-        for (item, low), result in zip(chosen, found, strict=True)
-    ]
-    losses = np.array([item["loss"][0] for item in cheap]).reshape(len(TASKS), len(chosen))
+    cells = []
+    for place, (item, low) in enumerate(chosen):
+        runs = found[place * len(PEAKS) : (place + 1) * len(PEAKS)]
+        losses = [[NOTHING if loss != loss else min(loss, NOTHING) for loss in run["loss"]] for run in runs]
+        best = int(np.argmin(np.mean(losses, axis=1)))
+        cells.append(
+            {
+                "strategy": item.name,
+                "format": str(low),
+                "bytes": item.bytes_per_parameter,
+                "peak": PEAKS[best],
+                "loss": losses[best],
+                "diverged": sum(loss != loss for loss in runs[best]["loss"]),
+                "edq": _mean(runs[best]["edq"]),
+                "lost": _mean(runs[best]["lost"]),
+            }
+        )
+    known = np.array([item["loss"][0] for item in cheap]).reshape(len(TASKS), len(chosen))
     write_result(
         RESULT,
         {
             "settings": {
                 "seeds": SEEDS,
                 "steps": STEPS,
-                "peak": full[0].peak,
+                "peaks": PEAKS,
                 "beta2": full[0].beta2,
                 "problem": full[0].model.problem().settings(),
                 "tasks": TASKS,
@@ -84,7 +91,7 @@ def measure(given: Any) -> None:
             },
             "versions": versions(),
             "cells": cells,
-            "tasks": np.fmin(losses, NOTHING).tolist(),
+            "tasks": np.fmin(known, NOTHING).tolist(),
         },
     )
 
@@ -149,6 +156,7 @@ def table() -> str:
                 "bytes": f"{cell['bytes']:g}",
                 "strategy": f"`{cell['strategy']}`",
                 "format": cell["format"],
+                "rate": f"{cell['peak']:g}",
                 "validation loss": f"{np.mean(cell['loss']):.4f}" + ("*" if cell["diverged"] else ""),
                 "minus `fp32-master`, bfloat16": f"{difference.mean():+.4f} +- {difference.std(ddof=1):.4f}",
                 "EDQ": "" if cell["edq"] is None else f"{cell['edq']:.4f}",
@@ -204,12 +212,14 @@ def draw() -> None:
         right.plot(ends, ends, color=COLOURS["grey"], linewidth=0.8, zorder=0)
         left.set(xlabel="bytes a parameter", title="validation loss of the language model (nats)")
         right.set(xlabel="measured loss", title="loss completed from a fifth of the cells")
+        left.margins(y=0.1)
         left.legend(fontsize=8)
         right.text(
             0.97, 0.05, "filled: these were measured", ha="right", transform=right.transAxes, fontsize=8
         )
         figure.suptitle(
-            "A fifth of the cells tells which strategy is best for the memory there is",
+            f"A fifth of the cells, well chosen, tells the others to {found['mean error']:.2f} nats in the "
+            f"mean; chosen at random, to {found['random'][0]:.2f}",
             fontsize=11.5, fontweight="bold", x=0.01, ha="left",
         )  # fmt: skip
         save(figure, FIGURES / RESULT)

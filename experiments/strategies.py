@@ -90,8 +90,8 @@ WORDS = {
         f"{COLLAGE}, with a component more",
     ),
     "eco": Words(
-        "nothing while the momentum carries it: errors wait there, and decay by beta1 in each step",
-        "where updates stay below half an ulp for more steps than the momentum remembers",
+        "nothing for good but a bounded rest: errors wait in the momentum until a step takes them along",
+        "where updates below 2^-15 of a weight must arrive within thousands of steps",
         "[ECO](https://arxiv.org/abs/2601.22101)",
     ),
     "split-master": Words(

@@ -57,6 +57,15 @@ def test_the_grid_and_not_the_rounding_costs_eight_bits_their_loss(result):
     assert table["dqt-int8"]["grid_size"][-1] <= 1 < table[dqt_bits.BITNET]["grid_size"][-1]
 
 
+def test_eight_bits_come_near_bitnet_from_a_grid_that_is_wide_enough():
+    found = {name: row["above_bitnet"] for name, row in read_result("dqt_long")["table"].items()}
+    assert found["dqt-int8"] > 0.5
+    for wide in (dqt_bits.WIDE, "max-abs scale", "wide start, max-abs scale"):
+        assert found[f"dqt-int8, {wide}"] < 0.05
+    for other in ("int8 activations", "bf16 states", "fp8 states", "fixed scale", dqt_bits.ADAFACTOR):
+        assert abs(found[f"dqt-int8, {other}"] - found["dqt-int8"]) < 0.01
+
+
 def test_the_share_that_changes_is_the_expected_one(result):
     """In a tensor whose gradients are far above epsilon; where they are not, less is asked."""
     for integers in dqt_bits.INTEGERS:

@@ -111,7 +111,7 @@ WORDS = {
         "[FlashOptim](https://arxiv.org/abs/2602.23349), 24 bits",
     ),
     "remainder-16": Words(
-        "the last bit of the master copy at ties and at powers of two, which 16 bits do not tell apart",
+        "the last bit of one master copy in 1300, and of every second one below powers of two",
         "where runs must have the bits of fp32-master",
         "[FlashOptim](https://arxiv.org/abs/2602.23349), 32 bits",
     ),

@@ -86,6 +86,19 @@ def test_a_remainder_has_the_values_that_its_bits_have():
         }
 
 
+def test_sixteen_bits_name_nearly_every_master_copy():
+    """As the page says: 50 of those about a number are off by a bit, and half of those below 1."""
+    ar = mcf.arithmetic("float32")
+    for middle, first, last, wrong in ((1.5, -(1 << 15), 1 << 15, 50), (1.0, -(1 << 15), 0, 1 << 14)):
+        codes = np.arange(first + 1, last, dtype=np.int64) + int(np.float32(middle).view(np.int32))
+        x = codes.astype(np.int32).view(np.float32)
+        theta = mcf.round_to(x, BFLOAT16).astype(np.float32)
+        assert (theta == middle).all()
+        apart = remaining(ar, BFLOAT16, 16, x, theta).view(np.int32) - codes
+        assert np.abs(apart).max() == 1
+        assert np.count_nonzero(apart) == wrong
+
+
 def test_beyond_the_range_it_is_no_number():
     low = mcf.get_format("float16")
     for x in (70000.0, np.inf, np.nan):

@@ -154,7 +154,7 @@ def draw() -> None:
                 for x, value in enumerate(values):
                     if abs(value - 1) >= 0.05 and value >= 0.05:
                         shade = "white" if value < 0.5 else "black"
-                        text = f"{value:.2f}".removeprefix("0")
+                        text = f"{value:.2f}".removeprefix("0") if value < 1 else f"{value:.1f}"
                         panel.text(x, y, text, ha="center", va="center", fontsize=5.2, color=shade)
             fmt = mcf.get_format(low)
             panel.axvline(fmt.precision + 0.5, color="black", linewidth=1)

@@ -44,7 +44,7 @@ class Mixed(AdamW):
     """AdamW with some parts of its step at PyTorch's rounding points."""
 
     slots = tuple(map(_of_ours, AdamW.slots))
-    parts: tuple[str, ...] = ()
+    points: tuple[str, ...] = ()
 
     def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:
         """Return the scalars of both."""
@@ -58,21 +58,21 @@ class Mixed(AdamW):
         ar, second, up = roles.moments, roles.second_moment, roles.update
 
         def text(part: str) -> tuple[Any, Any]:
-            return (torchadamw, theirs) if part in self.parts else (adamw, ours)
+            return (torchadamw, theirs) if part in self.points else (adamw, ours)
 
         g = ar.round(gradient)
         of_m, for_m = text("m")
         m = of_m.first_moment(ar, state.m, g, for_m)
         of_v, for_v = text("v")
         v = of_v.second_moment(second, state.v, crossed(second, g, ar), for_v)
-        if "quotient" in self.parts:
+        if "quotient" in self.points:
             asked = torchadamw.quotient(roles, m, v, theirs)
             update = crossed(up, torchadamw.decayed(roles, strategy, state, asked, theirs), inner(up))
         else:
             direction, _ = adamw.quotient(roles, m, v, ours)
             asked = inner(up).round(up.mul(direction, -ours.rate))
             update = along(up, strategy, state, direction, ours)
-        if "added" in self.parts:
+        if "added" in self.points:
             parameter, extra = torchadamw.added(roles, strategy, state, asked, theirs)
         else:
             parameter, extra = move(roles, strategy, state, update)
@@ -94,7 +94,7 @@ def trained(strategy: str, parts: tuple[str, ...]) -> dict[int, dict[str, np.nda
     start = np.random.default_rng(7).standard_normal(SIZE * len(SEEDS)) * 0.1
     start = mcf.round_to(start, "bfloat16")
     chosen = mcf.strategy(strategy, "bfloat16")
-    optimizer = mcf.Optimizer(Mixed(**HYPER, parts=parts), chosen, {"w": start}, {"w"}, compiled=False)
+    optimizer = mcf.Optimizer(Mixed(**HYPER, points=parts), chosen, {"w": start}, {"w"}, compiled=False)
     found = {}
     for step in range(1, STEPS + 1):
         optimizer.advance(optimizer.receive({"w": gradients(step)}), RATE)
@@ -126,7 +126,7 @@ def losses(strategy: str, parts: tuple[str, ...]) -> list[float]:
     found = []
     for seed in SEEDS:
         run = mcf.simulate(
-            *("logistic", Mixed(**HYPER, parts=parts), strategy, TRAINED),
+            *("logistic", Mixed(**HYPER, points=parts), strategy, TRAINED),
             schedule=mcf.Schedule(peak=1e-2, warmup=10),
             seed=seed,
             record_every=TRAINED,

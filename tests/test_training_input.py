@@ -2,14 +2,18 @@
 
 import math
 import pickle
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import mcfsim as mcf
 from mcfsim.formats import Format
+from mcfsim.optim.declaration import Declaration, Slot
+from mcfsim.optim.staged import Staged
 from mcfsim.optim.strategies import LOW, Stored, is_open
 from mcfsim.problems import Corpus, LanguageModel, LogisticRegression, Quadratic, Rosenbrock
 
@@ -199,6 +203,23 @@ def test_a_run_takes_hyperparameters_or_a_name(bad):
     with pytest.raises(TypeError, match=r"^optimizer must be hyperparameters, as mcfsim.AdamW\(\)"):
         simulated(optimizer=bad)
     assert simulated(optimizer="adamw") == simulated(optimizer=mcf.AdamW())
+
+
+@pytest.mark.parametrize("name", ["scalars", "entering", "step", "parts", "keeps"])
+@pytest.mark.parametrize("base", [Declaration, Staged, mcf.SGD])
+def test_a_hyperparameter_hides_no_method(base, name):
+    with pytest.raises(TypeError, match=f"^Own: a field called {name} would hide a declaration's method;"):
+        type("Own", (base,), {"__annotations__": {"decay": float, name: float}, name: 1.0})
+
+
+def test_an_own_optimizer_may_change_what_it_declares_and_its_defaults():
+    class Own(mcf.SGD):
+        slots: ClassVar[tuple[Slot, ...]] = ()
+        momentum: float = 0.5
+
+    assert dataclass(frozen=True)(Own)().momentum == 0.5
+    with pytest.raises(TypeError, match=r"^Own: a field called stages would hide"):
+        type("Own", (Staged,), {"__annotations__": {"stages": int}})
 
 
 @pytest.mark.parametrize("bad", ["plain", None, mcf.Strategy, Stored(LOW), ["plain"]], ids=named)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from importlib import import_module
-from inspect import isabstract
+from inspect import get_annotations, isabstract
 from pkgutil import iter_modules
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from mcfsim.checks.arguments import finite_number
@@ -77,6 +77,15 @@ class Declaration(ABC):
     ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})
     staged: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        methods = {name for base in cls.__mro__[1:] for name, item in vars(base).items() if _is_method(item)}
+        if hidden := sorted(name for name in get_annotations(cls) if name in methods):
+            raise TypeError(
+                f"{cls.__name__}: a field called {' or '.join(hidden)} would hide a declaration's method; "
+                "give it another name"
+            )
+
     def __post_init__(self) -> None:
         numbers = {name: finite_number(name, getattr(self, name)) for name in self.ranges}
         for name, number in numbers.items():
@@ -104,6 +113,10 @@ class Declaration(ABC):
     def keeps(cls, slot: str) -> bool:
         """Whether it has a slot of a name."""
         return any(item.name == slot for item in cls.slots)
+
+
+def _is_method(item: Any) -> bool:
+    return isinstance(item, FunctionType | classmethod | property)
 
 
 @lru_cache(maxsize=1)

@@ -108,13 +108,13 @@ def prove() -> None:
     """Prove what the best families give at every precision, and write it."""
     statements = {
         theorem.name: {
-            "bound": str(theorem.claim.formula) if theorem.claim.formula else None,
-            "unit": theorem.claim.unit,
+            "bound": str(theorem.claim.bound.formula) if theorem.claim.bound.formula else None,
+            "unit": theorem.claim.bound.unit,
             "holds": theorem.holds,
             "families": [_proved(proof) for proof in covering(theorem)],
         }
         for theorem in with_families()
-        if theorem.claim.unit
+        if theorem.claim.bound is not None and theorem.claim.bound.unit
     }
     write_result(RESULT, {"statements": statements})
 
@@ -127,7 +127,7 @@ def _proved(proof: Proof) -> dict[str, Any]:
         "rounding": str(proof.mode),
         "operands": str(proof.family),
         "error": str(proof.in_unit),
-        "of_squares": proof.theorem.claim.squared,
+        "of_squares": proof.bound.squared,
         "limit": None if proof.limit is None else str(proof.limit),
         "sharpness": str(proof.sharpness),
         "first": proof.first,
@@ -224,7 +224,7 @@ def _draw_panel(
     bound = THEOREMS[name].claim.bound
     assert bound is not None
     proved_from = 99 if name in UNPROVED else THEOREMS[name].precision
-    bounds = {p: float(bound(p)) for p in range(3, LAST + 1)}
+    bounds = {p: float(bound.at(p)) for p in range(3, LAST + 1)}
     known = [p for p in bounds if p >= proved_from]
     line = {"color": COLOURS["black"], "linewidth": 1.2, "zorder": 3}
     panel.plot(list(bounds), list(bounds.values()), linestyle=(0, (2, 2)), **line)
@@ -250,7 +250,8 @@ def _draw_panel(
 
 def _verdict(name: str, found: list[dict[str, Any]]) -> str:
     """Return in few words what families say of a bound."""
-    formula = THEOREMS[name].claim.formula
+    bound = THEOREMS[name].claim.bound
+    formula = bound and bound.formula
     if not found or formula is None or formula.limit is None:
         return "no family known"
     limit = min(float(Fraction(one["limit"])) for one in found)

@@ -13,7 +13,7 @@ from typing import Any
 from experiments.common import processor, read_result, write_result
 from mcfsim.report.tables import markdown_table
 from mcfsim.theorems import THEOREMS
-from mcfsim.theorems.solver import ASSUMED, CLAIMS, facts, prove
+from mcfsim.theorems.solver import ASSUMED, facts, prove, readable
 
 RESULT = "every_p_bounds"
 
@@ -22,7 +22,7 @@ def table() -> str:
     """Return one row a statement: what was asked, and what the solver said."""
     result = read_result(RESULT)
     rows = []
-    for name in CLAIMS:
+    for name in _asked():
         answer, theorem = result["answers"].get(name), THEOREMS[name]
         if answer is None:
             continue
@@ -62,6 +62,11 @@ def facts_table() -> str:
     return markdown_table([{"fact": fact.text, "because": fact.source} for group in groups for fact in group])
 
 
+def _asked() -> list[str]:
+    """Return the statements that the solver can be asked about."""
+    return [name for name, theorem in THEOREMS.items() if readable(theorem)]
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Ask about each statement that has no answer yet."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -73,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not options.anew:
         with suppress(FileNotFoundError):
             kept = read_result(RESULT)["answers"]
-    for name in options.statements or CLAIMS:
+    for name in options.statements or _asked():
         if name in kept:
             continue
         answer = prove(THEOREMS[name], seconds=options.seconds)
@@ -81,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
         row = asdict(answer)
         kept[row.pop("statement")] = row
         versions = {"solver": row.pop("solver"), "processor": processor()}
-        answers = {name: kept[name] for name in CLAIMS if name in kept}
+        answers = {name: kept[name] for name in _asked() if name in kept}
         write_result(RESULT, {"assumed": ASSUMED, "answers": answers, "versions": versions})
 
 

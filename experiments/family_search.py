@@ -111,7 +111,8 @@ def _searched(key: str, plan: Plan) -> dict[str, Any]:
         steps=plan.steps,
         mode=plan.mode,
     )
-    formula = THEOREMS[name].claim.formula
+    bound = THEOREMS[name].claim.bound
+    formula = bound and bound.formula
     return {
         "rounding": plan.mode,
         "bound": str(formula) if formula else None,
@@ -172,7 +173,7 @@ def _row(found: Search, over: Precisions, proof: Proof) -> dict[str, Any]:
         "family": str(proof.family),
         "operands": _operands(proof.family),
         "origin": found.origin[over],
-        "error": str(proof.in_unit) + (", of squares" if proof.theorem.claim.squared else ""),
+        "error": str(proof.in_unit) + (", of squares" if proof.bound.squared else ""),
         "limit": _text(proof.limit),
         "from_p": proof.first,
         "sharpness": str(proof.sharpness),

@@ -217,9 +217,9 @@ def _examine(paths: list[Path], options: dict[str, Any]) -> bool:
 
 def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
     """Prove what families give at every precision, print and save it; return whether it is as expected."""
+    from mcfsim.theorems.catalogue import named
     from mcfsim.theorems.every_p import EveryCertificate, covering
     from mcfsim.theorems.every_p.proof import with_families
-    from mcfsim.theorems.verification import named
 
     if output is not None and not output.is_dir():
         raise ValueError(f"cannot write to {output}: it must be a folder that exists")
@@ -247,9 +247,9 @@ def _refuse(which: str, useless: dict[str, Any]) -> None:
 def _bound(names: list[str], options: dict[str, Any]) -> bool:
     """Print what the solver says of statements; return whether it proves those that hold, and no other."""
     from mcfsim.theorems import THEOREMS
-    from mcfsim.theorems.solver import ASSUMED, Found, check_known, prove_all
+    from mcfsim.theorems.solver import ASSUMED, Found, check_readable, prove_all
 
-    check_known(names)
+    check_readable(names)
     good = True
     for answer in prove_all(names, **options):
         typer.echo(answer)

@@ -180,7 +180,7 @@ class Check:
         if cases != sorted(set(cases)) or len(cases) != min(found.violations, WITNESSES):
             raise ValueError(f"witnesses {cases} are not the first ones of {found.violations} violations")
         if found.worst is not None:
-            if self.theorem.claim.measure is None or self.theorem.claim.constant is None:
+            if self.theorem.claim.measured is None:
                 raise ValueError("it has a worst error, which the statement does not measure")
             numerator, denominator, case = found.worst
             if (

@@ -1,127 +1,171 @@
-"""What statements say of results: tests of the cases of a trial, all of them exact."""
+"""What statements say of results, as data: see `mcfsim.theorems.logic`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import mpmath
-import numpy as np
-
-from mcfsim.symbolic import Polynomial, Quotient
-from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.identities import equal_sums
+from mcfsim.rounding import Mode
+from mcfsim.theorems.logic import (
+    AllOf,
+    Bound,
+    Computed,
+    EveryDraw,
+    Finite,
+    Iff,
+    IsMultiple,
+    IsValue,
+    Mean,
+    Mixed,
+    Nonoverlapping,
+    OfFormat,
+    Operand,
+    Predicate,
+    Proposition,
+    Result,
+    Results,
+    Rounded,
+    Same,
+    StronglyNonoverlapping,
+    Term,
+    Ulp,
+    Within,
+    Word,
+    equal,
+)
+from mcfsim.theorems.logic.propositions import Constant
+from mcfsim.theorems.logic.terms import InnerProduct, Sum, SumOfMagnitudes
 from mcfsim.theorems.statement import Claim
-from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, only, rarely, total
+from mcfsim.theorems.trial import Trial, Truth
 
-#: What a result should be: an exact number, or the quotient of two.
-Target = Callable[[Trial], Exact | tuple[Exact, Exact]]
-#: A constant, or one that depends on the precision: as a function of u, or of the precision.
-Constant = int | Fraction | Polynomial | Quotient | Callable[[int], Fraction]
+#: What a result should be: a number, the quotient of two, or what a function of a `Trial` returns.
+Target = Term | tuple[Term, Term] | Callable[[Trial], Any]
 
-#: Binary64 quotients are wrong by less than this share: beyond it they decide, within it integers do.
-_SHARE = 2.0**-45
+#: The two results of an error-free transformation.
+S, E = Result(0, "s"), Result(1, "e")
+#: The sum of the results.
+R = Results()
 
 
-def claim(text: str, test: Callable[[Trial], Truth]) -> Claim:
-    """Return a claim of one's own: its words, and a test that says of each case whether it holds."""
-    return Claim(text, test)
+def claim(said: Proposition | str, test: Callable[[Trial], Truth] | None = None) -> Claim:
+    """Return a claim of one's own.
+
+    Parameters
+    ----------
+    said : Proposition or str
+        A proposition as data, which every interpreter reads; or words.
+    test : callable, optional
+        With words, a predicate on arrays: it says of each case of a `Trial` whether the claim holds. Trials
+        alone can read it.
+    """
+    return Claim(_said(said, test))
+
+
+def _said(said: Proposition | str, test: Callable[[Any], Any] | None) -> Proposition:
+    if isinstance(said, Proposition) and test is None:
+        return said
+    if not isinstance(said, str) or not callable(test):
+        raise TypeError(f"a proposition, or words and a test, not {said!r} and {test!r}")
+    return Predicate(said, test)
 
 
 # -- targets ------------------------------------------------------------------------------------------------
-def sum_of(*names: str) -> Target:
+def sum_of(*names: str) -> Term:
     """Return the sum of operands, components included."""
-
-    def target(t: Trial) -> Exact:
-        return total(map(t.exact, names))
-
-    return target
+    terms = tuple(map(Operand, names))
+    return terms[0] if len(terms) == 1 else Sum(terms)
 
 
-def product_of(a: str, b: str) -> Target:
+def product_of(a: str, b: str) -> Term:
     """Return the product of two operands."""
-    return lambda t: t.exact(a) * t.exact(b)
+    return Operand(a) * Operand(b)
 
 
-def quotient_of(a: str, b: str) -> Target:
+def quotient_of(a: str, b: str) -> tuple[Term, Term]:
     """Return the quotient of two operands."""
-    return lambda t: (t.exact(a), t.exact(b))
+    return Operand(a), Operand(b)
+
+
+def inner_product(x: str, y: str) -> Term:
+    """Return the sum of the products of the components of two operands."""
+    return InnerProduct(x, y)
+
+
+def magnitudes_of(*names: str) -> Term:
+    """Return the sum of magnitudes of an operand's components, or of the products of two operands'."""
+    return SumOfMagnitudes(names)
+
+
+def target_of(target: Target) -> tuple[Term, Term | None]:
+    """Return a target as numerator and denominator, which is None of a target that is no quotient."""
+    if isinstance(target, tuple):
+        return target
+    if isinstance(target, Term):
+        return target, None
+    return Computed(target), None
 
 
 # -- exactness ----------------------------------------------------------------------------------------------
 def exact_sum(a: str = "a", b: str = "b") -> Claim:
     """Claim that two results s and e have exactly the sum of two values."""
-
-    def test(t: Trial) -> Truth:
-        (x, y), (s, e) = (t[a], t[b]), t.results
-        # If s is one of the operands, e must be the other.
-        is_x, is_y = s == x, s == y
-        rest = only(~(is_x | is_y), equal_sums, x, y, s, e)
-        return (is_x & (e == y)) | (is_y & (e == x)) | rest
-
-    return Claim(f"s + e = {a} + {b} exactly", test)
+    return Claim(equal(S + E, Word(a) + Word(b)))
 
 
-def exactly(target: Target, text: str) -> Claim:
+def exactly(target: Target) -> Claim:
     """Claim that the sum of the results is exactly the target."""
-    measure = _error_of(target)
-    return Claim(text, lambda t: t.once(measure).error.is_zero() & t.finite, measure)
-
-
-def is_representable(t: Trial, x: Exact) -> Truth:
-    """Return where exact numbers are values of the format."""
-    fmt = t.format
-    n = np.abs(x.integers())
-    # The odd part is below 2**p, the last bit no less than the quantum, and the whole no more than max.
-    last = np.where(n == 0, 1, n & -n)
-    short = n // last < 1 << fmt.precision
-    quantum = fmt.emin - fmt.precision + 1
-    q = np.broadcast_to(np.asarray(x.q), n.shape)
-    shift = np.clip(quantum - q, 0, 62)
-    coarse = (n & ((1 << shift) - 1)) == 0
-    largest = Exact.of(np.full(n.shape, float(fmt.max)), fmt.precision)
-    result: Any = (n == 0) | (short & coarse & (abs(x) <= largest))
-    return result.astype(np.bool_)
+    exact, denominator = target_of(target)
+    return Claim(equal(R if denominator is None else R * denominator, exact))
 
 
 def normalised(first: int = 0) -> Claim:
     """Claim that results ``first`` and ``first + 1`` are a double word: ``high = RN(high + low)``."""
-
-    def test(t: Trial) -> Truth:
-        high, low = t.results[first : first + 2]
-        return t.ar.add(high, low) == high
-
-    return Claim("the result is normalised: high = RN(high + low)", test)
+    high, low = Result(first), Result(first + 1)
+    return Claim(equal(Rounded(high, low), high))
 
 
-def same_results(text: str) -> Claim:
-    """Claim that the first half of the results equals the second, bit for bit but for signs of zero."""
+def double_word_to_even() -> Claim:
+    """Claim that the two results are a double word, ties to even, whatever the mode of the statement."""
+    high, low = Result(0), Result(1)
+    return Claim(equal(Rounded(high, low, Mode.NEAREST_EVEN), high))
 
-    def test(t: Trial) -> Truth:
-        half = len(t.results) // 2
-        pairs = zip(t.results[:half], t.results[half:], strict=True)
-        return all_hold(*((a == b) | (np.isnan(a) & np.isnan(b)) for a, b in pairs))
 
-    return Claim(text, test)
+def same_results(one: str = "the first half of the results", other: str = "the second") -> Claim:
+    """Claim that the first half of the results equals the second, bit for bit but for signs of zero.
+
+    Parameters
+    ----------
+    one, other : str, optional
+        What the halves are.
+    """
+    return Claim(Same(one, other))
+
+
+def finite_result(place: int, name: str = "") -> Claim:
+    """Claim that a result is finite: nothing overflows on the way."""
+    return Claim(Finite(Result(place, name)))
+
+
+def nonoverlapping_results(factor: int = 1) -> Claim:
+    """Claim that the results do not overlap, smallest first; with the factor 2, that none are adjacent."""
+    return Claim(Nonoverlapping(factor=factor))
+
+
+def strongly_nonoverlapping_results() -> Claim:
+    """Claim that the results are strongly nonoverlapping (Shewchuk)."""
+    return Claim(StronglyNonoverlapping())
 
 
 def all_of(*claims: Claim) -> Claim:
-    """Claim several things at once; what the first one measures is measured."""
-
-    def test(t: Trial) -> Truth:
-        return all_hold(*(each.test(t) for each in claims))
-
-    first = claims[0]
-    text = "; ".join(each.text for each in claims)
-    return replace(first, text=text, test=test)
+    """Claim several things at once; the first error that is bounded is measured."""
+    parts: list[Proposition] = []
+    for each in claims:
+        parts += each.said.parts if isinstance(each.said, AllOf) else [each.said]
+    return Claim(AllOf(tuple(parts)))
 
 
 # -- errors -------------------------------------------------------------------------------------------------
-def relative_error(
-    constant: Constant, target: Target, *, unit: int = 2, text: str = "", of: str = ""
-) -> Claim:
+def relative_error(constant: Constant, target: Target, *, unit: int = 2, text: str = "") -> Claim:
     """Claim that the sum of the results has at most so large a relative error.
 
     Parameters
@@ -129,109 +173,135 @@ def relative_error(
     constant : int, Fraction, Polynomial, Quotient or callable
         The bound in units of ``u**unit``: a number, a function of u, or one that gets the precision. Where
         the denominator of a `Quotient` is not positive the bound is that of a number: it bounds nothing.
-    target : callable
-        Returns the exact result: an `Exact`, or numerator and denominator.
+    target : term, pair of terms, or callable
+        The exact result; numerator and denominator, if it is a quotient. A callable gets a `Trial` and
+        returns an `Exact`; trials alone can read it.
     unit : int, optional
         1 or 2.
     text : str, optional
-        The bound as it is written, such as ``3u^2/(1-4u)``.
-    of : str, optional
-        What it is relative to, if not the exact result.
+        The bound as it is written, where the constant is a callable.
     """
-    measure = _error_of(target)
-    scale = f"u^{unit}" if unit > 1 else "u"
-    return bounded(measure, constant, unit, f"{text or f'{constant} {scale}'} |{of or 'exact result'}|")
+    exact, _ = target_of(target)
+    return Claim(Within(error_of(target), exact, Bound(constant, unit, text=text)))
+
+
+def error_of(target: Target, results: Term = R) -> Term:
+    """Return the error of the results' sum, multiplied by the denominator of a quotient."""
+    exact, denominator = target_of(target)
+    return results - exact if denominator is None else results * denominator - exact
 
 
 def error_relative_to(
-    constant: Constant, target: Target, reference: Target, *, unit: int = 1, text: str = ""
+    constant: Constant,
+    target: Target,
+    reference: Term | Callable[[Trial], Any],
+    *,
+    unit: int = 1,
+    text: str = "",
 ) -> Claim:
     """Claim a bound on the error of the results' sum, relative to something else than the exact result."""
-    of_target = _error_of(target)
-
-    def measure(t: Trial) -> Measured:
-        other = reference(t)
-        assert not isinstance(other, tuple)
-        return Measured(of_target(t).error, other)
-
-    return bounded(measure, constant, unit, text)
+    return bounded(error_of(target), reference, constant, unit=unit, text=text)
 
 
-def root_error(constant: Constant, radicand: Target, *, text: str = "") -> Claim:
+def bounded(
+    error: Term | Callable[[Trial], Any],
+    reference: Term | Callable[[Trial], Any],
+    constant: Constant,
+    *,
+    unit: int = 0,
+    text: str = "",
+) -> Claim:
+    """Claim that an error is at most so many ``u**unit`` of its reference, in magnitude.
+
+    Parameters
+    ----------
+    error, reference : term, or callable
+        A callable gets a `Trial` and returns an `Exact`; trials alone can read it.
+    constant, unit, text
+        As of `relative_error`.
+    """
+    wrong, right = (x if isinstance(x, Term) else Computed(x) for x in (error, reference))
+    return Claim(Within(wrong, right, Bound(constant, unit, text=text)))
+
+
+def root_error(constant: Constant, radicand: Term) -> Claim:
     """Claim that the sum of the results has at most so large an error relative to a square root.
 
     The root is irrational, but ``s**2 / x`` is not, and lies between ``(1 - c u**2)**2`` and
     ``(1 + c u**2)**2`` if and only if s is so near.
     """
-    bound, formula = _function(constant)
-
-    def measure(t: Trial) -> Measured:
-        x, root = radicand(t), t.result()
-        assert not isinstance(x, tuple)
-        return Measured(root * root - x, x)
-
-    def test(t: Trial) -> Truth:
-        p = t.format.precision
-        share = bound(p) / 4**p
-        above, below = (_within(t.once(measure), abs((1 + d) ** 2 - 1)) for d in (share, -share))
-        return np.where(t.once(measure).ratio >= 0, above, below) & t.finite
-
-    def size(ratio: Fraction, p: int) -> mpmath.mpf:
-        with mpmath.workdps(60):
-            exact = mpmath.mpf(ratio.numerator) / ratio.denominator
-            return abs(mpmath.sqrt(1 + exact) - 1) * 4**p
-
-    said = f"|error| <= {text or f'{constant} u^2'} |exact result|"
-    return Claim(said, test, measure, size, bound, formula, unit=2, squared=True)
+    return Claim(Within(R * R - radicand, radicand, Bound(constant, 2, squared=True)))
 
 
-def bounded(measure: Callable[[Trial], Measured], constant: Constant, unit: int, text: str) -> Claim:
-    """Claim that a measured error is at most so many ``u**unit`` of its reference."""
-    bound, formula = _function(constant)
+def mixed_error(
+    target: Term,
+    magnitudes: Term,
+    shares: Callable[[int], tuple[Fraction, Fraction]],
+    text: str,
+    stop: int,
+) -> Claim:
+    """Claim ``|error| <= a |s| + b S`` for an exact result s and a sum of magnitudes S >= |s|.
 
-    def test(t: Trial) -> Truth:
-        p = t.format.precision
-        return _within(t.once(measure), bound(p) / 2 ** (unit * p)) & t.finite
-
-    def size(ratio: Fraction, p: int) -> Fraction:
-        return abs(ratio) * Fraction(2) ** (unit * p)
-
-    return Claim(f"|error| <= {text}", test, measure, size, bound, formula, unit)
-
-
-def _error_of(target: Target) -> Callable[[Trial], Measured]:
-    """Return what measures the error of the results' sum, multiplied by a quotient's denominator."""
-
-    def measure(t: Trial) -> Measured:
-        exact = target(t)
-        if isinstance(exact, tuple):
-            numerator, denominator = exact
-            return Measured(t.result() * denominator - numerator, numerator)
-        return Measured(t.result() - exact, exact)
-
-    return measure
+    Parameters
+    ----------
+    target, magnitudes : term
+        s and S.
+    shares : callable
+        Returns ``(a, b)`` at a precision.
+    text : str
+        The bound as it is written.
+    stop : int
+        How many results are added up.
+    """
+    error = error_of(target, Results(0, stop))
+    return Claim(Within(error, Mixed(target, magnitudes, shares, text), Bound(1)))
 
 
-def _within(measured: Measured, limit: Fraction) -> Any:
-    """Return where ``|error| <= limit |reference|``."""
-    ratio = np.abs(measured.ratio)
-    near = np.abs(ratio - float(limit)) <= _SHARE * float(limit)
-
-    def exactly_within(some: Measured) -> Truth:
-        return abs(some.error) * limit.denominator <= abs(some.reference) * limit.numerator
-
-    decided = (ratio <= float(limit)) & ~near
-    return decided | rarely(near, exactly_within, measured)
+# -- stochastic rounding ------------------------------------------------------------------------------------
+#: A unit in the last place over ``2**r``, r the number of random bits.
+_OF_DRAWS = OfFormat("2^-r", lambda _, rounding: Fraction(1, 2**rounding.random_bits))
 
 
-def _function(constant: Constant) -> tuple[Callable[[int], Fraction], Quotient | None]:
-    """Return a constant at a precision, and as a function of u if it is known as one."""
-    if callable(constant):
-        return constant, None
-    formula = constant if isinstance(constant, Quotient) else Quotient.of(constant)
+def resolution(x: Term, extra: int = 0) -> Term:
+    """Return ``ulp(x) / 2**(r + extra)``."""
+    share = OfFormat(f"2^-(r+{extra})", lambda _, rounding: Fraction(1, 2 ** (rounding.random_bits + extra)))
+    return Ulp(x) * (share if extra else _OF_DRAWS)
 
-    def at(p: int) -> Fraction:
-        # From a pole of the formula down it bounds nothing.
-        return formula.at(p) if formula.denominator.at(p) > 0 else Fraction(4**p)
 
-    return at, formula
+def unbiased(target: Term) -> Claim:
+    """Claim that the sum of the results has the target as its expectation."""
+    return Claim(AllOf((equal(Mean(R), target), Finite())))
+
+
+def unbiased_iff_resolved(rounded: Term) -> Claim:
+    """Claim that a rounded number is the expectation if and only if r random bits resolve it."""
+    return Claim(Iff(equal(Mean(R), rounded), IsMultiple(rounded, resolution(rounded))))
+
+
+def bias_inward(rounded: Term) -> Claim:
+    """Claim that the expectation is less than ``ulp / 2**r`` from a rounded number, toward zero."""
+    bias = Within(Mean(R) - rounded, resolution(rounded), Bound(1, strict=True))
+    return Claim(AllOf((abs(Mean(R)) <= abs(rounded), bias)))
+
+
+def bias_of_half(rounded: Term) -> Claim:
+    """Claim that the expectation is at most ``ulp / 2**(r + 1)`` from a rounded number."""
+    return Claim(Within(Mean(R) - rounded, resolution(rounded), Bound(Fraction(1, 2))))
+
+
+def variance_of_quarter(rounded: Term) -> Claim:
+    """Claim that the variance is at most ``ulp**2 / 4``."""
+    error = R - rounded
+    variance = Mean(error * error) - Mean(error) * Mean(error)
+    return Claim(Within(variance, Ulp(rounded) * Ulp(rounded), Bound(Fraction(1, 4))))
+
+
+def neighbour_of(x: Term) -> Claim:
+    """Claim that the result is x, if that is a value, and else less than an ulp away."""
+    return Claim(AllOf((abs(R - x) < Ulp(x), equal(R, x) | ~IsValue(x), Finite())))
+
+
+def lost_on_every_draw_below(a: str, b: str, extra: int) -> Claim:
+    """Claim that a loses b of its sign on all draws just where it is below ``ulp(a) / 2**(r + extra)``."""
+    lost = EveryDraw(equal(Result(0, "s"), Word(a)))
+    return Claim(Iff(lost, abs(Word(b)) < resolution(Word(a), extra)))

@@ -168,7 +168,7 @@ def recordable(sequel: Predicates) -> Program | None:
 
 def measures(theorem: Theorem) -> bool:
     """Return whether a statement has errors that are compared, to find the worst."""
-    return theorem.claim.measure is not None and theorem.claim.constant is not None
+    return theorem.claim.measured is not None
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Predicates:
     @property
     def cost(self) -> float:
         """What they cost without compiling."""
-        return _COST if self.theorem.claim.measure is None else _MEASURED_COST
+        return _COST if self.theorem.claim.measured is None else _MEASURED_COST
 
     def __call__(self, lowered: Lowered) -> Lowered:
         """Return the line whose results are a `Judgement`, and quotients if these are asked for."""
@@ -242,6 +242,10 @@ class RecordedTrial(Trial):
     def only(self, there: Any, test: Callable[[Trial], Any]) -> Any:
         """Return where `there` and a test of trials hold."""
         return there.only(test, self)
+
+    def rarely(self, there: Any, test: Callable[[Trial], Any]) -> Any:
+        """Leave the cases `there` to NumPy."""
+        return there.rarely(test, self)
 
     def everywhere(self, held: bool) -> Any:
         """Return a truth value for every case."""

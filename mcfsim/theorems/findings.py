@@ -57,7 +57,7 @@ class Findings:
         judge = Judge(self.theorem, ar, ahead)
         for first, block in blocks:
             # Before any error is known, some are measured, with which the others are compared.
-            start = _FIRST if self.theorem.claim.measure is not None and self.worst is None else 0
+            start = _FIRST if self.theorem.claim.measured is not None and self.worst is None else 0
             for part in (slice(0, start), slice(start, None)):
                 some = [column[part] for column in block]
                 if some[0].size:
@@ -125,7 +125,7 @@ class Findings:
             places = np.flatnonzero(failing)
             self.violations += places.size
             self._add_witnesses(cases[places[:WITNESSES]].tolist())
-            if self.theorem.claim.measure is not None and self.theorem.claim.constant is not None:
+            if self.theorem.claim.measured is not None:
                 self._measure(cases, trial, there)
 
     def add(self, data: dict[str, Any]) -> None:
@@ -182,9 +182,9 @@ class Findings:
             self.worst, self.constant = (ratio, case), size
 
     def _size(self, ratio: Fraction) -> Any:
-        constant = self.theorem.claim.constant
-        assert constant is not None
-        return constant(ratio, self.precision)
+        bound = self.theorem.claim.bound
+        assert bound is not None
+        return bound.size(ratio, self.precision)
 
 
 def _largest(measured: Measured, places: NDArray[np.int64]) -> int:

@@ -1,152 +1,186 @@
-"""What statements suppose of operands: predicates on the cases of a trial, all of them exact."""
+"""What statements suppose of operands, as data: see `mcfsim.theorems.logic`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from fractions import Fraction
+from itertools import pairwise
 
-import numpy as np
-
-from mcfsim.formats import Format
-from mcfsim.rounding import Overflow
-from mcfsim.theorems.identities import product
+from mcfsim.theorems.claims import _said
+from mcfsim.theorems.logic import (
+    LARGEST,
+    SMALLEST,
+    SMALLEST_NORMAL,
+    AllOf,
+    AnyOf,
+    Exponent,
+    Finite,
+    InFormat,
+    IsMultiple,
+    LowBit,
+    Nonoverlapping,
+    NoOverflow,
+    OfFormat,
+    Proposition,
+    Result,
+    SameSign,
+    Term,
+    U,
+    Ulp,
+    Word,
+    equal,
+)
 from mcfsim.theorems.statement import Hypothesis
-from mcfsim.theorems.trial import Block, Trial, Truth, all_hold, rarely
+from mcfsim.theorems.trial import Trial, Truth
 
 
-def hypothesis(text: str, test: Callable[[Trial], Truth]) -> Hypothesis:
-    """Return a hypothesis of one's own: its words, and a test that says of each case whether it holds."""
-    return Hypothesis(text, test)
+def hypothesis(said: Proposition | str, test: Callable[[Trial], Truth] | None = None) -> Hypothesis:
+    """Return a hypothesis of one's own: a proposition, or words and a test as of `mcfsim.theorems.claim`."""
+    return Hypothesis(_said(said, test))
 
 
+# -- signs and sizes ----------------------------------------------------------------------------------------
 def ordered(a: str, b: str) -> Hypothesis:
-    """Suppose ``|a| >= |b|``; of expansions, of their first components."""
-    return Hypothesis(f"|{a}| >= |{b}|", lambda t: np.abs(t.head(a)) >= np.abs(t.head(b)))
+    """Suppose ``|a| >= |b|``; of pairs, of their high words."""
+    return Hypothesis(abs(Word(b)) <= abs(Word(a)))
 
 
-def exponents_ordered(a: str, b: str) -> Hypothesis:
-    """Suppose that the exponent of a is at least that of b, or that a is zero."""
-
-    def test(t: Trial) -> Truth:
-        x, y = t.head(a), t.head(b)
-        return (x == 0) | (exponent(x, t.format) >= exponent(y, t.format)) | (y == 0)
-
-    return Hypothesis(f"e({a}) >= e({b}) or {a} = 0", test)
-
-
-def multiple_of_ulp(a: str, b: str) -> Hypothesis:
-    """Suppose that a is an integer multiple of ulp(b)."""
-
-    def test(t: Trial) -> Truth:
-        x, y = t.head(a).astype(np.float64), t.head(b)
-        place = np.maximum(exponent(y, t.format), t.format.emin) - t.format.precision + 1
-        return _is_whole(np.ldexp(x, -place))  # a power of two is taken out exactly
-
-    return Hypothesis(f"{a} is a multiple of ulp({b})", test)
-
-
-def exponent_gap(a: str, b: str, most: Callable[[int], int], text: str) -> Hypothesis:
-    """Suppose that the exponents of nonzero a and b differ by at most ``most(p)``."""
-
-    def test(t: Trial) -> Truth:
-        x, y = t.head(a), t.head(b)
-        gap = np.abs(exponent(x, t.format) - exponent(y, t.format))
-        return (gap <= most(t.format.precision)) | (x == 0) | (y == 0)
-
-    return Hypothesis(f"|e({a}) - e({b})| <= {text}", test)
+def by_magnitude(*names: str) -> Hypothesis:
+    """Suppose that magnitudes do not decrease."""
+    words = [abs(Word(name)) for name in names]
+    return Hypothesis(AllOf(tuple(a <= b for a, b in pairwise(words))))
 
 
 def nonzero(*names: str) -> Hypothesis:
     """Suppose that operands are not zero."""
-
-    def test(t: Trial) -> Truth:
-        return all_hold(*(t.head(name) != 0 for name in names))
-
-    return Hypothesis(" != 0, ".join(names) + " != 0", test)
+    parts = tuple(~equal(Word(name), 0) for name in names)
+    return Hypothesis(parts[0] if len(parts) == 1 else AllOf(parts))
 
 
 def positive(name: str) -> Hypothesis:
     """Suppose that an operand is positive."""
-    return Hypothesis(f"{name} > 0", lambda t: t.head(name) > 0)
+    return Hypothesis(Word(name) > 0)
+
+
+def same_sign(a: str, b: str) -> Hypothesis:
+    """Suppose that two numbers, or the high words of two pairs, have no opposite signs."""
+    return Hypothesis(SameSign(Word(a), Word(b)))
 
 
 def within_factor_two(a: str, b: str) -> Hypothesis:
     """Suppose ``b / 2 <= a <= 2 b`` for numbers of one sign."""
-
-    def test(t: Trial) -> Truth:
-        x, y = t.head(a).astype(np.float64), t.head(b).astype(np.float64)
-        same = np.sign(x) * np.sign(y) >= 0
-        return same & (np.abs(y) <= 2 * np.abs(x)) & (np.abs(x) <= 2 * np.abs(y))
-
-    return Hypothesis(f"{b}/2 <= {a} <= 2 {b}", test)
+    x, y = abs(Word(a)), abs(Word(b))
+    return Hypothesis(AllOf((SameSign(Word(a), Word(b)), y <= 2 * x, x <= 2 * y)))
 
 
-def same_sign(a: str, b: str) -> Hypothesis:
-    """Suppose that two numbers, or the first components of two expansions, have no opposite signs."""
-    return Hypothesis(f"{a} {b} >= 0", lambda t: np.sign(t.head(a)) * np.sign(t.head(b)) >= 0)
+def normal_or_zero(*names: str) -> Hypothesis:
+    """Suppose that no operand is subnormal."""
+    words = [Word(name) for name in names]
+    return Hypothesis(AllOf(tuple((abs(x) >= SMALLEST_NORMAL) | equal(x, 0) for x in words)))
 
 
-def sum_in_range(a: str, b: str) -> Hypothesis:
-    """Suppose ``|a + b| <= max``: that the exact sum does not overflow, whichever way it is rounded."""
-
-    def test(t: Trial) -> Truth:
-        x, y = t.head(a), t.head(b)
-        largest = float(t.format.max)
-
-        def up_to_it(x: Block, y: Block) -> Truth:
-            u, v = np.abs(x), np.abs(y)
-            room = largest - np.maximum(u, v)
-            return (np.signbit(x) != np.signbit(y)) | (np.minimum(u, v) <= room)
-
-        with np.errstate(over="ignore"):
-            total = np.abs(np.add(x, y))
-        # A faithful sum below the maximum comes from one in range, and one beyond it does not. At the
-        # maximum, of numbers of one sign, what the larger one leaves to it is exact.
-        return (total < largest) | rarely(total == largest, up_to_it, x, y)
-
-    return Hypothesis(f"|{a} + {b}| <= max", test)
+def share_at_most(b: str, a: str, factor: Fraction | int) -> Hypothesis:
+    """Suppose ``|b| <= factor u |a|``."""
+    return Hypothesis(abs(Word(b)) <= _share_of(a, factor))
 
 
-def product_in_range(a: str, b: str) -> Hypothesis:
-    """Suppose ``|a b| <= max``; values of at most 26 bits have an exact product in binary64."""
+def share_above(b: str, a: str, factor: Fraction | int) -> Hypothesis:
+    """Suppose ``|b| > factor u |a|``."""
+    return Hypothesis(_share_of(a, factor) < abs(Word(b)))
 
-    def test(t: Trial) -> Truth:
-        return np.abs(product(t.head(a), t.head(b))) <= float(t.format.max)
 
-    return Hypothesis(f"|{a} {b}| <= max", test)
+def _share_of(a: str, factor: Fraction | int) -> Term:
+    share = U * abs(Word(a))
+    return share if factor == 1 else share * factor
+
+
+# -- exponents and bits -------------------------------------------------------------------------------------
+def exponents_ordered(a: str, b: str) -> Hypothesis:
+    """Suppose that the exponent of a is at least that of b, or that a is zero."""
+    x, y = Word(a), Word(b)
+    return Hypothesis(AnyOf((Exponent(y) <= Exponent(x), equal(x, 0), equal(y, 0))))
+
+
+def exponent_gap(a: str, b: str, extra: int = 0) -> Hypothesis:
+    """Suppose that the exponents of nonzero a and b differ by at most ``p + extra``."""
+    x, y = Word(a), Word(b)
+    most = OfFormat(f"p + {extra}" if extra else "p", lambda fmt, _: fmt.precision + extra)
+    near = abs(Exponent(x) - Exponent(y)) <= most
+    return Hypothesis(AnyOf((near, equal(x, 0), equal(y, 0))))
+
+
+def exponents_at_least(x: Term, y: Term) -> Proposition:
+    """Say ``e(x) + e(y) >= emin + p - 1``."""
+    return Exponent(x) + Exponent(y) >= OfFormat("emin + p - 1", lambda fmt, _: fmt.emin + fmt.precision - 1)
+
+
+def multiple_of_ulp(a: str, b: str) -> Hypothesis:
+    """Suppose that a is an integer multiple of ulp(b)."""
+    return Hypothesis(IsMultiple(Word(a), Ulp(Word(b))))
 
 
 def product_of_quanta(a: str, b: str) -> Hypothesis:
     """Suppose that ``a b`` is a multiple of the smallest subnormal number."""
-    return Hypothesis(f"{a} {b} is a multiple of the smallest subnormal", lambda t: is_of_quanta(t, a, b))
+    return Hypothesis(is_of_quanta(a, b))
 
 
-def is_of_quanta(t: Trial, a: str, b: str) -> Truth:
-    """Return where ``a b`` is a multiple of the smallest subnormal number."""
-    fmt = t.format
-    return _is_whole(np.ldexp(product(t.head(a), t.head(b)), fmt.precision - 1 - fmt.emin))
+def is_of_quanta(a: str, b: str) -> Proposition:
+    """Say that ``a b`` is a multiple of the smallest subnormal number."""
+    return IsMultiple(Word(a) * Word(b), SMALLEST)
+
+
+def nonoverlapping(*names: str) -> Hypothesis:
+    """Suppose values to be a nonoverlapping expansion, smallest first; any may be zero."""
+    return Hypothesis(Nonoverlapping(tuple(map(Word, names))))
+
+
+def nonadjacent(*names: str) -> Hypothesis:
+    """Suppose values to be a nonadjacent expansion, smallest first; any may be zero."""
+    return Hypothesis(Nonoverlapping(tuple(map(Word, names)), 2))
+
+
+def bits_resolved(a: str, b: str) -> Hypothesis:
+    """Suppose that the first bit of a and b is at most ``2**(p + r - 3)`` times the last of both.
+
+    No operation of 2Sum or Fast2Sum then has a result of more than p + r bits, down to the last of a and b.
+    """
+    reach = OfFormat("p + r - 3", lambda fmt, rounding: fmt.precision + rounding.random_bits - 3)
+    words = Word(a), Word(b)
+    near = ((Exponent(x) - Exponent(LowBit(y)) <= reach) | equal(y, 0) for x in words for y in words)
+    return Hypothesis(AllOf(tuple(near)))
+
+
+# -- ranges -------------------------------------------------------------------------------------------------
+def sum_in_range(a: str, b: str) -> Hypothesis:
+    """Suppose ``|a + b| <= max``: that the exact sum does not overflow, whichever way it is rounded."""
+    return Hypothesis(sum_at_most_largest(a, b))
+
+
+def sum_at_most_largest(a: str, b: str) -> Proposition:
+    """Say ``|a + b| <= max``."""
+    return abs(Word(a) + Word(b)) <= LARGEST
+
+
+def product_in_range(a: str, b: str) -> Hypothesis:
+    """Suppose ``|a b| <= max``."""
+    return Hypothesis(abs(Word(a) * Word(b)) <= LARGEST)
 
 
 def not_largest(name: str) -> Hypothesis:
     """Suppose that a value is not the largest finite number, of either sign."""
-    return Hypothesis(f"|{name}| < max", lambda t: np.abs(t.head(name)) != float(t.format.max))
+    return Hypothesis(~equal(abs(Word(name)), LARGEST))
+
+
+def finite_result(place: int, name: str = "") -> Hypothesis:
+    """Suppose that a result is finite."""
+    return Hypothesis(Finite(Result(place, name)))
+
+
+def of_format(text: str, test: Callable[..., bool]) -> Hypothesis:
+    """Suppose something of format and rounding alone; where it does not hold, no operand is tried."""
+    return Hypothesis(InFormat(text, test))
 
 
 #: Suppose that no result is infinite or NaN: of nearest modes, that nothing overflows. Where numbers
 #: saturate, by policy or for want of both, results do not show it.
-RESULTS_FINITE = Hypothesis(
-    "no overflow",
-    lambda t: t.finite,
-    of_format=lambda fmt: fmt.has_nan or fmt.has_infinity,
-    of_rounding=lambda rounding: rounding.overflow is not Overflow.SATURATE,
-)
-
-
-def exponent(x: Block, fmt: Format) -> Any:
-    """Return ``floor(log2 |x|)``, subnormal numbers included; of zero a number below all others."""
-    found = np.frexp(x)[1].astype(np.int64) - 1
-    return np.where(x == 0, fmt.emin - 2 * fmt.precision - 2, found)
-
-
-def _is_whole(x: Any) -> Any:
-    return np.floor(x) == x
+RESULTS_FINITE = Hypothesis(NoOverflow())

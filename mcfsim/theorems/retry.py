@@ -186,10 +186,10 @@ class _Look:
 
     def _worst(self, found: Findings) -> Iterator[str]:
         claim, worst = self.check.theorem.claim, self.certificate.worst
-        if found.worst is None or claim.constant is None or claim.bound is None:
+        if found.worst is None or claim.bound is None:
             return
-        size = claim.constant(found.worst[0], found.precision)
-        if worst is None or size > claim.constant(Fraction(worst.ratio), found.precision):
+        size = claim.bound.size(found.worst[0], found.precision)
+        if worst is None or size > claim.bound.size(Fraction(worst.ratio), found.precision):
             yield (
                 f"{self.said.text}: a case tried again has the constant {float(size):.8g}, more than "
                 f"the worst, {'none' if worst is None else worst.decimal}"

@@ -9,6 +9,7 @@ from typing import Any
 from mcfsim.formats import FORMATS, Format
 from mcfsim.protocol import Value
 from mcfsim.rounding import Mode, Underflow
+from mcfsim.theorems.hypotheses import of_format
 from mcfsim.theorems.statement import Hypothesis
 from mcfsim.theorems.witnesses import quantum
 
@@ -169,4 +170,4 @@ def held(carrier: Format) -> Hypothesis:
 
 
 def _of_formats(text: str, test: Callable[[Format], bool]) -> Hypothesis:
-    return Hypothesis(text, lambda t: t.everywhere(test(t.format)), test)
+    return of_format(text, lambda fmt, _: test(fmt))

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from functools import cached_property
 from itertools import compress
 from typing import Any, Literal
 
-import mpmath
-
 from mcfsim.formats import Format
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow
-from mcfsim.symbolic import Quotient
+from mcfsim.theorems.logic import AllOf, Bound, Proposition, Within, written
+from mcfsim.theorems.logic.on_arrays import Reading, holds, measure
+from mcfsim.theorems.logic.propositions import measured, possible
 from mcfsim.theorems.operands import Operand, has_all, unbounded
 from mcfsim.theorems.trial import Measured, Trial, Truth
 
@@ -45,20 +46,27 @@ class Hypothesis:
 
     Parameters
     ----------
-    text : str
-        In words or a formula.
-    test : callable
-        Says of each case of a `Trial` whether it holds, exactly.
-    of_format : callable, optional
-        Says of a format whether it can hold there: where not, no operand need be tried.
-    of_rounding : callable, optional
-        Says the same of a rounding.
+    said : Proposition
+        As data, or a `Predicate`.
     """
 
-    text: str
-    test: Callable[[Trial], Truth]
-    of_format: Callable[[Format], bool] = lambda fmt: True
-    of_rounding: Callable[[Rounding], bool] = lambda rounding: True
+    said: Proposition
+
+    def __post_init__(self) -> None:
+        _check_proposition("hypothesis", self.said)
+
+    @property
+    def text(self) -> str:
+        """As mathematics."""
+        return written(self.said)
+
+    def test(self, t: Trial) -> Truth:
+        """Return of each case whether it holds, exactly."""
+        return holds(self.said, t)
+
+    def possible(self, fmt: Format, rounding: Rounding) -> bool:
+        """Return whether it can hold in a format and rounding: where not, no operand need be tried."""
+        return possible(self.said, fmt, rounding)
 
 
 @dataclass(frozen=True)
@@ -67,33 +75,43 @@ class Claim:
 
     Parameters
     ----------
-    text : str
-        In words or a formula.
-    test : callable
-        Says of each case of a `Trial` whether it holds, exactly. Results may be infinite or NaN.
-    measure : callable, optional
-        Returns the `Measured` error of each case.
-    constant : callable, optional
-        Turns its quotient, with its sign, and a precision into the number in the statement, as the
-        constant before ``u**2``: a Fraction, or an mpmath number where it is irrational.
-    bound : callable, optional
-        The claimed bound on that number at a precision.
-    formula : Quotient, optional
-        The same as a function of u, if it is known as one.
-    unit : int, optional
-        The power of u before which that number stands; 0 of a claim that measures nothing.
-    squared : bool, optional
-        Whether the quotient is that of squares, as of a square root, less 1.
+    said : Proposition
+        As data, or a `Predicate`. The first bound on an error in it is what a statement measures.
     """
 
-    text: str
-    test: Callable[[Trial], Truth]
-    measure: Callable[[Trial], Measured] | None = None
-    constant: Callable[[Fraction, int], Fraction | mpmath.mpf] | None = None
-    bound: Callable[[int], Fraction] | None = None
-    formula: Quotient | None = None
-    unit: int = 0
-    squared: bool = False
+    said: Proposition
+
+    def __post_init__(self) -> None:
+        _check_proposition("claim", self.said)
+
+    @property
+    def text(self) -> str:
+        """As mathematics."""
+        return written(self.said)
+
+    def test(self, t: Trial) -> Truth:
+        """Return of each case whether it holds, exactly. Results may be infinite or NaN."""
+        return holds(self.said, t)
+
+    @cached_property
+    def measured(self) -> Within | None:
+        """The error that is measured, and its bound; None of a claim that measures nothing."""
+        return measured(self.said)
+
+    @property
+    def measure(self) -> Callable[[Trial], Measured] | None:
+        """What returns the error of each case, or None."""
+        return None if self.measured is None else Reading(measure, self.measured)
+
+    @property
+    def bound(self) -> Bound | None:
+        """The bound on that error, or None."""
+        return None if self.measured is None else self.measured.bound
+
+
+def _check_proposition(what: str, said: Any) -> None:
+    if not isinstance(said, Proposition):
+        raise TypeError(f"a {what} is a Proposition, not {said!r}; of words and a test {what}() makes one")
 
 
 @dataclass(frozen=True)
@@ -196,9 +214,21 @@ class Theorem:
 
     @property
     def statement(self) -> str:
-        """Hypotheses and claim in words."""
-        supposed = ", ".join(hypothesis.text for hypothesis in self.where)
-        return f"{supposed}: {self.claim.text}" if supposed else self.claim.text
+        """Hypotheses and claim as mathematics."""
+        claimed = self.written(self.claim.said)
+        if not self.where:
+            return claimed
+        said = [hypothesis.said for hypothesis in self.where]
+        return f"{self.written(said[0] if len(said) == 1 else AllOf(tuple(said)))}: {claimed}"
+
+    @property
+    def supposed(self) -> tuple[str, ...]:
+        """The hypotheses as mathematics."""
+        return tuple(self.written(hypothesis.said) for hypothesis in self.where)
+
+    def written(self, said: Proposition) -> str:
+        """Return a proposition about the operands as mathematics, words of pairs by their names."""
+        return written(said, {operand.name: operand.kind for operand in self.operands})
 
     @property
     def components(self) -> int:
@@ -217,7 +247,7 @@ class Theorem:
 
     def possible(self, fmt: Format, rounding: Rounding) -> bool:
         """Return whether the hypotheses leave any operand to a format and rounding."""
-        return all(each.of_format(fmt) and each.of_rounding(rounding) for each in self.where)
+        return all(each.possible(fmt, rounding) for each in self.where)
 
     def witness(self, fmt: Format, rounding: Rounding) -> tuple[Fraction, ...] | None:
         """Return the first known counterexample whose numbers a format has, if there is one."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, reduce
 from math import lcm
-from operator import and_
+from operator import and_, or_
 from typing import Any, TypeVar
 
 import numpy as np
@@ -190,6 +190,10 @@ class Trial(Incomparable):
         held[places] = test(self.at(places))
         return held
 
+    def rarely(self, there: Truth, test: Callable[[Trial], Truth]) -> Truth:
+        """Return the same as `only`, for a test of few cases: a compiled loop leaves them to NumPy."""
+        return self.only(there, test)
+
     def everywhere(self, held: bool) -> Truth:
         """Return a truth value for every case."""
         return np.full(self.size, held)
@@ -236,6 +240,11 @@ def exact_of(x: Block, precision: int) -> Exact:
 def all_hold(*truths: Truth) -> Truth:
     """Return where all of several truth values hold."""
     return reduce(and_, truths)
+
+
+def any_holds(*truths: Truth) -> Truth:
+    """Return where one of several truth values holds."""
+    return reduce(or_, truths)
 
 
 def only(there: Truth, test: Callable[..., Truth], *blocks: Block) -> Truth:

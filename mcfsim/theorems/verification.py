@@ -25,7 +25,7 @@ from mcfsim.protocol import Emulation
 from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.sweeps.sweep import Job, Sweep
 from mcfsim.theorems.cases import Number, Witness
-from mcfsim.theorems.catalogue import THEOREMS
+from mcfsim.theorems.catalogue import THEOREMS, named
 from mcfsim.theorems.certificate import Certificate, Tried, Worst, rational
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.device import Device, find_device
@@ -139,25 +139,6 @@ def prepare(
     return Check(theorem, fmt, policy, selection)
 
 
-def named(theorem: Theorem | str) -> Theorem:
-    """Return a statement, or that of the catalogue with an id.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is neither, or the catalogue has none of that id.
-    """
-    if isinstance(theorem, str):
-        if theorem not in THEOREMS:
-            if meant := hint(theorem, THEOREMS, most=3):
-                raise ValueError(f"unknown theorem {theorem!r}{meant}; THEOREMS, or --list, has all")
-            raise ValueError(f"unknown theorem {theorem!r}; known theorems: {', '.join(THEOREMS)}")
-        return THEOREMS[theorem]
-    if not isinstance(theorem, Theorem):
-        raise TypeError(f"a theorem is a Theorem or the id of one, not {theorem!r}")
-    return theorem
-
-
 def matching(patterns: Iterable[str]) -> list[str]:
     """Return the ids of the statements that match one of the patterns, in their order.
 
@@ -205,7 +186,7 @@ def plan(
     checks = []
     for fmt in map(get_format, formats or FORMATS):
         for found in chosen:
-            if not theorems and not all(hypothesis.of_format(fmt) for hypothesis in found.where):
+            if not theorems and not all(hypothesis.possible(fmt, Rounding()) for hypothesis in found.where):
                 continue
             own = [mode for mode in Mode if mode in found.modes]
             wanted = list(roundings or own[:1])
@@ -304,7 +285,7 @@ def about(check: Check) -> dict[str, Any]:
         "theorem": theorem.name,
         "statement": theorem.statement,
         "source": theorem.source,
-        "hypotheses": tuple(hypothesis.text for hypothesis in theorem.where),
+        "hypotheses": theorem.supposed,
         "operands": tuple(f"{operand.name}: {operand.kind}" for operand in theorem.operands),
         "format": str(check.format),
         "rounding": str(check.rounding.mode),
@@ -379,14 +360,14 @@ def _worst(check: Check, found: Findings) -> Worst | None:
 
 def worst_of(claim: Claim, ratio: Fraction, precision: int, case: Witness) -> Worst | None:
     """Write down the largest error by its quotient, and where it is reached; None if there is no bound."""
-    if claim.constant is None or claim.bound is None:
+    if claim.bound is None:
         return None
-    constant = claim.constant(ratio, precision)
+    constant = claim.bound.size(ratio, precision)
     exact = rational(constant) if isinstance(constant, Fraction) else str(mpmath.nstr(constant, 30))
     return Worst(
         ratio=rational(ratio),
         constant=exact,
         decimal=f"{float(constant):.8g}",
-        bound=rational(Fraction(claim.bound(precision))),
+        bound=rational(claim.bound.at(precision)),
         case=case,
     )

@@ -10,18 +10,11 @@ pytest.importorskip("z3", reason="needs the extra mcfsim[solver]")
 
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.theorems import THEOREMS, value
+from mcfsim.theorems.claims import exactly, normalised, relative_error, sum_of
+from mcfsim.theorems.hypotheses import exponents_ordered, multiple_of_ulp, ordered, same_sign
 from mcfsim.theorems.solver import Found, Question, prove, question_of
 from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.forms import AllOf, AnyOf, Comparison, Form
-from mcfsim.theorems.solver.lemmas import multiple_of_ulp
-from mcfsim.theorems.solver.questions import (
-    _exponents_ordered,
-    _ordered,
-    _same_sign,
-    error_within,
-    exact,
-    normalised,
-)
 from tests.theorems.solving import TIES, Assigned, operands_of
 
 SECONDS = 200
@@ -48,12 +41,17 @@ def test_false_statements_of_longer_texts_are_not_proved(name):
 @pytest.mark.parametrize("name", ["grow", "dw_plus_fp"])
 def test_bounds_below_what_is_reached_are_not_proved(name, bound):
     """2u^2/(1+2u+2u^2) is reached, so no bound below 2 holds for every p."""
-    question = replace(question_of(THEOREMS[name]), claim=error_within(bound))
+    target = sum_of(*(operand.name for operand in THEOREMS[name].operands))
+    question = replace(question_of(THEOREMS[name]), claim=relative_error(bound, target).said)
     assert prove(question, seconds=SECONDS).found is not Found.PROVED
 
 
 # -- false statements at random -----------------------------------------------------------------------------
-HYPOTHESES = (_ordered, _exponents_ordered, multiple_of_ulp, _same_sign, lambda a, b: _ordered(b, a))
+HYPOTHESES = (
+    *(about("a", "b").said for about in (ordered, exponents_ordered, multiple_of_ulp, same_sign)),
+    ordered("b", "a").said,
+)
+SUM = sum_of("a", "b")
 
 
 class Recorded:
@@ -127,7 +125,8 @@ def at_random(draw, texts):
         steps, results = altered(steps, results, draw)
     where = tuple(draw.sample(HYPOTHESES, draw.choice((0, 1, 1, 2))))
     share = Fraction(draw.randrange(1, 40), 20)
-    claim = draw.choice((exact, exact, normalised, error_within(share, 1), error_within(share, 2)))
+    bounds = (relative_error(share, SUM, unit=unit) for unit in (1, 2))
+    claim = draw.choice((exactly(SUM), exactly(SUM), normalised(), *bounds)).said
     return Question("at random", replayed(steps, results), PAIR, where, claim, 2, lemmas=False)
 
 

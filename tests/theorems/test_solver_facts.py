@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from mcfsim.theorems import THEOREMS, value
-from mcfsim.theorems.solver import CLAIMS, Question, facts, question_of
+from mcfsim.theorems import THEOREMS, logic, value
+from mcfsim.theorems.solver import Question, facts, question_of, readable
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.forms import TRUE, ZERO, AllOf, all_of, equal, not_above, within
 from mcfsim.theorems.solver.proof import facts_of
@@ -25,7 +25,7 @@ TEXTS = {
 
 def asked(text, least=2):
     """Return a question about a text of two numbers that supposes and claims nothing."""
-    return Question("text", text, PAIR, (), lambda *_: TRUE, least)
+    return Question("text", text, PAIR, (), logic.AllOf(()), least)
 
 
 def trials(question, count, seed, ties=TIES, most=12):
@@ -61,7 +61,7 @@ def test_facts_hold_of_very_many_numbers(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
 def test_all_that_is_told_of_a_statement_holds_of_numbers(name):
     """Facts and lemmas, with operands that are double words and results of texts for which lemmas stand."""
     check_facts(question_of(THEOREMS[name]), 12, seed=3)

@@ -11,7 +11,6 @@ from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, Theorem, value, verify
 from mcfsim.theorems.certificate import Certificate
 from mcfsim.theorems.claims import bounded
-from mcfsim.theorems.trial import Measured
 
 
 def test_threads_give_the_same_certificate():
@@ -68,11 +67,12 @@ def test_a_statement_about_flushing_is_tried_with_it():
 def test_the_worst_of_hundreds_of_errors_that_binary64_cannot_tell_apart(top, sign):
     """The error is ``2**70 + a * (2 * top - a)``: a parabola, all of it within ``2**-50`` of its height."""
 
-    def measure(t):
+    def error(t):
         a = t.exact("a")
-        return Measured((a * (2 * top - a) + 2**70) * sign, a * 0 + 2**70)
+        return (a * (2 * top - a) + 2**70) * sign
 
-    theorem = Theorem("own", lambda ar, a: ar.sub(a, 0.0), (value("a"),), bounded(measure, 2, 0, "bounded"))
+    about = bounded(error, lambda t: t.exact("a") * 0 + 2**70, 2)
+    theorem = Theorem("own", lambda ar, a: ar.sub(a, 0.0), (value("a"),), about)
     worst = verify(theorem, "float8_e4m3fn").worst
     assert [float(x) for x in worst.case.operands] == [top]
     assert Fraction(worst.ratio) == sign * (1 + Fraction(top**2, 2**70))

@@ -8,6 +8,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
+from mcfsim.checks.names import hint
 from mcfsim.theorems.catalogue import (
     double_rounding,
     double_word_products,
@@ -51,15 +52,30 @@ CHAPTERS: Mapping[str, tuple[Theorem, ...]] = MappingProxyType(
 THEOREMS: Mapping[str, Theorem] = _catalogue(*CHAPTERS.values())
 
 
+def named(theorem: Theorem | str) -> Theorem:
+    """Return a statement, or that of the catalogue with an id.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is neither, or the catalogue has none of that id.
+    """
+    if isinstance(theorem, str):
+        if theorem not in THEOREMS:
+            if meant := hint(theorem, THEOREMS, most=3):
+                raise ValueError(f"unknown theorem {theorem!r}{meant}; THEOREMS, or --list, has all")
+            raise ValueError(f"unknown theorem {theorem!r}; known theorems: {', '.join(THEOREMS)}")
+        return THEOREMS[theorem]
+    if not isinstance(theorem, Theorem):
+        raise TypeError(f"a theorem is a Theorem or the id of one, not {theorem!r}")
+    return theorem
+
+
 def _reduced(theorem: Theorem) -> tuple[Any, tuple[Any, ...]]:
     """Return what a statement is made from in another process: its id, since predicates cannot be sent."""
     if THEOREMS.get(theorem.name) is theorem:
-        return _named, (theorem.name,)
+        return named, (theorem.name,)
     return Theorem, tuple(getattr(theorem, field.name) for field in fields(theorem))
-
-
-def _named(name: str) -> Theorem:
-    return THEOREMS[name]
 
 
 copyreg.pickle(Theorem, _reduced)

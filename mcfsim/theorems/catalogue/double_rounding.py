@@ -36,7 +36,7 @@ def _statement(name: str, operation: str, algorithm: Callable[..., Any], how: st
         name,
         algorithm,
         tuple(map(value, OPERANDS[operation])),
-        same_results(f"{FORMULAS[operation]} {how}, rounded again, is as if rounded once"),
+        same_results(f"RN({FORMULAS[operation]}, {how})", f"RN({FORMULAS[operation]})"),
         scaling=SCALINGS[operation],
         **facts,
     )
@@ -48,12 +48,12 @@ def _innocuous(operation: str, more: int, **facts: Any) -> Theorem:
     bits = f"2p{more:+}" if more else "2p"
     name = f"innocuous_{operation}_2p{'_minus_' if more < 0 else ''}{abs(more) or ''}"
     algorithm = twice(operation, wider(lambda p: 2 * p + more))
-    return _statement(name, operation, algorithm, f"rounded to {bits} bits", source=FIGUEROA, **facts)
+    return _statement(name, operation, algorithm, f"first to {bits} bits", source=FIGUEROA, **facts)
 
 
 def _same_direction(operation: str) -> Theorem:
     algorithm = twice(operation, wider(lambda p: p + 1))
-    how = "rounded to p+1 bits in the same direction"
+    how = "first to p+1 bits in the same direction"
     return _statement(f"directed_{operation}", operation, algorithm, how, source=MONOTONY, modes=FAITHFUL)
 
 
@@ -61,7 +61,7 @@ def _odd(operation: str, more: int, **facts: Any) -> Theorem:
     """State that rounding to odd with ``p + more`` bits is innocuous."""
     algorithm = twice(operation, wider(lambda p: p + more), Mode.TO_ODD)
     name = f"round_to_odd_{operation}" + ("" if more == 2 else f"_p{more}")
-    how = f"rounded to odd with p+{more} bits"
+    how = f"first to odd with p+{more} bits"
     return _statement(name, operation, algorithm, how, source=BOLDO_MELQUIOND, **facts)
 
 
@@ -73,7 +73,7 @@ def _via(operation: str, carrier: str) -> Theorem:
         f"{operation}_via_{carrier}",
         operation,
         twice(operation, lambda _: fmt, Mode.NEAREST_EVEN),
-        f"in {carrier}",
+        f"first in {carrier}",
         where=(suffices(operation, fmt),),
         source=OWN if operation == "fma" else f"{FIGUEROA}; what underflow needs: {OWN}",
     )
@@ -86,7 +86,7 @@ def _via_any(operation: str, carrier: str, **facts: Any) -> Theorem:
         f"{operation}_via_{carrier}_any",
         operation,
         twice(operation, lambda _: fmt, Mode.NEAREST_EVEN),
-        f"in {carrier}",
+        f"first in {carrier}",
         where=(held(fmt),),
         source="a common belief",
         holds=False,
@@ -271,7 +271,7 @@ THEOREMS: tuple[Theorem, ...] = (
         "directed_add_after_nearest",
         "add",
         twice("add", wider(lambda p: 2 * p + 1), Mode.NEAREST_EVEN),
-        "rounded to nearest with 2p+1 bits",
+        "first to nearest with 2p+1 bits",
         source=OWN,
         modes=DIRECTED,
         holds=False,
@@ -293,7 +293,7 @@ THEOREMS: tuple[Theorem, ...] = (
         "mul_via_float32_flushed",
         "mul",
         twice("mul", lambda _: FORMATS["float32"], Mode.NEAREST_EVEN, Underflow.FLUSH_AFTER),
-        "in float32 without subnormal numbers",
+        "first in float32 without subnormal numbers",
         where=(suffices("mul", FORMATS["float32"]),),
         source=OWN,
         holds=False,

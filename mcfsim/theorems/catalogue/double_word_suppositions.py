@@ -7,19 +7,17 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.symbolic import families, family, u
 from mcfsim.theorems.catalogue import double_word_products, double_words
 from mcfsim.theorems.catalogue.double_word_products import PRODUCT
 from mcfsim.theorems.catalogue.double_words import EVEN, double, unit
-from mcfsim.theorems.claims import claim
-from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponent, hypothesis
+from mcfsim.theorems.claims import double_word_to_even
+from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponents_at_least, hypothesis
+from mcfsim.theorems.logic import SMALLEST_NORMAL, AllOf, AnyOf, Word, equal
 from mcfsim.theorems.operands import relaxed_pair
 from mcfsim.theorems.statement import NEAREST, Hypothesis, Scaling, Theorem
-from mcfsim.theorems.trial import Trial, Truth
 from mcfsim.theorems.witnesses import Case, power, quantum, scaled
 
 AWAY = frozenset({Mode.NEAREST_AWAY})
@@ -97,7 +95,7 @@ RELAXED = (
         witnesses=_add222,
     ),
     _relaxed("dw_times_fp3"),
-    _relaxed("dw_times_dw1", claim=double(Fraction(11, 2), PRODUCT, "5.5u^2")),
+    _relaxed("dw_times_dw1", claim=double(Fraction(11, 2), PRODUCT)),
     _relaxed("dw_times_dw2"),
     _relaxed("dw_times_dw3"),
     _relaxed("dw_div_fp3"),
@@ -107,12 +105,6 @@ RELAXED = (
 
 
 # -- ties ---------------------------------------------------------------------------------------------------
-def _is_double_word(t: Trial) -> Truth:
-    (high, low), to_even = t.results, t.under(Rounding())
-    held: Truth = to_even.add(high.astype(to_even.carrier), low.astype(to_even.carrier)) == high
-    return held
-
-
 def _ties_away(name: str, *rest: Fraction) -> Theorem:
     """Return the statement that ties away from zero, too, make double words of double words.
 
@@ -126,7 +118,7 @@ def _ties_away(name: str, *rest: Fraction) -> Theorem:
     return replace(
         _NAMED[name],
         name=f"{name}_ties_away",
-        claim=claim("the result is a double word: high = RN(high + low), ties to even", _is_double_word),
+        claim=double_word_to_even(),
         source="measured",
         modes=AWAY,
         precision=3,
@@ -147,11 +139,15 @@ TIES = (
 
 
 # -- underflow ----------------------------------------------------------------------------------------------
-def _does_not_underflow(t: Trial) -> Truth:
-    (high, low), y, fmt = t["x"], t["y"], t.format
-    exact = exponent(high, fmt) + exponent(y, fmt) >= fmt.emin + fmt.precision - 1
-    small = np.abs(np.multiply(low, y, dtype=np.float64))
-    return ((high == 0) | (y == 0) | exact) & ((small == 0) | (small >= float(fmt.smallest_normal)))
+HIGH, LOW, Y = Word("x"), Word("x", 1), Word("y")
+NO_UNDERFLOW = hypothesis(
+    AllOf(
+        (
+            AnyOf((exponents_at_least(HIGH, Y), equal(HIGH, 0), equal(Y, 0))),
+            AnyOf((abs(LOW * Y) >= SMALLEST_NORMAL, equal(LOW * Y, 0))),
+        )
+    )
+)
 
 
 def _in_format(name: str, *where: Hypothesis, **changes: Any) -> Theorem:
@@ -176,7 +172,7 @@ def _vanishing(fmt: Format, _: Rounding) -> Iterable[Case]:
 UNDERFLOW = (
     _in_format(
         "dw_times_fp3_in_range",
-        hypothesis("e(xh) + e(y) >= emin + p - 1, xl y = 0 or |xl y| >= 2^emin", _does_not_underflow),
+        NO_UNDERFLOW,
     ),
     _in_format("dw_times_fp3_underflow", source="measured", holds=False, witnesses=_vanishing),
 )

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
-
-import numpy as np
 
 from mcfsim.formats import Format
 from mcfsim.multiword.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, vec_sum
 from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.symbolic import family, u
-from mcfsim.theorems.claims import Target, all_of, bounded, exactly, sum_of
-from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.hypotheses import RESULTS_FINITE
-from mcfsim.theorems.operands import Block, sequence, value
+from mcfsim.theorems.claims import (
+    all_of,
+    exactly,
+    inner_product,
+    magnitudes_of,
+    mixed_error,
+    nonoverlapping_results,
+    strongly_nonoverlapping_results,
+    sum_of,
+)
+from mcfsim.theorems.hypotheses import RESULTS_FINITE, by_magnitude, nonadjacent, nonoverlapping, of_format
+from mcfsim.theorems.operands import sequence, value
 from mcfsim.theorems.statement import Claim, Hypothesis, Scaling, Theorem
-from mcfsim.theorems.trial import Measured, Mixed, Trial, Truth, all_hold, exact_of, total
 from mcfsim.theorems.witnesses import Case, scaled
 
 SHEWCHUK = "Shewchuk, Discrete Comput. Geom. 18, 1997"
@@ -29,75 +33,10 @@ F0, F1 = value("f0"), value("f1")
 X, Y = sequence("x", 16), sequence("y", 8)
 #: More terms than 1/u in bfloat16 and narrower formats.
 MANY = 1024
-#: The bits of a binary64 code beside sign and exponent.
-_FRACTION = 2**52 - 1
 
 
 # -- expansions ---------------------------------------------------------------------------------------------
-def low_bit(x: Block) -> Any:
-    """Return the value of the lowest set bit, and infinity for zero."""
-    magnitude = np.abs(x.astype(np.float64))
-    code = magnitude.view(np.int64)
-    rest = (code & (code - 1)).view(np.float64)  # without that bit, unless it is the leading one
-    alone = (code & _FRACTION) == 0
-    return np.where(magnitude == 0, np.inf, np.where(alone, magnitude, magnitude - rest))
-
-
-def increasing(parts: Iterable[Block], factor: int = 1) -> Truth:
-    """Return where each nonzero component, times the factor, is below the lowest bit of all later ones."""
-    *smaller, last = (part.astype(np.float64) for part in parts)
-    least, ok = low_bit(last), factor * np.abs(last) < np.inf
-    for part in reversed(smaller):
-        ok = ok & ((factor * np.abs(part) < least) | (part == 0))
-        least = np.minimum(least, low_bit(part))
-    return ok
-
-
-def strongly(parts: Iterable[Block]) -> Truth:
-    """Return where an expansion is strongly nonoverlapping, zeros left out.
-
-    It is nonoverlapping, adjacent components are powers of two, and none is adjacent to two others.
-    """
-    items = [part.astype(np.float64) for part in parts]
-    ok = increasing(items)
-    powers = [np.abs(item) == low_bit(item) for item in items]
-    adjacent: list[Any] = [0] * len(items)
-    for j, larger in enumerate(items):
-        for i, smaller in enumerate(items[:j]):
-            next_to = (2 * np.abs(smaller) >= low_bit(larger)) & (smaller != 0)
-            ok = ok & (~next_to | (powers[i] & powers[j]))
-            adjacent[i] = adjacent[i] + 1 * next_to
-            adjacent[j] = adjacent[j] + 1 * next_to
-    return all_hold(ok, *(count < 2 for count in adjacent))
-
-
-def nonoverlapping(*names: str) -> Hypothesis:
-    """Suppose values to be a nonoverlapping expansion, smallest first; any may be zero."""
-    return Hypothesis(
-        f"({', '.join(names)}) nonoverlapping, smallest first",
-        lambda t: increasing(t[name] for name in names),
-    )
-
-
-def nonadjacent(*names: str) -> Hypothesis:
-    """Suppose values to be a nonadjacent expansion, smallest first; any may be zero."""
-    return Hypothesis(
-        f"({', '.join(names)}) nonadjacent, smallest first", lambda t: increasing((t[n] for n in names), 2)
-    )
-
-
-def by_magnitude(*names: str) -> Hypothesis:
-    """Suppose that magnitudes do not decrease."""
-
-    def test(t: Trial) -> Truth:
-        items = [np.abs(t[name]) for name in names]
-        return all_hold(*(a <= b for a, b in pairwise(items)))
-
-    return Hypothesis(" <= ".join(f"|{name}|" for name in names), test)
-
-
-NONOVERLAPPING = Claim("the result is nonoverlapping", lambda t: increasing(t.results))
-NONADJACENT = Claim("the result is nonadjacent", lambda t: increasing(t.results, 2))
+NONOVERLAPPING, NONADJACENT = nonoverlapping_results(), nonoverlapping_results(2)
 
 
 def grown(ar: Any, e0: Any, e1: Any, b: Any) -> Any:
@@ -116,46 +55,6 @@ def merged_and_added(ar: Any, g0: Any, g1: Any, g2: Any) -> Any:
 
 
 # -- long sums ----------------------------------------------------------------------------------------------
-def terms_of(*names: str) -> Target:
-    """Return the sum of magnitudes of the terms of sequences, or of the products of two."""
-
-    def target(t: Trial) -> Exact:
-        parts = [[abs(exact_of(part, t.format.precision)) for part in t[name]] for name in names]
-        products = parts[0] if len(parts) == 1 else [a * b for a, b in zip(*parts, strict=True)]
-        return total(products)
-
-    return target
-
-
-def inner(x: str, y: str) -> Target:
-    """Return the exact inner product."""
-
-    def target(t: Trial) -> Exact:
-        pairs = zip(t[x], t[y], strict=True)
-        p = t.format.precision
-        return total(exact_of(a, p) * exact_of(b, p) for a, b in pairs)
-
-    return target
-
-
-def mixed(
-    target: Target,
-    magnitudes: Target,
-    shares: Callable[[int], tuple[Fraction, Fraction]],
-    text: str,
-    first: int,
-) -> Claim:
-    """Claim ``|error| <= a |s| + b S`` for exact result s and sum of magnitudes S, ``(a, b) = shares(p)``."""
-
-    def measure(t: Trial) -> Measured:
-        exact, sizes = target(t), magnitudes(t)
-        assert not isinstance(exact, tuple)
-        assert not isinstance(sizes, tuple)
-        return Mixed(t.result(0, first) - exact, exact, sizes, *shares(t.format.precision))
-
-    return bounded(measure, 1, 0, text)
-
-
 def gamma(n: int, p: int) -> Fraction:
     """Return ``n u / (1 - n u)``; where that is no bound, `few` excludes all cases."""
     return Fraction(n, max(2**p - n, 1))
@@ -163,12 +62,12 @@ def gamma(n: int, p: int) -> Fraction:
 
 def few(n: int, text: str) -> Hypothesis:
     """Suppose that ``n u < 1``."""
-    return Hypothesis(text, lambda t: t.everywhere(n < 2**t.format.precision))
+    return of_format(text, lambda fmt, _: n < 2**fmt.precision)
 
 
-def to_sum(shares: Callable[[int], tuple[Fraction, Fraction]], text: str, first: int = 1) -> Claim:
+def to_sum(shares: Callable[[int], tuple[Fraction, Fraction]], text: str, stop: int = 1) -> Claim:
     """Claim a bound on the error of the sum of x."""
-    return mixed(sum_of("x"), terms_of("x"), shares, text, first)
+    return mixed_error(sum_of("x"), magnitudes_of("x"), shares, text, stop)
 
 
 def _long_terms(p: int) -> Iterable[Case]:
@@ -198,7 +97,7 @@ THEOREMS = (
         "vec_sum",
         lambda ar, x: vec_sum(ar, x),
         (sequence("x", 4),),
-        exactly(sum_of("x"), "the results have exactly the sum of the terms"),
+        exactly(sum_of("x")),
         where=(RESULTS_FINITE,),
         source=f"{ORO}, Algorithm 4.3",
         gaps=lambda p: (-p, p),
@@ -207,7 +106,7 @@ THEOREMS = (
         "grow_expansion",
         grown,
         (E0, E1, B),
-        all_of(exactly(sum_of("e0", "e1", "b"), "the results have exactly the sum"), NONOVERLAPPING),
+        all_of(exactly(sum_of("e0", "e1", "b")), NONOVERLAPPING),
         where=(nonoverlapping("e0", "e1"), RESULTS_FINITE),
         source=f"{SHEWCHUK}, Theorem 10",
         precision=3,
@@ -228,7 +127,7 @@ THEOREMS = (
         "expansion_sum",
         added,
         (E0, E1, F0, F1),
-        all_of(exactly(sum_of("e0", "e1", "f0", "f1"), "the results have exactly the sum"), NONOVERLAPPING),
+        all_of(exactly(sum_of("e0", "e1", "f0", "f1")), NONOVERLAPPING),
         where=(nonoverlapping("e0", "e1"), nonoverlapping("f0", "f1"), RESULTS_FINITE),
         source=f"{SHEWCHUK}, Theorem 12",
         precision=3,
@@ -238,7 +137,7 @@ THEOREMS = (
         "fast_expansion_sum",
         merged_and_added,
         (value("g0"), value("g1"), value("g2")),
-        all_of(exactly(sum_of("g0", "g1", "g2"), "the results have exactly the sum"), NONOVERLAPPING),
+        all_of(exactly(sum_of("g0", "g1", "g2")), NONOVERLAPPING),
         where=(by_magnitude("g0", "g1", "g2"), nonadjacent("g0", "g2"), RESULTS_FINITE),
         source=f"{SHEWCHUK}, Theorem 13, for a nonadjacent expansion (g0, g2) and a number g1",
         modes=frozenset({Mode.NEAREST_EVEN}),
@@ -249,7 +148,7 @@ THEOREMS = (
         "fast_expansion_sum_strongly",
         merged_and_added,
         (value("g0"), value("g1"), value("g2")),
-        Claim("the result is strongly nonoverlapping", lambda t: strongly(t.results)),
+        strongly_nonoverlapping_results(),
         where=(by_magnitude("g0", "g1", "g2"), nonadjacent("g0", "g1"), RESULTS_FINITE),
         source=f"{SHEWCHUK}, Theorem 13, as it is commonly quoted; here for expansions (g0, g1) and (g2)",
         modes=frozenset({Mode.NEAREST_EVEN}),
@@ -326,9 +225,9 @@ THEOREMS = (
         "dot2",
         lambda ar, x, y: dot2(ar, x, y),
         (sequence("x", Y.components), Y),
-        mixed(
-            inner("x", "y"),
-            terms_of("x", "y"),
+        mixed_error(
+            inner_product("x", "y"),
+            magnitudes_of("x", "y"),
             lambda p: (Fraction(1, 2**p), gamma(Y.components, p) ** 2),
             "u |x y| + gamma(n)^2 |x| |y|",
             1,

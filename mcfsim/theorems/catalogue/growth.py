@@ -10,8 +10,6 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.multiword import expansion
@@ -22,18 +20,20 @@ from mcfsim.theorems.catalogue.double_words import EVEN, JMP, unit
 from mcfsim.theorems.claims import all_of, exactly, normalised, relative_error, same_results, sum_of
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
-    exponent,
     exponents_ordered,
     hypothesis,
     multiple_of_ulp,
 )
+from mcfsim.theorems.logic import AllOf, Exponent, Word, equal
 from mcfsim.theorems.operands import double_word, relaxed_pair, value
 from mcfsim.theorems.statement import NEAREST, Scaling, Theorem
-from mcfsim.theorems.trial import Trial, Truth
 from mcfsim.theorems.witnesses import Case, unordered
 
 X, Y, A = double_word("x"), double_word("y"), value("a")
-BOUND = all_of(relative_error(2, sum_of("x", "a"), text="2u^2"), normalised())
+BOUND = all_of(relative_error(2, sum_of("x", "a")), normalised())
+_X, _A = Word("x"), Word("a")
+ABOVE = hypothesis(AllOf((equal(Exponent(_A), Exponent(_X)), abs(_X) < abs(_A))))
+BEYOND = hypothesis(AllOf((Exponent(_X) < Exponent(_A), ~equal(_X, 0))))
 
 COLLAGE = "Yu et al., Collage, ICML 2024"
 
@@ -49,20 +49,6 @@ RELAXED_WORST = family(x=(1, -u + u**2), a=-(1 - 3 * u) / 2)
 def _unordered(fmt: Format, rounding: Rounding) -> Iterable[Case]:
     """Yield what Fast2Sum is off by a share u of, the low word zero."""
     return ((a, Fraction(0), b) for a, b in unordered(fmt, rounding))
-
-
-def _exponents(t: Trial) -> tuple[Any, Any]:
-    return exponent(t.head("x"), t.format), exponent(t.head("a"), t.format)
-
-
-def _beyond_x(t: Trial) -> Truth:
-    of_x, of_a = _exponents(t)
-    return (of_a > of_x) & (t.head("x") != 0)
-
-
-def _above_x(t: Trial) -> Truth:
-    of_x, of_a = _exponents(t)
-    return (of_a == of_x) & (np.abs(t.head("a")) > np.abs(t.head("x")))
 
 
 def _grow_zero(ar: Arithmetic, a: Value) -> Any:
@@ -107,7 +93,7 @@ THEOREMS = (
     replace(
         _GROW,
         name="grow_same_exponent",
-        where=(hypothesis("e(a) = e(x), |a| > |x|", _above_x), RESULTS_FINITE),
+        where=(ABOVE, RESULTS_FINITE),
         gaps=lambda p: (0, 0),
         families=lambda p: (),
         worst=None,
@@ -117,14 +103,14 @@ THEOREMS = (
         "grow_zero_high",
         _grow_zero,
         (A,),
-        exactly(sum_of("a"), "a zero grows to exactly a"),
+        exactly(sum_of("a")),
         source=f"of {COLLAGE}, Grow",
     ),
     replace(
         _GROW,
         name="grow_equals_dw_plus_fp",
         algorithm=lambda ar, x, a: (_grow(ar, x, a), dw.dw_plus_fp(ar, x, a)),
-        claim=same_results("Grow is DWPlusFP, bit for bit"),
+        claim=same_results("Grow(x, a)", "DWPlusFP(x, a)"),
         source="the first Fast2Sum is exact: Dekker, Numer. Math. 18, 1971",
         modes=NEAREST,
         worst=None,
@@ -133,7 +119,7 @@ THEOREMS = (
     replace(
         _GROW,
         name="grow_unordered",
-        where=(hypothesis("e(a) > e(x), x != 0", _beyond_x), RESULTS_FINITE),
+        where=(BEYOND, RESULTS_FINITE),
         source=f"of {COLLAGE}, Grow, which supposes |x| >= |a|",
         holds=False,
         gaps=lambda p: (1, 2 * p + 3),
@@ -146,7 +132,7 @@ THEOREMS = (
         "expansion_mul",
         lambda ar, x, y: (expansion.mul(ar, x, y), dw.dw_times_dw2(ar, y, x)),
         (X, Y),
-        same_results("Collage's Mul is DWTimesDW2 with its factors exchanged, bit for bit"),
+        same_results("Mul(x, y)", "DWTimesDW2(y, x)"),
         source=f"{COLLAGE}, Mul; {JMP}, Algorithm 11",
         modes=NEAREST,
         variant=True,
@@ -157,7 +143,7 @@ THEOREMS = (
         "expansion_scale",
         lambda ar, x, a: (expansion.scale(ar, x, a), dw.dw_times_fp3(ar, x, a)),
         (X, A),
-        same_results("Collage's Scaling is DWTimesFP3, bit for bit"),
+        same_results("Scaling(x, a)", "DWTimesFP3(x, a)"),
         source=f"{COLLAGE}, Scaling; {JMP}, Algorithm 9",
         modes=NEAREST,
         scaling=Scaling.EACH,

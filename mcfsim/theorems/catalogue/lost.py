@@ -2,100 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
-
-import numpy as np
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.theorems.catalogue.representability import add
 from mcfsim.theorems.claims import claim
-from mcfsim.theorems.hypotheses import hypothesis, nonzero, sum_in_range
+from mcfsim.theorems.hypotheses import (
+    hypothesis,
+    nonzero,
+    share_above,
+    share_at_most,
+    sum_at_most_largest,
+    sum_in_range,
+)
+from mcfsim.theorems.logic import (
+    AllOf,
+    AnyOf,
+    Iff,
+    InFormat,
+    IsMultiple,
+    Proposition,
+    Result,
+    SameSign,
+    Step,
+    Ulp,
+    Word,
+    equal,
+)
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import DIRECTED, NEAREST, Claim, Scaling, Theorem
-from mcfsim.theorems.trial import Trial, Truth
 from mcfsim.theorems.witnesses import Case, power, scaled
 
 PAIR = (value("a"), value("b"))
 NONZERO = nonzero("a", "b")
 IN_RANGE = sum_in_range("a", "b")
 DEFINITION = "the definition of the rounding: a, its neighbours and the midpoints between them"
-#: To the neighbour of a on b's side, halved.
-H = "h half the distance from a to its neighbour on the side of b"
+A, B, S = Word("a"), Word("b"), Result(0, "s")
+#: a + b rounds to a.
+LOST = equal(S, A)
+STEP = Step(A, B)
+EVEN = IsMultiple(A, 2 * Ulp(A))
+OPPOSED = ~SameSign(A, B)
 
 
-def lost(t: Trial) -> Truth:
-    """Return where a + b rounds to a."""
-    return t.results[0] == t["a"]
+def lost_iff(condition: Proposition) -> Claim:
+    """Claim that a + b rounds to a just where something holds."""
+    return claim(Iff(LOST, condition))
 
 
-def half_step(t: Trial) -> Any:
-    """Return half the distance from a to its neighbour on the side of b, both not zero.
-
-    Where that underflows to zero, it is less than the smallest number.
-    """
-    a, fmt = np.abs(t["a"]), t.format
-    inward = np.signbit(t["a"]) != np.signbit(t["b"])
-    leading = _leading(a, fmt)
-    half = leading * a.dtype.type(2.0**-fmt.precision)
-    # Below a power of two, numbers are twice as dense.
-    return np.where(inward & (a == leading) & (a > _smallest_normal(a, fmt)), half / 2, half)
+def up_to_half_a_step(on_tie: Proposition) -> Proposition:
+    """Say that b is below half the distance to a's neighbour, or is half of it and something holds."""
+    return AnyOf((2 * abs(B) < STEP, AllOf((equal(2 * abs(B), STEP), on_tie))))
 
 
-def is_even(t: Trial) -> Truth:
-    """Return where the significand of a is even, which is not zero."""
-    a, fmt = np.abs(t["a"]), t.format
-    # The two powers of two are taken out exactly: in binary64 neither quotient underflows.
-    twice = a.astype(np.float64) / _leading(a, fmt) * 2.0 ** (fmt.precision - 2)
-    return np.floor(twice) == twice
+def _in_mode(mode: Mode, condition: Proposition) -> Proposition:
+    return AllOf((InFormat(str(mode), lambda _, rounding: rounding.mode is mode), condition))
 
 
-def _leading(a: Any, fmt: Format) -> Any:
-    """Return the power of two of the first bit of positive numbers, at least that of normal ones."""
-    integer = np.dtype(f"i{a.dtype.itemsize}")
-    exponent_bits = -1 << np.finfo(a.dtype).nmant
-    return np.maximum((a.view(integer) & exponent_bits).view(a.dtype), _smallest_normal(a, fmt))
-
-
-def _smallest_normal(a: Any, fmt: Format) -> Any:
-    return a.dtype.type(fmt.smallest_normal)
-
-
-def _reaches(t: Trial, on_tie: Callable[[Trial], Truth]) -> Truth:
-    """Return where a loses a number up to h, and h itself where that tie is said to fall on a."""
-    b, half = np.abs(t["b"]), half_step(t)
-    return (b < half) | t.only(b == half, on_tie)
-
-
-def opposed(t: Trial) -> Truth:
-    """Return where a and b have opposite signs."""
-    return np.signbit(t["a"]) != np.signbit(t["b"])
-
-
-def _just_where(text: str, condition: Any) -> Claim:
-    return claim(f"a + b rounds to a if and only if {text}", lambda t: lost(t) == condition(t))
-
-
-def _directed(t: Trial) -> Truth:
-    mode = t.rounding.mode
-    reached = np.abs(t["b"]) < 2 * half_step(t)
-    if mode is Mode.TO_ODD:
-        return t.only(reached, lambda some: ~is_even(some))
-    return reached & (~opposed(t) if mode is Mode.TOWARD_ZERO else np.signbit(t["b"]) == (mode is Mode.UP))
-
-
-def _not_saturated(t: Trial) -> Truth:
-    if t.format.has_nan and t.rounding.overflow is not Overflow.SATURATE:
-        return t.everywhere(True)
-    return IN_RANGE.test(t)
-
-
-def _within(t: Trial, halves: int) -> Truth:
-    """Return where ``|b| <= halves u |a| / 2``."""
-    scale = 2.0 ** (t.format.precision + 1) / halves  # a power of two; what overflows is larger indeed
-    return np.abs(t["b"]) * t["b"].dtype.type(scale) <= np.abs(t["a"])
+#: By the direction, b points to the neighbour and does not reach it.
+BEFORE_NEIGHBOUR = AllOf(
+    (
+        abs(B) < STEP,
+        AnyOf(
+            (
+                _in_mode(Mode.TOWARD_ZERO, SameSign(A, B)),
+                _in_mode(Mode.UP, B < 0),
+                _in_mode(Mode.DOWN, B > 0),
+                _in_mode(Mode.TO_ODD, ~EVEN),
+            )
+        ),
+    )
+)
 
 
 def _downward(fmt: Format, _: Rounding) -> Iterator[Case]:
@@ -110,21 +89,28 @@ def _tie(fmt: Format, rounding: Rounding) -> Iterator[Case]:
     return scaled(case, fmt, -fmt.precision)
 
 
-UP_TO_HALF_U = hypothesis("|b| <= u |a| / 2", lambda t: _within(t, 1))
-UP_TO_U = hypothesis("|b| <= u |a|", lambda t: _within(t, 2))
-ABOVE_HALF_U = hypothesis("|b| > u |a| / 2", lambda t: ~_within(t, 1))
-ABOVE_U = hypothesis("|b| > u |a|", lambda t: ~_within(t, 2))
+UP_TO_HALF_U, UP_TO_U = share_at_most("b", "a", Fraction(1, 2)), share_at_most("b", "a", 1)
+ABOVE_HALF_U, ABOVE_U = share_above("b", "a", Fraction(1, 2)), share_above("b", "a", 1)
 #: Where numbers saturate, the largest loses whatever is added.
-SHOWN = hypothesis("|a + b| <= max if overflow saturates", _not_saturated)
-LOST = claim("a + b rounds to a", lost)
-NOT_LOST = claim("a + b does not round to a", lambda t: ~lost(t))
+SHOWN = hypothesis(
+    AnyOf(
+        (
+            InFormat(
+                "overflow shows",
+                lambda fmt, rounding: fmt.has_nan and rounding.overflow is not Overflow.SATURATE,
+            ),
+            sum_at_most_largest("a", "b"),
+        )
+    )
+)
+IS_LOST, NOT_LOST = claim(LOST), claim(~LOST)
 
 THEOREMS = (
     Theorem(
         "lost_iff",
         add,
         PAIR,
-        _just_where(f"|b| < h, or |b| = h and a is even; {H}", lambda t: _reaches(t, is_even)),
+        lost_iff(up_to_half_a_step(EVEN)),
         where=(NONZERO, SHOWN),
         source=DEFINITION,
         modes=frozenset({Mode.NEAREST_EVEN}),
@@ -134,10 +120,7 @@ THEOREMS = (
         "lost_iff_away",
         add,
         PAIR,
-        _just_where(
-            f"|b| < h, or |b| = h and a b < 0; {H}",
-            lambda t: _reaches(t, opposed),
-        ),
+        lost_iff(up_to_half_a_step(OPPOSED)),
         where=(NONZERO, SHOWN),
         source=DEFINITION,
         modes=frozenset({Mode.NEAREST_AWAY}),
@@ -147,9 +130,7 @@ THEOREMS = (
         "lost_iff_directed",
         add,
         PAIR,
-        _just_where(
-            f"|b| < 2 h, and a b > 0 toward zero, b < 0 up, b > 0 down, a is odd to odd; {H}", _directed
-        ),
+        lost_iff(BEFORE_NEIGHBOUR),
         where=(NONZERO, IN_RANGE),
         source=DEFINITION,
         modes=DIRECTED | {Mode.TO_ODD},
@@ -159,7 +140,7 @@ THEOREMS = (
         "lost_sufficient",
         add,
         PAIR,
-        LOST,
+        IS_LOST,
         where=(NONZERO, UP_TO_HALF_U),
         source=DEFINITION,
         modes=NEAREST,
@@ -181,7 +162,7 @@ THEOREMS = (
         "lost_up_to_u",
         add,
         PAIR,
-        LOST,
+        IS_LOST,
         where=(NONZERO, UP_TO_U),
         source="a common reading of u, which is the bound for powers of two alone",
         modes=NEAREST,

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import product as every_one_of
-from typing import Any
-
-import numpy as np
 
 from mcfsim.eft import err_fma, split, two_prod, two_prod_fma
 from mcfsim.formats import Format
@@ -16,24 +13,25 @@ from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.claims import all_of, claim, normalised
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
-    exponent,
     hypothesis,
     is_of_quanta,
     product_in_range,
     product_of_quanta,
 )
-from mcfsim.theorems.identities import (
-    equal_sums,
-    has_bits,
-    is_difference,
-    is_value,
-    less,
-    product,
-    rest_of_sum,
+from mcfsim.theorems.logic import (
+    LARGEST,
+    AllOf,
+    HasBits,
+    Iff,
+    IsValue,
+    OfFormat,
+    Result,
+    RoundedToBits,
+    Word,
+    equal,
 )
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import EVERY_MODE, Hypothesis, Scaling, Theorem
-from mcfsim.theorems.trial import Trial, Truth
 from mcfsim.theorems.witnesses import Case, halves, power, quantum
 
 PAIR = (value("a"), value("b"))
@@ -51,68 +49,33 @@ def multiply_add(ar: Arithmetic, a: Value, b: Value, c: Value) -> Value:
 
 
 # -- claims -------------------------------------------------------------------------------------------------
-def _halves(t: Trial) -> tuple[Any, Any, int]:
-    high, low = (part.astype(np.float64) for part in t.results)
-    return high, low, -(-t.format.precision // 2)
+A, B, C, X = map(Word, "abcx")
+P, ERROR, R, F = Result(0, "p"), Result(1, "e"), Result(0, "r"), Result(2, "f")
+HIGH, LOW = Result(0, "high"), Result(1, "low")
+#: s = ceil(p / 2) bits go to the low half, one of them its sign.
+_HIGH_BITS = OfFormat("floor(p/2)", lambda fmt, _: fmt.precision // 2)
+_LOW_BITS = OfFormat("ceil(p/2) - 1", lambda fmt, _: -(-fmt.precision // 2) - 1)
+_FACTOR = OfFormat("(2^ceil(p/2) + 1)", lambda fmt, _: 2 ** -(-fmt.precision // 2) + 1)
+_HALF_OF_LARGEST = OfFormat("max / 2", lambda fmt, _: fmt.max / 2)
+_LEAST = OfFormat("2^(emin + p)", lambda fmt, _: Fraction(2) ** (fmt.emin + fmt.precision))
 
-
-def _splits(t: Trial) -> Truth:
-    high, low, s = t.once(_halves)
-    short = has_bits(high, t.format.precision - s) & has_bits(low, s - 1)
-    return is_difference(low, t["x"].astype(np.float64), high) & short
-
-
-def _splits_to_nearest(t: Trial) -> Truth:
-    high, _, s = t.once(_halves)
-    # The last of p - s bits is made the unit, and a tie goes to the even integer.
-    unit = exponent(t["x"], t.format) - t.format.precision + s + 1
-    return np.ldexp(high, -unit) == np.rint(np.ldexp(t["x"].astype(np.float64), -unit))
-
-
-def _exact_product(t: Trial) -> Truth:
-    p, e = (part.astype(np.float64) for part in t.results)
-    return is_difference(e, product(t["a"], t["b"]), p)
-
-
-def _of_fma(t: Trial) -> Truth:
-    error, held = rest_of_sum(product(t["a"], t["b"]), t["c"], t.results[0])
-    return held & is_value(error, t.format)
-
-
-def _two_of_fma(t: Trial) -> Truth:
-    r, e, f = (part.astype(np.float64) for part in t.results)
-    smaller, moved, sure = less(product(t["a"], t["b"]), t["c"].astype(np.float64), r)
-    return sure & equal_sums(smaller, -moved, e, f)
-
-
-EXACT = claim("p + e = a b exactly", _exact_product)
-FMA = claim("a b + c - r is a value of the format", _of_fma)
-TWO = claim("r + e + f = a b + c exactly", _two_of_fma)
+SPLITS = claim(AllOf((equal(HIGH + LOW, X), HasBits(HIGH, _HIGH_BITS), HasBits(LOW, _LOW_BITS))))
+SPLITS_TO_NEAREST = claim(equal(HIGH, RoundedToBits(X, _HIGH_BITS)))
+EXACT = claim(equal(P + ERROR, A * B))
+FMA = claim(IsValue(A * B + C - R))
+TWO = claim(equal(R + ERROR + F, A * B + C))
 
 
 # -- hypotheses ---------------------------------------------------------------------------------------------
 def _splits_in_range(name: str) -> Hypothesis:
-    def test(t: Trial) -> Truth:
-        factor = 2.0 ** -(-t.format.precision // 2) + 1
-        return np.abs(t[name].astype(np.float64)) * factor <= float(t.format.max)  # an exact product
-
-    return Hypothesis(f"(2^s + 1) |{name}| <= max, s = ceil(p/2)", test)
-
-
-def _normal_error(t: Trial) -> Truth:
-    magnitude = np.abs(product(t["a"], t["b"]))
-    return (magnitude == 0) | (magnitude >= 2.0 ** (t.format.emin + t.format.precision))
-
-
-def _half_in_range(t: Trial) -> Truth:
-    return np.abs(product(t["a"], t["b"])) <= float(t.format.max / 2)
+    return hypothesis(_FACTOR * abs(Word(name)) <= LARGEST)
 
 
 DEKKER_WHERE = (
     _splits_in_range("a"),
     _splits_in_range("b"),
-    hypothesis("|a b| <= max / 2", _half_in_range),
-    hypothesis("a b = 0 or |a b| >= 2^(emin + p)", _normal_error),
+    hypothesis(abs(A * B) <= _HALF_OF_LARGEST),
+    hypothesis(equal(A * B, 0) | (abs(A * B) >= _LEAST)),
 )
 
 
@@ -167,7 +130,7 @@ THEOREMS = (
         "split",
         split,
         (value("x"),),
-        claim("high + low = x exactly, high in p - s bits and low in s - 1 bits", _splits),
+        SPLITS,
         where=(_splits_in_range("x"),),
         source=VELTKAMP,
         precision=3,
@@ -176,7 +139,7 @@ THEOREMS = (
         "split_to_nearest",
         split,
         (value("x"),),
-        claim("high is x, rounded to p - s bits, ties to even", _splits_to_nearest),
+        SPLITS_TO_NEAREST,
         where=(_splits_in_range("x"),),
         source=f"{BOLDO}, on Veltkamp's algorithm",
         modes=frozenset({Mode.NEAREST_EVEN}),
@@ -208,10 +171,7 @@ THEOREMS = (
         "two_prod_fma",
         two_prod_fma,
         PAIR,
-        claim(
-            "p + e = a b exactly if and only if a b is a multiple of the smallest subnormal",
-            lambda t: _exact_product(t) == is_of_quanta(t, "a", "b"),
-        ),
+        claim(Iff(EXACT.said, is_of_quanta("a", "b"))),
         where=(product_in_range("a", "b"),),
         source=f"the condition as sufficient: {BOLDO_DAUMAS}",
         modes=EVERY_MODE,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
+from fractions import Fraction
 
 from mcfsim.formats import Format
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.claims import claim
 from mcfsim.theorems.hypotheses import (
-    exponent,
     exponent_gap,
+    exponents_at_least,
     hypothesis,
     is_of_quanta,
     nonzero,
@@ -22,16 +20,21 @@ from mcfsim.theorems.hypotheses import (
     sum_in_range,
     within_factor_two,
 )
-from mcfsim.theorems.identities import (
-    is_difference,
-    is_value,
-    product,
-    rest_of,
-    rest_of_sum,
+from mcfsim.theorems.logic import (
+    LARGEST,
+    SMALLEST_NORMAL,
+    AllOf,
+    Exponent,
+    Iff,
+    IsValue,
+    OfFormat,
+    Result,
+    Ulp,
+    Word,
+    equal,
 )
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import EVERY_MODE, FAITHFUL, Scaling, Theorem
-from mcfsim.theorems.trial import Trial, Truth
 from mcfsim.theorems.witnesses import Case, beyond_the_gap, halves, nearest_to, power, quantum
 
 A, B, X, Y = map(value, "abxy")
@@ -66,98 +69,40 @@ def root(ar: Arithmetic, x: Value) -> Value:
     return ar.sqrt(x)
 
 
-# -- what is claimed of it ----------------------------------------------------------------------------------
-def _exact_difference(t: Trial) -> Truth:
-    return is_difference(t.results[0], t["a"], t["b"])
+# -- what is claimed of it, and supposed --------------------------------------------------------------------
+_A, _B, _X, _Y = map(Word, "abxy")
+S, P, Q = Result(0, "s"), Result(0, "p"), Result(0, "q")
+_OF_SUM, _OF_PRODUCT = _A + _B - S, _A * _B - P
+#: Products of such exponents have no bit below the smallest number.
+_UNDER = OfFormat("emin + p - 1", lambda fmt, _: fmt.emin + fmt.precision - 1)
+#: The largest number, squared.
+_SQUARE = OfFormat("max^2", lambda fmt, _: fmt.max**2)
 
-
-def _error(t: Trial) -> tuple[Any, Truth]:
-    """Return the error of a sum, and where binary64 holds it."""
-    return rest_of_sum(t["a"], t["b"], t.results[0])
-
-
-def _of_sum(t: Trial) -> Truth:
-    error, held = t.once(_error)
-    return held & is_value(error, t.format)
-
-
-def _of_nearest_sum(t: Trial) -> Truth:
-    error, _ = t.once(_error)
-    place = np.maximum(exponent(t.results[0], t.format), t.format.emin) - t.format.precision
-    small = np.abs(error) <= np.minimum(np.abs(t["a"]), np.abs(t["b"]))
-    return _of_sum(t) & small & (np.abs(error) <= np.ldexp(1.0, place))
-
-
-def _of_product(t: Trial) -> Truth:
-    error, held = rest_of(product(t["a"], t["b"]), t.results[0])
-    return held & is_value(error, t.format)
-
-
-def _of_quotient(t: Trial) -> Truth:
-    remainder, held = rest_of(t["x"], product(t.results[0], t["y"]))
-    return held & is_value(remainder, t.format)
-
-
-def _of_root(t: Trial) -> Truth:
-    (s,) = t.results
-    remainder, held = rest_of(t["x"], product(s, s))
-    return held & is_value(remainder, t.format)
-
-
-EXACT = claim("a - b is exact", _exact_difference)
-SUM = claim("a + b - s is a value of the format", _of_sum)
+EXACT = claim(equal(S, _A - _B))
+SUM = claim(IsValue(_OF_SUM))
 NEAREST_SUM = claim(
-    "a + b - s is a value of the format, and at most ulp(s)/2, |a| and |b| in magnitude", _of_nearest_sum
+    AllOf(
+        (
+            IsValue(_OF_SUM),
+            abs(_OF_SUM) <= Ulp(S) * Fraction(1, 2),
+            abs(_OF_SUM) <= abs(_A),
+            abs(_OF_SUM) <= abs(_B),
+        )
+    )
 )
-PRODUCT = claim("a b - p is a value of the format", _of_product)
-QUOTIENT = claim("x - q y is a value of the format", _of_quotient)
-ROOT = claim("x - s^2 is a value of the format", _of_root)
-
-
-# -- and supposed -------------------------------------------------------------------------------------------
-def _large_product(t: Trial) -> Truth:
-    fmt = t.format
-    return exponent(t["a"], fmt) + exponent(t["b"], fmt) >= fmt.emin + fmt.precision - 1
-
-
-def _quotient_in_range(t: Trial) -> Truth:
-    return np.abs(t["x"]) <= product(np.abs(t["y"]), np.asarray(float(t.format.max)))
-
-
-def _normal_quotient(t: Trial) -> Truth:
-    (q,) = t.results
-    return np.isfinite(q) & (np.abs(q) >= float(t.format.smallest_normal))
-
-
-def _large_quotient(t: Trial) -> Truth:
-    fmt, (q,) = t.format, t.results
-    return exponent(t["y"], fmt) + exponent(q, fmt) >= fmt.emin + fmt.precision - 1
-
-
-def _root_in_range(t: Trial) -> Truth:
-    x = t["x"]
-    largest = np.asarray(float(t.format.max))
-    return x <= product(largest, largest)
-
-
-def _normal_root(t: Trial) -> Truth:
-    (s,) = t.results
-    return np.isfinite(s) & (s >= float(t.format.smallest_normal))
-
-
-def _large_root(t: Trial) -> Truth:
-    return 2 * exponent(t.results[0], t.format) >= t.format.emin + t.format.precision - 1
-
+PRODUCT = claim(IsValue(_OF_PRODUCT))
+QUOTIENT = claim(IsValue(_X - Q * _Y))
+ROOT = claim(IsValue(_X - S * S))
 
 SUM_IN_RANGE = sum_in_range("a", "b")
 PRODUCT_IN_RANGE = product_in_range("a", "b")
-LARGE_PRODUCT = hypothesis("e(a) + e(b) >= emin + p - 1", _large_product)
-QUOTIENT_IN_RANGE = hypothesis("|x / y| <= max", _quotient_in_range)
-NORMAL_QUOTIENT = hypothesis("q is normal", _normal_quotient)
-LARGE_QUOTIENT = hypothesis("e(y) + e(q) >= emin + p - 1", _large_quotient)
-LARGE_ROOT = hypothesis("2 e(s) >= emin + p - 1", _large_root)
-NORMAL_ROOT = hypothesis("s is normal", _normal_root)
-ROOT_IN_RANGE = hypothesis("sqrt(x) <= max", _root_in_range)
+LARGE_PRODUCT = hypothesis(exponents_at_least(_A, _B))
+QUOTIENT_IN_RANGE = hypothesis(abs(_X) <= LARGEST * abs(_Y))
+NORMAL_QUOTIENT = hypothesis(abs(Q) >= SMALLEST_NORMAL)
+LARGE_QUOTIENT = hypothesis(exponents_at_least(_Y, Q))
+LARGE_ROOT = hypothesis(2 * Exponent(S) >= _UNDER)
+NORMAL_ROOT = hypothesis(S >= SMALLEST_NORMAL)
+ROOT_IN_RANGE = hypothesis(_X <= _SQUARE)
 
 
 # -- counterexamples ----------------------------------------------------------------------------------------
@@ -228,7 +173,7 @@ THEOREMS = (
         add,
         (A, B),
         SUM,
-        where=(exponent_gap("a", "b", lambda p: p, "p"), SUM_IN_RANGE),
+        where=(exponent_gap("a", "b"), SUM_IN_RANGE),
         source="the error is a multiple of the smaller ulp, and less than ulp(s)",
         modes=FAITHFUL,
         scaling=Scaling.COMMON,
@@ -239,7 +184,7 @@ THEOREMS = (
         add,
         (A, B),
         SUM,
-        where=(exponent_gap("a", "b", lambda p: p + 1, "p + 1"), SUM_IN_RANGE),
+        where=(exponent_gap("a", "b", 1), SUM_IN_RANGE),
         source="shows that the gap of add_error_representable_faithful is the largest",
         modes=FAITHFUL,
         holds=False,
@@ -251,10 +196,7 @@ THEOREMS = (
         "prod_error_representable",
         multiply,
         (A, B),
-        claim(
-            "a b - p is a value of the format if and only if a b is a multiple of the smallest subnormal",
-            lambda t: t.once(_of_product) == is_of_quanta(t, "a", "b"),
-        ),
+        claim(Iff(PRODUCT.said, is_of_quanta("a", "b"))),
         where=(PRODUCT_IN_RANGE,),
         source=f"the condition as sufficient: {BOLDO_DAUMAS}",
         modes=EVERY_MODE,
@@ -274,10 +216,7 @@ THEOREMS = (
         "prod_error_exponents_iff",
         multiply,
         (A, B),
-        claim(
-            "a b - p is a value of the format if and only if e(a) + e(b) >= emin + p - 1",
-            lambda t: t.once(_of_product) == _large_product(t),
-        ),
+        claim(Iff(PRODUCT.said, LARGE_PRODUCT.said)),
         where=(nonzero("a", "b"), PRODUCT_IN_RANGE),
         source="often said; significands that end in zeros refute it",
         modes=EVERY_MODE,

@@ -10,18 +10,22 @@ from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding, Rule
 from mcfsim.theorems.catalogue.representability import add, multiply
-from mcfsim.theorems.claims import claim, exact_sum, is_representable, product_of, relative_error, sum_of
-from mcfsim.theorems.expectations import (
-    RESOLVED,
+from mcfsim.theorems.claims import (
     bias_inward,
     bias_of_half,
+    exact_sum,
+    lost_on_every_draw_below,
+    neighbour_of,
+    product_of,
+    relative_error,
+    sum_of,
     unbiased,
     unbiased_iff_resolved,
-    units,
     variance_of_quarter,
 )
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
+    bits_resolved,
     exponent_gap,
     exponents_ordered,
     nonzero,
@@ -29,7 +33,6 @@ from mcfsim.theorems.hypotheses import (
 )
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import Claim, Hypothesis, Scaling, Theorem
-from mcfsim.theorems.trial import Trial, Truth
 from mcfsim.theorems.witnesses import Case, beyond_the_gap, power, unordered
 
 PAIR = (value("a"), value("b"))
@@ -38,32 +41,15 @@ FITZGIBBON = "Fitzgibbon, Felix, On stochastic rounding with few random bits, AR
 FAITHFUL = "Park, Lim, Nagarakatte, arXiv:2601.17198, 2026, on faithful rounding; gap and constant measured"
 LINEAR = f"{CONNOLLY}, on unbiased operations; expectation is linear"
 
-SUM: Any = sum_of("a", "b")
-PRODUCT: Any = product_of("a", "b")
+SUM, PRODUCT = sum_of("a", "b"), product_of("a", "b")
 #: That s + e = a + b, whatever is drawn.
 EXACT = exact_sum()
-ERROR = relative_error(2, SUM, of="a + b")
+ERROR = relative_error(2, SUM)
 ORDERED = exponents_ordered("a", "b")
-NEAR = exponent_gap("a", "b", lambda p: p, "p")
+NEAR = exponent_gap("a", "b")
+RESOLVED = bits_resolved("a", "b")
 #: Beside 1, the most random bits, 32, do not resolve 2**-FAR.
 FAR = 64
-
-
-def _neighbour(t: Trial) -> Truth:
-    x = SUM(t)
-    error = t.result() - x
-    return ~(units(x, t) <= abs(error)) & (error.is_zero() | ~is_representable(t, x)) & t.finite
-
-
-def _lost_below(extra: int, text: str) -> Claim:
-    """Claim that a loses b of its sign on all draws just where it is below ``ulp(a) / 2**(r + extra)``."""
-
-    def test(t: Trial) -> Truth:
-        limit = units(t.exact("a"), t, t.rounding.random_bits + extra)
-        always = t.each(t.throughout(t.results[0] == t["a"]))
-        return always == ~(limit <= abs(t.exact("b")))
-
-    return claim(f"a + b rounds to a on every draw if and only if |b| < {text}", test)
 
 
 def _unresolved(fmt: Format, _: Rounding) -> Iterator[Case]:
@@ -102,19 +88,19 @@ THEOREMS = (
     _theorem(
         "sr_unbiased",
         add,
-        unbiased_iff_resolved(SUM, "a + b"),
+        unbiased_iff_resolved(SUM),
         source=f"{CONNOLLY}; of r bits: {FITZGIBBON}",
     ),
     _theorem(
         "sr_product_unbiased",
         multiply,
-        unbiased_iff_resolved(PRODUCT, "a b"),
+        unbiased_iff_resolved(PRODUCT),
         source=f"{CONNOLLY}; of r bits: {FITZGIBBON}",
     ),
     _theorem(
         "sr_unbiased_any",
         add,
-        unbiased(SUM, "E[s] = a + b"),
+        unbiased(SUM),
         source=f"{FITZGIBBON}, against it",
         holds=False,
         families=lambda p: ((Fraction(1), power(-FAR)),),
@@ -123,13 +109,13 @@ THEOREMS = (
     _theorem(
         "sr_neighbour",
         add,
-        claim("|s - (a + b)| < ulp(a + b), and s = a + b if that is a value of the format", _neighbour),
+        neighbour_of(SUM),
         source=CONNOLLY,
     ),
     _theorem(
         "sr_variance",
         add,
-        variance_of_quarter(SUM, "Var[s] <= ulp(a + b)^2 / 4"),
+        variance_of_quarter(SUM),
         source="the variance of two values an ulp apart",
         worst=lambda p: Fraction(1, 4),
         sharp="attained by midpoints",
@@ -137,7 +123,7 @@ THEOREMS = (
     _theorem(
         "sr_bias",
         add,
-        bias_inward(SUM, "E[s] is less than ulp(a + b) / 2^r from a + b, toward zero"),
+        bias_inward(SUM),
         source=FITZGIBBON,
         rules=(Rule.TRUNCATE,),
         sharp="the least upper bound",
@@ -145,7 +131,7 @@ THEOREMS = (
     _theorem(
         "sr_bias_centred",
         add,
-        bias_of_half(SUM, "|E[s] - (a + b)| <= ulp(a + b) / 2^(r+1)"),
+        bias_of_half(SUM),
         source=FITZGIBBON,
         rules=(Rule.CENTRED, Rule.NEAREST_FIRST),
         worst=lambda p: Fraction(1, 2),
@@ -153,7 +139,7 @@ THEOREMS = (
     _theorem(
         "sr_lost_iff",
         add,
-        _lost_below(0, "ulp(a) / 2^r"),
+        lost_on_every_draw_below("a", "b", 0),
         nonzero("a", "b"),
         same_sign("a", "b"),
         source=FITZGIBBON,
@@ -162,15 +148,15 @@ THEOREMS = (
     _theorem(
         "sr_lost_iff_centred",
         add,
-        _lost_below(1, "ulp(a) / 2^(r+1)"),
+        lost_on_every_draw_below("a", "b", 1),
         nonzero("a", "b"),
         same_sign("a", "b"),
         source=FITZGIBBON,
         rules=(Rule.CENTRED,),
     ),
     # In any order: E[z] = E[s] - a and E[e] = b - E[z], be the error of s a value of the format or not.
-    _theorem("fast_two_sum_sr", fast_two_sum, unbiased(SUM, "E[s + e] = a + b"), RESOLVED, source=LINEAR),
-    _theorem("two_sum_sr", two_sum, unbiased(SUM, "E[s + e] = a + b"), RESOLVED, source=LINEAR),
+    _theorem("fast_two_sum_sr", fast_two_sum, unbiased(SUM), RESOLVED, source=LINEAR),
+    _theorem("two_sum_sr", two_sum, unbiased(SUM), RESOLVED, source=LINEAR),
     _theorem("fast_two_sum_sr_near", fast_two_sum, EXACT, ORDERED, NEAR, source=FAITHFUL),
     _theorem(
         "fast_two_sum_sr_exact",

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-import numpy as np
-
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding, Underflow
-from mcfsim.theorems.claims import claim, exact_sum, relative_error, sum_of
+from mcfsim.theorems.claims import E, S, claim, exact_sum, finite_result, relative_error, sum_of
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
     exponents_ordered,
-    hypothesis,
     multiple_of_ulp,
+    normal_or_zero,
     not_largest,
     ordered,
     sum_in_range,
 )
-from mcfsim.theorems.identities import is_value, rest_of, rest_of_sum
+from mcfsim.theorems.hypotheses import finite_result as supposed_finite
+from mcfsim.theorems.logic import AllOf, Finite, Iff, IsValue, Word
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import FAITHFUL, Scaling, Theorem
-from mcfsim.theorems.trial import Trial, Truth, all_hold
 from mcfsim.theorems.witnesses import (
     Case,
     beyond_the_gap,
@@ -39,11 +37,14 @@ IN_RANGE = sum_in_range("a", "b")
 NOT_LARGEST = not_largest("a")
 ORDERED = ordered("a", "b")
 EXPONENTS_ORDERED = exponents_ordered("a", "b")
-SUM_FINITE = hypothesis("s is finite", lambda t: np.isfinite(t.results[0]))
+SUM_FINITE = supposed_finite(0, "s")
+NOT_SUBNORMAL = normal_or_zero("a", "b")
 
 EXACT = exact_sum()
-FINITE = claim("e is finite: nothing overflows on the way", lambda t: np.isfinite(t.results[1]))
-OFF_BY_2_U2 = relative_error(2, sum_of("a", "b"), text="2u^2", of="a + b")
+FINITE = finite_result(1, "e")
+OFF_BY_2_U2 = relative_error(2, sum_of("a", "b"))
+A, B = Word("a"), Word("b")
+EXACT_IFF_POSSIBLE = claim(AllOf((IsValue(S - A), Iff(EXACT.said, IsValue(A + B - S)), Finite(E))))
 
 SHARP = "2u^2 is approached, and not reached, as the smaller operand vanishes beside the larger one"
 
@@ -51,19 +52,6 @@ KNUTH = "Knuth, TAOCP 2, 4.2.2, Theorem B"
 DEKKER = "Dekker, Numer. Math. 18, 1971"
 BGM = "Boldo, Graillat, Muller, TOMS 44(1), 2017"
 JZ = "Jeannerod, Zimmermann, FastTwoSum revisited, ARITH 2025"
-
-
-def _exact_iff_possible(t: Trial) -> Truth:
-    a, b, (s, e) = t["a"], t["b"], t.results
-    difference, held = rest_of(s, a)
-    error, possible = rest_of_sum(a, b, s)
-    possible = possible & is_value(error, t.format)
-    return held & is_value(difference, t.format) & (possible == ((error == e) & possible)) & np.isfinite(e)
-
-
-def _normal_or_zero(t: Trial) -> Truth:
-    least = float(t.format.smallest_normal)
-    return all_hold(*((np.abs(t[name]) >= least) | (t[name] == 0) for name in ("a", "b")))
 
 
 def _wide(p: int) -> tuple[int, int]:
@@ -149,7 +137,7 @@ THEOREMS = (
         two_sum,
         PAIR,
         EXACT,
-        where=(hypothesis("a and b are normal or zero", _normal_or_zero), IN_RANGE, NOT_LARGEST),
+        where=(NOT_SUBNORMAL, IN_RANGE, NOT_LARGEST),
         source="flushing to zero loses errors below 2^emin",
         holds=False,
         witnesses=exchanged(_flushed),
@@ -199,7 +187,7 @@ THEOREMS = (
         "fast_two_sum_unordered_error",
         fast_two_sum,
         PAIR,
-        relative_error(1, sum_of("a", "b"), unit=1, of="a + b"),
+        relative_error(1, sum_of("a", "b"), unit=1),
         where=(RESULTS_FINITE,),
         source=f"{JZ}, on operands that are reversed",
         scaling=Scaling.COMMON,
@@ -218,10 +206,7 @@ THEOREMS = (
         "fast_two_sum_faithful",
         fast_two_sum,
         PAIR,
-        claim(
-            "s - a is a value of the format; s + e = a + b exactly if and only if a + b - s is one",
-            _exact_iff_possible,
-        ),
+        EXACT_IFF_POSSIBLE,
         where=(EXPONENTS_ORDERED, IN_RANGE),
         source=BGM,
         modes=FAITHFUL,
@@ -245,7 +230,7 @@ THEOREMS = (
         fast_two_sum,
         PAIR,
         EXACT,
-        where=(hypothesis("a and b are normal or zero", _normal_or_zero), ORDERED, IN_RANGE),
+        where=(NOT_SUBNORMAL, ORDERED, IN_RANGE),
         source="flushing to zero loses errors below 2^emin",
         holds=False,
         witnesses=_flushed,

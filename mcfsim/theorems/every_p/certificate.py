@@ -102,7 +102,7 @@ class EveryCertificate:
     @staticmethod
     def of(proof: Proof) -> EveryCertificate:
         """Return the record of a proof."""
-        claim, over = proof.theorem.claim, proof.family.over
+        bound, over = proof.theorem.claim.bound, proof.family.over
         return EveryCertificate(
             theorem=proof.theorem.name,
             statement=proof.theorem.statement,
@@ -113,9 +113,9 @@ class EveryCertificate:
             operands={name: tuple(map(terms, parts)) for name, parts in proof.family.operands},
             results=tuple(map(terms, proof.results)),
             error=_pair(proof.error and proof.error.reduced),
-            unit=claim.unit,
+            unit=0 if bound is None else bound.unit,
             limit=None if proof.limit is None else str(proof.limit),
-            bound=_pair(claim.formula),
+            bound=_pair(None if bound is None else bound.formula),
             sharpness=str(proof.sharpness),
             first=proof.first,
             decided=proof.decided,

@@ -77,7 +77,7 @@ class Grid:
                 f"{self.theorem.name!r} scales {self.theorem.scaling}: a climb is among operands of any "
                 "exponents, which matter there; fit families to worst cases"
             )
-        if self.theorem.claim.measure is None or not self.theorem.claim.unit:
+        if self.theorem.claim.bound is None or not self.theorem.claim.bound.unit:
             raise ValueError(f"{self.theorem.name!r} measures no error that could be climbed")
         if any(operand.kind == "sequence" for operand in self.theorem.operands):
             raise ValueError(f"{self.theorem.name!r} takes a sequence; a climb is among values and pairs")
@@ -252,10 +252,12 @@ def _errors(grid: Grid, coefficients: Coefficients, p: int, mode: Mode) -> NDArr
             there &= hypothesis.test(trial)
         wide = tuple(result.astype(np.float64) for result in results)
         pair = measured(theorem, tuple(_of_operands(theorem.operands, parts)), wide)
+        bound = theorem.claim.bound
         assert pair is not None
+        assert bound is not None
         error, reference = pair
-        size = np.abs(error / reference) * 2.0 ** (p * theorem.claim.unit)
-    size = size / 2 if theorem.claim.squared else size
+        size = np.abs(error / reference) * 2.0 ** (p * bound.unit)
+    size = size / 2 if bound.squared else size
     return np.where(there & np.isfinite(size), size, -np.inf)
 
 

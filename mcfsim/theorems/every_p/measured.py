@@ -1,83 +1,64 @@
-"""What a claim measures, of single numbers of any kind: polynomials, or fractions at one precision."""
+"""What a claim measures of polynomials, and how that compares with its bound."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
-from operator import add
 from typing import Any
 
 from mcfsim.symbolic import Polynomial, Quotient, Relation
 from mcfsim.symbolic.decisions import first
-from mcfsim.theorems.statement import Claim, Theorem
+from mcfsim.symbolic.precisions import Precisions
+from mcfsim.theorems.logic.on_numbers import in_ring
+from mcfsim.theorems.logic.propositions import Bound
+from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import flat
 
 
-@dataclass(frozen=True)
-class Single:
-    """One case as the measures of claims see it: sums and products of operands and results.
+def measured(
+    theorem: Theorem, operands: tuple[Any, ...], results: tuple[Any, ...], over: Precisions | None = None
+) -> tuple[Any, Any] | None:
+    """Return error and reference of a case, or None if the claim measures nothing in u.
 
-    Attributes
-    ----------
-    names : tuple of str
-    operands : tuple
-        Of each name a number, or a tuple of them.
-    results : tuple
-        What the algorithm returned, laid flat.
+    Numbers are of any kind that is added and multiplied: polynomials over precisions, arrays.
+
+    Raises
+    ------
+    UnreadableError
+        If the claim computes them from trials.
     """
-
-    names: tuple[str, ...]
-    operands: tuple[Any, ...]
-    results: tuple[Any, ...]
-
-    def once(self, function: Callable[[Any], Any]) -> Any:
-        """Return ``function(self)``."""
-        return function(self)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.operands[self.names.index(name)]
-
-    def exact(self, name: str) -> Any:
-        """Return the exact value of an operand, components summed."""
-        return reduce(add, flat(self[name]))
-
-    def result(self, start: int = 0, stop: int | None = None) -> Any:
-        """Return the exact sum of results."""
-        return reduce(add, self.results[start:stop])
-
-
-def measured(theorem: Theorem, operands: tuple[Any, ...], results: tuple[Any, ...]) -> tuple[Any, Any] | None:
-    """Return error and reference of a case, or None if the claim measures nothing."""
-    if theorem.claim.measure is None or not theorem.claim.unit:
+    found = theorem.claim.measured
+    if found is None or not found.bound.unit:
         return None
-    case: Any = Single(tuple(operand.name for operand in theorem.operands), operands, results)
-    found = theorem.claim.measure(case)
-    return found.error, found.reference
+    words = words_of(theorem, operands)
+    return in_ring(found.error, words, results, over), in_ring(found.reference, words, results, over)
 
 
-def limit_of(error: Quotient, claim: Claim) -> Fraction | None:
+def words_of(theorem: Theorem, operands: tuple[Any, ...]) -> dict[str, list[Any]]:
+    """Return the words of each operand by its name."""
+    return {operand.name: flat(words) for operand, words in zip(theorem.operands, operands, strict=True)}
+
+
+def limit_of(error: Quotient, bound: Bound) -> Fraction | None:
     """Return the limit of a statement's constant, in its unit, or None if it grows beyond all bounds."""
-    found = abs(error).over_unit(claim.unit).limit
+    found = abs(error).over_unit(bound.unit).limit
     # Of squares: sqrt(1 + d) - 1 is d / 2 but for higher powers of d, if d vanishes.
-    if found is None and claim.squared:
+    if found is None and bound.squared:
         return None
-    return found if found is None else found / (2 if claim.squared else 1)
+    return found if found is None else found / (2 if bound.squared else 1)
 
 
-def excess(error: Quotient, claim: Claim) -> Polynomial | None:
+def excess(error: Quotient, bound: Bound) -> Polynomial | None:
     """Return a polynomial that is positive where the error exceeds the bound, and negative where it does not.
 
     None stands for a bound that is no function of u.
     """
-    if claim.formula is None:
+    if bound.formula is None:
         return None
     numerator, denominator = error.numerator, abs(error.denominator)
-    unit = _unit(claim.unit, error.numerator)
-    n, d = (_over(part, numerator) for part in (claim.formula.numerator, claim.formula.denominator))
+    unit = _unit(bound.unit, error.numerator)
+    n, d = (_over(part, numerator) for part in (bound.formula.numerator, bound.formula.denominator))
     share = n * unit
-    if not claim.squared:
+    if not bound.squared:
         return abs(numerator) * d - share * denominator
     # (1 + s)^2 - 1 = s (2 + s) above, and 1 - (1 - s)^2 = s (2 - s) below.
     far = share * (2 * d + share * numerator.sign)

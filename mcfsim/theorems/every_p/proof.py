@@ -26,6 +26,7 @@ from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.every_p.found import FOUND
 from mcfsim.theorems.every_p.measured import excess, holds_from, limit_of, measured
 from mcfsim.theorems.every_p.trying import difference
+from mcfsim.theorems.logic.propositions import Bound
 from mcfsim.theorems.operands import Operand
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import flat
@@ -86,23 +87,30 @@ class Proof:
     error: Quotient | None
 
     @property
+    def bound(self) -> Bound:
+        """The bound of the statement, which measures an error."""
+        bound = self.theorem.claim.bound
+        assert bound is not None
+        return bound
+
+    @property
     def in_unit(self) -> Quotient | None:
         """The magnitude of the error, in the statement's unit."""
-        return None if self.error is None else abs(self.error).over_unit(self.theorem.claim.unit)
+        return None if self.error is None else abs(self.error).over_unit(self.bound.unit)
 
     @property
     def limit(self) -> Fraction | None:
         """The limit of the statement's constant as p grows, or None if it grows beyond all bounds."""
-        return None if self.error is None else limit_of(self.error, self.theorem.claim)
+        return None if self.error is None else limit_of(self.error, self.bound)
 
     @property
     def sharpness(self) -> Sharpness:
         """What the family says of the bound."""
-        beyond = None if self.error is None else excess(self.error, self.theorem.claim)
+        beyond = None if self.error is None else excess(self.error, self.bound)
         if beyond is None:
             return Sharpness.OPEN
         holds, since = holds_from(beyond)
-        formula = self.theorem.claim.formula
+        formula = self.bound.formula
         assert formula is not None
         if not holds or since - self.family.over.step >= max(self.first, self.theorem.precision):
             return Sharpness.EXCEEDED
@@ -115,9 +123,9 @@ class Proof:
 
     def constant(self, p: int) -> Any:
         """Return the statement's constant at a precision: a Fraction, or an mpmath number if irrational."""
-        if self.error is None or self.theorem.claim.constant is None:
+        if self.error is None:
             raise ValueError(f"{self.theorem.name!r} measures no error")
-        return self.theorem.claim.constant(self.error.at(p), p)
+        return self.bound.size(self.error.at(p), p)
 
     def __str__(self) -> str:
         over = self.family.over
@@ -126,11 +134,11 @@ class Proof:
         lines = [f"{self.theorem.name}, {precisions} >= {self.first}{also}, {self.mode}: {self.family}"]
         lines.append(f"results: {', '.join(map(str, self.results))}")
         if self.error is not None:
-            unit = f"u^{self.theorem.claim.unit}" if self.theorem.claim.unit > 1 else "u"
-            of = "(result / exact)^2 - 1" if self.theorem.claim.squared else "error"
+            unit = f"u^{self.bound.unit}" if self.bound.unit > 1 else "u"
+            of = "(result / exact)^2 - 1" if self.bound.squared else "error"
             lines.append(f"|{of}| in {unit}: {self.in_unit}")
             limit = "none: it grows beyond all bounds" if self.limit is None else str(self.limit)
-            bound = self.theorem.claim.formula
+            bound = self.bound.formula
             lines.append(f"limit: {limit}, bound: {'none' if bound is None else bound}, {self.sharpness}")
         lines.append(f"{len(self.obligations)} obligations, all met from p = {self.decided}; {self.below}")
         lines.append(f"exponents: emin <= {self.emin}, emax >= {self.emax}")
@@ -286,7 +294,7 @@ def _error(
     theorem: Theorem, ar: SymbolicArithmetic, given: tuple[Any, ...], results: tuple[Any, ...]
 ) -> Quotient | None:
     """Return the relative error, and demand what it supposes."""
-    found = measured(theorem, given, results)
+    found = measured(theorem, given, results, ar.over)
     if found is None:
         return None
     error, reference = found

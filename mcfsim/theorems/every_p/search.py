@@ -157,7 +157,7 @@ def quality(proof: Proof) -> tuple[bool, Fraction, Fraction, int, int]:
         return False, Fraction(0), Fraction(0), 0, 0
     over = proof.family.over
     p = next(p for p in (*_COMPARED, over.precision(12)) if p in over)
-    soon = proof.in_unit.at(p) / (2 if proof.theorem.claim.squared else 1)
+    soon = proof.in_unit.at(p) / (2 if proof.bound.squared else 1)
     # From a larger first precision on the formula says nothing of the error there.
     share = soon // _EQUAL * _EQUAL if proof.first <= p else Fraction(0)
     return proof.limit is None, proof.limit or Fraction(0), share, -proof.first, -_weight(proof.family)

@@ -10,12 +10,16 @@ from mcfsim.oracle import FractionArithmetic, OracleArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.symbolic import Family, Polynomial, Quotient
 from mcfsim.theorems.by_oracle import trial_of
-from mcfsim.theorems.every_p.measured import measured
-from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.every_p.measured import words_of
+from mcfsim.theorems.logic import UnreadableError
+from mcfsim.theorems.logic.on_numbers import Case
+from mcfsim.theorems.statement import Hypothesis, Theorem
 from mcfsim.theorems.trial import flat
 
-#: Up to here binary64 holds the operands, so that hypotheses, which are predicates of arrays, can be asked.
+#: Up to here binary64 holds the operands, so that hypotheses can be asked that are predicates on arrays.
 IN_BINARY64 = 53
+#: Exponents up to so many times the precision stand for unbounded ones.
+_REACH = 64
 #: Exponents that no case of a catalogue leaves at such a precision.
 _RANGE = (-900, 900)
 
@@ -49,31 +53,40 @@ def difference(
     wanted = [result.at(p) for result in results]
     if found != wanted:
         return f"the algorithm returns {_listed(found)}, not {_listed(wanted)}"
-    if problem := _other_error(measured(theorem, given, tuple(found)), error, p):
-        return problem
-    return _hypothesis_violated(theorem, family, found, mode, p) if p <= IN_BINARY64 else None
+    fmt = Format(f"p{p}", precision=p, emin=-_REACH * p, emax=_REACH * p)
+    case = Case(fmt, Rounding(mode), words_of(theorem, given), [(Fraction(1), found)])
+    return _other_error(theorem, case, error, p) or _hypothesis_violated(theorem, family, case)
 
 
-def _other_error(found: tuple[Fraction, Fraction] | None, error: Quotient | None, p: int) -> str | None:
-    if found is None or error is None:
-        return None if found is None and error is None else "an error is measured on one side alone"
-    wrong, reference = found
+def _other_error(theorem: Theorem, case: Case, error: Quotient | None, p: int) -> str | None:
+    measured = theorem.claim.measured
+    if measured is None or not measured.bound.unit or error is None:
+        return None if error is None else "no error is measured"
+    wrong, reference = case.value(measured.error), case.value(measured.reference)
     if reference == 0:
         return "what the error is relative to is zero"
     wanted = error.at(p)
     return None if wrong == wanted * reference else f"the error is {wrong / reference}, not {wanted}"
 
 
-def _hypothesis_violated(
-    theorem: Theorem, family: Family, results: list[Fraction], mode: Mode, p: int
-) -> str | None:
-    fmt = Format(f"p{p}", precision=p, emin=_RANGE[0], emax=_RANGE[1])
-    case, found = ([float(x) for x in numbers] for numbers in (family.at(p), results))
-    trial = trial_of(theorem, OracleArithmetic(fmt, Rounding(mode)), [case], [found])
+def _hypothesis_violated(theorem: Theorem, family: Family, case: Case) -> str | None:
     for hypothesis in theorem.where:
-        if not bool(hypothesis.test(trial)[0]):
+        if not _holds(theorem, family, hypothesis, case):
             return f"a hypothesis fails: {hypothesis.text}"
     return None
+
+
+def _holds(theorem: Theorem, family: Family, hypothesis: Hypothesis, case: Case) -> bool:
+    try:
+        return case.holds(hypothesis.said)
+    except UnreadableError:
+        p, rounding = case.format.precision, case.rounding
+        if p > IN_BINARY64:
+            return True
+    fmt = Format(f"p{p}", precision=p, emin=_RANGE[0], emax=_RANGE[1])
+    ((_, results),) = case.paths
+    numbers, found = ([float(x) for x in some] for some in (family.at(p), results))
+    return bool(hypothesis.test(trial_of(theorem, OracleArithmetic(fmt, rounding), [numbers], [found]))[0])
 
 
 def _is_pair(kind: str, high: Fraction, low: Fraction, p: int) -> bool:

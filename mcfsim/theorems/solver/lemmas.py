@@ -10,15 +10,12 @@ from types import MappingProxyType
 from typing import Any
 
 from mcfsim.eft import fast_two_sum, two_sum
+from mcfsim.theorems.hypotheses import not_largest, sum_in_range
 from mcfsim.theorems.solver.arithmetic import Lemma, UnknownArithmetic
 from mcfsim.theorems.solver.facts import LAST_OF_SUM
 from mcfsim.theorems.solver.forms import TRUE, ZERO, Formula, equal
-from mcfsim.theorems.solver.numbers import Number, Rounded
-
-
-def multiple_of_ulp(a: Number, b: Number) -> Formula:
-    """Say that a is a multiple of ulp(b), which zero always is and has."""
-    return a.zero | b.zero | (b.ulp <= a.last)
+from mcfsim.theorems.solver.numbers import Number, Rounded, is_multiple_of_ulp
+from mcfsim.theorems.statement import Hypothesis
 
 
 def _compensated(ar: UnknownArithmetic, a: Number, b: Number, where: Formula) -> tuple[Number, Number]:
@@ -34,7 +31,7 @@ def _two_sum(ar: UnknownArithmetic, a: Number, b: Number) -> tuple[Number, Numbe
 
 
 def _fast_two_sum(ar: UnknownArithmetic, a: Number, b: Number) -> tuple[Number, Number]:
-    return _compensated(ar, a, b, multiple_of_ulp(a, b))
+    return _compensated(ar, a, b, is_multiple_of_ulp(a, b))
 
 
 def text_of(function: Any) -> Callable[..., Any]:
@@ -49,4 +46,11 @@ STATEMENTS: Mapping[Callable[..., Any], str] = MappingProxyType(
 )
 LEMMAS: Mapping[Callable[..., Any], Lemma] = MappingProxyType(
     {text_of(two_sum): _two_sum, text_of(fast_two_sum): _fast_two_sum}
+)
+#: Where nothing overflows on the way, by text: a theorem of Boldo, Graillat and Muller, TOMS 44(1), 2017.
+IN_RANGE: Mapping[Callable[..., Any], frozenset[Hypothesis]] = MappingProxyType(
+    {
+        text_of(two_sum): frozenset({sum_in_range("a", "b"), not_largest("a")}),
+        text_of(fast_two_sum): frozenset({sum_in_range("a", "b")}),
+    }
 )

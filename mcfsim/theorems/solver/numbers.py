@@ -43,6 +43,11 @@ class Number:
         return replace(self, value=-self.value)
 
 
+def is_multiple_of_ulp(a: Number, b: Number) -> Formula:
+    """Say that a is a multiple of ulp(b), which zero always is and has."""
+    return a.zero | b.zero | (b.ulp <= a.last)
+
+
 @dataclass(frozen=True)
 class Rounded:
     """A sum of numbers and what it is rounded to, to nearest.

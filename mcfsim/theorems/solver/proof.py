@@ -23,7 +23,7 @@ from mcfsim.theorems.solver.facts import (
 )
 from mcfsim.theorems.solver.forms import Formula
 from mcfsim.theorems.solver.lemmas import STATEMENTS
-from mcfsim.theorems.solver.questions import Question, question_of
+from mcfsim.theorems.solver.question import Question, of_even_ties_alone, question_of
 from mcfsim.theorems.statement import Theorem
 
 #: What a proof supposes besides the hypotheses.
@@ -93,7 +93,8 @@ def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None 
         A statement of sums. It is run as it is, but for 2Sum and Fast2Sum within it, of which `rests_on`
         says what is used; that must be proved, too.
     seconds : int, optional
-        The longest that the solver may take.
+        The longest that the solver may take for an answer. Of a statement about ties to even alone it is
+        asked for any rule first, and then, if that is not proved, for that rule.
     least : int, optional
         The least precision, by default that of the statement.
 
@@ -102,10 +103,20 @@ def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None 
     ImportError
         If z3 is not installed.
     ValueError
-        If the statement is not translated, or its algorithm does not only add, subtract and change signs.
+        If the statement cannot be read (`UnreadableError`), or its algorithm does not only add, subtract and
+        change signs.
     """
     question = question_of(theorem) if isinstance(theorem, Theorem) else theorem
     question = question if least is None else replace(question, least=least)
+    answer = _asked(question, seconds)
+    if answer.found is Found.PROVED or not (isinstance(theorem, Theorem) and of_even_ties_alone(theorem)):
+        return answer
+    # It is about ties to even alone.
+    with_even = _asked(replace(question, even=True), seconds)
+    return with_even if with_even.found is Found.PROVED else answer
+
+
+def _asked(question: Question, seconds: int) -> Answer:
     for name, given, low, high in (("seconds", seconds, 1, _LONGEST), ("least", question.least, 2, _MOST)):
         check_int(name, given)
         if not low <= given <= high:

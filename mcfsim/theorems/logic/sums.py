@@ -1,4 +1,4 @@
-"""Identities between floats, decided in floats: exactly, and with integers only where that does not do."""
+"""Sums of floats compared in floats: exactly, and with integers only where that does not do."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.formats import Format
 from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.trial import Block, Truth, rarely
+from mcfsim.theorems.trial import Block, Truth, only, rarely
 
 
 # -- sums ---------------------------------------------------------------------------------------------------
@@ -45,14 +44,14 @@ def less(x: Block, y: Block, s: Block) -> tuple[Block, Block, Any]:
     return smaller, moved, is_difference(moved, s, larger)
 
 
-def rest_of_sum(x: Block, y: Block, s: Block) -> tuple[Block, Any]:
-    """Return ``x + y - s`` in binary64, and where it is exact, for a rounded sum s.
+def rest_of_sum(x: Block, y: Block, s: Block) -> tuple[Block, Any, Any]:
+    """Return ``x + y - s`` in binary64, where it is exact, and where that tells.
 
-    Where it is not exact, no binary64 number is; or s is no rounded sum.
+    Where it is not exact, no binary64 number is; or s is no rounded sum, and it does not tell.
     """
     smaller, moved, sure = less(*(part.astype(np.float64, copy=False) for part in (x, y, s)))
     rest, held = rest_of(smaller, moved)
-    return rest, sure & held
+    return rest, held, sure
 
 
 def rest_of(x: Block, s: Block) -> tuple[Block, Any]:
@@ -62,19 +61,37 @@ def rest_of(x: Block, s: Block) -> tuple[Block, Any]:
     return rest, is_difference(rest, x, s)
 
 
-# -- one number ---------------------------------------------------------------------------------------------
-def product(x: Block, y: Block) -> Block:
-    """Return ``x y`` in binary64, exactly for numbers of at most 26 bits and of no extreme exponents."""
-    result: Block = np.multiply(x, y, dtype=np.float64)
-    return result
+def equal_pairs(x: Block, y: Block, s: Block, e: Block) -> Any:
+    """Return the same as `equal_sums`, where as a rule s is x or y for few cases or for many."""
+    # If s is one of the operands, e must be the other.
+    is_x, is_y = s == x, s == y
+    rest = only(~(is_x | is_y), equal_sums, x, y, s, e)
+    return (is_x & (e == y)) | (is_y & (e == x)) | rest
 
 
-def has_bits(x: Block, bits: int) -> Any:
-    """Return where binary64 numbers have at most so many significant bits; zero alone has none."""
-    return (x.view(np.int64) & ((1 << (53 - bits)) - 1)) == 0 if bits else x == 0
+def equal_to_three(x: Block, y: Block, r: Block, e: Block, f: Block) -> Any:
+    """Return where ``x + y = r + e + f`` exactly, for finite x and y; none else is part of a sum."""
+    smaller, moved, sure = less(x, y, r)
+
+    def in_integers(*parts: Block) -> Truth:
+        x, y, r, e, f = map(Exact.of, parts)
+        return (x + y - r - e - f).is_zero()
+
+    finite = np.isfinite(r) & np.isfinite(e) & np.isfinite(f)
+    rest = rarely(~sure & finite, in_integers, x, y, r, e, f)
+    return (sure & equal_sums(smaller, -moved, e, f)) | rest
 
 
-def is_value(x: Block, fmt: Format) -> Any:
-    """Return where binary64 numbers are finite values of a format."""
-    quanta = np.ldexp(np.abs(x), fmt.precision - 1 - fmt.emin)  # infinite if they are very many
-    return has_bits(x, fmt.precision) & (np.floor(quanta) == quanta) & (np.abs(x) <= float(fmt.max))
+def at_most(x: Block, y: Block, largest: float) -> Any:
+    """Return where ``|x + y| <= largest``, a value of the format, for finite x and y."""
+
+    def up_to_it(x: Block, y: Block) -> Truth:
+        u, v = np.abs(x), np.abs(y)
+        room = largest - np.maximum(u, v)
+        return (np.signbit(x) != np.signbit(y)) | (np.minimum(u, v) <= room)
+
+    with np.errstate(over="ignore"):
+        size = np.abs(np.add(x, y))
+    # A faithful sum below it comes from one in range, and one beyond it does not. At it, of numbers of one
+    # sign, what the larger one leaves to it is exact.
+    return (size < largest) | rarely(size == largest, up_to_it, x, y)

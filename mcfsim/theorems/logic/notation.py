@@ -1,0 +1,275 @@
+"""Terms and propositions as mathematics, from the same data that is judged.
+
+Of a pair x the words are xh and xl; r is the sum of the results, and r1, r2, ... are the results, where
+they have no names. RN rounds as the statement does, and E is the expectation over all draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from mcfsim.theorems.logic.propositions import (
+    AllOf,
+    AnyOf,
+    AtMost,
+    Below,
+    Bound,
+    Equal,
+    EveryDraw,
+    Finite,
+    HasBits,
+    Iff,
+    InFormat,
+    IsMultiple,
+    IsValue,
+    Nonoverlapping,
+    NoOverflow,
+    Not,
+    Predicate,
+    Proposition,
+    Same,
+    SameSign,
+    StronglyNonoverlapping,
+    Within,
+)
+from mcfsim.theorems.logic.terms import (
+    Computed,
+    Exponent,
+    InnerProduct,
+    LowBit,
+    Magnitude,
+    Mean,
+    Mixed,
+    Negative,
+    Number,
+    OfFormat,
+    Operand,
+    Product,
+    Result,
+    Results,
+    Rounded,
+    RoundedToBits,
+    Step,
+    Sum,
+    SumOfMagnitudes,
+    Term,
+    Ulp,
+    UnitRoundoff,
+    Word,
+)
+
+#: The kinds of operands by name: the first word of a pair x is xh, of a value x itself.
+Kinds = Mapping[str, str]
+#: How words of pairs are called.
+_HIGH_LOW = "hl"
+
+
+def written(said: Proposition | Term, kinds: Kinds | None = None) -> str:
+    """Return a proposition or a term as mathematics."""
+    known = kinds or {}
+    return _Writer(known).proposition(said) if isinstance(said, Proposition) else _Writer(known).term(said)
+
+
+class _Writer:
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
+
+    # -- propositions ---------------------------------------------------------------------------------------
+    def proposition(self, said: Proposition) -> str:
+        term = self.term
+        match said:
+            case AtMost(x, y) | Below(x, y):
+                sign = "<=" if isinstance(said, AtMost) else "<"
+                if _leads(y, x):  # the operand comes first, as in |a| >= |b|
+                    return f"{term(y)} {sign.replace('<', '>')} {term(x)}"
+                return f"{term(x)} {sign} {term(y)}"
+            case SameSign(x, y) | Not(SameSign(x, y)):
+                return f"{self._factor(x)} {self._factor(y)} {'<' if isinstance(said, Not) else '>='} 0"
+            case Equal(x, y):
+                return f"{term(x)} = {term(y)}"
+            case Not(Equal(x, y)):
+                return f"{term(x)} != {term(y)}"
+            case Not(AtMost(x, y)):
+                return self.proposition(Below(y, x))
+            case Not(Below(x, y)):
+                return self.proposition(AtMost(y, x))
+            case Not(part):
+                return f"not ({self.proposition(part)})"
+            case AllOf(parts):
+                return ", ".join(self._within(part, AnyOf, Iff) for part in parts)
+            case AnyOf(parts):
+                return " or ".join(self._within(part, AllOf, Iff) for part in parts)
+            case Iff(first, second):
+                sides = (self._within(part, AllOf, AnyOf) for part in (first, second))
+                return " if and only if ".join(sides)
+            case EveryDraw(part):
+                return f"{self._within(part, AllOf, AnyOf, Iff)} on every draw"
+            case Within():
+                return self._bound(said)
+        return self._atom(said)
+
+    def _within(self, part: Proposition, *looser: type) -> str:
+        text = self.proposition(part)
+        return f"({text})" if isinstance(part, looser) else text
+
+    def _atom(self, said: Proposition) -> str:
+        term = self.term
+        match said:
+            case Same(one, other):
+                return f"{one} = {other}, bit for bit"
+            case Finite(of):
+                return "all results are finite" if of is None else f"{term(of)} is finite"
+            case NoOverflow():
+                return "no overflow"
+            case IsValue(x):
+                return f"{term(x)} is a value of the format"
+            case IsMultiple(x, of):
+                return f"{term(x)} is a multiple of {term(of)}"
+            case HasBits(x, bits):
+                return f"{term(x)} has at most {bits.text} bits"
+            case Nonoverlapping(terms, factor):
+                kind = "nonoverlapping" if factor == 1 else "nonadjacent"
+                if not terms:
+                    return f"the results are {kind}"
+                return f"({', '.join(map(term, terms))}) {kind}, smallest first"
+            case StronglyNonoverlapping():
+                return "the results are strongly nonoverlapping"
+            case InFormat(text, _) | Predicate(text, _):
+                return text
+        raise TypeError(f"{said!r} is no proposition")
+
+    def _bound(self, said: Within) -> str:
+        error, reference, bound = said.error, said.reference, said.bound
+        sign = "<" if bound.strict else "<="
+        if bound.squared and isinstance(error, Sum):
+            x = self.term(reference)
+            result = error.terms[0].first if isinstance(error.terms[0], Product) else error.terms[0]
+            return f"|{self.term(result)} - sqrt({x})| {sign} {bound_text(bound)} sqrt({x})"
+        size = self.term(error) if _never_negative(error) else f"|{self.term(error)}|"
+        about = reference if _never_negative(reference) else Magnitude(reference)
+        factor = bound_text(bound)
+        return f"{size} {sign} {self.term(about) if factor == '1' else f'{factor} {self._factor(about)}'}"
+
+    # -- terms ----------------------------------------------------------------------------------------------
+    def term(self, x: Term) -> str:
+        match x:
+            case Operand(name):
+                return f"sum {name}_i" if self._kinds.get(name) == "sequence" else name
+            case Word(name, place):
+                return self._word(name, place)
+            case Result(place, name):
+                return name or f"r{place + 1}"
+            case Results(first, stop):
+                if first == 0 and stop is None:
+                    return "r"
+                if stop == first + 1:
+                    return f"r{stop}"
+                return f"(r{first + 1} + {'... + ' if stop != first + 2 else ''}r{stop or 'n'})"
+            case Number(value):
+                return str(value)
+            case OfFormat(text, _):
+                return text
+            case UnitRoundoff(power):
+                return "u" if power == 1 else f"u^{power}"
+            case Sum(terms):
+                text = self.term(terms[0])
+                for part in terms[1:]:
+                    minus = isinstance(part, Negative)
+                    inner: Term = part.term if isinstance(part, Negative) else part
+                    grouped = (
+                        f"({self.term(inner)})" if minus and isinstance(inner, Sum) else self.term(inner)
+                    )
+                    text += f" {'-' if minus else '+'} {grouped}"
+                return text
+            case Negative(part):
+                return f"-{self._factor(part)}"
+            case Product(first, Number(value)) if value.numerator == 1 and value != 1:
+                return f"{self._factor(first)}/{value.denominator}"
+            case Product(first, second):
+                if first == second:
+                    return f"{self._factor(first)}^2"
+                return f"{self._factor(first)} {self._factor(second)}"
+            case Magnitude(part):
+                return f"|{self.term(part)}|"
+        return self._function(x)
+
+    def _function(self, x: Term) -> str:
+        term = self.term
+        match x:
+            case Exponent(of):
+                return f"e({term(of)})"
+            case Ulp(of):
+                return f"ulp({term(of)})"
+            case LowBit(of):
+                return f"lowbit({term(of)})"
+            case Step(of, toward):
+                return f"step({term(of)}, {term(toward)})"
+            case Rounded(a, b, mode):
+                return f"RN({term(a)} + {term(b)}{f', {mode}' if mode else ''})"
+            case RoundedToBits(of, bits):
+                return f"RN({term(of)}, {bits.text} bits, ties to even)"
+            case Mean(of):
+                return f"E[{term(of)}]"
+            case SumOfMagnitudes(names):
+                return f"sum |{' '.join(f'{name}_i' for name in names)}|"
+            case InnerProduct(a, b):
+                return f"sum {a}_i {b}_i"
+            case Mixed() | Computed():
+                return x.text
+        raise TypeError(f"{x!r} is no term")
+
+    def _word(self, name: str, place: int) -> str:
+        kind = self._kinds.get(name, "value")
+        if kind == "value":
+            return name
+        if kind == "sequence":
+            return f"{name}_{place + 1}"
+        return f"{name}{_HIGH_LOW[place]}"
+
+    def _factor(self, x: Term) -> str:
+        text = self.term(x)
+        return f"({text})" if isinstance(x, Sum) or (isinstance(x, Number) and "/" in text) else text
+
+
+def bound_text(bound: Bound) -> str:
+    """Return a bound as it is written, such as ``3 u^2 / (1 - 4 u)``."""
+    if bound.text:
+        return bound.text
+    unit = "" if bound.unit == 0 else "u" if bound.unit == 1 else f"u^{bound.unit}"
+    if bound.formula is None:
+        return f"c(p) {unit}".strip()
+    over = str(bound.formula.denominator)
+    number = bound.formula.numerator
+    text = str(number)
+    if over.isdigit() and " " not in text:
+        text, over = str(Fraction(number.at(2)) / int(over)) if _is_constant(number) else text, "1"
+    if text == "1" and unit:
+        text = ""
+    text = f"({text}) {unit}" if " " in text else f"{text} {unit}"
+    return text.strip() if over == "1" else f"{text.strip()} / ({over})"
+
+
+def _is_constant(polynomial: Any) -> bool:
+    return all(power == 0 for power, _ in polynomial.terms)
+
+
+def _never_negative(x: Term) -> bool:
+    """Whether a term is written without bars of magnitude."""
+    if isinstance(x, Sum):
+        return all(map(_never_negative, x.terms))
+    return isinstance(x, Magnitude | Ulp | SumOfMagnitudes | Mixed) or (
+        isinstance(x, Product) and (x.first == x.second or (_never_negative(x.first) and _constant(x.second)))
+    )
+
+
+def _constant(x: Term) -> bool:
+    return isinstance(x, Number | OfFormat | UnitRoundoff) or (
+        isinstance(x, Product) and _constant(x.first) and _constant(x.second)
+    )
+
+
+def _leads(y: Term, x: Term) -> bool:
+    """Whether ``x <= y`` is written with y first: of an operand and a constant, the operand."""
+    return _constant(x) and not _constant(y)

@@ -1,0 +1,363 @@
+"""Propositions read on one case, of fractions: by the definition, and without any code of the emulator's.
+
+Terms made of sums, products and magnitudes alone are read on polynomials in u as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from operator import add
+from typing import Any
+
+from mcfsim.formats import Format
+from mcfsim.oracle import FractionArithmetic, round_fraction
+from mcfsim.rounding import Mode, Rounding
+from mcfsim.symbolic.precisions import Precisions
+from mcfsim.symbolic.variables import unit
+from mcfsim.theorems.logic.propositions import (
+    AllOf,
+    AnyOf,
+    AtMost,
+    Below,
+    Equal,
+    EveryDraw,
+    Finite,
+    HasBits,
+    Iff,
+    InFormat,
+    IsMultiple,
+    IsValue,
+    Nonoverlapping,
+    NoOverflow,
+    Not,
+    Predicate,
+    Proposition,
+    Same,
+    SameSign,
+    StronglyNonoverlapping,
+    UnreadableError,
+    Within,
+    nodes,
+    spoken_of,
+)
+from mcfsim.theorems.logic.terms import (
+    Computed,
+    Exponent,
+    InnerProduct,
+    LowBit,
+    Magnitude,
+    Mean,
+    Mixed,
+    Negative,
+    Number,
+    OfFormat,
+    Operand,
+    Product,
+    Result,
+    Results,
+    Rounded,
+    RoundedToBits,
+    Step,
+    Sum,
+    SumOfMagnitudes,
+    Term,
+    Ulp,
+    UnitRoundoff,
+    Word,
+)
+
+#: A fraction, or a float that is infinite or NaN.
+Outcome = Fraction | float
+#: Up to here the oracle rounds to formats; beyond, exponents are unbounded.
+_BINARY64 = 53
+#: An exponent above all others.
+_BEYOND = 1 << 30
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case: operands, and what the algorithm returned for them.
+
+    Attributes
+    ----------
+    format : Format
+    rounding : Rounding
+    operands : mapping
+        For each name the words of an operand.
+    paths : sequence of (Fraction, sequence)
+        The results on each path, nested tuples laid flat, with its probability: one path, if nothing is
+        drawn.
+    """
+
+    format: Format
+    rounding: Rounding
+    operands: Mapping[str, Sequence[Fraction]]
+    paths: Sequence[tuple[Fraction, Sequence[Outcome]]]
+
+    def holds(self, said: Proposition) -> bool:
+        """Return whether a proposition holds, on every path.
+
+        Raises
+        ------
+        UnreadableError
+            If it is a predicate on arrays.
+        """
+        return all(_Path(self, results).holds(said) for _, results in self.paths)
+
+    def value(self, x: Term, path: int = 0) -> Any:
+        """Return the number that a term is on a path; infinity, of the last bit of zero.
+
+        Raises
+        ------
+        UnreadableError
+            If it is computed from arrays, or a result that it speaks of is not finite.
+        """
+        return _Path(self, self.paths[path][1]).value(x)
+
+
+class _Path:
+    def __init__(self, case: Case, results: Sequence[Outcome]) -> None:
+        self.case, self.results = case, results
+        self.format, self.rounding = case.format, case.rounding
+
+    # -- propositions ---------------------------------------------------------------------------------------
+    def holds(self, said: Proposition) -> bool:
+        match said:
+            case AllOf(parts):
+                return all(self.holds(part) for part in parts)
+            case AnyOf(parts):
+                return any(self.holds(part) for part in parts)
+            case Not(part):
+                return not self.holds(part)
+            case Iff(first, second):
+                return self.holds(first) == self.holds(second)
+            case EveryDraw(part):
+                return self.case.holds(part)
+            case InFormat(_, of):
+                return of(self.format, self.rounding)
+            case NoOverflow() | Finite(None):
+                return all(map(_is_finite, self.results))
+            case Finite(Result(place)):
+                return _is_finite(self.results[place])
+            case Same():
+                half = len(self.results) // 2
+                return all(map(_same, self.results[:half], self.results[half:]))
+            case Predicate(text, _):
+                raise UnreadableError(f"{text!r} is a predicate on arrays; single numbers are read from data")
+        return self._is_finite(said) and self._atom(said)
+
+    def _is_finite(self, said: Proposition) -> bool:
+        """Return whether all results are finite that an atom speaks of."""
+        if any(isinstance(node, Mean) for node in nodes(said)):
+            return all(_is_finite(x) for _, results in self.case.paths for x in results)
+        spoken = spoken_of(said)
+        whole = isinstance(said, Within | StronglyNonoverlapping)
+        whole |= isinstance(said, Nonoverlapping) and not said.terms
+        if whole or any(isinstance(one, Results) for one in spoken):
+            return all(map(_is_finite, self.results))
+        return all(_is_finite(self.results[one.place]) for one in spoken if isinstance(one, Result))
+
+    def _atom(self, said: Proposition) -> bool:
+        value = self.value
+        match said:
+            case AtMost(x, y):
+                return bool(value(x) <= value(y))
+            case Below(x, y):
+                return bool(value(x) < value(y))
+            case SameSign(x, y):
+                return not (value(x) < 0 < value(y) or value(y) < 0 < value(x))
+            case Equal(x, y):
+                return bool(value(x) == value(y))
+            case IsValue(x):
+                return self._is_value(value(x))
+            case IsMultiple(x, of):
+                return bool((value(x) / value(of)).denominator == 1)
+            case HasBits(x, bits):
+                return _bits(value(x)) <= bits.of(self.format, self.rounding)
+            case Within(error, reference, bound):
+                wrong, right = value(error), value(reference)
+                limit = bound.limits(self.format.precision)[0 if wrong * right >= 0 else 1]
+                size, most = abs(wrong), limit * abs(right)
+                return bool(size < most if bound.strict else size <= most)
+            case Nonoverlapping(terms, factor):
+                parts = [value(term) for term in terms] if terms else self.results
+                return _nonoverlapping(parts, factor)
+            case StronglyNonoverlapping():
+                return _strongly_nonoverlapping(self.results)
+        raise UnreadableError(f"{type(said).__name__} cannot be read on single numbers")
+
+    def _is_value(self, x: Fraction) -> bool:
+        fmt = self.format
+        in_range = abs(x) <= fmt.max and _low_bit(x) >= Fraction(2) ** (fmt.emin - fmt.precision + 1)
+        return bool(x.denominator & (x.denominator - 1) == 0 and in_range and _bits(x) <= fmt.precision)
+
+    # -- terms ----------------------------------------------------------------------------------------------
+    def value(self, x: Term) -> Any:
+        fmt, value = self.format, self.value
+        match x:
+            case Exponent(of):
+                return Fraction(_exponent(value(of), fmt))
+            case Ulp(of):
+                return Fraction(2) ** (max(_exponent(value(of), fmt), fmt.emin) - fmt.precision + 1)
+            case LowBit(of):
+                return _low_bit(value(of))
+            case Step(of, toward):
+                return self._step(value(of), value(toward))
+            case Rounded(a, b, mode):
+                return self._rounded(value(a) + value(b), self.rounding if mode is None else Rounding(mode))
+            case RoundedToBits(of, bits):
+                return _to_bits(value(of), int(bits.of(fmt, self.rounding)))
+            case Mean(of):
+                weighed = [p * _Path(self.case, results).value(of) for p, results in self.case.paths]
+                return sum(weighed, Fraction(0))
+            case OfFormat(_, of_format):
+                return Fraction(of_format(fmt, self.rounding))
+            case UnitRoundoff(power):
+                return Fraction(1, 2 ** (power * fmt.precision))
+            case Mixed(a, b, shares, _):
+                first, second = shares(fmt.precision)
+                return first * abs(value(a)) + second * value(b)
+        return _ring_value(x, self.case.operands, self.results, value)
+
+    def _rounded(self, x: Fraction, rounding: Rounding) -> Outcome:
+        if self.format.precision > _BINARY64:
+            return FractionArithmetic(self.format.precision, rounding).round(x)
+        found = round_fraction(x, self.format, rounding)
+        return Fraction(found) if math.isfinite(found) else found
+
+    def _step(self, x: Fraction, toward: Fraction) -> Fraction:
+        """Return the distance to the neighbour, found by rounding what lies a little beyond x."""
+        fmt = self.format
+        little = Fraction(2) ** (fmt.emin - 2 * fmt.precision - 2)
+        beyond = x + (little if toward >= 0 else -little)
+        # The largest number has a neighbour beyond the format's range, too.
+        wide = Format("", precision=fmt.precision, emin=fmt.emin, emax=fmt.emax + 2)
+        mode = Mode.UP if toward >= 0 else Mode.DOWN
+        return abs(Fraction(round_fraction(beyond, wide, Rounding(mode))) - x)
+
+
+def in_ring(
+    x: Term,
+    operands: Mapping[str, Sequence[Any]],
+    results: Sequence[Any],
+    over: Precisions | None = None,
+) -> Any:
+    """Return a term of numbers of any kind that are added and multiplied, as polynomials in u.
+
+    Parameters
+    ----------
+    x : Term
+    operands : mapping
+        For each name the words of an operand.
+    results : sequence
+    over : Precisions, optional
+        The precisions that polynomials are over: then powers of u are polynomials, too.
+
+    Raises
+    ------
+    UnreadableError
+        If it is made of anything but operands, results, sums, products, magnitudes and powers of u.
+    """
+
+    def value(x: Term) -> Any:
+        if isinstance(x, UnitRoundoff) and over is not None:
+            return unit(over) ** x.power
+        return _ring_value(x, operands, results, value)
+
+    return value(x)
+
+
+def _ring_value(x: Term, operands: Mapping[str, Sequence[Any]], results: Sequence[Any], value: Any) -> Any:
+    """Return a term by operations that all kinds of numbers have."""
+    match x:
+        case Number(number):
+            return number
+        case Operand(name):
+            return reduce(add, operands[name])
+        case Word(name, place):
+            return operands[name][place]
+        case Result(place):
+            return results[place]
+        case Results(first, stop):
+            return reduce(add, results[first:stop])
+        case Sum(terms):
+            return reduce(add, map(value, terms))
+        case Negative(term):
+            return -value(term)
+        case Product(first, second):
+            return value(first) * value(second)
+        case Magnitude(term):
+            return abs(value(term))
+        case SumOfMagnitudes(names):
+            products = zip(*(operands[name] for name in names), strict=True)
+            return reduce(add, (abs(math.prod(factors)) for factors in products))
+        case InnerProduct(first, second):
+            return reduce(add, (a * b for a, b in zip(operands[first], operands[second], strict=True)))
+        case Computed(_, text):
+            raise UnreadableError(f"{text!r} is computed from arrays; single numbers are read from data")
+    raise UnreadableError(f"{type(x).__name__} has no meaning for these numbers")
+
+
+# -- single numbers -----------------------------------------------------------------------------------------
+def _is_finite(x: Outcome) -> bool:
+    return isinstance(x, Fraction | int) or math.isfinite(x)
+
+
+def _same(x: Outcome, y: Outcome) -> bool:
+    return bool(x == y) or (x != x and y != y)
+
+
+def _exponent(x: Outcome, fmt: Format) -> int:
+    if isinstance(x, float):  # of the last bit of zero, which has none
+        return _BEYOND
+    if x == 0:
+        return fmt.emin - 2 * fmt.precision - 2
+    return _floor_log2(abs(x))
+
+
+def _floor_log2(x: Fraction) -> int:
+    e = x.numerator.bit_length() - x.denominator.bit_length()
+    return e if x >= Fraction(2) ** e else e - 1
+
+
+def _low_bit(x: Any) -> Any:
+    """Return the power of two of the last bit of a dyadic number; of zero, infinity."""
+    n = abs(Fraction(x).numerator)
+    return Fraction(n & -n, Fraction(x).denominator) if n else math.inf
+
+
+def _bits(x: Fraction) -> int:
+    return _floor_log2(abs(x)) - _floor_log2(_low_bit(x)) + 1 if x else 0
+
+
+def _to_bits(x: Fraction, bits: int) -> Fraction:
+    """Return a number rounded to so many bits, ties to even: Python's round of fractions does that."""
+    if x == 0:
+        return x
+    ulp = Fraction(2) ** (_floor_log2(abs(x)) - bits + 1)
+    return round(x / ulp) * ulp
+
+
+def _nonoverlapping(parts: Sequence[Any], factor: int) -> bool:
+    return all(
+        small == 0 or factor * abs(small) < _low_bit(large)
+        for i, small in enumerate(parts)
+        for large in parts[i + 1 :]
+    )
+
+
+def _strongly_nonoverlapping(parts: Sequence[Any]) -> bool:
+    there = [x for x in parts if x]
+    pairs = [(i, j) for j in range(len(there)) for i in range(j)]
+    adjacent = [(i, j) for i, j in pairs if 2 * abs(there[i]) >= _low_bit(there[j])]
+    powers = [abs(x) == _low_bit(x) for x in there]
+    counts = [sum(k in pair for pair in adjacent) for k in range(len(there))]
+    return (
+        _nonoverlapping(there, 1)
+        and all(powers[i] and powers[j] for i, j in adjacent)
+        and all(count < 2 for count in counts)
+    )

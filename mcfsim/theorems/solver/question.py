@@ -1,0 +1,139 @@
+"""What the solver is asked of a statement: its own hypotheses and its own claim, read on unknowns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mcfsim.rounding import Mode, Underflow
+from mcfsim.theorems.catalogue import THEOREMS, named
+from mcfsim.theorems.logic import LARGEST, NoOverflow, Proposition, UnreadableError
+from mcfsim.theorems.logic.propositions import nodes
+from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver.forms import Formula, all_of
+from mcfsim.theorems.solver.lemmas import IN_RANGE, LEMMAS, STATEMENTS, text_of
+from mcfsim.theorems.solver.numbers import Number
+from mcfsim.theorems.solver.reading import Unknowns
+from mcfsim.theorems.statement import NEAREST, Theorem
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the solver is to prove: of these operands, if all this is so, then that is claimed.
+
+    Attributes
+    ----------
+    name : str
+    algorithm : callable
+    operands : tuple of Operand
+    where : tuple of Proposition
+    claim : Proposition
+    least : int
+        The least precision.
+    lemmas : bool
+        Whether theorems stand for 2Sum and Fast2Sum in the text.
+    even : bool
+        Whether ties go to even; if not, by any rule.
+    """
+
+    name: str
+    algorithm: Callable[..., Any]
+    operands: tuple[Operand, ...]
+    where: tuple[Proposition, ...]
+    claim: Proposition
+    least: int
+    lemmas: bool = True
+    even: bool = False
+
+    def posed(self) -> tuple[UnknownArithmetic, Formula, Formula]:
+        """Return the arithmetic that the text was run on, what is supposed, and what is claimed.
+
+        Raises
+        ------
+        UnreadableError
+            If a hypothesis or the claim is a predicate on arrays, or is not linear.
+        """
+        ar = UnknownArithmetic(LEMMAS if self.lemmas else None)
+        operands = [ar.operand(operand) for operand in self.operands]
+        try:
+            results = flat(ar.evaluate(self.algorithm, *operands))
+        except ValueError:
+            raise
+        except Exception as error:  # it may be anybody's
+            raise UnreadableError(
+                f"{self.name!r}: on unknown numbers its algorithm raised {type(error).__name__}: {error}"
+            ) from error
+        return ar, *self.read(ar, operands, results)
+
+    def read(
+        self, ar: UnknownArithmetic, operands: Sequence[Any], results: Sequence[Number]
+    ) -> tuple[Formula, Formula]:
+        """Return what is supposed and what is claimed of operands and results."""
+        words = {operand.name: flat(given) for operand, given in zip(self.operands, operands, strict=True)}
+        unknowns = Unknowns(ar, words, results)
+        return all_of(map(unknowns.supposed, self.where)), unknowns.formula(self.claim)
+
+
+def question_of(theorem: Theorem) -> Question:
+    """Return what the solver is asked of a statement, ties by any rule.
+
+    Raises
+    ------
+    UnreadableError
+        If it is not about rounding to nearest with gradual underflow, or speaks of the largest number, and
+        it is not known that nothing overflows on the way.
+    """
+    speaks_of_range = {hypothesis for hypothesis in theorem.where if LARGEST in nodes(hypothesis.said)}
+    if speaks_of_range and not any(NoOverflow() in nodes(one.said) for one in theorem.where):
+        known = IN_RANGE.get(text_of(theorem.algorithm))
+        if known is None or not known <= speaks_of_range:
+            raise UnreadableError(
+                f"{theorem.name!r} speaks of the largest number, and may overflow on the way; the solver "
+                "knows unbounded exponents alone: suppose RESULTS_FINITE instead"
+            )
+    if theorem.underflow is not Underflow.GRADUAL:
+        raise UnreadableError(f"{theorem.name!r} is about {theorem.underflow}; solved is gradual underflow")
+    if not theorem.modes & NEAREST:
+        raise UnreadableError(
+            f"{theorem.name!r} is about {', '.join(sorted(theorem.modes))}; solved are statements of "
+            "rounding to nearest"
+        )
+    return Question(
+        theorem.name,
+        theorem.algorithm,
+        theorem.operands,
+        tuple(hypothesis.said for hypothesis in theorem.where),
+        theorem.claim.said,
+        theorem.precision,
+        lemmas=text_of(theorem.algorithm) not in STATEMENTS,
+    )
+
+
+def of_even_ties_alone(theorem: Theorem) -> bool:
+    """Return whether a statement is about ties to even, and not about ties away from zero."""
+    return theorem.modes & NEAREST == {Mode.NEAREST_EVEN}
+
+
+def flat(nested: Any) -> tuple[Number, ...]:
+    """Return the numbers of nested tuples, in order."""
+    return tuple(x for item in nested for x in flat(item)) if isinstance(nested, tuple) else (nested,)
+
+
+def readable(theorem: Theorem) -> bool:
+    """Return whether the solver can be asked about a statement."""
+    try:
+        question_of(theorem).posed()
+    except ValueError:
+        return False
+    return True
+
+
+def check_readable(names: Collection[str]) -> None:
+    """Raise ValueError if there are no ids, or the solver cannot be asked about one of them."""
+    for name in names:
+        question_of(named(name)).posed()
+    if not names:
+        those = ", ".join(name for name, theorem in THEOREMS.items() if readable(theorem))
+        raise ValueError(f"the solver is asked about some statements on sums, and none is given: {those}")

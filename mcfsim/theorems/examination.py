@@ -17,6 +17,7 @@ from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Worst, format_of, rounding_of
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.findings import WITNESSES
+from mcfsim.theorems.identity import holding
 from mcfsim.theorems.judge import applicable, structured, violating
 from mcfsim.theorems.retry import LIMIT, SAMPLES, Retried, retry
 from mcfsim.theorems.selection import Selection
@@ -114,6 +115,13 @@ def examine(
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
     theorem = _of(certificate, theorem)
+    with holding(theorem):
+        return _examine(certificate, theorem, samples=samples, limit=limit, seed=seed)
+
+
+def _examine(
+    certificate: Certificate, theorem: Theorem, *, samples: int, limit: int, seed: int
+) -> Examination:
     try:
         check = _check(certificate, theorem)
         truth = OracleArithmetic(format_of(certificate.arithmetic["run_in"]), check.rounding)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from reprlib import repr as shortened
 from typing import Any
 
@@ -17,6 +16,7 @@ from mcfsim.compile.recording import trace
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Rounding
+from mcfsim.theorems.identity import by_identity, identity_of
 from mcfsim.theorems.operands import Block, Operand
 from mcfsim.theorems.paths import EveryPath
 from mcfsim.theorems.statement import Theorem
@@ -61,10 +61,11 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
 def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block, ...] | None:
     """Return the algorithm's results by a compiled loop, or None where there is to be none.
 
-    That is where compiling pays, the arithmetic is the emulator, and the algorithm a straight line.
+    That is where compiling pays, the arithmetic is the emulator, and the algorithm a straight line whose
+    statement has an identity.
     """
     size = blocks[0].size
-    if type(ar) is not BlockArithmetic or size < LEAST_COMPILED:
+    if type(ar) is not BlockArithmetic or size < LEAST_COMPILED or not identity_of(theorem):
         return None
     filler = loops(ar.scalars).filler(lambda: recorded_algorithm(theorem, ar.format, ar.rounding), size, None)
     if filler is None or [block.dtype for block in blocks] != list(filler.operands):
@@ -74,7 +75,7 @@ def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block,
     return results
 
 
-@lru_cache(maxsize=256)
+@by_identity(256)
 def recorded_algorithm(theorem: Theorem, fmt: Format, rounding: Rounding) -> Program:
     """Return the algorithm as a program.
 

@@ -24,7 +24,7 @@ from mcfsim.theorems.cores import DRAWS
 from mcfsim.theorems.domain import FEW, USUAL, cover
 from mcfsim.theorems.findings import WITNESSES, Findings
 from mcfsim.theorems.identity import Identity, NoIdentityError, holding, identity_of
-from mcfsim.theorems.judge import applicable, try_block, violating
+from mcfsim.theorems.judge import applicable, measured, try_block, violating
 from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Theorem
@@ -157,8 +157,7 @@ class Check:
             found += [x.tobytes() for x in (*trial.results, violating(self.theorem, trial, None))]
             found += [] if there is None else [there.tobytes()]
             if self.theorem.claim.measure is not None:
-                with np.errstate(all="ignore"):
-                    found.append(trial.once(self.theorem.claim.measure).ratio.tobytes())
+                found.append(measured(self.theorem, trial).ratio.tobytes())
         return found
 
     def try_reductions(self) -> None:

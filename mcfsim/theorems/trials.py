@@ -21,7 +21,7 @@ from mcfsim.protocol import Emulation
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.identity import by_identity
-from mcfsim.theorems.judge import applicable, try_block, violating
+from mcfsim.theorems.judge import applicable, measured, try_block, violating
 from mcfsim.theorems.operands import Block, Columns, Operand, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
@@ -197,7 +197,6 @@ def _outcome(theorem: Theorem, ar: Emulation, blocks: list[Block]) -> Outcome:
     held = np.ones(trial.size, np.bool_) if there is None else there
     error = np.zeros(trial.size)
     if theorem.claim.measure is not None:
-        with np.errstate(all="ignore"):
-            ratio = np.abs(trial.once(theorem.claim.measure).ratio)
+        ratio = np.abs(measured(theorem, trial).ratio)
         error = np.where(held & np.isfinite(ratio) & trial.finite, ratio, 0)
     return held, failing, error

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import math
 import warnings
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ from mcfsim.formats import Format
 from mcfsim.optim.vanishing import VanishingScalarWarning
 from mcfsim.problems import LanguageModel
 from mcfsim.rounding import get_rounding
-from mcfsim.sweeps.source import DIGEST
+from mcfsim.sweeps.reached import digest
 from mcfsim.sweeps.sweep import Job, Sweep
 from mcfsim.training.record import blas
 
@@ -124,8 +122,7 @@ class Cell:
 
     def job(self, seeds: int) -> Job:
         """Return the sweep's job: one unit a seed."""
-        about = json.dumps(self.model.problem().settings(), sort_keys=True)
-        key = hashlib.sha256(f"{DIGEST} {about} {self!r}".encode()).hexdigest()
+        key = digest([("the cell", self), ("the problem", self.model.problem().settings())])
         return Job(key, self.label, self, [(seed, seed + 1) for seed in range(seeds)], self.check)
 
 

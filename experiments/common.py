@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import platform
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +71,7 @@ def resumed(name: str, function: Callable[..., Any], jobs: Iterable[tuple[Any, .
     """Return ``function(*job)`` for every job, in order, as JSON data, computed in processes by a sweep.
 
     What is finished stays in ``build/NAME.journal``: when the sweep is stopped, or called again, it goes on
-    from there, unless the package or the text of the function has changed.
+    from there, unless the package, the function or what it calls and reads has changed.
 
     Parameters
     ----------
@@ -82,15 +80,14 @@ def resumed(name: str, function: Callable[..., Any], jobs: Iterable[tuple[Any, .
     function : callable
         A module's own, of its arguments alone; it returns JSON data.
     jobs : iterable of tuple
-        Arguments, which differ, and whose `repr` says all of them.
+        Arguments, which differ.
     """
-    from mcfsim.sweeps.source import DIGEST
+    from mcfsim.sweeps.reached import digest
     from mcfsim.sweeps.sweep import Job, Sweep
 
-    text = inspect.getsource(function)
     made = [
         Job(
-            sha256("\n".join([DIGEST, text, repr(job)]).encode()).hexdigest(),
+            digest([("the function", function), ("the arguments", job)]),
             name,
             partial(_only, function, job),
             [(0, 1)],

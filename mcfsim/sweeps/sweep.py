@@ -129,6 +129,11 @@ class Sweep:
         self._journal: Journal | None = None
         self._bar: Bar | None = None
 
+    @property
+    def has_journal(self) -> bool:
+        """Whether results are kept, by the keys of their jobs."""
+        return self._path is not None
+
     def __enter__(self) -> Sweep:
         with ExitStack() as stack:
             if self._path is not None:

@@ -13,6 +13,7 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.theorems.judge import blaming, structured
 from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.sealed import Sealed
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Block, Trial, flat
 
@@ -39,7 +40,9 @@ def trial_of(
     )
     names = tuple(operand.name for operand in theorem.operands)
     in_blocks: Any = _InBlocks(truth)
-    return Trial(in_blocks, names, structured(theorem.operands, blocks), tuple(made))
+    given, sealed = Sealed(blocks), Sealed(made)
+    operands = structured(theorem.operands, given.blocks)
+    return Trial(in_blocks, names, operands, tuple(sealed.blocks), (given, sealed))
 
 
 def is_of_kind(operand: Operand, words: Any, fmt: Format) -> bool:

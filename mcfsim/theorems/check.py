@@ -6,10 +6,8 @@ import hashlib
 import json
 import re
 import time
-from dataclasses import astuple, dataclass, replace
-from functools import lru_cache, partial
-from inspect import unwrap
-from types import CodeType
+from dataclasses import astuple, dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +19,12 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Rounding
 from mcfsim.storage.schema import build
 from mcfsim.sweeps.source import DIGEST
+from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.cores import DRAWS
 from mcfsim.theorems.domain import FEW, USUAL, cover
 from mcfsim.theorems.findings import WITNESSES, Findings
+from mcfsim.theorems.identity import Identity, NoIdentityError, holding, identity_of
+from mcfsim.theorems.judge import applicable, measured, try_block, violating
 from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Theorem
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 #: So many domains are kept whose tables have so many bytes.
 _MANY, _SMALL = 1 << 11, 1 << 21
 _INTEGER = re.compile("-?[0-9]{1,4000}")
+#: So many cases are asked twice, before the work begins.
+_ASKED_TWICE = 256
 
 
 @dataclass(frozen=True)
@@ -51,18 +54,42 @@ class Check:
     rounding: Rounding
     selection: Selection = USUAL
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # One of the catalogue is so in another process, too.
+        theorem = self.theorem.name if self._of_catalogue else self.theorem
+        return _arrived, (theorem, self.format, self.rounding, self.selection, identity_of(self.theorem))
+
+    @property
+    def _of_catalogue(self) -> bool:
+        return THEOREMS.get(self.theorem.name) is self.theorem
+
     def domain(self) -> Domain:
         """Return the operands."""
-        return _domain(self)
+        if found := identity_of(self.theorem):
+            return _domain(_Place(found, self.format, self.rounding, self.selection, self.theorem))
+        # Of a statement that may change at any time, the operands are settled by the first look.
+        if "_own" not in vars(self):
+            object.__setattr__(self, "_own", _cover(self.theorem, self.format, self.rounding, self.selection))
+        own: Domain = vars(self)["_own"]
+        return own
 
     @property
     def key(self) -> str:
-        """Digest of all that the results depend on."""
-        theorem = self.theorem
-        tests = [theorem.claim.test, *(hypothesis.test for hypothesis in theorem.where)]
+        """Digest of all that the results depend on.
+
+        Raises
+        ------
+        NoIdentityError
+            If not all of it has a name.
+        """
+        identity = identity_of(self.theorem)
+        if not identity:
+            raise NoIdentityError(
+                f"{self.theorem.name!r} can be kept in no journal, which could not tell it from another: "
+                f"{identity.lack}"
+            )
         content = {
-            "statement": [theorem.name, theorem.statement],
-            "functions": [_code(function) for function in (theorem.algorithm, *tests)],
+            "statement": [self.theorem.name, self.theorem.statement, identity.digest],
             "format": repr(self.format),
             "rounding": repr(self.rounding),
             "operands": astuple(self.selection),
@@ -93,6 +120,8 @@ class Check:
             self.rehearse()
         except UnsupportedFormatError as error:
             return error
+        except NoIdentityError:
+            raise
         except ValueError as error:
             # Where it says something it must run; elsewhere its algorithm may need what is not there.
             if self.theorem.speaks_of(fmt, self.rounding):
@@ -101,8 +130,35 @@ class Check:
         return None
 
     def rehearse(self) -> None:
-        """Try two cases, so that what is wrong with a statement is said before the work begins."""
-        self(0, min(2, self.domain().size))
+        """Try two cases, so that what is wrong with a statement is said before the work begins.
+
+        Statements of anybody's are asked twice about a few more.
+
+        Raises
+        ------
+        NoIdentityError
+            If they give two answers, or are changed by being asked.
+        """
+        with holding(self.theorem):
+            self(0, min(2, self.domain().size))
+            if not self._of_catalogue and self._answers() != self._answers():
+                raise NoIdentityError(
+                    f"{self.theorem.name!r} gave two answers to the same question: its algorithm, hypotheses "
+                    "and claim must depend on operands, results and what does not change"
+                )
+
+    def _answers(self) -> list[bytes]:
+        """Return what is said of the first cases: results, hypotheses, claim and errors."""
+        domain, found = self.domain(), []
+        ar = on_blocks(domain.format, self.rounding)
+        for _, blocks in domain.blocks(0, min(_ASKED_TWICE, domain.size)):
+            trial = try_block(self.theorem, ar, blocks)
+            there = applicable(self.theorem, trial)
+            found += [x.tobytes() for x in (*trial.results, violating(self.theorem, trial, None))]
+            found += [] if there is None else [there.tobytes()]
+            if self.theorem.claim.measure is not None:
+                found.append(measured(self.theorem, trial).ratio.tobytes())
+        return found
 
     def try_reductions(self) -> None:
         """Try whether what the statement declares of powers of two is so, if anything rests on it.
@@ -113,9 +169,10 @@ class Check:
             If it is not so, as far as can be told.
         """
         # Under stochastic rounding all draws are tried, and no reduction is used.
-        if self.domain().reductions and not self.rounding.stochastic:
-            try_scaling(self.theorem, self.format, self.rounding)
-            self._try_toy()
+        with holding(self.theorem):
+            if self.domain().reductions and not self.rounding.stochastic:
+                try_scaling(self.theorem, self.format, self.rounding)
+                self._try_toy()
 
     def _try_toy(self) -> None:
         """Compare a core with all operands, in a format where these are few."""
@@ -147,9 +204,10 @@ class Check:
     def __call__(self, start: int, stop: int, device: Device | None = None) -> dict[str, Any]:
         """Try the cases of a range, on a device as far as it has a kernel for them."""
         check_subnormals()  # in each thread and process that works on it
-        domain, begun = self.domain(), time.perf_counter()
-        found = self._of(domain, start, stop, device)
-        return {**found.as_data(), "seconds": time.perf_counter() - begun}
+        with holding(self.theorem):
+            domain, begun = self.domain(), time.perf_counter()
+            found = self._of(domain, start, stop, device)
+            return {**found.as_data(), "seconds": time.perf_counter() - begun}
 
     def judge_on(self, device: Device) -> DeviceJudge | None:
         """Return what judges the cases on a device, or None where the CPU does."""
@@ -195,7 +253,30 @@ class Check:
             raise ValueError(f"it took {found.seconds} seconds")
 
 
-_kept: dict[Check, Domain] = {}
+def _arrived(
+    theorem: Theorem | str, fmt: Format, rounding: Rounding, selection: Selection, identity: Identity
+) -> Check:
+    """Return a check that comes from another process, if it is the same here."""
+    found = THEOREMS[theorem] if isinstance(theorem, str) else theorem
+    if identity and identity_of(found) != identity:
+        raise ValueError(
+            f"{found.name!r} is another statement in this process: what it reads was changed in the first one"
+        )
+    return Check(found, fmt, rounding, selection)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What operands depend on."""
+
+    identity: Identity
+    format: Format
+    rounding: Rounding
+    selection: Selection
+    theorem: Theorem = field(compare=False)
+
+
+_kept: dict[_Place, Domain] = {}
 
 
 @dataclass(frozen=True)
@@ -209,31 +290,23 @@ class _Found:
     seconds: float
 
 
-def _code(function: Any) -> list[Any]:
-    """Return what tells a function from what it was before it was edited, as far as its own text goes."""
-    if isinstance(function, partial):
-        return [_code(function.func), repr(function.args), repr(function.keywords)]
-    code = getattr(unwrap(function), "__code__", None)
-    if code is None:
-        return [type(function).__name__]
-    constants = [repr(item) for item in code.co_consts if not isinstance(item, CodeType)]
-    return [code.co_name, code.co_code.hex(), constants, code.co_names, code.co_freevars]
-
-
-def _domain(check: Check) -> Domain:
+def _domain(place: _Place) -> Domain:
     """Return the operands; they are kept if their tables are small, and of others the last ones are."""
-    found = _kept.get(check)
+    found = _kept.get(place)
     if found is None:
-        found = _made(check)
+        found = _made(place)
         if found.nbytes <= _SMALL and len(_kept) < _MANY:
-            _kept[check] = found
+            _kept[place] = found
     return found
 
 
 @lru_cache(maxsize=4)
-def _made(check: Check) -> Domain:
-    rounding = check.rounding
-    domain = cover(check.theorem, check.format, rounding, check.selection)
+def _made(place: _Place) -> Domain:
+    return _cover(place.theorem, place.format, place.rounding, place.selection)
+
+
+def _cover(theorem: Theorem, fmt: Format, rounding: Rounding, selection: Selection) -> Domain:
+    domain = cover(theorem, fmt, rounding, selection)
     if not rounding.stochastic:
         return domain
     return replace(domain, reductions=(*domain.reductions, DRAWS.format(rounding.random_bits, rounding.rule)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -29,6 +29,7 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.element.machine import F64, TRUTH, Value
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import scratch
+from mcfsim.theorems.identity import Identity, check_same, identity_of
 from mcfsim.theorems.judge import LEAST_COMPILED, recorded_algorithm, structured
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.recorded import Recorded, Recorder
@@ -113,7 +114,7 @@ class Judge:
         self._filler: Filler | None = None
         self._predicates: Predicates | None = None
         # Of stochastic rounding every path is tried, and no line is one.
-        if type(ar) is BlockArithmetic and not ar.rounding.stochastic:
+        if type(ar) is BlockArithmetic and not ar.rounding.stochastic and identity_of(theorem):
             self._predicates = Predicates(theorem, ar.format, ar.rounding)
 
     def __call__(self, blocks: list[Block], extremes: tuple[float, float]) -> Judgement | None:
@@ -175,9 +176,12 @@ def measures(theorem: Theorem) -> bool:
 class Predicates:
     """The `mcfsim.compile.lines.Sequel` that asks hypotheses and claim of the results.
 
+    Those of statements of one identity are equal.
+
     Attributes
     ----------
     theorem : Theorem
+        One that has an identity.
     format : Format
     rounding : Rounding
     quotients : bool
@@ -185,10 +189,14 @@ class Predicates:
         If not, the quotient is compared with two further numbers, and open where it is not between them.
     """
 
-    theorem: Theorem
+    theorem: Theorem = field(compare=False)
     format: Format
     rounding: Rounding
     quotients: bool = False
+    _identity: Identity = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_identity", identity_of(self.theorem))
 
     @property
     def cost(self) -> float:
@@ -198,6 +206,7 @@ class Predicates:
     def __call__(self, lowered: Lowered) -> Lowered:
         """Return the line whose results are a `Judgement`, and quotients if these are asked for."""
         theorem, line = self.theorem, lowered.line
+        check_same(theorem, self._identity)  # a loop may be kept longer than what it reads stays as it is
         recorder = Recorder(line, RecordedExact.of, clean=lowered.clean)
 
         def block(value: Value) -> Any:

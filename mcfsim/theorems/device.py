@@ -20,6 +20,7 @@ from mcfsim.compile.scalars import uses
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.compiled import Predicates, Tally, measures, nearer_zero, recordable
+from mcfsim.theorems.identity import identity_of
 from mcfsim.theorems.operands import Block, Columns
 from mcfsim.theorems.parts import Domain, Part, Pieces, Sample, starts
 from mcfsim.theorems.statement import Theorem
@@ -117,7 +118,7 @@ class Device:
     def judge(self, theorem: Theorem, fmt: Format, rounding: Rounding, cases: int) -> DeviceJudge | None:
         """Return what judges a statement here, or None where there is no line, or there are few cases."""
         # Of stochastic rounding every path is tried, and no line is one.
-        if cases < self.least or rounding.stochastic:
+        if cases < self.least or rounding.stochastic or not identity_of(theorem):
             return None
         launcher = _launcher(Predicates(theorem, fmt, rounding, quotients=True))
         return None if launcher is None else DeviceJudge(self, theorem, launcher)

@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from mcfsim.checks.arguments import check_int
 from mcfsim.oracle import OracleArithmetic, same
 from mcfsim.theorems.by_oracle import is_of_kind, results_of, trial_of
@@ -17,7 +15,8 @@ from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Worst, format_of, rounding_of
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.findings import WITNESSES
-from mcfsim.theorems.judge import applicable, structured, violating
+from mcfsim.theorems.identity import holding
+from mcfsim.theorems.judge import applicable, measured, structured, violating
 from mcfsim.theorems.retry import LIMIT, SAMPLES, Retried, retry
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Theorem
@@ -114,6 +113,13 @@ def examine(
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
     theorem = _of(certificate, theorem)
+    with holding(theorem):
+        return _examine(certificate, theorem, samples=samples, limit=limit, seed=seed)
+
+
+def _examine(
+    certificate: Certificate, theorem: Theorem, *, samples: int, limit: int, seed: int
+) -> Examination:
     try:
         check = _check(certificate, theorem)
         truth = OracleArithmetic(format_of(certificate.arithmetic["run_in"]), check.rounding)
@@ -210,9 +216,8 @@ def _look_at_worst(theorem: Theorem, truth: OracleArithmetic, worst: Worst, *, r
         raise _Wrong("the claim fails, and no violation is counted")
     if claim.measure is None:
         raise _Wrong("the statement measures no error")
-    with np.errstate(all="ignore"):
-        measured = claim.measure(trial)
-    error, reference = measured.error.fraction(0), measured.reference.fraction(0)
+    found = measured(theorem, trial)
+    error, reference = found.error.fraction(0), found.reference.fraction(0)
     right = worst_of(claim, error / reference, truth.format.precision, worst.case) if reference else None
     if worst != right:
         raise _Wrong(f"the error comes out as {right!r}, not {worst!r}")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mcfsim.protocol import Emulation
 from mcfsim.storage.buffers import LARGE_BLOCK
 from mcfsim.theorems.compiled import Judge, Tally
-from mcfsim.theorems.judge import applicable, try_block, violating
+from mcfsim.theorems.judge import applicable, measured, try_block, violating
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.statement import Theorem
@@ -153,10 +153,9 @@ class Findings:
         self.witnesses = sorted({*self.witnesses, *cases})[:WITNESSES]
 
     def _measure(self, cases: NDArray[np.int64], trial: Trial, there: Block | None) -> None:
-        assert self.theorem.claim.measure is not None
-        measured = trial.once(self.theorem.claim.measure)
-        usable = np.isfinite(measured.ratio) & trial.finite
-        ratio = np.where(usable if there is None else usable & trial.each(there), measured.ratio, 0)
+        found = measured(self.theorem, trial)
+        usable = np.isfinite(found.ratio) & trial.finite
+        ratio = np.where(usable if there is None else usable & trial.each(there), found.ratio, 0)
         extremes = ratio.min(initial=0), ratio.max(initial=0)
         least, most = self._extremes
         self._extremes = min(least, float(extremes[0])), max(most, float(extremes[1]))
@@ -165,8 +164,8 @@ class Findings:
             if extreme == 0 or self._below(extreme):
                 continue
             near = np.flatnonzero(np.abs(ratio - extreme) <= _SHARE * abs(extreme))
-            place = _largest(measured, near)
-            one = measured[np.array([place])]
+            place = _largest(found, near)
+            one = found[np.array([place])]
             exact = one.error.fraction(0) / one.reference.fraction(0)
             self._compare(exact, int(cases[trial.case(place)]))
 

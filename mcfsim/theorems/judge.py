@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import replace
 from reprlib import repr as shortened
 from typing import Any
 
@@ -17,10 +17,12 @@ from mcfsim.compile.recording import trace
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Rounding
+from mcfsim.theorems.identity import by_identity, identity_of
 from mcfsim.theorems.operands import Block, Operand
 from mcfsim.theorems.paths import EveryPath
+from mcfsim.theorems.sealed import Sealed, is_block
 from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import Trial, flat
+from mcfsim.theorems.trial import Measured, Trial, flat
 
 #: Fewer cases are not worth looking whether compiling pays.
 LEAST_COMPILED = 1 << 12
@@ -38,16 +40,18 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     ValueError
         If it raises an exception, which is the cause.
     """
-    operands, size = structured(theorem.operands, blocks), blocks[0].size
+    given = Sealed(blocks)
+    operands, size = structured(theorem.operands, given.blocks), blocks[0].size
     paths = EveryPath(ar, size) if ar.rounding.stochastic else None
     results = None if paths else run_compiled(theorem, ar, blocks)
     if results is None:
         with np.errstate(all="ignore"), blaming(theorem, "the algorithm"):
             results = tuple(flat(theorem.algorithm(paths or ar, *operands)))
+            given.check()
     if paths:
         results, size = tuple(map(paths.settled, results)), paths.whose.size
     for number, result in enumerate(results, 1):
-        if not _is_block(result, "f", (size,)):
+        if not is_block(result, "f", (size,)):
             raise TypeError(
                 f"{theorem.name!r}: result {number} of the algorithm is {_described(result)}; it must be a "
                 f"block of {size} numbers, one a case, made of operands by the arithmetic"
@@ -55,16 +59,22 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     if not results:
         raise TypeError(f"{theorem.name!r}: the algorithm returns no results")
     names = tuple(operand.name for operand in theorem.operands)
-    return paths.trial(names, operands, results) if paths else Trial(ar, names, operands, results)
+    made = Sealed([result.copy() for result in results])
+    if not paths:
+        return Trial(ar, names, operands, tuple(made.blocks), (given, made))
+    trial = paths.trial(names, operands, tuple(made.blocks))
+    shown = Sealed(flat(tuple(trial.operands)))
+    return replace(trial, operands=structured(theorem.operands, shown.blocks), sealed=(given, shown, made))
 
 
 def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block, ...] | None:
     """Return the algorithm's results by a compiled loop, or None where there is to be none.
 
-    That is where compiling pays, the arithmetic is the emulator, and the algorithm a straight line.
+    That is where compiling pays, the arithmetic is the emulator, and the algorithm a straight line whose
+    statement has an identity.
     """
     size = blocks[0].size
-    if type(ar) is not BlockArithmetic or size < LEAST_COMPILED:
+    if type(ar) is not BlockArithmetic or size < LEAST_COMPILED or not identity_of(theorem):
         return None
     filler = loops(ar.scalars).filler(lambda: recorded_algorithm(theorem, ar.format, ar.rounding), size, None)
     if filler is None or [block.dtype for block in blocks] != list(filler.operands):
@@ -74,7 +84,7 @@ def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block,
     return results
 
 
-@lru_cache(maxsize=256)
+@by_identity(256)
 def recorded_algorithm(theorem: Theorem, fmt: Format, rounding: Rounding) -> Program:
     """Return the algorithm as a program.
 
@@ -119,22 +129,36 @@ def _judged(theorem: Theorem, what: str, test: Callable[[Trial], Any], trial: Tr
     """Return what a test says of each case: if that is so throughout."""
     with np.errstate(all="ignore"), blaming(theorem, what):
         held: Block = test(trial)
-    if not _is_block(held, "b", (trial.size,)):
+        trial.check()
+    if not is_block(held, "b", (trial.size,)):
         raise TypeError(
             f"{theorem.name!r}: {what} gave {_described(held)}; its test must return a block of {trial.size} "
             "truth values, one a case"
         )
-    of_cases: Block = trial.throughout(held)
+    of_cases: Block = trial.throughout(held.copy())  # a test may keep what it returns
     return of_cases
 
 
-def _is_block(x: Any, kind: str, shape: tuple[int, ...]) -> bool:
-    return isinstance(x, np.ndarray) and x.dtype.kind == kind and x.shape == shape
+def measured(theorem: Theorem, trial: Trial) -> Measured:
+    """Return the errors of a statement that has some."""
+    measure, what = theorem.claim.measure, "the claim's measure"
+    assert measure is not None
+    with np.errstate(all="ignore"), blaming(theorem, what):
+        found = trial.once(measure)
+        ratio = found.ratio
+        trial.check()
+    if not is_block(ratio, "f", (trial.size,)):
+        raise TypeError(
+            f"{theorem.name!r}: {what} gave quotients that are {_described(ratio)}; they must be a block of "
+            f"{trial.size} numbers, one a case"
+        )
+    return found
 
 
 def _described(x: Any) -> str:
     if isinstance(x, np.ndarray):
-        return f"an array of {x.dtype}, shape {x.shape}"
+        kind = "" if type(x) is np.ndarray else f" of type {type(x).__name__}"
+        return f"an array{kind} of {x.dtype}, shape {x.shape}"
     return f"{shortened(x)} of type {type(x).__name__}"
 
 

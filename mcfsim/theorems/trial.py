@@ -19,6 +19,7 @@ from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.elementwise import Components, Incomparable
 from mcfsim.theorems.exact import Exact
+from mcfsim.theorems.sealed import Sealed, is_block
 
 Block = NDArray[Any]
 #: An array of booleans.
@@ -106,13 +107,21 @@ class Trial(Incomparable):
         For each name a block, or a tuple of blocks: a double word, a sequence.
     results : tuple of blocks
         What the algorithm returned, nested tuples laid flat. Infinities and NaN may be among them.
+    sealed : tuple of Sealed, optional
+        Where operands and results come from: they can be read alone.
     """
 
     ar: Arithmetic
     names: tuple[str, ...]
     operands: tuple[Any, ...]
     results: tuple[Block, ...]
+    sealed: tuple[Sealed, ...] = field(default=(), repr=False)
     _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def check(self) -> None:
+        """Raise ValueError if somebody wrote to operands or results."""
+        for blocks in self.sealed:
+            blocks.check()
 
     def __post_init__(self) -> None:
         named = tuple(Components(item) if isinstance(item, tuple) else item for item in self.operands)
@@ -187,7 +196,7 @@ class Trial(Incomparable):
     def only(self, there: Truth, test: Callable[[Trial], Truth]) -> Truth:
         """Return where `there` and a test of trials hold; of other cases the test is not asked."""
         held, places = np.zeros(there.shape, np.bool_), np.flatnonzero(there)
-        held[places] = test(self.at(places))
+        held[places] = _truths(test(self.at(places)), places)
         return held
 
     def rarely(self, there: Truth, test: Callable[[Trial], Truth]) -> Truth:
@@ -253,7 +262,16 @@ def only(there: Truth, test: Callable[..., Truth], *blocks: Block) -> Truth:
         return there.only(test, *blocks)
     held, places = np.zeros(there.shape, np.bool_), np.flatnonzero(there)
     if places.size:
-        held[places] = test(*(block[places] for block in blocks))
+        held[places] = _truths(test(*(block[places] for block in blocks)), places)
+    return held
+
+
+def _truths(held: Any, places: Block) -> Truth:
+    """Return what a test of some elements says, if that is so of each."""
+    if not is_block(held, "b", places.shape):
+        raise TypeError(
+            f"a test of {places.size} elements gave {type(held).__name__}, no truth value of each"
+        )
     return held
 
 

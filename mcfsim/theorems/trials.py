@@ -20,7 +20,8 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.protocol import Emulation
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
-from mcfsim.theorems.judge import applicable, try_block, violating
+from mcfsim.theorems.identity import by_identity
+from mcfsim.theorems.judge import applicable, measured, try_block, violating
 from mcfsim.theorems.operands import Block, Columns, Operand, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
@@ -38,7 +39,7 @@ Transformed = Callable[[list[Block], int], list[Block]]
 Outcome = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]
 
 
-@lru_cache(maxsize=1024)
+@by_identity(1024)
 def signs_hold(theorem: Theorem, fmt: Format, rounding: Rounding, *, each: bool) -> bool:
     """Return whether trials agree that cases with positive operands stand for all.
 
@@ -57,7 +58,7 @@ def signs_hold(theorem: Theorem, fmt: Format, rounding: Rounding, *, each: bool)
     return all(_signs_hold_in(theorem, where, rounding, part, each=each) for where, part in places)
 
 
-@lru_cache(maxsize=1024)
+@by_identity(1024)
 def _signs_hold_in_small(theorem: Theorem, fmt: Format, rounding: Rounding, span: int, *, each: bool) -> bool:
     """Return whether trials in a small format agree, which many a format has in common with others."""
     where, part = _small(theorem, fmt, span)
@@ -196,7 +197,6 @@ def _outcome(theorem: Theorem, ar: Emulation, blocks: list[Block]) -> Outcome:
     held = np.ones(trial.size, np.bool_) if there is None else there
     error = np.zeros(trial.size)
     if theorem.claim.measure is not None:
-        with np.errstate(all="ignore"):
-            ratio = np.abs(trial.once(theorem.claim.measure).ratio)
+        ratio = np.abs(measured(theorem, trial).ratio)
         error = np.where(held & np.isfinite(ratio) & trial.finite, ratio, 0)
     return held, failing, error

@@ -31,6 +31,7 @@ from mcfsim.theorems.check import Check
 from mcfsim.theorems.device import Device, find_device
 from mcfsim.theorems.domain import USUAL
 from mcfsim.theorems.findings import Findings
+from mcfsim.theorems.identity import check_same, holding, identity_of
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.selection import LIMIT, SAMPLES, Extent, Selection
@@ -96,7 +97,10 @@ def verify(
     ValueError
         If the statement is unknown or raises exceptions, an argument is out of range, the rounding is
         stochastic and the statement is not, there are too many operands to try all, or none to try, the
-        journal is none, damaged or in use, or there is no such device, or several workers for it.
+        journal is none, damaged or in use, or there is no such device, or several workers for it. Also, as
+        `mcfsim.theorems.identity.NoIdentityError`, if the statement gives two answers to one question or is
+        changed while it is tried; or if there is a journal, and the statement depends on what has no name: an
+        open file, a random generator.
     ImportError
         If a device is asked for, and PyTorch or Triton is not installed, or too old.
     UnsupportedFormatError
@@ -105,13 +109,15 @@ def verify(
     """
     found = find_device(device, workers=workers, dask=dask)
     check = prepare(theorem, format, rounding, Selection(extent, limit, samples, seed))
-    refusal = check.refusal()
-    if refusal is not None:
-        raise refusal
-    with Sweep(
-        workers, kind=kind, dask=dask, journal=journal and Path(journal), resume=resume, progress=progress
-    ) as sweep:
-        return next(run([check], sweep, device=found))
+    with holding(check.theorem):
+        if (refusal := check.refusal()) is not None:
+            raise refusal
+        if journal is not None:
+            check.key  # noqa: B018  # refuses before a journal is made
+        with Sweep(
+            workers, kind=kind, dask=dask, journal=journal and Path(journal), resume=resume, progress=progress
+        ) as sweep:
+            return next(run([check], sweep, device=found))
 
 
 def prepare(
@@ -240,17 +246,24 @@ def run(
         if THEOREMS.get(check.theorem.name) is not check.theorem:
             check.rehearse()
             check.try_reductions()
-    jobs = [_job(check, unit, device) for check in given]
-    for check, (job, results) in zip(given, sweep.run(jobs), strict=True):
-        yield certify(check, list(zip(job.units, results, strict=True)))
+    identities = [identity_of(check.theorem) for check in given]
+    keys = [
+        check.key if identity or sweep.has_journal else f"{place}, without identity"
+        for place, (check, identity) in enumerate(zip(given, identities, strict=True))
+    ]
+    jobs = [_job(check, key, unit, device) for check, key in zip(given, keys, strict=True)]
+    for check, identity, (job, results) in zip(given, identities, sweep.run(jobs), strict=True):
+        certificate = certify(check, list(zip(job.units, results, strict=True)))
+        check_same(check.theorem, identity)
+        yield certificate
 
 
-def _job(check: Check, unit: int, device: Device | None) -> Job:
+def _job(check: Check, key: str, unit: int, device: Device | None) -> Job:
     label = f"{check.theorem.name} {check.format} {check.rounding.mode}"
     if device is None or check.judge_on(device) is None:
-        return Job(check.key, label, check, check.domain().units(unit), check.validate)
+        return Job(key, label, check, check.domain().units(unit), check.validate)
     # A journal keeps what a device found apart: it rests on that device, too.
-    work, key = partial(check, device=device), f"{check.key} on {device.name}"
+    work, key = partial(check, device=device), f"{key} on {device.name}"
     return Job(key, label, work, check.domain().units(device.unit), check.validate)
 
 

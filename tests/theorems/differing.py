@@ -1,0 +1,362 @@
+"""Statements in families: those of one family differ in exactly one thing that they reach, by a number."""
+
+import types
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import IntEnum
+from fractions import Fraction
+from functools import cached_property, lru_cache, partial, wraps
+from typing import Any
+
+import numpy as np
+
+import mcfsim as mcf
+from mcfsim.rounding import Mode
+from mcfsim.symbolic import Quotient
+from mcfsim.theorems import Theorem, claim, relative_error, value
+from mcfsim.theorems.claims import all_of, error_relative_to, exact_sum, root_error, sum_of
+from mcfsim.theorems.hypotheses import exponent_gap, hypothesis
+from mcfsim.theorems.statement import Claim, Hypothesis
+
+PAIR = (value("a"), value("b"))
+#: By its name: what makes a statement of a number.
+FAMILIES: dict[str, Callable[[int], Theorem]] = {}
+
+
+def statement(test: Any = None, **facts: Any) -> Theorem:
+    said = exact_sum() if test is None else claim("it is so", test)
+    return Theorem("mine", **{"algorithm": mcf.two_sum, "operands": PAIR, "claim": said, **facts})
+
+
+def family(make: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Add what makes a statement, or the test of a claim."""
+
+    @wraps(make)
+    def made(n: int) -> Theorem:
+        found = make(n)
+        return found if isinstance(found, Theorem) else statement(found)
+
+    FAMILIES[make.__name__] = made
+    return make
+
+
+def run(source: str, **names: Any) -> Any:
+    """Return the function `test` of a text, whose globals are given."""
+    space = {"__name__": "elsewhere", "np": np, "mcf": mcf, **names}
+    exec(source, space)
+    return space["test"]
+
+
+def holding(x: Any) -> Callable[[Any], Any]:
+    """Return a test that reads one thing, by its closure."""
+    return lambda t: t.finite & bool(x)
+
+
+# -- functions ----------------------------------------------------------------------------------------------
+@family
+def closure_cell(n):
+    bound = n / 8
+    return lambda t: abs(t["a"]) >= bound
+
+
+@family
+def deeper_closure_cell(n):
+    def inner(x):
+        return x >= n
+
+    def outer(t):
+        return inner(t["a"])
+
+    return outer
+
+
+@family
+def closure_of_a_generator_expression(n):
+    return lambda t: np.logical_or.reduce([t["a"] >= x for x in (n, 99)])
+
+
+@family
+def default(n):
+    def test(t, bound=n):
+        return t["a"] >= bound
+
+    return test
+
+
+@family
+def keyword_default(n):
+    def test(t, *, bound=n):
+        return t["a"] >= bound
+
+    return test
+
+
+@family
+def a_global(n):
+    return run("def test(t): return t['a'] >= BOUND", BOUND=n)
+
+
+@family
+def global_of_a_nested_function(n):
+    return run("def test(t):\n def inner(x): return x >= BOUND\n return inner(t['a'])", BOUND=n)
+
+
+@family
+def callee(n):
+    return run(f"def helper(x): return x >= {n}\ndef test(t): return helper(t['a'])")
+
+
+@family
+def callee_of_a_callee(n):
+    return run(f"def far(x): return x >= {n}\ndef near(x): return far(x)\ndef test(t): return near(t['a'])")
+
+
+@family
+def global_of_a_callee(n):
+    return run("def helper(x): return x >= BOUND\ndef test(t): return helper(t['a'])", BOUND=n)
+
+
+@family
+def callees_that_call_each_other(n):
+    return run(
+        f"def f(x, k): return x >= {n} if k else g(x, k + 1)\n"
+        "def g(x, k): return f(x, k)\n"
+        "def test(t): return g(t['a'], 0)"
+    )
+
+
+@family
+def constant_of_a_lambda(n):
+    return run(f"test = lambda t: t['a'] >= {n}")
+
+
+@family
+def operation(n):
+    return run(f"def test(t): return t['a'] {['<', '<=', '>', '>=', '==', '!='][n % 6]} {n // 6}")
+
+
+@family
+def method_called(n):
+    return run(f"def test(t): return t.results[0].method{n}()")
+
+
+@family
+def nested_function(n):
+    return run(f"def test(t):\n def inner(x): return x >= {n}\n return inner(t['a'])")
+
+
+@family
+def handler_of_an_exception(n):
+    return run(f"def test(t):\n try: return t['a'] >= 1\n except KeyError: return {n}")
+
+
+@family
+def partial_argument(n):
+    return partial(lambda bound, t: t["a"] >= bound, n)
+
+
+@family
+def partial_keyword(n):
+    return partial(lambda t, bound: t["a"] >= bound, bound=n)
+
+
+@family
+def attribute_of_a_function(n):
+    test = run("def test(t): return t['a'] >= test.bound")
+    test.bound = n
+    return test
+
+
+@family
+def what_is_remembered(n):
+    return lru_cache(lambda t: t["a"] >= n)
+
+
+@family
+def what_is_wrapped(n):
+    @wraps(abs)
+    def test(t):
+        return t["a"] >= n
+
+    return test
+
+
+@family
+def module(n):
+    helpers = types.ModuleType("helpers")
+    exec(f"def helper(x): return x >= {n}", vars(helpers))
+    return run("def test(t): return helpers.helper(t['a'])", helpers=helpers)
+
+
+@family
+def module_by_a_text(n):
+    helpers = types.ModuleType("helpers")
+    exec(f"def helper(x): return x >= {n}", vars(helpers))
+    return run("def test(t): return getattr(helpers, 'helper')(t['a'])", helpers=helpers)
+
+
+@family
+def module_in_a_module(n):
+    inner, outer = types.ModuleType("outer.inner"), types.ModuleType("outer")
+    outer.inner = inner
+    inner.bound = n
+    return run("def test(t): return t['a'] >= outer.inner.bound", outer=outer)
+
+
+@family
+def straight_line(n):
+    return statement(algorithm=mcf.straight_line(lambda ar, a, b: (ar.mul(a, n), b)))
+
+
+# -- what functions hold ------------------------------------------------------------------------------------
+KINDS: dict[str, Callable[[int], Any]] = {
+    "a list": lambda n: [1, 2, n],
+    "a list's order": lambda n: [*range(n), 99, *range(n, 30)],
+    "a dict's value": lambda n: {"a": n},
+    "a dict's key": lambda n: {n: 1},
+    "a set": lambda n: {"a", "b", str(n)},
+    "a frozen set": lambda n: frozenset({("x", n), ("y", 1)}),
+    "a set of functions": lambda n: {abs, partial(pow, n)},
+    "a tuple in a list in a dict": lambda n: {"x": [(1, (n,))]},
+    "a deque": lambda n: deque([n], maxlen=3),
+    "numbers": lambda n: np.arange(3.0) + n,
+    "numbers' form": lambda n: np.zeros((n + 1, 2)),
+    "numbers' type": lambda n: np.zeros(2, ["f4", "f8", "i4", "i8", "u1", "c8"][n % 6] + "," + f"({n},)f4"),
+    "masked numbers": lambda n: np.ma.array(np.zeros(64), mask=np.arange(64) == n),
+    "objects of NumPy": lambda n: np.array([Fraction(n, 3), None], object),
+    "a number of NumPy": lambda n: np.float32(n),
+    "a view": lambda n: np.arange(100)[n:],
+    "a text": lambda n: f"text {n}",
+    "bytes": lambda n: bytes([n]),
+    "a fraction": lambda n: Fraction(n, 7),
+    "a decimal": lambda n: Decimal(n),
+    "a range": lambda n: range(n),
+    "a slice": lambda n: slice(1, n),
+    "a complex number": lambda n: complex(0, n),
+    "a large number": lambda n: 10**5000 + n,
+    "a name space": lambda n: types.SimpleNamespace(x=n),
+    "a proxy": lambda n: types.MappingProxyType({"x": n}),
+    "a format": lambda n: mcf.Format("same", precision=3 + n, emin=-20, emax=20),
+    "a quotient": lambda n: Quotient.of(n),
+    "kinds of numbers": lambda n: [1, 1.0, True, "1", b"1", 1j + 1, Fraction(1), None, -0.0, 0.0, 0][n % 11],
+    "a method's instance": lambda n: [n].append,
+    "a function of numbers": lambda n: np.vectorize(lambda x: x >= n),
+}
+for _name, _make in KINDS.items():
+    FAMILIES[_name] = partial(lambda make, n: statement(holding(make(n))), _make)
+
+
+# -- classes and instances ----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Bound:
+    bound: Any
+
+    def test(self, t):
+        return t["a"] >= self.bound
+
+    @cached_property
+    def twice(self):
+        return 2 * self.bound
+
+
+class Called:
+    def __init__(self, bound):
+        self.bound = bound
+
+    def __call__(self, t):
+        return t["a"] >= self.bound
+
+
+class Slotted:
+    __slots__ = ("bound",)
+
+    def __init__(self, bound):
+        self.bound = bound
+
+
+class Hiding:
+    """Copies of it leave out what counts."""
+
+    def __init__(self, bound):
+        self.bound = bound
+
+    def __getstate__(self):
+        return {}
+
+    def __reduce__(self):
+        return Hiding, (0,)
+
+
+class Listed(list):
+    pass
+
+
+def of_class(body: str, base: str = "object") -> Any:
+    return run(f"class Base:\n x = 1\nclass Own({base}):\n {body}\ndef test(t): return Own().get(t)")
+
+
+INSTANCES: dict[str, Callable[[int], Any]] = {
+    "a method's self": lambda n: Bound(n).test,
+    "an instance that is called": Called,
+    "a field": lambda n: holding(Bound(n)),
+    "a field of a field": lambda n: holding(Bound([Bound(n)])),
+    "a slot": lambda n: holding(Slotted(n)),
+    "what a copy leaves out": lambda n: holding(Hiding(n)),
+    "items of a kind of list": lambda n: holding(Listed([n])),
+    "a method": lambda n: of_class(f"def get(self, t): return t['a'] >= {n}"),
+    "a static method": lambda n: of_class(f"get = staticmethod(lambda t: t['a'] >= {n})"),
+    "a method of a class": lambda n: of_class(f"get = classmethod(lambda own, t: t['a'] >= {n})"),
+    "a property": lambda n: of_class(f"get = property(lambda self: lambda t: t['a'] >= {n})"),
+    "a class's attribute": lambda n: of_class(f"x = {n}\n def get(self, t): return t['a'] >= self.x"),
+    "a base": lambda n: run(
+        f"class Base:\n def get(self, t): return t['a'] >= {n}\nclass Own(Base): pass\n"
+        "def test(t): return Own().get(t)"
+    ),
+    "a member": lambda n: holding(IntEnum("Own", {"x": n}).x),
+    "another member": lambda n: run("def test(t): return own(3)", own=IntEnum("Own", {"x": n, "y": 99})),
+}
+for _name, _make in INSTANCES.items():
+    FAMILIES[_name] = partial(lambda make, n: statement(make(n)), _make)
+
+
+# -- what theorems have -------------------------------------------------------------------------------------
+def near(constant: Any) -> Claim:
+    return relative_error(constant, sum_of("a", "b"), text="c u")
+
+
+THEOREMS_PARTS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "relative error": lambda n: {"claim": near(n)},
+    "relative error, a function": lambda n: {"claim": near(lambda p: Fraction(n))},
+    "relative error, a function of p": lambda n: {"claim": near(lambda p: Fraction(p, n + 1))},
+    "root": lambda n: {"claim": root_error(lambda p: Fraction(n), sum_of("a"), text="c")},
+    "reference": lambda n: {"claim": error_relative_to(1, sum_of("a"), lambda t: t.exact("b") * n, text="c")},
+    "several claims": lambda n: {"claim": all_of(exact_sum(), near(n))},
+    "measure": lambda n: {"claim": replace(near(1), measure=lambda t: t.measured(n))},
+    "constant": lambda n: {"claim": replace(near(1), constant=lambda ratio, p: ratio * n)},
+    "bound": lambda n: {"claim": replace(near(1), bound=lambda p: Fraction(n))},
+    "formula": lambda n: {"claim": replace(near(1), formula=near(n).formula)},
+    "unit": lambda n: {"claim": replace(near(1), unit=n)},
+    "text of the claim": lambda n: {"claim": replace(near(1), text=f"text {n}")},
+    "families": lambda n: {"families": lambda p: [(Fraction(n), Fraction(1))]},
+    "witnesses": lambda n: {"witnesses": lambda fmt, rounding: [(n, 1)]},
+    "gaps": lambda n: {"gaps": lambda p: (-n, p)},
+    "worst": lambda n: {"worst": lambda p: Fraction(n)},
+    "hypothesis": lambda n: {"where": [hypothesis("it is", lambda t: t["a"] >= n)]},
+    "hypothesis of the library": lambda n: {"where": [exponent_gap("a", "b", lambda p: n, "g")]},
+    "format of a hypothesis": lambda n: {
+        "where": [Hypothesis("it is", lambda t: t.finite, of_format=lambda fmt: fmt.precision > n)]
+    },
+    "rounding of a hypothesis": lambda n: {
+        "where": [Hypothesis("it is", lambda t: t.finite, of_rounding=lambda rounding: n > 0)]
+    },
+    "number of hypotheses": lambda n: {"where": [hypothesis("it is", lambda t: t.finite)] * n},
+    "algorithm": lambda n: {"algorithm": lambda ar, a, b: (ar.mul(a, n), b)},
+    "precision": lambda n: {"precision": n},
+    "modes": lambda n: {"modes": list(Mode)[: 1 + n % 5], "precision": n // 5},
+    "sharp": lambda n: {"sharp": f"text {n}"},
+    "scaling": lambda n: {"scaling": ["common", "each", "square", "none"][n % 4], "precision": n // 4},
+}
+for _name, _facts in THEOREMS_PARTS.items():
+    FAMILIES[_name] = partial(lambda facts, n: statement(**facts(n)), _facts)

@@ -1,0 +1,292 @@
+"""What algorithms, hypotheses and claims get is for reading, and what they give back are plain arrays."""
+
+import ctypes
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.formats import Format
+from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, value, verify
+from mcfsim.theorems.exact import Exact
+from mcfsim.theorems.statement import Claim
+from mcfsim.theorems.trial import Measured
+
+PAIR = (value("a"), value("b"))
+#: Few cases, and as many as are judged by loops where there are some.
+FORMATS = ("float4_e2m1fn", Format("wide", precision=5, emin=-9, emax=10))
+
+
+def theorem(algorithm=lambda ar, a, b: ar.add(a, b), test=lambda t: t.finite | True, **facts):
+    said = facts.pop("claim", None) or claim("it is so", test)
+    return Theorem("mine", algorithm, PAIR, said, **facts)
+
+
+# -- what is given back -------------------------------------------------------------------------------------
+class Own(np.ndarray):
+    """A class of arrays of somebody's."""
+
+
+STRANGE = {
+    "all masked": lambda x: np.ma.array(x, mask=True),
+    "masked nowhere": lambda x: np.ma.array(x),
+    "own": lambda x: x.view(Own),
+    "recarray": lambda x: x.view(np.recarray),
+    "matrix": lambda x: np.matrix(x),
+    "matrix of one column": lambda x: np.matrix(x).T,
+    "0-d": lambda x: np.array(x[0]),
+    "number": lambda x: x[0],
+    "list": lambda x: x.tolist(),
+    "objects": lambda x: x.astype(object),
+    "shorter": lambda x: x[:1].repeat(x.size - 1),
+    "of two axes": lambda x: x.reshape(1, -1),
+}
+
+
+@pytest.fixture
+def strange(tmp_path):
+    def mapped(x):
+        found = np.memmap(tmp_path / "m", x.dtype, "w+", shape=x.shape)
+        found[:] = x
+        return found
+
+    return {**STRANGE, "memmap": mapped}
+
+
+def measured_with(strange):
+    """Return a claim whose quotients are strange."""
+
+    class Strange(Measured):
+        @property
+        def ratio(self):
+            return strange(np.asarray(self.error.ratio(self.reference)))
+
+    def measure(t):
+        return Strange(t.result() - t.exact("a"), t.exact("b"))
+
+    return Claim(
+        "e", lambda t: t.finite | True, measure, lambda ratio, p: abs(ratio), lambda p: Fraction(9), None, 1
+    )
+
+
+PLACES = {
+    "algorithm": lambda s: theorem(lambda ar, a, b: s(ar.add(a, b))),
+    "one of two results": lambda s: theorem(lambda ar, a, b: (a, s(ar.add(a, b)))),
+    "operand": lambda s: theorem(lambda ar, a, b: (s(a), b)),
+    "claim": lambda s: theorem(test=lambda t: s(t["a"] == t["b"])),
+    "true claim": lambda s: theorem(test=lambda t: s(t.finite | True)),
+    "hypothesis": lambda s: theorem(where=[hypothesis("h", lambda t: s(t["a"] == t["b"]))]),
+    "false hypothesis": lambda s: theorem(where=[hypothesis("h", lambda t: s(t["a"] != t["a"]))]),
+    "part of a claim": lambda s: theorem(test=lambda t: t.only(t["a"] == 0, lambda u: s(u["b"] == u["a"]))),
+    "measure": lambda s: theorem(claim=measured_with(s)),
+}
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+@pytest.mark.parametrize("place", PLACES)
+def test_only_plain_arrays_are_taken(place, fmt, strange):
+    for name, of in strange.items():
+        strange_one = PLACES[place](of)
+        # From a unit of work it comes as a RuntimeError.
+        with pytest.raises((TypeError, ValueError, RuntimeError), match="'mine': "):
+            print(name, verify(strange_one, fmt))
+
+
+def test_what_is_masked_everywhere_is_not_verified():
+    """Without its mask it is refuted; with it nothing would fail."""
+    hidden = theorem(test=lambda t: np.ma.array(t.results[0] == t["a"], mask=True))
+    with pytest.raises(TypeError, match="the claim 'it is so' gave an array of type MaskedArray of bool"):
+        verify(hidden, "float8_e5m2")
+    assert verify(theorem(test=lambda t: t.results[0] == t["a"]), "float8_e5m2").verdict == "refuted"
+
+
+# -- what is written to -------------------------------------------------------------------------------------
+def in_place(x):
+    x -= 1
+
+
+def an_element(x):
+    x[0] = 3
+
+
+def by_a_ufunc(x):
+    np.add(x, x, out=x)
+
+
+def by_copyto(x):
+    np.copyto(x, 1)
+
+
+def by_its_flag(x):
+    x.setflags(write=True)
+    x[...] = 1
+
+
+def by_its_base(x):
+    owner = x if x.base is None else x.base
+    owner.flags.writeable = True
+    owner[...] = 1
+
+
+def by_a_view(x):
+    x.flags.writeable = True
+    x.view(f"u{x.itemsize}")[-1] ^= 1
+
+
+def by_a_zeros_sign(x):
+    x.setflags(write=True)
+    x[x == 0] *= -1
+
+
+def by_its_address(x):
+    ctypes.memset(x.ctypes.data, 1, x.nbytes)
+
+
+WAYS = (in_place, an_element, by_a_ufunc, by_copyto, by_its_flag, by_its_base, by_a_view, by_a_zeros_sign)
+WAYS = (*WAYS, by_its_address)
+
+
+def doing(way, pick, then):
+    """Return a test that writes to a block of a trial, and then says something."""
+
+    def test(t):
+        way(pick(t))
+        return then(t)
+
+    return test
+
+
+def altered(way, place):
+    """Return a statement that writes to what it was given."""
+
+    def algorithm(ar, a, b):
+        if place == "algorithm":
+            way(a)
+        return ar.add(a, b)
+
+    picks = {
+        "operand": lambda t: t["b"],
+        "result": lambda t: t.results[0],
+    }
+    facts = {}
+    if place.startswith("claim"):
+        facts["test"] = doing(way, picks[place.split()[1]], lambda t: t.finite | True)
+    elif place.startswith("hypothesis"):
+        facts["where"] = [hypothesis("h", doing(way, picks[place.split()[1]], lambda t: t.finite | True))]
+    elif place == "measure":
+        said = measured_with(lambda x: x)
+        measure = doing(way, picks["operand"], lambda t: Measured(t.result() - t.exact("a"), t.exact("b")))
+        facts["claim"] = Claim(said.text, said.test, measure, said.constant, said.bound, None, 1)
+    return theorem(algorithm, **facts)
+
+
+ALTERED = ("algorithm", "claim operand", "claim result", "hypothesis operand", "hypothesis result", "measure")
+
+
+@pytest.mark.parametrize("place", ALTERED)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_blocks_are_read_only_and_looked_at_afterwards(way, place, fmt):
+    with pytest.raises((ValueError, RuntimeError), match=r"'mine': .*(read-only|written to)"):
+        verify(altered(way, place), fmt)
+
+
+@pytest.mark.parametrize("place", ALTERED[:-1])
+@pytest.mark.parametrize("way", [in_place, by_its_flag, by_a_view], ids=lambda way: way.__name__)
+def test_so_are_blocks_of_paths(way, place):
+    stochastic = mcf.rounding.get_rounding("stochastic")
+    with pytest.raises(ValueError, match=r"^'mine': .*(read-only|written to)"):
+        verify(
+            Theorem(
+                "mine",
+                altered(way, place).algorithm,
+                PAIR,
+                altered(way, place).claim,
+                altered(way, place).where,
+                modes=["stochastic"],
+            ),
+            "float4_e2m1fn",
+            stochastic,
+        )
+
+
+def test_an_algorithm_that_overwrites_an_operand_is_not_verified():
+    """The claim would see another a than the one that was added."""
+
+    def overwriting(ar, a, b):
+        s = a
+        s -= b
+        return ar.add(s, b)
+
+    said = claim("r = RN(a + b)", lambda t: t.results[0] == t.ar.add(t["a"], t["b"]))
+    with pytest.raises(ValueError, match="the algorithm raised"):
+        verify(Theorem("mine", overwriting, PAIR, said), "float8_e5m2")
+
+
+def test_operands_that_are_results_and_results_kept_by_the_algorithm():
+    own = np.zeros(1)
+
+    def itself(ar, a, b):
+        return a, b, a
+
+    def kept(ar, a, b):
+        nonlocal own
+        own = ar.add(a, b)
+        return own
+
+    def clearing(t):
+        own[...] = t["a"]
+        return t.results[0] == t["a"]
+
+    assert verify(theorem(itself, lambda t: t.results[0] == t.results[2]), "float8_e5m2").holds
+    with pytest.raises(ValueError, match=r"written to|two answers"):
+        verify(theorem(kept, clearing), "float8_e5m2")
+
+
+def test_a_test_that_keeps_what_it_returned_changes_nothing():
+    """A claim clears the block that a hypothesis returned: nothing would be applicable."""
+    given = []
+
+    def supposed(t):
+        given[:] = [t["a"] == t["a"]]
+        return given[0]
+
+    def said(t):
+        given[0][...] = False
+        return t["a"] == t["b"]
+
+    x = theorem(test=said, where=[hypothesis("h", supposed)])
+    with pytest.raises(ValueError, match="two answers"):  # it changes what it reads
+        verify(x, "float4_e2m1fn")
+    from mcfsim.backends.factory import on_blocks
+    from mcfsim.theorems.judge import applicable, try_block, violating
+
+    blocks = [np.array([1.0, 2.0], np.float32), np.array([1.0, 1.0], np.float32)]
+    trial = try_block(x, on_blocks(mcf.get_format("float8_e5m2"), mcf.rounding.Rounding()), blocks)
+    there = applicable(x, trial)
+    assert violating(x, trial, there).tolist() == [False, True]
+    assert there.tolist() == [True, True]
+
+
+def test_what_a_trial_has_are_plain_arrays_that_cannot_be_written_to():
+    seen = []
+
+    def look(t):
+        seen.append([(type(x), x.flags.writeable) for x in (t["a"], t["b"], *t.results)])
+        return t.finite | True
+
+    with pytest.raises(ValueError, match="two answers"):  # for it remembers
+        verify(theorem(test=look), "float8_e5m2")
+    assert {pair for one in seen for pair in one} == {(np.ndarray, False)}
+
+
+def test_exact_numbers_are_made_of_read_only_blocks():
+    block = np.array([1.0, 2.0], np.float32)
+    block.flags.writeable = False
+    assert (Exact.of(block, 8) * 2 == 2 * Exact.of(block, 8)).all()
+
+
+@pytest.mark.parametrize("name", ["two_sum", "grow", "dw_plus_fp"])
+def test_statements_of_the_catalogue_come_out_as_before(name):
+    assert verify(THEOREMS[name], "float8_e4m3fn", samples=1000, limit=1 << 12).as_expected

@@ -1,0 +1,365 @@
+"""A statement is what it would compute: no journal and no cache answers for another one."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.compile.loops import Loop
+from mcfsim.formats import Format
+from mcfsim.sweeps.reached import digest
+from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, relative_error, verify
+from mcfsim.theorems.claims import sum_of
+from mcfsim.theorems.compiled import Predicates
+from mcfsim.theorems.identity import NoIdentityError, check_same, identity_of
+from mcfsim.theorems.judge import recorded_algorithm
+from mcfsim.theorems.trials import signs_hold
+from mcfsim.theorems.verification import prepare
+
+from .differing import FAMILIES, PAIR, statement
+
+#: A format whose pairs are so many that loops are recorded, and few enough to try them all.
+WIDE = Format("wide", precision=5, emin=-9, emax=10)
+NARROW = "float8_e5m2"
+ROOT = Path(__file__).parents[2]
+#: How many statements of a family are compared; and in the exhaustive run.
+FEW, MANY = 4, 16
+
+
+# -- what differs in one thing ------------------------------------------------------------------------------
+def compare(many):
+    """Compare statements that differ in one thing; return how many pairs were compared."""
+    pairs = 0
+    for name, make in FAMILIES.items():
+        found = [identity_of(make(n)) for n in range(1, 1 + many)]
+        assert all(found), (name, found[0].lack)
+        different = {n for n in range(many) if make is not FAMILIES["kinds of numbers"] or n < 11}
+        assert len({found[n] for n in different}) == len(different), name
+        pairs += sum(1 for _ in combinations(different, 2))
+        assert [identity_of(make(n)) for n in range(1, 1 + many)] == found, f"{name}: built again"
+    return pairs
+
+
+def test_statements_that_differ_in_one_thing_they_reach_have_different_identities():
+    assert compare(FEW) >= 500
+
+
+@pytest.mark.exhaustive
+def test_many_statements_that_differ_in_one_thing():
+    # Numbers' types, operations, modes and scalings are few; others go with them.
+    assert compare(MANY) >= 10_000
+
+
+def test_what_differs_has_another_key():
+    keys = [prepare(make(n), "float4_e2m1fn", "nearest_even").key for make in KEYED for n in (1, 2, 1)]
+    assert keys[::3] == keys[2::3]
+    assert len(set(keys)) == 2 * len(KEYED)
+
+
+KEYED = [
+    FAMILIES[name] for name in ("closure_cell", "relative error", "a list", "text of the claim", "bound")
+]
+
+IN_ANOTHER_PROCESS = """
+import json
+from mcfsim.theorems import THEOREMS
+from mcfsim.theorems.identity import _parts
+from mcfsim.sweeps.reached import digest
+from mcfsim.theorems.judge import recorded_algorithm
+from mcfsim.theorems.trials import signs_hold
+from tests.theorems.differing import FAMILIES
+found = {name: [digest(_parts(make(n))) for n in (1, 2)] for name, make in FAMILIES.items()}
+found |= {name: [digest(_parts(x))] for name, x in list(THEOREMS.items())[::4]}
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_identities_are_the_same_in_another_process():
+    runs = []
+    for seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        call = [sys.executable, "-c", IN_ANOTHER_PROCESS]
+        done = subprocess.run(call, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+        runs.append(json.loads(done.stdout))
+    assert runs[0] == runs[1]
+    assert len(runs[0]) >= 130
+
+
+def test_an_instance_is_what_it_was_before_it_computed_something():
+    x = statement(lambda t: t.finite & (mcf.get_format("bfloat16").precision == 8))
+    before = identity_of(x)
+    bound = FAMILIES["a method's self"](3)
+    found, _ = identity_of(bound), bound.claim.test.__self__.twice
+    assert (identity_of(x), identity_of(bound)) == (before, found)
+
+
+def test_statements_of_the_catalogue_are_known_by_name():
+    for theorem in THEOREMS.values():
+        assert theorem.name in identity_of(theorem).digest
+        assert identity_of(replace(theorem)) == identity_of(replace(theorem))
+
+
+# -- journals and caches ------------------------------------------------------------------------------------
+def near(bound):
+    """The error of a sum is at most so many units."""
+    return Theorem(
+        "near", lambda ar, a, b: ar.add(a, b), PAIR, relative_error(bound, sum_of("a", "b"), unit=1)
+    )
+
+
+def within(bound):
+    """A sum is at most so large."""
+    return replace(near(2), claim=claim("s <= c", lambda t: np.abs(t.results[0]) <= bound))
+
+
+@pytest.mark.parametrize("make", [near, within])
+def test_a_journal_does_not_answer_for_another_bound(make, tmp_path):
+    right, wrong = (Fraction(9), Fraction(1, 9)) if make is near else (1e9, 1.0)
+    said = [verify(make(bound), NARROW).violations for bound in (right, wrong)]
+    kept = [verify(make(bound), NARROW, journal=tmp_path / "j").violations for bound in (right, wrong) * 2]
+    assert kept == said * 2
+    assert said[1] > said[0]
+
+
+def test_a_journal_does_not_answer_for_other_families(tmp_path):
+    one, two = (
+        replace(THEOREMS["two_sum"], families=lambda p, x=x: [(Fraction(x), Fraction(1))]) for x in (1, 3)
+    )
+    keys = [prepare(x, "e8m11", "nearest_even").key for x in (one, two)]
+    assert keys[0] != keys[1]
+
+
+def test_a_claim_is_judged_by_what_it_reads_now(tmp_path):
+    """More than once, so that loops are recorded, compiled and kept."""
+    bound = [1e30]
+    statements = {
+        "claim": statement(lambda t: np.abs(t.results[0]) <= bound[0]),
+        "hypothesis": statement(
+            lambda t: np.abs(t.results[0]) <= 4,
+            where=[hypothesis("small", lambda t: np.abs(t["a"]) + np.abs(t["b"]) <= bound[0])],
+        ),
+        "algorithm": replace(near(Fraction(1)), algorithm=lambda ar, a, b: ar.mul(ar.add(a, b), bound[0])),
+    }
+    for name, x in statements.items():
+        found = []
+        for bound[0] in (1e30, 1.0, 1e30, 2.0) if name != "algorithm" else (1.0, 2.0, 1.0, 4.0):
+            now = verify(x, WIDE)
+            assert now == verify(x, WIDE, journal=tmp_path / "j")
+            found.append((now.applicable, now.violations))
+        assert found[0] == found[2]
+        assert len(set(found)) == 3 - (name == "algorithm"), name
+
+
+def test_signs_and_operands_follow_what_is_read():
+    """What was found out of one statement, its signs and its families, is not taken for another."""
+    odd, family = [False], [Fraction(1)]
+    x = statement(
+        lambda t: (t["a"] > -3) | odd[0], families=lambda p: [(family[0], Fraction(1))], scaling="common"
+    )
+    place = mcf.get_format(NARROW), mcf.rounding.Rounding()
+    said, operands = [], []
+    for odd[0], family[0] in ((False, Fraction(1)), (True, Fraction(3)), (False, Fraction(1))):
+        said.append(signs_hold(x, *place, each=False))
+        operands.append(prepare(replace(x, scaling="none"), "e8m11", "up").domain().parts[0].tables[0][0][0])
+    assert said == [False, True, False]
+    assert operands == [1, 3, 1]
+
+
+# -- what has no name ---------------------------------------------------------------------------------------
+def unnamed(tmp_path):
+    generator = np.random.default_rng(1)
+    file = open(tmp_path / "some", "w")  # noqa: SIM115  # closed by the test
+    return {
+        "an open file": file,
+        "a random generator": generator,
+        "a generator": (x for x in "abc"),
+        "a live iterator, of type list_iterator": iter([1]),
+        "a live iterator, of type map": map(abs, [1]),
+        "a lock of threads": threading.Lock(),
+        "a RLock of threads": threading.RLock(),
+        "a Event of threads": threading.Event(),
+        "a memoryview, whose state cannot be told": memoryview(b"1"),
+        "eval, which may read anything": eval,
+    }
+
+
+def test_what_cannot_be_named_is_verified_and_kept_by_no_journal(tmp_path):
+    things = unnamed(tmp_path)
+    for text, x in things.items():
+        said = statement(lambda t, x=x: t.finite | (x is None))
+        with pytest.raises(NoIdentityError, match=rf"^'mine' can be kept in no journal.*: .*'?.* is {text}$"):
+            verify(said, NARROW, journal=tmp_path / "journal")
+        assert not (tmp_path / "journal").exists()
+    for x in [*things.values()][:3]:
+        said = statement(lambda t, x=x: (t.results[0] == t["a"]) | (x is None))
+        named = statement(lambda t, x=3: (t.results[0] == t["a"]) | (x is None))
+        assert verify(said, WIDE) == verify(named, WIDE)
+    things["an open file"].close()
+
+
+def test_it_is_said_where_it_is(tmp_path):
+    with open(tmp_path / "f", "w") as f:
+        inner = {"x": [f]}
+        with pytest.raises(ValueError, match="item 0 of item 'x' of closure cell 'inner' of the claim is an"):
+            verify(statement(lambda t: t.finite | bool(inner)), NARROW, journal=tmp_path / "j")
+        supposed = hypothesis("h", lambda t, f=f: t.finite)
+        with pytest.raises(ValueError, match="default 1 of the hypothesis 'h' is an open file"):
+            verify(statement(where=[supposed]), NARROW, journal=tmp_path / "j")
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        lambda t: t.finite & (random.random() < 2),
+        lambda t: t.finite & (np.random.random() < 2),  # noqa: NPY002
+        lambda t: eval("t.finite"),
+        lambda t: t.finite & bool(open),
+    ],
+)
+def test_what_draws_or_reads_elsewhere_has_no_identity(test, tmp_path):
+    assert verify(statement(test), NARROW).holds is not None
+    with pytest.raises(NoIdentityError, match="can be kept in no journal"):
+        verify(statement(test), NARROW, journal=tmp_path / "j")
+
+
+# -- asked twice --------------------------------------------------------------------------------------------
+def drawn(t):
+    return np.random.default_rng().random(t.size) < 0.5
+
+
+class Counting:
+    calls = 0
+
+    def __call__(self, t):
+        self.calls += 1
+        return t.finite | (self.calls > 3)
+
+
+def counted():
+    calls = []
+
+    def test(t):
+        calls.append(1)
+        return t.finite | (len(calls) > 5)
+
+    return test
+
+
+STATE = {"calls": 0}
+
+
+def counted_in_a_global(t):
+    STATE["calls"] += 1
+    return t.finite
+
+
+@pytest.mark.parametrize("test", [drawn, Counting(), counted(), counted_in_a_global])
+@pytest.mark.parametrize("place", ["claim", "hypothesis", "algorithm"])
+@pytest.mark.parametrize("fmt", ["float4_e2m1fn", NARROW])
+def test_what_gives_two_answers_is_refused(test, place, fmt):
+    facts = {}
+    if place == "hypothesis":
+        facts["where"] = [hypothesis("it is", test)]
+    elif place == "algorithm":
+
+        class Some:
+            finite = np.True_
+
+        def algorithm(ar, a, b):
+            some = Some()
+            some.size = a.size
+            return ar.mul(ar.add(a, b), np.where(test(some), a, b) * 0 + 1), np.where(test(some), a, b)
+
+        facts["algorithm"] = algorithm
+    x = statement(test if place == "claim" else None, **facts)
+    with pytest.raises(NoIdentityError, match="gave two answers to the same question"):
+        verify(x, fmt)
+
+
+def test_a_statement_changed_while_it_is_tried_is_refused():
+    bound = [1.0]
+    x = statement(lambda t: np.abs(t["a"]) <= bound[0])
+    before = identity_of(x)
+    bound[0] = 2.0
+    with pytest.raises(NoIdentityError, match="was changed while it was tried"):
+        check_same(x, before)
+    bound[0] = 1.0
+    check_same(x, before)
+
+
+# -- other processes ----------------------------------------------------------------------------------------
+BOUND = [1e9]
+
+
+def read_from_a_module(t):
+    return np.abs(t.results[0]) <= BOUND[0]
+
+
+def test_a_statement_is_the_same_in_other_processes():
+    said = [
+        replace(near(Fraction(2))),
+        statement(read_from_a_module),
+        FAMILIES["a method"](2),
+        THEOREMS["two_sum"],
+    ]
+    for x in said:
+        with_processes = verify(x, "float4_e2m1fn", workers=2)
+        assert with_processes == verify(x, "float4_e2m1fn")
+
+
+def test_a_global_changed_here_is_not_another_one_there():
+    pytest.importorskip("cloudpickle")
+    x = statement(read_from_a_module)
+    BOUND[0] = 1.0
+    try:
+        with pytest.raises(RuntimeError, match="is another statement in this process"):
+            verify(x, "float4_e2m1fn", workers=2)
+    finally:
+        BOUND[0] = 1e9
+
+
+# -- deep and round -----------------------------------------------------------------------------------------
+def test_circles_and_depth():
+    ring: list[object] = [1]
+    ring.append(ring)
+    other: list[object] = [1, [1]]
+    other[1] = other
+    twice: list[object] = [1, ring]
+    assert digest([("x", ring)]) == digest([("x", other)]) != digest([("x", twice)])
+    deep: tuple[object, ...] = ()
+    for _ in range(200):  # 2^200 paths
+        deep = (deep, deep)
+    digest([("x", deep)])
+    far: list[object] = []
+    for _ in range(10_000):
+        far = [far]
+    assert "nested too deeply" in identity_of(statement(lambda t, far=far: t.finite)).lack
+
+
+def test_a_loop_that_is_kept_does_not_ask_a_statement_that_has_changed():
+    """It knows the statement that it was made of, in whose place another one may be that says the same."""
+
+    def at_most(bound):
+        return statement(lambda t: np.abs(t["a"]) <= bound[0])
+
+    bound = [1.0]
+    place = mcf.get_format(NARROW), mcf.rounding.Rounding()
+    before, same = (Predicates(at_most(x), *place) for x in (bound, [1.0]))
+    assert before == same
+    loop = Loop(recorded_algorithm(before.theorem, *place), sequel=before)
+    loop.line([])
+    bound[0] = 2.0
+    assert Predicates(before.theorem, *place) != before
+    with pytest.raises(NoIdentityError, match="was changed"):
+        loop.line([])

@@ -34,8 +34,9 @@ from mcfsim.theorems.logic import (
     Word,
     equal,
 )
+from mcfsim.theorems.logic.algebra import Sum
 from mcfsim.theorems.logic.propositions import Constant
-from mcfsim.theorems.logic.terms import InnerProduct, Sum, SumOfMagnitudes
+from mcfsim.theorems.logic.terms import InnerProduct, SumOfMagnitudes
 from mcfsim.theorems.statement import Claim
 from mcfsim.theorems.trial import Trial, Truth
 

@@ -5,10 +5,9 @@ and on recorded lines (`on_arrays`), on single exact numbers and on polynomials 
 solver (`mcfsim.theorems.solver.reading`), and as mathematics (`notation`).
 """
 
+from mcfsim.theorems.logic.algebra import AllOf, AnyOf, Not, Proposition, Term, equal
 from mcfsim.theorems.logic.notation import written
 from mcfsim.theorems.logic.propositions import (
-    AllOf,
-    AnyOf,
     Bound,
     EveryDraw,
     Finite,
@@ -19,15 +18,12 @@ from mcfsim.theorems.logic.propositions import (
     IsValue,
     Nonoverlapping,
     NoOverflow,
-    Not,
     Predicate,
-    Proposition,
     Same,
     SameSign,
     StronglyNonoverlapping,
     UnreadableError,
     Within,
-    equal,
 )
 from mcfsim.theorems.logic.terms import (
     EMIN,
@@ -48,7 +44,6 @@ from mcfsim.theorems.logic.terms import (
     Rounded,
     RoundedToBits,
     Step,
-    Term,
     U,
     Ulp,
     Word,

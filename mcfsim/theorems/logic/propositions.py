@@ -17,7 +17,8 @@ import mpmath
 from mcfsim.formats import Format
 from mcfsim.rounding import Overflow, Rounding
 from mcfsim.symbolic import Polynomial, Quotient
-from mcfsim.theorems.logic.terms import OfFormat, Result, Results, Term, as_term
+from mcfsim.theorems.logic.algebra import AllOf, AnyOf, Proposition, Term
+from mcfsim.theorems.logic.terms import OfFormat, Result, Results
 
 #: A constant, or one that depends on the precision: as a function of u, or of the precision.
 Constant = int | Fraction | Polynomial | Quotient | Callable[[int], Fraction]
@@ -27,44 +28,7 @@ class UnreadableError(ValueError):
     """A proposition that an interpreter cannot read, such as a predicate on arrays by the solver."""
 
 
-class Proposition:
-    """What is true or false of each case. It has no truth value by itself."""
-
-    def __bool__(self) -> bool:
-        raise TypeError("a proposition is true or false of a case: join two by & and |, deny one by ~")
-
-    def __and__(self, other: Proposition) -> Proposition:
-        return AllOf((self, other))
-
-    def __or__(self, other: Proposition) -> Proposition:
-        return AnyOf((self, other))
-
-    def __invert__(self) -> Proposition:
-        return Not(self)
-
-
 # -- joined -------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class AllOf(Proposition):
-    """All of several."""
-
-    parts: tuple[Proposition, ...]
-
-
-@dataclass(frozen=True)
-class AnyOf(Proposition):
-    """One or more of several."""
-
-    parts: tuple[Proposition, ...]
-
-
-@dataclass(frozen=True)
-class Not(Proposition):
-    """The contrary."""
-
-    part: Proposition
-
-
 @dataclass(frozen=True)
 class Iff(Proposition):
     """Both or neither."""
@@ -78,36 +42,6 @@ class EveryDraw(Proposition):
     """What holds whatever is drawn; without stochastic rounding, the proposition itself."""
 
     part: Proposition
-
-
-# -- comparisons --------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class AtMost(Proposition):
-    """``x <= y``."""
-
-    x: Term
-    y: Term
-
-
-@dataclass(frozen=True)
-class Below(Proposition):
-    """``x < y``."""
-
-    x: Term
-    y: Term
-
-
-@dataclass(frozen=True)
-class Equal(Proposition):
-    """``x = y`` exactly."""
-
-    x: Term
-    y: Term
-
-
-def equal(x: Any, y: Any) -> Proposition:
-    """Say that two terms are equal."""
-    return Equal(as_term(x), as_term(y))
 
 
 @dataclass(frozen=True)

@@ -1,88 +1,15 @@
-"""Terms: the exact real numbers of a case that statements speak of, as data.
-
-Terms are added, subtracted, multiplied, and compared by ``<=``, ``<``, ``>=``, ``>``, which give a
-proposition; ``equal(x, y)`` says that two are equal, since ``==`` compares the data.
-"""
+"""Terms: the exact real numbers of a case that statements speak of, as data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding
-
-if TYPE_CHECKING:
-    from mcfsim.theorems.logic.propositions import Proposition
-
-#: What may stand beside a term: a number that is the same in every format.
-Constant = int | Fraction
-
-
-class Term:
-    """A real number for each case. It has no truth value."""
-
-    def __bool__(self) -> bool:
-        raise TypeError("a term is a number of every case, and has no truth value")
-
-    def __add__(self, other: Term | Constant) -> Term:
-        return Sum((self, as_term(other)))
-
-    def __radd__(self, other: Constant) -> Term:
-        return as_term(other) + self
-
-    def __sub__(self, other: Term | Constant) -> Term:
-        return self + -as_term(other)
-
-    def __rsub__(self, other: Constant) -> Term:
-        return as_term(other) - self
-
-    def __neg__(self) -> Term:
-        return Negative(self)
-
-    def __abs__(self) -> Term:
-        return Magnitude(self)
-
-    def __mul__(self, other: Term | Constant) -> Term:
-        return Product(self, as_term(other))
-
-    def __rmul__(self, other: Constant) -> Term:
-        return Product(as_term(other), self)
-
-    def __le__(self, other: Term | Constant) -> Proposition:
-        from mcfsim.theorems.logic.propositions import AtMost
-
-        return AtMost(self, as_term(other))
-
-    def __lt__(self, other: Term | Constant) -> Proposition:
-        from mcfsim.theorems.logic.propositions import Below
-
-        return Below(self, as_term(other))
-
-    def __ge__(self, other: Term | Constant) -> Proposition:
-        return as_term(other) <= self
-
-    def __gt__(self, other: Term | Constant) -> Proposition:
-        return as_term(other) < self
-
-
-def as_term(x: Any) -> Term:
-    """Return a term, or a number as one.
-
-    Raises
-    ------
-    TypeError
-        If it is neither: floats are written as fractions.
-    """
-    if isinstance(x, Term):
-        return x
-    if isinstance(x, bool) or not isinstance(x, int | Fraction):
-        raise TypeError(
-            f"a term goes with terms, int and Fraction, not with {x!r} of type {type(x).__name__}"
-        )
-    return Number(Fraction(x))
+from mcfsim.theorems.logic.algebra import Constant, Term
 
 
 # -- of the case --------------------------------------------------------------------------------------------
@@ -119,13 +46,6 @@ class Results(Term):
 
 # -- of the format ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Number(Term):
-    """A number that is the same in every format."""
-
-    value: Fraction
-
-
-@dataclass(frozen=True)
 class OfFormat(Term):
     """A number that depends on format and rounding alone.
 
@@ -158,35 +78,6 @@ RANDOM_BITS = OfFormat("r", lambda _, rounding: rounding.random_bits)
 
 
 # -- made of others -----------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Sum(Term):
-    """An exact sum."""
-
-    terms: tuple[Term, ...]
-
-
-@dataclass(frozen=True)
-class Negative(Term):
-    """A number with the other sign."""
-
-    term: Term
-
-
-@dataclass(frozen=True)
-class Product(Term):
-    """An exact product."""
-
-    first: Term
-    second: Term
-
-
-@dataclass(frozen=True)
-class Magnitude(Term):
-    """A magnitude."""
-
-    term: Term
-
-
 @dataclass(frozen=True)
 class SumOfMagnitudes(Term):
     """The sum of the magnitudes of an operand's words; of two operands, of the products of their words."""

@@ -33,9 +33,9 @@ from mcfsim.theorems.logic import (
     Word,
     written,
 )
-from mcfsim.theorems.logic.propositions import AtMost, Below, Equal
-from mcfsim.theorems.logic.terms import Magnitude, Negative, Product, Sum, UnitRoundoff
-from mcfsim.theorems.logic.terms import Number as Constant
+from mcfsim.theorems.logic.algebra import AtMost, Below, Equal, Magnitude, Negative, Product, Sum
+from mcfsim.theorems.logic.algebra import Number as Constant
+from mcfsim.theorems.logic.terms import UnitRoundoff
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.forms import TRUE, ZERO, Form, Formula, all_of, equal
 from mcfsim.theorems.solver.forms import AnyOf as Either

@@ -252,6 +252,13 @@ class RecordedTrial(Trial):
         """Return where `there` and a test of trials hold."""
         return there.only(test, self)
 
+    numbers = RecordedExact
+
+    def truth(self, held: Any) -> Any:
+        """Return what a test says, if that is a truth value for every case."""
+        _truth(held)
+        return held
+
     def rarely(self, there: Any, test: Callable[[Trial], Any]) -> Any:
         """Leave the cases `there` to NumPy."""
         return there.rarely(test, self)

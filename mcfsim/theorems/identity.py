@@ -11,7 +11,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from mcfsim.sweeps.reached import UnnamedError, digest
 from mcfsim.sweeps.source import DIGEST
-from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.logic import Predicate
+from mcfsim.theorems.statement import Claim, Hypothesis, Theorem
 
 _P = ParamSpec("_P")
 _Found = TypeVar("_Found")
@@ -132,16 +133,19 @@ def _parts(theorem: Theorem) -> Iterator[tuple[str, Any]]:
         given = getattr(theorem, item.name)
         if item.name == "where":
             for hypothesis in given:
-                yield from _fields(f"the hypothesis {hypothesis.text!r}", hypothesis)
+                yield from _said(f"the hypothesis {hypothesis.text!r}", hypothesis)
         elif item.name == "claim":
-            yield from _fields("the claim", given)
+            yield from _said("the claim", given)
         else:
             yield f"the {item.name}", given
     yield "the class", type(theorem)
 
 
-def _fields(name: str, of: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a hypothesis or claim, which is called after its test."""
+def _said(name: str, of: Claim | Hypothesis) -> Iterator[tuple[str, Any]]:
+    """Yield what a hypothesis or claim says; a predicate is called after its test."""
     yield f"{name}'s class", type(of)
-    for item in fields(of):
-        yield name if item.name == "test" else f"{name}'s {item.name}", getattr(of, item.name)
+    if isinstance(of.said, Predicate):
+        yield f"{name}'s words", of.said.text
+        yield name, of.said.test
+    else:
+        yield name, of.said

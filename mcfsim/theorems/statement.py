@@ -13,7 +13,8 @@ from typing import Any, Literal
 from mcfsim.formats import Format
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow
 from mcfsim.theorems.logic import AllOf, Bound, Proposition, Within, written
-from mcfsim.theorems.logic.on_arrays import Reading, holds, measure
+from mcfsim.theorems.logic.of_trials import Reading
+from mcfsim.theorems.logic.on_arrays import holds, measure
 from mcfsim.theorems.logic.propositions import measured, possible
 from mcfsim.theorems.operands import Operand, has_all, unbounded
 from mcfsim.theorems.trial import Measured, Trial, Truth

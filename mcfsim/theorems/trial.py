@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property, reduce
 from math import lcm
 from operator import and_, or_
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,6 +197,17 @@ class Trial(Incomparable):
         """Return where `there` and a test of trials hold; of other cases the test is not asked."""
         held, places = np.zeros(there.shape, np.bool_), np.flatnonzero(there)
         held[places] = _truths(test(self.at(places)), places)
+        return held
+
+    #: What exact numbers are.
+    numbers: ClassVar[type] = Exact
+
+    def truth(self, held: Any) -> Truth:
+        """Return what a test says, if it says it of each case."""
+        if not is_block(held, "b", (self.size,)):
+            raise TypeError(
+                f"a test must return a block of {self.size} truth values, not {type(held).__name__}"
+            )
         return held
 
     def rarely(self, there: Truth, test: Callable[[Trial], Truth]) -> Truth:

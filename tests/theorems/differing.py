@@ -3,7 +3,7 @@
 import types
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
@@ -14,11 +14,12 @@ import numpy as np
 
 import mcfsim as mcf
 from mcfsim.rounding import Mode
-from mcfsim.symbolic import Quotient
+from mcfsim.symbolic import Quotient, u
 from mcfsim.theorems import Theorem, claim, relative_error, value
-from mcfsim.theorems.claims import all_of, error_relative_to, exact_sum, root_error, sum_of
-from mcfsim.theorems.hypotheses import exponent_gap, hypothesis
-from mcfsim.theorems.statement import Claim, Hypothesis
+from mcfsim.theorems.claims import all_of, bounded, error_relative_to, exact_sum, root_error, sum_of
+from mcfsim.theorems.hypotheses import exponent_gap, hypothesis, of_format
+from mcfsim.theorems.logic import OfFormat, Word
+from mcfsim.theorems.statement import Claim
 
 PAIR = (value("a"), value("b"))
 #: By its name: what makes a statement of a number.
@@ -330,26 +331,27 @@ THEOREMS_PARTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "relative error": lambda n: {"claim": near(n)},
     "relative error, a function": lambda n: {"claim": near(lambda p: Fraction(n))},
     "relative error, a function of p": lambda n: {"claim": near(lambda p: Fraction(p, n + 1))},
-    "root": lambda n: {"claim": root_error(lambda p: Fraction(n), sum_of("a"), text="c")},
+    "root": lambda n: {"claim": root_error(lambda p: Fraction(n), sum_of("a"))},
     "reference": lambda n: {"claim": error_relative_to(1, sum_of("a"), lambda t: t.exact("b") * n, text="c")},
     "several claims": lambda n: {"claim": all_of(exact_sum(), near(n))},
-    "measure": lambda n: {"claim": replace(near(1), measure=lambda t: t.measured(n))},
-    "constant": lambda n: {"claim": replace(near(1), constant=lambda ratio, p: ratio * n)},
-    "bound": lambda n: {"claim": replace(near(1), bound=lambda p: Fraction(n))},
-    "formula": lambda n: {"claim": replace(near(1), formula=near(n).formula)},
-    "unit": lambda n: {"claim": replace(near(1), unit=n)},
-    "text of the claim": lambda n: {"claim": replace(near(1), text=f"text {n}")},
+    "error": lambda n: {"claim": bounded(lambda t: t.exact("a") * n, sum_of("b"), 1)},
+    "bound": lambda n: {"claim": bounded(sum_of("a"), sum_of("b"), lambda p: Fraction(n))},
+    "formula": lambda n: {"claim": bounded(sum_of("a"), sum_of("b"), 1 + n * u)},
+    "unit": lambda n: {"claim": bounded(sum_of("a"), sum_of("b"), 1, unit=n)},
+    "a constant of a term": lambda n: {"claim": claim(Word("a") <= n * abs(Word("b")))},
+    "a number of the format": lambda n: {"claim": claim(Word("a") <= OfFormat("c", lambda fmt, _: n))},
+    "words of the claim": lambda n: {"claim": claim(f"words {n}", lambda t: t.finite)},
     "families": lambda n: {"families": lambda p: [(Fraction(n), Fraction(1))]},
     "witnesses": lambda n: {"witnesses": lambda fmt, rounding: [(n, 1)]},
     "gaps": lambda n: {"gaps": lambda p: (-n, p)},
     "worst": lambda n: {"worst": lambda p: Fraction(n)},
     "hypothesis": lambda n: {"where": [hypothesis("it is", lambda t: t["a"] >= n)]},
-    "hypothesis of the library": lambda n: {"where": [exponent_gap("a", "b", lambda p: n, "g")]},
+    "hypothesis of the library": lambda n: {"where": [exponent_gap("a", "b", n)]},
     "format of a hypothesis": lambda n: {
-        "where": [Hypothesis("it is", lambda t: t.finite, of_format=lambda fmt: fmt.precision > n)]
+        "where": [of_format("it is", lambda fmt, rounding: fmt.precision > n)]
     },
     "rounding of a hypothesis": lambda n: {
-        "where": [Hypothesis("it is", lambda t: t.finite, of_rounding=lambda rounding: n > 0)]
+        "where": [of_format("it is", lambda fmt, rounding: rounding.random_bits > n)]
     },
     "number of hypotheses": lambda n: {"where": [hypothesis("it is", lambda t: t.finite)] * n},
     "algorithm": lambda n: {"algorithm": lambda ar, a, b: (ar.mul(a, n), b)},

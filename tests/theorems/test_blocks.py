@@ -1,7 +1,6 @@
 """What algorithms, hypotheses and claims get is for reading, and what they give back are plain arrays."""
 
 import ctypes
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,9 +8,8 @@ import pytest
 import mcfsim as mcf
 from mcfsim.formats import Format
 from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, value, verify
+from mcfsim.theorems.claims import bounded
 from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.statement import Claim
-from mcfsim.theorems.trial import Measured
 
 PAIR = (value("a"), value("b"))
 #: Few cases, and as many as are judged by loops where there are some.
@@ -54,20 +52,9 @@ def strange(tmp_path):
     return {**STRANGE, "memmap": mapped}
 
 
-def measured_with(strange):
-    """Return a claim whose quotients are strange."""
-
-    class Strange(Measured):
-        @property
-        def ratio(self):
-            return strange(np.asarray(self.error.ratio(self.reference)))
-
-    def measure(t):
-        return Strange(t.result() - t.exact("a"), t.exact("b"))
-
-    return Claim(
-        "e", lambda t: t.finite | True, measure, lambda ratio, p: abs(ratio), lambda p: Fraction(9), None, 1
-    )
+def measured_with(error):
+    """Return a claim whose error is computed from trials."""
+    return bounded(error, lambda t: t.exact("b"), 9, unit=1)
 
 
 PLACES = {
@@ -79,7 +66,7 @@ PLACES = {
     "hypothesis": lambda s: theorem(where=[hypothesis("h", lambda t: s(t["a"] == t["b"]))]),
     "false hypothesis": lambda s: theorem(where=[hypothesis("h", lambda t: s(t["a"] != t["a"]))]),
     "part of a claim": lambda s: theorem(test=lambda t: t.only(t["a"] == 0, lambda u: s(u["b"] == u["a"]))),
-    "measure": lambda s: theorem(claim=measured_with(s)),
+    "measure": lambda s: theorem(claim=measured_with(lambda t: s(t["a"] == t["b"]))),
 }
 
 
@@ -175,9 +162,7 @@ def altered(way, place):
     elif place.startswith("hypothesis"):
         facts["where"] = [hypothesis("h", doing(way, picks[place.split()[1]], lambda t: t.finite | True))]
     elif place == "measure":
-        said = measured_with(lambda x: x)
-        measure = doing(way, picks["operand"], lambda t: Measured(t.result() - t.exact("a"), t.exact("b")))
-        facts["claim"] = Claim(said.text, said.test, measure, said.constant, said.bound, None, 1)
+        facts["claim"] = measured_with(doing(way, picks["operand"], lambda t: t.result() - t.exact("a")))
     return theorem(algorithm, **facts)
 
 

@@ -67,7 +67,7 @@ def test_what_differs_has_another_key():
 
 
 KEYED = [
-    FAMILIES[name] for name in ("closure_cell", "relative error", "a list", "text of the claim", "bound")
+    FAMILIES[name] for name in ("closure_cell", "relative error", "a list", "words of the claim", "bound")
 ]
 
 IN_ANOTHER_PROCESS = """
@@ -100,7 +100,7 @@ def test_an_instance_is_what_it_was_before_it_computed_something():
     x = statement(lambda t: t.finite & (mcf.get_format("bfloat16").precision == 8))
     before = identity_of(x)
     bound = FAMILIES["a method's self"](3)
-    found, _ = identity_of(bound), bound.claim.test.__self__.twice
+    found, _ = identity_of(bound), bound.claim.said.test.__self__.twice
     assert (identity_of(x), identity_of(bound)) == (before, found)
 
 

@@ -1,0 +1,219 @@
+"""Terms in floats: their numbers in binary64 or a carrier, and where these are exact."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from mcfsim.theorems.logic import sums
+from mcfsim.theorems.logic.algebra import (
+    Magnitude,
+    Negative,
+    Number,
+    Product,
+    Sum,
+    Term,
+)
+from mcfsim.theorems.logic.bits import (
+    exponent,
+    half_step,
+    low_bit,
+)
+from mcfsim.theorems.logic.of_trials import (
+    Reading,
+    block_of,
+    constant_of,
+    ulp_place,
+    wide,
+)
+from mcfsim.theorems.logic.propositions import (
+    spoken_of,
+)
+from mcfsim.theorems.logic.terms import (
+    Exponent,
+    LowBit,
+    OfFormat,
+    Operand,
+    Result,
+    Results,
+    Step,
+    Ulp,
+    UnitRoundoff,
+    Word,
+)
+from mcfsim.theorems.trial import Trial, Truth, all_hold
+
+#: The bits and the exponents of binary64.
+_BITS, _LEAST, _MOST = 53, -1074, 1023
+
+
+def near(x: Term, t: Trial) -> tuple[Any, Truth | None] | None:
+    """Return a number in a carrier or in binary64, and where that is exact: None stands for everywhere.
+
+    None in place of both: integers are needed.
+    """
+    match x:
+        case Word() | Result():
+            return block_of(x, t), None
+        case Operand(name):
+            words = t[name]
+            return None if isinstance(words, tuple) else (words, None)
+        case Results(first, stop) if len(t.results[first:stop]) == 1:
+            return t.results[first:stop][0], None
+        case Number() | OfFormat() | UnitRoundoff():
+            number = constant_of(x, t)
+            if isinstance(number, int):  # compared with exponents, it stays one
+                return number, None
+            return (float(number), None) if _is_binary64(number) else None
+        case Magnitude(term) | Negative(term):
+            inner = near(term, t)
+            if inner is None:
+                return None
+            return (abs(inner[0]) if isinstance(x, Magnitude) else -inner[0]), inner[1]
+        case Product(first, second):
+            return _near_product(first, second, t)
+        case Sum():
+            found: tuple[Any, Truth | None] | None = t.once(Reading(_near_sum, x))
+            return found
+        case Exponent(Word() | Result() as y):
+            return exponent(block_of(y, t), t.format), None
+        case Exponent(LowBit(Word() | Result() as y)):
+            return exponent(low_bit(block_of(y, t)), t.format), None
+        case Ulp(Word() | Result() as y):
+            return np.ldexp(1.0, ulp_place(y, t)), None
+        case LowBit(Word() | Result() as y):
+            return low_bit(block_of(y, t)), None
+        case Step(Word() as y, Word() as toward):
+            return 2 * half_step(wide(block_of(y, t)), block_of(toward, t), t.format), None
+    return None
+
+
+def _near_sum(x: Sum, t: Trial) -> tuple[Any, Truth | None] | None:
+    """Return a sum of exponents; or of two floats, or of two and minus a result, in binary64."""
+    if any(map(_is_integer, x.terms)):
+        parts = [near(term, t) for term in x.terms]
+        whole = [part[0] for part in parts if part is not None]
+        return (sum(whole[1:], whole[0]), None) if len(whole) == len(parts) else None
+    given, made = sides(addends(x, t))
+    match len(given), len(made):
+        case (2, 0):
+            return sums.rest_of(given[0], -given[1])
+        case (1, 1):
+            return sums.rest_of(given[0], made[0])
+        case (2, 1):
+            rest, held, sure = sums.rest_of_sum(given[0], given[1], made[0])
+            return rest, held & sure
+    return None
+
+
+def _is_integer(x: Term) -> bool:
+    """Whether a term is made of exponents and constants: an integer of the format's size."""
+    match x:
+        case Exponent():
+            return True
+        case Negative(term) | Magnitude(term):
+            return _is_integer(term)
+        case Sum(terms):
+            return any(map(_is_integer, terms))
+        case Product(first, second):
+            return _is_integer(first) or _is_integer(second)
+    return False
+
+
+def _near_product(first: Term, second: Term, t: Trial) -> tuple[Any, Truth | None] | None:
+    """Return a product of two words, which binary64 holds if they are short, or of one and a constant."""
+    for x, y in ((first, second), (second, first)):
+        if isinstance(y, Number | OfFormat | UnitRoundoff):
+            factor, inner = Fraction(constant_of(y, t)), near(x, t)
+            if inner is None:
+                return None
+            if _is_integer(x):
+                return (int(factor) * inner[0], inner[1]) if factor.denominator == 1 else None
+            if not isinstance(x, Word | Result | Magnitude | Step | Ulp | LowBit | Product):
+                return None
+            return (wide(inner[0]) * float(factor), inner[1]) if _fits(factor, x, t) else None
+    fmt = t.format
+    low, high = 2 * (fmt.emin - fmt.precision + 1), 2 * (fmt.emax + 1)
+    if 2 * fmt.precision > _BITS or low < _LEAST or high > _MOST:
+        return None
+    a, b = near(first, t), near(second, t)
+    if a is None or b is None or (a[1], b[1]) != (None, None):
+        return None
+    if isinstance(a[0], float) or isinstance(b[0], float):
+        return a[0] * b[0], None
+    return np.multiply(a[0], b[0], dtype=np.float64), None
+
+
+def _fits(factor: Fraction, x: Term, t: Trial) -> bool:
+    """Whether binary64 holds a constant times numbers of the format, or their products."""
+    n, d = abs(factor.numerator), factor.denominator
+    if d & (d - 1) or not n:
+        return False
+    fmt, zeros = t.format, (n & -n).bit_length() - 1
+    times = 2 if any(isinstance(part, Product) for part in (x, getattr(x, "term", None))) else 1
+    bits = n.bit_length() - zeros
+    bits += 0 if bits == 1 else times * fmt.precision - 1
+    low = times * (fmt.emin - fmt.precision + 1) + zeros - d.bit_length() + 1
+    high = times * (fmt.emax + 1) + n.bit_length() - d.bit_length() + 1
+    return bits <= _BITS and low >= _LEAST and high <= _MOST + 1
+
+
+def _is_binary64(number: int | Fraction) -> bool:
+    try:
+        return Fraction(float(number)) == number
+    except OverflowError:
+        return False
+
+
+def on_one_scale(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return two operands of a comparison in one type, lest a constant be rounded into a narrower one."""
+    kinds = [x.dtype for x in (a, b) if hasattr(x, "dtype")]
+    for number in (a, b):
+        if isinstance(number, float) and len(kinds) == 1 and kinds[0] == np.float32:
+            near = np.float32(number) if abs(number) <= np.finfo(np.float32).max else None
+            if near is None or float(near) != number:
+                return wide(a) if number is b else a, wide(b) if number is a else b
+    if len(kinds) == 2 and kinds[0] != kinds[1] and np.dtype(np.float32) in kinds:
+        return wide(a), wide(b)
+    return a, b
+
+
+def unsure_of(*sure: Truth | None) -> Truth | None:
+    """Return where one of several numbers is not exact; None if all are."""
+    known = [one for one in sure if one is not None]
+    return ~all_hold(*known) if known else None
+
+
+def sides(addends: list[tuple[Any, int, bool]] | None) -> tuple[list[Any], list[Any]]:
+    """Return what is given of a sum, and, subtracted from it, what is made: the results; of None, nothing."""
+    given = [block if sign > 0 else -block for block, sign, operand in addends or () if operand]
+    made = [-block if sign > 0 else block for block, sign, operand in addends or () if not operand]
+    return given, made
+
+
+def addends(x: Term, t: Trial) -> list[tuple[Any, int, bool]] | None:
+    """Return the blocks that a number is the sum of, with their signs, and whether they are given, finite."""
+    match x:
+        case Sum(terms):
+            parts = [addends(term, t) for term in terms]
+            if any(part is None for part in parts):
+                return None
+            return [item for part in parts for item in part or ()]
+        case Negative(term):
+            inner = addends(term, t)
+            return None if inner is None else [(block, -sign, given) for block, sign, given in inner]
+        case Operand(name):
+            words = t[name]
+            return [(block, 1, True) for block in (words if isinstance(words, tuple) else (words,))]
+        case Results(first, stop):
+            return [(block, 1, False) for block in t.results[first:stop]]
+        case Result(place):
+            return [(t.results[place], 1, False)]
+        case Word():
+            return [(block_of(x, t), 1, True)]
+        case Product(Word() | Result(), Word() | Result()):
+            product = near(x, t)
+            return None if product is None else [(product[0], 1, not spoken_of(x))]
+    return None

@@ -27,7 +27,7 @@ from mcfsim.theorems.identity import Identity, NoIdentityError, holding, identit
 from mcfsim.theorems.judge import applicable, measured, try_block, violating
 from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.selection import Selection
-from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.trials import try_scaling
 from mcfsim.training.record import versions
 
@@ -169,8 +169,10 @@ class Check:
             If it is not so, as far as can be told.
         """
         # Under stochastic rounding all draws are tried, and no reduction is used.
+        if self.rounding.stochastic or self.theorem.scaling is Scaling.NONE:
+            return
         with holding(self.theorem):
-            if self.domain().reductions and not self.rounding.stochastic:
+            if self.domain().reductions:
                 try_scaling(self.theorem, self.format, self.rounding)
                 self._try_toy()
 

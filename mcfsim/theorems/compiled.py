@@ -30,6 +30,7 @@ from mcfsim.kernels.element.machine import F64, TRUTH, Value
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import scratch
 from mcfsim.theorems.identity import Identity, check_same, identity_of
+from mcfsim.theorems.in_range import may_leave
 from mcfsim.theorems.judge import LEAST_COMPILED, recorded_algorithm, structured
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.recorded import Recorded, Recorder
@@ -156,7 +157,9 @@ def nearer_zero(ratio: float) -> float:
 
 @lru_cache(maxsize=1024)
 def recordable(sequel: Predicates) -> Program | None:
-    """Return the algorithm as a program, if it and the predicates can be recorded."""
+    """Return the algorithm as a program, if it and predicates can be recorded, and no range is left."""
+    if may_leave(sequel.theorem, sequel.format):
+        return None
     try:
         program = recorded_algorithm(sequel.theorem, sequel.format, sequel.rounding)
         if len(program.steps) > _LONGEST:

@@ -34,6 +34,7 @@ from mcfsim.theorems.operands import (
     has_all,
     normal,
     unbounded,
+    unscaled_reach,
 )
 from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
 from mcfsim.theorems.selection import Selection
@@ -82,7 +83,9 @@ def cover(
     # Reductions are those of floating-point formats, and a core of values has all significands.
     usual = type(fmt) is Format and fmt.signed and fmt.zero
     values = theorem.components == len(theorem.operands)
-    reducible = theorem.scaling is not Scaling.NONE and usual and (fmt.bits <= 16 or not values)
+    # Of unbounded exponents, those of the format are no matter.
+    narrow = theorem.range == "unbounded" or fmt.bits <= 16
+    reducible = theorem.scaling is not Scaling.NONE and usual and (narrow or not values)
     reducible &= theorem.scaling is not Scaling.SQUARE or len(theorem.operands) == 1
     reducible &= not rounding.stochastic  # with some probability operands interact across any gap
     if whole is not None and whole.size <= (FEW if few is None else few):
@@ -204,6 +207,9 @@ def _sample(theorem: Theorem, fmt: Format, selection: Selection) -> Sample:
         exponents = [(low, high)] * len(theorem.operands)
     elif theorem.scaling is Scaling.COMMON:
         exponents = [(0, 0)] + [(low, high)] * (len(theorem.operands) - 1)
+    elif theorem.scaling is Scaling.NONE and theorem.range == "unbounded":
+        reach = unscaled_reach(fmt.precision)
+        exponents = [(-reach, reach)] * len(theorem.operands)
     elif theorem.scaling is Scaling.NONE:
         exponents = [anywhere(fmt)] * len(theorem.operands)
     else:

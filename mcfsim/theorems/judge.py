@@ -18,6 +18,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.identity import by_identity, identity_of
+from mcfsim.theorems.in_range import inside
 from mcfsim.theorems.operands import Block, Operand
 from mcfsim.theorems.paths import EveryPath
 from mcfsim.theorems.sealed import Sealed, is_block
@@ -111,8 +112,8 @@ def structured(operands: tuple[Operand, ...], components: list[Any]) -> tuple[An
 
 
 def applicable(theorem: Theorem, trial: Trial) -> Block | None:
-    """Return where all hypotheses hold, or None if there are none."""
-    there: Block | None = None
+    """Return where all hypotheses hold, within the range that is tried, or None if that is everywhere."""
+    there = inside(theorem, trial)
     for hypothesis in theorem.where:
         held = _judged(theorem, f"the hypothesis {hypothesis.text!r}", hypothesis.test, trial)
         there = held if there is None else there & held

@@ -21,8 +21,10 @@ from mcfsim.rounding import Rounding
 Block = NDArray[Any]
 #: The columns of a table of operands: one array a component.
 Columns = tuple[Block, ...]
-#: Exponents of the format that stands for unbounded ones; binary32 carries it up to precision 11.
-UNBOUNDED = (-100, 100)
+#: Exponents of the format that stands for unbounded ones, while binary32 carries it, and beyond.
+UNBOUNDED, FURTHER = (-100, 100), (-400, 400)
+#: The largest precision at which binary32 does.
+_IN_BINARY32 = 11
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,13 @@ def sparse(fmt: Format) -> Block:
 
 def unbounded(precision: int) -> Format:
     """Return the format that stands for all of its precision where nothing overflows or underflows."""
-    return Format(f"p{precision}", precision=precision, emin=UNBOUNDED[0], emax=UNBOUNDED[1])
+    low, high = UNBOUNDED if precision <= _IN_BINARY32 else FURTHER
+    return Format(f"p{precision}", precision=precision, emin=low, emax=high)
+
+
+def unscaled_reach(precision: int) -> int:
+    """Return the largest exponent, of either sign, of random operands that no scaling keeps near 1."""
+    return precision + 3
 
 
 def has_all(fmt: Format, cases: Sequence[Sequence[Fraction]]) -> NDArray[np.bool_]:

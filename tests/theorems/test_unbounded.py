@@ -1,0 +1,152 @@
+"""Statements of unbounded exponents: the range of the format that stands for them is not the statement's."""
+
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.oracle import FractionArithmetic
+from mcfsim.rounding import Rounding
+from mcfsim.theorems import THEOREMS, Theorem, claim, relative_error, value, verify
+from mcfsim.theorems.claims import product_of, quotient_of
+from mcfsim.theorems.domain import cover
+from mcfsim.theorems.in_range import Watch, inside, may_leave
+from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.operands import unbounded
+from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.trial import flat
+
+A, B = map(value, "ab")
+OPERATIONS = {
+    "mul": (lambda ar, a, b: ar.mul(a, b), relative_error(1, product_of("a", "b"), unit=1)),
+    "div": (lambda ar, a, b: ar.div(a, b), relative_error(1, quotient_of("a", "b"), unit=1)),
+}
+
+
+def power(times):
+    def algorithm(ar, a, b):
+        for _ in range(times):
+            a = ar.mul(a, a)
+        return ar.mul(a, b)
+
+    return algorithm
+
+
+FINITE = claim("it is finite", lambda t: t.finite)
+
+
+@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_errors_of_one_operation_are_as_the_definition_says(operation, fmt):
+    """|RN(t) - t| <= u |t|, whatever the exponents of the format, and declared to scale or not."""
+    algorithm, about = OPERATIONS[operation]
+    for scaling in ("none", "each"):
+        statement = Theorem("one", algorithm, [A, B], about, range="unbounded", scaling=scaling)
+        certificate = verify(statement, fmt, samples=20_000, limit=1 << 22)
+        assert certificate.holds, (scaling, str(certificate))
+        assert certificate.worst.constant != "0/1"
+
+
+@pytest.mark.parametrize("times", [4, 5, 6, 9, 12])
+def test_what_overflows_where_nothing_can_is_not_tried(times):
+    certificate = verify(
+        Theorem("power", power(times), [A, B], FINITE, range="unbounded"), "bfloat16", samples=4000
+    )
+    assert certificate.holds
+    assert certificate.applicable < certificate.tried
+
+
+def test_a_division_by_zero_is_no_overflow():
+    algorithm = lambda ar, a, b: ar.div(a, ar.sub(b, b))  # noqa: E731
+    certificate = verify(
+        Theorem("by zero", algorithm, [A, B], FINITE, range="unbounded"), "bfloat16", samples=99
+    )
+    assert certificate.verdict == "refuted"
+
+
+def test_the_exponents_of_the_format_are_no_matter():
+    """Which operands are tried depends on its precision alone."""
+    wide = mcf.Format("wide", precision=8, emin=-500, emax=500)
+    own = Theorem(
+        "own", *OPERATIONS["mul"][:1], [A, B], OPERATIONS["mul"][1], range="unbounded", scaling="each"
+    )
+    for theorem in (own, *THEOREMS.values()):
+        if theorem.range == "unbounded" and theorem.precision <= 8:
+            some = [
+                cover(theorem, fmt, Rounding(), Selection(limit=4000))
+                for fmt in (wide, mcf.get_format("bfloat16"))
+            ]
+            assert some[0].covers == some[1].covers
+            kinds = [[(part.kind, part.text, part.size) for part in domain.parts] for domain in some]
+            assert kinds[0] == kinds[1], theorem.name
+
+
+# -- the watch ----------------------------------------------------------------------------------------------
+def algorithm_of(steps):
+    """Return a text that carries out random steps on the numbers that it has."""
+
+    def algorithm(ar, a, b, c):
+        numbers = [a, b, c]
+        for operation, *places in steps:
+            numbers.append(getattr(ar, operation)(*(numbers[place] for place in places)))
+        return tuple(numbers[3:])
+
+    return algorithm
+
+
+def steps_at_random(draw, count):
+    arity = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "neg": 1, "abs": 1}
+    steps = []
+    for place in range(3, 3 + count):
+        operation = draw.choice(list(arity))
+        steps.append((operation, *(draw.randrange(place) for _ in range(arity[operation]))))
+    return steps
+
+
+def check_watch(seed, texts):
+    """Inside the range, results are those of unbounded exponents; outside, some operation's is another."""
+    draw, p = random.Random(seed), 4
+    fmt = mcf.Format("narrow", precision=p, emin=-9, emax=9)
+    ar, exactly = mcf.backends.factory.on_blocks(fmt, Rounding()), FractionArithmetic(p)
+    seen = {True: 0, False: 0}
+    for _ in range(texts):
+        algorithm = algorithm_of(steps_at_random(draw, draw.randint(1, 6)))
+        numbers = [
+            [draw.choice((1, -1)) * draw.randrange(8, 16) * 2.0 ** draw.randint(-9, 3) for _ in range(40)]
+            for _ in range(3)
+        ]
+        watch = Watch(ar, 40)
+        with np.errstate(all="ignore"):
+            results = flat(algorithm(watch, *(np.array(x, np.float32) for x in numbers)))
+        for case in range(40):
+            try:
+                right = flat(algorithm(exactly, *(Fraction(x[case]) for x in numbers)))
+            except ZeroDivisionError:
+                continue
+            found = [float(result[case]) for result in results]
+            same = all(np.isfinite(found)) and list(map(Fraction, found)) == right
+            if watch.inside[case]:
+                assert same
+            seen[same] += 1
+    assert min(seen.values()) > texts
+
+
+def test_what_stays_in_range_is_as_with_unbounded_exponents():
+    check_watch(1, 60)
+
+
+@pytest.mark.exhaustive
+def test_what_stays_in_range_is_as_with_unbounded_exponents_in_many_texts():
+    check_watch(2, 5000)
+
+
+def test_statements_that_cannot_leave_the_range_are_not_watched():
+    for theorem in THEOREMS.values():
+        scaled = theorem.scaling != "none" and theorem.range == "unbounded"
+        assert may_leave(theorem, unbounded(8)) == (theorem.range == "unbounded" and not scaled), theorem.name
+    trial = try_block(
+        THEOREMS["two_sum"], mcf.backends.factory.on_blocks(unbounded(8), Rounding()), 2 * [np.ones(3, "f4")]
+    )
+    assert inside(THEOREMS["two_sum"], trial) is None

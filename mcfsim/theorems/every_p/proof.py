@@ -165,7 +165,7 @@ def prove(theorem: Theorem, family: Family | None = None, mode: str | Mode | Non
     given: Any = family.structured()
     for operand, words in zip(theorem.operands, given, strict=True):
         _demand_kind(ar, operand, flat(words))
-    results: Any = tuple(flat(theorem.algorithm(ar, *given)))
+    results: Any = tuple(flat(ar.run(theorem.algorithm, *given)))
     error = _error(theorem, ar, given, results)
     first, below = _least(theorem, family, results, error, chosen, ar.first)
     return Proof(

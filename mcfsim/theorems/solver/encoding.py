@@ -36,7 +36,7 @@ class Solver:
         self._solver = z3.SolverFor("QF_LRA")
         self._solver.set("timeout", 1000 * seconds)
         self._variables: dict[Term, Any] = {}
-        self._comparisons: dict[tuple[Form, bool], Any] = {}
+        self._comparisons: dict[tuple[Any, bool], Any] = {}
 
     @property
     def version(self) -> str:
@@ -74,7 +74,7 @@ class Solver:
         # One truth value for a comparison and its contrary.
         if negative := form.terms[0][1] < 0:
             form, strict = -form, not strict
-        key = form, strict
+        key = form.terms, strict
         if key not in self._comparisons:
             truth = self._z3.Bool(f"comparison {len(self._comparisons)}")
             for power in range(max(_TOP + 2 - form.powers.stop, 1)):

@@ -84,6 +84,17 @@ def excess(error: Quotient, claim: Claim) -> Polynomial | None:
     return abs(numerator) * d * d - far * denominator
 
 
+def exceeds(error: Quotient, claim: Claim, p: int) -> bool:
+    """Return whether the error is beyond the bound at a precision; from a pole down there is none."""
+    assert claim.formula is not None
+    if claim.formula.denominator.at(p) <= 0:
+        return False
+    wrong, share = error.at(p), claim.formula.at(p) / 2 ** (claim.unit * p)
+    if claim.squared:
+        share = abs((1 + (share if wrong >= 0 else -share)) ** 2 - 1)
+    return bool(abs(wrong) > share)
+
+
 def holds_from(polynomial: Polynomial) -> tuple[bool, int]:
     """Return whether a bound holds for every large p, by its `excess`, and the least p from which on."""
     beyond = polynomial.sign > 0

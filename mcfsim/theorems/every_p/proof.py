@@ -24,7 +24,7 @@ from mcfsim.symbolic.reals import Exactly
 from mcfsim.symbolic.rounding import binade, rounded
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.every_p.found import FOUND
-from mcfsim.theorems.every_p.measured import excess, holds_from, limit_of, measured
+from mcfsim.theorems.every_p.measured import exceeds, excess, holds_from, limit_of, measured
 from mcfsim.theorems.every_p.trying import difference
 from mcfsim.theorems.operands import Operand
 from mcfsim.theorems.statement import Theorem
@@ -64,7 +64,8 @@ class Proof:
     decided : int
         The least p from which on all of them hold.
     first : int
-        The least p from which on the results are right: below `decided` they were tried, one p at a time.
+        The least p from which on results, error and signs are right: below `decided` they were tried, one p
+        at a time.
     below : str
         What is different at the largest p below `first`, or that formats have none.
     emin, emax : Line
@@ -104,9 +105,13 @@ class Proof:
         holds, since = holds_from(beyond)
         formula = self.theorem.claim.formula
         assert formula is not None
-        if not holds or since - self.family.over.step >= max(self.first, self.theorem.precision):
+        if not holds or any(map(self._exceeds, range(self.first, since, self.family.over.step))):
             return Sharpness.EXCEEDED
-        return Sharpness.SHARP if self.limit == formula.limit else Sharpness.GAP
+        return Sharpness.SHARP if self.limit == formula.limit is not None else Sharpness.GAP
+
+    def _exceeds(self, p: int) -> bool:
+        assert self.error is not None
+        return p >= self.theorem.precision and exceeds(self.error, self.theorem.claim, p)
 
     @property
     def as_expected(self) -> bool:

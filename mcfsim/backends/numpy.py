@@ -17,8 +17,8 @@ from mcfsim.checks.arguments import as_array, check_threads, is_real
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.loops import Filler
-from mcfsim.compile.program import Program, Register, Step
-from mcfsim.compile.recording import Recording, record
+from mcfsim.compile.program import Program, Step
+from mcfsim.compile.recording import Recording, Traced, record
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.blocks import for_each_block
@@ -335,7 +335,7 @@ class NumpyArithmetic:
         recording = record(function, self.format, self.rounding, operands=given, options=options)
         if len(recording.drawn) > 1:
             raise ValueError("stochastic rounding of a second format needs random words of its own")
-        if any(isinstance(x, Register) and carrier_of(x.format) != self.carrier for x in recording.outputs()):
+        if any(isinstance(x, Traced) and carrier_of(x.format) != self.carrier for x in recording.outputs()):
             raise ValueError("a result is of a format with another carrier")
         return recording
 

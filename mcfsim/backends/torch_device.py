@@ -14,8 +14,8 @@ import torch
 from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
 from mcfsim.checks.processor import check_subnormals
 from mcfsim.compile.lowering import type_of
-from mcfsim.compile.program import Register, flat, identity, mapped
-from mcfsim.compile.recording import Recording, record
+from mcfsim.compile.program import flat, identity, mapped
+from mcfsim.compile.recording import Recording, Traced, record
 from mcfsim.compile.rounding import round_there
 from mcfsim.compile.torch_calls import DTYPES, check_machine
 from mcfsim.compile.torch_kernels import carried_out, kernel_of, serve
@@ -160,7 +160,7 @@ class DeviceArithmetic(NumpyArithmetic):
         rest = iter(results)
 
         def leave(x: Any) -> torch.Tensor:
-            if isinstance(x, Register):
+            if isinstance(x, Traced):
                 return next(rest)
             dtype = DTYPES[type_of(self.format)]
             return torch.full(shape, inner.settle(x), dtype=dtype, device=self.device)
@@ -203,7 +203,7 @@ def recorded(
     if len(recording.drawn) > rounding.stochastic:
         raise ValueError("stochastic rounding of a second format needs random words of its own")
     for x in recording.outputs():
-        if isinstance(x, Register) and type_of(x.format) is not type_of(fmt):
+        if isinstance(x, Traced) and type_of(x.format) is not type_of(fmt):
             raise ValueError(f"a result is of {x.format}, which another dtype holds than {fmt}")
     return recording
 

@@ -254,6 +254,7 @@ def _bound(names: list[str], options: dict[str, Any]) -> bool:
     for answer in prove_all(names, **options):
         typer.echo(answer)
         good &= (answer.found is Found.PROVED) == THEOREMS[answer.statement].holds
+        good &= answer.found is not Found.VACUOUS
     typer.echo(f"Assumed: {ASSUMED}. What is not proved need not be false.")
     return good
 

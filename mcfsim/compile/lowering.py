@@ -156,7 +156,7 @@ def lower(
         given.append(decode_element(operand, x.format, type_of(x.format)) if coded else operand)
     # Processors make clean codes of NaN, and hand them on; what others may have made is cleaned. A NaN of a
     # short code has nothing below the code's last bit, which is as good.
-    computed_with = {x for step in program.steps for x in step.operands if not _brings_over(step)}
+    computed_with = {x for step in program.steps for x in step.registers if not _brings_over(step)}
     known: dict[Any, Value] = {}
     for place, (x, operand, value) in enumerate(zip(program.inputs, taken, given, strict=True)):
         as_it_is = not clean or place in trusted or operand in lying or x not in computed_with

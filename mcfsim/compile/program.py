@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from mcfsim.checks.opaque import Opaque
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import exact_or_binary64
 from mcfsim.protocol import Arithmetic
@@ -30,7 +31,7 @@ class Register:
 
 
 @dataclass(frozen=True, eq=False)
-class Scalar:
+class Scalar(Opaque):
     """A real scalar that is known when the program runs; it enters an operation by the scalar policy.
 
     A text may ask for its negative, and whether it takes part, which it does.
@@ -42,10 +43,8 @@ class Scalar:
     def __neg__(self) -> Scalar:
         return Scalar(self.name, not self.negative)
 
-    def __eq__(self, other: object) -> bool:
-        raise TypeError(f"a text asks of the real scalar {self} whether it equals {other!r}")
-
-    __hash__ = object.__hash__
+    def __bool__(self) -> bool:
+        return True
 
     def __repr__(self) -> str:
         return f"-{self.name}" if self.negative else self.name
@@ -98,6 +97,11 @@ class Step:
     def __str__(self) -> str:
         return self.written()
 
+    @property
+    def registers(self) -> list[Register]:
+        """The values among its operands."""
+        return [x for x in self.operands if isinstance(x, Register)]
+
     def written(self, operands: Iterable[str] | None = None, word: str = "") -> str:
         """Return the operation as a line, its operands by other names if some are given.
 
@@ -148,13 +152,13 @@ class Program:
     @cached_property
     def key(self) -> Any:
         """What programs have in common that differ in the numbers of real scalars alone."""
-        places: dict[Any, int] = {x: place for place, x in enumerate(self.inputs)}
+        places = {x: place for place, x in enumerate(self.inputs)}
         rows = []
         for step in self.steps:
-            operands = tuple(places.get(x, -1) for x in step.operands)
+            operands = tuple(places[x] if isinstance(x, Register) else -1 for x in step.operands)
             rows.append((step.operation, step.result.format, step.rounding, operands, step.draw))
             places[step.result] = len(places)
-        results = mapped(lambda x: places.get(x, -1), tuple(self.outputs()))
+        results = tuple(places[x] if isinstance(x, Register) else -1 for x in self.outputs())
         return tuple(x.format for x in self.inputs), tuple(rows), results
 
     def count(self) -> Counter[tuple[str, str]]:
@@ -165,13 +169,13 @@ class Program:
         """Return how many operations follow one another on the longest way to a result."""
         deep: dict[Register, int] = {}
         for step in self.steps:
-            deep[step.result] = 1 + max((deep.get(x, 0) for x in step.operands), default=0)
-        return max((deep.get(x, 0) for x in self.outputs()), default=0)
+            deep[step.result] = 1 + max((deep.get(x, 0) for x in step.registers), default=0)
+        return max((deep.get(x, 0) for x in self.outputs() if isinstance(x, Register)), default=0)
 
     def registers(self) -> int:
         """Return how many values are wanted at once, at the most; a result may take an operand's place."""
-        last = {x: number for number, step in enumerate(self.steps) for x in step.operands}
-        last |= dict.fromkeys(self.outputs(), len(self.steps))
+        last = {x: number for number, step in enumerate(self.steps) for x in step.registers}
+        last |= {x: len(self.steps) for x in self.outputs() if isinstance(x, Register)}
         alive = {x for x in self.inputs if x in last}
         most = len(alive)
         for number, step in enumerate(self.steps):
@@ -274,6 +278,6 @@ def needed(steps: list[Step], results: Mapping[Any, Any] | set[Any]) -> tuple[St
     wanted, kept = set(results), []
     for step in reversed(steps):
         if step.result in wanted:
-            wanted |= {x for x in step.operands if isinstance(x, Register)}
+            wanted |= set(step.registers)
             kept.append(step)
     return tuple(reversed(kept))

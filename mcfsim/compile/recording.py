@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.checks.opaque import Opaque
 from mcfsim.compile.program import Draw, Program, Register, Scalar, Step, flat, identity, mapped, needed
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
@@ -44,6 +45,29 @@ class Kind(NamedTuple):
     source: int | None
 
 
+class Traced(Opaque):
+    """A value as a text has it that is recorded: its number among all, and nothing that a text could ask for.
+
+    Parameters
+    ----------
+    recording : Recording
+        The one it is of.
+    number : int
+        See `Recording`.
+    fmt : Format
+    """
+
+    __slots__ = ("format", "number", "recording")
+
+    def __init__(self, recording: Recording, number: int, fmt: Format) -> None:
+        self.recording, self.number, self.format = recording, number, fmt
+
+    def __repr__(self) -> str:
+        inputs = self.recording.inputs
+        later = self.number - len(inputs)
+        return inputs[self.number].name if later < 0 else f"t{later + 1}"
+
+
 class Recording:
     """What a text asks for, as numbers: a sum of many terms asks for a hundred thousand operations.
 
@@ -70,7 +94,7 @@ class Recording:
     lines : list of str
         Of the text, for each step, if they are asked for.
     results : Any
-        What the text returns.
+        What the text returns: `Traced` values, real scalars, and tuples of them.
     """
 
     def __init__(self, inputs: tuple[Register, ...], *, lines: bool) -> None:
@@ -83,7 +107,6 @@ class Recording:
         self.draws: list[int] = []
         self.drawn: list[int] = []
         self.lines: list[str] | None = [] if lines else None
-        self.numbers = {x: number for number, x in enumerate(inputs)}
         self._kinds: dict[Kind, int] = {}
         self._scalars: dict[Any, int] = {}
 
@@ -111,7 +134,7 @@ class Recording:
         return (
             *(tuple(x.format for x in self.inputs), tuple(self.kinds), tuple(self.steps)),
             *(tuple(self.operands), tuple(map(identity, self.scalars)), tuple(self.draws)),
-            tuple(self.numbers[x] for x in self.outputs() if isinstance(x, Register)),
+            tuple(x.number for x in self.outputs() if isinstance(x, Traced)),
         )
 
     def formats(self) -> NDArray[np.int64]:
@@ -162,13 +185,13 @@ class Recording:
                 known[key] = step.result
                 steps.append(step)
             values.append(known[key])
-        results = mapped(lambda x: values[self.numbers[x]] if isinstance(x, Register) else x, self.results)
+        results = mapped(lambda x: values[x.number] if isinstance(x, Traced) else x, self.results)
         kept = needed(steps, {x for x in flat(results) if isinstance(x, Register)})
         return Program(self.name, self.inputs, self.named, kept, results, tuple(self.drawn))
 
 
 class TraceArithmetic:
-    """An arithmetic that records what a text asks for. Its values are registers and nothing else.
+    """An arithmetic that records what a text asks for. Its values are `Traced` and nothing else.
 
     Parameters
     ----------
@@ -239,7 +262,7 @@ class TraceArithmetic:
     def round(self, x: Any) -> Any:
         """Record the rounding of a value of any format; one of this format stays as it is unless flushed."""
         gradual = self.rounding.underflow is Underflow.GRADUAL
-        if isinstance(x, Register) and x.format == self.format and gradual:
+        if isinstance(x, Traced) and x.format == self.format and gradual:
             if self.rounding.stochastic:
                 self._draw()  # without effect
             return x
@@ -249,18 +272,20 @@ class TraceArithmetic:
         """Return ``function(self, *operands, **options)``."""
         return function(self, *operands, **options)
 
-    def _record(self, operation: str, *operands: Any) -> Register:
+    def _record(self, operation: str, *operands: Any) -> Traced:
         # Little is done here, for a sum of many terms comes by a hundred thousand times.
         fmt, kept, codes = self.format, self._recording, [-1, -1, -1]
         values = False
         for place, x in enumerate(operands):
-            if isinstance(x, Register):
+            if isinstance(x, Traced):
                 values = True
+                if x.recording is not kept:
+                    raise ValueError(f"{operation} of {x}, a value of another recording")
                 if x.format is not fmt and x.format != fmt and operation != "round":
                     raise ValueError(
                         f"{operation} in {fmt} of {x}, a value of {x.format}: round brings it over"
                     )
-                codes[place] = kept.numbers[x]
+                codes[place] = x.number
             elif isinstance(x, Scalar) or is_scalar(x):
                 codes[place] = kept.scalar(x)
             else:
@@ -273,8 +298,7 @@ class TraceArithmetic:
         if not values and self.rounding.stochastic:
             raise ValueError(f"{operation} of numbers alone at random: one word would have to do for all")
         draw = self._draw() if kept.kinds[kind].source is not None else -1
-        result = Register(f"t{len(kept.steps) + 1}", fmt)
-        kept.numbers[result] = len(kept.numbers)
+        result = Traced(kept, len(kept.inputs) + len(kept.steps), fmt)
         kept.steps.append(kind)
         kept.operands += codes
         kept.draws.append(draw)
@@ -372,13 +396,18 @@ def record(
     leaves = list(flat(entered))
     inputs = tuple(x for x in leaves if isinstance(x, Register))
     recording = Recording(inputs, lines=lines)
-    recording.results = function(TraceArithmetic(fmt, get_rounding(rounding), recording), *entered, **options)
+    places = iter(range(len(inputs)))
+    given = mapped(
+        lambda x: Traced(recording, next(places), x.format) if isinstance(x, Register) else x, entered
+    )
+    recording.results = function(TraceArithmetic(fmt, get_rounding(rounding), recording), *given, **options)
     recording.name = getattr(text, "__name__", "text")
     if len({x.name for x in inputs}) < len(inputs):
         raise ValueError(f"operands must have names of their own: {', '.join(x.name for x in inputs)}")
     recording.named = tuple(dict.fromkeys(x.name for x in leaves if isinstance(x, Scalar)))
     for result in recording.outputs():
-        if not isinstance(result, Register | Scalar) and not is_scalar(result):
+        own = isinstance(result, Traced) and result.recording is recording
+        if not (own or isinstance(result, Scalar) or is_scalar(result)):
             raise TypeError(f"the text returns {result!r}, which is no value of the arithmetic")
     return recording
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.compile.program import Program, Register, Step
-from mcfsim.compile.recording import Recording
+from mcfsim.compile.recording import Recording, Traced
 
 Numbers = NDArray[np.int64]
 
@@ -81,7 +81,7 @@ class Rolled:
 def roll(recording: Recording) -> Rolled | None:
     """Return a recording rolled up, or None if that does not make it much shorter, or it returns a number."""
     outputs = recording.outputs()
-    if len(recording.steps) < _LONG or not outputs or not all(isinstance(x, Register) for x in outputs):
+    if len(recording.steps) < _LONG or not outputs or not all(isinstance(x, Traced) for x in outputs):
         return None
     first = len(recording.inputs)
     operands = np.array(recording.operands).reshape(-1, 3)
@@ -98,7 +98,7 @@ def roll(recording: Recording) -> Rolled | None:
     until = np.full(first + kinds.size, -1)
     taken = operands >= 0
     until[operands[taken]] = np.broadcast_to(time[:, None], taken.shape)[taken]  # the last one stays
-    results = tuple(recording.numbers[x] for x in outputs)
+    results = tuple(x.number for x in outputs)
     until[list(results)] = lengths.size
     parts: list[Repeated | int] = []
     for start, period, count in stretches:

@@ -113,15 +113,19 @@ def machine_operations(lowered: Lowered) -> Counter[Type]:
 def memory_table(recorded: Recorded) -> Rows:
     """Return a row for what is read and one for what is written: bytes an element, in carriers and codes."""
     program = recorded.program
-    taken = {x for step in program.steps for x in step.operands} | set(program.outputs())
-    results = dict(zip(recorded.results, program.outputs(), strict=True))
-    parts: Mapping[str, Sequence[Any]] = {
+    results = {
+        label: x
+        for label, x in zip(recorded.results, program.outputs(), strict=True)
+        if isinstance(x, Register)
+    }
+    taken = {x for step in program.steps for x in step.registers} | set(results.values())
+    parts: Mapping[str, Sequence[Register]] = {
         "read": [x for x in program.inputs if x in taken],
         "written": [x for label, x in results.items() if label != "update"],
         # Of use to whoever watches a step alone.
         "written, the update": [x for label, x in results.items() if label == "update"],
     }
-    rows = {label: [x.format for x in part if isinstance(x, Register)] for label, part in parts.items()}
+    rows = {label: [x.format for x in part] for label, part in parts.items()}
     rows = {label: formats for label, formats in rows.items() if formats}
     rows["all"] = [fmt for formats in rows.values() for fmt in formats]
     return [

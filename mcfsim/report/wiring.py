@@ -113,17 +113,18 @@ def wired(program: Program, results: tuple[str, ...]) -> Wiring:
     """
     depths: dict[Any, int] = {}
     for step in program.steps:
-        depths[step.result] = 1 + max((depths.get(x, 0) for x in step.operands), default=0)
+        depths[step.result] = 1 + max((depths.get(x, 0) for x in step.registers), default=0)
     order = sorted(program.steps, key=lambda step: depths[step.result])
     called: dict[Any, str] = {}
     for label, x in zip(results, program.outputs(), strict=True):
-        called[x] = f"{called[x]}, {label}" if x in called else label
-    last = {x: place for place, step in enumerate(order) for x in step.operands}
+        if isinstance(x, Register):
+            called[x] = f"{called[x]}, {label}" if x in called else label
+    last = {x: place for place, step in enumerate(order) for x in step.registers}
     last |= dict.fromkeys(called, len(order))
     of = {x: _Row(x) for x in program.inputs if x in last}
     rows = list(of.values())
     for place, step in enumerate(order):
-        registers = [x for x in step.operands if isinstance(x, Register)]
+        registers = step.registers
         for x in registers:
             of[x].value = x if last[x] > place else None
         row = _place(rows, [of[x] for x in registers])
@@ -140,7 +141,7 @@ def wired(program: Program, results: tuple[str, ...]) -> Wiring:
     gates = tuple(_gate(step, label, columns, depths, number, of) for step, label in labels.items())
     ends: dict[Any, int] = {}
     for step in order:
-        for x in step.operands:
+        for x in step.registers:
             ends[x] = max(ends.get(x, -1), columns[step.result])
     wires = tuple(
         Wire(
@@ -161,7 +162,7 @@ def sign_of(step: Step, *, with_format: bool = False) -> str:
     given = [x for x in step.operands if not isinstance(x, Register)]
     scalars = [f"{x}" if isinstance(x, Scalar) else f"{float(x):.6g}" for x in given]
     scalars = [text.replace("-", "−", 1) if text.startswith("-") else text for text in scalars]
-    if step.operation == "mul" and len(set(step.operands)) == 1:
+    if step.operation == "mul" and not scalars and len(set(step.registers)) == 1:
         return "x²"
     before = scalars and step.operation in ("sub", "div") and not isinstance(step.operands[0], Register)
     sign = _SIGNS.get(step.operation, step.operation)
@@ -187,7 +188,7 @@ def _columns(order: list[Step], depths: dict[Any, int], row: dict[Any, int]) -> 
     levels: dict[Any, tuple[int, int]] = {}
     spans: dict[int, list[tuple[int, int, int]]] = {}
     for step in order:
-        met = [row[x] for x in (*step.operands, step.result) if isinstance(x, Register)]
+        met = [row[x] for x in (*step.registers, step.result)]
         low, high, there = min(met), max(met), spans.setdefault(depths[step.result], [])
         level = 1 + max((at for at, a, b in there if a <= high and low <= b), default=-1)
         there.append((level, low, high))

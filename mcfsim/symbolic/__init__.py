@@ -10,6 +10,7 @@ from mcfsim.symbolic.operands import Families, Family, families, family
 from mcfsim.symbolic.polynomial import Polynomial
 from mcfsim.symbolic.precisions import EVEN, EVERY, ODD, Precisions
 from mcfsim.symbolic.quotient import Quotient
+from mcfsim.symbolic.value import SymbolicValue
 from mcfsim.symbolic.variables import u
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Quotient",
     "Relation",
     "SymbolicArithmetic",
+    "SymbolicValue",
     "UndecidedError",
     "families",
     "family",

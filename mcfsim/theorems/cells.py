@@ -74,7 +74,9 @@ def representatives(classes: Places, fmt: Format, scales: Scales) -> Places:
     low = np.stack([x.ravel() for x in np.meshgrid(least[order], least[order], indexing="ij")])
     high = np.stack([x.ravel() for x in np.meshgrid(classes[order], classes[order], indexing="ij")])
     found = [_places(quantity, low, high, operand=True) for quantity in map(scales.operand, (0, 1))]
-    found += [_places(quantity, low, high) for quantity in dict.fromkeys(scales.quantities)]
+    # Quantities of one place, however they came about, are looked at once.
+    alike = {(x.degrees, x.low, x.top, x.format, x.rounding): x for x in scales.quantities}
+    found += [_places(quantity, low, high) for quantity in alike.values()]
     cell = np.zeros(low.shape[1], np.int64)
     for places in found:  # a number that is the same only where all places so far are
         different, number = np.unique(places, return_inverse=True)

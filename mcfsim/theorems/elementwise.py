@@ -1,19 +1,17 @@
-"""What ``==`` and ``<`` say of objects that hold many numbers: something of each one, or nothing at all.
-
-Python compares objects that define no comparison by identity, and tuples by the first items that differ. A
-claim written with either would be judged without its numbers being looked at.
-"""
+"""What ``==`` and ``<`` say of objects that hold many numbers: something of each one, or nothing at all."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 from numpy.typing import NDArray
+
+from mcfsim.checks.opaque import Opaque
 
 Truth = NDArray[Any]
 
 
-class Elementwise:
+class Elementwise(Opaque):
     """Numbers in an array, of which every pair is in order: all comparisons from two.
 
     A subclass defines ``__le__`` and ``__eq__``, each of which returns an array of booleans, or raises
@@ -21,11 +19,7 @@ class Elementwise:
     """
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
-    # Not to be iterated over, nor searched, nor taken elementwise by a function of NumPy's.
-    __iter__ = None
-    __contains__ = None
-    __array_ufunc__ = None
+    opaque = "holds a number a case: it has no one truth value, and is not searched or hashed"
 
     def __ne__(self, other: object) -> Truth:  # type: ignore[override]
         return ~self._same(other)
@@ -39,9 +33,6 @@ class Elementwise:
     def __ge__(self, other: Any) -> Truth:
         return ~self._at_most(other) | self._same(other)
 
-    def __bool__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} holds a number a case, and has no one truth value")
-
     def _same(self, other: Any) -> Truth:
         found: Truth = self == other
         return found
@@ -51,26 +42,22 @@ class Elementwise:
         return found
 
 
-class Incomparable:
+class Whole(Opaque):
     """What holds arrays and is not to be compared as a whole."""
 
     __slots__ = ()
-
-    def _refuse(self, other: object) -> NoReturn:
-        raise TypeError(
-            f"{type(self).__name__} cannot be compared as a whole: compare its arrays one by one, or exact "
-            "numbers, such as t.exact(name) and t.result()"
-        )
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _refuse
-    __hash__ = object.__hash__
+    opaque = (
+        "cannot be compared as a whole: compare its arrays one by one, or exact numbers, such as "
+        "t.exact(name) and t.result()"
+    )
 
 
-class Components(Incomparable, tuple[Any, ...]):
-    """The arrays of an operand or a result that has several: a tuple, but for its comparisons."""
+class Components(Whole, tuple[Any, ...]):
+    """The arrays of an operand or a result that has several: a tuple, but for its comparisons and truth."""
 
     __slots__ = ()
-    index = count = Incomparable._refuse  # type: ignore[assignment]
+    __iter__ = tuple.__iter__
+    index = count = Opaque._refuse
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from mcfsim.checks.opaque import Opaque
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.operands import Operand
@@ -25,8 +26,8 @@ class NotHomogeneousError(ValueError):
     """An algorithm combines numbers that scale differently."""
 
 
-@dataclass(frozen=True)
-class Quantity:
+@dataclass(frozen=True, eq=False)
+class Quantity(Opaque):
     """A number in an algorithm, relative to ``2**(degrees . exponents)`` of the operands.
 
     Attributes

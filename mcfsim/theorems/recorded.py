@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from mcfsim.checks.opaque import Opaque
 from mcfsim.formats import Format
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value, greatest, least
 from mcfsim.kernels.element.on_numpy import DTYPES
@@ -81,7 +82,7 @@ class Recorder:
         return self.truth(bool(number)) if kind is TRUTH else self.line.constant(number.item(), kind)
 
 
-class Recorded(NDArrayOperatorsMixin):
+class Recorded(NDArrayOperatorsMixin, Opaque):
     """One register, in the place of a block.
 
     Parameters
@@ -92,8 +93,7 @@ class Recorded(NDArrayOperatorsMixin):
         The one whose values, infinities and NaN these are, if that is known.
     """
 
-    __hash__ = None  # type: ignore[assignment]
-    __iter__ = None
+    opaque = "is a recorded block: it has no one truth value, no size and no items"
 
     def __init__(self, recorder: Recorder, value: Value, fmt: Format | None = None) -> None:
         self.recorder, self.value, self.format = recorder, value, fmt
@@ -161,9 +161,6 @@ class Recorded(NDArrayOperatorsMixin):
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("a recorded block is no array")
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError("a recorded block has no one truth value")
 
 
 def _kind(dtype: np.dtype[Any]) -> Type:

@@ -17,7 +17,7 @@ from mcfsim.backends.factory import on_blocks
 from mcfsim.formats import Format
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
-from mcfsim.theorems.elementwise import Components, Incomparable
+from mcfsim.theorems.elementwise import Components, Whole
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.sealed import Sealed, is_block
 
@@ -28,7 +28,7 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, eq=False)
-class Measured(Incomparable):
+class Measured(Whole):
     """How far results are from what they should be.
 
     Attributes
@@ -92,7 +92,7 @@ class Mixed(Measured):
 
 
 @dataclass(frozen=True, eq=False)
-class Trial(Incomparable):
+class Trial(Whole):
     """Operands and results, one element a case; under stochastic rounding see `mcfsim.theorems.paths`.
 
     A tuple of blocks cannot be compared as a whole; its blocks can, and so can exact numbers.

@@ -92,7 +92,8 @@ def test_a_case_of_the_catalogue_is_its_family_at_a_precision():
 def test_true_statements_are_not_exceeded_and_false_ones_are():
     for theorem in with_families():
         proofs = covering(theorem)
-        if theorem.claim.unit and theorem.claim.formula is not None:
+        bound = theorem.claim.bound
+        if bound is not None and bound.unit and bound.formula is not None:
             exceeded = any(proof.sharpness is Sharpness.EXCEEDED for proof in proofs)
             assert exceeded != theorem.holds, theorem.name
         assert all(proof.as_expected for proof in proofs)

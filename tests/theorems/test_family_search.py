@@ -145,7 +145,7 @@ def test_the_families_of_the_catalogue_follow_from_exhaustive_worst_cases(name):
     assert proof.family.operands == own[0].operands
     assert found.origin[EVERY] == "fit"
     assert proof.sharpness is Sharpness.SHARP
-    assert found.limit == THEOREMS[name].claim.formula.limit
+    assert found.limit == THEOREMS[name].claim.bound.formula.limit
     # At the precisions that were fitted its constant is the worst of all operands.
     rows = {row["p"]: Fraction(row["constant"]) for row in WORST[name]["worst"]}
     for p in fit(THEOREMS[name], exhaustive(name)).fitted:

@@ -264,7 +264,7 @@ def test_sums_with_ties_of_their_own_may_differ():
     ar.add(high, low)
     made, again = ar.sums
     same = facts.OF_TWO_SUMS[1].of(made, again)
-    assert same == TRUE
+    assert same is TRUE
     values = Assigned(ar, {"xh": Fraction(8), "xl": Fraction(1)}, 3, "away")
     assert values.of(again.result) == 10
     assert all(values.meet(formula) for formula in facts_of(ar, 2))

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from mcfsim.checks.opaque import Opaque
+
 
 class Type(StrEnum):
     """What a register holds."""
@@ -51,7 +53,7 @@ NUMBER_OF = {I32: F32, I64: F64}
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class Value(Opaque):
     """A register of a line: what a verb makes of others. Operators and the methods below record verbs.
 
     A Python number beside a value stands for a constant of its type, which must hold it.
@@ -63,6 +65,10 @@ class Value:
     verb: str
     operands: tuple[Value, ...] = field(repr=False)
     constant: int | float | str | None = None
+
+    opaque = "is a register of a line: ask it by equals() and select(), for each element"
+    # Whoever carries a line out asks which register it is; a text has equals().
+    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     def _record(self, verb: str, *others: Any, result: Type | None = None) -> Value:
         operands = (self, *(self.line.enter(other, self.type) for other in others))

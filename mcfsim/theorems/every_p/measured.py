@@ -65,6 +65,15 @@ def excess(error: Quotient, bound: Bound) -> Polynomial | None:
     return abs(numerator) * d * d - far * denominator
 
 
+def exceeds(error: Quotient, bound: Bound, p: int) -> bool:
+    """Return whether the error is beyond the bound at a precision; from a pole down there is none."""
+    if bound.formula is not None and bound.formula.denominator.at(p) <= 0:
+        return False
+    wrong = error.at(p)
+    above, below = bound.limits(p)
+    return bool(abs(wrong) > (above if wrong >= 0 else below))
+
+
 def holds_from(polynomial: Polynomial) -> tuple[bool, int]:
     """Return whether a bound holds for every large p, by its `excess`, and the least p from which on."""
     beyond = polynomial.sign > 0

@@ -24,7 +24,7 @@ from mcfsim.symbolic.reals import Exactly
 from mcfsim.symbolic.rounding import binade, rounded
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.every_p.found import FOUND
-from mcfsim.theorems.every_p.measured import excess, holds_from, limit_of, measured
+from mcfsim.theorems.every_p.measured import exceeds, excess, holds_from, limit_of, measured
 from mcfsim.theorems.every_p.trying import difference
 from mcfsim.theorems.logic.propositions import Bound
 from mcfsim.theorems.operands import Operand
@@ -65,7 +65,8 @@ class Proof:
     decided : int
         The least p from which on all of them hold.
     first : int
-        The least p from which on the results are right: below `decided` they were tried, one p at a time.
+        The least p from which on results, error and signs are right: below `decided` they were tried, one p
+        at a time.
     below : str
         What is different at the largest p below `first`, or that formats have none.
     emin, emax : Line
@@ -112,9 +113,13 @@ class Proof:
         holds, since = holds_from(beyond)
         formula = self.bound.formula
         assert formula is not None
-        if not holds or since - self.family.over.step >= max(self.first, self.theorem.precision):
+        if not holds or any(map(self._exceeds, range(self.first, since, self.family.over.step))):
             return Sharpness.EXCEEDED
-        return Sharpness.SHARP if self.limit == formula.limit else Sharpness.GAP
+        return Sharpness.SHARP if self.limit == formula.limit is not None else Sharpness.GAP
+
+    def _exceeds(self, p: int) -> bool:
+        assert self.error is not None
+        return p >= self.theorem.precision and exceeds(self.error, self.bound, p)
 
     @property
     def as_expected(self) -> bool:
@@ -173,7 +178,7 @@ def prove(theorem: Theorem, family: Family | None = None, mode: str | Mode | Non
     given: Any = family.structured()
     for operand, words in zip(theorem.operands, given, strict=True):
         _demand_kind(ar, operand, flat(words))
-    results: Any = tuple(flat(theorem.algorithm(ar, *given)))
+    results: Any = tuple(flat(ar.run(theorem.algorithm, *given)))
     error = _error(theorem, ar, given, results)
     first, below = _least(theorem, family, results, error, chosen, ar.first)
     return Proof(

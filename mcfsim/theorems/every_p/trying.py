@@ -35,7 +35,8 @@ def difference(
     """Return what is not as the polynomials say at a precision, or None if all is.
 
     Operands must be numbers of p bits and of their kinds, hypotheses must hold, the algorithm must return the
-    results, and its error, if one is measured, must be that function of u.
+    results, and its error, if one is measured, must be that function of u, with the signs that it and what it
+    is relative to have for large p.
     """
     oracle = FractionArithmetic(p, Rounding(mode))
     given: Any = family.structured(p)
@@ -66,7 +67,16 @@ def _other_error(theorem: Theorem, case: Case, error: Quotient | None, p: int) -
     if reference == 0:
         return "what the error is relative to is zero"
     wanted = error.at(p)
-    return None if wrong == wanted * reference else f"the error is {wrong / reference}, not {wanted}"
+    if wrong != wanted * reference:
+        return f"the error is {wrong / reference}, not {wanted}"
+    # Its magnitude, and whether that is within a bound, are told by the signs that they have for large p.
+    if not error.numerator:
+        return None
+    if abs(error.numerator).at(p) < 0:
+        return f"the error {wanted} has another sign than for large p"
+    if abs(error.denominator).at(p) < 0:
+        return f"what the error is relative to, {reference}, has another sign than for large p"
+    return None
 
 
 def _hypothesis_violated(theorem: Theorem, family: Family, case: Case) -> str | None:

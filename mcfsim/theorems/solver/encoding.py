@@ -32,11 +32,11 @@ class Solver:
             import z3
         except ImportError as missing:
             raise ImportError("theorems for every p need z3: pip install 'mcfsim[solver]'") from missing
-        self._z3 = z3
+        self._z3, self._seconds = z3, seconds
         self._solver = z3.SolverFor("QF_LRA")
         self._solver.set("timeout", 1000 * seconds)
         self._variables: dict[Term, Any] = {}
-        self._comparisons: dict[tuple[Form, bool], Any] = {}
+        self._comparisons: dict[tuple[Any, bool], Any] = {}
 
     @property
     def version(self) -> str:
@@ -51,6 +51,12 @@ class Solver:
     def add(self, formula: Formula) -> None:
         """Suppose that a formula holds."""
         self._solver.add(self._translated(formula))
+
+    def copy(self) -> Solver:
+        """Return another one that was told the same so far, and only asks whether that can hold."""
+        other = Solver(self._seconds)
+        other._solver.add(self._solver.assertions())
+        return other
 
     def has_model(self) -> bool | None:
         """Return whether all formulas can hold at once; None if it could not tell in time."""
@@ -74,7 +80,7 @@ class Solver:
         # One truth value for a comparison and its contrary.
         if negative := form.terms[0][1] < 0:
             form, strict = -form, not strict
-        key = form, strict
+        key = form.terms, strict
         if key not in self._comparisons:
             truth = self._z3.Bool(f"comparison {len(self._comparisons)}")
             for power in range(max(_TOP + 2 - form.powers.stop, 1)):

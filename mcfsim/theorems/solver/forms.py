@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, lcm
+from typing import Any
+
+from mcfsim.checks.opaque import Opaque
 
 #: An unknown, by its name, times a power of u.
 Term = tuple[str, int]
@@ -18,9 +21,12 @@ Term = tuple[str, int]
 Values = Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class Form:
-    """A linear form: each term with its factor, in order, none of them zero."""
+@dataclass(frozen=True, eq=False)
+class Form(Opaque):
+    """A linear form: each term with its factor, in order, none of them zero.
+
+    Its comparisons are formulas; ``==`` is none, but `equal`.
+    """
 
     terms: tuple[tuple[Term, Fraction], ...] = ()
 
@@ -36,7 +42,7 @@ class Form:
 
     def __add__(self, other: Form) -> Form:
         found = dict(self.terms)
-        for term, c in other.terms:
+        for term, c in _form(other).terms:
             found[term] = found.get(term, Fraction(0)) + c
         return Form.of(found)
 
@@ -44,7 +50,7 @@ class Form:
         return Form(tuple((term, -c) for term, c in self.terms))
 
     def __sub__(self, other: Form) -> Form:
-        return self + -other
+        return self + -_form(other)
 
     def __mul__(self, factor: int | Fraction) -> Form:
         return Form.of({term: c * factor for term, c in self.terms})
@@ -56,16 +62,16 @@ class Form:
         return Form(tuple(((name, k + power), c) for (name, k), c in self.terms))
 
     def __le__(self, other: Form) -> Formula:
-        return Comparison(other - self, strict=False)
+        return Comparison(_form(other) - self, strict=False)
 
     def __lt__(self, other: Form) -> Formula:
-        return Comparison(other - self, strict=True)
+        return Comparison(_form(other) - self, strict=True)
 
     def __ge__(self, other: Form) -> Formula:
-        return other <= self
+        return _form(other) <= self
 
     def __gt__(self, other: Form) -> Formula:
-        return other < self
+        return _form(other) < self
 
     @cached_property
     def powers(self) -> range:
@@ -91,8 +97,16 @@ class Form:
 ZERO = Form()
 
 
-class Formula:
+def _form(x: Any) -> Form:
+    if not isinstance(x, Form):
+        raise TypeError(f"{x!r} is no form: forms go with forms, such as ZERO")
+    return x
+
+
+class Formula(Opaque):
     """Something said of unknowns. There is no negation but `denied`, which carries it to the comparisons."""
+
+    opaque = "is neither true nor false, nor compared: write (a <= b) & (b <= c), not a <= b <= c"
 
     def holds(self, values: Values, p: int) -> bool:
         """Return whether it is true where unknowns and p are known."""
@@ -101,9 +115,6 @@ class Formula:
     def denied(self) -> Formula:
         """Return the contrary."""
         raise NotImplementedError
-
-    def __bool__(self) -> bool:
-        raise TypeError("a formula is neither true nor false: write (a <= b) & (b <= c), not a <= b <= c")
 
     def __and__(self, other: Formula) -> Formula:
         return AllOf((self, other))
@@ -116,7 +127,7 @@ class Formula:
         return self.denied() | other
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Comparison(Formula):
     """``form >= 0``, or ``form > 0`` if strict."""
 
@@ -133,7 +144,7 @@ class Comparison(Formula):
         return Comparison(-self.form, not self.strict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AllOf(Formula):
     """All of several; true of none."""
 
@@ -148,7 +159,7 @@ class AllOf(Formula):
         return AnyOf(tuple(part.denied() for part in self.parts))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AnyOf(Formula):
     """One or more of several; false of none."""
 

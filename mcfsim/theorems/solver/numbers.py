@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from mcfsim.checks.opaque import Opaque
 from mcfsim.theorems.solver.forms import ZERO, Form, Formula, equal
 
 
-@dataclass(frozen=True)
-class Number:
+@dataclass(frozen=True, eq=False)
+class Number(Opaque):
     """An unknown number of p bits with an exponent from all integers.
 
     Attributes
@@ -48,7 +49,7 @@ def is_multiple_of_ulp(a: Number, b: Number) -> Formula:
     return a.zero | b.zero | (b.ulp <= a.last)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rounded:
     """A sum of numbers and what it is rounded to, to nearest.
 

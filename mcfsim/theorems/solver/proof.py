@@ -1,4 +1,7 @@
-"""A statement for every precision at once: facts, hypotheses, and the contrary of the claim have no model."""
+"""A statement for every precision at once: facts, hypotheses, and the contrary of the claim have no model.
+
+Nor have facts and hypotheses alone if these contradict one another: then nothing is proved.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +39,13 @@ _LONGEST, _MOST = 1_000_000, 1_000
 class Found(StrEnum):
     """What came of a question.
 
-    ``not proved`` is no counterexample: what the facts leave open need not occur.
+    ``not proved`` is no counterexample: what the facts leave open need not occur. ``vacuous``: the hypotheses
+    contradict one another, so that no operands meet them and every claim would hold. Of what is ``proved``
+    the hypotheses have a model beside the facts, which again need not be numbers of any precision.
     """
 
     PROVED = "proved"
+    VACUOUS = "vacuous"
     NOT_PROVED = "not proved"
     NO_ANSWER = "no answer"
 
@@ -79,9 +85,9 @@ class Answer:
     def __str__(self) -> str:
         after = f", after {', '.join(self.rests_on)}" if self.rests_on else ""
         ties = "" if self.ties == "any" else f", ties {self.ties}"
-        return (
-            f"{self.statement}: {self.found} for every p >= {self.least}{ties}{after}, {self.seconds:.1f} s"
-        )
+        why = ", as no operands meet the hypotheses" if self.found is Found.VACUOUS else ""
+        found = f"{self.found} for every p >= {self.least}{ties}{why}{after}"
+        return f"{self.statement}: {found}, {self.seconds:.1f} s"
 
 
 def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None = None) -> Answer:
@@ -125,10 +131,13 @@ def _asked(question: Question, seconds: int) -> Answer:
     ar, supposed, claimed = question.posed()
     solver = Solver(seconds)
     told = facts_of(ar, question.least, even=question.even)
-    for formula in (*told, *ar.known, supposed, claimed.denied()):
+    for formula in (*told, *ar.known, supposed):
         solver.add(formula)
-    model = solver.has_model()
-    found = {True: Found.NOT_PROVED, False: Found.PROVED, None: Found.NO_ANSWER}[model]
+    met = solver.copy()
+    solver.add(claimed.denied())
+    found = {True: Found.NOT_PROVED, False: Found.PROVED, None: Found.NO_ANSWER}[solver.has_model()]
+    if found is Found.PROVED:
+        found = {True: Found.PROVED, False: Found.VACUOUS, None: Found.NO_ANSWER}[met.has_model()]
     rests_on = tuple(dict.fromkeys(STATEMENTS[call.text] for call in ar.called))
     taken = time.process_time() - start
     return Answer(
@@ -156,7 +165,8 @@ def prove_all(names: Iterable[str], *, seconds: int = 600, least: int | None = N
         found = prove(THEOREMS[name], seconds=seconds, least=least)
         for other in found.rests_on:
             yield from answer(other)
-        answers[name] = found if _stands(found, answers) else replace(found, found=Found.NOT_PROVED)
+        rests = found.found is not Found.PROVED or _stands(found, answers)
+        answers[name] = found if rests else replace(found, found=Found.NOT_PROVED)
         yield answers[name]
 
     for name in names:

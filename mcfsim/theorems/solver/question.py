@@ -57,14 +57,7 @@ class Question:
         """
         ar = UnknownArithmetic(LEMMAS if self.lemmas else None)
         operands = [ar.operand(operand) for operand in self.operands]
-        try:
-            results = flat(ar.evaluate(self.algorithm, *operands))
-        except ValueError:
-            raise
-        except Exception as error:  # it may be anybody's
-            raise UnreadableError(
-                f"{self.name!r}: on unknown numbers its algorithm raised {type(error).__name__}: {error}"
-            ) from error
+        results = flat(ar.evaluate(self.algorithm, *operands))
         return ar, *self.read(ar, operands, results)
 
     def read(
@@ -125,15 +118,22 @@ def readable(theorem: Theorem) -> bool:
     """Return whether the solver can be asked about a statement."""
     try:
         question_of(theorem).posed()
-    except ValueError:
+    except Exception:  # on unknown numbers an algorithm of anybody's may raise anything
         return False
     return True
 
 
 def check_readable(names: Collection[str]) -> None:
     """Raise ValueError if there are no ids, or the solver cannot be asked about one of them."""
-    for name in names:
-        question_of(named(name)).posed()
+    for theorem in map(named, names):
+        try:
+            question_of(theorem).posed()
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"{theorem.name!r}: on unknown numbers its algorithm raised {type(error).__name__}: {error}"
+            ) from error
     if not names:
         those = ", ".join(name for name, theorem in THEOREMS.items() if readable(theorem))
         raise ValueError(f"the solver is asked about some statements on sums, and none is given: {those}")

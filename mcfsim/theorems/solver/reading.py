@@ -16,6 +16,7 @@ from mcfsim.theorems.logic import (
     Finite,
     Iff,
     IsMultiple,
+    LowBit,
     NoOverflow,
     Not,
     Operand,
@@ -170,6 +171,8 @@ class Unknowns:
                 return _magnitude(self._signed(term, said), said)
             case Ulp((Word() | Result()) as y):
                 return [(self._number(y).ulp, 0)]
+            case LowBit((Word() | Result()) as y):
+                return [(self._number(y).last, 0)]
             case Constant(value) if value == 0:
                 return []
             case Product(first, second):

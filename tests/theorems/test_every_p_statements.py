@@ -1,0 +1,176 @@
+"""What a proof says of every precision, its signs and its bound among it, against fractions at each one."""
+
+import random
+from fractions import Fraction
+
+import pytest
+
+from mcfsim.oracle import FractionArithmetic
+from mcfsim.rounding import Mode, Rounding
+from mcfsim.symbolic import EVEN, EVERY, ODD, Polynomial, Quotient, UndecidedError, family, u
+from mcfsim.symbolic.variables import root, unit
+from mcfsim.theorems import Theorem, relative_error, value
+from mcfsim.theorems.claims import error_relative_to, sum_of
+from mcfsim.theorems.every_p import EveryCertificate, Sharpness, prove, recheck
+from mcfsim.theorems.every_p.proof import LAST
+
+NAMES = ("a", "b", "c")
+OPERANDS = [value(name) for name in NAMES]
+#: From which limits are told apart, and closer than which they are reached, coefficients being small.
+FAR, NEAR = Fraction(2) ** 20, Fraction(1, 2**20)
+
+
+def parts_of(ar, given, steps, results):
+    values = list(given)
+    for operation, i, j in steps:
+        taken = (values[i],) if operation == "neg" else (values[i], values[j])
+        values.append(getattr(ar, operation)(*taken))
+    return tuple(values[i] for i in results)
+
+
+def bound_at_random(draw):
+    share = Fraction(draw.randrange(0, 24), 4)
+    match draw.randrange(4):
+        case 0:
+            return Quotient.of(share, 1 - draw.randrange(1, 9) * u)
+        case 1:
+            return Quotient.of(share + draw.randrange(-9, 9) * u)
+        case 2:
+            return Quotient.of(share - 4 * u, 1 - draw.randrange(1, 9) * u)
+    return Quotient.of(share)
+
+
+def statement_at_random(draw):
+    """Return a statement, its family, and what it measures: names of operands, bound and power of u."""
+    steps, count = [], 3
+    for _ in range(draw.choice((0, 0, 1, 2, 3))):
+        steps.append((draw.choice(("add", "sub", "neg")), draw.randrange(count), draw.randrange(count)))
+        count += 1
+    results = draw.sample(range(count), draw.choice((1, 2, 2, 3)))
+    summed = draw.sample(NAMES, draw.choice((1, 2, 3)))
+    other = draw.sample(NAMES, draw.choice((1, 2))) if draw.random() < 0.4 else summed
+    bound, power = bound_at_random(draw), draw.choice((1, 1, 2))
+    target, reference = sum_of(*summed), sum_of(*other)
+    about = (
+        relative_error(bound, target, unit=power)
+        if other is summed
+        else error_relative_to(bound, target, reference, unit=power)
+    )
+
+    def text(ar, a, b, c):
+        return parts_of(ar, (a, b, c), steps, results)
+
+    over = draw.choice((EVERY, EVERY, EVERY, EVEN, ODD))
+    small, t = unit(over), root(over)
+
+    def number():
+        head = Polynomial.constant(draw.choice((1, 1, 1, 2, 3)), over)
+        if over.step > 1 and draw.random() < 0.5:
+            head += draw.randrange(-4, 5) * t
+        head += draw.randrange(-4, 5) * 4 * small
+        return draw.choice((1, -1)) * head * draw.choice((1, 1, small, 4 * small, 64 * small**2))
+
+    theorem = Theorem("random", text, OPERANDS, about, range="unbounded")
+    return theorem, family(**{name: number() for name in NAMES}), (summed, other, bound, power)
+
+
+def check(theorem, one, measuring):
+    """Prove a statement and compare; return the proof, or None if there is none."""
+    try:
+        proof = prove(theorem, one)
+    except UndecidedError:
+        return None
+    summed, other, bound, power = measuring
+    beyond = False
+    for p in (p for p in range(proof.first, LAST + 1) if p in one.over):
+        case = dict(zip(NAMES, one.at(p), strict=True))
+        found = theorem.algorithm(FractionArithmetic(p, Rounding(Mode.NEAREST_EVEN)), *case.values())
+        assert list(found) == [result.at(p) for result in proof.results]
+        wrong = abs(sum(found) - sum(case[name] for name in summed))
+        share = abs(sum(case[name] for name in other)) / 2 ** (power * p)
+        assert wrong == proof.in_unit.at(p) * share, p
+        pole = bound.denominator.at(p) <= 0
+        beyond |= not pole and wrong > bound.at(p) * share
+    assert (proof.sharpness is Sharpness.EXCEEDED) == beyond
+    last = proof.family.over.precision(proof.family.over.index(p if p in one.over else p - 1))
+    if proof.limit is None:
+        assert proof.in_unit.at(last) > FAR
+    else:
+        assert abs(proof.in_unit.at(last) - proof.limit) < NEAR
+        reached = abs(proof.in_unit.at(last) - bound.at(last)) < NEAR
+        assert beyond or (proof.sharpness is Sharpness.SHARP) == reached
+    return proof
+
+
+def check_many(seed, count):
+    draw, proofs = random.Random(seed), 0
+    signs = exceeded = zero = 0
+    while proofs < count:
+        proof = check(*statement_at_random(draw))
+        if proof is not None:
+            proofs += 1
+            signs += "another sign" in proof.below
+            exceeded += proof.sharpness is Sharpness.EXCEEDED
+            zero += not proof.error.numerator
+    assert signs > count // 100
+    assert count // 10 < exceeded < count
+    assert zero > count // 100
+
+
+@pytest.mark.slow
+def test_statements_at_random():
+    check_many(1, 40)
+
+
+@pytest.mark.exhaustive
+def test_two_thousand_statements_at_random():
+    check_many(2, 2000)
+
+
+# -- by hand ------------------------------------------------------------------------------------------------
+def passed_on(bound, target, reference, results):
+    def text(ar, a, b, c):
+        return parts_of(ar, (a, b, c), (), [NAMES.index(name) for name in results])
+
+    return Theorem("passed on", text, OPERANDS, error_relative_to(bound, sum_of(*target), sum_of(*reference)))
+
+
+def test_a_statement_begins_where_the_error_has_its_sign():
+    """4 u - 64 u^2 is negative at p = 2 and 3, where its magnitude is another one: 12 u at p = 2."""
+    one = family(a=1, b=1 + 4 * u, c=-64 * u**2)
+    proof = prove(passed_on(5, "a", "a", "bc"), one)
+    assert str(proof.in_unit) == "4 - 64 u"
+    assert proof.first == 4
+    assert proof.below == "at p = 3 the error -1/2 has another sign than for large p"
+    assert proof.sharpness is Sharpness.GAP
+    assert recheck(EveryCertificate.of(proof), passed_on(5, "a", "a", "bc")) == []
+
+
+def test_no_error_exceeds_no_bound():
+    """1 - 6 u, to which it is relative, is negative at p = 2."""
+    one = family(a=1, b=-8 * u, c=2 * u)
+    for bound, sharpness in ((1, Sharpness.GAP), (0, Sharpness.SHARP)):
+        theorem = passed_on(bound, "a", "abc", "a")
+        proof = prove(theorem, one)
+        assert not proof.error.numerator
+        assert (proof.limit, proof.sharpness, proof.first) == (0, sharpness, 2)
+        assert recheck(EveryCertificate.of(proof), theorem) == []
+
+
+def test_a_statement_begins_where_what_it_is_relative_to_has_its_sign():
+    proof = prove(passed_on(16, "a", "abc", "ac"), family(a=1, b=-8 * u, c=2 * u))
+    assert (str(proof.in_unit), proof.first) == ("2 / (1 - 6 u)", 3)
+    assert proof.below == "at p = 2 what the error is relative to, -1/2, has another sign than for large p"
+
+
+def test_from_the_pole_of_a_bound_down_nothing_is_exceeded():
+    one = family(a=1, b=u, c=0)
+    for bound in (Quotient.of(2, 1 - 8 * u), Quotient.of(2 - 16 * u, 1 - 8 * u)):
+        proof = prove(passed_on(bound, "ab", "ab", "a"), one)
+        assert (proof.first, proof.sharpness) == (2, Sharpness.GAP)
+
+
+def test_a_bound_that_grows_is_not_sharp():
+    one = family(a=1, b=1, c=0)
+    proof = prove(passed_on(Quotient.of(2, u), "ab", "a", "a"), one)
+    assert (proof.limit, proof.sharpness) == (None, Sharpness.GAP)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import mcfsim as mcf
+from experiments import paired, side_by_side
 from experiments.cells import Model
 from experiments.common import in_processes, read_result, write_result
 from mcfsim.models.assigning import assign, candidates_of
@@ -21,7 +21,6 @@ from mcfsim.models.recorded_updates import RecordedUpdates
 from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.clipping import clipped
 from mcfsim.training.record import versions
 
 RESULT = "assignment"
@@ -38,30 +37,9 @@ def train(chosen: dict[str, str], seed: int, folder: Path | None = None) -> floa
     """Return the validation loss when each tensor has its strategy; record gradients in a folder."""
     problem = MODEL.problem()
     start = {name: np.asarray(x, np.float32) for name, x in problem.initial_parameters(seed).items()}
-    parts = [
-        mcf.Optimizer(
-            HYPER,
-            mcf.strategy(strategy),
-            {name: x for name, x in start.items() if chosen[name] == strategy},
-            [name for name in problem.decayed if chosen[name] == strategy],
-            steps=STEPS,
-        )
-        for strategy in sorted(set(chosen.values()))
-    ]
-    recorder = None if folder is None else mcf.record(start, folder)
-
-    def weights() -> dict[str, Any]:
-        found = {name: x.astype(np.float32) for part in parts for name, x in part.weights().items()}
-        return {name: found[name] for name in start}
-
-    for step in range(1, STEPS + 1):
-        gradients, _ = clipped(problem.loss_and_gradient(weights(), step, seed)[1], 1.0)
-        rate = SCHEDULE.rate(step, STEPS)
-        if recorder is not None:
-            recorder.step({name: np.asarray(x, np.float32) for name, x in gradients.items()}, rate)
-        for part in parts:
-            part.step(part.receive({name: gradients[name] for name in part.layout.slices}), rate)
-    return float(problem.validation_loss(weights()))
+    strategies = {name: mcf.strategy(one) for name, one in chosen.items()}
+    keep = None if folder is None else mcf.record(start, folder).step
+    return side_by_side.train(problem, HYPER, strategies, start, SCHEDULE, STEPS, seed, keep)
 
 
 def assigned(seed: int) -> dict[str, dict[str, str]]:
@@ -122,9 +100,7 @@ def table() -> str:
                 "assigned by": f"all `{name}`" if not budget else method,
                 "budget": budget,
                 "bytes": f"{np.mean([seed[name][0] for seed in found]):.3f}",
-                f"loss minus all `{HIGH}`": ""
-                if name == HIGH
-                else f"{gap.mean():+.4f} +- {gap.std(ddof=1):.4f}",
+                f"loss minus all `{HIGH}`": "" if name == HIGH else paired.shown(gap),
             }
         )
     return markdown_table(rows)

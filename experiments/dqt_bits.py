@@ -294,7 +294,8 @@ def draw(result: Mapping[str, Any]) -> None:
         ):
             losses.axhline(found[name]["validation_loss"], color=COLOURS[colour], linestyle=":", label=label)
         shares.set_title("share of weights that change in step 1")
-        losses.set_title(f"validation loss after {result['settings']['steps']} steps (nats)")
+        steps = result["settings"]["steps"]
+        losses.set_title(f"loss (nats) after {steps} steps, all on grids, tied embedding too")
         losses.set_ylim(3.1, 6.3)
         for panel, columns in ((shares, 1), (losses, 2)):
             panel.set_xticks(places, names)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import mcfsim as mcf
+from experiments import paired
 from experiments.cells import Model
 from experiments.common import FIGURES, in_processes, read_result, write_result
 from mcfsim.report.plotting import COLOURS, save, subplots
@@ -79,7 +80,7 @@ def table() -> str:
         row = {"embedding table": kind}
         for bits in BITS:
             gap = np.array(found[kind][str(bits)])[:, 0] - whole
-            row[f"{bits} bits"] = f"{gap.mean():+.4f} +- {gap.std(ddof=1):.4f}"
+            row[f"{bits} bits"] = paired.shown(gap)
         rows.append(row)
     about = f"Validation loss less that of a float32 table, {whole.mean():.4f} +- {whole.std(ddof=1):.4f}."
     return f"{markdown_table(rows)}\n\n{about}"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import mcfsim as mcf
+from experiments import paired
 from experiments.cells import NOTHING, Cell, Model, sweep_options, train
 from experiments.common import FIGURES, read_result, write_result
 from experiments.low_rank import best_rank, complete, d_optimal, embeddings, frontier, regret
@@ -134,7 +135,7 @@ def completion() -> dict[str, Any]:
     }
 
 
-def paired(cell: dict[str, Any]) -> np.ndarray[Any, Any]:
+def against_reference(cell: dict[str, Any]) -> np.ndarray[Any, Any]:
     """Return a cell's losses less those of the reference, seed by seed."""
     (against,) = (
         item["loss"]
@@ -150,7 +151,7 @@ def table() -> str:
     order = sorted(range(len(cells)), key=lambda place: (found["costs"][place], found["losses"][place]))
     rows = []
     for place in order:
-        cell, difference = cells[place], paired(cells[place])
+        cell, difference = cells[place], against_reference(cells[place])
         rows.append(
             {
                 "bytes": f"{cell['bytes']:g}",
@@ -158,7 +159,8 @@ def table() -> str:
                 "format": cell["format"],
                 "rate": f"{cell['peak']:g}",
                 "validation loss": f"{np.mean(cell['loss']):.4f}" + ("*" if cell["diverged"] else ""),
-                "minus `fp32-master`, bfloat16": f"{difference.mean():+.4f} +- {difference.std(ddof=1):.4f}",
+                "minus `fp32-master`, bfloat16": paired.shown(difference),
+                "apart": paired.answer(difference),
                 "EDQ": "" if cell["edq"] is None else f"{cell['edq']:.4f}",
                 "completed": "measured" if place in found["chosen"] else f"{found['forecast'][place]:.4f}",
                 "frontier": ", ".join(

@@ -153,8 +153,8 @@ def draw() -> None:
         right.legend(loc="lower right")
         least = min(bits for bits in BITS if bits)
         figure.suptitle(
-            f"Weights of {least} bits act like {100 * float(found.effective.share(least)):.0f} % of the "
-            "parameters, those of 8 bits like nearly all",
+            f"By the best fit weights of {least} bits act like "
+            f"{100 * float(found.effective.share(least)):.0f} % of the parameters; its intervals are wide",
             fontsize=11.5, fontweight="bold", x=0.01, ha="left",
         )  # fmt: skip
         save(figure, FIGURES / RESULT)

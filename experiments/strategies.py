@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments import memory_quality
+from experiments import memory_quality, paired
 from experiments.common import read_result
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES, strategy
@@ -135,7 +135,7 @@ WORDS = {
     **{
         name: Words(
             "nothing in the mean, while weights lie within the grid; all beyond its ends",
-            "where the largest weight must grow; the fewer bits, the longer the walk about the mean",
+            "where the largest weight must grow, as of a tied embedding; the fewer bits, the longer the walk",
             "[DQT](https://arxiv.org/abs/2412.04787)",
         )
         for name in GRID_STRATEGIES
@@ -170,16 +170,15 @@ def table() -> str:
     rows, names = [], [*STRATEGIES, *GRID_STRATEGIES]
     for name in sorted(names, key=lambda name: (_bytes(name) or np.inf, names.index(name))):
         words, size, cell = WORDS[name], _bytes(name), measured.get(name)
-        difference = None if cell is None else memory_quality.paired(cell)
+        difference = None if cell is None else memory_quality.against_reference(cell)
         rows.append(
             {
                 "strategy": f"`{name}`",
                 "bytes": "" if size is None else f"{size:g}",
                 "what is lost": words.lost,
                 "when it fails": words.fails,
-                "loss, minus `fp32-master`": ""
-                if difference is None
-                else f"{difference.mean():+.4f} +- {difference.std(ddof=1):.4f}",
+                "loss, minus `fp32-master`": "" if difference is None else paired.shown(difference),
+                "apart": "" if difference is None else paired.answer(difference),
                 "EDQ": "" if cell is None or cell["edq"] is None else f"{cell['edq']:.4f}",
                 "source": words.source,
             }

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from experiments import (
     assignment,
+    best_rates,
     dqt_bits,
+    dqt_tensors,
     embedding_steps,
+    first_moment,
     lost_update_phase,
     memory_quality,
     posit_quire,
@@ -26,6 +29,9 @@ STUDIES = (
     sr_random_bits.study,
     replicas.study,
     dqt_bits.study,
+    dqt_tensors.study,
+    first_moment.study,
+    best_rates.study,
     posit_quire.main,
     memory_quality.study,
     precision_law.study,

@@ -55,6 +55,54 @@ def test_a_gradient_of_norm_five_times_a_power_of_two(kind, clip):
                 assert abs(to_fraction(y) - expected) <= room
 
 
+@pytest.mark.parametrize("precision", [64, 400])
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(i, marks=pytest.mark.exhaustive) for i in range(10, 500))]
+)
+def test_exact_numbers_are_clipped_to_their_last_bits(precision, seed):
+    """By a factor of their own precision: its square, and the norm, are compared in fractions."""
+    random, context = np.random.default_rng(seed), mpmath.MPContext()
+    context.prec = precision
+    scale = int(random.integers(-300, 300))
+
+    def number():
+        return context.ldexp(context.mpf(int(random.integers(-(2**62), 2**62))), scale - 62)
+
+    gradients = {name: np.array([number() for _ in range(size)]) for name, size in (("a", 3), ("b", 5))}
+    whole = [to_fraction(x) for g in gradients.values() for x in g]
+    square = sum(x * x for x in whole)
+    clip = float(context.sqrt(context.mpf(square.numerator) / square.denominator)) * random.uniform(
+        0.01, 0.99
+    )
+    kept, norm = clipped(gradients, clip)
+    found = [to_fraction(x) for g in kept.values() for x in g]
+    room = Fraction(1, 2 ** (precision - 5))
+    assert abs(sum(x * x for x in found) / Fraction(clip) ** 2 - 1) < room
+    for x, y in zip(whole, found, strict=True):  # all by one factor, clip / |g|
+        assert x * y >= 0
+        assert abs((y * y * square) - (Fraction(clip) * x) ** 2) <= room * (Fraction(clip) * x) ** 2
+    assert norm == float(context.sqrt(sum(x * x for g in gradients.values() for x in g)))
+
+
+def test_exact_numbers_a_hair_above_the_clip_are_clipped():
+    """The norm rounds to the clip in binary64, and is above it."""
+    one = mpmath.mpf(1)
+    with mpmath.workprec(400):
+        kept, norm = clipped({"x": np.array([one + mpmath.ldexp(1, -100)])}, 1.0)
+        assert norm == 1.0
+        assert kept["x"][0] == 1
+
+
+def test_an_exact_run_that_is_clipped_has_the_digits_of_its_precision():
+    """A constant gradient (1, 1), clipped to 1, moves both parameters by ``rate / sqrt(2)`` a step."""
+    problem = Even()
+    simulate(problem, SGD(0.0), ["exact"], 4, Schedule(2.0**-4, 0, 1.0), clip=1.0, precision=400)
+    ((moved, other),) = problem.finals
+    exact = 1 - to_fraction(moved)
+    assert moved == other
+    assert abs(exact * exact / Fraction(1, 32) - 1) < Fraction(1, 10**115)
+
+
 def test_a_norm_beyond_binary64_is_infinite_and_clips_all_the_same():
     g = np.full(10_000, 1.7e308)
     kept, norm = clipped({"x": g}, 1.0)
@@ -118,6 +166,16 @@ class Steep:
     def validation_loss(self, parameters):
         self.finals.append(parameters["x"].tolist())
         return 1.0
+
+
+class Even(Steep):
+    """A constant gradient ``(1, 1)``."""
+
+    def __init__(self):
+        super().__init__(1.0)
+
+    def loss_and_gradient(self, parameters, step, seed):
+        return 1.0, {"x": 0 * parameters["x"] + 1}
 
 
 @pytest.mark.parametrize("name", ["plain", "collage-plus", "fp32", "exact"])

@@ -1,4 +1,4 @@
-"""The command that tries theorems on every operand, and examines certificates."""
+"""The command that tries theorems on operands, and examines certificates."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def verify(
         int | None, Option(min=1, help="The longest for each statement of --upper.", show_default="600")
     ] = None,
 ) -> None:
-    """Try every operand; exit status 1 if a claim fails that should hold, or holds that should fail."""
+    """Try operands; exit status 1 if a claim fails that should hold, or holds that should fail."""
     with errors_in_one_line():
         options = given({"limit": limit, "samples": samples, "seed": seed})
         if listing:

@@ -74,7 +74,7 @@ def rms_norm(x: Array, gain: Array) -> tuple[Array, BackPair]:
 
 
 def squared_relu(x: Array) -> tuple[Array, Back]:
-    """Return ``max(x, 0)**2``, overwriting x: as good an activation as GELU, without its transcendentals."""
+    """Return ``max(x, 0)**2``, overwriting x: an activation without transcendentals."""
     positive = np.maximum(x, 0, out=x)
 
     def backward(dy: Array) -> Array:

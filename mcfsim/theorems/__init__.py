@@ -1,4 +1,4 @@
-"""Statements about rounded algorithms, verified by trying every operand."""
+"""Statements about rounded algorithms, tried on every operand, a core of them, or a sample."""
 
 from mcfsim.theorems.cases import Witness
 from mcfsim.theorems.catalogue import THEOREMS

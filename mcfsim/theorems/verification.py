@@ -62,7 +62,7 @@ def verify(
     progress: bool = False,
     device: str = "cpu",
 ) -> Certificate:
-    """Check a statement on every operand of a format, or on a core that stands for them.
+    """Check a statement on every operand of a format, on as many as stand for all, on a core, or on a sample.
 
     Parameters
     ----------

@@ -20,7 +20,8 @@ _FAR = 10_000
 def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]:
     """Return gradients scaled down to a norm, if theirs is larger, and the norm that they had.
 
-    All are brought near 1 by one power of two first, so no square overflows or underflows.
+    All are brought near 1 by one power of two first, so no square overflows or underflows. Norm and factor
+    are binary64 for floats, and have the precision of mpmath's numbers for these.
 
     Parameters
     ----------
@@ -42,9 +43,12 @@ def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]
         largest = max((abs(g).max(initial=0) for g in gradients.values()), default=0.0)
         exponent = _exponent(largest)
     near_one = {name: _times_power(g, -exponent) for name, g in gradients.items()}
-    norm = float(np.sqrt(float(sum((g * g).sum() for g in near_one.values()))))
-    whole = float(np.ldexp(norm, max(-_FAR, min(exponent, _FAR))))
-    if clip is None or not whole > clip:
+    total: Any = sum((g * g).sum() for g in near_one.values())
+    # Root and factor of mpmath's numbers are theirs too: binary64's would end an exact run at 16 digits.
+    exact = hasattr(total, "man_exp")
+    norm: Any = total.sqrt() if exact else float(np.sqrt(float(total)))
+    whole = float(np.ldexp(float(norm), max(-_FAR, min(exponent, _FAR))))
+    if clip is None or not (norm * _power(exponent) if exact else whole) > clip:
         return gradients, whole
     shrink = clip / norm
     return {
@@ -67,7 +71,12 @@ def _times_power(g: NDArray[Any], exponent: int) -> NDArray[Any]:
     if g.dtype != object:
         product: NDArray[Any] = np.ldexp(g, exponent)
         return product
+    exact: NDArray[Any] = g * _power(exponent)
+    return exact
+
+
+def _power(exponent: int) -> Any:
+    """Return ``2**exponent`` as a number of mpmath."""
     import mpmath
 
-    exact: NDArray[Any] = g * mpmath.ldexp(1, exponent)
-    return exact
+    return mpmath.ldexp(1, exponent)

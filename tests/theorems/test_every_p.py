@@ -1,12 +1,13 @@
 """Statements at every precision: error functions, limits, least precisions, certificates."""
 
 import json
+import re
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
-from experiments.common import read_result
+from experiments.common import ROOT, read_result
 from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.oracle import FractionArithmetic, OracleArithmetic
@@ -47,6 +48,46 @@ def test_the_bounds_of_products_are_sharp(name, limit, error):
     for p in (6, 7, 8):
         assert exhaustive[p]["exhaustive"]
         assert Fraction(exhaustive[p]["constant"]) == proof.constant(p) == error.at(p)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [("dw_times_dw2", lambda u: 5 / (1 + u) ** 2), ("dw_times_dw3", lambda u: (4 + u / 2) / (1 + u) ** 2)],
+)
+def test_families_of_products_stay_below_the_tighter_bounds_in_print_and_tend_to_their_limit(name, bound):
+    proof = prove(THEOREMS[name])
+    assert bound(Fraction(0)) == proof.limit
+    for p in range(3, 200):
+        assert proof.in_unit.at(p) < bound(Fraction(1, 2**p)) < proof.theorem.claim.bound(p)
+
+
+def test_what_is_said_to_be_the_worst_of_all_tried_names_what_was_tried():
+    """Of products of double words not all low words were tried, and the catalogue says how many."""
+    words = {1: "one binade", 5: "five binades"}
+    for name in ("dw_times_dw1", "dw_times_dw2", "dw_times_dw3"):
+        sharp = THEOREMS[name].sharp
+        assert "of all operands tried" in sharp
+        for row in CONSTANTS[name]["worst"]:
+            if row["p"] in (6, 7, 8):
+                depth = int(row["core"].split("low words zero or in the ")[1].split()[0])
+                assert words[depth] in sharp
+    said = [text for theorem in THEOREMS.values() for text in (theorem.sharp, theorem.source)]
+    said += [(ROOT / page).read_text() for page in ("README.md", "docs/every_p.md", "docs/theorems.md")]
+    for text in said:
+        assert "worst wherever all were tried" not in text
+        assert not re.search(r"worst of\s+all\s+operands(?!,?\s+tried)", text)
+
+
+def test_what_the_solver_proves_is_called_proved_wherever_the_statement_stands():
+    """A statement says that it is proved here exactly if the solver proved it and its source has no proof."""
+    answers = read_result("every_p_bounds")["answers"]
+    assert {"grow_relaxed", "dw_plus_fp_relaxed"} <= answers.keys()
+    for name, theorem in THEOREMS.items():
+        proved = answers.get(name, {}).get("found") == "proved"
+        assert not (proved and re.search("measured|no proof|conjecture", theorem.source)), name
+        if here := re.search(r"proved here for every p >= (\d+) by a solver, ties to even", theorem.source):
+            assert proved
+            assert (answers[name]["least"], answers[name]["ties"]) == (int(here[1]), "to even")
 
 
 @pytest.mark.parametrize("theorem", [t for t in OWN if t.worst], ids=lambda t: t.name)

@@ -146,7 +146,7 @@ def test_the_families_of_the_catalogue_follow_from_exhaustive_worst_cases(name):
     assert found.origin[EVERY] == "fit"
     assert proof.sharpness is Sharpness.SHARP
     assert found.limit == THEOREMS[name].claim.bound.formula.limit
-    # At the precisions that were fitted its constant is the worst of all operands.
+    # At the precisions that were fitted its constant is the worst of all operands tried.
     rows = {row["p"]: Fraction(row["constant"]) for row in WORST[name]["worst"]}
     for p in fit(THEOREMS[name], exhaustive(name)).fitted:
         assert proof.in_unit.at(p) == rows[p]
@@ -349,7 +349,7 @@ def test_results_are_proved_again(key):
         )
         for p, constant in kept["at"].items():
             assert float(f"{float(proof.constant(int(p))):.6g}") == constant
-    # No family is above the worst of all operands, where it is known.
+    # No family is above the worst of all operands tried, where it is known.
     for p, worst in item["worst"].items():
         for kept in item["families"].values():
             assert kept["at"].get(p, 0) <= float(worst) * (1 + 1e-5)

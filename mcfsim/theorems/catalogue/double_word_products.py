@@ -33,6 +33,12 @@ PRODUCT, QUOTIENT = product_of("x", "y"), quotient_of("x", "y")
 OF_PRODUCTS: dict[str, Any] = {"modes": EVEN, "scaling": Scaling.EACH, "range": "unbounded"}
 OF_QUOTIENTS = {**OF_PRODUCTS, "where": (nonzero("y"),)}
 
+#: Of the three products of double words, which Muller and Rideau's proofs bound.
+SHARP = (
+    "asymptotically: proved for every p by the family, the worst of all operands tried at p = 6 (low words "
+    "zero or in the five binades below half an ulp), 7 and 8 (in one binade); no published family was found"
+)
+
 
 def _products(low: int, high: int, other: int) -> Family:
     """Return the family ``(1 + 2u, u - low u^2), (1 + high u, u - other u^2)``."""
@@ -87,7 +93,7 @@ PRODUCTS = (
         source=f"{JMP}, Algorithm 10, with 7u^2; {MR}, Theorem 2.6",
         precision=6,
         families=_products(1, 4, 1),
-        sharp="asymptotically: proved for every p by the family, which is the worst for p = 6, 7, 8",
+        sharp=SHARP,
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -108,7 +114,7 @@ PRODUCTS = (
         source=f"{JMP}, Algorithm 11, with 6u^2; {MR}, Theorem 2.7",
         precision=5,
         families=_products(3, 2, 1),
-        sharp="asymptotically: proved for every p by the family, which is the worst for p = 6, 7, 8",
+        sharp=f"{SHARP}; the bound in print, 5u^2/(1+u)^2, is tighter",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -119,7 +125,7 @@ PRODUCTS = (
         source=f"{JMP}, Algorithm 12, with 5u^2; {MR}, Theorem 2.8",
         precision=5,
         families=_products(3, 2, 2),
-        sharp="asymptotically: proved for every p by the family, which is the worst for p = 6, 7, 8",
+        sharp=f"{SHARP}; the bound in print, (4u^2 + u^3/2)/(1+u)^2, is tighter",
         **OF_PRODUCTS,
     ),
     Theorem(
@@ -220,7 +226,7 @@ ROOTS = (
         precision=5,
         scaling=Scaling.SQUARE,
         range="unbounded",
-        sharp="asymptotically: proved for every p by a family, which is the worst for p = 7 to 11",
+        sharp="asymptotically: proved for every p by a family, the worst of all tried at p = 7 to 11",
     ),
 )
 

@@ -12,7 +12,7 @@ from mcfsim.rounding import Mode, Rounding
 from mcfsim.symbolic import families, family, u
 from mcfsim.theorems.catalogue import double_word_products, double_words
 from mcfsim.theorems.catalogue.double_word_products import PRODUCT
-from mcfsim.theorems.catalogue.double_words import EVEN, double, unit
+from mcfsim.theorems.catalogue.double_words import BY_SOLVER, EVEN, double, unit
 from mcfsim.theorems.claims import double_word_to_even
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponents_at_least, hypothesis
 from mcfsim.theorems.logic import SMALLEST_NORMAL, AllOf, AnyOf, Word, equal
@@ -70,10 +70,11 @@ def _add222(fmt: Format, rounding: Rounding) -> Iterable[Case]:
 RELAXED = (
     _relaxed(
         "dw_plus_fp",
+        source=f"{BY_SOLVER}; for double words: {_NAMED['dw_plus_fp'].source}",
         modes=EVEN,
         families=RELAXED_WORST,
         worst=lambda p: 2 / (1 + unit(p) + 2 * unit(p) ** 2),
-        sharp="asymptotically; 2u^2/(1+u+2u^2) is the worst wherever all were tried",
+        sharp="asymptotically; 2u^2/(1+u+2u^2) is the worst of all operands tried",
     ),
     _relaxed(
         "dw_plus_fp",
@@ -84,7 +85,7 @@ RELAXED = (
         families=RELAXED_AWAY,
         witnesses=_relaxed_away,
         worst=lambda p: 2 / (1 - unit(p) + 2 * unit(p) ** 2),
-        sharp="2u^2/(1-u+2u^2) is the worst wherever all were tried",
+        sharp="2u^2/(1-u+2u^2) is the worst of all operands tried",
     ),
     _relaxed("accurate_dw_plus_dw"),
     _relaxed(

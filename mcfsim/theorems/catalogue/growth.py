@@ -16,7 +16,7 @@ from mcfsim.multiword import expansion
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Rounding
 from mcfsim.symbolic import family, u
-from mcfsim.theorems.catalogue.double_words import EVEN, JMP, unit
+from mcfsim.theorems.catalogue.double_words import BY_SOLVER, EVEN, JMP, unit
 from mcfsim.theorems.claims import all_of, exactly, normalised, relative_error, same_results, sum_of
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
@@ -85,10 +85,10 @@ THEOREMS = (
         _GROW,
         name="grow_relaxed",
         operands=(relaxed_pair("x"), A),
-        source=f"of {COLLAGE}, Grow; measured, no proof known",
+        source=f"of {COLLAGE}, Grow; {BY_SOLVER}",
         families=RELAXED_WORST,
         worst=lambda p: 2 / (1 + unit(p) + 2 * unit(p) ** 2),
-        sharp="asymptotically; 2u^2/(1+u+2u^2) is the worst wherever all were tried",
+        sharp="asymptotically; 2u^2/(1+u+2u^2) is the worst of all operands tried, p = 3 to 8",
     ),
     replace(
         _GROW,

@@ -1,0 +1,50 @@
+"""A training in which each tensor has a strategy of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import mcfsim as mcf
+from mcfsim.problems import LanguageModel
+from mcfsim.training.clipping import clipped
+
+Tensors = dict[str, NDArray[np.float32]]
+
+
+def train(
+    problem: LanguageModel,
+    hyper: Any,
+    chosen: Mapping[str, mcf.Strategy],
+    start: Tensors,
+    schedule: mcf.Schedule,
+    steps: int,
+    seed: int,
+    keep: Callable[[Tensors, float], None] | None = None,
+) -> float:
+    """Return the validation loss at the end; each step's gradients and rate are handed to `keep`.
+
+    Tensors of one strategy share an optimizer. Words of strategies that draw are those of the seed.
+    """
+    parts = []
+    for one in dict.fromkeys(chosen.values()):
+        tensors = {name: x for name, x in start.items() if chosen[name] == one}
+        random: dict[str, Any] = {"random": mcf.RandomWords(seed)} if one.draws else {}
+        decayed = [name for name in problem.decayed if name in tensors]
+        parts.append(mcf.Optimizer(hyper, one, tensors, decayed, steps=steps, **random))
+
+    def weights() -> Tensors:
+        found = {name: x.astype(np.float32) for part in parts for name, x in part.weights().items()}
+        return {name: found[name] for name in start}
+
+    for step in range(1, steps + 1):
+        gradients, _ = clipped(problem.loss_and_gradient(weights(), step, seed)[1], 1.0)
+        rate = schedule.rate(step, steps)
+        if keep is not None:
+            keep({name: np.asarray(x, np.float32) for name, x in gradients.items()}, rate)
+        for part in parts:
+            part.step(part.receive({name: gradients[name] for name in part.layout.slices}), rate)
+    return float(problem.validation_loss(weights()))

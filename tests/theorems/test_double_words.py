@@ -343,7 +343,7 @@ def test_worst_constant_and_violations_by_fractions(name, operate, mode):
             error = abs(sum(results) - exact)
             assert exact or not error
             relative = error / abs(exact) * 64 if exact else Fraction(0)
-            worst, violations = max(worst, relative), violations + (relative > theorem.claim.bound(3))
+            worst, violations = max(worst, relative), violations + (relative > theorem.claim.bound.at(3))
     assert (constant(found), found.violations) == (worst, violations)
 
 

@@ -58,7 +58,7 @@ def test_families_of_products_stay_below_the_tighter_bounds_in_print_and_tend_to
     proof = prove(THEOREMS[name])
     assert bound(Fraction(0)) == proof.limit
     for p in range(3, 200):
-        assert proof.in_unit.at(p) < bound(Fraction(1, 2**p)) < proof.theorem.claim.bound(p)
+        assert proof.in_unit.at(p) < bound(Fraction(1, 2**p)) < proof.theorem.claim.bound.at(p)
 
 
 def test_what_is_said_to_be_the_worst_of_all_tried_names_what_was_tried():

@@ -75,7 +75,7 @@ def holds_as_expected(theorem, fmt, mode):
 
 def constant(found):
     """Return the worst constant, exactly."""
-    return 0 if found.worst is None else found.theorem.claim.constant(found.worst[0], found.precision)
+    return 0 if found.worst is None else found.theorem.claim.bound.size(found.worst[0], found.precision)
 
 
 def altered(theorem, algorithm):

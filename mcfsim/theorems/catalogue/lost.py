@@ -58,7 +58,9 @@ def up_to_half_a_step(on_tie: Proposition) -> Proposition:
 
 
 def _in_mode(mode: Mode, condition: Proposition) -> Proposition:
-    return AllOf((InFormat(str(mode), lambda _, rounding: rounding.mode is mode), condition))
+    return AllOf(
+        (InFormat(f"rounding {mode.replace('_', ' ')}", lambda _, rounding: rounding.mode is mode), condition)
+    )
 
 
 #: By the direction, b points to the neighbour and does not reach it.

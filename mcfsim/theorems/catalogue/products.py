@@ -10,7 +10,7 @@ from mcfsim.eft import err_fma, split, two_prod, two_prod_fma
 from mcfsim.formats import Format
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.theorems.claims import all_of, claim, normalised
+from mcfsim.theorems.claims import all_of, claim
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
     hypothesis,
@@ -26,6 +26,7 @@ from mcfsim.theorems.logic import (
     IsValue,
     OfFormat,
     Result,
+    Rounded,
     RoundedToBits,
     Word,
     equal,
@@ -193,7 +194,7 @@ THEOREMS = (
         "fma_error",
         err_fma,
         TRIPLE,
-        all_of(TWO, normalised(1)),
+        all_of(TWO, claim(equal(Rounded(ERROR, F), ERROR))),
         where=(product_of_quanta("a", "b"), RESULTS_FINITE),
         source=BOLDO_MULLER,
         precision=3,

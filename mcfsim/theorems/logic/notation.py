@@ -1,8 +1,4 @@
-"""Terms and propositions as mathematics, from the same data that is judged.
-
-Of a pair x the words are xh and xl; r is the sum of the results, and r1, r2, ... are the results, where
-they have no names. RN rounds as the statement does, and E is the expectation over all draws.
-"""
+"""Terms and propositions as mathematics, from the same data that is judged."""
 
 from __future__ import annotations
 
@@ -62,6 +58,18 @@ from mcfsim.theorems.logic.terms import (
     Word,
 )
 
+#: What signs stand for.
+LEGEND = {
+    "u": "2^-p, p the precision",
+    "xh, xl": "the high and the low word of x",
+    "r; r1, r2": "the sum of the results; single results, where they have no names",
+    "RN(x + y)": "x + y rounded, in the mode of the statement",
+    "e(x), ulp(x)": "the exponent floor(log2 |x|), and the unit in the last place",
+    "lowbit(x)": "the power of two of the last bit of x that is not zero",
+    "step(x, y)": "the distance from x to its neighbour on the side of y",
+    "max, emin": "the largest number, and the exponent of the smallest normal one",
+    "E[x]": "the expectation over all draws of r random bits",
+}
 #: The kinds of operands by name: the first word of a pair x is xh, of a value x itself.
 Kinds = Mapping[str, str]
 #: How words of pairs are called.
@@ -113,8 +121,11 @@ class _Writer:
         return self._atom(said)
 
     def _within(self, part: Proposition, *looser: type) -> str:
-        text = self.proposition(part)
-        return f"({text})" if isinstance(part, looser) else text
+        if not isinstance(part, looser):
+            return self.proposition(part)
+        if isinstance(part, AllOf):
+            return f"({' and '.join(self._within(each, AnyOf, Iff) for each in part.parts)})"
+        return f"({self.proposition(part)})"
 
     def _atom(self, said: Proposition) -> str:
         term = self.term
@@ -135,7 +146,7 @@ class _Writer:
                 kind = "nonoverlapping" if factor == 1 else "nonadjacent"
                 if not terms:
                     return f"the results are {kind}"
-                return f"({', '.join(map(term, terms))}) {kind}, smallest first"
+                return f"({', '.join(map(term, terms))}) {kind} (smallest first)"
             case StronglyNonoverlapping():
                 return "the results are strongly nonoverlapping"
             case InFormat(text, _) | Predicate(text, _):
@@ -218,7 +229,10 @@ class _Writer:
                 return f"sum |{' '.join(f'{name}_i' for name in names)}|"
             case InnerProduct(a, b):
                 return f"sum {a}_i {b}_i"
-            case Mixed() | Computed():
+            case Mixed(x=exact, y=sizes, text=text):
+                also = f", s = {term(exact)}" if "|s|" in text else ""
+                return f"{text}{also}, S = {term(sizes)}"
+            case Computed():
                 return x.text
         raise TypeError(f"{x!r} is no term")
 
@@ -250,7 +264,7 @@ def bound_text(bound: Bound) -> str:
     if text == "1" and unit:
         text = ""
     text = f"({text}) {unit}" if " " in text else f"{text} {unit}"
-    return text.strip() if over == "1" else f"{text.strip()} / ({over})"
+    return text.strip() if over == "1" else f"({text.strip()} / ({over}))"
 
 
 def _is_constant(polynomial: Any) -> bool:

@@ -105,6 +105,10 @@ class RecordedExact(Elementwise):
     def __eq__(self, other: Any) -> Any:
         return Recorded(self.recorder, self.value.equals(self._operand(other).value))
 
+    def numbers(self) -> Any:
+        """Return the numbers in binary64."""
+        return Recorded(self.recorder, self.value)
+
     def is_zero(self) -> Any:
         """Return where the number is zero."""
         return Recorded(self.recorder, self.value.equals(0.0))

@@ -31,6 +31,11 @@ def formats_of(theorem):
     return [Format("", precision=p, emin=-p - 4, emax=p + 4) for p in (least, least + 1, least + 3)]
 
 
+def propositions(theorem):
+    """Return the hypotheses of a statement, and its claim."""
+    return [*(hypothesis.said for hypothesis in theorem.where), theorem.claim.said]
+
+
 # -- operands and results -----------------------------------------------------------------------------------
 def operands_of(theorem, fmt, draw, count):
     """Return blocks of operands, component by component."""

@@ -22,6 +22,7 @@ from tests.theorems.reading import (
     by_line,
     by_solver,
     formats_of,
+    propositions,
     trial_of,
 )
 from tests.theorems.trying import rounding_of
@@ -29,10 +30,6 @@ from tests.theorems.trying import rounding_of
 SOLVED = [name for name, theorem in THEOREMS.items() if readable(theorem)]
 #: Lines have no number that is the sum of so many.
 LONG = 64
-
-
-def propositions(theorem):
-    return [*(hypothesis.said for hypothesis in theorem.where), theorem.claim.said]
 
 
 def test_every_statement_is_data():

@@ -115,9 +115,11 @@ def is_multiple(x: Exact, exponents: Any) -> Truth:
     return (n & np.array([(1 << int(k)) - 1 for k in below], object) == 0).astype(np.bool_)
 
 
-def is_representable(t: Trial, x: Exact) -> Truth:
+def is_representable(t: Trial, x: Any) -> Truth:
     """Return where exact numbers are finite values of the format."""
     fmt = t.format
+    if not isinstance(x, Exact):  # of a line: binary64 holds them
+        return is_value(x.numbers(), fmt)
     n = np.abs(x.integers())
     # The odd part is below 2**p, the last bit no less than the quantum, and the whole no more than max.
     last = np.where(n == 0, 1, n & -n)

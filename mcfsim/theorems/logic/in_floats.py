@@ -139,7 +139,7 @@ def _near_product(first: Term, second: Term, t: Trial) -> tuple[Any, Truth | Non
     if 2 * fmt.precision > _BITS or low < _LEAST or high > _MOST:
         return None
     a, b = near(first, t), near(second, t)
-    if a is None or b is None or (a[1], b[1]) != (None, None):
+    if a is None or b is None or a[1] is not None or b[1] is not None:
         return None
     if isinstance(a[0], float) or isinstance(b[0], float):
         return a[0] * b[0], None

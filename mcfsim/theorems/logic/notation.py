@@ -246,7 +246,7 @@ class _Writer:
 
     def _factor(self, x: Term) -> str:
         text = self.term(x)
-        return f"({text})" if isinstance(x, Sum) or (isinstance(x, Number) and "/" in text) else text
+        return f"({text})" if isinstance(x, Sum) or (isinstance(x, Number) and not text.isdigit()) else text
 
 
 def bound_text(bound: Bound) -> str:

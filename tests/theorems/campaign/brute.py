@@ -250,6 +250,8 @@ class Tried:
                 return self._is_value(self.exact(e))
             case ("finite",):
                 return self.finite
+            case ("finite_results", *places):
+                return np.logical_and.reduce([self.results[i] < toy.finite.size for i in places])
             case ("sum", a, b):
                 total = self._sum(self.exact(("x", a)), self.exact(("x", b)), 1)
                 return self.finite & (total.n == self._sum(self.exact(("r", 0)), self.exact(("r", 1)), 1).n)

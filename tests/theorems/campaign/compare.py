@@ -10,21 +10,21 @@ import numpy as np
 from mcfsim.theorems import cores, domain, operands, verify
 from mcfsim.theorems.operands import finite_values
 from tests.theorems.campaign import brute
-from tests.theorems.campaign.declared import theorem
+from tests.theorems.campaign.declared import read_as_data, theorem
 from tests.theorems.campaign.draw import UNBOUNDED, Case
 from tests.theorems.campaign.statements import Statement
 
 SAMPLES = 500
 
 
-def certified(case: Case) -> Any:
+def certified(case: Case, *, data: bool = False) -> Any:
     """Return the certificate of a case, a core being tried where one is meant; or why there is none."""
     few, unbounded, sparse = domain.FEW, operands.UNBOUNDED, cores.sparse
     domain.FEW, operands.UNBOUNDED = 0 if case.core else few, UNBOUNDED
     # In so short a precision the significands that are tried at all exponents would be all there are.
     cores.sparse = powers_of_two
     try:
-        return verify(theorem(case.statement), case.format, case.rounding, samples=SAMPLES)
+        return verify(theorem(case.statement, data=data), case.format, case.rounding, samples=SAMPLES)
     except ValueError as error:
         return error
     finally:
@@ -37,10 +37,10 @@ def powers_of_two(fmt: Any) -> Any:
     return values[np.isin(np.abs(np.frexp(values)[0]), (0.0, 0.5))]
 
 
-def judged(case: Case) -> tuple[brute.Judged, brute.Tried]:
+def judged(case: Case, *, data: bool = False) -> tuple[brute.Judged, brute.Tried]:
     """Return the truth, and all cases."""
     tried = brute.run(case.statement.line, brute.toy(case.format, case.rounding))
-    return brute.judge(case.statement, tried), tried
+    return brute.judge(read_as_data(case.statement) if data else case.statement, tried), tried
 
 
 def contradiction(case: Case, certificate: Any, truth: brute.Judged, tried: brute.Tried) -> str | None:

@@ -12,7 +12,7 @@ from mcfsim.cli import app
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.theorems import THEOREMS, double_word, relaxed_pair, value
 from mcfsim.theorems.solver import CLAIMS, Answer, Found, Question, proof, prove, prove_all, question_of
-from mcfsim.theorems.solver.forms import ZERO, AnyOf, equal, not_above
+from mcfsim.theorems.solver.forms import TRUE, ZERO, AnyOf, equal, not_above
 from mcfsim.theorems.solver.lemmas import multiple_of_ulp
 from mcfsim.theorems.solver.questions import exact
 from tests.theorems.test_solver_attacks import HYPOTHESES, PAIR, at_random
@@ -110,11 +110,11 @@ def test_no_statement_of_the_catalogue_is_vacuous(name):
     assert prove(question, seconds=60).found is Found.NOT_PROVED
 
 
-def check_vacuous(seed, count):
+def check_vacuous(seed, count, texts=(fast_two_sum, two_sum)):
     draw = random.Random(seed)
     answers = []
     for _ in range(count):
-        question = at_random(draw, (fast_two_sum, two_sum))
+        question = at_random(draw, texts)
         added = CONTRADICTIONS[draw.choice(list(CONTRADICTIONS))]
         where = draw.sample((*question.where, *added), len(question.where) + len(added))
         answers.append(prove(replace(question, where=tuple(where)), seconds=60).found)
@@ -124,7 +124,7 @@ def check_vacuous(seed, count):
 
 @pytest.mark.slow
 def test_statements_at_random_with_contradictions_are_vacuous():
-    check_vacuous(1, 3)
+    check_vacuous(1, 3, (fast_two_sum,))
 
 
 @pytest.mark.exhaustive
@@ -155,3 +155,14 @@ def test_the_status_is_one_where_a_statement_is_vacuous(name, monkeypatch):
     result = CliRunner().invoke(app, ["verify", "--upper", name])
     assert result.exit_code == 1
     assert "vacuous" in result.output
+
+
+@pytest.mark.parametrize("said", [True, False, None, 1, [TRUE]], ids=repr)
+def test_what_is_no_formula_is_refused(said):
+    for question in (
+        Question("asked", passed_on, PAIR, (lambda a, b: said,), nothing, 2),
+        Question("asked", passed_on, PAIR, (lambda a, b: below(a, b) & said,), nothing, 2),
+        Question("asked", passed_on, PAIR, (), lambda ar, operands, results: said, 2),
+    ):
+        with pytest.raises(TypeError, match="is no formula: hypotheses and claims are comparisons of forms"):
+            prove(question)

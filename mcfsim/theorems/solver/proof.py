@@ -24,7 +24,7 @@ from mcfsim.theorems.solver.facts import (
     OF_TWO_SUMS,
     TIES_TO_EVEN,
 )
-from mcfsim.theorems.solver.forms import Formula
+from mcfsim.theorems.solver.forms import Formula, formula
 from mcfsim.theorems.solver.lemmas import STATEMENTS
 from mcfsim.theorems.solver.questions import Question, question_of
 from mcfsim.theorems.statement import Theorem
@@ -107,6 +107,8 @@ def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None 
     ------
     ImportError
         If z3 is not installed.
+    TypeError
+        If a hypothesis or the claim of a question gives no formula.
     ValueError
         If the statement is not translated, or its algorithm does not only add, subtract and change signs.
     """
@@ -120,13 +122,15 @@ def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None 
     ar, supposed, claimed = question.posed()
     solver = Solver(seconds)
     told = facts_of(ar, question.least, even=question.even)
-    for formula in (*told, *ar.known, supposed):
-        solver.add(formula)
-    met = solver.copy()
-    solver.add(claimed.denied())
+    for known in (*told, *ar.known, supposed):
+        solver.add(known)
+    supposing = solver.told
+    solver.add(formula(claimed).denied())
     found = {True: Found.NOT_PROVED, False: Found.PROVED, None: Found.NO_ANSWER}[solver.has_model()]
     if found is Found.PROVED:
-        found = {True: Found.PROVED, False: Found.VACUOUS, None: Found.NO_ANSWER}[met.has_model()]
+        found = {True: Found.PROVED, False: Found.VACUOUS, None: Found.NO_ANSWER}[
+            solver.before(supposing).has_model()
+        ]
     rests_on = tuple(dict.fromkeys(STATEMENTS[call.text] for call in ar.called))
     taken = time.process_time() - start
     return Answer(

@@ -201,16 +201,24 @@ def _same(_: Recorder, a: Value, b: Value) -> Value:
     return (a & b) | (~a & ~b) if a.type is TRUTH else a.equals(b)
 
 
-def _maximum(_: Recorder, a: Value, b: Value) -> Value:
+def _doubt_zeros(recorder: Recorder, a: Value, b: Value) -> None:
+    """Doubt where both are zeros, of different signs: which one NumPy takes depends on the processor."""
+    if a.type.is_float:
+        recorder.doubt(a.equals(0) & b.equals(0) & ~a.bits().equals(b.bits()))
+
+
+def _maximum(recorder: Recorder, a: Value, b: Value) -> Value:
     if a.type.is_integer:
         return greatest(a, b)
+    _doubt_zeros(recorder, a, b)
     chosen: Value = ((a >= b) | ~a.equals(a)).select(a, b)
     return chosen
 
 
-def _minimum(_: Recorder, a: Value, b: Value) -> Value:
+def _minimum(recorder: Recorder, a: Value, b: Value) -> Value:
     if a.type.is_integer:
         return least(a, b)
+    _doubt_zeros(recorder, a, b)
     chosen: Value = ((a <= b) | ~a.equals(a)).select(a, b)
     return chosen
 

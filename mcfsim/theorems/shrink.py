@@ -76,9 +76,9 @@ def shrink(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> tuple[floa
     """
     given = np.array(list(case), dtype=np.float64)
     now = given + 0.0  # no zero is negative, unless it must be
-    if not _violating(theorem, ar, now[None])[0]:
+    if not violates(theorem, ar, now):
         now = given
-    if not _violating(theorem, ar, now[None])[0]:
+    if not violates(theorem, ar, now):
         raise ValueError(
             f"{theorem.name!r}: {tuple(now.tolist())} is no violation, so there is nothing to shrink"
         )
@@ -96,6 +96,11 @@ def shrink(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> tuple[floa
                 break
         else:
             return tuple(now.tolist())
+
+
+def violates(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> bool:
+    """Return whether a case meets the hypotheses and fails the claim where it is tried alone."""
+    return bool(_violating(theorem, ar, np.array([list(case)], dtype=np.float64))[0])
 
 
 def _simplest(theorem: Theorem, ar: Emulation, now: Cases, candidates: Cases, span: range) -> Cases | None:

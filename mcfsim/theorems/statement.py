@@ -54,7 +54,7 @@ class Hypothesis:
     said: Proposition
 
     def __post_init__(self) -> None:
-        _check_proposition("hypothesis", self.said)
+        check_proposition("a hypothesis", self.said)
 
     @property
     def text(self) -> str:
@@ -83,7 +83,7 @@ class Claim:
     said: Proposition
 
     def __post_init__(self) -> None:
-        _check_proposition("claim", self.said)
+        check_proposition("a claim", self.said)
 
     @property
     def text(self) -> str:
@@ -110,9 +110,12 @@ class Claim:
         return None if self.measured is None else self.measured.bound
 
 
-def _check_proposition(what: str, said: Any) -> None:
+def check_proposition(what: str, said: Any) -> None:
+    """Raise TypeError if that is no proposition."""
     if not isinstance(said, Proposition):
-        raise TypeError(f"a {what} is a Proposition, not {said!r}; of words and a test {what}() makes one")
+        raise TypeError(
+            f"{what} is a Proposition, not {said!r}; words and a test become one by claim() and hypothesis()"
+        )
 
 
 @dataclass(frozen=True)

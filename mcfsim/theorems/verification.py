@@ -35,7 +35,7 @@ from mcfsim.theorems.identity import check_same, holding, identity_of
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.selection import LIMIT, SAMPLES, Extent, Selection
-from mcfsim.theorems.shrink import shrink
+from mcfsim.theorems.shrink import shrink, violates
 from mcfsim.theorems.statement import Claim, Theorem
 from mcfsim.training.record import versions
 
@@ -352,7 +352,10 @@ def _simplest(check: Check, found: Findings) -> Witness | None:
         return None
     ar = _emulation(check)
     first = witness(check, found.witnesses[0])
-    case = shrink(check.theorem, ar, map(float, first.operands))
+    operands = list(map(float, first.operands))
+    if not violates(check.theorem, ar, operands):  # by a claim that is not about the case alone
+        return first
+    case = shrink(check.theorem, ar, operands)
     return _tried(check, [np.array([x], dtype=ar.carrier) for x in case])
 
 

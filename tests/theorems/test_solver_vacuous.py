@@ -87,11 +87,11 @@ def test_no_statement_of_the_catalogue_is_vacuous(name):
     assert prove(question, seconds=60).found is Found.NOT_PROVED
 
 
-def check_vacuous(seed, count):
+def check_vacuous(seed, count, texts=(fast_two_sum, two_sum)):
     draw = random.Random(seed)
     answers = []
     for _ in range(count):
-        question = at_random(draw, (fast_two_sum, two_sum))
+        question = at_random(draw, texts)
         added = CONTRADICTIONS[draw.choice(list(CONTRADICTIONS))]
         where = draw.sample((*question.where, *added), len(question.where) + len(added))
         answers.append(prove(replace(question, where=tuple(where)), seconds=60).found)
@@ -101,7 +101,7 @@ def check_vacuous(seed, count):
 
 @pytest.mark.slow
 def test_statements_at_random_with_contradictions_are_vacuous():
-    check_vacuous(1, 3)
+    check_vacuous(1, 3, (fast_two_sum,))
 
 
 @pytest.mark.exhaustive
@@ -132,3 +132,10 @@ def test_the_status_is_one_where_a_statement_is_vacuous(name, monkeypatch):
     result = CliRunner().invoke(app, ["verify", "--upper", name])
     assert result.exit_code == 1
     assert "vacuous" in result.output
+
+
+@pytest.mark.parametrize("said", [True, False, None, 1, [THERE], lambda t: t.finite], ids=repr)
+def test_what_is_no_proposition_is_refused(said):
+    for parts in ({"where": (said,), "claim": EXACT}, {"where": (), "claim": said}):
+        with pytest.raises(TypeError, match=r"'asked': a (hypothesis|claim) is a Proposition, not"):
+            Question("asked", passed_on, PAIR, least=2, **parts)

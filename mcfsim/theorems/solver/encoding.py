@@ -52,10 +52,15 @@ class Solver:
         """Suppose that a formula holds."""
         self._solver.add(self._translated(formula))
 
-    def copy(self) -> Solver:
-        """Return another one that was told the same so far, and only asks whether that can hold."""
+    @property
+    def told(self) -> int:
+        """How many assertions it has."""
+        return len(self._solver.assertions())
+
+    def before(self, told: int) -> Solver:
+        """Return another one that has the first assertions alone."""
         other = Solver(self._seconds)
-        other._solver.add(self._solver.assertions())
+        other._solver.add(*self._solver.assertions()[:told])
         return other
 
     def has_model(self) -> bool | None:

@@ -117,10 +117,10 @@ class Formula(Opaque):
         raise NotImplementedError
 
     def __and__(self, other: Formula) -> Formula:
-        return AllOf((self, other))
+        return all_of((self, other))
 
     def __or__(self, other: Formula) -> Formula:
-        return AnyOf((self, other))
+        return AnyOf((self, formula(other)))
 
     def implies(self, other: Formula) -> Formula:
         """Return: if this, then the other."""
@@ -177,9 +177,19 @@ class AnyOf(Formula):
 TRUE = AllOf(())
 
 
+def formula(x: Any) -> Formula:
+    """Return a formula as it is; anything else is a TypeError."""
+    if not isinstance(x, Formula):
+        raise TypeError(
+            f"{x!r} of type {type(x).__name__} is no formula: hypotheses and claims are comparisons of "
+            "forms, such as a.value <= b.value, joined by & and |"
+        )
+    return x
+
+
 def all_of(parts: Iterable[Formula]) -> Formula:
     """Return that all of them hold."""
-    return AllOf(tuple(parts))
+    return AllOf(tuple(map(formula, parts)))
 
 
 def equal(a: Form, b: Form) -> Formula:

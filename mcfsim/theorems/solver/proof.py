@@ -131,13 +131,15 @@ def _asked(question: Question, seconds: int) -> Answer:
     ar, supposed, claimed = question.posed()
     solver = Solver(seconds)
     told = facts_of(ar, question.least, even=question.even)
-    for formula in (*told, *ar.known, supposed):
-        solver.add(formula)
-    met = solver.copy()
+    for known in (*told, *ar.known, supposed):
+        solver.add(known)
+    supposing = solver.told
     solver.add(claimed.denied())
     found = {True: Found.NOT_PROVED, False: Found.PROVED, None: Found.NO_ANSWER}[solver.has_model()]
     if found is Found.PROVED:
-        found = {True: Found.PROVED, False: Found.VACUOUS, None: Found.NO_ANSWER}[met.has_model()]
+        found = {True: Found.PROVED, False: Found.VACUOUS, None: Found.NO_ANSWER}[
+            solver.before(supposing).has_model()
+        ]
     rests_on = tuple(dict.fromkeys(STATEMENTS[call.text] for call in ar.called))
     taken = time.process_time() - start
     return Answer(

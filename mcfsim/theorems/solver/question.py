@@ -16,12 +16,17 @@ from mcfsim.theorems.solver.forms import Formula, all_of
 from mcfsim.theorems.solver.lemmas import IN_RANGE, LEMMAS, STATEMENTS, text_of
 from mcfsim.theorems.solver.numbers import Number
 from mcfsim.theorems.solver.reading import Unknowns
-from mcfsim.theorems.statement import NEAREST, Theorem
+from mcfsim.theorems.statement import NEAREST, Theorem, check_proposition
 
 
 @dataclass(frozen=True)
 class Question:
     """What the solver is to prove: of these operands, if all this is so, then that is claimed.
+
+    Raises
+    ------
+    TypeError
+        If a hypothesis or the claim is no proposition.
 
     Attributes
     ----------
@@ -46,6 +51,11 @@ class Question:
     least: int
     lemmas: bool = True
     even: bool = False
+
+    def __post_init__(self) -> None:
+        for hypothesis in self.where:
+            check_proposition(f"{self.name!r}: a hypothesis", hypothesis)
+        check_proposition(f"{self.name!r}: a claim", self.claim)
 
     def posed(self) -> tuple[UnknownArithmetic, Formula, Formula]:
         """Return the arithmetic that the text was run on, what is supposed, and what is claimed.

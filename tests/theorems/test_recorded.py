@@ -1,0 +1,153 @@
+"""Each function of NumPy's that is recorded, on numbers of every kind, against NumPy on arrays."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from mcfsim import arithmetic
+from mcfsim.kernels.element.machine import Line
+from mcfsim.kernels.element.on_numpy import DTYPES, run
+from mcfsim.theorems import Theorem, claim, value, verify
+from mcfsim.theorems.recorded import _VERBS, Recorded, Recorder
+from mcfsim.theorems.shrink import shrink
+
+TYPES = {dtype: kind for kind, dtype in DTYPES.items()}
+
+
+def _floats(dtype):
+    info = np.finfo(dtype)
+    halves = [0.5, 1.5, 2.5, 1 - info.eps / 2, 1 + info.eps, 0.5 - info.eps / 4, 2.0**23 + 0.5, 2.0**52 - 0.5]
+    sizes = [0, 1, 2, 3, *halves, info.smallest_subnormal, info.tiny, info.tiny * (1 - info.eps), info.max]
+    sizes += [info.tiny / 2, info.max / 2, 2.0**31, 2.0**52, 2.0**53 + 2, 1 / 3, np.inf, np.nan]
+    found = np.array(sizes, dtype)
+    return np.concatenate([found, -found])
+
+
+def _integers(dtype):
+    info = np.iinfo(dtype)
+    return np.array(
+        [0, 1, -1, 2, 7, -1022, -1023, -1100, 1023, 1024, 60, info.max, info.min, info.min + 1], dtype
+    )
+
+
+def numbers(dtype):
+    if dtype.kind == "b":
+        return np.array([False, True])
+    return _floats(dtype) if dtype.kind == "f" else _integers(dtype)
+
+
+def recorded(function, arrays):
+    """Return what the line of a function gives, and where it is in doubt."""
+    line = Line()
+    recorder = Recorder(line, lambda x: x)
+    names = "abc"[: len(arrays)]
+    given = [
+        Recorded(recorder, line.input(name, TYPES[x.dtype])) for name, x in zip(names, arrays, strict=True)
+    ]
+    results = function(*given)
+    results = results if isinstance(results, tuple) else (results,)
+    values = (*(x.value for x in results), recorder.doubts())
+    *found, doubt = run(line, values, **dict(zip(names, arrays, strict=True)))
+    return found, doubt
+
+
+def same(x, y):
+    """Compare bits, but of NaN."""
+    assert x.dtype == y.dtype
+    if x.dtype.kind != "f":
+        return x == y
+    integer = f"i{x.itemsize}"
+    bits = np.ascontiguousarray(x).view(integer) == np.ascontiguousarray(y).view(integer)
+    return bits | (np.isnan(x) & np.isnan(y))
+
+
+def compared(function, arrays):
+    """Return in how many cases they agree, and in how many there is doubt; None if it is not recorded."""
+    with np.errstate(all="ignore"):
+        try:
+            truth = function(*arrays)
+        except TypeError:
+            return None
+        try:
+            found, doubt = recorded(function, arrays)
+        except (TypeError, ValueError):  # what no register holds is left to NumPy
+            return None
+    for mine, right in zip(found, truth if isinstance(truth, tuple) else (truth,), strict=True):
+        wrong = ~same(mine, right) & ~doubt
+        assert not wrong.any(), [(*(x[wrong][0] for x in arrays), mine[wrong][0], right[wrong][0])]
+    return int((~doubt).sum()), int(doubt.sum())
+
+
+@pytest.mark.parametrize("function", _VERBS, ids=lambda function: function.__name__)
+def test_a_recorded_function_is_that_of_numpy(function):
+    recorded_for = {}
+    for dtypes in itertools.product(DTYPES.values(), repeat=function.nin):
+        grids = np.meshgrid(*map(numbers, dtypes), indexing="ij")
+        counts = compared(function, [grid.ravel() for grid in grids])
+        if counts is not None:
+            recorded_for[dtypes] = counts
+    assert recorded_for
+    for sure, doubtful in recorded_for.values():
+        assert doubtful <= sure, recorded_for  # it does not doubt everything
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float64)])
+def test_choices_and_comparisons_with_numbers(dtype):
+    x, y = (grid.ravel() for grid in np.meshgrid(numbers(dtype), numbers(dtype)))
+    for function in (
+        lambda x, y: np.where(x < y, x, y),
+        lambda x, y: np.where(np.signbit(x), 0, y),
+        lambda x, y: abs(x) - 1.5 >= y * 2,
+        lambda x, y: x.astype(np.float64) + y,
+        lambda x, y: ~((x == y) & (0 < x)) | (y != 0),  # noqa: SIM300
+    ):
+        sure, doubtful = compared(function, [x, y])
+        assert doubtful <= 4 * len(numbers(dtype)) < sure
+
+
+@pytest.mark.parametrize("extreme", [np.minimum, np.maximum])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_which_zero_numpy_takes_is_in_doubt(extreme, dtype):
+    zeros = np.array([0.0, -0.0], dtype)
+    x, y = zeros[[0, 0, 1, 1]], zeros[[0, 1, 0, 1]]
+    found, doubt = recorded(extreme, [x, y])
+    assert doubt.tolist() == [False, True, True, False]
+    assert np.signbit(found[0])[[0, 3]].tolist() == [False, True]
+
+
+#: Claims that are about the sign of a zero, by either function, whichever a processor takes.
+PAIR = (value("a"), value("b"))
+
+
+@pytest.mark.parametrize("extreme", [np.minimum, np.maximum])
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("fmt", ["float6_e3m2fn", "e5m6"])  # of few cases nothing is recorded
+def test_a_claim_on_which_zero_it_is_is_judged_as_numpy_judges_it(extreme, wanted, fmt):
+    def test(t):
+        zeros = (t["a"] == 0) & (t["b"] == 0)
+        return ~zeros | (np.signbit(extreme(t["a"], t["b"])) == wanted)
+
+    theorem = Theorem("zeros", lambda ar, a, b: ar.add(a, b), PAIR, claim("its sign", test))
+    certificate = verify(theorem, fmt)
+    zeros = np.array([0.0, -0.0], np.float32)
+    signs = np.signbit(extreme(zeros[[0, 0, 1, 1]], zeros[[0, 1, 0, 1]]))
+    assert certificate.violations == (signs != wanted).sum() > 0
+    assert certificate.verdict == "refuted"
+    shown = np.float32([float.fromhex(x.hexadecimal) for x in certificate.simplest.operands])
+    assert (shown == 0).all()
+    assert np.signbit(extreme(*shown)) != wanted
+
+
+def test_a_claim_that_does_not_fail_alone_is_shown_as_it_was_found():
+    """A claim that looks at other cases: nothing to shrink, and no reason to stop."""
+
+    def test(t):
+        return np.full(t.size, t.size == 1) if isinstance(t["a"], np.ndarray) else t["a"] == t["a"]
+
+    theorem = Theorem("crowded", lambda ar, a, b: ar.add(a, b), PAIR, claim("alone", test))
+    certificate = verify(theorem, "float6_e3m2fn")
+    assert certificate.verdict == "refuted"
+    assert certificate.simplest.operands
+    with pytest.raises(ValueError, match="is no violation"):
+        shrink(theorem, arithmetic("float6_e3m2fn"), (1.0, 1.0))

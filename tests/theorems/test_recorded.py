@@ -79,7 +79,7 @@ def compared(function, arrays):
     return int((~doubt).sum()), int(doubt.sum())
 
 
-@pytest.mark.parametrize("function", _VERBS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", sorted(_VERBS, key=str), ids=lambda function: function.__name__)
 def test_a_recorded_function_is_that_of_numpy(function):
     recorded_for = {}
     for dtypes in itertools.product(DTYPES.values(), repeat=function.nin):

@@ -26,7 +26,7 @@ from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.sweeps.sweep import Job, Sweep
 from mcfsim.theorems.cases import Number, Witness
 from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.certificate import Certificate, Tried, Worst, rational
+from mcfsim.theorems.certificate import Certificate, Expectation, Tried, Worst, rational
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.device import Device, find_device
 from mcfsim.theorems.domain import USUAL
@@ -312,7 +312,11 @@ def about(check: Check) -> dict[str, Any]:
     """Return what a certificate says of a check, whatever its results."""
     domain, theorem = check.domain(), check.theorem
     speaks = theorem.speaks_of(check.format, check.rounding)
-    fails = theorem.refuted(check.format, check.rounding)
+    expected: Expectation = "open"
+    if speaks and theorem.holds:
+        expected = "holds"
+    elif speaks and theorem.refuted(check.format, check.rounding):
+        expected = "fails"
     return {
         "theorem": theorem.name,
         "statement": theorem.statement,
@@ -331,7 +335,7 @@ def about(check: Check) -> dict[str, Any]:
         "reductions": domain.reductions,
         "covers": domain.covers,
         "claimed": speaks and theorem.holds,
-        "expected": "open" if not speaks else "holds" if theorem.holds else "fails" if fails else "open",
+        "expected": expected,
     }
 
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from mcfsim.cli.application import app
 
-MODULE = '''
+MODULE = """
 import mcfsim as mcf
 from fractions import Fraction
 from mcfsim.symbolic import families, family, u
@@ -21,7 +21,7 @@ mine = Theorem("mine", mcf.two_sum, PAIR, exact_sum(), where=[sum_in_range("a", 
 half = Theorem("half", lambda ar, a, b: (ar.mul(a, 0.5), b), PAIR, exact_sum())
 drawn = Theorem("drawn", mcf.two_sum, PAIR, claim("c", lambda t: t.finite | bool(open)))
 number, function = 3, mcf.two_sum
-'''
+"""
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ import numpy as np
 
 from mcfsim.backends.factory import on_blocks
 from mcfsim.checks.names import hint
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.formats import Format, get_format
 from mcfsim.protocol import Emulation
 from mcfsim.rounding import Mode, Rounding, get_rounding
@@ -259,7 +259,7 @@ def run(
     device : Device, optional
         Where those are judged for which it has kernels; see `mcfsim.theorems.device.find_device`.
     """
-    check_subnormals()
+    check_processor()
     given = list(checks)
     for check in given:
         if THEOREMS.get(check.theorem.name) is not check.theorem:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks.arguments import as_array, check_threads, is_real, is_tensor, real_array
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.rounding import round_there, rounding_program
 from mcfsim.formats import Format, get_format
@@ -94,8 +94,8 @@ def round_to(
         If a name is unknown, `out` does not fit or is read-only, or `threads` is less than 1.
     UnsupportedFormatError
         If float64 cannot hold the format, or an integer cannot be rounded once.
-    FlushedSubnormalsError
-        If the processor is set to treat subnormal numbers as zeros.
+    ProcessorError
+        If the processor is set to treat subnormal numbers as zeros, or not to round to nearest.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def round_to(
     array([1.015625e-01, 4.480000e+02, 4.480000e+02])
     """
     fmt, rounding = get_format(fmt), get_rounding(rounding, overflow, underflow)
-    check_subnormals()
+    check_processor()
     check_threads(threads)
     check_compiled(compiled)
     if is_tensor(x):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.checks.processor import FlushedSubnormalsError, check_subnormals
+from mcfsim.checks.processor import FlushedSubnormalsError, check_processor
 from mcfsim.optim.optimizer import Optimizer
 
 #: Bits of MXCSR: results (FTZ), operands (DAZ), and both.
@@ -73,10 +73,10 @@ def test_work_is_refused_while_the_processor_flushes(name, setting):
 
 
 def test_it_says_which_setting_and_what_switches_it_off():
-    check_subnormals()
+    check_processor()
     for setting, bits in SETTINGS.items():
         with flushing(bits), pytest.raises(FlushedSubnormalsError) as caught:
-            check_subnormals()
+            check_processor()
         assert "torch.set_flush_denormal(False)" in str(caught.value)
         for name in ("FTZ", "DAZ"):
             assert (f"({name})" in str(caught.value)) == (name in setting)
@@ -93,7 +93,7 @@ def test_each_thread_has_a_setting_of_its_own():
     thread = threading.Thread(target=flushes)
     thread.start()
     inside.wait(10)
-    check_subnormals()
+    check_processor()
     assert AR.add(X, X)[1] == 2.0**-129
     done.set()
     thread.join()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.formats import Format
 from mcfsim.kernels import rational, residuals
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
@@ -70,7 +70,7 @@ class BlockArithmetic:
     start = operations = 0
 
     def __init__(self, fmt: Format, rounding: Rounding, scalars: Scalars) -> None:
-        check_subnormals()
+        check_processor()
         retain_freed_memory()
         self.format, self.rounding, self.scalars = fmt, rounding, scalars
         self._origin = self  # of the arithmetics for single blocks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.exact import ExactArithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.native import NativeArithmetic, native_dtype
 from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
@@ -59,8 +59,8 @@ def arithmetic(
         If PyTorch, or Numba, is asked for and not installed.
     ValueError
         If a name is unknown, or the backend cannot do what is asked.
-    FlushedSubnormalsError
-        If the processor is set to treat subnormal numbers as zeros.
+    ProcessorError
+        If the processor is set to treat subnormal numbers as zeros, or not to round to nearest.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def arithmetic(
     >>> ar.add(256.0, 1.0)
     256.0
     """
-    check_subnormals()
+    check_processor()
     policy = get_rounding(rounding, overflow, underflow)
     if backend == "exact":
         if fmt is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+from mcfsim.checks.processor import check_processor
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.native import LibraryArithmetic
@@ -110,9 +111,11 @@ class TorchNativeArithmetic(LibraryArithmetic):
 
     def round(self, x: Value) -> Value:
         """Cast to the dtype, as PyTorch does: tensors of float64, and long integers, may be rounded twice."""
+        check_processor()
         return self._number(x) if is_scalar(x) else dense(x, self.device).to(self.dtype)
 
     def _apply(self, operation: Callable[..., torch.Tensor], *operands: Value) -> torch.Tensor:
+        check_processor()
         return operation(*(self._enter(x).to(self._computes_in) for x in operands)).to(self.dtype)
 
     def _enter(self, x: Value) -> torch.Tensor:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.checks.arguments import as_array, check_threads, is_real
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.loops import Filler
 from mcfsim.compile.program import Program, Step
@@ -73,8 +73,9 @@ class NumpyArithmetic:
         If float64 does not hold the format, or an operation has no exact path.
     ImportError
         If texts must be compiled, and Numba is not installed.
-    FlushedSubnormalsError
-        Here and in operations, if the processor is set to treat subnormal numbers as zeros.
+    ProcessorError
+        Here and in operations, if the processor is set to treat subnormal numbers as zeros, or not to round
+        to nearest.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class NumpyArithmetic:
         TypeError, ValueError, UnsupportedFormatError
             If the function must be compiled, and is no straight line or has an operation that cannot be.
         """
-        check_subnormals()
+        check_processor()
         leaves: list[Value] = []
         layout = _flatten(operands, leaves)
         arrays = {index: self._operand(leaf) for index, leaf in enumerate(leaves) if not is_scalar(leaf)}
@@ -347,7 +348,7 @@ class NumpyArithmetic:
                 raise TypeError("an operand is a tuple of values; write an array as a list")
         if not all(map(is_scalar, operands)):
             return self.evaluate(operation, *operands)
-        check_subnormals()
+        check_processor()
         with np.errstate(all="ignore"):
             return operation(self.blocks.at(self._streams(), 0), *operands)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.compile.lowering import type_of
 from mcfsim.compile.program import flat, identity, mapped
 from mcfsim.compile.recording import Recording, Traced, record
@@ -106,7 +106,7 @@ class DeviceArithmetic(NumpyArithmetic):
         if is_scalar(x):
             return super().round(x)
         x = self._tensor(x)
-        check_subnormals()
+        check_processor()
         return round_there(x, self.format, self.rounding, self._streams(), self._start, self._how)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
@@ -132,7 +132,7 @@ class DeviceArithmetic(NumpyArithmetic):
         leaves = list(flat(operands))
         if all(map(is_scalar, leaves)):
             return super().evaluate(function, *operands, **options)
-        check_subnormals()
+        check_processor()
         tensors = [self._tensor(x) for x in leaves if not is_scalar(x)]
         try:  # NumPy's, for PyTorch's function imports a computer algebra system
             shape = torch.Size(np.broadcast_shapes(*(tuple(x.shape) for x in tensors)))

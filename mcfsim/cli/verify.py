@@ -17,13 +17,17 @@ from mcfsim.report.terminal import print_rows
 if TYPE_CHECKING:
     from mcfsim.theorems.check import Check
     from mcfsim.theorems.device import Device
+    from mcfsim.theorems.statement import Theorem
 
 
 @app.command(epilog=legends.help_text(legends.VERIFY, legends.LISTING))
 def verify(
     theorems: Annotated[
         list[str] | None,
-        Argument(metavar="[ID]...", help="Statements; all by default. With --list, patterns."),
+        Argument(
+            metavar="[ID]...",
+            help="Statements; all by default. With --list, patterns. Of one's own: module:NAME.",
+        ),
     ] = None,
     format: Annotated[
         list[str] | None,
@@ -92,6 +96,14 @@ def verify(
             "several. Of one for every p decide all anew, and try every p up to 60.",
         ),
     ] = None,
+    theorem: Annotated[
+        str | None,
+        Option(
+            metavar="MODULE:NAME",
+            help="With --check: the statement, where it is one's own, of a module in this folder or on "
+            "Python's path.",
+        ),
+    ] = None,
     upper: Annotated[
         bool,
         Option(
@@ -106,10 +118,14 @@ def verify(
     """Try operands; exit status 1 if a claim fails that should hold, or holds that should fail."""
     with errors_in_one_line():
         options = given({"limit": limit, "samples": samples, "seed": seed})
+        if theorem is not None and not check:
+            raise ValueError(
+                "--theorem says what a certificate is about: give --check, too, or the name alone"
+            )
         if listing:
             good = _list(theorems or ["*"])
         elif check:
-            good = _examine(check, options)
+            good = _examine(check, theorem, options)
         elif every_p or upper:
             if every_p and upper:
                 raise ValueError("--every-p and --upper answer different questions: ask one at a time")
@@ -127,10 +143,17 @@ def verify(
 
             found = find_device(device, workers=workers, dask=dask)
             selection = Selection(extent, **options)  # type: ignore[arg-type]  # which is looked at there
-            planned = plan(theorems, format, rounding, selection)
+            planned = plan(_statements(theorems), format, rounding, selection)
             good = _certify(planned, output, journal, resume, workers=workers, dask=dask, device=found)
     if not good:
         raise typer.Exit(1)
+
+
+def _statements(names: list[str] | None) -> list[Theorem | str]:
+    """Return ids of the catalogue as they are, and for names of modules' their statements."""
+    from mcfsim.theorems.own import is_own, own_theorem
+
+    return [own_theorem(name) if is_own(name) else name for name in names or []]
 
 
 def _list(patterns: list[str]) -> bool:
@@ -159,15 +182,23 @@ def _certify(
     from mcfsim.report.tables import certificate_table
     from mcfsim.storage.files import check_outputs
     from mcfsim.sweeps.sweep import Sweep
+    from mcfsim.theorems.identity import identity_of
     from mcfsim.theorems.verification import run, sort_out, workers_for
 
     if output is not None and not output.is_dir():
         raise ValueError(f"cannot write to {output}: it must be a folder that exists")
     checks, refused = sort_out(planned)
-    names = {f"{item.theorem.name}-{item.format}-{item.rounding.mode}" for item in checks}
+    names = [f"{item.theorem.name}-{item.format}-{item.rounding.mode}" for item in checks]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"there are two statements for the certificate {twice}: give them one by one")
     places = {f"certificate {name}": output / f"{name}.json" for name in sorted(names) if output}
     check_outputs({"--journal": journal, **places})
-    path = journal or _default_journal()
+    path = journal
+    if lacking := [item.theorem for item in checks if not identity_of(item.theorem)]:
+        # With a journal of one's own, `run` says so and ends.
+        typer.echo(f"No journal is kept: {identity_of(lacking[0]).lack}.", err=True)
+    elif path is None:
+        path = _default_journal()
     certificates = []
     many, show = workers or (1 if device else workers_for(checks)), sys.stderr.isatty()
     with (
@@ -195,21 +226,23 @@ def _certify(
     return good and all(isinstance(reason, UnsupportedFormatError) for _, reason in refused)
 
 
-def _examine(paths: list[Path], options: dict[str, Any]) -> bool:
+def _examine(paths: list[Path], name: str | None, options: dict[str, Any]) -> bool:
     """Print what is wrong with certificates, and how much was tried again; return whether nothing is."""
     from mcfsim.theorems.every_p import recheck
     from mcfsim.theorems.every_p.certificate import is_every
     from mcfsim.theorems.examination import examine
+    from mcfsim.theorems.own import own_theorem
 
+    theorem = None if name is None else own_theorem(name)
     good = True
     for path in paths:
         if is_every(path):
-            problems = recheck(path)
+            problems = recheck(path, theorem)
             said = "; ".join(problems) or "nothing is wrong: proved again, and the same at every p up to 60"
             typer.echo(f"{path}: {said}")
             good &= not problems
             continue
-        found = examine(path, **options)
+        found = examine(path, theorem, **options)
         typer.echo(f"{path}: {found}")
         good &= not found.problems
     return good
@@ -224,7 +257,7 @@ def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
     if output is not None and not output.is_dir():
         raise ValueError(f"cannot write to {output}: it must be a folder that exists")
     good = True
-    for theorem in map(named, names) if names else with_families():
+    for theorem in map(named, _statements(names)) if names else with_families():
         modes: list[str | None] = []
         for name in roundings:
             modes += sorted(theorem.modes) if name == "every" else [name]

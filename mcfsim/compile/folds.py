@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.compile.loops import Filler
 from mcfsim.compile.program import Step
 from mcfsim.compile.rolling import Numbers, Repeated, Rolled
@@ -138,7 +138,7 @@ class _Blocks:
     @np.errstate(all="ignore")
     def work(self, starts: range) -> bool:
         """Fill the blocks that begin with some elements."""
-        check_subnormals()  # a setting of each thread
+        check_processor()  # a setting of each thread
         fold = self._fold
         memory = np.empty((self._rows, self.width * fold.itemsize), np.uint8)
         at = memory.__array_interface__["data"][0] + self._place * memory.shape[1]

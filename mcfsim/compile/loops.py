@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.compile.lines import Lines, Sequel
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import rows_source, source
@@ -84,7 +84,7 @@ class Filler:
         bool
             Whether all operands are values of their formats, if that was to be looked at; else true.
         """
-        check_subnormals()
+        check_processor()
         take = draw if self.source else drawn_by_numpy
         words = [
             take(stream, start, operands[0].size, bits, f"words{place}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK
 
 Array = NDArray[Any]
@@ -61,7 +61,7 @@ def for_each_block(
     """
     if out is None and _is_one_block(operands, dtype, block):
         made = [np.empty(operands[0].shape, results or dtype) for _ in range(outputs)]
-        check_subnormals()
+        check_processor()
         with np.errstate(all="ignore"):
             function(0, *[array.reshape(-1) for array in (*operands, *made)])
         return made
@@ -80,7 +80,7 @@ def for_each_block(
     inputs = len(operands)
 
     def run(part: np.nditer, start: int) -> None:
-        check_subnormals()  # a setting of each thread
+        check_processor()  # a setting of each thread
         with np.errstate(all="ignore"):
             for arrays in part:
                 function(start, *arrays)

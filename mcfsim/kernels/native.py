@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from mcfsim.checks.processor import check_processor
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError
 from mcfsim.kernels.real_numbers import is_scalar, round_real
@@ -131,22 +132,27 @@ class NativeArithmetic(LibraryArithmetic):
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
+        check_processor()
         return np.add(self._enter(a), self._enter(b), dtype=self.dtype)
 
     def sub(self, a: Value, b: Value) -> Value:
         """Return ``a - b``."""
+        check_processor()
         return np.subtract(self._enter(a), self._enter(b), dtype=self.dtype)
 
     def mul(self, a: Value, b: Value) -> Value:
         """Return ``a * b``."""
+        check_processor()
         return np.multiply(self._enter(a), self._enter(b), dtype=self.dtype)
 
     def div(self, a: Value, b: Value) -> Value:
         """Return ``a / b``."""
+        check_processor()
         return np.divide(self._enter(a), self._enter(b), dtype=self.dtype)
 
     def sqrt(self, a: Value) -> Value:
         """Return the square root."""
+        check_processor()
         return np.sqrt(self._enter(a), dtype=self.dtype)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
@@ -179,6 +185,7 @@ class NativeArithmetic(LibraryArithmetic):
 
     def round(self, x: Value) -> Value:
         """Cast to the dtype: arrays by its library, which for float64 sources may round twice."""
+        check_processor()
         if is_scalar(x) and not (isinstance(x, float) and self.dtype == FLOAT64):
             x = round_real(x, self._format, Rounding())
         return np.asarray(x).astype(self.dtype)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks.arguments import finite_number
+from mcfsim.checks.processor import check_processor
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -228,6 +229,7 @@ def assign(
     RuntimeError
         If the solver finds nothing in its time.
     """
+    check_processor()
     limit = check_request(budget, method, frozen_cost)
     choices, asked = choices_of(audit, samples, frozen_cost)
     if method == "sensitivity":

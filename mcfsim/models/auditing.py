@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from mcfsim.checks.processor import check_processor
 from mcfsim.codec import ulp
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
@@ -42,6 +43,7 @@ def audit(samples: Iterable[Sample], plan: Plan, low: Format) -> Audit:
     ValueError
         If the updates that are known do not fit the tensors.
     """
+    check_processor()
     kept = list(samples)
     decayed = np.array([plan.decays(item.shape) for item in kept])
     weights = np.array([item.values for item in kept])

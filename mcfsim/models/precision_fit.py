@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.checks.arguments import finite_number
+from mcfsim.checks.processor import check_processor
 from mcfsim.models.precision_law import Effective, PrecisionLaw
 
 Vector = NDArray[np.float64]
@@ -99,6 +100,7 @@ def fit(
     """
     from scipy.stats import f as f_distribution
 
+    check_processor()
     n, p, y = (np.asarray(item, np.float64) for item in (sizes, bits, losses))
     if not (n.shape == p.shape == y.shape and n.ndim == 1):
         raise ValueError(f"{n.size} sizes, {p.size} bits and {y.size} losses do not belong together")

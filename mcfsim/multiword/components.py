@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from mcfsim.checks.arguments import check_int
+from mcfsim.checks.processor import check_processor
 from mcfsim.codec import encode, ulp
 from mcfsim.formats import Format, Parity, digits
 from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -57,6 +58,7 @@ def expand(ar: Arithmetic, value: Any, n: int) -> tuple[Any, ...]:
     *Posits.* They round by their codes, and never to zero: where the steps are large, or below the smallest
     number, a component may leave as much as there was, or more.
     """
+    check_processor()
     check_int("n", n)
     if n < 1:
         raise ValueError(f"n = {n}: an expansion has at least one component")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks.arguments import whole_number
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.codec.codes import check_codes
 from mcfsim.compile.loops import Filler
 from mcfsim.optim.compiled_step import CompiledStep, fill_block
@@ -247,7 +247,7 @@ class Optimizer:
             raise ValueError(f"the gradient must have shape ({self.layout.size},), not {gradient.shape}")
         if self.packed and is_packed(gradient):
             self._check_codes(gradient)
-        check_subnormals()
+        check_processor()
         self._warned = self._warned or warn_of_vanishing(self.roles.update, {"rate": rate})
         return rate
 

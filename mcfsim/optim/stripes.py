@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.optim.edges import Edges
 
 #: Elements of a stripe: so many that each thread reads files and memory in order for long, and few enough
@@ -31,7 +31,7 @@ def in_stripes(
     """
 
     def along(stripe: slice) -> None:
-        check_subnormals()  # a setting of each thread
+        check_processor()  # a setting of each thread
         for one in blocks(stripe, block, edges):
             work(one)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks.arguments import check_threads
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT64, carrier_of
 from mcfsim.kernels.dispatch import get_kernel
@@ -62,7 +62,7 @@ class Unit:
         lefts, rights = np.broadcast_to(a, (*stack, m, k)), np.broadcast_to(b, (*stack, k, n))
 
         def run(tile: tuple[slice, slice, slice]) -> None:
-            check_subnormals()  # a setting of each thread
+            check_processor()  # a setting of each thread
             matrices, rows, columns = tile
             index: tuple[Any, ...] = np.unravel_index(np.arange(matrices.start, matrices.stop), stack)
 

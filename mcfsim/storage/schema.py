@@ -8,7 +8,7 @@ from dataclasses import is_dataclass
 from functools import lru_cache
 from reprlib import repr as shortened
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def parse(text: str) -> Any:
@@ -32,7 +32,7 @@ def build(kind: Any, data: Any, place: str) -> Any:
     ----------
     kind : annotation
         A dataclass, of which every field is built; ``tuple[X, ...]``, ``tuple[X, Y]``, ``dict[str, X]``,
-        ``X | None``, int, float, str, bool, or Any.
+        ``X | None``, a Literal of texts, int, float, str, bool, or Any.
     data : JSON data
         A float must be finite; a bool is no int.
     place : str
@@ -49,6 +49,9 @@ def build(kind: Any, data: Any, place: str) -> Any:
     if origin in (Union, UnionType):
         (other,) = (item for item in inner if item is not NoneType)
         return None if data is None else build(other, data, place)
+    if origin is Literal:
+        _demand(isinstance(data, str) and data in inner, data, place, f"one of {', '.join(inner)}")
+        return data
     if is_dataclass(kind):
         return _built(kind, data, place)
     if origin is tuple:

@@ -1,11 +1,14 @@
-"""What installed packages provide: known by name and version, without a look inside."""
+"""What is not looked into: what installed packages have, known by name, and what has no state to tell."""
 
 from __future__ import annotations
 
+import io
 import random
 import site
 import sys
 import sysconfig
+import types
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -71,3 +74,18 @@ def is_random(x: Any) -> bool:
     return isinstance(x, random.Random) or (
         type(x).__module__.startswith("numpy.random") and hasattr(x, "__reduce__")
     )
+
+
+def no_state(x: Any) -> str:
+    """Return what it is, in words, if it is something whose state changes as it is used, or is elsewhere."""
+    if isinstance(x, io.IOBase):
+        return "an open file"
+    if is_random(x):
+        return "a random generator"
+    if isinstance(x, types.GeneratorType):
+        return "a generator"
+    if isinstance(x, Iterator):
+        return f"a live iterator, of type {type(x).__name__}"
+    if type(x).__module__ in ("_thread", "threading"):
+        return f"a {type(x).__name__} of threads"
+    return ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import copyreg
 import dis
 import hashlib
-import io
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.sweeps.installed import is_random, named, package_of
+from mcfsim.sweeps.installed import is_random, named, no_state, package_of
 
 #: What these do depends on what the walk does not see.
 _OUTSIDE = frozenset({"__import__", "eval", "exec", "globals", "input", "open"})
@@ -322,15 +322,20 @@ class _Walk:
 
     def _instance(self, x: Any) -> None:
         kind = type(x)
-        if state := _no_state(x):
+        if state := no_state(x):
             self._refuse(f"is {state}")
         if package_of(kind.__module__).startswith("mpmath "):  # a number, or a context, by what counts of it
-            told = [getattr(x, name, None) for name in ("_mpf_", "_mpc_", "prec")]
-            self._say("mpmath", f"{package_of(kind.__module__)} {told}")
-            return
+            told = [getattr(x, name, None) for name in ("_mpf_", "_mpc_", "_mpi_", "prec")]
+            if any(one is not None for one in told):
+                self._say("mpmath", f"{package_of(kind.__module__)} {told}")
+                return
         if isinstance(x, np.ufunc):
             self._refuse("is a ufunc that NumPy does not have")
         self.part("class", kind)
+        if package_of(kind.__module__).startswith("mcfsim ") and hasattr(kind, "fma"):
+            # An arithmetic is what it was made of: the rest follows, and part of it is made when it is used.
+            self._attributes({name: y for name, y in vars(x).items() if not name.startswith("_")}, {"plan"})
+            return
         computed = {
             name for base in kind.__mro__ for name, y in vars(base).items() if isinstance(y, cached_property)
         }
@@ -342,7 +347,8 @@ class _Walk:
             own |= getattr(x, "__dict__", {})
             self._attributes(own, computed)
         try:
-            made = x.__reduce_ex__(4)
+            reduce = copyreg.dispatch_table.get(kind)
+            made: Any = x.__reduce_ex__(4) if reduce is None else reduce(x)
         except Exception:
             self._refuse(f"is a {kind.__name__}, whose state cannot be told")
         if isinstance(made, str):
@@ -361,21 +367,6 @@ class _Walk:
         for name, x in sorted(attributes.items()):
             if name not in computed:
                 self.part(f"attribute {name!r}", x)
-
-
-def _no_state(x: Any) -> str:
-    """Return what it is, in words, if it is something whose state changes as it is used, or is elsewhere."""
-    if isinstance(x, io.IOBase):
-        return "an open file"
-    if is_random(x):
-        return "a random generator"
-    if isinstance(x, types.GeneratorType):
-        return "a generator"
-    if isinstance(x, Iterator):
-        return f"a live iterator, of type {type(x).__name__}"
-    if type(x).__module__ in ("_thread", "threading"):
-        return f"a {type(x).__name__} of threads"
-    return ""
 
 
 @lru_cache(maxsize=4096)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Rounding
@@ -205,7 +205,7 @@ class Check:
 
     def __call__(self, start: int, stop: int, device: Device | None = None) -> dict[str, Any]:
         """Try the cases of a range, on a device as far as it has a kernel for them."""
-        check_subnormals()  # in each thread and process that works on it
+        check_processor()  # in each thread and process that works on it
         with holding(self.theorem):
             domain, begun = self.domain(), time.perf_counter()
             found = self._of(domain, start, stop, device)

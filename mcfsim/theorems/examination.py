@@ -153,7 +153,9 @@ def _of(certificate: Certificate, theorem: Theorem | None) -> Theorem:
     if theorem is None:
         theorem = THEOREMS.get(certificate.theorem)
         if theorem is None:
-            raise ValueError(f"{certificate.theorem!r} is not in the catalogue; give the statement, too")
+            raise ValueError(
+                f"{certificate.theorem!r} is not in the catalogue; give the statement, too: --theorem"
+            )
     if theorem.name != certificate.theorem:
         raise ValueError(f"the certificate is one of {certificate.theorem!r}, not of {theorem.name!r}")
     return theorem
@@ -163,7 +165,7 @@ def _check(certificate: Certificate, theorem: Theorem) -> Check:
     """Return the check that the certificate is about."""
     c = certificate
     fmt, rounding = format_of(c.arithmetic["format"]), rounding_of(c.arithmetic["rounding"])
-    selection = Selection(c.extent, c.limit, c.samples, c.seed)  # type: ignore[arg-type]
+    selection = Selection(c.extent, c.limit, c.samples, c.seed)
     return Check(theorem, fmt, rounding, selection)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,10 @@ from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.operands import Block, Columns, Operand
 
+#: What a part is of all operands: every one of the format, or every one up to the reductions; operands near
+#: overflow or underflow, where reductions end; some of all exponents, whatever the reductions say; known
+#: extremal ones; random ones. Makers of parts and readers of certificates go by this list.
+Kind = Literal["complete", "core", "edge", "spread", "family", "sample"]
 #: Blocks of random operands are kept if they have no more components.
 _FEW = 4
 #: Loading Numba, and the loop that draws, takes as long as NumPy takes for so many words.
@@ -34,19 +39,21 @@ class Part:
 
     Attributes
     ----------
-    kind : {"complete", "core", "edge", "spread", "family", "sample"}
-        Every operand of the format, or every one up to the reductions; operands near overflow or underflow,
-        where reductions end; some of all exponents, whatever the reductions say; known extremal ones; random
-        ones.
+    kind : str
+        See `Kind`.
     text : str
         What they are.
     tables : tuple
         One table an operand, each a tuple of columns of equal length, one a component.
     """
 
-    kind: str
+    kind: Kind
     text: str
     tables: tuple[Columns, ...]
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"unknown kind of part {self.kind!r}; known kinds: {', '.join(get_args(Kind))}")
 
     @property
     def size(self) -> int:

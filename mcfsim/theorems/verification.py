@@ -19,14 +19,14 @@ import numpy as np
 
 from mcfsim.backends.factory import on_blocks
 from mcfsim.checks.names import hint
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.formats import Format, get_format
 from mcfsim.protocol import Emulation
 from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.sweeps.sweep import Job, Sweep
 from mcfsim.theorems.cases import Number, Witness
 from mcfsim.theorems.catalogue import THEOREMS, named
-from mcfsim.theorems.certificate import Certificate, Tried, Worst, rational
+from mcfsim.theorems.certificate import Certificate, Expectation, Tried, Worst, rational
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.device import Device, find_device
 from mcfsim.theorems.domain import USUAL
@@ -240,7 +240,7 @@ def run(
     device : Device, optional
         Where those are judged for which it has kernels; see `mcfsim.theorems.device.find_device`.
     """
-    check_subnormals()
+    check_processor()
     given = list(checks)
     for check in given:
         if THEOREMS.get(check.theorem.name) is not check.theorem:
@@ -293,7 +293,11 @@ def about(check: Check) -> dict[str, Any]:
     """Return what a certificate says of a check, whatever its results."""
     domain, theorem = check.domain(), check.theorem
     speaks = theorem.speaks_of(check.format, check.rounding)
-    fails = theorem.refuted(check.format, check.rounding)
+    expected: Expectation = "open"
+    if speaks and theorem.holds:
+        expected = "holds"
+    elif speaks and theorem.refuted(check.format, check.rounding):
+        expected = "fails"
     return {
         "theorem": theorem.name,
         "statement": theorem.statement,
@@ -312,7 +316,7 @@ def about(check: Check) -> dict[str, Any]:
         "reductions": domain.reductions,
         "covers": domain.covers,
         "claimed": speaks and theorem.holds,
-        "expected": "open" if not speaks else "holds" if theorem.holds else "fails" if fails else "open",
+        "expected": expected,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.tensors import check_dense
-from mcfsim.checks.processor import check_subnormals
+from mcfsim.checks.processor import check_processor
 from mcfsim.optim.declaration import Declaration, learning_rate
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.torch import operator
@@ -104,7 +104,7 @@ class StoredOptimizer(SavedOptimizer):
         TypeError, ValueError
             As `step` does, before anything changes.
         """
-        check_subnormals()
+        check_processor()
         steps = [self.steps_of(group) for group in self.param_groups]
         of = [steps[which] for which, _ in self._listed()]
         with torch.no_grad():

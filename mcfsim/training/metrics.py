@@ -13,20 +13,33 @@ of the leading component alone, and an update of zero counts as lost.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from mcfsim.checks.processor import check_processor
 from mcfsim.codec import ulp
 from mcfsim.codec.views import on_host
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.training.inner_products import Products, Vector, all_finite, norm, ratio, vectors
 
-#: A run that diverged gives inf or NaN, without a warning.
-_quietly = np.errstate(over="ignore", under="ignore", invalid="ignore")
+_Measure = TypeVar("_Measure", bound=Callable[..., Any])
+
+
+def _quietly(measure: _Measure) -> _Measure:
+    """Let a run that diverged give inf or NaN without a warning, on a processor that is set as it must be."""
+
+    @wraps(measure)
+    def measured(*args: Any, **options: Any) -> Any:
+        check_processor()
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return measure(*args, **options)
+
+    return cast(_Measure, measured)
 
 
 @_quietly

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mcfsim.checks.arguments import finite_number, whole_number
+from mcfsim.checks.processor import check_processor
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Schedule:
         ValueError
             If the run has no such step.
         """
+        check_processor()
         step, steps = whole_number("step", step, least=1), whole_number("steps", steps, least=1)
         if step > steps:
             raise ValueError(f"step = {step} is beyond the last of {steps}")

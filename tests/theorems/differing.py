@@ -1,15 +1,20 @@
 """Statements in families: those of one family differ in exactly one thing that they reach, by a number."""
 
+import re
 import types
-from collections import deque
+from array import array
+from collections import Counter, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial, wraps
+from operator import itemgetter
 from typing import Any
 
+import mpmath
 import numpy as np
 
 import mcfsim as mcf
@@ -243,6 +248,18 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "a quotient": lambda n: Quotient.of(n),
     "kinds of numbers": lambda n: [1, 1.0, True, "1", b"1", 1j + 1, Fraction(1), None, -0.0, 0.0, 0][n % 11],
     "a method's instance": lambda n: [n].append,
+    "a pattern": lambda n: re.compile(f"x{{{n}}}"),
+    "a getter": itemgetter,
+    "a counter": lambda n: Counter(a=n),
+    "a default of a dict": lambda n: defaultdict(lambda: n),
+    "a named tuple": lambda n: namedtuple("Own", "a b")(1, n),
+    "a span of time": timedelta,
+    "an array": lambda n: array("i", [n]),
+    "records": lambda n: np.rec.array([(n, 2.0)], dtype=[("x", "i4"), ("y", "f8")]),
+    "a number of mpmath": mpmath.mpf,
+    "a matrix of mpmath": lambda n: mpmath.matrix([n]),
+    "random words by a seed": mcf.RandomWords,
+    "an arithmetic": lambda n: mcf.arithmetic(f"e{2 + n % 5}m{1 + n // 5}"),
     "a function of numbers": lambda n: np.vectorize(lambda x: x >= n),
 }
 for _name, _make in KINDS.items():

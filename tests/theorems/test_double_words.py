@@ -211,7 +211,7 @@ def _tables(theorem, fmt, depth, first, later, signs):
 def test_products_and_quotients_do_not_depend_on_exponents_and_signs(name, mode):
     theorem, fmt = THEOREMS[name], unbounded(3)
     reduced, wide = (
-        on_parts(theorem, fmt, mode, [Part("", "", _tables(theorem, fmt, 2, *e, signs))])
+        on_parts(theorem, fmt, mode, [Part("core", "", _tables(theorem, fmt, 2, *e, signs))])
         for e, signs in ((([0], [0]), False), (([-7, 0, 1], [-3, 0, 4]), True))
     )
     # Three exponents and two signs of each operand.
@@ -224,7 +224,7 @@ def test_products_and_quotients_do_not_depend_on_exponents_and_signs(name, mode)
 def test_roots_depend_on_the_parity_of_the_exponent_alone(mode):
     theorem, fmt = THEOREMS["sqrt_dw"], unbounded(4)
     ratios = {
-        e: on_parts(theorem, fmt, mode, [Part("", "", _tables(theorem, fmt, 4, [e], [], False))]).worst[0]
+        e: on_parts(theorem, fmt, mode, [Part("core", "", _tables(theorem, fmt, 4, [e], [], False))]).worst[0]
         for e in range(-4, 5)
     }
     assert len(set(ratios.values())) == 2
@@ -238,7 +238,7 @@ def test_wider_gaps_and_deeper_low_words_find_nothing_worse():
             normal(double_word("x"), fmt, [0], 7, signs=False, zero=False),
             normal(theorem.operands[1], fmt, range(-13, 14), 7, signs=True, zero=True),
         )
-        wider = on_parts(theorem, fmt, EVEN, [Part("", "", tables)])
+        wider = on_parts(theorem, fmt, EVEN, [Part("core", "", tables)])
         assert constant(wider) == constant(on_core(name, 2))
         assert wider.violations == 0
 
@@ -332,7 +332,7 @@ def test_other_algorithms_are_refuted(name, algorithm):
 )
 def test_worst_constant_and_violations_by_fractions(name, operate, mode):
     theorem, fmt = THEOREMS[name], unbounded(3)
-    part = Part("", "", _tables(theorem, fmt, 1, [0], [-1], True))
+    part = Part("core", "", _tables(theorem, fmt, 1, [0], [-1], True))
     found = on_parts(theorem, fmt, mode, [part])
     ar = OracleArithmetic(fmt, Rounding(mode))
     worst, violations = Fraction(0), 0

@@ -363,3 +363,15 @@ def test_a_loop_that_is_kept_does_not_ask_a_statement_that_has_changed():
     assert Predicates(before.theorem, *place) != before
     with pytest.raises(NoIdentityError, match="was changed"):
         loop.line([])
+
+
+@pytest.mark.parametrize("options", [{}, {"compiled": False}, {"backend": "native"}, {"scalars": "rounded"}])
+def test_a_claim_may_compute_by_an_arithmetic_of_its_own(options, tmp_path):
+    """What an arithmetic makes and keeps when it is used is no change of the statement."""
+    ar = mcf.arithmetic("float32", **options)
+    x = statement(lambda t: ar.add(t["a"], t["b"]) == ar.add(t["b"], t["a"]))
+    assert verify(x, "float8_e5m2", journal=tmp_path / "j").holds
+    drawing = mcf.arithmetic("float32", "stochastic", random=mcf.RandomWords(1))
+    x = statement(lambda t: drawing.add(t["a"], t["b"]) >= t["a"])
+    with pytest.raises(NoIdentityError, match="gave two answers"):  # it draws other words each time
+        verify(x, "float8_e5m2")

@@ -16,7 +16,7 @@ from mcfsim.rounding import Mode
 from mcfsim.storage.files import read_text, write_text
 from mcfsim.storage.schema import build, parse
 from mcfsim.symbolic import Family, Obligation, Polynomial, Precisions, Quotient, Relation
-from mcfsim.theorems.every_p.proof import LAST, Proof
+from mcfsim.theorems.every_p.proof import LAST, Proof, Sharpness
 
 #: Version of the file's layout.
 LAYOUT = "mcfsim-every-p-1"
@@ -195,7 +195,7 @@ class EveryCertificate:
 
     def _check(self) -> None:
         """Refuse what no proof can come to; reading all polynomials refuses the rest."""
-        over, mode = self.over, self.mode
+        over, mode, _ = self.over, self.mode, Sharpness(self.sharpness)
         if mode is Mode.STOCHASTIC:
             raise ValueError("stochastic rounding has no one result")
         for name in ("first", "decided", "tried_to"):

@@ -40,7 +40,7 @@ def recheck(
         certificate = EveryCertificate.load(certificate)
     known = theorem or THEOREMS.get(certificate.theorem)
     if known is None:
-        raise ValueError(f"unknown statement {certificate.theorem!r}; hand over the Theorem")
+        raise ValueError(f"{certificate.theorem!r} is not in the catalogue; give the statement: --theorem")
     if known.name != certificate.theorem:
         raise ValueError(f"it is about {certificate.theorem!r}, not about {known.name!r}")
     return [

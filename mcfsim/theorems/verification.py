@@ -192,7 +192,7 @@ def plan(
     checks = []
     for fmt in map(get_format, formats or FORMATS):
         for found in chosen:
-            if not theorems and not all(hypothesis.possible(fmt, Rounding()) for hypothesis in found.where):
+            if not theorems and not found.possible(fmt, Rounding()):
                 continue
             own = [mode for mode in Mode if mode in found.modes]
             wanted = list(roundings or own[:1])

@@ -19,7 +19,8 @@ TRIED, ALL_TRIED = 1 << 16, 1 << 24
 def check_of(name, fmt):
     """Return what is tried of a statement, or None where it has nothing to say of a format."""
     checks = plan([name], [fmt], None, SMALL)
-    return checks[0] if checks and all(x.of_format(checks[0].format) for x in THEOREMS[name].where) else None
+    possible = checks and THEOREMS[name].possible(checks[0].format, checks[0].rounding)
+    return checks[0] if possible else None
 
 
 def read_back(certificate: Certificate, folder: Path) -> None:

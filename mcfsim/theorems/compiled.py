@@ -32,14 +32,18 @@ from mcfsim.storage.buffers import scratch
 from mcfsim.theorems.identity import Identity, check_same, identity_of
 from mcfsim.theorems.in_range import may_leave
 from mcfsim.theorems.judge import LEAST_COMPILED, recorded_algorithm, structured
+from mcfsim.theorems.logic import Nonoverlapping, Predicate, Results, StronglyNonoverlapping, Within
+from mcfsim.theorems.logic.propositions import nodes
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.recorded import Recorded, Recorder
 from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial, flat
 
-#: What hypotheses and claims cost without compiling, in nanoseconds a case, roughly; and with exact errors.
-_COST, _MEASURED_COST = 10.0, 35.0
+#: What a term or proposition costs without compiling, in nanoseconds a case, roughly; and one of several
+#: numbers, or of anybody's.
+_COST, _LARGE_COST = 1.0, 15.0
+_LARGE = (Predicate, Nonoverlapping, StronglyNonoverlapping, Results, Within)
 #: Fewer cases are not worth recording the predicates, nor are longer algorithms.
 _LEAST_RECORDED, _LONGEST = 1 << 18, 256
 #: So many cases each was asked of, before it was compiled.
@@ -204,7 +208,8 @@ class Predicates:
     @property
     def cost(self) -> float:
         """What they cost without compiling."""
-        return _COST if self.theorem.claim.measured is None else _MEASURED_COST
+        said = [self.theorem.claim.said, *(hypothesis.said for hypothesis in self.theorem.where)]
+        return sum(_LARGE_COST if isinstance(x, _LARGE) else _COST for part in said for x in nodes(part))
 
     def __call__(self, lowered: Lowered) -> Lowered:
         """Return the line whose results are a `Judgement`, and quotients if these are asked for."""

@@ -56,7 +56,7 @@ def facts_table() -> str:
         facts.OF_A_VALUE,
         facts.OF_TWO_POWERS,
         facts.OF_A_SUM,
-        facts.TIES_TO_EVEN,
+        facts.EVEN_TIES,
         facts.OF_TWO_SUMS,
     )
     return markdown_table([{"fact": fact.text, "because": fact.source} for group in groups for fact in group])

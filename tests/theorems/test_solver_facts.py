@@ -206,7 +206,7 @@ ALTERED = {
             r.result.zero | equal(r.result.last, r.terms[0].last)
         ),
     ),
-    "ties: to even, with any rule": ("sum", facts.TIES_TO_EVEN[0].of),
+    "ties: to even, with any rule": ("sum", facts.EVEN_TIES[0].of),
     "monotone: strictly": (
         "sums",
         lambda r, s: (r.exact < s.exact).implies(r.result.value < s.result.value),
@@ -235,7 +235,7 @@ def test_altered_facts_are_refused(altered):
 @pytest.mark.slow
 def test_altered_facts_about_ties_to_even_are_refused():
     """That the last bit is higher still, that it is so without a tie, and that a tie leaves the last bit."""
-    fact, altered = facts.TIES_TO_EVEN[0], [0, 0, 0]
+    fact, altered = facts.EVEN_TIES[0], [0, 0, 0]
     for values, subjects in cases("sum"):
         if values.nearest.ties != "even":
             continue

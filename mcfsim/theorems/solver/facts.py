@@ -178,7 +178,7 @@ def _even(r: Rounded) -> Formula:
     return x.zero | tie.implies(2 * x.ulp <= x.last)
 
 
-TIES_TO_EVEN = (
+EVEN_TIES = (
     Fact(
         "with ties to even: the last bit of RN(t) is at least 2 ulp(RN(t)) if |t - RN(t)| = ulp(RN(t)) / 2",
         NEAREST,

@@ -16,13 +16,13 @@ from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.facts import (
+    EVEN_TIES,
     OF_A_NUMBER,
     OF_A_POWER,
     OF_A_SUM,
     OF_A_VALUE,
     OF_TWO_POWERS,
     OF_TWO_SUMS,
-    TIES_TO_EVEN,
 )
 from mcfsim.theorems.solver.forms import Formula
 from mcfsim.theorems.solver.lemmas import STATEMENTS
@@ -187,7 +187,7 @@ def facts_of(ar: UnknownArithmetic, least: int, *, even: bool = False) -> Iterat
         # u times a power of two is one, too.
         yield from (fact.of(a, b.times_u(k)) for fact in OF_TWO_POWERS for k in (-1, 0, 1))
     for r in ar.sums:
-        yield from (fact.of(r) for fact in (*OF_A_SUM, *(TIES_TO_EVEN if even else ())))
+        yield from (fact.of(r) for fact in (*OF_A_SUM, *(EVEN_TIES if even else ())))
     for r, s in combinations(ar.sums, 2):
         yield from (fact.of(r, s) for fact in OF_TWO_SUMS)
 

@@ -163,6 +163,8 @@ def _finite_atoms(tree: Tree) -> Tree:
             return ("not", _finite_atoms(p))
         case ("and" | "or" as joined, p, q):
             return (joined, _finite_atoms(p), _finite_atoms(q))
+        case ("exact" | "is" as kind, "!=", x, y):
+            return ("not", _finite_atoms((kind, "==", x, y)))
         case ("exact" | "is" | "zero" | "value", *_):
             spoken = sorted(set(_spoken_of(tree)))
             return ("and", tree, ("finite_results", *spoken)) if spoken else tree

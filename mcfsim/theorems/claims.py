@@ -229,9 +229,10 @@ def root_error(constant: Constant, radicand: Term) -> Claim:
     """Claim that the sum of the results has at most so large an error relative to a square root.
 
     The root is irrational, but ``s**2 / x`` is not, and lies between ``(1 - c u**2)**2`` and
-    ``(1 + c u**2)**2`` if and only if s is so near.
+    ``(1 + c u**2)**2`` if and only if s is so near, or -s is: s may not be negative.
     """
-    return Claim(Within(R * R - radicand, radicand, Bound(constant, 2, squared=True)))
+    near = Within(R * R - radicand, radicand, Bound(constant, 2, squared=True))
+    return Claim(AllOf((R >= 0, near)))
 
 
 def mixed_error(

@@ -22,7 +22,7 @@ Block = NDArray[Any]
 #: The columns of a table of operands: one array a component.
 Columns = tuple[Block, ...]
 #: Exponents of the format that stands for unbounded ones, while binary32 carries it, and beyond.
-UNBOUNDED, FURTHER = (-100, 100), (-400, 400)
+UNBOUNDED, FURTHER = (-100, 100), (-200, 200)
 #: The largest precision at which binary32 does.
 _IN_BINARY32 = 11
 

@@ -21,13 +21,7 @@ from mcfsim.theorems.logic.bits import (
     half_step,
     low_bit,
 )
-from mcfsim.theorems.logic.of_trials import (
-    Reading,
-    block_of,
-    constant_of,
-    ulp_place,
-    wide,
-)
+from mcfsim.theorems.logic.of_trials import Reading, block_of, constant_of, rounded, ulp_place, wide
 from mcfsim.theorems.logic.propositions import (
     spoken_of,
 )
@@ -38,6 +32,7 @@ from mcfsim.theorems.logic.terms import (
     Operand,
     Result,
     Results,
+    Rounded,
     Step,
     Ulp,
     UnitRoundoff,
@@ -57,6 +52,8 @@ def near(x: Term, t: Trial) -> tuple[Any, Truth | None] | None:
     match x:
         case Word() | Result():
             return block_of(x, t), None
+        case Rounded():
+            return rounded(x, t), None
         case Operand(name):
             words = t[name]
             return None if isinstance(words, tuple) else (words, None)

@@ -50,7 +50,11 @@ def block_of(x: Term, t: Trial) -> Any:
     match x:
         case Word(name, place):
             words = t[name]
-            return words[place] if isinstance(words, tuple) else words
+            if not isinstance(words, tuple):
+                words = (words,)
+            if place >= len(words):
+                raise IndexError(f"{name} has no word number {place}; it has {len(words)}")
+            return words[place]
         case Result(place):
             return t.results[place]
         case Operand(name) if not isinstance(t[name], tuple):
@@ -63,8 +67,8 @@ def constant_of(x: Term, t: Trial) -> int | Fraction:
     match x:
         case Number(value):
             return value
-        case OfFormat(_, of):
-            return of(t.format, t.rounding)
+        case OfFormat():
+            return x.at(t.format, t.rounding)
         case UnitRoundoff(power):
             return Fraction(1, 2 ** (power * t.format.precision))
     raise TypeError(f"{x!r} is no constant")

@@ -65,15 +65,7 @@ from mcfsim.theorems.logic.propositions import (
     UnreadableError,
     Within,
 )
-from mcfsim.theorems.logic.terms import (
-    Mixed,
-    OfFormat,
-    Result,
-    Rounded,
-    RoundedToBits,
-    Ulp,
-    Word,
-)
+from mcfsim.theorems.logic.terms import LARGEST, Mixed, OfFormat, Result, Rounded, RoundedToBits, Ulp, Word
 from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, any_holds, rarely
 from mcfsim.theorems.trial import Mixed as MixedError
 
@@ -96,8 +88,8 @@ def holds(said: Proposition, t: Trial) -> Truth:
             return t.each(t.throughout(_part(part, t)))
         case Predicate(_, test):
             return test(t)
-        case InFormat(_, of):
-            return t.everywhere(of(t.format, t.rounding))
+        case InFormat():
+            return t.everywhere(said.holds(t.format, t.rounding))
         case Within():
             return _within_bound(said, t)
         case Equal(x, y):
@@ -119,7 +111,7 @@ def _alternative(said: Proposition, t: Trial) -> Truth:
     if isinstance(said, AllOf):
         first, *rest = said.parts
         if isinstance(first, InFormat):
-            if not first.of(t.format, t.rounding):
+            if not first.holds(t.format, t.rounding):
                 return t.everywhere(False)
             return _alternative(AllOf(tuple(rest)), t) if rest else t.everywhere(True)
         there = _part(first, t)
@@ -147,7 +139,7 @@ def _atom(said: Proposition, t: Trial) -> Truth:
             number = near(x, t)
             if number is None or number[1] is not None:
                 raise UnreadableError("bits are counted of words and results")
-            return and_finite(has_bits(wide(number[0]), int(bits.of(t.format, t.rounding))), x, t)
+            return and_finite(has_bits(wide(number[0]), int(bits.at(t.format, t.rounding))), x, t)
         case Nonoverlapping(terms, factor):
             parts = [block_of(term, t) for term in terms] if terms else t.results
             return nonoverlapping(parts, factor)
@@ -173,7 +165,7 @@ def _compared(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth:
                     unsure & finite(x, t) & finite(y, t), lambda some: _exactly(x, y, some, strict=strict)
                 )
                 held = (held & ~unsure) | rest
-    return and_finite(held, x, t, y)
+    return and_finite(_of_every_case(held, t), x, t, y)
 
 
 def _exactly(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth:
@@ -189,10 +181,8 @@ def _at_most(a: Any, b: Any) -> Truth:
 def _in_range(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth | None:
     """Return where ``|a + b| <= c`` for two words and a value of the format, or None if this is another."""
     match x, y:
-        case Magnitude(Sum((Word() as a, Word() as b))), OfFormat(_, of) if not strict:
-            largest = float(of(t.format, t.rounding))
-            if Fraction(largest) == of(t.format, t.rounding):
-                return sums.at_most(block_of(a, t), block_of(b, t), largest)
+        case Magnitude(Sum((Word() as a, Word() as b))), OfFormat() if y == LARGEST and not strict:
+            return sums.at_most(block_of(a, t), block_of(b, t), float(t.format.max))
     return None
 
 
@@ -205,16 +195,24 @@ def _equal(x: Term, y: Term, t: Trial) -> Truth:
     if isinstance(x, RoundedToBits) or isinstance(y, RoundedToBits):
         rounded_to, other = (x, y) if isinstance(x, RoundedToBits) else (y, x)
         assert isinstance(rounded_to, RoundedToBits)
-        bits = int(rounded_to.bits.of(t.format, t.rounding))
+        bits = int(rounded_to.bits.at(t.format, t.rounding))
         return and_finite(rounded_to_bits(block_of(other, t), block_of(rounded_to.of, t), bits), other, t)
     found = _equal_in_floats(x, y, t)
     if found is not None:
         return found
     left, right = near(x, t), near(y, t)
     if left is not None and right is not None and left[1] is None and right[1] is None:
-        a, b = on_one_scale(left[0], right[0])
-        return and_finite(a == b, x, t, y)
-    return and_finite(as_exact(x - y, t).is_zero(), x, t, y)
+        first, second = on_one_scale(left[0], right[0])
+        return and_finite(_of_every_case(first == second, t), x, t, y)
+    a, b = exact(x, t), exact(y, t)
+    if isinstance(a, Fraction) or isinstance(b, Fraction):  # which need not be dyadic
+        return and_finite(_of_every_case(b == a if isinstance(a, Fraction) else a == b, t), x, t, y)
+    return and_finite((a - b).is_zero(), x, t, y)
+
+
+def _of_every_case(held: Truth, t: Trial) -> Truth:
+    """Return a truth value for every case, of constants, too, which have one for all."""
+    return t.everywhere(bool(held)) if isinstance(held, bool | np.bool_) else held
 
 
 def _equal_in_floats(x: Term, y: Term, t: Trial) -> Truth | None:
@@ -264,8 +262,8 @@ def _is_multiple(x: Term, of: Term, t: Trial) -> Truth:
                 return and_finite(_is_whole(np.ldexp(wide(number[0]), -ulp_place(y, t))), x, t)
             case Product(Number(value), Ulp(Word() as y)) if value == 2:
                 return and_finite(_is_whole(np.ldexp(wide(number[0]), -(ulp_place(y, t) + 1))), x, t)
-            case OfFormat(_, value_of):
-                unit = Fraction(value_of(t.format, t.rounding))
+            case OfFormat():
+                unit = Fraction(of.at(t.format, t.rounding))
                 shift = unit.denominator.bit_length() - unit.numerator.bit_length()
                 return and_finite(_is_whole(np.ldexp(wide(number[0]), shift)), x, t)
     match of:
@@ -302,6 +300,8 @@ def _within(found: Measured, limit: Fraction, *, strict: bool) -> Any:
     """Return where ``|error| <= limit |reference|``, or below it."""
     ratio = np.abs(found.ratio)
     near = np.abs(ratio - float(limit)) <= _SHARE * float(limit)
+    if strict:  # of nothing, nothing is less
+        near = near | (ratio == 0)
 
     def exactly_within(some: Measured) -> Truth:
         size, most = abs(some.error) * limit.denominator, abs(some.reference) * limit.numerator

@@ -139,15 +139,17 @@ class _Path:
                 return self.holds(first) == self.holds(second)
             case EveryDraw(part):
                 return self.case.holds(part)
-            case InFormat(_, of):
-                return of(self.format, self.rounding)
+            case InFormat():
+                return said.holds(self.format, self.rounding)
             case NoOverflow() | Finite(None):
                 return all(map(_is_finite, self.results))
             case Finite(Result(place)):
                 return _is_finite(self.results[place])
             case Same():
                 half = len(self.results) // 2
-                return all(map(_same, self.results[:half], self.results[half:]))
+                return all(
+                    _same(*pair) for pair in zip(self.results[:half], self.results[half:], strict=True)
+                )
             case Predicate(text, _):
                 raise UnreadableError(f"{text!r} is a predicate on arrays; single numbers are read from data")
         return self._is_finite(said) and self._atom(said)
@@ -179,7 +181,7 @@ class _Path:
             case IsMultiple(x, of):
                 return bool((value(x) / value(of)).denominator == 1)
             case HasBits(x, bits):
-                return _bits(value(x)) <= bits.of(self.format, self.rounding)
+                return _bits(value(x)) <= bits.at(self.format, self.rounding)
             case Within(error, reference, bound):
                 wrong, right = value(error), value(reference)
                 limit = bound.limits(self.format.precision)[0 if wrong * right >= 0 else 1]
@@ -212,12 +214,12 @@ class _Path:
             case Rounded(a, b, mode):
                 return self._rounded(value(a) + value(b), self.rounding if mode is None else Rounding(mode))
             case RoundedToBits(of, bits):
-                return _to_bits(value(of), int(bits.of(fmt, self.rounding)))
+                return _to_bits(value(of), int(bits.at(fmt, self.rounding)))
             case Mean(of):
                 weighed = [p * _Path(self.case, results).value(of) for p, results in self.case.paths]
                 return sum(weighed, Fraction(0))
-            case OfFormat(_, of_format):
-                return Fraction(of_format(fmt, self.rounding))
+            case OfFormat():
+                return Fraction(x.at(fmt, self.rounding))
             case UnitRoundoff(power):
                 return Fraction(1, 2 ** (power * fmt.precision))
             case Mixed(a, b, shares, _):

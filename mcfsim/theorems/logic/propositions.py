@@ -129,6 +129,19 @@ class InFormat(Proposition):
     text: str
     of: Callable[[Format, Rounding], bool]
 
+    def holds(self, fmt: Format, rounding: Rounding) -> bool:
+        """Return whether it is so in a format and a rounding.
+
+        Raises
+        ------
+        TypeError
+            If what is returned is no bool.
+        """
+        found = self.of(fmt, rounding)
+        if not isinstance(found, bool):
+            raise TypeError(f"{self.text!r} must be True or False of a format, not {found!r}")
+        return found
+
 
 @dataclass(frozen=True)
 class Predicate(Proposition):
@@ -170,19 +183,30 @@ class Bound:
         return None if callable(self.constant) else Quotient.of(self.constant)
 
     def at(self, p: int) -> Fraction:
-        """Return the constant at a precision; from a pole of the formula down it bounds nothing."""
+        """Return the constant at a precision; from a pole of the formula down it bounds nothing.
+
+        Raises
+        ------
+        ValueError
+            If it is negative there.
+        """
         formula = self.formula
         if formula is None:
             assert callable(self.constant)
-            return Fraction(self.constant(p))
-        return formula.at(p) if formula.denominator.at(p) > 0 else Fraction(4**p)
+            found = Fraction(self.constant(p))
+        else:
+            found = formula.at(p) if formula.denominator.at(p) > 0 else Fraction(4**p)
+        if found < 0:
+            raise ValueError(f"the bound {self.text or formula} is negative at p = {p}: {found}")
+        return found
 
     def limits(self, p: int) -> tuple[Fraction, Fraction]:
         """Return the largest quotient of error and reference above zero, and the largest below."""
         share = self.at(p) / 2 ** (self.unit * p)
         if not self.squared:
             return share, share
-        return abs((1 + share) ** 2 - 1), abs((1 - share) ** 2 - 1)
+        # No square is below zero: the whole radicand is the most that can be missing.
+        return (1 + share) ** 2 - 1, 1 - (1 - share) ** 2 if share < 1 else Fraction(1)
 
     def size(self, ratio: Fraction, p: int) -> Fraction | mpmath.mpf:
         """Return what a signed quotient of error and reference amounts to, as a constant."""
@@ -213,8 +237,8 @@ class Within(Proposition):
 def possible(said: Proposition, fmt: Format, rounding: Rounding) -> bool:
     """Return whether a proposition can hold of any case in a format and rounding."""
     match said:
-        case InFormat(_, of):
-            return of(fmt, rounding)
+        case InFormat():
+            return said.holds(fmt, rounding)
         case NoOverflow():
             shown = fmt.has_nan or fmt.has_infinity
             return shown and rounding.overflow is not Overflow.SATURATE

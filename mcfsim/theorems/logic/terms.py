@@ -60,6 +60,19 @@ class OfFormat(Term):
     text: str
     of: Callable[[Format, Rounding], Constant]
 
+    def at(self, fmt: Format, rounding: Rounding) -> Constant:
+        """Return it for a format and a rounding.
+
+        Raises
+        ------
+        TypeError
+            If what is returned is no int and no Fraction.
+        """
+        found = self.of(fmt, rounding)
+        if isinstance(found, bool) or not isinstance(found, int | Fraction):
+            raise TypeError(f"{self.text!r} must be an int or a Fraction, not {found!r}")
+        return found
+
 
 @dataclass(frozen=True)
 class UnitRoundoff(Term):

@@ -75,7 +75,7 @@ class Question:
     ) -> tuple[Formula, Formula]:
         """Return what is supposed and what is claimed of operands and results."""
         words = {operand.name: flat(given) for operand, given in zip(self.operands, operands, strict=True)}
-        unknowns = Unknowns(ar, words, results)
+        unknowns = Unknowns(ar, words, results, self.least)
         return all_of(map(unknowns.supposed, self.where)), unknowns.formula(self.claim)
 
 
@@ -98,7 +98,7 @@ def question_of(theorem: Theorem) -> Question:
             )
     if theorem.underflow is not Underflow.GRADUAL:
         raise UnreadableError(f"{theorem.name!r} is about {theorem.underflow}; solved is gradual underflow")
-    if not theorem.modes & NEAREST:
+    if not theorem.modes <= NEAREST:
         raise UnreadableError(
             f"{theorem.name!r} is about {', '.join(sorted(theorem.modes))}; solved are statements of "
             "rounding to nearest"

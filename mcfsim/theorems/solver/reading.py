@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from itertools import product
 
-from mcfsim.symbolic import Polynomial
+from mcfsim.symbolic import Polynomial, Relation, UndecidedError
+from mcfsim.symbolic.decisions import first
 from mcfsim.theorems.logic import (
     LARGEST,
     AllOf,
@@ -57,12 +59,18 @@ class Unknowns:
     operands : mapping
         For each name the words of an operand.
     results : sequence of Number
+    least : int
+        The least precision: from there on a bound must be one.
     """
 
     def __init__(
-        self, ar: UnknownArithmetic, operands: Mapping[str, Sequence[Number]], results: Sequence[Number]
+        self,
+        ar: UnknownArithmetic,
+        operands: Mapping[str, Sequence[Number]],
+        results: Sequence[Number],
+        least: int,
     ) -> None:
-        self._ar, self._operands, self._results = ar, operands, results
+        self._ar, self._operands, self._results, self._least = ar, operands, results, least
         self._supposing = False
 
     def supposed(self, said: Proposition) -> Formula:
@@ -114,6 +122,8 @@ class Unknowns:
                 return is_multiple_of_ulp(self._number(x), self._number(y))
             case Within(error, reference, bound) if bound.formula is not None and not bound.squared:
                 above, below = bound.formula.numerator, bound.formula.denominator
+                self._check_bound(above, Relation.NOT_NEGATIVE, said)
+                self._check_bound(below, Relation.POSITIVE, said)
                 wrong = self._size(error, below, 0, said)
                 return _at_most(wrong, self._size(reference, above, bound.unit, said), strict=bound.strict)
             case Predicate(text, _):
@@ -145,11 +155,11 @@ class Unknowns:
     def _number(self, x: Term) -> Number:
         match x:
             case Word(name, place):
-                return self._operands[name][place]
+                return _one(self._operands[name], place, name)
             case Operand(name) if len(self._operands[name]) == 1:
                 return self._operands[name][0]
             case Result(place):
-                return self._results[place]
+                return _one(self._results, place, "the algorithm")
             case Negative(term):
                 return -self._number(term)
         raise UnreadableError(f"{written(x)} is no single unknown of the solver")
@@ -201,11 +211,26 @@ class Unknowns:
             parts += [(f.times_u(power // step + unit), s) for f, s in _scaled(number, whole)]
         return _collected(parts)
 
+    def _check_bound(self, part: Polynomial, relation: Relation, said: Proposition) -> None:
+        """Refuse a bound that is none at some precision: what is read as its magnitude would be another."""
+        with suppress(UndecidedError):
+            if part.over.precision(first(relation, part)) <= self._least:
+                return
+        raise UnreadableError(
+            f"the bound of {written(said)!r} is negative, or has a pole, at some p >= {self._least}"
+        )
+
     def _unreadable(self, said: Proposition) -> UnreadableError:
         return UnreadableError(
             f"the solver cannot read {written(said)!r}: it knows sums, differences, multiples and magnitudes "
             "of operands and results, their exponents and ulps, and bounds that are functions of u"
         )
+
+
+def _one(numbers: Sequence[Number], place: int, of: str) -> Number:
+    if place >= len(numbers):
+        raise UnreadableError(f"{of} has {len(numbers)} numbers, and none of number {place}")
+    return numbers[place]
 
 
 def _total(numbers: Sequence[Number]) -> Form:

@@ -170,7 +170,7 @@ def _compared(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth:
 
 def _exactly(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth:
     a, b = exact(x, t), exact(y, t)
-    return ~_at_most(b, a) if strict else _at_most(a, b)
+    return ~_of_every_case(_at_most(b, a), t) if strict else _of_every_case(_at_most(a, b), t)
 
 
 def _at_most(a: Any, b: Any) -> Truth:

@@ -23,6 +23,7 @@ from mcfsim.report.tables import certificate_table
 from mcfsim.report.terminal import labelled, output_width, print_columns, print_rows, stacked
 from mcfsim.rounding import Mode
 from mcfsim.theorems import THEOREMS, verify
+from mcfsim.theorems.logic.notation import LEGEND
 
 pytestmark = pytest.mark.slow
 
@@ -265,6 +266,14 @@ def test_terms_of_a_legend(headings, cells, terms):
 def test_statements_are_listed_by_pattern(patterns, match, monkeypatch):
     lines = call(monkeypatch, None, "verify", "--list", *patterns).splitlines()
     assert [line.split()[0] for line in lines[2:]] == [name for name in THEOREMS if match(name)]
+
+
+@pytest.mark.parametrize("width", [None, 60, 250])
+def test_signs_are_explained_below_the_statements(width, monkeypatch):
+    text = call(monkeypatch, width, "verify", "--list", "two_sum")
+    said = " ".join(text.split())
+    assert (width is not None) == all(f"{sign}: {meaning}" in said for sign, meaning in LEGEND.items())
+    assert (width is None) == all(f"{sign}: " not in said for sign in LEGEND)
 
 
 @pytest.mark.parametrize("patterns", [["zzz"], ["two_sum", "zzz*"], ["[]"]])

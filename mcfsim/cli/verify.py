@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from mcfsim.cli.application import app, errors_in_one_line, given, telling_how_to_go_on
 from mcfsim.report import legends
-from mcfsim.report.terminal import print_rows
+from mcfsim.report.terminal import output_width, print_legend, print_rows
 
 if TYPE_CHECKING:
     from mcfsim.theorems.check import Check
@@ -157,13 +157,16 @@ def _statements(names: list[str] | None) -> list[Theorem | str]:
 
 
 def _list(patterns: list[str]) -> bool:
-    """Print statements and their sources."""
+    """Print statements and their sources, and below what is laid out for a width the signs in it."""
     from mcfsim.report.tables import theorem_table
     from mcfsim.theorems import THEOREMS
+    from mcfsim.theorems.logic.notation import LEGEND
     from mcfsim.theorems.verification import matching
 
     chosen = theorem_table(THEOREMS[name] for name in matching(patterns))
     print_rows(chosen, legends.LISTING, ("statement", "source"), numbers=False)
+    if (width := output_width()) is not None:
+        print_legend(LEGEND, width)
     return True
 
 

@@ -98,7 +98,7 @@ def magnitudes_of(*names: str) -> Term:
     return SumOfMagnitudes(names)
 
 
-def target_of(target: Target) -> tuple[Term, Term | None]:
+def _as_quotient(target: Target) -> tuple[Term, Term | None]:
     """Return a target as numerator and denominator, which is None of a target that is no quotient."""
     if isinstance(target, tuple):
         return target
@@ -115,7 +115,7 @@ def exact_sum(a: str = "a", b: str = "b") -> Claim:
 
 def exactly(target: Target) -> Claim:
     """Claim that the sum of the results is exactly the target."""
-    exact, denominator = target_of(target)
+    exact, denominator = _as_quotient(target)
     return Claim(equal(R if denominator is None else R * denominator, exact))
 
 
@@ -182,13 +182,13 @@ def relative_error(constant: Constant, target: Target, *, unit: int = 2, text: s
     text : str, optional
         The bound as it is written, where the constant is a callable.
     """
-    exact, _ = target_of(target)
+    exact, _ = _as_quotient(target)
     return Claim(Within(error_of(target), exact, Bound(constant, unit, text=text)))
 
 
 def error_of(target: Target, results: Term = R) -> Term:
     """Return the error of the results' sum, multiplied by the denominator of a quotient."""
-    exact, denominator = target_of(target)
+    exact, denominator = _as_quotient(target)
     return results - exact if denominator is None else results * denominator - exact
 
 

@@ -130,12 +130,12 @@ def is_of_quanta(a: str, b: str) -> Proposition:
 
 
 def nonoverlapping(*names: str) -> Hypothesis:
-    """Suppose values to be a nonoverlapping expansion, smallest first; any may be zero."""
+    """Suppose that values are a nonoverlapping expansion, smallest first; any may be zero."""
     return Hypothesis(Nonoverlapping(tuple(map(Word, names))))
 
 
 def nonadjacent(*names: str) -> Hypothesis:
-    """Suppose values to be a nonadjacent expansion, smallest first; any may be zero."""
+    """Suppose that values are a nonadjacent expansion, smallest first; any may be zero."""
     return Hypothesis(Nonoverlapping(tuple(map(Word, names)), 2))
 
 

@@ -23,7 +23,7 @@ from mcfsim.cli import app
 from mcfsim.formats import get_format
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.sweeps.journal import VERSION, Journal
-from mcfsim.theorems import THEOREMS, Certificate, verification
+from mcfsim.theorems import THEOREMS, Certificate, catalogue, verification
 from mcfsim.theorems.selection import Selection
 
 pytestmark = pytest.mark.slow
@@ -118,13 +118,13 @@ def test_wrong_arguments_are_refused_in_one_line(arguments: tuple[str, ...]) -> 
 
 def test_a_claim_that_fails_ends_with_status_one(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = replace(THEOREMS["two_sum"], algorithm=lambda ar, a, b: (ar.add(a, b), a))
-    monkeypatch.setattr(verification, "THEOREMS", {"two_sum": broken})
+    monkeypatch.setattr(catalogue, "THEOREMS", {"two_sum": broken})
     assert "unexpected" in call("two_sum", "--format", "e5m2", status=1)
 
 
 def test_a_false_statement_that_holds_ends_with_status_one(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = replace(THEOREMS["two_sum"], holds=False)
-    monkeypatch.setattr(verification, "THEOREMS", {"two_sum": wrong})
+    monkeypatch.setattr(catalogue, "THEOREMS", {"two_sum": wrong})
     assert "unexpected" in call("two_sum", "--format", "e5m2", status=1)
 
 

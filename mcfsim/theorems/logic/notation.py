@@ -37,6 +37,7 @@ from mcfsim.theorems.logic.propositions import (
     SameSign,
     StronglyNonoverlapping,
     Within,
+    spoken_of,
 )
 from mcfsim.theorems.logic.terms import (
     Computed,
@@ -60,15 +61,20 @@ from mcfsim.theorems.logic.terms import (
 
 #: What signs stand for.
 LEGEND = {
+    "h1, h2: c": "h1 and h2 are supposed, and c is claimed; a comma is 'and'",
     "u": "2^-p, p the precision",
-    "xh, xl": "the high and the low word of x",
-    "r; r1, r2": "the sum of the results; single results, where they have no names",
-    "RN(x + y)": "x + y rounded, in the mode of the statement",
+    "x y, x/2": "the exact product, and half of x; all sums and products are exact but within RN",
+    "xh, xl": "the high and the low word of a pair x; x is their exact sum",
+    "x_i, n": "the numbers of a sequence x, or the words of x, and how many there are",
+    "r; r1, r2": "the exact sum of the results; single results, where they have no names",
+    "RN(x + y)": "x + y rounded, in the mode of the statement if none is given",
     "e(x), ulp(x)": "the exponent floor(log2 |x|), and the unit in the last place",
     "lowbit(x)": "the power of two of the last bit of x that is not zero",
-    "step(x, y)": "the distance from x to its neighbour on the side of y",
+    "step(x, y)": "the distance from x to its neighbour on the side of the sign of y",
     "max, emin": "the largest number, and the exponent of the smallest normal one",
-    "E[x]": "the expectation over all draws of r random bits",
+    "gamma(n)": "n u / (1 - n u)",
+    "E[x]": "the expectation over all draws of stochastic rounding",
+    "2^-r, p + r": "r is the number of random bits here",
 }
 #: The kinds of operands by name: the first word of a pair x is xh, of a value x itself.
 Kinds = Mapping[str, str]
@@ -95,18 +101,16 @@ class _Writer:
                 if _leads(y, x):  # the operand comes first, as in |a| >= |b|
                     return f"{term(y)} {sign.replace('<', '>')} {term(x)}"
                 return f"{term(x)} {sign} {term(y)}"
-            case SameSign(x, y) | Not(SameSign(x, y)):
-                return f"{self._factor(x)} {self._factor(y)} {'<' if isinstance(said, Not) else '>='} 0"
+            case SameSign(x, y):
+                return f"{self._factor(x)} {self._factor(y)} >= 0"
             case Equal(x, y):
                 return f"{term(x)} = {term(y)}"
             case Not(Equal(x, y)):
                 return f"{term(x)} != {term(y)}"
-            case Not(AtMost(x, y)):
-                return self.proposition(Below(y, x))
-            case Not(Below(x, y)):
-                return self.proposition(AtMost(y, x))
             case Not(part):
-                return f"not ({self.proposition(part)})"
+                return self._denied(part)
+            case AllOf((only,)) | AnyOf((only,)):
+                return self.proposition(only)
             case AllOf(parts):
                 return ", ".join(self._within(part, AnyOf, Iff) for part in parts)
             case AnyOf(parts):
@@ -119,6 +123,21 @@ class _Writer:
             case Within():
                 return self._bound(said)
         return self._atom(said)
+
+    def _denied(self, part: Proposition) -> str:
+        if not spoken_of(part):  # operands are finite: one comparison or its contrary holds of them
+            match part:
+                case AtMost(x, y):
+                    return self.proposition(Below(y, x))
+                case Below(x, y):
+                    return self.proposition(AtMost(y, x))
+                case SameSign(x, y):
+                    return f"{self._factor(x)} {self._factor(y)} < 0"
+        return (
+            f"not {self._within(part, AllOf)}"
+            if isinstance(part, AllOf)
+            else f"not ({self.proposition(part)})"
+        )
 
     def _within(self, part: Proposition, *looser: type) -> str:
         if not isinstance(part, looser):
@@ -187,22 +206,25 @@ class _Writer:
             case UnitRoundoff(power):
                 return "u" if power == 1 else f"u^{power}"
             case Sum(terms):
-                text = self.term(terms[0])
+                text = self._addend(terms[0], last=len(terms) == 1)
                 for part in terms[1:]:
-                    minus = isinstance(part, Negative)
-                    inner: Term = part.term if isinstance(part, Negative) else part
-                    grouped = (
-                        f"({self.term(inner)})" if minus and isinstance(inner, Sum) else self.term(inner)
-                    )
-                    text += f" {'-' if minus else '+'} {grouped}"
+                    minus, inner = _signed(part)
+                    last = part is terms[-1]
+                    text += f" {'-' if minus else '+'} {self._addend(inner, minus=minus, last=last)}"
                 return text
             case Negative(part):
                 return f"-{self._factor(part)}"
             case Product(first, Number(value)) if value.numerator == 1 and value != 1:
                 return f"{self._factor(first)}/{value.denominator}"
+            case Product(first, Number() as number) if not isinstance(first, Number):
+                return self.term(Product(number, first))
+            case Product(Number(value), second) if value > 0:
+                other = self._factor(second)
+                return f"{value} ({other})" if other[0].isdigit() else f"{value} {other}"
+            case Product(first, second) if first == second:
+                text = self._factor(first)
+                return f"({text})^2" if isinstance(first, Product) or "^" in text else f"{text}^2"
             case Product(first, second):
-                if first == second:
-                    return f"{self._factor(first)}^2"
                 return f"{self._factor(first)} {self._factor(second)}"
             case Magnitude(part):
                 return f"|{self.term(part)}|"
@@ -220,7 +242,7 @@ class _Writer:
             case Step(of, toward):
                 return f"step({term(of)}, {term(toward)})"
             case Rounded(a, b, mode):
-                return f"RN({term(a)} + {term(b)}{f', {mode}' if mode else ''})"
+                return f"RN({term(Sum((a, b)))}{f', {mode}' if mode else ''})"
             case RoundedToBits(of, bits):
                 return f"RN({term(of)}, {bits.text} bits, ties to even)"
             case Mean(of):
@@ -237,16 +259,42 @@ class _Writer:
         raise TypeError(f"{x!r} is no term")
 
     def _word(self, name: str, place: int) -> str:
-        kind = self._kinds.get(name, "value")
+        kind = self._kinds.get(name, "value" if place == 0 else "sequence")
         if kind == "value":
             return name
         if kind == "sequence":
             return f"{name}_{place + 1}"
         return f"{name}{_HIGH_LOW[place]}"
 
+    def _addend(self, x: Term, *, last: bool, minus: bool = False) -> str:
+        text = self.term(x)
+        loose = (minus and _is_sum(x)) or (not last and self._goes_on(x))
+        return f"({text})" if loose else text
+
     def _factor(self, x: Term) -> str:
         text = self.term(x)
-        return f"({text})" if isinstance(x, Sum) or (isinstance(x, Number) and not text.isdigit()) else text
+        loose = _is_sum(x) or isinstance(x, Negative) or self._goes_on(x)
+        return f"({text})" if loose or (isinstance(x, Number) and not text.isdigit()) else text
+
+    def _goes_on(self, x: Term) -> bool:
+        """Whether what is written to the right of a term would be taken for a part of it."""
+        return isinstance(x, InnerProduct) or (
+            isinstance(x, Operand) and self._kinds.get(x.name) == "sequence"
+        )
+
+
+def _signed(x: Term) -> tuple[bool, Term]:
+    """Return whether a term is subtracted from what is before it, and its magnitude or itself."""
+    if isinstance(x, Number) and x.value < 0:
+        return True, Number(-x.value)
+    if isinstance(x, Negative):
+        minus, inner = _signed(x.term)
+        return not minus, inner
+    return False, x
+
+
+def _is_sum(x: Term) -> bool:
+    return isinstance(x, Sum) or (isinstance(x, OfFormat) and " " in x.text and x.text[0] != "(")
 
 
 def bound_text(bound: Bound) -> str:

@@ -258,10 +258,10 @@ def _is_multiple(x: Term, of: Term, t: Trial) -> Truth:
     number = near(x, t)
     if number is not None and number[1] is None:
         match of:
-            case Ulp(Word() as y):
-                return and_finite(_is_whole(np.ldexp(wide(number[0]), -ulp_place(y, t))), x, t)
-            case Product(Number(value), Ulp(Word() as y)) if value == 2:
-                return and_finite(_is_whole(np.ldexp(wide(number[0]), -(ulp_place(y, t) + 1))), x, t)
+            case Ulp(Word() | Result() as y):
+                return and_finite(_is_whole(np.ldexp(wide(number[0]), -ulp_place(y, t))), x, t, y)
+            case Product(Number(value), Ulp(Word() | Result() as y)) if value == 2:
+                return and_finite(_is_whole(np.ldexp(wide(number[0]), -(ulp_place(y, t) + 1))), x, t, y)
             case OfFormat():
                 unit = Fraction(of.at(t.format, t.rounding))
                 shift = unit.denominator.bit_length() - unit.numerator.bit_length()

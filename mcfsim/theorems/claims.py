@@ -260,13 +260,13 @@ def mixed_error(
 
 
 # -- stochastic rounding ------------------------------------------------------------------------------------
-#: A unit in the last place over ``2**r``, r the number of random bits.
-_OF_DRAWS = OfFormat("2^-r", lambda _, rounding: Fraction(1, 2**rounding.random_bits))
+#: A unit in the last place over ``2**k``, k the number of random bits.
+_OF_DRAWS = OfFormat("2^-k", lambda _, rounding: Fraction(1, 2**rounding.random_bits))
 
 
 def resolution(x: Term, extra: int = 0) -> Term:
-    """Return ``ulp(x) / 2**(r + extra)``."""
-    share = OfFormat(f"2^-(r+{extra})", lambda _, rounding: Fraction(1, 2 ** (rounding.random_bits + extra)))
+    """Return ``ulp(x) / 2**(k + extra)``."""
+    share = OfFormat(f"2^-(k+{extra})", lambda _, rounding: Fraction(1, 2 ** (rounding.random_bits + extra)))
     return Ulp(x) * (share if extra else _OF_DRAWS)
 
 
@@ -276,18 +276,18 @@ def unbiased(target: Term) -> Claim:
 
 
 def unbiased_iff_resolved(rounded: Term) -> Claim:
-    """Claim that a rounded number is the expectation if and only if r random bits resolve it."""
+    """Claim that a rounded number is the expectation if and only if k random bits resolve it."""
     return Claim(Iff(equal(Mean(R), rounded), IsMultiple(rounded, resolution(rounded))))
 
 
 def bias_inward(rounded: Term) -> Claim:
-    """Claim that the expectation is less than ``ulp / 2**r`` from a rounded number, toward zero."""
+    """Claim that the expectation is less than ``ulp / 2**k`` from a rounded number, toward zero."""
     bias = Within(Mean(R) - rounded, resolution(rounded), Bound(1, strict=True))
     return Claim(AllOf((abs(Mean(R)) <= abs(rounded), bias)))
 
 
 def bias_of_half(rounded: Term) -> Claim:
-    """Claim that the expectation is at most ``ulp / 2**(r + 1)`` from a rounded number."""
+    """Claim that the expectation is at most ``ulp / 2**(k + 1)`` from a rounded number."""
     return Claim(Within(Mean(R) - rounded, resolution(rounded), Bound(Fraction(1, 2))))
 
 
@@ -304,6 +304,6 @@ def neighbour_of(x: Term) -> Claim:
 
 
 def lost_on_every_draw_below(a: str, b: str, extra: int) -> Claim:
-    """Claim that a loses b of its sign on all draws just where it is below ``ulp(a) / 2**(r + extra)``."""
+    """Claim that a loses b of its sign on all draws just where it is below ``ulp(a) / 2**(k + extra)``."""
     lost = EveryDraw(equal(Result(0, "s"), Word(a)))
     return Claim(Iff(lost, abs(Word(b)) < resolution(Word(a), extra)))

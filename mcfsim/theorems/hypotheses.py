@@ -140,11 +140,11 @@ def nonadjacent(*names: str) -> Hypothesis:
 
 
 def bits_resolved(a: str, b: str) -> Hypothesis:
-    """Suppose that the first bit of a and b is at most ``2**(p + r - 3)`` times the last of both.
+    """Suppose that the first bit of a and b is at most ``2**(p + k - 3)`` times the last of both.
 
-    No operation of 2Sum or Fast2Sum then has a result of more than p + r bits, down to the last of a and b.
+    No operation of 2Sum or Fast2Sum then has a result of more than p + k bits, down to the last of a and b.
     """
-    reach = OfFormat("p + r - 3", lambda fmt, rounding: fmt.precision + rounding.random_bits - 3)
+    reach = OfFormat("p + k - 3", lambda fmt, rounding: fmt.precision + rounding.random_bits - 3)
     words = Word(a), Word(b)
     near = ((Exponent(x) - Exponent(LowBit(y)) <= reach) | equal(y, 0) for x in words for y in words)
     return Hypothesis(AllOf(tuple(near)))

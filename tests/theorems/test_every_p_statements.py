@@ -9,10 +9,11 @@ from mcfsim.oracle import FractionArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.symbolic import EVEN, EVERY, ODD, Polynomial, Quotient, UndecidedError, family, u
 from mcfsim.symbolic.variables import root, unit
-from mcfsim.theorems import Theorem, relative_error, value
+from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, relative_error, value
 from mcfsim.theorems.claims import error_relative_to, sum_of
 from mcfsim.theorems.every_p import EveryCertificate, Sharpness, prove, recheck
 from mcfsim.theorems.every_p.proof import LAST
+from mcfsim.theorems.hypotheses import ordered
 
 NAMES = ("a", "b", "c")
 OPERANDS = [value(name) for name in NAMES]
@@ -174,3 +175,14 @@ def test_a_bound_that_grows_is_not_sharp():
     one = family(a=1, b=1, c=0)
     proof = prove(passed_on(Quotient.of(2, u), "ab", "a", "a"), one)
     assert (proof.limit, proof.sharpness) == (None, Sharpness.GAP)
+
+
+def test_what_is_a_predicate_is_said_not_to_be_read():
+    """Neither a claim nor a hypothesis, whose words may promise anything."""
+    said = claim("it is exact", lambda t: t.results[0] == t["a"])
+    where = (hypothesis("a is odd", lambda t: t["a"] == t["a"]), ordered("b", "a"))
+    theorem = Theorem("own", lambda ar, a, b: ar.add(a, b), (value("a"), value("b")), said, where)
+    proof = prove(theorem, family(a=1, b=1 + 2 * u))
+    assert proof.unread == ("a is odd", "it is exact")
+    assert "not read: 'it is exact' is a predicate on arrays" in str(proof)
+    assert not prove(THEOREMS["dw_plus_fp"]).unread

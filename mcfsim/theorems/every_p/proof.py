@@ -26,7 +26,7 @@ from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.every_p.found import FOUND
 from mcfsim.theorems.every_p.measured import exceeds, excess, holds_from, limit_of, measured
 from mcfsim.theorems.every_p.trying import difference
-from mcfsim.theorems.logic.propositions import Bound
+from mcfsim.theorems.logic.propositions import Bound, predicates
 from mcfsim.theorems.operands import Operand
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import flat
@@ -126,6 +126,13 @@ class Proof:
         """Whether the family is not beyond a bound that is claimed to hold."""
         return not self.theorem.holds or self.sharpness is not Sharpness.EXCEEDED
 
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """What of the statement is not read for every p: predicates on arrays, in words."""
+        parts = [hypothesis.said for hypothesis in self.theorem.where]
+        unread = (node.text for part in (*parts, self.theorem.claim.said) for node in predicates(part))
+        return tuple(dict.fromkeys(unread))
+
     def constant(self, p: int) -> Any:
         """Return the statement's constant at a precision: a Fraction, or an mpmath number if irrational."""
         if self.error is None:
@@ -146,6 +153,10 @@ class Proof:
             bound = self.bound.formula
             lines.append(f"limit: {limit}, bound: {'none' if bound is None else bound}, {self.sharpness}")
         lines.append(f"{len(self.obligations)} obligations, all met from p = {self.decided}; {self.below}")
+        lines += [
+            f"not read: {text!r} is a predicate on arrays, of which every p says nothing"
+            for text in self.unread
+        ]
         lines.append(f"exponents: emin <= {self.emin}, emax >= {self.emax}")
         return "\n".join(lines)
 

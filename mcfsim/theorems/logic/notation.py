@@ -73,8 +73,7 @@ LEGEND = {
     "step(x, y)": "the distance from x to its neighbour on the side of the sign of y",
     "max, emin": "the largest number, and the exponent of the smallest normal one",
     "gamma(n)": "n u / (1 - n u)",
-    "E[x]": "the expectation over all draws of stochastic rounding",
-    "2^-r, p + r": "r is the number of random bits here",
+    "E[x], k": "the expectation over all draws of stochastic rounding, by k random bits",
 }
 #: The kinds of operands by name: the first word of a pair x is xh, of a value x itself.
 Kinds = Mapping[str, str]

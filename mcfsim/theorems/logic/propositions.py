@@ -267,6 +267,11 @@ def nodes(said: Any) -> Iterator[Any]:
                 yield from nodes(item)
 
 
+def predicates(said: Any) -> Iterator[Predicate]:
+    """Yield the predicates on arrays in a proposition."""
+    return (node for node in nodes(said) if isinstance(node, Predicate))
+
+
 def spoken_of(said: Any) -> tuple[Result | Results, ...]:
     """Return the results that a proposition or term speaks of."""
     return tuple(dict.fromkeys(node for node in nodes(said) if isinstance(node, Result | Results)))

@@ -87,7 +87,7 @@ SMALLEST_NORMAL = OfFormat("2^emin", lambda fmt, _: Fraction(2) ** fmt.emin)
 SMALLEST = OfFormat("2^(emin - p + 1)", lambda fmt, _: Fraction(2) ** (fmt.emin - fmt.precision + 1))
 PRECISION = OfFormat("p", lambda fmt, _: fmt.precision)
 EMIN = OfFormat("emin", lambda fmt, _: fmt.emin)
-RANDOM_BITS = OfFormat("r", lambda _, rounding: rounding.random_bits)
+RANDOM_BITS = OfFormat("k", lambda _, rounding: rounding.random_bits)
 
 
 # -- made of others -----------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from mcfsim.theorems.verification import FORMATS, certify, plan, verify
 
 #: As few cases as there are where a core can be left out.
 SMALL = Selection(samples=64, limit=1 << 12)
-#: What is tried whole: up to so many cases; and in the exhaustive run.
-TRIED, ALL_TRIED = 1 << 16, 1 << 24
+#: What is tried, up to so many cases; in the exhaustive run, all.
+TRIED = 1 << 16
 
 
 def check_of(name, fmt):
@@ -38,25 +38,24 @@ def test_every_certificate_is_read_back_and_checked(name, fmt, tmp_path, request
     # Whatever comes of its cases, what is said of them is written down.
     read_back(certify(check, []), tmp_path)
     exhaustive = request.node.get_closest_marker("exhaustive") is not None
+    if not exhaustive and check.domain().size > TRIED:
+        return
+    certificate = verify(name, fmt, check.rounding, samples=SMALL.samples, limit=SMALL.limit, workers=1)
+    read_back(certificate, tmp_path)
+    assert certificate.as_expected
     if check.rounding.stochastic:
         return  # no oracle repeats such results
-    if not 0 < check.domain().size <= (ALL_TRIED if exhaustive else TRIED):
-        return
-    certificate = verify(name, fmt, check.rounding, samples=SMALL.samples, limit=SMALL.limit)
-    read_back(certificate, tmp_path)
     found = examine(tmp_path / "c.json", samples=16, limit=1 << 12)
     assert not found.problems
-    assert certificate.as_expected
 
 
 def test_every_kind_of_part_is_read_back(tmp_path):
     kinds = set()
-    for name in ("two_sum", "dw_plus_fp", "dw_times_dw1", "three_sum" if "three_sum" in THEOREMS else "sum2"):
+    for name in ("two_sum", "dw_plus_fp", "dw_times_dw1"):
         for fmt in ("bfloat16", "float8_e5m2"):
-            if name in THEOREMS and (check := check_of(name, fmt)) is not None:
-                made = certify(check, [])
-                read_back(made, tmp_path)
-                kinds |= {part.kind for part in made.parts}
+            made = certify(check_of(name, fmt), [])
+            read_back(made, tmp_path)
+            kinds |= {part.kind for part in made.parts}
     assert kinds == set(get_args(Kind))
 
 

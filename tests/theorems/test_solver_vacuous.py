@@ -134,7 +134,7 @@ def test_the_status_is_one_where_a_statement_is_vacuous(name, monkeypatch):
     assert "vacuous" in result.output
 
 
-@pytest.mark.parametrize("said", [True, False, None, 1, [THERE], lambda t: t.finite], ids=repr)
+@pytest.mark.parametrize("said", [True, False, None, 1, [THERE], len], ids=repr)
 def test_what_is_no_proposition_is_refused(said):
     for parts in ({"where": (said,), "claim": EXACT}, {"where": (), "claim": said}):
         with pytest.raises(TypeError, match=r"'asked': a (hypothesis|claim) is a Proposition, not"):

@@ -57,6 +57,11 @@ class Paths(Trial):
         """Return for each case whether something holds on every path."""
         return np.logical_and.reduceat(held, self._starts)
 
+    def only(self, there: Truth, test: Callable[[Trial], Truth]) -> Truth:
+        """Return where `there` and a test hold: it is asked of all paths, since expectations need them."""
+        held: Truth = there & test(self)
+        return held
+
     def mean(self, x: Exact) -> Exact:
         """Return for each path the expectation of a number over all paths of its case."""
         weighted = x * self.probability

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mcfsim.backends.factory import on_blocks
+from mcfsim.formats import FORMATS
 from mcfsim.rounding import Rounding
 from mcfsim.symbolic import Quotient, u
 from mcfsim.theorems import Theorem, claim, double_word, exactly, hypothesis, relative_error, value, verify
@@ -21,6 +22,7 @@ from mcfsim.theorems.logic import (
     InFormat,
     IsValue,
     LowBit,
+    Mean,
     OfFormat,
     Operand,
     Predicate,
@@ -41,7 +43,7 @@ from mcfsim.theorems.operands import unbounded
 from mcfsim.theorems.solver import Found, Question, prove, readable
 from mcfsim.theorems.statement import Claim, Hypothesis
 from mcfsim.theorems.trial import Trial
-from tests.theorems.reading import by_arrays, by_fractions
+from tests.theorems.reading import by_arrays, by_fractions, trial_of
 
 A, B = Word("a"), Word("b")
 PAIR = (value("a"), value("b"))
@@ -169,6 +171,7 @@ def test_what_is_said_of_a_result_that_is_not_finite_is_false():
         both(Same(), [*cases, (1.0, 1.0), (1.0, 1.0)], [*made, (inf, inf), (nan, nan)])
         == [False] * 3 + [True] * 2
     )
+    assert both(AllOf(()), cases, made) == both(~AnyOf(()), cases, made) == [True] * 3
     within = Within(r - A, A, Bound(10**6))
     assert both(within, cases, made) == [False] * 3
 
@@ -316,3 +319,15 @@ def test_constants_are_compared_with_one_another_and_with_any_fraction():
     assert both(equal(A + B - Result(0), Fraction(-1, 3)), cases, made) == [False, False]
     assert both(A + B - Result(0) <= Fraction(10, 3), cases, made) == [True, False]
     assert both(equal(A + A, Result(0) * 2 + Fraction(-4)), cases, made) == [True, False]
+
+
+def test_expectations_are_those_of_all_paths_wherever_they_are_asked():
+    """Among alternatives, too, a part of which is asked of few cases alone."""
+    unbiased = equal(Mean(Results()), Operand("a") + Operand("b"))
+    alternatives = AnyOf((AllOf((A < B, unbiased)), AllOf((B <= A, ~unbiased))))
+    theorem = Theorem("own", lambda ar, a, b: ar.add(a, b), PAIR, claim(alternatives), modes=["stochastic"])
+    draw, fmt, rounding = random.Random(5), FORMATS["float6_e3m2fn"], Rounding("stochastic", random_bits=2)
+    trial = trial_of(theorem, fmt, rounding, draw, 200)
+    found = by_arrays(theorem.claim.said, trial)
+    assert 0 < np.count_nonzero(found) < found.size
+    assert found.tolist() == by_fractions(theorem, theorem.claim.said, trial).tolist()

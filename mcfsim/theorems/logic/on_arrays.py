@@ -76,6 +76,8 @@ _SHARE = 2.0**-45
 def holds(said: Proposition, t: Trial) -> Truth:
     """Return of each case, or each of its paths, whether a proposition holds."""
     match said:
+        case AllOf(()) | AnyOf(()):
+            return t.everywhere(isinstance(said, AllOf))
         case AllOf(parts):
             return all_hold(*(_part(part, t) for part in parts))
         case AnyOf(parts):

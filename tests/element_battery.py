@@ -108,7 +108,11 @@ def signature(line: Any, results: tuple[Any, ...]) -> Any:
     """Return all that a line says."""
 
     def said(x: Any) -> Any:
-        return x and (x.number, x.verb, x.type, repr(x.constant), *(y.number for y in x.operands))
+        return (
+            None
+            if x is None
+            else (x.number, x.verb, x.type, repr(x.constant), *(y.number for y in x.operands))
+        )
 
     return [(said(x), said(line.noted(x))) for x in line.values], [x.number for x in results]
 
@@ -119,7 +123,7 @@ def noted_of(line: Any, result: Any, names: list[str]) -> str:
     These are those of the line's operands of which they are made.
     """
     chosen = result.operands if result.verb == "select" else ()
-    noted = next(filter(None, map(line.noted, (result, *chosen))), None)
+    noted = next((x for x in map(line.noted, (result, *chosen)) if x is not None), None)
     if noted is None:
         return ""
 

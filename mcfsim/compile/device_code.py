@@ -139,7 +139,7 @@ def faults(code: DeviceCode, lowered: Lowered, *, hardware: bool = False) -> lis
     hardware : bool, optional
         Whether the kernel is by instructions of GPUs (`mcfsim.compile.triton_source.kernel_source`).
     """
-    results = (*lowered.results, *filter(None, [lowered.strange]))
+    results = (*lowered.results, *(() if lowered.strange is None else (lowered.strange,)))
     values = list(lowered.line.needed(results, hardware=hardware))
     asked = Counter(x.verb for x in values if x.verb in INSTRUCTIONS)
     wanted = _operations(x for x in values if x.verb not in INSTRUCTIONS)

@@ -15,6 +15,7 @@ from mcfsim.theorems.catalogue import expansions
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.logic import bits
 from mcfsim.theorems.selection import Selection
 
 pytestmark = pytest.mark.slow
@@ -36,8 +37,8 @@ def test_the_low_bit_is_that_of_the_fraction():
     x = np.concatenate([x, -x, [2.0**-1074, 3 * 2.0**-1074, 2.0**1023, 1.0, 1.5]])
     x = x[x != 0]
     ratios = (item.as_integer_ratio() for item in x.tolist())
-    assert expansions.low_bit(x).tolist() == [float(Fraction(n & -n, d)) for n, d in ratios]
-    assert expansions.low_bit(np.float32([0.0, -0.0, 6.0])).tolist() == [np.inf, np.inf, 2.0]
+    assert bits.low_bit(x).tolist() == [float(Fraction(n & -n, d)) for n, d in ratios]
+    assert bits.low_bit(np.float32([0.0, -0.0, 6.0])).tolist() == [np.inf, np.inf, 2.0]
 
 
 def _lowest_bit(x):
@@ -75,9 +76,9 @@ def test_predicates_on_all_triples_of_some_numbers():
     triples = list(itertools.product(numbers, repeat=3))
     columns = [np.array(column, np.float32) for column in zip(*triples, strict=True)]
     for predicate, oracle in (
-        (expansions.increasing, _nonoverlapping),
-        (lambda parts: expansions.increasing(parts, 2), lambda parts: _nonoverlapping(parts, 2)),
-        (expansions.strongly, _strongly),
+        (bits.nonoverlapping, _nonoverlapping),
+        (lambda parts: bits.nonoverlapping(parts, 2), lambda parts: _nonoverlapping(parts, 2)),
+        (bits.strongly_nonoverlapping, _strongly),
     ):
         assert predicate(columns).tolist() == [oracle(triple) for triple in triples]
 

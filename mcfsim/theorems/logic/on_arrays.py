@@ -53,7 +53,6 @@ from mcfsim.theorems.logic.propositions import (
     Finite,
     HasBits,
     Iff,
-    InFormat,
     IsMultiple,
     IsValue,
     Nonoverlapping,
@@ -64,6 +63,7 @@ from mcfsim.theorems.logic.propositions import (
     StronglyNonoverlapping,
     UnreadableError,
     Within,
+    settled,
 )
 from mcfsim.theorems.logic.terms import LARGEST, Mixed, OfFormat, Result, Rounded, RoundedToBits, Ulp, Word
 from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, any_holds, rarely
@@ -75,13 +75,14 @@ _SHARE = 2.0**-45
 
 def holds(said: Proposition, t: Trial) -> Truth:
     """Return of each case, or each of its paths, whether a proposition holds."""
+    known = settled(said, t.format, t.rounding)
+    if known is not None:
+        return t.everywhere(known)
     match said:
-        case AllOf(()) | AnyOf(()):
-            return t.everywhere(isinstance(said, AllOf))
         case AllOf(parts):
-            return all_hold(*(_part(part, t) for part in parts))
+            return all_hold(*(_part(part, t) for part in _open(parts, t)))
         case AnyOf(parts):
-            return any_holds(*(_alternative(part, t) for part in parts))
+            return any_holds(*(_alternative(part, t) for part in _open(parts, t)))
         case Not(part):
             return ~_part(part, t)
         case Iff(first, second):
@@ -90,8 +91,6 @@ def holds(said: Proposition, t: Trial) -> Truth:
             return t.each(t.throughout(_part(part, t)))
         case Predicate(_, test):
             return test(t)
-        case InFormat():
-            return t.everywhere(said.holds(t.format, t.rounding))
         case Within():
             return _within_bound(said, t)
         case Equal(x, y):
@@ -108,17 +107,18 @@ def _part(said: Proposition, t: Trial) -> Truth:
     return t.truth(said.test(t)) if isinstance(said, Predicate) else holds(said, t)
 
 
+def _open(parts: tuple[Proposition, ...], t: Trial) -> list[Proposition]:
+    """Return the parts of which format and rounding do not say that they change nothing."""
+    return [part for part in parts if settled(part, t.format, t.rounding) is None]
+
+
 def _alternative(said: Proposition, t: Trial) -> Truth:
     """Return where one of several alternatives holds; of several parts the first is asked alone."""
-    if isinstance(said, AllOf):
-        first, *rest = said.parts
-        if isinstance(first, InFormat):
-            if not first.holds(t.format, t.rounding):
-                return t.everywhere(False)
-            return _alternative(AllOf(tuple(rest)), t) if rest else t.everywhere(True)
-        there = _part(first, t)
-        return t.only(there, lambda some: holds(AllOf(tuple(rest)), some)) if rest else there
-    return _part(said, t)
+    if not isinstance(said, AllOf):
+        return _part(said, t)
+    first, *rest = _open(said.parts, t)
+    there = _part(first, t)
+    return t.only(there, lambda some: holds(AllOf(tuple(rest)), some)) if rest else there
 
 
 def _atom(said: Proposition, t: Trial) -> Truth:

@@ -17,7 +17,7 @@ import mpmath
 from mcfsim.formats import Format
 from mcfsim.rounding import Overflow, Rounding
 from mcfsim.symbolic import Polynomial, Quotient
-from mcfsim.theorems.logic.algebra import AllOf, AnyOf, Proposition, Term
+from mcfsim.theorems.logic.algebra import AllOf, AnyOf, Not, Proposition, Term
 from mcfsim.theorems.logic.terms import OfFormat, Result, Results
 
 #: A constant, or one that depends on the precision: as a function of u, or of the precision.
@@ -247,6 +247,23 @@ def possible(said: Proposition, fmt: Format, rounding: Rounding) -> bool:
         case AnyOf(parts):
             return any(possible(part, fmt, rounding) for part in parts)
     return True
+
+
+def settled(said: Proposition, fmt: Format, rounding: Rounding) -> bool | None:
+    """Return what a format and a rounding alone say of a proposition, or None if they do not settle it."""
+    match said:
+        case InFormat():
+            return said.holds(fmt, rounding)
+        case AllOf(parts) | AnyOf(parts):
+            found = {settled(part, fmt, rounding) for part in parts}
+            decisive = isinstance(said, AnyOf)
+            if decisive in found:
+                return decisive
+            return None if None in found else not decisive
+        case Not(part):
+            held = settled(part, fmt, rounding)
+            return None if held is None else not held
+    return None
 
 
 def measured(said: Proposition) -> Within | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
 from mcfsim.formats import Format
 from mcfsim.random import Words
@@ -12,6 +12,29 @@ from mcfsim.rounding import Rounding
 
 #: A number of an arithmetic: an array of carrier numbers, a scalar, an mpmath number, ...
 Value = Any
+
+
+class Result(float):
+    """A number that an operation made of numbers alone: a value of its format, which is rounded no more.
+
+    Parameters
+    ----------
+    number : float
+    carrier : dtype
+        Of that format.
+    """
+
+    __slots__ = ("carrier",)
+    carrier: Any
+
+    def __new__(cls, number: float, carrier: Any) -> Self:
+        """Return a number that knows its carrier."""
+        made = super().__new__(cls, number)
+        made.carrier = carrier
+        return made
+
+    def __reduce__(self) -> Any:
+        return Result, (float(self), self.carrier)
 
 
 @runtime_checkable
@@ -88,7 +111,8 @@ class Arithmetic(Protocol):
         """Return ``function(arithmetic, *operands, **options)``, in whatever order of elements is fastest.
 
         The function is a branch-free sequence of the operations above; operands are values or tuples of
-        them, and so are the results. A Python number among them that is no value of the format is rounded.
+        them, and so are the results. A Python number among these that is no value of the format is rounded,
+        but for one that an operation made: that is a value of the operation's own format, and stays.
         Options are no operands: they reach the function as they are.
         """
 

@@ -600,8 +600,25 @@ def test_sums_beyond_binary64_overflow_as_the_mode_and_the_policy_say(rounding, 
         assert_same(getattr(mcf.arithmetic(fmt, rounding), name)(*pairs.T), expected, *pairs.T)
 
 
-def test_a_sum_beyond_binary64_is_not_rounded_at_random():
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_sums_beyond_binary64_overflow_whatever_is_drawn(overflow, compiled):
     fmt = Format(precision=20, emin=-1000, emax=1023)
-    ar = mcf.arithmetic(fmt, "stochastic", random=mcf.RandomWords(0))
-    with pytest.raises(UnsupportedFormatError, match="leaves the range of binary64"):
-        ar.add(np.array([float(fmt.max)]), np.array([float(fmt.max)]))
+    words = mcf.RandomWords(0)
+    ar = mcf.arithmetic(fmt, "stochastic", overflow=overflow, random=words, compiled=compiled)
+    largest = float(fmt.max)
+    numbers = [largest, largest / 2, largest / 2 + 2.0**1003, 2.0**1023, 1.5 * 2.0**1004, 2.0**1000, 1.0]
+    signed = [*numbers, *(-x for x in numbers)]
+    pairs = np.array([*itertools.product(signed, repeat=2)] * 20)
+    below, above = (
+        [operate("add", pair, fmt, Rounding(mode=mode, overflow="saturate")) for pair in pairs.tolist()]
+        for mode in ("down", "up")
+    )
+    got = ar.add(*pairs.T)
+    beyond = np.array([abs(Fraction(a) + Fraction(b)) >= 2**1024 for a, b in pairs.tolist()])
+    most = np.inf if overflow == "ieee" else largest
+    assert beyond.any()
+    assert (got[beyond] == np.copysign(most, pairs[beyond, 0])).all()
+    inside = np.isfinite(got) & ~beyond
+    assert ((got == below) | (got == above))[inside].all()
+    assert (np.abs(got[~beyond & ~inside]) == np.inf).all()

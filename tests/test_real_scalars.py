@@ -233,7 +233,7 @@ def test_scalars_alone_give_a_number_inside_a_straight_line_too():
         return ar.add(x, half), half
 
     total, half = mcf.arithmetic("bfloat16").evaluate(text, np.float32([1, 2]))
-    assert kinds_seen == [float]
+    assert all(issubclass(kind, float) for kind in kinds_seen)
     assert half.tolist() == [round_fraction(Fraction(1, 6), get_format("bfloat16"))] * 2
     assert total.dtype == half.dtype == np.float32
 

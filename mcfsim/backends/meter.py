@@ -14,7 +14,7 @@ from mcfsim.codec.views import on_host
 from mcfsim.formats import Format, Grid
 from mcfsim.kernels import rational, residuals
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, signum
-from mcfsim.protocol import Arithmetic, Value
+from mcfsim.protocol import Arithmetic, Result, Value
 from mcfsim.rounding import Rounding
 
 
@@ -155,6 +155,8 @@ class Meter:
     def _leave(self, results: Any) -> Any:
         if isinstance(results, tuple):
             return tuple(map(self._leave, results))
+        if type(results) is Result:
+            return float(results)
         return self.arithmetic.evaluate(lambda _, x: x, results) if is_scalar(results) else results
 
     def _watch(self, name: str, *operands: Value) -> Value:
@@ -172,7 +174,7 @@ class Meter:
                     [_numbers(on_host(x)) for x in operands],
                     np.atleast_1d(np.asarray(made, np.float64)),
                 )
-        return result
+        return Result(result, self.carrier) if type(result) is float else result
 
     def _judge(self, tally: Tally, name: str, operands: list[NDArray[Any]], rounded: NDArray[Any]) -> None:
         """Compare results with the exact ones."""

@@ -219,7 +219,10 @@ class NumpyArithmetic:
             results: list[Any] = []
             inner = self.blocks.at(streams, start)
             shapes[:] = [_flatten(function(inner, *_unflatten(layout, values), **options), results)]
-            return [inner.settle(item) if is_scalar(item) else item for item in results]
+            results = [inner.settle(item) if is_scalar(item) else item for item in results]
+            if blocks and any((x.carrier if is_scalar(x) else x.dtype) != self.carrier for x in results):
+                raise ValueError("a result is of a format with another carrier")
+            return results
 
         if not arrays:
             with np.errstate(all="ignore"):
@@ -350,7 +353,7 @@ class NumpyArithmetic:
             return self.evaluate(operation, *operands)
         check_processor()
         with np.errstate(all="ignore"):
-            return operation(self.blocks.at(self._streams(), 0), *operands)
+            return float(operation(self.blocks.at(self._streams(), 0), *operands))
 
     def _take(self, count: int) -> RandomWords:
         """Take so many streams, and return the first."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from mcfsim.compile.program import Draw, Program, Register, Step, identity
-from mcfsim.compile.scalars import Entering, uses
+from mcfsim.compile.scalars import ON_SIGNS, Entering, uses
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
 from mcfsim.kernels.codes_by_kind import code_dtype
 from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes, is_code
 from mcfsim.kernels.element.floats import CARRIERS, NAN
@@ -27,7 +27,6 @@ from mcfsim.random import word_bits
 from mcfsim.rounding import Mode, Overflow, Underflow
 
 _TYPES = {FLOAT32: F32, FLOAT64: F64}
-_SIGNS = ("neg", "abs", "sign", "round")
 
 
 @dataclass(frozen=True)
@@ -109,6 +108,7 @@ def lower(
     trusted: frozenset[int] = frozenset(),
     onto: tuple[Value, ...] = (),
     clean: bool = True,
+    narrows: bool = True,
 ) -> Lowered:
     """Return the machine's line for a program.
 
@@ -131,6 +131,8 @@ def lower(
     clean : bool, optional
         Whether the machine makes clean codes of NaN (`mcfsim.kernels.element.floats.round_float`): processors
         do, and NVIDIA's GPUs set all bits.
+    narrows : bool, optional
+        Whether it pays to go over to binary32, see `mcfsim.kernels.element.machine.Line`.
 
     Raises
     ------
@@ -139,7 +141,7 @@ def lower(
     TypeError
         If a result is a number.
     """
-    line: Line = onto[0].line if onto else Line()
+    line: Line = onto[0].line if onto else Line(narrows=narrows)
     strange: Value | None = None
     lying: dict[Value, np.dtype[Any]] = {}
     taken, given = [], []
@@ -258,33 +260,32 @@ def _lowered(
 ) -> Value:
     fmt, rounding, operation = step.result.format, step.rounding, step.operation
     carrier = type_of(fmt)
-    if rounding.stochastic and fmt.emax == 1023:
-        raise UnsupportedFormatError(f"{operation} in {fmt} at random may leave the range of binary64")
-    if operation in _SIGNS:
+    if operation in ON_SIGNS:
+        if not isinstance(step.operands[0], Register):  # a number, which entered as its result
+            return operands[0]
         x = operands[0].widen() if carrier is F64 else operands[0]  # which holds what bounds a wide format
         if _keeps(step):
             return _cleaned(x) if clean else x
         clean = clean and not _brings_over(step)
         return change_element(operation, x, fmt, rounding, word, carrier=carrier, clean=clean)
+    chosen, why = way_of(step, ways, made)
+    if chosen is Way.REFUSED:
+        raise refusal(operation, fmt, rounding, why)
     if ways & {Entering.CARRIER, Entering.WIDE}:
         if rounding.underflow is Underflow.FLUSH_INPUTS:
             values = [isinstance(x, Register) for x in step.operands]
             operands = [flush_element(x, fmt) if v else x for x, v in zip(operands, values, strict=True)]
             rounding = replace(rounding, underflow=Underflow.GRADUAL)
-        way = "native" if Entering.CARRIER in ways else "wide"
         operation = "mul" if operation == "div" else operation
-        return operate_element(operation, operands, way, fmt, rounding, carrier=carrier, clean=clean)
+        return operate_element(operation, operands, chosen, fmt, rounding, carrier=carrier, clean=clean)
     if Entering.PARTS in ways:
         if isinstance(step.operands[0], Register):
             x, high, low, c = operands
         else:
             high, low, x, c = operands
         return fma_by_parts(x, (high, low), c, fmt, rounding, word, carrier=carrier, clean=clean)
-    chosen, why = way_of(step, ways, made)
     if Entering.SHORT in ways:
         operation, operands = "add", [operands[0] * operands[1], operands[2]]
-    if chosen is Way.REFUSED:
-        raise refusal(operation, fmt, rounding, why)
     real = Entering.REAL in ways
     return operate_element(
         operation, operands, chosen, fmt, rounding, word, carrier=carrier, real=real, clean=clean
@@ -308,13 +309,14 @@ def way_of(step: Step, ways: set[Entering], made: Mapping[Register, Step]) -> En
         return Entry(Way.EXACT, "the format has all values of the other")
     if operation == "round":
         return Entry(Way.EXACT, "a number of the carrier is rounded once")
-    if operation in _SIGNS:
+    if operation in ON_SIGNS:
         return Entry(Way.EXACT, "but for its sign nothing is changed")
     if Entering.CARRIER in ways:
         return Entry(Way.NATIVE, f"a number of {carrier} acts on every value as the scalar does")
     if Entering.WIDE in ways:
         return Entry(Way.WIDE, "a number of binary64 acts on every value as the scalar does")
-    if Entering.PARTS in ways:
+    planned, real = plan(fmt, rounding, carrier), bool(ways & {Entering.REAL, Entering.PARTS})
+    if Entering.PARTS in ways and planned.reals[operation].way is not Way.REFUSED:
         return Entry(Way.STICKY, "binary64 holds the products with both parts of the scalar")
     if Entering.SHORT in ways:
         if _loses_nothing(step, made):
@@ -324,7 +326,6 @@ def way_of(step: Step, ways: set[Entering], made: Mapping[Register, Step]) -> En
         return chosen._replace(
             why=f"{carrier} holds every product with the scalar, and loses no more of a sum"
         )
-    planned, real = plan(fmt, rounding, carrier), Entering.REAL in ways
     chosen = (planned.reals if real else planned.values)[operation]
     if chosen.way is Way.REFUSED or real:
         return chosen

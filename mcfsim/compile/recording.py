@@ -17,7 +17,7 @@ from mcfsim.checks.opaque import Opaque
 from mcfsim.compile.program import Draw, Program, Register, Scalar, Step, flat, identity, mapped, needed
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.dispatch import rounds
 from mcfsim.kernels.real_numbers import is_scalar
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding, Underflow, get_rounding
@@ -292,7 +292,7 @@ class TraceArithmetic:
                 raise TypeError(f"{operation} of {x!r}: a text's operands are values and real scalars alone")
         kind = self._kinds.get(operation)
         if kind is None:
-            draws = self.rounding.stochastic and self._rounds(operation)
+            draws = self.rounding.stochastic and rounds(operation, fmt)
             kind = kept.kind(Kind(operation, fmt, self.rounding, self._source if draws else None))
             self._kinds[operation] = kind
         if not values and self.rounding.stochastic:
@@ -310,16 +310,6 @@ class TraceArithmetic:
         drawn = self._recording.drawn
         drawn[self._source] += 1
         return drawn[self._source] - 1
-
-    def _rounds(self, operation: str) -> bool:
-        """Return whether an operation rounds, as those on signs do only where they leave the format."""
-        fmt = self.format
-        if operation in ("neg", "abs"):
-            return fmt.lowest != -fmt.max and (fmt.signed or operation == "neg")
-        if operation == "sign":
-            units = np.array([1.0, -1.0 if fmt.signed else 1.0], self.carrier)
-            return not get_kernel(fmt, Rounding(), self.carrier).keeps(units)
-        return True
 
 
 def _line_of_text() -> str:

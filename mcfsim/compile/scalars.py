@@ -17,9 +17,12 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.operations import MOST_IN_PARTS
 from mcfsim.kernels.plan import COMFORT, sum_within
-from mcfsim.kernels.real_numbers import Scalars, described, enter, exact_or_binary64
+from mcfsim.kernels.real_numbers import Scalars, changed_real, described, enter, exact_or_binary64
 from mcfsim.kernels.stand_ins import stand_in
 from mcfsim.rounding import Rounding, Underflow
+
+#: Operations that change at most a sign, and rounding: what they make of a number is known without a line.
+ON_SIGNS = ("neg", "abs", "sign", "round")
 
 
 class Entering(StrEnum):
@@ -75,8 +78,19 @@ def uses(program: Program) -> tuple[Use, ...]:
     return tuple(Use(f"s{number}", step, position) for number, (step, position) in enumerate(found))
 
 
-def entering(use: Use, number: Any, policy: Scalars) -> tuple[Entering, tuple[float, ...]]:
+def entering(
+    use: Use, number: Any, policy: Scalars, *, search: bool = True
+) -> tuple[Entering, tuple[float, ...]]:
     """Return as what a real scalar enters, and the numbers that stand for it.
+
+    Parameters
+    ----------
+    use : Use
+    number : real number
+        Of ``neg``, ``abs``, ``sign`` and ``round`` it enters as what they make of it.
+    policy : {"exact", "rounded"}
+    search : bool, optional
+        Whether to look for a stand-in though there are other ways, which takes longer than a few elements.
 
     Raises
     ------
@@ -86,7 +100,7 @@ def entering(use: Use, number: Any, policy: Scalars) -> tuple[Entering, tuple[fl
     """
     # Zeros of either sign are equal.
     find = _entering if number else _entering.__wrapped__
-    return find(*_about(use), number, policy)
+    return find(*_about(use), number, policy, search)
 
 
 def numbers_by(use: Use, number: Any, policy: Scalars, way: Entering) -> tuple[float, ...] | None:
@@ -106,16 +120,15 @@ def _about(use: Use) -> tuple[str, int, bool, Format, Rounding]:
 
 @lru_cache(maxsize=1024, typed=True)  # most scalars of an optimizer's step are those of the step before
 def _entering(
-    operation: str, position: int, alone: bool, fmt: Format, rounding: Rounding, number: Any, policy: Scalars
-) -> tuple[Entering, tuple[float, ...]]:
+    operation: str, position: int, alone: bool, fmt: Format, rounding: Rounding, number: Any,
+    policy: Scalars, search: bool,
+) -> tuple[Entering, tuple[float, ...]]:  # fmt: skip
     entered = _Entered.of(operation, position, alone, fmt, rounding, number, policy)
     # In a product a value may be its own stand-in, or its reciprocal have one.
-    ways = [Entering.CARRIER] if entered.real or operation in ("mul", "div") else []
-    if entered.real:
-        ways += [Entering.WIDE, Entering.PARTS, Entering.REAL]
-    else:
-        ways += [Entering.SHORT, Entering.VALUE]
-    for way in ways:
+    stand_ins = [Entering.CARRIER] if entered.real or operation in ("mul", "div") else []
+    others = [Entering.PARTS, Entering.REAL] if entered.real else [Entering.SHORT, Entering.VALUE]
+    stand_ins += [Entering.WIDE] if entered.real else []
+    for way in stand_ins + others if search else others + stand_ins:
         if (found := entered.by(way)) is not None:
             return way, found
     raise UnsupportedFormatError(
@@ -140,6 +153,9 @@ class _Entered(NamedTuple):
         cls, operation: str, position: int, alone: bool, fmt: Format, rounding: Rounding, number: Any,
         policy: Scalars,
     ) -> _Entered:  # fmt: skip
+        if operation in ON_SIGNS:
+            changed = changed_real(operation, number, fmt, rounding, policy)
+            return cls(operation, position, alone, fmt, rounding, False, changed, False)
         exact: Any = exact_or_binary64(number)
         flushes = rounding.underflow is Underflow.FLUSH_INPUTS
         if flushes:
@@ -160,9 +176,10 @@ class _Entered(NamedTuple):
             short = factor and not self.flushes and _is_short(number, self.format, self.rounding)
             value = math.nan if number != number else float(number)
             return None if self.real or (way is Entering.SHORT and not short) else (value,)
+        if isinstance(number, Fraction):
+            return None
         least = 2.0**-COMFORT if self.operation in ("mul", "div", "sqrt", "fma") else 0.0
-        far = number and math.isfinite(number) and not least <= abs(number) <= 2.0**COMFORT
-        if isinstance(number, Fraction) or far:
+        if number and math.isfinite(number) and not least <= abs(number) <= 2.0**COMFORT:
             return None
         if way is Entering.REAL:
             return (number,)

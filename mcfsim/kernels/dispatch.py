@@ -10,7 +10,7 @@ import numpy as np
 from mcfsim.formats import Format
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
-from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.rounding import RoundingKernel
 from mcfsim.rounding import Rounding, Underflow
 
@@ -28,3 +28,15 @@ def get_kernel(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> Round
         why = "does not underflow" if isinstance(fmt, Posit) else "has no subnormal numbers to flush"
         raise UnsupportedFormatError(f"{fmt} {why}: underflow must be 'gradual', not {rounding.underflow!s}")
     return RoundingKernel(fmt, rounding, carrier)
+
+
+@lru_cache(maxsize=256)
+def rounds(operation: str, fmt: Format) -> bool:
+    """Return whether an operation on values rounds, as those on signs do only where they leave the format."""
+    if operation in ("neg", "abs"):
+        return fmt.lowest != -fmt.max and (fmt.signed or operation == "neg")
+    if operation == "sign":
+        carrier = carrier_of(fmt)
+        units = np.array([1.0, -1.0 if fmt.signed else 1.0], carrier)
+        return not get_kernel(fmt, Rounding(), carrier).keeps(units)
+    return True

@@ -58,8 +58,14 @@ def exactly(operation: str, *operands: Number) -> Number:
         if there and operation == "fma" and numbers[0] and numbers[1]:
             return 0.0  # of two terms that cancel
     # What comes of zeros, infinities and NaN depends on the signs of the other operands alone.
-    plain = [np.float64(x if isinstance(x, float) else -1.0 if x < 0 else 1.0) for x in operands]
+    plain = [np.float64(_like(x)) for x in operands]
     return float(_PLAINLY[operation](*plain))
+
+
+def _like(x: Number) -> float:
+    """Return a zero, an infinity or NaN as it is, and of another number 1 or -1, by its sign."""
+    special = isinstance(x, float) and (not x or not math.isfinite(x))
+    return float(x) if special else -1.0 if x < 0 else 1.0
 
 
 def decided(operation: str, *operands: NDArray[Any]) -> NDArray[np.float64]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
@@ -14,7 +16,7 @@ from mcfsim.formats import Format, Posit
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.random import Words
-from mcfsim.rounding import Mode, Overflow, Rounding
+from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
 #: How real scalars enter operations: as they are, or rounded into the format first.
 Scalars = Literal["exact", "rounded"]
@@ -145,6 +147,53 @@ def enter(
     if scalars == "rounded" or value == number or number != number or nar:
         return value, False
     return number, True
+
+
+def changed_real(
+    operation: str,
+    x: Any,
+    fmt: Format,
+    rounding: Rounding,
+    scalars: Scalars,
+    words: Callable[[], Words | None] = lambda: None,
+) -> float:
+    """Return what an operation on signs, or rounding, makes of a real scalar: a value of the format.
+
+    Parameters
+    ----------
+    operation : {"neg", "abs", "sign", "round", "settle"}
+        ``settle`` leaves the number as it is.
+    x : real number
+        As `exact_or_binary64` takes it.
+    fmt, rounding, scalars
+        As for `enter`; but for ``round``, small operands are not flushed.
+    words : callable, optional
+        Returns one random word; called only if the result is rounded.
+    """
+    if operation == "round":
+        return round_real(x, fmt, rounding, words())
+    entered, real = enter(exact_or_binary64(x), fmt, rounding, scalars)
+    if operation == "settle" and not real:
+        return float(entered)
+    number = _CHANGES[operation](entered)
+    if rounding.underflow is Underflow.FLUSH_INPUTS:  # a result is no operand
+        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    if isinstance(number, float) and get_kernel(fmt, rounding, FLOAT64).keeps(np.array([number])):
+        return number if fmt.has_negative_zero else number + 0.0
+    return round_real(number, fmt, rounding, words())
+
+
+def _signum(x: float | Fraction) -> float:
+    """Return 1 or -1 by the sign of a number; zeros and NaN as they are."""
+    return float(x) if x != x or not x else 1.0 if x > 0 else -1.0
+
+
+_CHANGES: dict[str, Callable[[Any], Any]] = {
+    "neg": lambda x: -x,
+    "abs": abs,
+    "sign": _signum,
+    "settle": lambda x: x,
+}
 
 
 def nearest_binary64(exact: Fraction) -> float:

@@ -46,12 +46,6 @@ def sqrt(a: Any) -> tuple[Wide, Wide]:
     return root, (a - high) - low
 
 
-def unfused(a: Any, b: Any, c: Any, dtype: Any = np.float64) -> Wide:
-    """Return ``a b + c`` with both operations rounded."""
-    total: Wide = np.add(np.multiply(a, b, dtype=dtype), c, dtype=dtype)
-    return total
-
-
 def fma(a: Any, b: Any, c: Any) -> tuple[Wide, Wide]:
     """Return ``a b + c`` and its residual: a sum of three terms, by Boldo and Melquiond 2008, Fig. 5."""
     high, low = two_prod(BINARY64, a, b)
@@ -60,7 +54,7 @@ def fma(a: Any, b: Any, c: Any) -> tuple[Wide, Wide]:
     rest, residual = two_sum(BINARY64, t_low, v_low)
     y, last = two_sum(BINARY64, v_high, make_odd(rest, residual))
     # Infinities and NaN, and the sign of an exact zero, are right without the residuals and wrong with them.
-    plainly = unfused(a, b, c)
+    plainly = np.multiply(a, b, dtype=np.float64) + c
     return np.where(np.isfinite(plainly) & (y != 0), y, plainly), last
 
 
@@ -72,56 +66,3 @@ def make_odd(y: Wide, residual: Wide) -> Wide:
     np.subtract(bits, opposite & inexact, out=bits, dtype=np.int64, casting="unsafe")
     np.bitwise_or(bits, inexact, out=bits, dtype=np.int64, casting="unsafe")
     return y
-
-
-#: Each operation, without and with its residual.
-_OPERATIONS: dict[str, tuple[Any, Any]] = {
-    "add": (np.add, add),
-    "sub": (np.add, add),  # of the negative
-    "mul": (np.multiply, mul),
-    "div": (np.divide, div),
-    "sqrt": (np.sqrt, sqrt),
-    "fma": (unfused, fma),
-}
-#: Units in the last place by which an fma of two roundings may be off, generously, and how much smaller it is
-#: than its last operand at the most: where it cancels by more it is not trusted.
-_SLACK, _CANCELLED = 1024, 256
-
-
-def decided(operation: str, *operands: Any, undecided_bits: int) -> Wide:
-    """Return the result, rounded to odd wherever that could change a later rounding.
-
-    That is where all bits below the first that is cut off, the undecided ones, are zero: the result may then
-    be a value of the format, or lie half-way between two, by binary64's own rounding alone. An fma of two
-    roundings is off by a unit in the last place or so, and by more where it cancels; so a wider net is cast
-    for it.
-    """
-    plainly, with_residual = _OPERATIONS[operation]
-    y: Wide = plainly(*operands, dtype=np.float64)
-    bits = y.view(np.int64)
-    if operation == "fma":
-        near = ((bits + _SLACK) & undecided_bits) <= 2 * _SLACK
-        near |= np.abs(operands[2]) > np.abs(_CANCELLED * y)
-    else:
-        near = (bits & undecided_bits) == 0
-    undecided = np.flatnonzero(near)
-    if undecided.size:
-        parts = [x.astype(np.float64, copy=False) for x in operands]
-        parts = [x if x.size == 1 else x[undecided] for x in parts]
-        y[undecided] = make_odd(*with_residual(*parts))
-    return y
-
-
-def bring_back(y: Wide, *operands: Any) -> bool:
-    """Put the largest number in place of finite sums that left the range, and tell whether there are any.
-
-    Being odd, it rounds to no less than the largest number of any narrower format, as those sums do; only at
-    random it might.
-    """
-    if np.isfinite(y).all():
-        return False
-    left = np.isinf(y)
-    for x in operands:
-        left &= np.isfinite(x)
-    np.copyto(y, np.copysign(np.finfo(np.float64).max, y), where=left)
-    return bool(left.any())

@@ -90,7 +90,7 @@ def factor_for(
         A normal number of the carrier; None where none is known. For NaN, infinity and zero there is none.
     """
     regular = type(fmt) is Format and not rounding.stochastic and holds(carrier, fmt)
-    if not regular or rounding.underflow is Underflow.FLUSH_AFTER or not math.isfinite(scalar) or not scalar:
+    if not regular or rounding.underflow is Underflow.FLUSH_AFTER or not scalar or scalar - scalar != 0:
         return None
     exact = abs(1 / Fraction(scalar) if reciprocal else Fraction(scalar))
     exponent = exact.numerator.bit_length() - exact.denominator.bit_length()

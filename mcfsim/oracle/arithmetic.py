@@ -17,6 +17,12 @@ from mcfsim.rounding import Rounding, Underflow
 Real = Any
 
 
+class _Result(float):
+    """What an operation made: a value of its format, which is rounded no more."""
+
+    __slots__ = ()
+
+
 class OracleArithmetic:
     """Operations on Python floats that round each exact result once, by the definition.
 
@@ -94,38 +100,42 @@ class OracleArithmetic:
 
     def neg(self, a: Real) -> float:
         """Return ``-a``; where that is no value of the format, what the rounding makes of it."""
-        return self._settled(-_number(a))
+        return _Result(self._settled(-_number(a)))
 
     def abs(self, a: Real) -> float:
         """Return ``|a|``; where that is no value of the format, what the rounding makes of it."""
         number: Any = _number(a)
-        return self._settled(abs(number))
+        return _Result(self._settled(abs(number)))
 
     def sign(self, a: Real) -> float:
         """Return 1 or -1 by the sign; where that is no value of the format, what the rounding makes of it."""
         number: Any = _number(a)
         if isinstance(self.format, Posit) and abs(number) == math.inf:
-            return math.nan  # an infinity stands for NaR
-        return self._settled(Fraction(1) if number > 0 else Fraction(-1) if number < 0 else number)
+            return _Result(math.nan)  # an infinity stands for NaR
+        unit: Any = Fraction(1) if number > 0 else Fraction(-1) if number < 0 else number
+        return _Result(self._settled(unit))
 
     def round(self, x: Real) -> float:
         """Round a real number into the format."""
-        return self._round(_number(x), self.rounding)
+        return _Result(self._round(_number(x), self.rounding))
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``.
 
-        A number that is no value of the format leaves rounded.
+        A number that is no value of the format leaves rounded, but for what an operation made.
         """
         return self._leave(function(self, *operands, **options))
 
     def _leave(self, results: Any) -> Any:
         if isinstance(results, tuple):
             return tuple(map(self._leave, results))
+        if type(results) is _Result:
+            return float(results)
         return self._settled(_number(results)) if _is_real(results) else results
 
     def _operate(self, name: str, *operands: Real) -> float:
-        return operate(name, [_number(operand) for operand in operands], self.format, self.rounding)
+        numbers = [_number(operand) for operand in operands]
+        return _Result(operate(name, numbers, self.format, self.rounding))
 
     def _settled(self, exact: Number) -> float:
         """Return a value of the format as it is, subnormal or not, and another number rounded."""

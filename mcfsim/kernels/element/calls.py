@@ -111,6 +111,9 @@ class Calls:
             if memory.kind in ("operand", "result")
         ]
 
+    def __len__(self) -> int:
+        return len(self._calls)
+
     def __call__(self, given: Sequence[Array], out: Sequence[Array]) -> None:
         """Fill results from operands, vectors of one length; the caller ignores floating-point errors."""
         size = out[0].size

@@ -186,12 +186,19 @@ _COMMUTE = {"add", "mul", "and", "or", "xor", "eq"}
 class Line:
     """A straight line: values in the order of their making, equal ones made once.
 
+    Parameters
+    ----------
+    narrows : bool, optional
+        Whether the machine is faster in binary32 than in binary64, so that it pays to go over: it has more
+        elements in a vector, but a call of NumPy's for each verb on few elements costs the same.
+
     Attributes
     ----------
     values : list of Value
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, narrows: bool = True) -> None:
+        self.narrows = narrows
         self.values: list[Value] = []
         self._known: dict[Any, Value] = {}
         self._noted: dict[int, Value] = {}

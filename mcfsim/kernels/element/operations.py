@@ -124,6 +124,10 @@ def _operated(
         given[0], given[-1] = -given[0], -given[-1]
     if operation == "fma" and not real and 2 * fmt.precision <= 53:  # binary64 holds the product
         operation, given = "add", [given[0] * given[1], given[2]]
+    if word is not None and operation == "add" and fmt.emax == CARRIERS[given[0].type].bias:
+        # A sum beyond the machine's range overflows, whatever is drawn.
+        left = _leaves(_ON_MACHINE["add"](*given), *given)
+        word = left.select(word.like((1 << rounding.random_bits) - 1), word)
     result: tuple[Value, Value | None] = (
         (_ON_MACHINE[operation](*given), None)
         if way in (Way.EXACT, Way.EXACT_WITHIN)
@@ -144,7 +148,7 @@ def _rounded(
     clean: bool,
 ) -> Value:
     """Round ``y + lost`` once, or its negative; what is lost has the error's sign, or is zero or NaN."""
-    narrowed = carrier is F32 and y.type is F64 and _narrows(fmt, rounding)
+    narrowed = y.line.narrows and carrier is F32 and y.type is F64 and _narrows(fmt, rounding)
     if narrowed:  # binary32 has more elements in a vector
         short = y.narrow()
         error = y - short.widen()  # exact, or infinite where binary32 overflows
@@ -232,9 +236,14 @@ def _brought_back(fmt: Format, y: Value, a: Value, b: Value) -> Value:
     """Return the largest number for a finite sum beyond the machine's range, as which it rounds."""
     if fmt.emax < CARRIERS[a.type].bias:
         return y
-    left = (abs(a) < INFINITY) & (abs(b) < INFINITY) & ~(abs(y) < INFINITY)
+    left = _leaves(y, a, b)
     most = float(get_format("float64" if a.type is F64 else "float32").max)
     return left.select((y > 0.0).select(most, y.like(-most)), y)
+
+
+def _leaves(y: Value, a: Value, b: Value) -> Value:
+    """Return whether a sum of finite numbers left the machine's range."""
+    return (abs(a) < INFINITY) & (abs(b) < INFINITY) & ~(abs(y) < INFINITY)
 
 
 def _product(fmt: Format, a: Value, b: Value) -> tuple[Value, Value]:

@@ -1,0 +1,188 @@
+"""Random programs by every way that carries them out, against the oracle: all the same bits."""
+
+import itertools
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from oracle.operands import corners, random_tuples
+from random_programs import NARROW, WIDE, operands_of, recipe, rounded_first
+
+import mcfsim as mcf
+from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.compile.choice import is_available
+from mcfsim.compile.loops import Loop
+from mcfsim.compile.recording import trace
+from mcfsim.compile.scalars import uses
+from mcfsim.formats import Grid, Posit
+from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.oracle import OracleArithmetic, same
+
+SIZE, WORDS = 24, mcf.RandomWords(3, 1, 4)
+
+
+@lru_cache(maxsize=1)
+def pool():
+    """Return for each format values of it, in its carrier."""
+    found = {}
+    for fmt in (*NARROW, *WIDE):
+        ar = NumpyArithmetic(fmt, mcf.Rounding(overflow="saturate"))
+        if isinstance(fmt, Posit | Grid):
+            rng = np.random.default_rng(2)
+            drawn = rng.standard_normal(400) * 2.0 ** rng.integers(-6, 8, 400)
+            values = np.concatenate([[0.0, np.nan, 1.0, -1.0, float(fmt.max), float(fmt.lowest)], drawn])
+        else:
+            values = np.concatenate([corners(fmt), *random_tuples(fmt, 200, 2, 1)])
+        found[fmt] = np.asarray(ar.round(values), carrier_of(fmt))
+    return found
+
+
+def by_oracle(made, arrays):
+    truth = OracleArithmetic(made.format, made.rounding)
+    text = made.text(rounded_first) if made.policy == "rounded" else made.text()
+    rows = [truth.evaluate(text, *map(float, row)) for row in zip(*arrays, strict=True)]
+    return [np.array(column) for column in zip(*rows, strict=True)]
+
+
+def by_arithmetic(made, arrays, **options):
+    words = {"random": WORDS} if made.rounding.stochastic else {}
+    ar = NumpyArithmetic(made.format, made.rounding, scalars=made.policy, **words, **options)
+    return ar.evaluate(made.text(), *arrays)
+
+
+def by_calls(made, arrays):
+    names = tuple(f"x{place}" for place in range(made.operands))
+    program = trace(made.text(), made.format, made.rounding, operands=names, lines=False)
+    filler = Loop(program, made.policy).on_numpy([use.number({}) for use in uses(program)])
+    if program.drawn:
+        filler = filler.drawing({0: WORDS})
+    out = [np.empty(arrays[0].size, dtype) for dtype in filler.results]
+    assert filler(arrays, out)
+    return out
+
+
+def on_tensors(made, arrays, *, kernels):
+    import torch
+
+    from mcfsim.backends.torch_device import DeviceArithmetic
+
+    words = {"random": WORDS} if made.rounding.stochastic else {}
+    options = {"scalars": made.policy, "device": "cpu", "kernels": kernels, **words}
+    ar = DeviceArithmetic(made.format, made.rounding, **options)
+    return [x.numpy() for x in ar.evaluate(made.text(), *map(torch.from_numpy, arrays))]
+
+
+WAYS = {
+    "calls": by_calls,
+    "Numba": lambda made, arrays: by_arithmetic(made, arrays, compiled=True),
+    "tensors": lambda made, arrays: on_tensors(made, arrays, kernels=False),
+    "kernels": lambda made, arrays: on_tensors(made, arrays, kernels=True),
+}
+#: What says that a way does not take a text, which another then carries out: no straight line, no exact path.
+REFUSALS = (TypeError, ValueError)
+
+
+def compare(seeds, ways, *, stochastic=False):
+    """Return how many programs each way took, and fail at the first difference."""
+    took = dict.fromkeys(("eager", *ways), 0)
+    for seed in seeds:
+        made = recipe(seed, stochastic=stochastic)
+        arrays = operands_of(made, SIZE, pool())
+        try:
+            eager = by_arithmetic(made, arrays, compiled=False)
+        except UnsupportedFormatError:
+            if stochastic:
+                continue
+            eager = None  # an operation is refused; of no use for the results, others leave it out
+        truth = eager if stochastic else by_oracle(made, arrays)
+        if eager is not None:
+            took["eager"] += 1
+            equal(seed, "eager", eager, truth)
+        for way in ways:
+            try:
+                found = WAYS[way](made, arrays)
+            except REFUSALS:
+                continue
+            took[way] += 1
+            equal(seed, way, found, truth)
+    return took
+
+
+def lines(count, *, stochastic=False):
+    """Return short programs that are one line, and so can be compiled."""
+    short = (s for s in range(1000, 1400) if len(recipe(s, stochastic=stochastic).steps) <= 14)
+    seeds = (s for s in short if compare([s], ["calls"], stochastic=stochastic)["calls"])
+    return [*itertools.islice(seeds, count)]
+
+
+def equal(seed, way, found, expected):
+    for place, (x, y) in enumerate(zip(found, expected, strict=True)):
+        wrong = np.flatnonzero(~same(x, np.asarray(y)))
+        if wrong.size:
+            at = wrong[0]
+            pytest.fail(f"program {seed}, {way}: result {place}[{at}] is {x[at]!r}, not {y[at]!r}")
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_programs_by_numpy_and_the_oracle(part):
+    took = compare(range(40 * part, 40 * part + 40), ["calls"])
+    assert took["eager"] > 15
+    assert took["calls"] > 10
+
+
+def test_programs_that_draw():
+    took = compare(range(40), ["calls"], stochastic=True)
+    assert took["calls"] > 10
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_available(), reason="Numba is not installed")
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_programs_compiled(stochastic):
+    seeds = lines(2, stochastic=stochastic)
+    assert compare(seeds, ["Numba"], stochastic=stochastic)["Numba"] == len(seeds)
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_programs_on_tensors(stochastic):
+    pytest.importorskip("torch")
+    seeds = lines(5, stochastic=stochastic)
+    assert compare(seeds, ["tensors"], stochastic=stochastic)["tensors"] == len(seeds)
+
+
+@pytest.mark.slow
+def test_a_program_by_an_interpreted_kernel(interpreted):
+    assert compare(lines(2), ["kernels"])["kernels"] > 0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(100))
+def test_programs_by_numpy_and_the_oracle_by_the_thousand(part):
+    start = 10_000 + 1000 * part
+    compare(range(start, start + 900), ["calls"])
+    compare(range(start, start + 100), ["calls"], stochastic=True)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not is_available(), reason="Numba is not installed")
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("part", range(20))
+def test_programs_compiled_by_the_hundred(part):
+    start = 10_000 + 1000 * part
+    compare(range(start, start + 50), ["Numba"], stochastic=bool(part % 2))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(20))
+def test_programs_on_tensors_by_the_hundred(part):
+    pytest.importorskip("torch")
+    start = 10_000 + 1000 * part
+    compare(range(start, start + 500), ["tensors"], stochastic=bool(part % 2))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(20))
+def test_programs_by_interpreted_kernels(part, interpreted):
+    start = 10_000 + 1000 * part
+    compare(range(start, start + 50), ["kernels"])

@@ -17,6 +17,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels import rational
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.plan import plan
 from mcfsim.kernels.real_numbers import Scalars, changed_real, enter, exact_or_binary64, is_scalar
 from mcfsim.protocol import Result, Streams, Value
 from mcfsim.random import Words
@@ -47,6 +48,7 @@ class BlockArithmetic:
         # A result is no operand: where those are flushed, results stay gradual.
         flushes = rounding.underflow is Underflow.FLUSH_INPUTS
         of_results = replace(rounding, underflow=Underflow.GRADUAL) if flushes else rounding
+        self.plan = plan(fmt, rounding, self.carrier)
         self._kernel = get_kernel(fmt, of_results, self.carrier)
         self._entering = get_kernel(fmt, rounding, self.carrier)
         self._wide_kernel = get_kernel(fmt, of_results, FLOAT64)
@@ -137,10 +139,12 @@ class BlockArithmetic:
         if line is None:
             line = operation(name, self.format, self.rounding, self.scalars, scalars)
             self._operations[name, scalars] = line
-        blocks, numbers = operands, ()
-        if True in scalars:
-            blocks = tuple([x for x, scalar in zip(operands, scalars, strict=True) if not scalar])
-            numbers = tuple([x for x, scalar in zip(operands, scalars, strict=True) if scalar])
+        if line.plain is not None:
+            size = operands[0].size
+            words = self._words(size, self.start) if line.draws else None
+            return line(line.plain, operands, size, words)
+        blocks = [x for x, scalar in zip(operands, scalars, strict=True) if not scalar]
+        numbers = [x for x, scalar in zip(operands, scalars, strict=True) if scalar]
         size, start = (blocks[0].size, self.start) if blocks else (1, 0)
         bound = line.bound(numbers, size)
         words = self._words(size, start) if line.draws else None

@@ -219,9 +219,14 @@ class NumpyArithmetic:
             results: list[Any] = []
             inner = self.blocks.at(streams, start)
             shapes[:] = [_flatten(function(inner, *_unflatten(layout, values), **options), results)]
-            results = [inner.settle(item) if is_scalar(item) else item for item in results]
-            if blocks and any((x.carrier if is_scalar(x) else x.dtype) != self.carrier for x in results):
-                raise ValueError("a result is of a format with another carrier")
+            for place, item in enumerate(results):
+                if type(item) is not np.ndarray and is_scalar(item):
+                    results[place] = item = inner.settle(item)
+                    carrier = item.carrier
+                else:
+                    carrier = item.dtype
+                if carrier is not self.carrier and carrier != self.carrier and blocks:
+                    raise ValueError("a result is of a format with another carrier")
             return results
 
         if not arrays:

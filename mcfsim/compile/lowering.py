@@ -268,7 +268,7 @@ def _lowered(
             return _cleaned(x) if clean else x
         clean = clean and not _brings_over(step)
         return change_element(operation, x, fmt, rounding, word, carrier=carrier, clean=clean)
-    chosen, why = way_of(step, ways, made)
+    chosen, why = way_of(step, ways, made, narrows=operands[0].line.narrows)
     if chosen is Way.REFUSED:
         raise refusal(operation, fmt, rounding, why)
     if ways & {Entering.CARRIER, Entering.WIDE}:
@@ -292,7 +292,7 @@ def _lowered(
     )
 
 
-def way_of(step: Step, ways: set[Entering], made: Mapping[Register, Step]) -> Entry:
+def way_of(step: Step, ways: set[Entering], made: Mapping[Register, Step], *, narrows: bool = True) -> Entry:
     """Return how a step is carried out in a line, and why that is exact.
 
     Parameters
@@ -302,6 +302,8 @@ def way_of(step: Step, ways: set[Entering], made: Mapping[Register, Step]) -> En
         As what its real scalars enter.
     made : mapping of Register to Step
         The steps of the program, by their results.
+    narrows : bool, optional
+        As for `lower`: whether sums that binary64 holds are better carried out in binary32.
     """
     fmt, rounding, operation = step.result.format, step.rounding, step.operation
     carrier = carrier_of(fmt)
@@ -330,7 +332,9 @@ def way_of(step: Step, ways: set[Entering], made: Mapping[Register, Step]) -> En
     if chosen.way is Way.REFUSED or real:
         return chosen
     if operation in ("add", "sub") and chosen.way is not Way.NATIVE:
-        return sum_within(fmt, rounding, carrier) or chosen
+        within = sum_within(fmt, rounding, carrier)
+        longer = not narrows and chosen.way is Way.EXACT  # binary64 holds the sum, and nothing is lost of it
+        return chosen if within is None or (longer and within.way is Way.STICKY_WITHIN) else within
     if operation == "fma" and _loses_nothing(step, made):
         return Entry(Way.EXACT, "binary64 holds what the rounded product of its factors lost")
     return chosen

@@ -57,6 +57,8 @@ class Operation:
     ----------
     draws : bool
         Whether it takes random words.
+    plain : _Bound or None
+        The line, if there are no real scalars.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Operation:
         self._carrier = carrier_of(fmt)
         self._lines: dict[tuple[Entering, ...], tuple[Lowered, Calls]] = {}
         self._kept: dict[Any, _Bound | None] = {}
-        self._without = self._bind((), ()) if not any(scalars) else None
+        self.plain = None if any(scalars) else self._bind((), ())
 
     def bound(self, numbers: Sequence[Any], size: int) -> _Bound | None:
         """Return the line with its real scalars; None if one of them is beyond what binary64 takes exactly.
@@ -91,8 +93,6 @@ class Operation:
         UnsupportedFormatError
             If the operation has no exact path.
         """
-        if self._without is not None:
-            return self._without
         search = size >= _WORTH_A_SEARCH
         # Zeros of either sign are equal, and numbers of other types may be equal and differ.
         key = (search, *numbers) if all(isinstance(x, float) and x for x in numbers) else None

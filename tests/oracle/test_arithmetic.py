@@ -30,7 +30,7 @@ def test_an_operation_is_that_of_the_definition(name, rounding):
     samples = SAMPLES if name != "fma" else SAMPLES[::2]
     for operands in itertools.product(samples, repeat=ARITY[name]):
         found, expected = getattr(ar, name)(*operands), operate(name, operands, E5M2, rounding)
-        assert type(found) is float
+        assert isinstance(found, float)
         assert same(found, expected).all(), operands
 
 

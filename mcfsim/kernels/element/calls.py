@@ -110,6 +110,25 @@ class Calls:
             for slot, memory, dtype in slots
             if memory.kind in ("operand", "result")
         ]
+        self._alone = self._single(slots)
+
+    def _single(
+        self, slots: Sequence[tuple[int, _Memory, np.dtype[Any]]]
+    ) -> tuple[Any, tuple[int, ...]] | None:
+        """Return the only function, and the places of the operands that it takes, if that is all there is.
+
+        Inside other calls operands are memory of any dtype.
+        """
+        outside = all(
+            memory.kind in ("operand", "result") and dtype.kind == "f" for _, memory, dtype in slots
+        )
+        if self._depth or len(self._calls) != 1 or not outside:
+            return None
+        function, pick = self._calls[0]
+        if not isinstance(function, np.ufunc):
+            return None
+        *operands, _ = pick([memory.number for _, memory, _ in sorted(slots)])
+        return function, tuple(operands)
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -118,6 +137,10 @@ class Calls:
         """Fill results from operands, vectors of one length; the caller ignores floating-point errors."""
         size = out[0].size
         if not size:
+            return
+        if self._alone is not None:
+            function, places = self._alone
+            function(*[given[place] for place in places], out[0])
             return
         kept: tuple[int, list[Any]] = self._kept.__dict__.get("bound", _NOTHING)
         slots = kept[1].copy() if kept[0] == size else self._bound(size)

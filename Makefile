@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: figures studies theorems test test-quick test-exhaustive test-browser test-trainers test-gpu lint bench bench-gpu clean
+.PHONY: figures studies theorems test test-quick test-exhaustive test-lowest test-newest run-newest test-browser test-trainers test-gpu lint bench bench-gpu clean
 .DEFAULT_GOAL := figures
 
 $(VENV)/.installed: pyproject.toml
@@ -39,6 +39,29 @@ test-quick: $(VENV)/.installed
 
 test-exhaustive: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m exhaustive
+
+# Quick tests with the lowest versions that pyproject.toml allows, and on the newest Python that is here with the
+# newest packages; without PyTorch, whose wheels for these are large.
+test-lowest: $(VENV)-lowest/.installed
+	$(<D)/bin/python -m pytest -n 2 --quick
+
+$(VENV)-lowest/.installed: $(VENV)/.installed
+	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
+	grep -oE '"[A-Za-z_-]+>=[0-9.]+"' pyproject.toml | tr -d '"' | sed 's/>=/==/' > $(@D)/lowest
+	$(BIN)/uv pip install --quiet --python $(@D) --editable '.[test]' --constraints $(@D)/lowest
+	touch $@
+
+NEWEST_PYTHON = $(shell .ci/newest-python)
+test-newest:
+	$(if $(NEWEST_PYTHON),$(MAKE) run-newest,@echo "no Python newer than 3.11 is here, so none is tested")
+
+run-newest: $(VENV)-newest/.installed
+	$(<D)/bin/python -m pytest -n 2 --quick
+
+$(VENV)-newest/.installed: $(VENV)/.installed
+	$(BIN)/uv venv --quiet --clear --python $(NEWEST_PYTHON) $(@D)
+	$(BIN)/uv pip install --quiet --python $(@D) --editable '.[test]'
+	touch $@
 
 $(VENV)/.browser: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
@@ -81,4 +104,4 @@ bench-gpu:
 	$(GPU_PYTHON) -m tests.benchmarks.gpu
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -92,7 +92,7 @@ NO_INTEGER = [
     math.nan,
     math.inf,
     Fraction(2),
-    np.timedelta64(2),
+    np.timedelta64(2, "s"),
 ]
 
 

@@ -13,6 +13,14 @@ from numpy.typing import NDArray
 _BINARY64_INTEGERS = 2**53
 
 
+def lacks(x: Any, protocol: type) -> list[str]:
+    """Return the members of a protocol that an object does not have.
+
+    What it hands on to another object it has: `isinstance` says so up to Python 3.11 alone.
+    """
+    return [name for name in vars(protocol) if not name.startswith("_") and not hasattr(x, name)]
+
+
 def as_array(x: Any, label: str = "x") -> NDArray[Any]:
     """Return an array_like as a plain array, unless NumPy would change what it says without a word.
 

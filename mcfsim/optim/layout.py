@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import as_array
+from mcfsim.checks.arguments import as_array, lacks
 
 Array = NDArray[Any]
 
 
-@runtime_checkable
 class StoredTensor(Protocol):
     """A tensor that is read a stretch at a time, as a weight of `mcfsim.models.weights.open_weights`."""
 
@@ -126,7 +125,7 @@ class Layout:
             if (given := tuple(np.shape(tensors[name]))) != shape:
                 raise ValueError(f"tensor {name!r} must have shape {shape}, not {given}")
         return {
-            name: tensor if isinstance(tensor, StoredTensor) else as_array(tensor, f"tensor {name!r}")
+            name: as_array(tensor, f"tensor {name!r}") if lacks(tensor, StoredTensor) else tensor
             for name, tensor in tensors.items()
         }
 

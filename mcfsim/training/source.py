@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.checks.arguments import lacks
 from mcfsim.problems import Problem, get_problem
 from mcfsim.problems.base import Tensors
 
@@ -61,7 +62,7 @@ class Computed:
     def of(cls, given: Any) -> Computed:
         """Look up a problem by its name; raise TypeError for what is none."""
         problem = get_problem(given) if isinstance(given, str) else given
-        if isinstance(problem, type) or not isinstance(problem, Problem):
+        if isinstance(problem, type) or lacks(problem, Problem):
             raise TypeError(f"problem must be a Problem, as mcfsim.get_problem('quadratic'), not {problem!r}")
         return cls(problem)
 

@@ -99,6 +99,23 @@ def test_blocks_are_of_the_dtype_that_holds_all_tensors():
     assert layout.join(given).tolist() == [1, 2, 3, 2**53 - 1, 5, 0.5]
 
 
+class HandingOn:
+    """What hands on all that it is asked, as wrappers do."""
+
+    def __init__(self, of):
+        self._of = of
+
+    def __getattr__(self, name):
+        return getattr(self._of, name)
+
+
+def test_a_stored_tensor_may_hand_on_what_it_is_asked():
+    given = tensors()
+    layout = Layout(given)
+    handing_on = {name: HandingOn(Stretches(tensor)) for name, tensor in given.items()}
+    np.testing.assert_array_equal(layout.join(handing_on), layout.join(given))
+
+
 def test_a_tensor_that_changes_its_dtype_is_named():
     class Changing(Stretches):
         def read(self, start, stop):

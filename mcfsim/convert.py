@@ -89,7 +89,7 @@ def round_to(
         requires grad; if `out` is no array, or for a tensor no tensor, `threads` no int, or `compiled` no
         bool; or if random words of another device than the CPU are given as an array.
     ImportError
-        If a loop must be compiled, and Numba is not installed.
+        If a loop must be compiled, and Numba is not installed, or switched off.
     ValueError
         If a name is unknown, `out` does not fit or is read-only, or `threads` is less than 1.
     UnsupportedFormatError

@@ -337,10 +337,10 @@ def test_a_cache_folder_that_is_a_file_is_made_elsewhere(tmp_path, monkeypatch):
 
 
 def test_if_numba_fails_numpy_does_the_work(monkeypatch):
-    def fail(text):
+    def fail(*given):
         raise SystemError("no registers")
 
-    monkeypatch.setattr("mcfsim.compile.loops.loaded", fail)
+    monkeypatch.setattr("mcfsim.compile.loops.called", fail)
     loops, program = Loops("exact", checked=False), trace(mcf.two_sum, "bfloat16", lines=False)
     with pytest.warns(
         RuntimeWarning, match="two_sum could not be compiled: no registers; NumPy does the work"

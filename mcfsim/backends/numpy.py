@@ -72,7 +72,7 @@ class NumpyArithmetic:
     UnsupportedFormatError
         If float64 does not hold the format, or an operation has no exact path.
     ImportError
-        If texts must be compiled, and Numba is not installed.
+        If texts must be compiled, and Numba is not installed, or switched off.
     ProcessorError
         Here and in operations, if the processor is set to treat subnormal numbers as zeros, or not to round
         to nearest.

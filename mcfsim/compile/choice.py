@@ -18,6 +18,7 @@ from mcfsim.compile.program import Program
 from mcfsim.compile.recording import Recording
 from mcfsim.compile.rolling import Repeated, Rolled, roll
 from mcfsim.compile.scalars import uses
+from mcfsim.compile.sources import is_switched_off
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.plan import Way, plan
 from mcfsim.kernels.real_numbers import Scalars
@@ -40,14 +41,23 @@ _lock = threading.Lock()
 
 
 @lru_cache(maxsize=1)
-def is_available() -> bool:
-    """Return whether Numba, and what else compiling needs, is installed; nothing is imported."""
+def _is_installed() -> bool:
     return all(find_spec(name) is not None for name in ("numba", "platformdirs"))
 
 
+def is_available() -> bool:
+    """Return whether Numba, and what else compiling needs, is installed and not switched off.
+
+    Nothing is imported.
+    """
+    return _is_installed() and not is_switched_off()
+
+
 def check_available() -> None:
-    """Raise ImportError if Numba, or what else compiling needs, is not installed."""
+    """Raise ImportError if Numba, or what else compiling needs, is not installed or is switched off."""
     if not is_available():
+        if _is_installed() and is_switched_off():
+            raise ImportError("compiled loops need Numba's compiler, which NUMBA_DISABLE_JIT switches off")
         raise ImportError("compiled loops need Numba: pip install 'mcfsim[jit]'")
 
 
@@ -59,7 +69,7 @@ def check_compiled(compiled: Any) -> None:
     TypeError
         If it is something else.
     ImportError
-        If it is True, and Numba is not installed.
+        If it is True, and Numba is not installed, or is told by NUMBA_DISABLE_JIT to compile nothing.
     """
     if compiled is not None and not isinstance(compiled, bool):
         raise TypeError(f"compiled must be True, False or None, not {compiled!r}")

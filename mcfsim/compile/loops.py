@@ -18,7 +18,7 @@ from mcfsim.compile.numba_source import rows_source, source
 from mcfsim.compile.numpy_calls import AT_ONCE, calls
 from mcfsim.compile.program import Draw, Program, flat
 from mcfsim.compile.scalars import Entering
-from mcfsim.compile.sources import is_cached, loaded
+from mcfsim.compile.sources import called, is_cached
 from mcfsim.compile.words import draw, drawn_by_numpy, word_dtype
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.random import RandomWords
@@ -254,9 +254,8 @@ class Loop(Lines):
         dtypes = [*map(lowered.dtype, lowered.operands), *words]
         operands = [_read_only(np.empty(0, dtype)) for dtype in dtypes]
         numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
-        loop = loaded(text)
-        loop(*operands, *numbers, *(np.empty(0, lowered.dtype(result)) for result in lowered.results))
-        return loop
+        results = [np.empty(0, lowered.dtype(result)) for result in lowered.results]
+        return called(text, "loop", *operands, *numbers, *results)
 
     def _source(self, lowered: Lowered, about: str) -> str:
         return source(lowered, about)
@@ -282,10 +281,8 @@ class RowLoop(Loop):
 
     def _called(self, lowered: Lowered, text: str) -> Callable[..., int]:
         columns = len(lowered.operands) + len(lowered.words) + len(lowered.results)
-        rows = loaded(text, "rows")
         numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
-        rows(np.empty((0, columns), np.int64), np.int64(0), *numbers)
-        return rows
+        return called(text, "rows", np.empty((0, columns), np.int64), np.int64(0), *numbers)
 
     def _source(self, lowered: Lowered, about: str) -> str:
         return source(lowered, about) + rows_source(lowered)

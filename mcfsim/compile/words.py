@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import source
-from mcfsim.compile.sources import loaded
+from mcfsim.compile.sources import called
 from mcfsim.kernels.element.machine import I64, recorded
 from mcfsim.kernels.element.philox import philox_element
 from mcfsim.random import RandomWords, Words, counters, word_bits
@@ -59,12 +59,13 @@ def drawn_by_numpy(words: RandomWords, start: int, count: int, bits: int, place:
 
 @lru_cache(maxsize=1)
 def _loop() -> Any:
-    return loaded(source_of_words())
+    return called(source_of_words(), "loop", *[np.int64(0)] * 5, np.empty(0, np.int32))
 
 
 @lru_cache(maxsize=1)
 def _rows() -> Any:
-    return loaded(source_of_words(), "rows")
+    nothing = np.empty(0, np.int64), np.int64(0), np.empty((0, 0), np.int32)
+    return called(source_of_words(), "rows", *[np.int64(0)] * 3, *nothing)
 
 
 def source_of_words() -> str:

@@ -213,7 +213,7 @@ def _drawn(sample: Sample, start: int, size: int) -> tuple[Block, ...]:
 def _drawing(many: int) -> Callable[..., Words]:
     """Return what draws words: a compiled loop, the same ones, once Numba is loaded or loading it pays."""
     _drawn_so_far[0] += many
-    compiled = "numba" in sys.modules or (_drawn_so_far[0] > _LOADING_PAYS and is_available())
+    compiled = is_available() and ("numba" in sys.modules or _drawn_so_far[0] > _LOADING_PAYS)
     return compiled_words if compiled else _words
 
 

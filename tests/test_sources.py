@@ -1,0 +1,134 @@
+"""What Numba keeps of generated sources: made anew where it is damaged, or calls other functions."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba", reason="Numba is not installed")
+pytest.importorskip("platformdirs", reason="platformdirs is not installed")
+
+import mcfsim as mcf
+from mcfsim.compile import sources, words
+from mcfsim.compile.loops import Loop
+from mcfsim.compile.recording import trace
+from mcfsim.random import RandomWords
+
+DAMAGES = {
+    "empty": lambda data: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "other": lambda data: b"\x80\xff",
+}
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Where sources lie, and what forgets all that this process has loaded of them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    loaded = (sources._loaded, words._loop, words._rows)
+
+    def forget():
+        for function in loaded:
+            function.cache_clear()
+
+    forget()
+    yield tmp_path, forget
+    forget()
+
+
+def negative():
+    x = np.arange(8, dtype=np.float32)
+    assert np.array_equal(Loop(trace(lambda ar, x: ar.neg(x), "bfloat16", lines=False))(x), -x)
+
+
+def drawn():
+    stream = RandomWords(3, step=2, stream=1)
+    assert np.array_equal(words.draw(stream, 5, 9, 32, "test"), stream.words(5, 9))
+    rows = np.zeros((2, 8), np.int32)
+    words.draw_rows(stream, np.arange(2), 0, rows)
+    assert np.array_equal(rows.view(np.uint32), [stream.of(place).words(0, 8) for place in range(2)])
+
+
+@pytest.mark.parametrize(("use", "damage"), [*((negative, damage) for damage in DAMAGES), (drawn, "empty")])
+def test_damaged_files_are_made_anew(use, damage, kept):
+    folder, forget = kept
+    use()
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert {path.suffix for path in files} == {".py", ".pyc", ".nbi", ".nbc"}
+    for suffix in (".nbi", ".nbc", ".pyc", ".py"):
+        for path in files:
+            if path.suffix == suffix:
+                path.write_bytes(DAMAGES[damage](files[path]))
+        forget()
+        use()
+        forget()
+        use()  # and what was made anew is whole
+        assert all(
+            path.stat().st_size > len(files[path]) // 2 for path in folder.rglob("loop_*") if path in files
+        )
+
+
+# -- what they depend on -------------------------------------------------------------------------------------
+def imported(text):
+    """Return what of this package a source imports."""
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {getattr(node, "module", None) or node.names[0].name for node in nodes}
+    return {name for name in names if name.startswith("mcfsim")}
+
+
+def test_sources_call_what_their_names_depend_on_and_nothing_else():
+    source = Loop(trace(mcf.two_sum, "bfloat16", lines=False)).with_scalars({}).source
+    for text in (source, words.source_of_words()):
+        assert imported(text) == {"mcfsim.compile.intrinsics"}
+    assert imported(sources._called_functions().decode()) == set()
+
+
+@pytest.mark.slow
+def test_code_of_functions_that_are_mended_is_not_run(tmp_path):
+    package = Path(shutil.copytree(Path(mcf.__file__).parent, tmp_path / "mcfsim"))
+    code = "import mcfsim; print(mcfsim.arithmetic('bfloat16', compiled=True).sqrt([4.0])[0])"
+
+    def shown():
+        options = {
+            "cwd": tmp_path,
+            "env": os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)},
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, **options
+        )
+        return float(done.stdout)
+
+    assert shown() == 2.0
+    path = package / "compile" / "intrinsics.py"
+    path.write_text(path.read_text().replace("sqrt = np.sqrt", "sqrt = np.negative"))
+    assert shown() == -4.0
+
+
+# -- without a compiler --------------------------------------------------------------------------------------
+@pytest.mark.parametrize("loaded_before", [True, False])
+def test_where_numba_compiles_nothing_numpy_does_the_work(loaded_before, monkeypatch, tmp_path):
+    if loaded_before:
+        monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    else:
+        monkeypatch.delitem(sys.modules, "numba")
+        monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    for call in (
+        lambda: mcf.arithmetic("bfloat16", compiled=True),
+        lambda: mcf.round_to([1.0], "bfloat16", compiled=True),
+    ):
+        with pytest.raises(ImportError, match="NUMBA_DISABLE_JIT switches off"):
+            call()
+    x = np.ones(2**22, np.float32)
+    assert np.array_equal(mcf.arithmetic("bfloat16").add(x, x), 2 * x)
+
+
+def test_a_compiler_that_is_switched_off_elsewhere_is_named(monkeypatch, kept):
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    with pytest.raises(RuntimeError, match="could not be compiled: Numba is told to compile nothing"):
+        Loop(trace(mcf.two_sum, "bfloat16", lines=False)).with_scalars({})

@@ -72,7 +72,7 @@ def _version(package: str) -> str:
 def is_random(x: Any) -> bool:
     """Return whether it is a generator of random numbers that remembers how many it has drawn."""
     return isinstance(x, random.Random) or (
-        type(x).__module__.startswith("numpy.random") and hasattr(x, "__reduce__")
+        str(type(x).__module__).startswith("numpy.random") and hasattr(x, "__reduce__")
     )
 
 

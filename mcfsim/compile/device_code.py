@@ -1,8 +1,9 @@
 """What the compilers for NVIDIA's GPUs make of a kernel, and whether that is what its line says.
 
 Triton compiles for any GPU on any machine: to its own intermediate text, to PTX, and by NVIDIA's assembler to
-machine code (SASS). Each is looked at: nothing fused, nothing flushed to zero, nothing approximated, every
-operation rounded to nearest, and no more operations than the line has; what PTX has twice counts once.
+machine code (SASS). Each is looked at. What works on numbers must be an instruction that is known, with all
+that its name says: so nothing is fused, flushed to zero, saturated or approximated, and all is rounded to
+nearest. Of those that round there may be no more than the line has; what PTX has twice counts once.
 """
 
 from __future__ import annotations
@@ -32,20 +33,62 @@ _IN_TRITON = {
     **{("sqrt", F32): "tt.precise_sqrt", ("sqrt", F64): "math.sqrt"},
     **{("widen", F64): "arith.extf", ("narrow", F32): "arith.truncf"},
 }
-#: What a compiler may offer in the place of an exact operation, and a line never asks for.
-_INEXACT = r"\.ftz|approx|div\.full|\b(?:fma|mad)\.\S*(?:f16|f32|f64)|\b(?:ex2|lg2|sin|cos|tanh|rsqrt|rcp)\."
-_UNROUNDED = r"\b(?:add|sub|mul|div|sqrt)\.(?:bf16|f16|f32|f64)\S*"
-_ROUNDED = r"\b(add|sub|mul|div|sqrt)\.rn\.(f32|f64)\b"
-#: An instruction of a GPU. Of those that fuse some are but a way to write a constant.
-_INSTRUCTION = re.compile(
-    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);", re.MULTILINE
-)
-_FUSED, _WRITES_CONSTANT = re.compile(r"[FDH]FMA"), re.compile(r"HFMA2(?:\.MMA)?(?=\s+R\d+, -RZ, RZ,)")
-#: What a line asks for by an instruction of its own, in Triton's text, and what that is in machine code.
+#: Other operations of it that a line asks for, or that only move and compare numbers.
+_OTHERS_IN_TRITON = {
+    *("math.absf", "arith.cmpf", "arith.select", "arith.constant"),
+    *("tt.bitcast", "tt.splat", "tt.addptr", "tt.load", "tt.store", "tt.get_program_id", "tt.make_range"),
+    *("tt.int_to_ptr", "tt.elementwise_inline_asm"),
+}
+#: What a line asks for by an instruction of its own, in Triton's text.
 _ASKED_IN_TRITON = re.compile(r'tt\.elementwise_inline_asm "([^"]*)"')
-_OF_BFLOAT16 = re.compile(r"HFMA2(?:\.MMA)?\.BF16_V2\s")
-#: What nothing that is rounded to 16 bits may say.
-_MODIFIED = re.compile(r"\.(?:SAT|RELU|FTZ|FMZ|R[ZPM]|MERGE\w*)\b")
+
+#: An instruction of PTX, and a part of its name that says that it works on floating-point numbers.
+_IN_PTX, _OF_FLOATS = (
+    re.compile(r"\b[a-z]\w*(?:[.:]+\w+)+"),
+    re.compile(r"b?f\d+(?:x\d)?|tf32\S*|u?e\d+m\d+\S*"),
+)
+_EXACT_IN_PTX = re.compile(
+    r"(?:abs|neg|copysign|selp|setp\.(?:num|nan|eq|ne|[lg][te]|equ|neu|[lg][te]u))\.f(?:32|64)|cvt\.f64\.f32"
+)
+_ROUNDED_IN_PTX = re.compile(r"(?:(?:add|sub|mul|div|sqrt)\.rn\.f(?:32|64)|cvt\.rn\.f32\.f64)")
+_LEFT_OPEN = re.compile(r"(?:add|sub|mul|div|sqrt|fma)\.(?:b?f16|f32|f64)\S*")
+
+#: An instruction of a GPU: its name and operands.
+_IN_SASS = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);", re.MULTILINE)
+#: Those that work on floating-point numbers, by how their names begin (FLO and DEPBAR do not).
+_ON_NUMBERS = re.compile(r"U?(?:F(?!LO\b)|D(?!EPBAR\b)|H|Q|MUFU|I2F|RRO|\w*MMA)")
+_EXACT_IN_SASS = re.compile(r"[FD]SETP\.[A-Z]+\.(?:AND|OR|XOR)|FSEL|FMNMX(?:\.NAN)?|F2F\.F64\.F32")
+#: Some that fuse are but a way to write a constant.
+_WRITES_CONSTANT = re.compile(r"HFMA2(?:\.MMA)?\s+R\d+, -RZ, RZ,")
+#: Different names of what does the same, on different GPUs: by one of them.
+_ALIKE = {
+    "HFMA2.BF16_V2": re.compile(r"H(?:FMA2(?:\.MMA)?|ADD2|MUL2)\.BF16_V2"),
+    "F2FP.BF16.PACK_AB": re.compile(r"F2FP\.BF16(?:\.F32)?\.PACK_AB"),
+    "F2FP.F16.PACK_AB": re.compile(r"F2FP(?:\.F16\.F32)?\.PACK_AB"),
+}
+#: What each instruction of PTX, or one that a line asks for, becomes: how many of which. Quotients and roots
+#: are the assembler's sequences, which call functions near the ends of the range.
+_BECOMES: dict[str, dict[str, int]] = {
+    **{name: {"FADD": 1} for name in ("add.rn.f32", "sub.rn.f32", "abs.f32", "neg.f32")},
+    **{name: {"DADD": 1} for name in ("add.rn.f64", "sub.rn.f64", "abs.f64", "neg.f64")},
+    **{"mul.rn.f32": {"FMUL": 1}, "mul.rn.f64": {"DMUL": 1}, "cvt.rn.f32.f64": {"F2F.F32.F64": 1}},
+    "div.rn.f32": {"MUFU.RCP": 1, "FCHK": 1, "FFMA": 5},
+    "sqrt.rn.f32": {"MUFU.RSQ": 1, "FMUL.FTZ": 2, "FFMA": 2},
+    "div.rn.f64": {"MUFU.RCP64H": 1, "DFMA": 7, "DMUL": 1, "FFMA": 1},
+    "sqrt.rn.f64": {"MUFU.RSQ64H": 1, "DFMA": 5, "DMUL": 3},
+    **{f"{verb}_bfloat16": {"HFMA2.BF16_V2": 1} for verb in ("add", "sub", "mul", "fma")},
+    "round_bfloat16": {"F2FP.BF16.PACK_AB": 1},
+    "round_float16": {"F2FP.F16.PACK_AB": 1, "HADD2.F32": 1},
+    "encode_float16": {"F2FP.F16.PACK_AB": 1},
+    "decode_float16": {"HADD2.F32": 1},
+}
+#: Those functions, by the instruction of PTX that calls them.
+_FUNCTIONS = {
+    "div.rn.f32": re.compile(r"\$__internal_\d+_\$__cuda_sm\w+_div_rn_noftz_f32_slowpath"),
+    "sqrt.rn.f32": re.compile(r"\$__internal_\d+_\$__cuda_sm\w+_sqrt_rn_f32_slowpath"),
+    "div.rn.f64": re.compile(r"\$__internal_\d+_\$__cuda_sm\w+_div_rn_f64_full"),
+    "sqrt.rn.f64": re.compile(r"\$__internal_\d+_\$__cuda_sm\w+_dsqrt_rn_f64_mediumpath_v\d"),
+}
 
 
 class DeviceCode(NamedTuple):
@@ -66,8 +109,13 @@ class DeviceCode(NamedTuple):
 
         Functions that it calls are left out: these divide and take roots near the ends of the range.
         """
-        own = re.split(r"^\s*\.weak\s", self.sass, maxsplit=1, flags=re.MULTILINE)[0]
-        return Counter(name.split(".")[0] for name, _ in _INSTRUCTION.findall(own))
+        own, _ = self.parts()
+        return Counter(name.split(".")[0] for name, _ in _IN_SASS.findall(own))
+
+    def parts(self) -> tuple[str, dict[str, str]]:
+        """Return the GPU's instructions: the kernel's own, and those of functions that it calls, by name."""
+        own, *functions = re.split(r"^\s*\.weak\s", self.sass, flags=re.MULTILINE)
+        return own, {text.split(maxsplit=1)[0]: text for text in functions}
 
 
 def device_code(
@@ -146,12 +194,13 @@ def faults(code: DeviceCode, lowered: Lowered, *, hardware: bool = False) -> lis
     by_one = any(_multiplies_by(1.0, x) for x in values)
     doubled = Counter(x.type for x in values if _multiplies_by(2.0, x))  # which may become x + x
     ptx, strange = _without_asked(code.ptx, asked, by_one=by_one)
+    there = Counter(_IN_PTX.findall(ptx))
     return [
         *_asked_in_triton(code.triton, asked, by_one=by_one),
         *_in_triton(code.triton, wanted, by_one=by_one),
         *strange,
-        *_in_ptx(ptx, wanted, doubled),
-        *_in_sass(code.sass, wanted, asked),
+        *_in_ptx(ptx, there, wanted, doubled),
+        *_in_sass(*code.parts(), there + asked, doubled),
     ]
 
 
@@ -175,13 +224,9 @@ def _in_triton(text: str, wanted: Counter[tuple[str, Any]], *, by_one: bool) -> 
         meant = sum(wanted[key] for key, own in _IN_TRITON.items() if own == name)
         if found[name] != meant and not (by_one and found[name] < meant):
             yield f"Triton: {found[name]} of {name}, not {meant}"
-    known = {*_IN_TRITON.values(), "math.absf"}
-    for name in sorted(found):
-        if (
-            name not in known
-            and re.fullmatch(r"arith\.(\w+f|\w*fp\w*)|math\.\w+|tt\.fp_to_fp", name)
-            and name != "arith.cmpf"
-        ):
+    known = _OTHERS_IN_TRITON.union(_IN_TRITON.values())
+    for name in sorted(found.keys() - known):
+        if re.fullmatch(r"arith\.(\w+f|\w*fp\w*)|(?:math|tt)\.\w+", name):
             yield f"Triton: {name}, which no line asks for"
 
 
@@ -195,10 +240,11 @@ def _asked_in_triton(text: str, asked: Counter[str], *, by_one: bool) -> Iterato
 
 
 def _without_asked(text: str, asked: Counter[str], *, by_one: bool) -> tuple[str, list[str]]:
-    """Return PTX without the instructions that a line asks for, and how their numbers differ from the line's.
+    """Return the instructions of PTX but those that a line asks for, and how these differ from the line's.
 
-    In their places stand the registers that they write. Nothing else may be of 16 bits.
+    In their places stand the registers that they write.
     """
+    text = "\n".join(row.split("//")[0] for row in text.splitlines() if not row.strip().startswith("."))
     strange = []
     for verb, count in sorted(asked.items()):
         pattern = re.sub(r"\\\$0", r"(%r\\d+)", re.escape(INSTRUCTIONS[verb].ptx))
@@ -206,46 +252,55 @@ def _without_asked(text: str, asked: Counter[str], *, by_one: bool) -> tuple[str
         text, found = re.subn(rf"^\s*{pattern}\s*$", r"asked \1;", text, flags=re.MULTILINE)
         if found != count and not (by_one and found < count):
             strange.append(f"PTX: {found} of {verb}, not {count}")
-    strange += [f"PTX: {name}" for name in sorted(set(re.findall(r"\b\w+\.\S*\bb?f16\w*", text)))]
     return text, strange
 
 
-def _in_ptx(text: str, wanted: Counter[tuple[str, Any]], doubled: Counter[Any]) -> Iterator[str]:
-    body = "\n".join(line.split("//")[0] for line in text.splitlines() if not line.strip().startswith("."))
-    for name in sorted(set(re.findall(_INEXACT, body))):
-        yield f"PTX: {name}"
-    for name in sorted(set(re.findall(_UNROUNDED, body))):
-        yield f"PTX: {name}, whose rounding is left open"
-    found = Counter(re.findall(_ROUNDED, without_repeats(body)))
+def _in_ptx(
+    text: str, there: Counter[str], wanted: Counter[tuple[str, Any]], doubled: Counter[Any]
+) -> Iterator[str]:
+    for name in sorted(there):
+        if _EXACT_IN_PTX.fullmatch(name) or _ROUNDED_IN_PTX.fullmatch(name):
+            continue
+        if _LEFT_OPEN.fullmatch(name):
+            yield f"PTX: {name}, whose rounding is left open"
+        elif name.startswith("call") or any(map(_OF_FLOATS.fullmatch, re.split(r"[.:]+", name))):
+            yield f"PTX: {name}, which no line asks for"
+    found = Counter(_ROUNDED_IN_PTX.findall(without_repeats(text)))
     for kind in (F32, F64):
-        sums = found["add", kind] + found["sub", kind]
+        sums = found[f"add.rn.{kind}"] + found[f"sub.rn.{kind}"]
         if sums > wanted["add", kind] + wanted["sub", kind] + doubled[kind]:
             yield f"PTX: {sums} sums of {kind}, more than the line has"
         for verb in ("mul", "div", "sqrt"):
-            if found[verb, kind] > wanted[verb, kind]:
-                yield f"PTX: {found[verb, kind]} of {verb}.{kind}, not {wanted[verb, kind]}"
-    narrowed = re.findall(r"\bcvt\.(\S*)f32\.f64", body)
-    if any(rounding != "rn." for rounding in narrowed):
-        yield "PTX: binary64 is narrowed by another rounding"
+            if found[f"{verb}.rn.{kind}"] > wanted[verb, kind]:
+                yield f"PTX: {found[f'{verb}.rn.{kind}']} of {verb}.{kind}, not {wanted[verb, kind]}"
+    if found["cvt.rn.f32.f64"] > wanted["narrow", F32]:
+        yield f"PTX: {found['cvt.rn.f32.f64']} numbers are narrowed, not {wanted['narrow', F32]}"
 
 
-def _in_sass(text: str, wanted: Counter[tuple[str, Any]], asked: Counter[str]) -> Iterator[str]:
-    """Yield what instructions have that they should not, but for those that divide and take roots."""
-    found = _INSTRUCTION.findall(text)
-    if not found:
+def _in_sass(
+    own: str, functions: dict[str, str], there: Counter[str], doubled: Counter[Any]
+) -> Iterator[str]:
+    """Yield what the GPU's instructions have that the virtual ones, and those asked for, do not become."""
+    allowed = Counter({"FADD": doubled[F32], "DADD": doubled[F64]})
+    for name, count in there.items():
+        for instruction, each in _BECOMES.get(name, {}).items():
+            allowed[instruction] += each * count
+    found: Counter[str] = Counter()
+    instructions = _IN_SASS.findall(own)
+    for name, operands in instructions:
+        if not _ON_NUMBERS.match(name) or _EXACT_IN_SASS.fullmatch(name):
+            continue
+        if not _WRITES_CONSTANT.match(name + operands):
+            found[next((one for one, names in _ALIKE.items() if names.fullmatch(name)), name)] += 1
+    if not instructions:
         yield "SASS: no instructions"
-    of_bfloat16 = any(verb.endswith("_bfloat16") for verb in asked)
-    for name, _ in found:
-        if name.startswith(("F2F", "HADD2", "HMUL2", "HFMA2")) and _MODIFIED.search(name):
-            yield f"SASS: {name}"
-    if any(wanted[verb, kind] for verb in ("div", "sqrt") for kind in (F32, F64)):
-        return
-    for name, operands in found:
-        if ".FTZ" in name or name.startswith("MUFU"):
-            yield f"SASS: {name}"
-        plain = of_bfloat16 and _OF_BFLOAT16.match(name + operands)
-        if _FUSED.match(name) and not plain and not _WRITES_CONSTANT.match(name + operands):
-            yield f"SASS: {name}{operands}"
+    for name in sorted(found):
+        if found[name] > allowed[name]:
+            yield f"SASS: {found[name]} of {name}, not {allowed[name]}"
+    known = [names for name, names in _FUNCTIONS.items() if there[name]]
+    for name in functions:
+        if not any(names.fullmatch(name) for names in known):
+            yield f"SASS: a function {name}, which no line asks for"
 
 
 def _signature(lowered: Lowered, *, many: bool) -> dict[str, str]:

@@ -206,6 +206,63 @@ def test_fusing_is_noticed():
     assert any("whose rounding is left open" in fault for fault in found), found
 
 
+def others_of(name):
+    """Yield names of an instruction of PTX with other modifiers: rounded otherwise, flushed, saturated."""
+    parts = name.split(".")
+    kinds = [place for place, part in enumerate(parts) if part.startswith(("f", "bf"))]
+    for modifier in ("ftz", "sat", "rz", "rm", "rp", "approx", "full", "relu", "ftz.sat"):
+        yield ".".join([*parts[: kinds[0]], modifier, *parts[kinds[0] :]])
+        if "rn" in parts:
+            yield name.replace("rn", modifier)
+    yield name.replace("rn.", "") if "rn" in parts else f"{name}x2"
+
+
+def test_each_instruction_that_is_not_known_is_noticed():
+    """In the place of each that is, and beside it; in texts with quotients and roots, and without."""
+    for text, fmt, options in (
+        (every, "bfloat16", {}),
+        (every, "tf32", {}),
+        (mcf.two_sum, "float16", {}),
+        (every, "float16", {"hardware": True, "packed": True}),
+    ):
+        _, lowered, code = code_of(trace(text, fmt), **options)
+        hardware = bool(options)
+        assert faults(code, lowered, hardware=hardware) == []
+
+        def noticed(lowered=lowered, hardware=hardware, code=code, **changed):
+            return faults(code._replace(**changed), lowered, hardware=hardware)
+
+        for row in {
+            row.split()[0]: row for row in re.findall(r"\t(\w+\.\S*f\d\d\S* [^;]*;)", code.ptx)
+        }.values():
+            for other in set(others_of(row.split()[0])):
+                altered = row.replace(row.split()[0], other)
+                assert noticed(ptx=code.ptx.replace(row, altered, 1)), altered
+                assert noticed(ptx=code.ptx.replace(row, f"{row}\n\t{altered}", 1)), altered
+        own, _ = code.parts()
+        named = r"^(\s+/\*\w+\*/\s+(?:@!?P\d\s+)?)((?:[FDH]|MUFU)[A-Z0-9_.]*)( [^;]*;.*)$"
+        rows = {found[2]: found for found in re.finditer(named, own, re.MULTILINE)}
+        assert {"FADD", "FSEL"} & rows.keys()
+        for name, row in rows.items():
+            for modifier in ("FTZ", "SAT", "RZ", "RM", "RP", "FMZ", "RELU"):
+                altered = f"{row[1]}{name}.{modifier}{row[3]}"
+                assert noticed(sass=code.sass.replace(row[0], altered, 1)), altered
+                assert noticed(sass=code.sass.replace(row[0], f"{row[0]}\n{altered}", 1)), altered
+        for name in (
+            "FADD.RZ",
+            "FMUL.SAT",
+            "FADD.FTZ",
+            "DADD.RZ",
+            "DMUL.RP",
+            "FFMA.RM",
+            "DFMA.RZ",
+            "MUFU.EX2",
+            "HMMA",
+        ):
+            row = next(iter(rows.values()))
+            assert noticed(sass=code.sass.replace(row[0], f"{row[0]}\n{row[1]}{name} R1, R2, R3 ;", 1)), name
+
+
 #: Other signs for one.
 ANOTHER = {" + ": [" - ", " * "], " - ": [" + ", " * "], " * ": [" + ", " - "]}
 

@@ -1,10 +1,12 @@
 """Output files: written whole, only where they may be; links and permissions stay, nothing is left."""
 
+import contextlib
 import itertools
 import json
 import multiprocessing
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +24,8 @@ import pytest
 from mcfsim import Run, simulate
 from mcfsim.problems import Quadratic
 from mcfsim.report.plotting import save, subplots
-from mcfsim.storage.files import check_outputs, open_regular, read_text, replacing, write_text
+from mcfsim.storage.files import OutputError, check_outputs, open_regular, read_text, replacing, write_text
+from mcfsim.storage.shards import write_file
 from mcfsim.storage.space import check_space
 from mcfsim.theorems import verify
 
@@ -45,6 +49,7 @@ WRITERS = {
     ),
     "certificate": (lambda path: CERTIFICATE.save(path), ".json"),
     "figure": (figure, ".svg"),
+    "tensors": (lambda path: write_file(path, {"x": ("F64", np.ones(9))}), ".safetensors"),
 }
 
 
@@ -197,6 +202,44 @@ def test_a_disk_without_room_is_refused(size, free, text, tmp_path, monkeypatch)
         return
     with pytest.raises(OSError, match=re.escape(f"cannot write {tmp_path / 'link'}: {text}")):
         check_space(tmp_path / "link", size)
+
+
+@pytest.fixture
+def no_room() -> Iterator[Callable[[int], None]]:
+    """Give a function that lets files have no more than so many bytes, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 64])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_disk_that_becomes_full_leaves_the_old_file_and_is_told_by_name(
+    writer, size, there, tmp_path, no_room
+):
+    write, suffix = WRITERS[writer]
+    path = tmp_path / f"it{suffix}"
+    if there and writer != "checkpoint":  # one that is whole is not written again
+        write(path)
+    before = look(tmp_path)
+    no_room(0 if writer == "text" else size)
+    with pytest.raises(OutputError, match=re.escape(f"cannot write {path}: ")):
+        write(path)
+    assert look(tmp_path) == before
+
+
+def test_what_a_writer_keeps_to_itself_is_no_whole_file(tmp_path, no_room):
+    def keep_it() -> None:
+        with replacing(tmp_path / "it") as file:
+            with contextlib.suppress(OSError):
+                file.write(bytes(100_000))
+            file.write(b"the rest")
+
+    no_room(100)
+    with pytest.raises(OutputError, match="it is not whole"):
+        keep_it()
+    assert look(tmp_path) == {}
 
 
 def test_checking_changes_nothing(tmp_path):

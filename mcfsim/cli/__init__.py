@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from mcfsim.cli import assign, audit, look, replay, show, simulate, verify
 from mcfsim.cli.application import app
+from mcfsim.cli.streams import standard_streams
 
 __all__ = ["app", "assign", "audit", "look", "main", "replay", "show", "simulate", "verify"]
 
 
 def main() -> None:
     """Run the command line."""
-    app(prog_name="mcfsim")
+    with standard_streams():
+        app(prog_name="mcfsim")

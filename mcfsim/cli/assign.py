@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Option
 
-from mcfsim.cli.application import app, errors_in_one_line
+from mcfsim.cli.application import Place, command
 from mcfsim.cli.plan_options import (
     Betas,
     Decay,
@@ -27,7 +26,7 @@ from mcfsim.cli.plan_options import (
     schedule_of,
 )
 from mcfsim.report import legends
-from mcfsim.report.terminal import output_width, print_legend, print_rows
+from mcfsim.report.terminal import output_width, print_legend, print_rows, say
 
 if TYPE_CHECKING:
     from mcfsim.models.assigning import Assignment
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 _FILES = "Files"
 
 
-@app.command(epilog=legends.help_text(legends.ASSIGN))
+@command(epilog=legends.help_text(legends.ASSIGN))
 def assign(
     weights: WeightsFile,
     budget: Annotated[
@@ -72,10 +71,14 @@ def assign(
     samples: Samples = 1024,
     most: Annotated[int, Option(help="Tensors that are printed.", min=1)] = 50,
     output: Annotated[
-        Path | None, Option("--json", help="Write all that was found here.", rich_help_panel=_FILES)
+        Path | None,
+        Place.WRITTEN,
+        Option("--json", help="Write all that was found here.", rich_help_panel=_FILES),
     ] = None,
     table: Annotated[
-        Path | None, Option("--csv", help="Write a line a tensor here.", rich_help_panel=_FILES)
+        Path | None,
+        Place.WRITTEN,
+        Option("--csv", help="Write a line a tensor here.", rich_help_panel=_FILES),
     ] = None,
 ) -> None:
     """Say which tensor is to have which strategy and format, so that the least is lost within a budget.
@@ -84,42 +87,38 @@ def assign(
     strategies and formats; by demotion the largest groups of tensors go from the dearer one of two to the
     cheaper one until the budget is kept, and what would overflow there stays.
     """
-    with errors_in_one_line():
-        from mcfsim.formats import get_format
-        from mcfsim.models import assigning
-        from mcfsim.models.auditing import audit
-        from mcfsim.models.known import updates_of
-        from mcfsim.models.plan import Plan
-        from mcfsim.models.scan import scan
-        from mcfsim.models.weights import open_weights
-        from mcfsim.optim.adamw import AdamW
-        from mcfsim.report.assignments import as_csv, as_json
-        from mcfsim.storage.files import check_apart, check_outputs, write_text
+    from mcfsim.formats import get_format
+    from mcfsim.models import assigning
+    from mcfsim.models.auditing import audit
+    from mcfsim.models.known import updates_of
+    from mcfsim.models.plan import Plan
+    from mcfsim.models.scan import scan
+    from mcfsim.models.weights import open_weights
+    from mcfsim.optim.adamw import AdamW
+    from mcfsim.report.assignments import as_csv, as_json
+    from mcfsim.storage.files import write_text
 
-        assigning.check_request(budget, by, frozen_cost)
-        rates = schedule_of(schedule, lr, warmup, final)
-        outputs = {"--json": output, "--csv": table}
-        check_outputs(outputs)
-        lows = [get_format(name) for name in dict.fromkeys(low or ["bfloat16"])]
-        plan = Plan(
-            hyper=AdamW(beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay),
-            schedule=rates,
-            steps=steps,
-            strategies=assigning.candidates_of(lows, strategy or (), by),
-            updates=updates_of(update_rms, state, gradients),
-        )
-        model = open_weights(weights)
-        check_apart(outputs, {weight.stored.path for weight in model.values()})
-        read = scan(model, samples)
-        found = assigning.assign(audit(read, plan, lows[0]), read, budget, by, frozen_cost)
-        _show(model, found, most)
-        if output is not None:
-            data = as_json(found, dict(model.left_out))
-            write_text(output, json.dumps(data, indent=1, allow_nan=False) + "\n")
-            typer.echo(f"saved {output}")
-        if table is not None:
-            write_text(table, as_csv(found))
-            typer.echo(f"saved {table}")
+    assigning.check_request(budget, by, frozen_cost)
+    rates = schedule_of(schedule, lr, warmup, final)
+    lows = [get_format(name) for name in dict.fromkeys(low or ["bfloat16"])]
+    plan = Plan(
+        hyper=AdamW(beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay),
+        schedule=rates,
+        steps=steps,
+        strategies=assigning.candidates_of(lows, strategy or (), by),
+        updates=updates_of(update_rms, state, gradients),
+    )
+    model = open_weights(weights)
+    read = scan(model, samples)
+    found = assigning.assign(audit(read, plan, lows[0]), read, budget, by, frozen_cost)
+    _show(model, found, most)
+    if output is not None:
+        data = as_json(found, dict(model.left_out))
+        write_text(output, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        say(f"saved {output}")
+    if table is not None:
+        write_text(table, as_csv(found))
+        say(f"saved {table}")
 
 
 def _show(model: Weights, found: Assignment, most: int) -> None:
@@ -128,16 +127,16 @@ def _show(model: Weights, found: Assignment, most: int) -> None:
     from mcfsim.report.audits import update_model
 
     plan, tensors, compared = found.audit.plan, assignment_table(found, most), comparison_table(found)
-    typer.echo(
+    say(
         f"{model.path}: {model.size:,} parameters in {len(model)} tensors, {plan.steps} steps, "
         f"peak rate {plan.schedule.peak:g}; at most {float(found.budget):g} bytes a parameter, "
         f"by {found.method}"
     )
     for name, why in model.left_out.items():
-        typer.echo(f"left out: {name}, {why}")
-    typer.echo(f"{update_model(found.audit)} {found.words}.")
-    typer.echo(f"\nTensors, those that lose most first ({len(tensors)} of {len(model)}):")
+        say(f"left out: {name}, {why}")
+    say(f"{update_model(found.audit)} {found.words}.")
+    say("", f"Tensors, those that lose most first ({len(tensors)} of {len(model)}):")
     print_rows(tensors, {}, ["tensor"])
-    typer.echo("\nAll together:")
+    say("", "All together:")
     print_rows(compared, {})
     print_legend(legends.under(legends.ASSIGN, [*tensors[0], *compared[0]], ["-"]), output_width())

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Option
 
-from mcfsim.cli.application import app, check_checkpoint, errors_in_one_line, telling_how_to_go_on
+from mcfsim.cli.application import Place, check_checkpoint, command, telling_how_to_go_on
 from mcfsim.cli.plan_options import (
     Betas,
     Decay,
@@ -27,7 +26,7 @@ from mcfsim.cli.plan_options import (
     schedule_of,
 )
 from mcfsim.report import legends
-from mcfsim.report.terminal import output_width, print_legend, print_rows
+from mcfsim.report.terminal import output_width, print_legend, print_rows, say
 
 if TYPE_CHECKING:
     from mcfsim.models.audit import Audit
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 _FILES = "Files"
 
 
-@app.command(epilog=legends.help_text(legends.AUDIT))
+@command(epilog=legends.help_text(legends.AUDIT))
 def audit(
     weights: WeightsFile,
     lr: Rate = 3e-4,
@@ -64,6 +63,7 @@ def audit(
     most: Annotated[int, Option(help="Tensors that are printed.", min=1)] = 20,
     checkpoint: Annotated[
         Path | None,
+        Place.WRITTEN,
         Option(help="Save what was read here, and go on from it if it is there.", rich_help_panel=_FILES),
     ] = None,
     resume: Annotated[
@@ -73,10 +73,13 @@ def audit(
         ),
     ] = False,
     output: Annotated[
-        Path | None, Option("--json", help="Write all that was found here.", rich_help_panel=_FILES)
+        Path | None,
+        Place.WRITTEN,
+        Option("--json", help="Write all that was found here.", rich_help_panel=_FILES),
     ] = None,
     html: Annotated[
         Path | None,
+        Place.WRITTEN,
         Option(
             help="Write it as one page for a browser here, also at 1/4 to 4 times the peak rate.",
             rich_help_panel=_FILES,
@@ -84,6 +87,7 @@ def audit(
     ] = None,
     png: Annotated[
         Path | None,
+        Place.WRITTEN,
         Option(
             help="Draw tensors by steps and by strategies here; a name in .svg too.", rich_help_panel=_FILES
         ),
@@ -94,7 +98,7 @@ def audit(
     All elements are read once; a sample of each tensor is tried at steps of the schedule.
     """
     nothing = "nothing is kept, for want of --checkpoint FILE."
-    with errors_in_one_line(), telling_how_to_go_on(checkpoint, nothing):
+    with telling_how_to_go_on(checkpoint, nothing):
         from mcfsim.formats import get_format
         from mcfsim.models import auditing
         from mcfsim.models.known import updates_of
@@ -104,14 +108,12 @@ def audit(
         from mcfsim.optim.strategies import strategy as look_up
         from mcfsim.report.audits import as_json
         from mcfsim.report.plotting import checked_suffix
-        from mcfsim.storage.files import check_apart, check_outputs, write_text
+        from mcfsim.storage.files import write_text
 
         rates = schedule_of(schedule, lr, warmup, final)
         check_checkpoint(checkpoint, resume=resume)
         if png is not None:
             checked_suffix(png)
-        outputs = {"--checkpoint": checkpoint, "--json": output, "--html": html, "--png": png}
-        check_outputs(outputs)
         fmt = get_format(low)
         plan = Plan(
             hyper=AdamW(beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay),
@@ -123,7 +125,6 @@ def audit(
             stopped=stopped,
         )
         model = open_weights(weights)
-        check_apart(outputs, {weight.stored.path for weight in model.values()})
         read = _read(model, samples, checkpoint)
         found = auditing.audit(read, plan, fmt)
         page = _page(model, read, found) if html is not None else ""
@@ -132,10 +133,10 @@ def audit(
             write_text(
                 output, json.dumps(as_json(found, dict(model.left_out)), indent=1, allow_nan=False) + "\n"
             )
-            typer.echo(f"saved {output}")
+            say(f"saved {output}")
         if html is not None:
             write_text(html, page)
-            typer.echo(f"saved {html}")
+            say(f"saved {html}")
         if png is not None:
             _draw(found, png)
 
@@ -146,20 +147,20 @@ def _show(model: Weights, found: Audit, most: int) -> None:
 
     plan, strategies, tensors = found.plan, strategy_table(found), tensor_table(found, most)
     first = found.totals()[0].strategy.name
-    typer.echo(
+    say(
         f"{model.path}: {model.size:,} parameters in {len(model)} tensors, {plan.steps} steps, "
         f"peak rate {plan.schedule.peak:g}"
     )
     for name, why in model.left_out.items():
-        typer.echo(f"left out: {name}, {why}")
-    typer.echo(update_model(found))
-    typer.echo("\nUnder each strategy, over the run:")
+        say(f"left out: {name}, {why}")
+    say(update_model(found))
+    say("", "Under each strategy, over the run:")
     print_rows(strategies, {}, ["of tensor"])
-    typer.echo(f"\nTensors under {first}, the worst first ({len(tensors)} of {len(model)}):")
+    say("", f"Tensors under {first}, the worst first ({len(tensors)} of {len(model)}):")
     print_rows(tensors, {})
     print_legend(legends.under(legends.AUDIT, [*tensors[0], *strategies[0]], ["-"]), output_width())
     chosen, why = found.recommended()
-    typer.echo(f"\nRecommended: {chosen.strategy.name}. {why}" if chosen else f"\nNot recommended: {why}")
+    say("", f"Recommended: {chosen.strategy.name}. {why}" if chosen else f"Not recommended: {why}")
 
 
 def _page(model: Weights, read: list[Sample], found: Audit) -> str:
@@ -174,7 +175,7 @@ def _draw(found: Audit, path: Path) -> None:
 
     with audit_figure(found) as figure:
         save_one(figure, path)
-    typer.echo(f"saved {path}")
+    say(f"saved {path}")
 
 
 def _read(model: Weights, samples: int, checkpoint: Path | None) -> list[Sample]:

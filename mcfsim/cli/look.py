@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from mcfsim.checks.names import hint
-from mcfsim.cli.application import app, errors_in_one_line
+from mcfsim.cli.application import command
 from mcfsim.formats import FORMATS, format_table, get_format
 
 # The rest is imported by the command that needs it, so that the others start at once.
 from mcfsim.report import legends
-from mcfsim.report.terminal import print_columns, print_rows
+from mcfsim.report.terminal import print_columns, print_rows, say_text
 
 
-@app.command(epilog=legends.help_text(legends.FORMATS))
+@command(epilog=legends.help_text(legends.FORMATS))
 def formats(
     names: Annotated[
         list[str] | None,
@@ -25,24 +24,23 @@ def formats(
     markdown: Annotated[bool, Option("--markdown", help="Print a GitHub table.")] = False,
 ) -> None:
     """Show the formats: precision, exponents, range and special values."""
-    with errors_in_one_line():
-        rows = format_table(map(get_format, names) if names else FORMATS.values())
-        if markdown:
-            from mcfsim.report.tables import markdown_table
+    rows = format_table(map(get_format, names) if names else FORMATS.values())
+    if markdown:
+        from mcfsim.report.tables import markdown_table
 
-            typer.echo(markdown_table(rows))
-        else:
-            print_rows(rows, legends.FORMATS)
+        say_text(markdown_table(rows))
+    else:
+        print_rows(rows, legends.FORMATS)
 
 
 # Unknown options are passed on as arguments, so that -0 and -inf need no "--" before them.
-@app.command(
+@command(
     "inspect",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     epilog=legends.help_text(legends.INSPECT, legends.PLAN),
 )
 def inspect_command(
-    context: typer.Context,
+    context: Context,
     value: Annotated[
         str, Argument(help="A decimal, taken exactly; a hex float 0x1.8p3; a fraction 1/3; inf, nan or -0.")
     ],
@@ -55,26 +53,25 @@ def inspect_command(
     plan: Annotated[bool, Option("--plan", help="Say how operations of the format are carried out.")] = False,
 ) -> None:
     """Look at one number in a format: its rounding, code, neighbours, ulp and expansions."""
-    with errors_in_one_line():
-        from mcfsim.report.inspect import inspect_value
-        from mcfsim.report.tables import inspection_table, plan_table
-        from mcfsim.rounding import get_rounding
+    from mcfsim.report.inspect import inspect_value
+    from mcfsim.report.tables import inspection_table, plan_table
+    from mcfsim.rounding import get_rounding
 
-        options = [name for item in context.command.params for name in item.opts if name.startswith("--")]
-        if value.startswith("--"):
-            raise ValueError(f"{value!r} is no number and no option{hint(value, options)}")
-        for text in context.args:
-            raise ValueError(f"{text!r} is no option{hint(text, options)}, and one number is enough")
-        names = format or ["bfloat16"]
-        inspections = [inspect_value(value, name, rounding, overflow, underflow) for name in names]
-        print_columns(inspection_table(value, inspections), legends.INSPECT)
-        if plan:
-            policies = get_rounding(rounding, overflow, underflow)
-            rows = [row for name in names for row in plan_table(get_format(name), policies)]
-            print_rows(rows, legends.PLAN, ["why"], numbers=False)
+    options = [name for item in context.command.params for name in item.opts if name.startswith("--")]
+    if value.startswith("--"):
+        raise ValueError(f"{value!r} is no number and no option{hint(value, options)}")
+    for text in context.args:
+        raise ValueError(f"{text!r} is no option{hint(text, options)}, and one number is enough")
+    names = format or ["bfloat16"]
+    inspections = [inspect_value(value, name, rounding, overflow, underflow) for name in names]
+    print_columns(inspection_table(value, inspections), legends.INSPECT)
+    if plan:
+        policies = get_rounding(rounding, overflow, underflow)
+        rows = [row for name in names for row in plan_table(get_format(name), policies)]
+        print_rows(rows, legends.PLAN, ["why"], numbers=False)
 
 
-@app.command(epilog=legends.help_text(legends.MEMORY))
+@command(epilog=legends.help_text(legends.MEMORY))
 def memory(
     models: Annotated[
         list[str] | None,
@@ -91,12 +88,11 @@ def memory(
     markdown: Annotated[bool, Option("--markdown", help="Print a GitHub table.")] = False,
 ) -> None:
     """Show what every storage strategy keeps for each parameter, and for all of a model."""
-    with errors_in_one_line():
-        from mcfsim.models.memory import get_models
-        from mcfsim.report.tables import markdown_table, memory_table
+    from mcfsim.models.memory import get_models
+    from mcfsim.report.tables import markdown_table, memory_table
 
-        rows = memory_table(get_models(models or ["1e9"]), low, strategy or ())
-        if markdown:
-            typer.echo(markdown_table(rows))
-        else:
-            print_rows(rows, legends.MEMORY)
+    rows = memory_table(get_models(models or ["1e9"]), low, strategy or ())
+    if markdown:
+        say_text(markdown_table(rows))
+    else:
+        print_rows(rows, legends.MEMORY)

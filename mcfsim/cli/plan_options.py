@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from mcfsim.cli.application import Place
+
 if TYPE_CHECKING:
     from mcfsim.training.schedule import Schedule
 
@@ -14,6 +16,7 @@ _PLAN, _KNOWN = "The plan of training", "What is known of the updates"
 
 WeightsFile = Annotated[
     Path,
+    Place.READ,
     Argument(help="A .safetensors file, a folder or index of them, or an .npz file.", show_default=False),
 ]
 Rate = Annotated[float, Option(help="Peak learning rate.", rich_help_panel=_PLAN)]
@@ -37,9 +40,12 @@ UpdateSize = Annotated[
 ]
 State = Annotated[
     Path | None,
+    Place.READ,
     Option(help="The optimizer's saved state: .pt, .safetensors or .npz.", rich_help_panel=_KNOWN),
 ]
-Gradients = Annotated[Path | None, Option(help="A directory of recorded gradients.", rich_help_panel=_KNOWN)]
+Gradients = Annotated[
+    Path | None, Place.READ, Option(help="A directory of recorded gradients.", rich_help_panel=_KNOWN)
+]
 Samples = Annotated[int, Option(help="Elements of each tensor that are tried.", min=16, max=1 << 16)]
 
 

@@ -11,27 +11,27 @@ from typer import Argument, Option
 
 from mcfsim.cli import run_options as options
 from mcfsim.cli.application import (
-    app,
+    Place,
     check_checkpoint,
-    errors_in_one_line,
+    command,
     given,
     telling_how_to_go_on,
-    warnings_in_one_line,
 )
 from mcfsim.cli.settings import with_settings
 from mcfsim.cli.simulate import OPTIMIZER, SCHEDULE, show_run
 from mcfsim.formats import get_format
 from mcfsim.optim.declaration import optimizers
 from mcfsim.report import legends
-from mcfsim.report.terminal import print_rows
+from mcfsim.report.terminal import print_rows, say
 
 
-@app.command(epilog=legends.help_text(legends.REPLAY))
+@command(epilog=legends.help_text(legends.REPLAY))
 @with_settings(SCHEDULE, OPTIMIZER)
 def replay(
-    directory: Annotated[Path, Argument(help="The recording: safetensors files, one a step.")],
+    directory: Annotated[Path, Place.READ, Argument(help="The recording: safetensors files, one a step.")],
     weights: Annotated[
         Path | None,
+        Place.READ,
         Option(help="Another start: a model's safetensors file or folder, or .npz."),
     ] = None,
     optimizer: Annotated[str, Option(help=f"One of {', '.join(optimizers())}.")] = "adamw",
@@ -64,17 +64,15 @@ def replay(
     Exit status 1 if a strategy diverges: its state becomes infinite or NaN.
     """
     nothing = "nothing is kept, for want of --checkpoint FILE."
-    with errors_in_one_line(), warnings_in_one_line(), telling_how_to_go_on(checkpoint, nothing):
+    with telling_how_to_go_on(checkpoint, nothing):
         from mcfsim.checks.arguments import whole_number
         from mcfsim.models.recording import open_recording
         from mcfsim.models.replay import replay as run_replay
         from mcfsim.report.runs import tensor_table
-        from mcfsim.storage.files import check_outputs
         from mcfsim.training.simulate import DEFAULT_STRATEGIES
 
         whole_number("per_tensor", per_tensor, least=0)
         check_checkpoint(checkpoint, resume=resume, every=checkpoint_every)
-        check_outputs({"--checkpoint": checkpoint, "--output": output})
         hyperparameters = OPTIMIZER.make(optimizer, settings)
         scheduled = any(settings[item.name] is not None for item in SCHEDULE.parameters())
         schedule = SCHEDULE.make("cosine", settings) if scheduled else None
@@ -101,12 +99,12 @@ def replay(
         about = ", ".join(f"{name} = {value!r}" for name, value in asdict(hyperparameters).items())
         rates = "recorded" if schedule is None else f"up to {schedule.peak!r}"
         about += f"; rates {rates}, steps = {run.settings['steps']}, low = {get_format(low)}"
-        typer.echo(f"{run.settings['recording']['parameters']} parameters, {optimizer}: {about}")
+        say(f"{run.settings['recording']['parameters']} parameters, {optimizer}: {about}")
         good = show_run(run, legends.REPLAY, "state")
         if rows := tensor_table(run, per_tensor):
-            typer.echo()
+            say("")
             print_rows(rows, {})
         if output is not None:
-            typer.echo(f"saved {output}")
+            say(f"saved {output}")
     if not good:
         raise typer.Exit(1)

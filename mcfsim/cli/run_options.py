@@ -7,6 +7,8 @@ from typing import Annotated
 
 from typer import Option
 
+from mcfsim.cli.application import Place
+
 _STORED, _FILES = "Storage and rounding", "Files"
 
 Clip = Annotated[float, Option(help="Largest norm of the gradient; inf does not clip.")]
@@ -31,6 +33,7 @@ Entering = Annotated[
 ]
 Checkpoint = Annotated[
     Path | None,
+    Place.WRITTEN,
     Option(help="Save the state here as it goes, and go on from it if it is there.", rich_help_panel=_FILES),
 ]
 CheckpointEvery = Annotated[
@@ -41,4 +44,6 @@ Resume = Annotated[
     bool,
     Option("--resume", help="Refuse to begin anew: the checkpoint must be there.", rich_help_panel=_FILES),
 ]
-Output = Annotated[Path | None, Option(help="Save the run here, as .npz.", rich_help_panel=_FILES)]
+Output = Annotated[
+    Path | None, Place.WRITTEN, Option(help="Save the run here, as .npz.", rich_help_panel=_FILES)
+]

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from mcfsim.checks.names import hint
-from mcfsim.cli.application import app, errors_in_one_line
+from mcfsim.cli.application import Place, command
 from mcfsim.report import legends
-from mcfsim.report.terminal import output_width, print_legend, print_rows
+from mcfsim.report.terminal import output_width, print_legend, print_rows, say, say_text
 
 if TYPE_CHECKING:
     from mcfsim.report.texts import Recorded
@@ -21,23 +20,23 @@ if TYPE_CHECKING:
 
 
 def _pseudocode(recorded: Recorded) -> None:
-    typer.echo(recorded.program.pseudocode())
+    say_text(recorded.program.pseudocode())
 
 
 def _text(recorded: Recorded) -> None:
-    typer.echo(recorded.source.rstrip())
+    say_text(recorded.source.rstrip())
 
 
 def _numba(recorded: Recorded) -> None:
     from mcfsim.report.costs import generated_source
 
-    typer.echo(generated_source(recorded).rstrip())
+    say_text(generated_source(recorded).rstrip())
 
 
 def _triton(recorded: Recorded) -> None:
     from mcfsim.report.costs import generated_kernel
 
-    typer.echo(generated_kernel(recorded).rstrip())
+    say_text(generated_kernel(recorded).rstrip())
 
 
 def _network(recorded: Recorded) -> None:
@@ -45,7 +44,7 @@ def _network(recorded: Recorded) -> None:
     from mcfsim.report.wiring import wired
 
     width = output_width()
-    typer.echo(network_text(wired(recorded.program, recorded.results), width))
+    say_text(network_text(wired(recorded.program, recorded.results), width))
     if width is not None:
         print_legend(legends.NETWORK, width)
 
@@ -59,10 +58,10 @@ def _cost(recorded: Recorded) -> None:
         tables.insert(1, costs.machine_table(recorded))
     print_rows(costs.operation_table(recorded), legends.COST, ["why"], numbers=False)
     for rows in tables:
-        typer.echo()
+        say("")
         print_rows(rows, legends.COST)
     if why is not None:
-        typer.echo(f"\nThere is no line for the machine: {why}")
+        say("", f"There is no line for the machine: {why}")
 
 
 #: How a program is shown, by the name that a user gives.
@@ -76,7 +75,7 @@ VIEWS: dict[str, Callable[[Recorded], None]] = {
 }
 
 
-@app.command(epilog=legends.help_text(legends.COST, legends.NETWORK))
+@command(epilog=legends.help_text(legends.COST, legends.NETWORK))
 def show(
     text: Annotated[
         str | None,
@@ -106,34 +105,37 @@ def show(
             "cost.",
         ),
     ] = "pseudocode",
-    output: Annotated[Path | None, Option(help="Draw --as network into this file, .svg or .png.")] = None,
+    output: Annotated[
+        Path | None, Place.WRITTEN, Option(help="Draw --as network into this file, .svg or .png.")
+    ] = None,
 ) -> None:
     """Show a text as a program: its operations, its drawing, its compiled loop, and what it costs."""
-    with errors_in_one_line():
-        from mcfsim.formats import get_format
-        from mcfsim.rounding import get_rounding
+    from mcfsim.formats import get_format
+    from mcfsim.report.plotting import checked_suffix
+    from mcfsim.rounding import get_rounding
 
-        if view not in VIEWS:
-            raise ValueError(f"unknown --as {view!r}{hint(view, VIEWS)}; allowed: {', '.join(VIEWS)}")
-        if output is not None and view != "network":
-            raise ValueError("--output takes a drawing: give --as network with it")
-        fmt, policies = get_format(format), get_rounding(rounding, overflow, underflow)
-        if text is None:
-            if output is not None or strategy is not None or components is not None:
-                raise ValueError("name a text; without one, mcfsim show lists them")
-            _list()
-            return
-        _check_output(output)
-        from mcfsim.report.texts import is_staged, record, stage_table
+    if view not in VIEWS:
+        raise ValueError(f"unknown --as {view!r}{hint(view, VIEWS)}; allowed: {', '.join(VIEWS)}")
+    if output is not None and view != "network":
+        raise ValueError("--output takes a drawing: give --as network with it")
+    fmt, policies = get_format(format), get_rounding(rounding, overflow, underflow)
+    if text is None:
+        if output is not None or strategy is not None or components is not None:
+            raise ValueError("name a text; without one, mcfsim show lists them")
+        _list()
+        return
+    if output is not None:
+        checked_suffix(output)
+    from mcfsim.report.texts import is_staged, record, stage_table
 
-        if is_staged(text) and view == "pseudocode":
-            print_rows(stage_table(text), legends.TEXTS, ["what"], numbers=False)
-            return
-        recorded = record(text, fmt, policies, strategy=strategy, components=components)
-        if output is None:
-            VIEWS[view](recorded)
-        else:
-            _draw(recorded, f"{recorded.program.name}; {fmt}, {policies.mode}", output)
+    if is_staged(text) and view == "pseudocode":
+        print_rows(stage_table(text), legends.TEXTS, ["what"], numbers=False)
+        return
+    recorded = record(text, fmt, policies, strategy=strategy, components=components)
+    if output is None:
+        VIEWS[view](recorded)
+    else:
+        _draw(recorded, f"{recorded.program.name}; {fmt}, {policies.mode}", output)
 
 
 def _list() -> None:
@@ -141,16 +143,6 @@ def _list() -> None:
     from mcfsim.report.texts import text_table
 
     print_rows(text_table(), legends.TEXTS, ["what"], numbers=False)
-
-
-def _check_output(output: Path | None) -> None:
-    """Refuse a file that cannot be drawn into, before any work is done for it."""
-    if output is not None:
-        from mcfsim.report.plotting import checked_suffix
-        from mcfsim.storage.files import check_outputs
-
-        checked_suffix(output)
-        check_outputs({"--output": output})
 
 
 def _draw(recorded: Recorded, title: str, output: Path) -> None:
@@ -162,4 +154,4 @@ def _draw(recorded: Recorded, title: str, output: Path) -> None:
     about = f"{title}: {len(program.steps)} operations, depth {program.depth()}"
     with network_figure(wired(program, recorded.results), about) as figure:
         save_one(figure, output)
-    typer.echo(f"saved {output}")
+    say(f"saved {output}")

@@ -10,19 +10,17 @@ from typer import Option
 
 from mcfsim.cli import run_options as options
 from mcfsim.cli.application import (
-    app,
     check_checkpoint,
-    errors_in_one_line,
+    command,
     given,
     telling_how_to_go_on,
-    warnings_in_one_line,
 )
 from mcfsim.cli.settings import Settings, with_settings
 from mcfsim.formats import get_format
 from mcfsim.optim.declaration import optimizers
 from mcfsim.problems.registry import PROBLEMS
 from mcfsim.report import legends
-from mcfsim.report.terminal import output_width, print_legend, print_rows
+from mcfsim.report.terminal import output_width, print_legend, print_rows, say
 from mcfsim.training.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ PROBLEM = Settings(
 )
 
 
-@app.command(epilog=legends.help_text(legends.SIMULATE))
+@command(epilog=legends.help_text(legends.SIMULATE))
 @with_settings(SCHEDULE, OPTIMIZER, PROBLEM)
 def simulate(
     problem: Annotated[str, Option(help=f"One of {', '.join(PROBLEMS)}.")] = "language-model",
@@ -79,13 +77,11 @@ def simulate(
     Exit status 1 if a strategy diverges: its loss, gradients or state become infinite or NaN.
     """
     nothing = "nothing is kept, for want of --checkpoint FILE."
-    with errors_in_one_line(), warnings_in_one_line(), telling_how_to_go_on(checkpoint, nothing):
-        from mcfsim.storage.files import check_outputs
+    with telling_how_to_go_on(checkpoint, nothing):
         from mcfsim.training.simulate import DEFAULT_STRATEGIES
         from mcfsim.training.simulate import simulate as run_simulation
 
         check_checkpoint(checkpoint, every=checkpoint_every)
-        check_outputs({"--checkpoint": checkpoint, "--output": output})
         hyperparameters = OPTIMIZER.make(optimizer, settings)
         schedule = SCHEDULE.make("cosine", settings)
         run = run_simulation(
@@ -107,10 +103,10 @@ def simulate(
         )
         about = ", ".join(f"{name} = {value!r}" for name, value in asdict(hyperparameters).items())
         about += f"; peak rate = {schedule.peak!r}, steps = {steps}, low = {get_format(low)}"
-        typer.echo(f"{problem}, {optimizer}: {about}")
+        say(f"{problem}, {optimizer}: {about}")
         good = show_run(run, legends.SIMULATE, "loss, gradient or state")
         if output is not None:
-            typer.echo(f"saved {output}")
+            say(f"saved {output}")
     if not good:
         raise typer.Exit(1)
 
@@ -125,5 +121,5 @@ def show_run(run: Run, legend: legends.Legend, infinite: str) -> bool:
     print_legend(legends.under(legend, rows[0], cells), output_width())
     diverged = {name: found["diverged_at"] for name, found in run.results.items() if "diverged_at" in found}
     for name, step in diverged.items():
-        typer.echo(f"{name} diverged at step {step}: its {infinite} is infinite or NaN")
+        say(f"{name} diverged at step {step}: its {infinite} is infinite or NaN")
     return not diverged

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from mcfsim.cli.application import app, errors_in_one_line, given, telling_how_to_go_on
+from mcfsim.cli.application import Place, command, given, telling_how_to_go_on
 from mcfsim.report import legends
-from mcfsim.report.terminal import output_width, print_legend, print_rows
+from mcfsim.report.terminal import output_width, print_legend, print_rows, say, say_text
 
 if TYPE_CHECKING:
     from mcfsim.theorems.check import Check
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mcfsim.theorems.statement import Theorem
 
 
-@app.command(epilog=legends.help_text(legends.VERIFY, legends.LISTING))
+@command(epilog=legends.help_text(legends.VERIFY, legends.LISTING))
 def verify(
     theorems: Annotated[
         list[str] | None,
@@ -67,12 +67,14 @@ def verify(
     ] = "cpu",
     dask: Annotated[str | None, Option(help="Scheduler of a Dask cluster, as tcp://host:8786.")] = None,
     journal: Annotated[
-        Path | None, Option(help="Where finished work is kept.", show_default="in the user's folder")
+        Path | None,
+        Place.WRITTEN,
+        Option(help="Where finished work is kept.", show_default="in the user's folder"),
     ] = None,
     resume: Annotated[
         bool, Option("--resume/--fresh", help="Go on from what the journal has, or try all of it again.")
     ] = True,
-    output: Annotated[Path | None, Option(help="Folder for the certificates, as JSON.")] = None,
+    output: Annotated[Path | None, Place.FOLDER, Option(help="Folder for the certificates, as JSON.")] = None,
     listing: Annotated[
         bool,
         Option(
@@ -90,6 +92,7 @@ def verify(
     ] = False,
     check: Annotated[
         list[Path] | None,
+        Place.READ,
         Option(
             help="Examine a certificate: try again its witnesses, and of each part random cases by the "
             "oracle (--samples, --seed) and all by the emulator if they are few (--limit). Repeat it for "
@@ -116,35 +119,35 @@ def verify(
     ] = None,
 ) -> None:
     """Try operands; exit status 1 if a claim fails that should hold, or holds that should fail."""
-    with errors_in_one_line():
-        options = given({"limit": limit, "samples": samples, "seed": seed})
-        if theorem is not None and not check:
-            raise ValueError(
-                "--theorem says what a certificate is about: give --check, too, or the name alone"
-            )
-        if listing:
-            good = _list(theorems or ["*"])
-        elif check:
-            good = _examine(check, theorem, options)
-        elif every_p or upper:
-            if every_p and upper:
-                raise ValueError("--every-p and --upper answer different questions: ask one at a time")
-            which = "--every-p" if every_p else "--upper"
-            _refuse(which, {"--format": format, "--limit": limit, "--samples": samples})
-            if every_p:
-                good = _prove(theorems or [], rounding or [], output)
-            else:
-                _refuse(which, {"--rounding": rounding, "--output": output})
-                good = _bound(theorems or [], given({"seconds": seconds}))
+    options = given({"limit": limit, "samples": samples, "seed": seed})
+    if theorem is not None and not check:
+        raise ValueError("--theorem says what a certificate is about: give --check, too, or the name alone")
+    written = {"--output": output, "--journal": journal}
+    if listing:
+        _refuse("--list tries nothing", written)
+        good = _list(theorems or ["*"])
+    elif check:
+        _refuse("--check writes nothing", written)
+        good = _examine(check, theorem, options)
+    elif every_p or upper:
+        if every_p and upper:
+            raise ValueError("--every-p and --upper answer different questions: ask one at a time")
+        what = f"{'--every-p' if every_p else '--upper'} tries no operands, and speaks of every precision"
+        _refuse(what, {"--format": format, "--limit": limit, "--samples": samples, "--journal": journal})
+        if every_p:
+            good = _prove(theorems or [], rounding or [], output)
         else:
-            from mcfsim.theorems.device import find_device
-            from mcfsim.theorems.selection import Selection
-            from mcfsim.theorems.verification import plan
+            _refuse(what, {"--rounding": rounding, "--output": output})
+            good = _bound(theorems or [], given({"seconds": seconds}))
+    else:
+        from mcfsim.theorems.device import find_device
+        from mcfsim.theorems.selection import Selection
+        from mcfsim.theorems.verification import plan
 
-            found = find_device(device, workers=workers, dask=dask)
-            selection = Selection(extent, **options)  # type: ignore[arg-type]  # which is looked at there
-            planned = plan(_statements(theorems), format, rounding, selection)
-            good = _certify(planned, output, journal, resume, workers=workers, dask=dask, device=found)
+        found = find_device(device, workers=workers, dask=dask)
+        selection = Selection(extent, **options)  # type: ignore[arg-type]  # which is looked at there
+        planned = plan(_statements(theorems), format, rounding, selection)
+        good = _certify(planned, output, journal, resume, workers=workers, dask=dask, device=found)
     if not good:
         raise typer.Exit(1)
 
@@ -188,8 +191,6 @@ def _certify(
     from mcfsim.theorems.identity import identity_of
     from mcfsim.theorems.verification import run, sort_out, workers_for
 
-    if output is not None and not output.is_dir():
-        raise ValueError(f"cannot write to {output}: it must be a folder that exists")
     checks, refused = sort_out(planned)
     names = [f"{item.theorem.name}-{item.format}-{item.rounding.mode}" for item in checks]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -199,7 +200,7 @@ def _certify(
     path = journal
     if lacking := [item.theorem for item in checks if not identity_of(item.theorem)]:
         # With a journal of one's own, `run` says so and ends.
-        typer.echo(f"No journal is kept: {identity_of(lacking[0]).lack}.", err=True)
+        say(f"No journal is kept: {identity_of(lacking[0]).lack}.", err=True)
     elif path is None:
         path = _default_journal()
     certificates = []
@@ -219,11 +220,11 @@ def _certify(
             if output is not None:
                 certificate.save(output / f"{certificate.name}.json")
     if sweep.resumed:
-        typer.echo(f"{sweep.resumed:,} cases are from the journal {path}; --fresh tries them again", err=True)
+        say(f"{sweep.resumed:,} cases are from the journal {path}; --fresh tries them again", err=True)
     if certificates:
         print_rows(certificate_table(certificates), legends.VERIFY, ("at", "counterexample"))
     for one, reason in refused:
-        typer.echo(f"refused: {one.theorem.name}, {one.format}, {one.rounding.mode}: {reason}")
+        say(f"refused: {one.theorem.name}, {one.format}, {one.rounding.mode}: {reason}")
     # What does not apply is no failure; what is left without a case is one.
     good = all(certificate.as_expected for certificate in certificates)
     return good and all(isinstance(reason, UnsupportedFormatError) for _, reason in refused)
@@ -242,11 +243,11 @@ def _examine(paths: list[Path], name: str | None, options: dict[str, Any]) -> bo
         if is_every(path):
             problems = recheck(path, theorem)
             said = "; ".join(problems) or "nothing is wrong: proved again, and the same at every p up to 60"
-            typer.echo(f"{path}: {said}")
+            say(f"{path}: {said}")
             good &= not problems
             continue
         found = examine(path, theorem, **options)
-        typer.echo(f"{path}: {found}")
+        say(f"{path}: {found}")
         good &= not found.problems
     return good
 
@@ -257,8 +258,6 @@ def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
     from mcfsim.theorems.every_p import EveryCertificate, covering
     from mcfsim.theorems.every_p.proof import with_families
 
-    if output is not None and not output.is_dir():
-        raise ValueError(f"cannot write to {output}: it must be a folder that exists")
     good = True
     for theorem in map(named, _statements(names)) if names else with_families():
         modes: list[str | None] = []
@@ -266,7 +265,7 @@ def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
             modes += sorted(theorem.modes) if name == "every" else [name]
         for mode in dict.fromkeys(modes or [None]):
             for proof in covering(theorem, mode):
-                typer.echo(f"{proof}\n")
+                say_text(f"{proof}\n")
                 certificate = EveryCertificate.of(proof)
                 if output is not None:
                     certificate.save(output / f"{certificate.name}.json")
@@ -274,10 +273,10 @@ def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
     return good
 
 
-def _refuse(which: str, useless: dict[str, Any]) -> None:
-    """Raise ValueError for options of trials, where every precision is spoken of."""
+def _refuse(what: str, useless: dict[str, Any]) -> None:
+    """Raise ValueError for options that mean nothing for what is done."""
     if found := list(given(useless)):
-        raise ValueError(f"{which} tries no operands, and speaks of every precision: {found[0]} is no use")
+        raise ValueError(f"{what}: {found[0]} is no use")
 
 
 def _bound(names: list[str], options: dict[str, Any]) -> bool:
@@ -288,10 +287,10 @@ def _bound(names: list[str], options: dict[str, Any]) -> bool:
     check_readable(names)
     good = True
     for answer in prove_all(names, **options):
-        typer.echo(answer)
+        say(str(answer))
         good &= (answer.found is Found.PROVED) == THEOREMS[answer.statement].holds
         good &= answer.found is not Found.VACUOUS
-    typer.echo(f"Assumed: {ASSUMED}. What is not proved need not be false.")
+    say(f"Assumed: {ASSUMED}. What is not proved need not be false.")
     return good
 
 
@@ -304,6 +303,6 @@ def _default_journal() -> Path | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         Journal(path).close()
     except (OSError, ValueError) as problem:
-        typer.echo(f"No journal is kept ({problem}); --journal FILE keeps one.", err=True)
+        say(f"No journal is kept ({problem}); --journal FILE keeps one.", err=True)
         return None
     return path

@@ -12,6 +12,7 @@ from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.strategies import Strategy
 from mcfsim.problems.base import Tensors
 from mcfsim.rounding import Rounding
+from mcfsim.storage.apart import check_apart
 from mcfsim.training.loop import carry_out
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import RecordedRates, Schedule
@@ -141,7 +142,8 @@ def replay(
     ValueError
         If an argument is out of range; if the recording cannot be used, see
         `mcfsim.models.recording.open_recording`, or has no learning rates and no schedule is given; if a
-        tensor is damaged, or holds NaN or infinity; or for the checkpoint, as `mcfsim.simulate` says.
+        tensor is damaged, or holds NaN or infinity; if the checkpoint or the output would take the place of
+        what is read; or for the checkpoint, as `mcfsim.simulate` says.
     OSError
         If a file is not there or cannot be read.
 
@@ -150,6 +152,7 @@ def replay(
     VanishingScalarWarning
         If a hyperparameter or a learning rate is zero in the format that it is used in.
     """
+    check_apart({"checkpoint": checkpoint, "output": output}, {"directory": directory, "weights": weights})
     recording = open_recording(directory, weights, steps)
     setup = Setup.of(
         source=Recorded(recording, decayed),

@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from mcfsim.checks.printable import printable
 from mcfsim.report.legends import Legend, under
 from mcfsim.report.tables import Rows, terminal_table
 
@@ -31,6 +32,17 @@ def output_width() -> int | None:
     return max(NARROWEST, Console().width)
 
 
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines, made fit for a terminal by `printable`; to standard error, if that is asked for."""
+    for line in lines:
+        print(printable(line), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def say_text(text: str) -> None:
+    """Print a text of several lines, see `say`."""
+    say(*text.split("\n"))
+
+
 def print_rows(rows: Rows, legend: Legend, long: Collection[str] = (), *, numbers: bool = True) -> None:
     """Print rows as a table, and below it what its headings mean if it was laid out for a width.
 
@@ -45,7 +57,7 @@ def print_rows(rows: Rows, legend: Legend, long: Collection[str] = (), *, number
     numbers : bool, optional
         Whether cells are numbers, and go to the right.
     """
-    width = output_width()
+    rows, width = _printable(rows), output_width()
     if width is None:
         _print_table(rows, numbers=numbers)
         return
@@ -65,7 +77,7 @@ def print_columns(rows: Rows, legend: Legend) -> None:
 
     One that is too wide even alone is printed as labels and text, the text below its label where it must.
     """
-    width = output_width()
+    rows, width = _printable(rows), output_width()
     label, *names = rows[0]
     while names:
         count = len(names)
@@ -175,6 +187,10 @@ def _widths(rows: Rows) -> dict[str, int]:
 
 def _cells(rows: Rows) -> set[str]:
     return {text for row in rows for text in row.values()}
+
+
+def _printable(rows: Rows) -> Rows:
+    return [{printable(heading): printable(text) for heading, text in row.items()} for row in rows]
 
 
 def _fits(rows: Rows, width: int, *, numbers: bool = False) -> bool:

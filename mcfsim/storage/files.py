@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import IO
+from typing import IO, Any
 from uuid import uuid4
 
 fcntl: ModuleType | None
@@ -94,20 +95,47 @@ def check_outputs(outputs: Mapping[str, Pathlike | None]) -> None:
             _try_out(target.parent, path)
 
 
-def check_apart(outputs: Mapping[str, Pathlike | None], inputs: Iterable[Pathlike]) -> None:
-    """Refuse outputs that would take the place of files that are read.
+@contextmanager
+def telling(path: Pathlike) -> Iterator[None]:
+    """Give an error of the system that names no file the name of the one that is written."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as problem:
+        if problem.filename is not None:
+            raise
+        raise _refusal(path, problem.strerror or str(problem)) from problem
 
-    Raises
-    ------
-    OutputError
-        If one is the same file as an input.
+
+class ToldFile(io.FileIO):
+    """A file to write to, whose errors say what cannot be written.
+
+    After an error it takes what its buffers still have, and writes nothing: closing it is no second error.
+
+    Parameters
+    ----------
+    file : path or int
+        A place, or a file that is open.
+    mode : str
+        As of `open`.
+    label : path
+        What it is called.
     """
-    read = [Path(path) for path in inputs]
-    for label, path in outputs.items():
-        if path is not None and Path(path).exists():
-            for item in read:
-                if item.samefile(path):
-                    raise _refusal(path, f"{label} would take the place of what is read")
+
+    def __init__(self, file: Pathlike | int, mode: str, label: Pathlike, *, closefd: bool = True) -> None:
+        super().__init__(file, mode, closefd=closefd)
+        self.label, self.failed = label, False
+
+    def write(self, data: Any) -> int:
+        """Write bytes; return how many were taken."""
+        if self.failed:
+            return memoryview(data).nbytes
+        try:
+            return super().write(data)
+        except OSError as problem:
+            self.failed = True
+            raise _refusal(self.label, problem.strerror or str(problem)) from problem
 
 
 @contextmanager
@@ -134,9 +162,11 @@ def replacing(path: Pathlike, *, exclusive: bool = False) -> Iterator[IO[bytes]]
     """
     target = destination(path)
     _remove_stranded(target.parent)
-    with _scratch(target.parent) as (scratch, file):
+    with telling(path), _scratch(target.parent, path) as (scratch, file):
         _take_permissions(file, target)
         yield file
+        if file.raw.failed:  # whoever wrote it has kept the error to himself
+            raise _refusal(path, "it is not whole")
         file.flush()
         os.fsync(file.fileno())
         if fcntl is None:
@@ -163,7 +193,7 @@ def replacing_by_name(path: Pathlike, *, exclusive: bool = False) -> Iterator[Pa
     target = destination(path)
     _remove_stranded(target.parent)
     # The library may put a file of its own there; the empty one beside it keeps the lock.
-    with _scratch(target.parent) as (scratch, file):
+    with telling(path), _scratch(target.parent, path) as (scratch, file):
         _take_permissions(file, target)
         named = _named(scratch)
         try:
@@ -225,11 +255,11 @@ def read_text(path: Pathlike, limit: int) -> str:
 
 
 @contextmanager
-def _scratch(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+def _scratch(folder: Path, label: Pathlike) -> Iterator[tuple[Path, io.BufferedWriter[ToldFile]]]:
     """Make a new file in a folder, locked as long as it is open, and remove what is left of it."""
     while True:
         scratch = folder / f".mcfsim-{uuid4().hex}.partial"
-        file = open(scratch, "xb")  # noqa: SIM115  # closed below
+        file = io.BufferedWriter(ToldFile(scratch, "xb", label))
         # Whoever removes what is left over may have come between the two calls.
         if _locked(file) is not False and scratch.exists():
             break
@@ -237,8 +267,10 @@ def _scratch(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
     try:
         yield scratch, file
     finally:
-        file.close()
-        scratch.unlink(missing_ok=True)
+        try:
+            file.close()
+        finally:
+            scratch.unlink(missing_ok=True)
 
 
 def _named(scratch: Path) -> Path:
@@ -249,7 +281,7 @@ def _named(scratch: Path) -> Path:
 def _try_out(folder: Path, path: Pathlike) -> None:
     """Refuse a folder in which no file can be made."""
     try:
-        with _scratch(folder):
+        with _scratch(folder, path):
             pass
     except OSError as problem:
         raise _refusal(path, problem.strerror or str(problem)) from problem

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.storage.files import OutputError, Pathlike
+from mcfsim.storage.files import OutputError, Pathlike, telling
 
 SUFFIX = ".npy"
 #: Bytes that are written at once where a file's place cannot be reserved.
@@ -58,10 +58,10 @@ def new_maps(
     made: list[Path] = []
     try:
         if made_folder:
-            with _told(place):
+            with telling(place):
                 place.mkdir()
         for name, (size, dtype) in forms.items():
-            with _told(paths[name]), open(paths[name], "xb") as file:
+            with telling(paths[name]), open(paths[name], "xb") as file:
                 made.append(paths[name])
                 _fill(file, size, dtype)
         yield {name: np.asarray(np.lib.format.open_memmap(path, "r+")) for name, path in paths.items()}
@@ -86,14 +86,6 @@ def _check(place: Path, paths: Mapping[str, Path]) -> bool:
     if found := [path.name for path in paths.values() if path.exists() or path.is_symlink()]:
         raise OutputError(f"the folder {place} has {', '.join(found)}: name a new one, or remove them")
     return False
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as problem:
-        raise OutputError(f"cannot write {path}: {problem.strerror or problem}") from problem
 
 
 def _fill(file: IO[bytes], size: int, dtype: np.dtype[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.storage.files import Pathlike, open_regular, read_text, replacing_by_name
+from mcfsim.storage.files import OutputError, Pathlike, open_regular, read_text, replacing_by_name
 from mcfsim.storage.schema import parse
 from mcfsim.storage.space import check_space
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError, PlainTensor, Tensor, check_dtype
@@ -108,13 +108,7 @@ def read_index(path: Pathlike) -> dict[str, Tensor]:
         If a file cannot be read.
     """
     path = Path(path)
-    try:
-        data = parse(read_text(path, _LONGEST_INDEX))
-    except ValueError as problem:
-        raise FileOfTensorsError(path, f"no index of tensors: {problem}") from problem
-    places = data.get("weight_map") if isinstance(data, dict) else None
-    if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
-        raise FileOfTensorsError(path, 'no index of tensors: it has no "weight_map" of names to files')
+    places = read_places(path)
     shards = {place: _shard(path, place, name) for name, place in reversed(places.items())}
     for name, place in places.items():
         if name not in shards[place]:
@@ -128,6 +122,26 @@ def read_index(path: Pathlike) -> dict[str, Tensor]:
                     path, f"{place} has a tensor {name!r}, which the index does not name there"
                 )
     return {name: shards[place][name] for name, place in places.items()}
+
+
+def read_places(path: Pathlike) -> dict[str, str]:
+    """Return in which file beside it an index says that each tensor lies.
+
+    Raises
+    ------
+    FileOfTensorsError
+        If it is no index.
+    OSError
+        If it cannot be read.
+    """
+    try:
+        data = parse(read_text(path, _LONGEST_INDEX))
+    except ValueError as problem:
+        raise FileOfTensorsError(path, f"no index of tensors: {problem}") from problem
+    places = data.get("weight_map") if isinstance(data, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
+        raise FileOfTensorsError(path, 'no index of tensors: it has no "weight_map" of names to files')
+    return places
 
 
 def read_folder(path: Pathlike) -> dict[str, Tensor]:
@@ -189,7 +203,7 @@ def write_file(
     FileExistsError
         If something is there that may not.
     """
-    from safetensors import TensorSpec, serialize_file
+    from safetensors import SafetensorError, TensorSpec, serialize_file
 
     kept = {name: (dtype, np.ascontiguousarray(x, ELEMENTS[dtype])) for name, (dtype, x) in tensors.items()}
     specs = {
@@ -203,7 +217,10 @@ def write_file(
     }
     check_space(path, sum(x.nbytes for _, x in kept.values()))
     with replacing_by_name(path, exclusive=exclusive) as name:
-        serialize_file(specs, name, metadata=dict(metadata or {}) or None)
+        try:
+            serialize_file(specs, name, metadata=dict(metadata or {}) or None)
+        except SafetensorError as problem:
+            raise OutputError(f"cannot write {os.fspath(path)}: {problem}") from problem
 
 
 def _shard(index: Path, place: str, name: str) -> dict[str, Tensor]:

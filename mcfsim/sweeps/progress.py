@@ -10,6 +10,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Column
 from rich.text import Text
 
+from mcfsim.checks.printable import printable
+
 #: Seconds over which the speed is taken: units may take minutes.
 _PERIOD = 600.0
 
@@ -19,7 +21,11 @@ class Bar:
 
     def __init__(self) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+            TextColumn(
+                "{task.description}",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
             BarColumn(bar_width=20),
             _Done(table_column=Column(no_wrap=True)),
             _Speed(table_column=Column(no_wrap=True)),
@@ -45,7 +51,7 @@ class Bar:
 
     def label(self, text: str) -> None:
         """Name the present job."""
-        self._progress.update(self._task, description=text)
+        self._progress.update(self._task, description=printable(text))
 
     def skip(self, operands: int) -> None:
         """Count operands as done that were tried earlier, which says nothing of the speed."""

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mcfsim.models.directions import Directions, Steady, Table
-from mcfsim.models.samples import Sample, elements_at, places_of
+from mcfsim.models.samples import Sample, elements_at
+from mcfsim.models.torch_state import MOMENTS, check_steps, torch_moments
 from mcfsim.models.updates import Updates
 from mcfsim.models.weights import FORMAT_OF, Weight, open_tensors, refuse_not_finite
 from mcfsim.optim.adamw import AdamW
-from mcfsim.storage.files import Pathlike, open_regular
 from mcfsim.storage.tensors import FileOfTensorsError
 from mcfsim.training.schedule import Schedule
 
 #: What tensors of an optimizer's state are called after the parameter's name: by torch, and in short.
-_MOMENTS = (("exp_avg", "exp_avg_sq"), ("m", "v"))
+_MOMENTS = (MOMENTS, ("m", "v"))
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class SavedState(Updates):
     ) -> Directions:
         """Return ``mhat / (sqrt(vhat) + eps)`` in binary64, at the places of the samples."""
         if self.path.suffix.lower() in (".pt", ".pth", ".bin"):
-            moments = _by_torch(self.path, samples)
+            moments = torch_moments(self.path, samples)
         else:
             moments = _by_tensors(self.path, samples)
         rows = []
@@ -94,81 +92,8 @@ def _by_tensors(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Tabl
             )
         stored = tensors[label]
         number = Weight(stored).read() if stored.dtype in FORMAT_OF else stored.read()
-        return _steps(path, float(number[0]))
+        return check_steps(path, float(number[0]))
 
     found = [(read(sample, kinds[0]), read(sample, kinds[1]), made(sample)) for sample in samples]
     refuse_not_finite(path, bad)
     return found
-
-
-def _by_torch(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Table, float]]:
-    """Return the same of what torch has saved."""
-    try:
-        import torch
-    except ImportError as problem:
-        raise ImportError(f"{path} is read by torch: pip install 'mcfsim[torch]'") from problem
-    with open_regular(path):
-        pass  # refuses what is no file
-    try:
-        saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as problem:  # whatever torch makes of bytes that anyone may write
-        what = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        raise FileOfTensorsError(path, f"is no file of torch's that holds tensors alone: {what}") from problem
-    states = _states(path, saved, samples)
-    found, bad = [], {}
-    for sample in samples:
-        state = states[sample.name]
-        pair: list[Table] = []
-        for kind in _MOMENTS[0]:
-            x = state.get(kind)
-            if not isinstance(x, torch.Tensor) or tuple(x.shape) != sample.shape or not x.is_floating_point():
-                shape = tuple(x.shape) if isinstance(x, torch.Tensor) else None
-                raise FileOfTensorsError(
-                    path, f"{kind} of {sample.name!r} has shape {shape}, and its weight {sample.shape}"
-                )
-            flat = x.reshape(-1)
-            bad[f"{sample.name}.{kind}"] = int(flat.isnan().sum()), int(flat.isinf().sum())
-            places = torch.from_numpy(places_of(sample.size, sample.values.size))
-            pair.append(flat[places].to(torch.float64).numpy())
-        found.append((pair[0], pair[1], _steps(path, float(state.get("step", math.nan)))))
-    refuse_not_finite(path, bad)
-    return found
-
-
-def _states(path: Path, saved: Any, samples: Sequence[Sample]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the state of each tensor, by name; without names by shape, if that is unequivocal."""
-    for key in ("optimizer", "optimizer_state_dict"):
-        if isinstance(saved, dict) and key in saved and "state" not in saved:
-            saved = saved[key]
-    if not isinstance(saved, dict) or not isinstance(states := saved.get("state"), dict):
-        raise FileOfTensorsError(path, "holds no optimizer's state_dict(): it has no entry 'state'")
-    named: dict[Any, Any] = {}
-    for group in saved.get("param_groups", ()):
-        named |= dict(zip(group.get("params", ()), group.get("param_names", ()), strict=False))
-    by_name: dict[Any, Mapping[str, Any]] = {
-        named.get(key, key): state for key, state in states.items() if isinstance(state, dict)
-    }
-    if all(sample.name in by_name for sample in samples):
-        return by_name
-    if any(isinstance(name, str) for name in by_name):
-        lacking = next(sample.name for sample in samples if sample.name not in by_name)
-        raise FileOfTensorsError(
-            path, f"has no state of tensor {lacking!r}; it has {sorted(map(str, by_name))[:5]}"
-        )
-    shapes: dict[tuple[int, ...], list[Any]] = {}
-    for state in by_name.values():
-        shapes.setdefault(tuple(np.shape(state.get("exp_avg", ()))), []).append(state)
-    wanted = [sample.shape for sample in samples]
-    if len(set(wanted)) < len(wanted) or any(len(shapes.get(shape, ())) != 1 for shape in wanted):
-        raise FileOfTensorsError(
-            path,
-            "numbers its parameters, and shapes do not tell which is which; hand the optimizer names: "
-            "torch.optim.AdamW(model.named_parameters())",
-        )
-    return {sample.name: shapes[sample.shape][0] for sample in samples}
-
-
-def _steps(path: Pathlike, step: float) -> float:
-    if not (math.isfinite(step) and step >= 1):
-        raise FileOfTensorsError(path, f"says that {step} steps were made; at least one must have been")
-    return step

@@ -36,6 +36,21 @@ _MOST_TURNED = 1 << 28
 _ENCRYPTED = 1
 
 
+class _Archive:
+    """An archive that stays open as long as there are tensors of it: to look through its list takes long."""
+
+    def __init__(self, path: Path) -> None:
+        file = open_regular(path)
+        weakref.finalize(self, file.close)
+        try:
+            self.opened = ZipFile(file)
+        except BaseException:
+            file.close()
+            raise
+        #: The array in columns that was asked for last, in rows, until its end has been read.
+        self.turned: tuple[str, NDArray[Any]] | None = None
+
+
 @dataclass(frozen=True)
 class Member(Tensor):
     """An array of an archive, stored as it is or compressed.
@@ -57,6 +72,7 @@ class Member(Tensor):
     member: str
     in_columns: bool
     big: bool
+    _archive: _Archive = field(repr=False, compare=False)
     _open: list[_Stream] = field(default_factory=list, repr=False, compare=False)
 
     def _elements(self, start: int, stop: int) -> NDArray[Any]:
@@ -64,16 +80,21 @@ class Member(Tensor):
             return np.empty(0, ELEMENTS[self.dtype])
         if not self.in_columns:
             return self._stretch(start, stop)
-        whole = self._stretch(0, self.size).reshape(self.shape, order="F")
-        return whole.ravel()[start:stop]
+        turned = self._archive.turned
+        if turned is None or turned[0] != self.member:
+            self._archive.turned = None  # first, so that two never take memory
+            whole = self._stretch(0, self.size).reshape(self.shape, order="F").ravel()
+            turned = self._archive.turned = self.member, whole
+        if stop == self.size:
+            self._archive.turned = None
+        return turned[1][start:stop].copy()
 
     def _stretch(self, start: int, stop: int) -> NDArray[Any]:
         """Return elements in the order of the file; what is compressed goes on from where it ended."""
-        if not self._open or self._open[0].place > start:
-            self._open[:] = [_Stream(self)]
-        stream = self._open[0]
         try:
-            elements = stream.read(start, stop)
+            if not self._open or self._open[0].place > start:
+                self._open[:] = [_Stream(self, self._archive.opened)]
+            elements = self._open[0].read(start, stop)
         except Exception as problem:  # whatever zipfile makes of bytes that anyone may write
             self._open.clear()
             raise self._refuse(f"is damaged: {str(problem) or type(problem).__name__}") from problem
@@ -85,12 +106,10 @@ class Member(Tensor):
 class _Stream:
     """A member of an archive, read from its start on."""
 
-    def __init__(self, tensor: Member) -> None:
+    def __init__(self, tensor: Member, archive: ZipFile) -> None:
         self.place = 0
         self._dtype = ELEMENTS[tensor.dtype].newbyteorder(">" if tensor.big else "<")
-        file = open_regular(tensor.path)
-        weakref.finalize(self, file.close)
-        self._member: Any = ZipFile(file).open(tensor.member)  # noqa: SIM115  # closed with the stream
+        self._member: Any = archive.open(tensor.member)
         _header(self._member)
         self._start = self._member.tell()
 
@@ -122,23 +141,22 @@ def read_archive_of_tensors(path: Pathlike) -> dict[str, Tensor]:
     """
     path = Path(path)
     found: dict[str, Tensor] = {}
-    with open_regular(path) as file:
-        try:
-            with ZipFile(file) as archive:
-                for tensor in _members(path, archive):
-                    if tensor.name in found:
-                        raise FileOfTensorsError(path, f"has two arrays {tensor.name!r}")
-                    found[tensor.name] = tensor
-        except FileOfTensorsError:
-            raise
-        except Exception as problem:  # whatever zipfile and NumPy make of bytes that anyone may write
-            what = str(problem) or type(problem).__name__
-            raise FileOfTensorsError(path, f"no .npz file, or damaged: {what}") from problem
+    open_regular(path).close()  # refuses what is no file, and says so if there is none
+    try:
+        for tensor in _members(path, _Archive(path)):
+            if tensor.name in found:
+                raise FileOfTensorsError(path, f"has two arrays {tensor.name!r}")
+            found[tensor.name] = tensor
+    except FileOfTensorsError:
+        raise
+    except Exception as problem:  # whatever zipfile and NumPy make of bytes that anyone may write
+        what = str(problem) or type(problem).__name__
+        raise FileOfTensorsError(path, f"no .npz file, or damaged: {what}") from problem
     return found
 
 
-def _members(path: Path, archive: ZipFile) -> Iterator[Member]:
-    for info in archive.infolist():
+def _members(path: Path, archive: _Archive) -> Iterator[Member]:
+    for info in archive.opened.infolist():
         name = info.filename.removesuffix(".npy")
         if info.filename == name:
             raise FileOfTensorsError(path, f"its member {name!r} is no array of NumPy's")
@@ -147,8 +165,8 @@ def _members(path: Path, archive: ZipFile) -> Iterator[Member]:
         yield _member(path, archive, info, name)
 
 
-def _member(path: Path, archive: ZipFile, info: ZipInfo, name: str) -> Member:
-    with archive.open(info) as member:
+def _member(path: Path, archive: _Archive, info: ZipInfo, name: str) -> Member:
+    with archive.opened.open(info) as member:
         try:
             shape, in_columns, dtype = _header(member)
         except Exception as problem:
@@ -169,7 +187,8 @@ def _member(path: Path, archive: ZipFile, info: ZipInfo, name: str) -> Member:
             f"array {name!r} lies in columns (Fortran order), which are read up to {_MOST_TURNED} bytes, "
             f"and has {size}",
         )
-    return Member(name, _NAMES[dtype.name], shape, path, info.filename, in_columns, dtype.byteorder == ">")
+    kind, big = _NAMES[dtype.name], dtype.byteorder == ">"
+    return Member(name, kind, shape, path, info.filename, in_columns, big, archive)
 
 
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

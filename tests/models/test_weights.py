@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from mcfsim.models.weights import open_tensors, open_weights
+from mcfsim.storage import npz
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError
 from tests.models.files import checkpoint, raw_safetensors, some_tensors
@@ -156,6 +157,56 @@ def test_archives_are_read_in_rows(tmp_path, save, assert_same):
         assert_same(np.concatenate([*weight.blocks(7)]).astype(np.float64), expected)
         for start in (50, 20, 119):
             assert_same(weight.read(start, start + 9).astype(np.float64), expected[start : start + 9])
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("order", "CF")
+def test_an_archive_is_listed_once_and_each_array_read_once(save, order, tmp_path, monkeypatch):
+    """However many arrays and blocks there are: the list, and an array in columns, are long to go through."""
+    made = {f"t{number}": np.full((5, 7), number, np.float32, order) for number in range(40)}
+    save(tmp_path / "m.npz", **made)
+    listed, read, stream = [], [], npz._Stream.read
+    opened = zipfile.ZipFile
+    monkeypatch.setattr(npz, "ZipFile", lambda *file: listed.append(file) or opened(*file))
+    monkeypatch.setattr(
+        npz._Stream, "read", lambda it, start, stop: read.append(stop - start) or stream(it, start, stop)
+    )
+    tensors = open_tensors(tmp_path / "m.npz")
+    for _ in range(2):
+        read.clear()
+        for name, tensor in tensors.items():
+            np.testing.assert_array_equal(np.concatenate([*tensor.blocks(4)]), made[name].ravel())
+        assert sum(read) == 40 * 35
+    assert len(listed) == 1
+
+
+def test_an_archive_that_is_open_is_closed_with_the_last_of_its_tensors(tmp_path):
+    save = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    np.savez(tmp_path / "m.npz", a=save, b=save)
+    held = Path("/proc/self/fd")
+    if not held.is_dir():
+        pytest.skip("the system does not list open files")
+
+    def open_files():
+        return [link for link in held.iterdir() if os.path.realpath(link) == str(tmp_path / "m.npz")]
+
+    tensors = open_tensors(tmp_path / "m.npz")
+    assert len(open_files()) == 1
+    alone = tensors.pop("b")
+    tensors.clear()
+    assert alone.read(1, 3).tolist() == [1, 2]
+    assert len(open_files()) == 1
+    del alone
+    assert open_files() == []
+
+
+def test_an_archive_that_is_damaged_meanwhile_is_refused(tmp_path):
+    np.savez(tmp_path / "m.npz", a=np.ones(1000), b=np.asfortranarray(np.ones((30, 40))))
+    tensors = open_tensors(tmp_path / "m.npz")
+    (tmp_path / "m.npz").write_bytes(bytes(300))
+    for tensor in tensors.values():
+        with pytest.raises(FileOfTensorsError, match="is damaged"):
+            tensor.read(3, 9)
 
 
 def test_archives_with_what_is_no_numbers_are_refused(tmp_path):

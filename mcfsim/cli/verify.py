@@ -115,7 +115,8 @@ def verify(
         ),
     ] = False,
     seconds: Annotated[
-        int | None, Option(min=1, help="The longest for each statement of --upper.", show_default="600")
+        int | None,
+        Option(min=1, help="The longest for each statement of --upper, by the clock.", show_default="600"),
     ] = None,
 ) -> None:
     """Try operands; exit status 1 if a claim fails that should hold, or holds that should fail."""

@@ -2,6 +2,7 @@
 
 import doctest
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from mcfsim.theorems import THEOREMS, double_word, relaxed_pair, value
 from mcfsim.theorems.claims import exactly, sum_of
 from mcfsim.theorems.logic import AllOf, Word
 from mcfsim.theorems.solver import ASSUMED, Found, Question, prove, prove_all, question_of, readable
+from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.forms import Form
 from mcfsim.theorems.solver.question import of_even_ties_alone
 
@@ -139,6 +141,30 @@ def test_no_answer_comes_of_too_little_time():
     assert str(answer).startswith(
         "accurate_dw_plus_dw: no answer for every p >= 3, after two_sum, fast_two_sum_"
     )
+
+
+@pytest.mark.parametrize("name", ["two_sum", "grow_relaxed"])
+def test_the_seconds_are_those_of_the_clock_and_of_the_whole_answer(name, monkeypatch):
+    """Of each statement: whatever it is asked, one question has what those before it have left."""
+    left, slept = [], 0.2
+
+    def sleep(solver: Solver) -> None:
+        left.append(solver.left)
+        time.sleep(slept)
+
+    monkeypatch.setattr(Solver, "has_model", sleep)
+    start = time.monotonic()
+    answer = prove(THEOREMS[name], seconds=60)
+    taken = time.monotonic() - start
+    assert answer.found is Found.NO_ANSWER
+    assert len(left) * slept <= answer.seconds <= taken
+    alone = of_even_ties_alone(THEOREMS[name])
+    assert len(left) == 1 + alone
+    assert left[0] < (30 if alone else 60)
+    assert left[-1] <= 60 - slept * alone
+    solver = Solver(time.monotonic() + 60)
+    time.sleep(slept)
+    assert solver.before(0).left <= 60 - slept
 
 
 # -- the page -----------------------------------------------------------------------------------------------

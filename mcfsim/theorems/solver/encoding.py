@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from mcfsim.theorems.solver.forms import AllOf, AnyOf, Comparison, Form, Formula, Term
@@ -18,8 +19,8 @@ class Solver:
 
     Parameters
     ----------
-    seconds : int
-        The longest that it may take.
+    until : float
+        When it must have answered, by `time.monotonic`.
 
     Raises
     ------
@@ -27,14 +28,13 @@ class Solver:
         If z3 is not installed.
     """
 
-    def __init__(self, seconds: int) -> None:
+    def __init__(self, until: float) -> None:
         try:
             import z3
         except ImportError as missing:
             raise ImportError("theorems for every p need z3: pip install 'mcfsim[solver]'") from missing
-        self._z3, self._seconds = z3, seconds
+        self._z3, self._until = z3, until
         self._solver = z3.SolverFor("QF_LRA")
-        self._solver.set("timeout", 1000 * seconds)
         self._variables: dict[Term, Any] = {}
         self._comparisons: dict[tuple[Any, bool], Any] = {}
 
@@ -48,6 +48,11 @@ class Solver:
         """How many comparisons it was told of."""
         return len(self._comparisons)
 
+    @property
+    def left(self) -> float:
+        """Seconds that it still has."""
+        return self._until - time.monotonic()
+
     def add(self, formula: Formula) -> None:
         """Suppose that a formula holds."""
         self._solver.add(self._translated(formula))
@@ -59,12 +64,13 @@ class Solver:
 
     def before(self, told: int) -> Solver:
         """Return another one that has the first assertions alone."""
-        other = Solver(self._seconds)
+        other = Solver(self._until)
         other._solver.add(*self._solver.assertions()[:told])
         return other
 
     def has_model(self) -> bool | None:
         """Return whether all formulas can hold at once; None if it could not tell in time."""
+        self._solver.set("timeout", max(1, int(1000 * self.left)))
         found = self._solver.check()
         if found == self._z3.unknown:
             return None

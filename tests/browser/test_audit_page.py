@@ -166,6 +166,19 @@ def test_hostile_names_are_shown_as_text(driver, tmp_path):
     assert driver.get_log("browser") == []
 
 
+def drawn_to_the_end(driver):
+    """Scroll the list until nothing more is drawn; return how many rows were drawn each time."""
+    lengths = []
+    while not lengths or len(lengths) < 2 or lengths[-1] > lengths[-2]:
+        lengths.append(len(cells(driver, "tensors")))
+        driver.execute_async_script("""
+          const frame = document.getElementById("tensors").parentElement;
+          frame.scrollTop = frame.scrollHeight;
+          setTimeout(arguments[0], 200);
+        """)
+    return lengths
+
+
 def test_a_model_of_many_tensors_has_all_in_its_list(driver, audits, tmp_path):
     found = audits[MIDDLE]
     tensors = tuple(replace(found.tensors[i % 5], name=f"layer.{i}") for i in range(1005))
@@ -173,9 +186,34 @@ def test_a_model_of_many_tensors_has_all_in_its_list(driver, audits, tmp_path):
     path.write_text(audit_page("m", [replace(found, tensors=tensors)], {}), "utf-8")
     sized(driver, 1280, 900)
     open_page(driver, path)
+    assert texts(driver, "#more") == ["805 more are drawn as you scroll."]
+    assert drawn_to_the_end(driver) == [200, 400, 600, 800, 1000, 1005, 1005]
     shown = [row[0] for row in cells(driver, "tensors")]
     assert shown == [item.name for item in replace(found, tensors=tensors).worst_first("plain")]
+    assert not driver.find_element("id", "more").is_displayed()
     assert texts(driver, "#map-note") == ["5 more tensors are in the list, in its order."]
     assert texts(driver, "#rates label") == ["0.001"]
     click(driver, "#tensors tbody tr:nth-child(1005)")
     assert texts(driver, "#tensor-name") == [shown[-1]]
+    assert texts(driver, "#tensors tr.chosen button") == [shown[-1]]
+    click(driver, "#tensors th:nth-child(1) button")
+    assert [row[0] for row in cells(driver, "tensors")] == sorted(shown)[:200]
+    driver.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert [row[0] for row in cells(driver, "tensors")] == sorted(shown)
+    assert driver.get_log("browser") == []
+
+
+def test_ten_thousand_tensors_are_sorted_in_a_moment(driver, audits, tmp_path):
+    found = audits[MIDDLE]
+    tensors = tuple(replace(found.tensors[i % 5], name=f"model.layers.{i}.weight") for i in range(10_000))
+    path = tmp_path / "many.html"
+    path.write_text(audit_page("m", [replace(found, tensors=tensors)], {}), "utf-8")
+    open_page(driver, path)
+    taken = driver.execute_script("""
+      const start = performance.now();
+      for (const heading of document.querySelectorAll("#tensors th button")) heading.click();
+      document.body.offsetHeight;
+      return (performance.now() - start) / 8;
+    """)
+    assert len(cells(driver, "tensors")) == 200
+    assert taken < 3000

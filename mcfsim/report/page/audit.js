@@ -4,8 +4,8 @@
 function choose(change, look = false) {
   Object.assign(chosen, change);
   const order = ordered();
-  if (!("tensor" in change)) fillTensors(order);
-  markTensor();
+  if ("tensor" in change) markTensor();
+  else fillTensors(order);
   drawTensor();
   drawMaps(order);
   if ("run" in change || "strategy" in change) {
@@ -53,6 +53,7 @@ function start() {
   makeChoices("strategies", "strategy", data.strategies.map(({ name }) => name));
   makeChoices("rates", "run", data.runs.map(({ peak }) => String(peak)));
   makeHeadings();
+  watchRows();
   drawScale();
   choose({ run: chosen.run });
   // Canvases do not follow the width or the colours of the page by themselves.

@@ -12,6 +12,12 @@ const COLUMNS = [
   { name: "bytes", key: (i) => found(i).bytes, shown: (i) => bytes(found(i).bytes) },
 ];
 
+/** Rows of the list that are drawn at first, and again whenever its end comes in sight. */
+const ROWS = 200;
+
+/** The tensors in the order of the list; of its rows the first ones are drawn. */
+let listed = [];
+
 /** Return the tensors in the list's order; those without a number come last either way. */
 function ordered() {
   const { key } = COLUMNS.find(({ name }) => name === chosen.column);
@@ -34,14 +40,37 @@ function makeHeadings() {
   part("tensors").replaceChildren(element("thead", {}, element("tr", {}, ...headings)), element("tbody"));
 }
 
-/** Fill the list in an order. */
+/** Begin the list in an order: a model may have more tensors than a browser draws in a moment. */
 function fillTensors(order) {
   COLUMNS.forEach(({ name }, i) => {
     const heading = part("tensors").tHead.rows[0].cells[i];
     if (name === chosen.column) heading.setAttribute("aria-sort", chosen.descending ? "descending" : "ascending");
     else heading.removeAttribute("aria-sort");
   });
-  part("tensors").tBodies[0].replaceChildren(...order.map(tensorRow));
+  listed = order;
+  const frame = part("tensors").parentElement;
+  frame.classList.toggle("many", order.length > ROWS);
+  frame.scrollTop = 0;
+  part("tensors").tBodies[0].replaceChildren();
+  drawRows(ROWS);
+}
+
+/** Draw so many more rows of the list. */
+function drawRows(most) {
+  const body = part("tensors").tBodies[0];
+  const drawn = body.rows.length;
+  body.append(...listed.slice(drawn, drawn + most).map(tensorRow));
+  const left = listed.length - body.rows.length;
+  part("more").hidden = left === 0;
+  part("more").textContent = `${count(left)} more are drawn as you scroll.`;
+  markTensor();
+}
+
+/** Draw rows before they come in sight, and all for a printer. */
+function watchRows() {
+  const seen = ([{ isIntersecting }]) => isIntersecting && drawRows(ROWS);
+  new IntersectionObserver(seen, { root: part("tensors").parentElement, rootMargin: "800px" }).observe(part("more"));
+  window.addEventListener("beforeprint", () => drawRows(listed.length));
 }
 
 function tensorRow(i) {

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -52,8 +53,8 @@ def audit_page(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]
     """Return a whole HTML page: a recommendation, tables, heat maps, and each tensor's histogram.
 
     Its scripts and styles are inside, and its Content-Security-Policy allows these and nothing else: no
-    request, no other script. Texts of files, names of tensors among them, enter as JSON and are shown as
-    text.
+    request, no other script. Texts of files, names of tensors among them, enter as data and are shown as
+    text. The data are JSON, deflated, for they are long: a browser of 2023 or later unpacks them.
 
     Parameters
     ----------
@@ -73,14 +74,13 @@ def audit_page(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]
     palette = "".join(f"--{name}: {colour}; " for name, colour in COLOURS.items())
     style = f":root {{ {palette}}}\n" + (folder / "audit.css").read_text("utf-8")
     script = "".join((folder / name).read_text("utf-8") for name in _SCRIPTS)
-    # An HTML parser ends the block at the first "</script"; JSON can do without "<".
     data = json.dumps(page_data(source, audits, left_out), allow_nan=False, separators=(",", ":"))
     return Template((folder / "audit.html").read_text("utf-8")).substitute(
         script_hash=_hash(script),
         style_hash=_hash(style),
         style=style,
         script=script,
-        data=data.replace("<", "\\u003c"),
+        data=base64.b64encode(zlib.compress(data.encode())).decode(),
     )
 
 

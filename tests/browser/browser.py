@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,10 @@ def open_page(driver: Any, path: Path) -> None:
     for kind in ("browser", "performance"):
         driver.get_log(kind)
     driver.get(path.resolve().as_uri())
+    for _ in range(200):  # the data are unpacked meanwhile
+        if texts(driver, "h1") != [""]:
+            break
+        time.sleep(0.05)
 
 
 def texts(driver: Any, selector: str) -> list[str]:

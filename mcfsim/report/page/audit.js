@@ -67,4 +67,7 @@ function start() {
   }
 }
 
-start();
+unpack().then(start).catch((problem) => {
+  part("source").textContent = `This page cannot be shown: ${problem}`;
+  throw problem;
+});

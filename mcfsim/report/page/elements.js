@@ -2,7 +2,14 @@
 // What all parts share: the data, what is chosen, elements, and numbers as text. Strings from the data enter
 // the page as text nodes alone, so that markup in the name of a tensor is shown and not obeyed.
 
-const data = JSON.parse(document.getElementById("data").textContent);
+let data;
+
+/** Unpack the data: JSON, deflated, in base64. */
+async function unpack() {
+  const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (byte) => byte.charCodeAt(0));
+  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  data = JSON.parse(await new Response(unpacked).text());
+}
 
 /** What is shown: places in data.strategies, data.runs and data.tensors, and the table's order. */
 const chosen = { strategy: 0, run: 0, tensor: 0, column: "EDQ", descending: false };

@@ -12,12 +12,13 @@ from importlib import import_module
 from inspect import get_annotations, isabstract
 from pkgutil import iter_modules
 from types import FunctionType, MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from mcfsim.checks.arguments import finite_number
 from mcfsim.optim.over import Over
 from mcfsim.optim.state import State, Step
 from mcfsim.optim.strategies import Addition, Roles, Strategy
+from mcfsim.optim.strategy import SLOTS, SlotName
 from mcfsim.protocol import Arithmetic, Value
 
 #: An average of gradients so far, moved by a new one: ``(ar, average, gradient, scalars)``.
@@ -35,11 +36,23 @@ class Slot:
     average : callable, optional
         What a step makes of it, ``(ar, average, gradient, scalars)``: part of the step's text, which the
         simulation also runs in binary64, to see what the stored average has lost. A step in stages
-        (`mcfsim.optim.staged`) is run there as a whole.
+        (`mcfsim.optim.staged`) is run there as a whole, and alone goes without.
+
+    Raises
+    ------
+    ValueError
+        If the name is another: no strategy stores more than two averages.
     """
 
-    name: Literal["m", "v"]
+    name: SlotName
     average: Average | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in SLOTS:
+            raise ValueError(
+                f"a slot is named {' or '.join(map(repr, SLOTS))}, not {self.name!r}: these are the averages "
+                "that a strategy stores, and an optimizer that keeps more of them cannot be declared"
+            )
 
 
 class Range(Enum):
@@ -63,7 +76,7 @@ class Declaration(ABC):
     Attributes
     ----------
     slots : tuple of Slot
-        The state that it keeps, beside the parameter and what the strategy adds to it.
+        The state that it keeps, beside the parameter and what the strategy adds to it; each name once.
     feeds_back : bool
         Whether its step feeds back what rounding the parameter loses, as the addition ``feedback`` asks.
     ranges : mapping of str to Range
@@ -84,6 +97,15 @@ class Declaration(ABC):
             raise TypeError(
                 f"{cls.__name__}: a field called {' or '.join(hidden)} would hide a declaration's method; "
                 "give it another name"
+            )
+        if not all(isinstance(slot, Slot) for slot in cls.slots):
+            raise TypeError(f"{cls.__name__}: slots must be Slot(name, average), not {cls.slots}")
+        names = [slot.name for slot in cls.slots]
+        if len(set(names)) < len(names):
+            raise ValueError(f"{cls.__name__}: each slot of state is named once, not {names}")
+        if without := [slot.name for slot in cls.slots if slot.average is None and not cls.staged]:
+            raise ValueError(
+                f"{cls.__name__}: slot {without[0]!r} must say its average; only stages go without"
             )
 
     def __post_init__(self) -> None:

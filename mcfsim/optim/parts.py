@@ -10,6 +10,7 @@ from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout
 from mcfsim.optim.over import Over
 from mcfsim.optim.strategies import Strategy
+from mcfsim.optim.strategy import SLOTS
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,6 @@ def bytes_per_parameter(hyper: Declaration, strategy: Strategy, layout: Layout) 
         size = strategy.size_of(label)
         if size is None:
             return None
-        count = layout.size if label not in ("m", "v") else slots[label].size if label in slots else 0
+        count = layout.size if label not in SLOTS else slots[label].size if label in slots else 0
         total += size * count / layout.size
     return int(total) if total.denominator == 1 else float(total)

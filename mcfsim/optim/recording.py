@@ -11,6 +11,7 @@ from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration, check_addition
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.optim.strategy import SLOTS
 from mcfsim.protocol import Arithmetic
 from mcfsim.random import RandomWords
 
@@ -97,7 +98,7 @@ def record_step(
 
     def registers(label: str, role: Arithmetic) -> tuple[Register, ...]:
         stored = strategy.tensors.get(label)
-        count = 0 if stored is None or (label in ("m", "v") and not hyper.keeps(label)) else stored.components
+        count = 0 if stored is None or (label in SLOTS and not hyper.keeps(label)) else stored.components
         assert role.format is not None
         return tuple(Register(f"{label}{number}", role.format) for number in range(count))
 

@@ -18,6 +18,7 @@ from mcfsim.optim.parts import Parts, parts_of
 from mcfsim.optim.remainder import remaining
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
+from mcfsim.optim.strategy import SLOTS
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
@@ -94,7 +95,7 @@ def _vectors(hyper: Declaration, strategy: Strategy, roles: Roles) -> dict[str, 
     kept = {
         label: stored.components
         for label, stored in strategy.tensors.items()
-        if label in of and (label not in ("m", "v") or hyper.keeps(label))
+        if label in of and (label not in SLOTS or hyper.keeps(label))
     }
     return {f"{label}{place}": of[label] for label, count in kept.items() for place in range(count)}
 

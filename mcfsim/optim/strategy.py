@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal, get_args
 
 from mcfsim.checks.arguments import whole_number
 from mcfsim.formats import Format
@@ -14,6 +14,12 @@ from mcfsim.multiword.components import check_components
 from mcfsim.optim.roles import Roles, arithmetics
 from mcfsim.optim.stored import ONE_LOW, Stored, check_remainder, check_shared, is_open
 from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
+
+#: The slots of state that a strategy stores, and an optimizer may have.
+SlotName = Literal["m", "v"]
+SLOTS: tuple[SlotName, ...] = get_args(SlotName)
+#: All that a strategy stores, by field.
+_LABELS = ("parameter", "gradient", *SLOTS, "extra")
 
 
 class Addition(StrEnum):
@@ -71,7 +77,7 @@ class Strategy:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise TypeError(f"a strategy's name must be a string, not {self.name!r}")
-        for label in ("parameter", "gradient", "m", "v", "extra"):
+        for label in _LABELS:
             item = getattr(self, label)
             if not isinstance(item, Stored) and not (label == "extra" and item is None):
                 raise TypeError(f"{self.name}: {label} must be Stored(format, components), not {item!r}")
@@ -109,7 +115,7 @@ class Strategy:
             raise ValueError(f"{self.name}: a {which} has no rounding of its own")
         if any(item.shared for label, item in self.tensors.items() if label != "extra"):
             raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
-        if any(item.scaled for label, item in self.tensors.items() if label not in ("m", "v")):
+        if any(item.scaled for label, item in self.tensors.items() if label not in SLOTS):
             raise ValueError(f"{self.name}: only moments are kept in a scaled format")
         if any(item.grid for label, item in self.tensors.items() if label != "parameter"):
             raise ValueError(f"{self.name}: only the parameter lies on a grid")
@@ -140,17 +146,16 @@ class Strategy:
     @property
     def tensors(self) -> dict[str, Stored]:
         """All that is stored for each parameter, by the field's name."""
-        labels = ("parameter", "gradient", "m", "v", "extra")
-        return {label: item for label in labels if (item := getattr(self, label)) is not None}
+        return {label: item for label in _LABELS if (item := getattr(self, label)) is not None}
 
     @property
     def bytes_per_parameter(self) -> float | None:
         """Bytes of parameter, gradient, both moments and extra for each parameter; None for exact numbers."""
         return self.stored_bytes()
 
-    def stored_bytes(self, slots: Collection[str] = ("m", "v")) -> float | None:
+    def stored_bytes(self, slots: Collection[str] = SLOTS) -> float | None:
         """Return the bytes stored for each parameter with these slots of state; None for exact numbers."""
-        sizes = [self.size_of(label) for label in self.tensors if label in slots or label not in ("m", "v")]
+        sizes = [self.size_of(label) for label in self.tensors if label in slots or label not in SLOTS]
         if None in sizes:
             return None
         total = sum((size or Fraction(0) for size in sizes), Fraction(0))

@@ -223,7 +223,7 @@ def _states(trainer: Trainer) -> dict[str, NDArray[Any]]:
     named: dict[str, NDArray[Any]] = {}
     for field, components in trainer.optimizer.state._asdict().items():
         named |= {f"{field}{i}": array for i, array in enumerate(components)}
-    averages = {f"average{i}": array for i, array in enumerate(trainer.averages)}
+    averages = {f"average{i}": array for i, array in enumerate(trainer.averages.values())}
     return named | averages | {"diverged_at": trainer.diverged_at}
 
 

@@ -12,6 +12,7 @@ from mcfsim.optim.on_grid import on_grid
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.parts import bytes_per_parameter
 from mcfsim.optim.staged import Staged
+from mcfsim.optim.strategy import SLOTS
 from mcfsim.training import metrics
 from mcfsim.training.clipping import clipped
 from mcfsim.training.exact_step import REFERENCE, REFERENCE_ROLES, one_step, sample_indices
@@ -39,7 +40,7 @@ class Trainer:
         #: The first step that met or left a number that is not finite; 0 while there is none.
         self.diverged_at = np.zeros(1, np.int64)
         sizes = {slot: parts.size for slot, parts in optimizer.parts.items()}
-        self.averages = [np.zeros(sizes.get(slot, optimizer.layout.size)) for slot in ("m", "v")]
+        self.averages = {slot: np.zeros(sizes.get(slot, optimizer.layout.size)) for slot in SLOTS}
 
     def step(self, t: int, setup: Setup) -> None:
         """Make step number t, and record its measures if that is one to be recorded."""
@@ -141,12 +142,12 @@ class Trainer:
         """Move the reference averages: the optimizer's own text in binary64."""
         hyper, g = self.optimizer.hyper, gradient.astype(np.float64)
         if isinstance(hyper, Staged):
-            averages, before = dict(zip("mv", self.averages, strict=True)), self.optimizer.represented()
-            move_averages(hyper, REFERENCE, self.optimizer.layout, averages, before, g, t, rate)
+            before = self.optimizer.represented()
+            move_averages(hyper, REFERENCE, self.optimizer.layout, self.averages, before, g, t, rate)
             return
         scalars = hyper.scalars(REFERENCE_ROLES, EXACT, t, rate, decayed=True)
         for slot in hyper.slots:
-            average = self.averages["mv".index(slot.name)]
+            average = self.averages[slot.name]
             for start in range(0, g.size, _BLOCK):
                 block = slice(start, start + _BLOCK)
                 assert slot.average is not None
@@ -157,8 +158,8 @@ class Trainer:
         after, state = optimizer.represented(), optimizer.state
         averages = {
             label: (np.sum([item.astype(np.float64) for item in stored], axis=0), exact)
-            for label, stored, exact in zip("mv", (state.m, state.v), self.averages, strict=True)
-            if stored
+            for label, exact in self.averages.items()
+            if (stored := getattr(state, label))
         }
         parts = {"": slice(0, optimizer.layout.size)}
         tensors: list[str | None] = [None]

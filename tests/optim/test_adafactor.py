@@ -507,7 +507,7 @@ def test_measures_of_a_matrix_are_those_of_its_rows_and_columns():
         gradient = optimizer.receive(few(step))
         trainer._average(gradient, step, 1e-2)
         optimizer.step(gradient, 1e-2)
-    (stored,), exact = optimizer.state.v, trainer.averages[1]
+    (stored,), exact = optimizer.state.v, trainer.averages["v"]
     assert exact.size == stored.size == 9 + 2 * (2 + 3) + 3 + 1
     np.testing.assert_allclose(stored, exact, rtol=1e-6)
     assert (exact > 0).all()

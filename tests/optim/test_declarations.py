@@ -1,16 +1,18 @@
 """Optimizers that are one file each: by the oracle, in simulation, exact truth, checkpoints and torch."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.declaration import Declaration, Slot, optimizers
 from mcfsim.optim.lion import Lion
 from mcfsim.optim.nesterov import Nesterov
-from mcfsim.optim.state import State
+from mcfsim.optim.state import State, Step, average, move
 from mcfsim.optim.strategies import Roles, Stored, Strategy
 from mcfsim.rounding import get_rounding
 from tests.kinds import STORED
@@ -173,3 +175,74 @@ def test_lion_refuses_what_adamw_does():
     for wrong in ({"beta1": 1.0}, {"beta2": -0.1}):
         with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
             Lion(**wrong)
+
+
+@pytest.mark.parametrize("name", ["n", "mv", "", "v2", "M", "parameter", "extra", None, 0, ("m",)])
+def test_a_slot_that_no_strategy_stores_is_refused_where_it_is_declared(name):
+    with pytest.raises(ValueError, match=r"a slot is named 'm' or 'v', not .* cannot be declared"):
+        Slot(name, average_of)
+
+
+@pytest.mark.parametrize("order", list(permutations("mv")))
+@pytest.mark.parametrize("packed", [False, True])
+def test_slots_are_told_apart_by_name_in_any_order(order, packed):
+    made = {}
+    for slots in (order, tuple(sorted(order))):
+        kind = declared(*(Slot(name, average_of) for name in slots))
+        optimizer = mcf.Optimizer(kind(), mcf.strategy("collage-plus"), {"w": np.ones(5)}, packed=packed)
+        optimizer.step(optimizer.receive({"w": np.linspace(-1, 1, 5)}), 2.0**-5)
+        run = mcf.simulate(mcf.get_problem("quadratic", dimension=5), kind(), "plain", steps=3)
+        found = [optimizer.state.m[0].tolist(), optimizer.state.v[1].tolist()]
+        made[slots] = found, {name: x.tolist() for name, x in run.series["plain"].items()}
+    assert len({repr(item) for item in made.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("slots", "error", "text"),
+    [
+        (["m", "m"], ValueError, "each slot of state is named once"),
+        (["m", None], TypeError, r"slots must be Slot\(name, average\)"),
+    ],
+)
+def test_slots_that_contradict_each_other_are_refused(slots, error, text):
+    with pytest.raises(error, match=text):
+        declared(*(name and Slot(name, average_of) for name in slots))
+
+
+def test_a_slot_without_an_average_is_for_stages_alone():
+    with pytest.raises(ValueError, match="slot 'v' must say its average; only stages go without"):
+        declared(Slot("m", average_of), Slot("v"))
+    assert any(slot.average is None for slot in optimizers()["adafactor"].slots)
+
+
+def average_of(ar, x, new, scalars):
+    return average(ar, x, 0.5, new, 0.5)
+
+
+def declared(*given):
+    """Return an optimizer that averages its gradient in each of its slots, and moves along the first."""
+
+    @dataclass(frozen=True)
+    class Averages(Declaration):
+        slots = given
+
+        def scalars(self, roles, strategy, step, rate, *, decayed):
+            return Rate(rate)
+
+        def entering(self):
+            return {}
+
+        def step(self, roles, strategy, state, gradient, scalars):
+            new = {}
+            for name, ar in (("m", roles.moments), ("v", roles.second_moment)):
+                if self.keeps(name):
+                    new[name] = average_of(ar, getattr(state, name), ar.round(gradient), scalars)
+            update = roles.update.mul(new["m"][0], -scalars.rate)
+            parameter, extra = move(roles, strategy, state, update)
+            return Step(State(parameter, new["m"], new.get("v", ()), extra), update)
+
+    return Averages
+
+
+class Rate(NamedTuple):
+    rate: float

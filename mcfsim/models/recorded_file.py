@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -18,13 +16,18 @@ from mcfsim.codec.codes import decode
 from mcfsim.models.weights import FORMAT_OF, Weight, not_finite, open_weights, refuse_not_finite
 from mcfsim.storage import shards
 from mcfsim.storage.files import Pathlike
-from mcfsim.storage.schema import build, parse
+from mcfsim.storage.sealed import (
+    RECORDING,
+    Forms,
+    check_digest,
+    check_weights,
+    digest,
+    digest_of,
+    sealed,
+    unsealed,
+)
 from mcfsim.storage.tensors import FileOfTensorsError
 
-#: What the headers of a recorder's files say that they are.
-FORMAT = "mcfsim-recording-1"
-#: Elements that are read at a time for a digest.
-_BLOCK = 1 << 20
 #: Names that a tensor can have in a safetensors file, and its series in the record of a run.
 _NAME = re.compile(r"(?!__metadata__\Z)[^\0\ud800-\udfff]{1,1000}(?<!\.npy)")
 #: Characters of a header's text that an error repeats.
@@ -73,10 +76,7 @@ class TensorFile:
         numbers = {}
         for name, weight in self.tensors.items():
             elements = weight.stored.read()
-            if digest(elements) != self.digests[name]:
-                raise FileOfTensorsError(
-                    self.path, f"tensor {name!r} is damaged: its digest is not the one recorded"
-                )
+            check_digest(self.path, name, digest(elements), self.digests[name])
             numbers[name] = _numbers(elements, weight).reshape(weight.shape)
         refuse_not_finite(self.path, {name: not_finite(x) for name, x in numbers.items()})
         return numbers
@@ -95,13 +95,15 @@ def read_step(path: Path, number: int) -> TensorFile:
     """
     step, about = _opened(path)
     if about and about.get("step") != str(number):
-        raise FileOfTensorsError(path, f"is step {about.get('step')} by its header, and {number} by its name")
+        kind = f"step {about['step']}" if "step" in about else "weights"
+        raise FileOfTensorsError(path, f"is {kind} by its header, and step {number} by its name")
     return step
 
 
 def read_weights(path: Path) -> TensorFile:
-    """Return the weights that a recording begins with, see `read_step`."""
-    weights, _ = _opened(path)
+    """Return the weights that a recording begins with, see `read_step`; those of a step are refused."""
+    weights, about = _opened(path)
+    check_weights(path, about)
     return weights
 
 
@@ -125,33 +127,19 @@ def read_other_weights(path: Pathlike, names: Collection[str]) -> TensorFile:
 
 
 def metadata(
-    forms: Mapping[str, tuple[str, tuple[int, ...]]],
-    digests: Mapping[str, str],
-    step: int | None = None,
-    rate: float | None = None,
+    forms: Forms, digests: Mapping[str, str], step: int | None = None, rate: float | None = None
 ) -> dict[str, str]:
     """Return what the header of a recorder's file says besides its tensors.
 
     Parameters
     ----------
-    forms : mapping of str to (str, tuple of int)
-        Dtype and shape of each tensor.
-    digests : mapping of str to str
-        SHA-256 of each tensor's bytes.
+    forms, digests
+        As of `mcfsim.storage.sealed.sealed`.
     step, rate : int and float, optional
         Number of the step, and its learning rate.
     """
-    about = {"format": FORMAT, "tensors": json.dumps(dict(digests))}
-    if step is not None:
-        about["step"] = str(step)
-    if rate is not None:
-        about["rate"] = repr(rate)
-    return {**about, "sha256": _seal(forms, about)}
-
-
-def digest(elements: NDArray[Any]) -> str:
-    """Return the SHA-256 of contiguous elements as they lie in a file, in hexadecimal."""
-    return hashlib.sha256(elements.ravel().data.cast("B")).hexdigest()
+    about = {} if step is None else {"step": str(step)}
+    return sealed(RECORDING, forms, digests, about if rate is None else {**about, "rate": repr(rate)})
 
 
 def check_tensor(path: Pathlike, name: str, shape: tuple[int, ...]) -> None:
@@ -166,12 +154,6 @@ def check_tensor(path: Pathlike, name: str, shape: tuple[int, ...]) -> None:
         raise FileOfTensorsError(path, f"tensor {name!r} of shape {list(shape)} has no elements")
 
 
-def _seal(forms: Mapping[str, tuple[str, tuple[int, ...]]], about: Mapping[str, str]) -> str:
-    """Return the SHA-256 of all that a header says."""
-    listed = [[name, dtype, list(shape)] for name, (dtype, shape) in sorted(forms.items())]
-    return hashlib.sha256(json.dumps([listed, sorted(about.items())]).encode()).hexdigest()
-
-
 def _opened(path: Path) -> tuple[TensorFile, dict[str, str]]:
     """Return a file, and what its header says besides, which is nothing in those of no recorder."""
     tensors, about = shards.read_file(path), shards.read_metadata(path)
@@ -184,31 +166,31 @@ def _opened(path: Path) -> tuple[TensorFile, dict[str, str]]:
                 path, f"tensor {name!r} is of dtype {tensor.dtype}, which has no floating numbers"
             )
     weights = {name: Weight(tensor) for name, tensor in tensors.items()}
-    if about.get("format") != FORMAT:
+    if about.get("format") != RECORDING:
+        check_weights(path, about)
         return TensorFile(path, weights, _digests(path, weights)), {}
-    forms = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
-    if about.pop("sha256", None) != _seal(forms, about):
-        raise FileOfTensorsError(path, "has a damaged header: its digest is not the one recorded")
+    digests, said = unsealed(path, tensors, about)
     try:
-        digests: dict[str, str] = build(dict[str, str], parse(about["tensors"]), "tensors")
-        rate = float(about["rate"]) if "rate" in about else None
-    except (KeyError, ValueError) as problem:
+        rate = float(said["rate"]) if "rate" in said else None
+    except ValueError as problem:
         raise FileOfTensorsError(path, f"has a header that no recorder wrote: {problem}") from problem
-    if digests.keys() != tensors.keys() or (rate is not None and not 0 <= rate < math.inf):
+    if rate is not None and not 0 <= rate < math.inf:
         raise FileOfTensorsError(path, "has a header that no recorder wrote")
     # The library sorts tensors; the recorder lists their digests in the order that the loop had them in.
-    return TensorFile(path, {name: weights[name] for name in digests}, digests, rate), about
+    return TensorFile(path, {name: weights[name] for name in digests}, digests, rate), said
 
 
 def _digests(path: Path, tensors: Mapping[str, Weight]) -> dict[str, str]:
     """Return the SHA-256 of each tensor's bytes; raise FileOfTensorsError if a number is not finite."""
     made, found = {}, {}
     for name, weight in tensors.items():
-        whole, counts = hashlib.sha256(), np.zeros(2, np.int64)
-        for elements in weight.stored.blocks(_BLOCK):
-            whole.update(elements.data.cast("B"))
+        counts = np.zeros(2, np.int64)
+
+        def look(elements: NDArray[Any], weight: Weight = weight, counts: Any = counts) -> None:
             counts += not_finite(_numbers(elements, weight))
-        made[name], found[name] = whole.hexdigest(), (int(counts[0]), int(counts[1]))
+
+        made[name] = digest_of(weight.stored, look)
+        found[name] = int(counts[0]), int(counts[1])
     refuse_not_finite(path, found)
     return made
 

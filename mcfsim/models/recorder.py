@@ -12,10 +12,18 @@ from numpy.typing import NDArray
 from mcfsim.checks.arguments import as_array, finite_number, whole_number
 from mcfsim.codec.views import codes_of
 from mcfsim.formats import FORMATS
-from mcfsim.models.recorded_file import check_tensor, digest, metadata, read_step, read_weights
-from mcfsim.models.recording import WEIGHTS, check_dtypes, check_shapes, step_files, step_name
+from mcfsim.models.recorded_file import check_tensor, metadata, read_step, read_weights
+from mcfsim.models.recording import (
+    WEIGHTS,
+    check_dtypes,
+    check_shapes,
+    step_files,
+    step_name,
+    write_count,
+)
 from mcfsim.models.weights import DTYPE_OF, not_finite, refuse_not_finite
 from mcfsim.storage.files import OutputError, Pathlike
+from mcfsim.storage.sealed import digest
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.tensors import ELEMENTS
 
@@ -50,6 +58,7 @@ class Recorder:
                 )
             self.count = 0
             _write(start, stored)
+            write_count(self.directory, 0)
         else:
             self.count = self._go_on(start, whole_number("after", after, least=0))
 
@@ -83,6 +92,11 @@ class Recorder:
         dtypes = {name: dtype for name, (dtype, _) in stored.items()}
         check_dtypes(path, self._dtypes or dtypes, dtypes, step_name(1))
         _write(path, stored, number, rate)
+        try:
+            write_count(self.directory, number)
+        except BaseException:
+            path.unlink()
+            raise
         self.count, self._dtypes = number, dtypes
 
     def _go_on(self, start: Path, after: int) -> int:
@@ -93,6 +107,7 @@ class Recorder:
             raise ValueError(f"after = {after}: {self.directory} has {len(files)} steps")
         if after:
             self._dtypes = read_step(files[1], 1).dtypes
+        write_count(self.directory, after)
         for number in range(len(files), after, -1):
             files[number].unlink()
         return after

@@ -8,15 +8,28 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from mcfsim.checks.arguments import whole_number
 from mcfsim.models.recorded_file import TensorFile, read_other_weights, read_step, read_weights
-from mcfsim.storage.files import Pathlike
+from mcfsim.storage import shards
+from mcfsim.storage.files import Pathlike, read_text, write_text
+from mcfsim.storage.schema import build, parse
+from mcfsim.storage.sealed import RECORDING
 from mcfsim.storage.tensors import FileOfTensorsError
 
 WEIGHTS = "weights.safetensors"
+#: Says how many steps were recorded, so that one that is missing at the end is missed.
+COUNT = "steps.json"
+_LONGEST_COUNT = 1000
 _PREFIX = "step-"
 _STEP = re.compile(_PREFIX + r"([0-9]+)\.safetensors")
+
+
+@dataclass(frozen=True)
+class _Count:
+    format: Literal["mcfsim-recording-1"]
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,8 @@ def open_recording(
     Parameters
     ----------
     directory : path
-        As `mcfsim.record` made it: ``weights.safetensors``, and ``step-00000001.safetensors`` and so on.
+        As `mcfsim.record` made it: ``weights.safetensors``, ``step-00000001.safetensors`` and so on, and
+        ``steps.json``, which says how many there are.
     weights : path, optional
         Another start, see `mcfsim.models.weights.open_weights`; tensors without gradients are left out.
     steps : int, optional
@@ -91,9 +105,10 @@ def open_recording(
     Raises
     ------
     FileOfTensorsError
-        If there is no step, or one is missing or there twice; if a file is damaged; if a tensor is missing,
-        or of another shape or dtype than before, or holds no floating numbers; of files without digests,
-        if a number is NaN or infinite. It is a ValueError.
+        If there is no step, or one is missing or there twice; if `steps` is not given and there are others
+        than were recorded; if a file is damaged; if a tensor is missing, or of another shape or dtype than
+        before, or holds no floating numbers; of files without digests, if a number is NaN or infinite. It is
+        a ValueError.
     ValueError
         If the recording has fewer steps than are meant.
     OSError
@@ -103,6 +118,8 @@ def open_recording(
     files = step_files(folder)
     if not files:
         raise FileOfTensorsError(folder, f"has no step; that of the first is named {step_name(1)}")
+    if steps is None:
+        _check_count(folder, files)
     count = len(files) if steps is None else whole_number("steps", steps, least=1)
     if count > len(files):
         raise ValueError(f"steps = {count}: {folder} has {len(files)} of them")
@@ -113,6 +130,30 @@ def open_recording(
     start = read_weights(folder / WEIGHTS) if weights is None else read_other_weights(weights, first.tensors)
     check_shapes(first.path, start.shapes, first.shapes, start.path)
     return Recording(folder, start, (first, *rest))
+
+
+def write_count(folder: Path, steps: int) -> None:
+    """Write how many steps a recording has."""
+    write_text(folder / COUNT, json.dumps({"format": RECORDING, "steps": steps}) + "\n")
+
+
+def _check_count(folder: Path, files: Mapping[int, Path]) -> None:
+    """Raise FileOfTensorsError unless there are as many steps as were recorded; only recorders say so."""
+    if not (folder / COUNT).exists():
+        if shards.read_metadata(files[1]).get("format") != RECORDING:
+            return
+        raise FileOfTensorsError(
+            folder, f"lacks {COUNT}, which says how many steps were recorded; say how many of them are meant"
+        )
+    try:
+        recorded = build(_Count, parse(read_text(folder / COUNT, _LONGEST_COUNT)), "").steps
+    except ValueError as problem:
+        raise FileOfTensorsError(folder / COUNT, f"says no number of steps: {problem}") from problem
+    # A recorder that was killed has written its last step, and not yet counted it.
+    if len(files) not in (recorded, recorded + 1):
+        raise FileOfTensorsError(
+            folder, f"has {len(files)} steps, and {recorded} were recorded; say how many of them are meant"
+        )
 
 
 def step_name(step: int) -> str:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.codec.codes import check_codes, encode
+from mcfsim.codec.codes import check_codes, decode, encode
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.models.weights import DTYPE_OF, FORMAT_OF, Weight, open_tensors
+from mcfsim.models.weights import DTYPE_OF, FORMAT_OF, open_tensors
 from mcfsim.optim.groups import Groups
 from mcfsim.optim.memory import Split, is_packed, read, write
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.weight_grid import Reach
 from mcfsim.storage.files import OutputError, Pathlike, write_text
-from mcfsim.storage.shards import INDEX_SUFFIX, SUFFIX, write_file
+from mcfsim.storage.sealed import AT_ONCE, STATE, check_digest, digest, digest_of, sealed, unsealed
+from mcfsim.storage.shards import INDEX_SUFFIX, SUFFIX, read_metadata, write_file
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError, Tensor
 
 Array = NDArray[Any]
@@ -32,7 +34,6 @@ _Elements = tuple[str, Array]
 _NAMES = {"m0": "exp_avg", "v0": "exp_avg_sq"}
 #: The tensor that says how many steps were made.
 _STEP = "step"
-_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,11 @@ def save_weights(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | N
         If the strategy stores exact numbers, or `shard_bytes` is not positive.
     OutputError
         If the place cannot be written or has no room, or the folder has tensors already.
+    SpoiltStateError
+        If a step or a loading was broken off half-way.
     """
     fmt = _checked(optimizer)
+    optimizer.whole.check()
     leading = optimizer.state.parameter[0]
     shapes = optimizer.layout.shapes
     parts = {name: _Part(leading, part, fmt, shapes[name]) for name, part in optimizer.layout.slices.items()}
@@ -96,7 +100,8 @@ def save_state(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | Non
     Tensors are ``NAME.parameter0``, ``NAME.exp_avg``, ``NAME.exp_avg_sq``, ``NAME.parameter1``, ``NAME.v1``,
     ``NAME.extra0`` and so on, as many as the strategy stores, and ``step``: as `mcfsim audit --state` has it.
     Of packed moments that share scales they are ``NAME.exp_avg.codes``, ``NAME.exp_avg.scales`` and so on; of
-    a moment that is kept as rows and columns, ``NAME.exp_avg_sq.rows`` and ``NAME.exp_avg_sq.columns``.
+    a moment that is kept as rows and columns, ``NAME.exp_avg_sq.rows`` and ``NAME.exp_avg_sq.columns``. The
+    header, of shards their index, says of which optimizer and strategy they are, and the SHA-256 of each.
 
     Parameters
     ----------
@@ -105,36 +110,46 @@ def save_state(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | Non
 
     Raises
     ------
-    ValueError, OutputError
+    ValueError, OutputError, SpoiltStateError
         As `save_weights` does; and if weights lie on a grid of a fixed scale, which follows from the start.
     """
     _check_state(optimizer)
-    _write(dict(_parts(optimizer)), path, shard_bytes, optimizer.count)
+    optimizer.whole.check()
+    _write(dict(_parts(optimizer)), path, shard_bytes, optimizer)
 
 
 def load_state(optimizer: Optimizer, path: Pathlike) -> None:
     """Put a state in an optimizer, which then goes on from there, to the same bits.
 
+    All of the file is read and checked before anything is changed. If the writing that follows is broken off,
+    by KeyboardInterrupt say, the optimizer is spoilt until a state is loaded.
+
     Parameters
     ----------
     optimizer : Optimizer
-        Of the same tensors and strategy, and packed or not as that was if numbers share scales or bits; what
-        it holds is overwritten.
+        Of the same kind, tensors and strategy, and packed or not as that was if numbers share scales or bits;
+        what it holds is overwritten.
     path : path
         From `save_state`.
 
     Raises
     ------
     FileOfTensorsError
-        If the file is damaged, or lacks a tensor, or has one of another shape or dtype, or a number that is
-        none of the format, or a scale that is negative or infinite; it is a ValueError. Of shapes and dtypes
-        it is said before anything is changed.
+        If the file is no state, or was altered since it was written, or is of another optimizer or strategy;
+        or if it lacks a tensor, or has one too many or of another shape or dtype, or a number that is none of
+        the format, or a scale that is negative or infinite. It is a ValueError.
     ValueError
         As of `save_state`.
     """
     _check_state(optimizer)
-    tensors = open_tensors(path)
-    wanted = []
+    tensors, about = open_tensors(path), read_metadata(path) if Path(path).suffix != ".npz" else {}
+    if about.get("format") != STATE:
+        raise FileOfTensorsError(path, "is no state that mcfsim.models.saving.save_state wrote")
+    digests, said = unsealed(path, tensors, about)
+    for label, own in _described(optimizer).items():
+        if said.get(label) != own:
+            raise FileOfTensorsError(path, f"is of {label} {said.get(label)!r}, and not of {own!r}")
+    wanted = {}
     for name, part in _parts(optimizer):
         stored, dtype = tensors.get(name), part.dtype
         if stored is None or (stored.shape, stored.dtype) != (part.shape, dtype):
@@ -142,12 +157,23 @@ def load_state(optimizer: Optimizer, path: Pathlike) -> None:
             raise FileOfTensorsError(
                 path, f"tensor {name!r} must be {dtype} of shape {part.shape}, and {found}"
             )
-        wanted.append((part, stored))
+        wanted[name] = part, stored
+    if stray := tensors.keys() - wanted.keys() - {_STEP}:
+        raise FileOfTensorsError(path, f"has the tensor {min(stray)!r}, which this optimizer does not keep")
     count = _count(path, tensors)
-    for part, stored in wanted:
-        for start in range(0, stored.size, _AT_ONCE):
-            _put(part, stored, start, min(start + _AT_ONCE, stored.size))
-    optimizer.count = count
+    check_digest(path, _STEP, digest_of(tensors[_STEP]), digests[_STEP])
+    for name, (part, stored) in wanted.items():
+        check_digest(path, name, digest_of(stored, partial(_good, part, stored)), digests[name])
+    with optimizer.whole.changing("loading a state"):
+        for part, stored in wanted.values():
+            for start in range(0, stored.size, AT_ONCE):
+                _put(part, stored, start, min(start + AT_ONCE, stored.size))
+        optimizer.count = count
+
+
+def _described(optimizer: Optimizer) -> dict[str, str]:
+    """Return what a state says that it is of."""
+    return {"optimizer": type(optimizer.hyper).__name__, "strategy": optimizer.strategy.name}
 
 
 def _checked(optimizer: Optimizer) -> Format:
@@ -198,28 +224,33 @@ def _tensors(
     yield f"{name}.scales", _Part(vector.scales, groups, kept.scale, count, scales=True)
 
 
-def _put(part: _Part, stored: Tensor, start: int, stop: int) -> None:
-    """Put some of a stored tensor in its place in a vector."""
+def _good(part: _Part, stored: Tensor, x: Array) -> Array:
+    """Return elements of a stored tensor as its vector takes them; raise if they cannot be there."""
     vector, fmt = part.vector, part.format
-    block = slice(part.part.start + start, part.part.start + stop)
-    x = stored.read(start, stop)
     if part.scales:
         numbers = read(x, fmt)
         if (np.isinf(numbers) | np.signbit(numbers) & ~np.isnan(numbers)).any():
             raise FileOfTensorsError(stored.path, f"tensor {stored.name!r} has a negative or infinite scale")
     if isinstance(vector, Split):
-        vector.rest[block] = x
-    elif is_packed(vector):
+        return x
+    if is_packed(vector):
         check_codes(x, fmt)
-        vector[block] = x
+        return x
+    numbers = decode(x, FORMAT_OF[stored.dtype]) if x.dtype.kind == "u" else x
+    rounded = round_to(numbers, fmt)
+    if not np.array_equal(rounded, numbers, equal_nan=True):
+        raise FileOfTensorsError(stored.path, f"tensor {stored.name!r} has a number that is none of {fmt}")
+    return numbers
+
+
+def _put(part: _Part, stored: Tensor, start: int, stop: int) -> None:
+    """Put some of a stored tensor in its place in a vector."""
+    block = slice(part.part.start + start, part.part.start + stop)
+    x = _good(part, stored, stored.read(start, stop))
+    if isinstance(part.vector, Split):
+        part.vector.rest[block] = x
     else:
-        numbers = Weight(stored).read(start, stop) if stored.dtype in FORMAT_OF else x
-        rounded = round_to(numbers, fmt)
-        if not np.array_equal(rounded, numbers, equal_nan=True):
-            raise FileOfTensorsError(
-                stored.path, f"tensor {stored.name!r} has a number that is none of {fmt}"
-            )
-        write(vector[block], numbers, fmt)
+        write(part.vector[block], x, part.format)
 
 
 def _count(path: Pathlike, tensors: Mapping[str, Tensor]) -> int:
@@ -234,10 +265,20 @@ def _write(
     parts: Mapping[str, _Part],
     path: Pathlike,
     shard_bytes: float | None,
-    count: int | None,
+    of: Optimizer | None,
 ) -> None:
-    """Write parts of vectors as tensors, to one file or to several."""
-    extra = {} if count is None else {_STEP: ("I64", np.array(count))}
+    """Write parts of vectors as tensors, to one file or to several; the state of an optimizer is sealed."""
+    extra = {} if of is None else {_STEP: ("I64", np.array(of.count, ELEMENTS["I64"]))}
+    forms, digests = dict[str, tuple[str, tuple[int, ...]]](), dict[str, str]()
+
+    def counted(tensors: dict[str, _Elements]) -> dict[str, _Elements]:
+        if of is not None:
+            forms.update({name: (dtype, x.shape) for name, (dtype, x) in tensors.items()})
+            digests.update({name: digest(np.ascontiguousarray(x)) for name, (_, x) in tensors.items()})
+        return tensors
+
+    def about() -> dict[str, str]:
+        return {} if of is None else sealed(STATE, forms, digests, _described(of))
 
     def elements(name: str) -> _Elements:
         dtype, x = parts[name].elements()
@@ -246,7 +287,8 @@ def _write(
     if shard_bytes is None:
         if Path(path).suffix != SUFFIX:
             raise OutputError(f"{path} must end in {SUFFIX}; with shard_bytes it may be a folder")
-        write_file(path, {**{name: elements(name) for name in parts}, **extra})
+        whole = counted({**{name: elements(name) for name in parts}, **extra})
+        write_file(path, whole, about())
         return
     if not shard_bytes > 0:
         raise ValueError(f"shard_bytes = {shard_bytes} must be positive")
@@ -259,10 +301,13 @@ def _write(
     for number, names in enumerate(shards, 1):
         place = f"model-{number:05d}-of-{len(shards):05d}{SUFFIX}"
         more = extra if number == 1 else {}
-        write_file(folder / place, {**{name: elements(name) for name in names}, **more}, exclusive=True)
+        some = counted({**{name: elements(name) for name in names}, **more})
+        write_file(folder / place, some, {} if of is None else {"format": STATE}, exclusive=True)
         index |= dict.fromkeys([*names, *more], place)
     # Last, so that a folder without it is seen to be not finished.
-    write_text(folder / f"model{INDEX_SUFFIX}", json.dumps({"metadata": {}, "weight_map": index}, indent=1))
+    write_text(
+        folder / f"model{INDEX_SUFFIX}", json.dumps({"metadata": about(), "weight_map": index}, indent=1)
+    )
 
 
 def _shards(parts: Mapping[str, _Part], most: float) -> list[list[str]]:

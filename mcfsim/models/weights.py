@@ -15,6 +15,7 @@ from mcfsim.codec.codes import decode
 from mcfsim.formats import FORMATS, Format
 from mcfsim.storage import npz, shards
 from mcfsim.storage.files import Pathlike
+from mcfsim.storage.sealed import check_weights
 from mcfsim.storage.tensors import FileOfTensorsError, Tensor
 
 #: The format of each dtype of floating numbers, as files call it.
@@ -148,12 +149,16 @@ def open_weights(path: Pathlike) -> Weights:
     ------
     FileOfTensorsError
         If it is no such file, or damaged, or has a dtype that is not known, or no tensor of floating
-        numbers; a `ValueError`.
+        numbers, or says that it is a recorded step or an optimizer's state; a `ValueError`.
     OSError
         If it is not there or cannot be read.
     """
     path = Path(path)
-    return weights_of(path, open_tensors(path))
+    tensors = open_tensors(path)
+    for file in dict.fromkeys(tensor.path for tensor in tensors.values()):
+        if file.suffix.lower() == shards.SUFFIX:
+            check_weights(file, shards.read_metadata(file))
+    return weights_of(path, tensors)
 
 
 def open_tensors(path: Pathlike) -> dict[str, Tensor]:

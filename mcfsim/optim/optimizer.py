@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks.arguments import whole_number
 from mcfsim.checks.processor import check_processor
+from mcfsim.checks.whole import Whole
 from mcfsim.codec.codes import check_codes
 from mcfsim.compile.loops import Filler
 from mcfsim.optim.compiled_step import CompiledStep, fill_block
@@ -106,6 +107,9 @@ class Optimizer:
         Of a parameter that lies on one.
     count : int
         Steps made.
+    whole : Whole
+        Whether the last change of the state came to its end. A step that is broken off half-way, by
+        KeyboardInterrupt say, spoils the state: then nothing but loading another one is allowed.
     """
 
     def __init__(
@@ -145,6 +149,9 @@ class Optimizer:
                     "optimizers of tensors"
                 )
         self.count = 0
+        self.whole = Whole(
+            "load a saved one by mcfsim.models.saving.load_state, or make the optimizer anew from the weights"
+        )
         self._steps = whole_number("steps", steps, least=1)
         self._warned = False
         self._compiled = CompiledStep(hyper, strategy, packed=packed)
@@ -219,6 +226,8 @@ class Optimizer:
         ValueError
             If the rate is out of range, or the gradient of another shape, or an element no code. Nothing has
             changed then.
+        SpoiltStateError
+            If an earlier step, or a loading, was broken off when part of the state had changed.
         """
         rate = self._checked(gradient, rate)
         update = np.empty(self.layout.size, form(self.roles.update.format, packed=self.packed))
@@ -231,10 +240,12 @@ class Optimizer:
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return the tensors that the model sees: the leading components, as views, or decoded."""
+        self.whole.check()
         return self.layout.split(read(self.state.parameter[0], self.formats[0]))
 
     def represented(self) -> tuple[NDArray[Any], ...]:
         """Return copies of the components whose sum is the parameter that the optimizer means."""
+        self.whole.check()
         values = read_block(self.state._replace(m=(), v=()), self.formats, slice(None))
         return tuple(np.array(item) for item in values.represented(self.strategy))
 
@@ -248,38 +259,41 @@ class Optimizer:
         if self.packed and is_packed(gradient):
             self._check_codes(gradient)
         check_processor()
+        self.whole.check()
         self._warned = self._warned or warn_of_vanishing(self.roles.update, {"rate": rate})
         return rate
 
     def _advance(self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None) -> None:
         """Make a step, and put the update in a vector if there is one."""
         count, threads = self.count + 1, self._threads()
-        if self.grid is not None:
-            self.grid.before(self._weights())
+        # Whole before anything is changed: a compiled step may be refused.
         if self._staged is None:
-            self._straight(gradient, rate, update, count, threads)
+            move = self._planned(gradient, rate, update, count, threads)
         else:
-            self._staged.advance(
+            move = self._staged.planned(
                 *(self.roles, self.state, self.formats, gradient, update),
                 count=count,
                 rate=rate,
                 threads=threads,
                 ahead=max(0, self._steps - count),
             )
-        for slot in () if self.packed else self.hyper.slots:
-            stored = self.strategy.tensors[slot.name]
-            if stored.scaled is not None and stored.format is not None:
-                (vector,) = getattr(self.state, slot.name)
-                requantize(vector, self.parts[slot.name].every(), stored.scaled, stored.format)
-        if self.grid is not None:
-            self.grid.after(self._weights(), count)
-        self.count = count
+        with self.whole.changing(f"step {count}"):
+            if self.grid is not None:
+                self.grid.before(self._weights())
+            move()
+            for slot in () if self.packed else self.hyper.slots:
+                stored = self.strategy.tensors[slot.name]
+                if stored.scaled is not None and stored.format is not None:
+                    (vector,) = getattr(self.state, slot.name)
+                    requantize(vector, self.parts[slot.name].every(), stored.scaled, stored.format)
+            if self.grid is not None:
+                self.grid.after(self._weights(), count)
+            self.count = count
 
-    def _straight(
+    def _planned(
         self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None, count: int, threads: int
-    ) -> None:
-        """Make a step that is a straight line, a block of all tensors at a time."""
-        # Whole before anything is changed: a compiled step may be refused.
+    ) -> Callable[[], None]:
+        """Return what makes a step that is a straight line, a block of all tensors at a time."""
         planned: list[tuple[slice, int, Callable[[slice], None]]] = []
         for part, decayed in self._parts():
             scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
@@ -293,8 +307,12 @@ class Optimizer:
                 # Numbers that share scales are read and written by calls, of which fewer on more are faster.
                 size = filler.block if self._edges is None else BLOCK
                 planned.append((part, size, partial(self._fill, filler, gradient, update)))
-        for part, block, work in planned:
-            in_stripes(work, part, block, threads, self._edges)
+
+        def move() -> None:
+            for part, block, work in planned:
+                in_stripes(work, part, block, threads, self._edges)
+
+        return move
 
     def _weights(self) -> NDArray[Any]:
         """Return the vector of weights that lie on a grid, as numbers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -62,7 +62,7 @@ class StagedSteps:
                 if isinstance(item, Mean):
                     check_mean(roles.of(item.role), item.accumulator)
 
-    def advance(
+    def planned(
         self,
         roles: Roles,
         state: State,
@@ -74,8 +74,8 @@ class StagedSteps:
         rate: float,
         threads: int,
         ahead: int,
-    ) -> None:
-        """Make a step in place, and put the update in a vector if there is one.
+    ) -> Callable[[], None]:
+        """Return what makes a step in place, and puts the update in a vector if there is one.
 
         Parameters
         ----------
@@ -94,20 +94,23 @@ class StagedSteps:
         }
         tensors = {name: part for name, part in self.layout.slices.items() if part.stop > part.start}
         received = self._format_of(gradient)
-        # Whole before anything is changed: a compiled stage may be refused.
         made = {
             name: _Tensor(self, roles, scalars[self._decayed(part)], name, count, threads, received, ahead)
             for name, part in tensors.items()
         }
-        for name, part in tensors.items():
-            known = self._known(name, part, state, formats)
-            known["gradient"] = read(gradient[part], received)
-            with np.errstate(all="ignore"):
-                shape = self.layout.shapes[name]
-                found = in_stages(self.hyper, shape, known, made[name].carry_out, made[name].take_mean)
-            self._keep(name, part, state, formats, found)
-            if update is not None:
-                write(update[part], found["update"].reshape(-1), roles.update.format)
+
+        def move() -> None:
+            for name, part in tensors.items():
+                known = self._known(name, part, state, formats)
+                known["gradient"] = read(gradient[part], received)
+                with np.errstate(all="ignore"):
+                    shape = self.layout.shapes[name]
+                    found = in_stages(self.hyper, shape, known, made[name].carry_out, made[name].take_mean)
+                self._keep(name, part, state, formats, found)
+                if update is not None:
+                    write(update[part], found["update"].reshape(-1), roles.update.format)
+
+        return move
 
     def _known(self, name: str, part: slice, state: State, formats: Formats) -> dict[str, Any]:
         """Return a tensor's state, by the names that stages have for it."""

@@ -77,7 +77,9 @@ def read_file(path: Pathlike) -> dict[str, Tensor]:
 
 
 def read_metadata(path: Pathlike) -> dict[str, str]:
-    """Return what the header of a safetensors file says besides its tensors: texts, by name.
+    """Return what a safetensors file or an index says besides its tensors: texts, by name.
+
+    Of a folder it is what its index says, and nothing if there is none.
 
     Raises
     ------
@@ -88,6 +90,14 @@ def read_metadata(path: Pathlike) -> dict[str, str]:
     """
     from safetensors import SafetensorError, safe_open
 
+    path = Path(path)
+    if path.is_dir():
+        index = _index_of(path)
+        return {} if index is None else read_metadata(index)
+    if path.name.endswith(INDEX_SUFFIX):
+        said = _index(path).get("metadata")
+        texts = said if isinstance(said, dict) else {}
+        return {name: text for name, text in texts.items() if isinstance(text, str)}
     open_regular(path).close()
     try:
         with safe_open(path, framework="numpy") as opened:
@@ -134,11 +144,7 @@ def read_places(path: Pathlike) -> dict[str, str]:
     OSError
         If it cannot be read.
     """
-    try:
-        data = parse(read_text(path, _LONGEST_INDEX))
-    except ValueError as problem:
-        raise FileOfTensorsError(path, f"no index of tensors: {problem}") from problem
-    places = data.get("weight_map") if isinstance(data, dict) else None
+    places = _index(Path(path)).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(place, str) for place in places.values()):
         raise FileOfTensorsError(path, 'no index of tensors: it has no "weight_map" of names to files')
     return places
@@ -155,14 +161,9 @@ def read_folder(path: Pathlike) -> dict[str, Tensor]:
         If a file cannot be read.
     """
     folder = Path(path)
-    files = sorted(folder.iterdir())
-    indexes = [file for file in files if file.name.endswith(INDEX_SUFFIX)]
-    if len(indexes) > 1:
-        names = ", ".join(file.name for file in indexes)
-        raise FileOfTensorsError(folder, f"has several indexes; name the one that is meant: {names}")
-    if indexes:
-        return read_index(indexes[0])
-    shards = [file for file in files if file.name.endswith(SUFFIX)]
+    if (index := _index_of(folder)) is not None:
+        return read_index(index)
+    shards = sorted(file for file in folder.iterdir() if file.name.endswith(SUFFIX))
     if not shards:
         raise FileOfTensorsError(folder, f"has no file *{SUFFIX} and no index *{INDEX_SUFFIX}")
     found: dict[str, Tensor] = {}
@@ -221,6 +222,24 @@ def write_file(
             serialize_file(specs, name, metadata=dict(metadata or {}) or None)
         except SafetensorError as problem:
             raise OutputError(f"cannot write {os.fspath(path)}: {problem}") from problem
+
+
+def _index(path: Path) -> dict[str, Any]:
+    """Return what an index says."""
+    try:
+        data = parse(read_text(path, _LONGEST_INDEX))
+    except ValueError as problem:
+        raise FileOfTensorsError(path, f"no index of tensors: {problem}") from problem
+    return data if isinstance(data, dict) else {}
+
+
+def _index_of(folder: Path) -> Path | None:
+    """Return the index of a folder, None if it has none; refuse several."""
+    indexes = sorted(file for file in folder.iterdir() if file.name.endswith(INDEX_SUFFIX))
+    if len(indexes) > 1:
+        names = ", ".join(file.name for file in indexes)
+        raise FileOfTensorsError(folder, f"has several indexes; name the one that is meant: {names}")
+    return indexes[0] if indexes else None
 
 
 def _shard(index: Path, place: str, name: str) -> dict[str, Tensor]:

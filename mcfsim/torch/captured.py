@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mcfsim.checks.whole import Whole
 from mcfsim.optim.declaration import Declaration
 from mcfsim.torch.local import local
 from mcfsim.torch.repeatable_step import Captured, RepeatableStep
@@ -70,6 +71,7 @@ class CapturedStep:
         self,
         states: Mapping[torch.Tensor, dict[str, Any]],
         settings: Callable[[int], tuple[Declaration, float]],
+        whole: Whole,
     ) -> None:
         """Count the step, and hand over what it needs; see `StoredOptimizer.before_replay`.
 
@@ -79,6 +81,8 @@ class CapturedStep:
             The optimizer's, now.
         settings : callable
             Returns hyperparameters and learning rate of a group.
+        whole : Whole
+            Of the optimizer.
         """
         if self._addresses(states) != self._places:
             raise RuntimeError(
@@ -96,11 +100,12 @@ class CapturedStep:
             if launch is not None:
                 hyper, rate = settings(group)
                 prepared.append(launch.prepared(hyper, counts[-1], rate))
-        for hand_over in prepared:
-            hand_over()
-        for (_, parameters, _), count in zip(self._together, counts, strict=True):
-            for p in parameters:
-                states[p]["step"] = count
+        with whole.changing("handing a step over to a captured graph"):
+            for hand_over in prepared:
+                hand_over()
+            for (_, parameters, _), count in zip(self._together, counts, strict=True):
+                for p in parameters:
+                    states[p]["step"] = count
 
     def _addresses(self, states: Mapping[torch.Tensor, dict[str, Any]]) -> list[int]:
         """Return where everything lies that the graph writes."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mcfsim.checks.whole import Whole
 from mcfsim.torch.local import is_spread
 from mcfsim.torch.moved import Stores
 from mcfsim.torch.settings import Settings, Steps
@@ -21,6 +22,14 @@ NAMES = tuple(field.name for field in fields(Settings))
 
 class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """An optimizer whose state says of what arithmetic it is."""
+
+    whole: Whole
+    param_groups: list[dict[str, Any]]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles have; SpoiltStateError where a step was broken off."""
+        self.whole.check()
+        return super().__getstate__()  # type: ignore[no-any-return]
 
     @abstractmethod
     def steps_of(self, group: Mapping[str, Any]) -> Steps:
@@ -34,8 +43,10 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Return state and groups as torch does, each group with its settings as strings and numbers.
 
         Its ``random`` is where stochastic rounding draws from, by `mcfsim.RandomWords`' fields, or None. What
-        is returned can be loaded with ``weights_only=True``.
+        is returned can be loaded with ``weights_only=True``. Where a step was broken off this raises
+        SpoiltStateError.
         """
+        self.whole.check()
 
         def describe(_: Any, saved: dict[str, Any]) -> dict[str, Any]:
             for group, live in zip(saved["param_groups"], self.param_groups, strict=True):
@@ -52,7 +63,8 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         Tensors that this optimizer has, of its state and of learning rates, are written in place, so that
         what keeps their addresses sees it. Random words go on where the state's do, whatever this optimizer
         began with. A state of another optimizer, strategy or rounding, or of other parameters, raises
-        ValueError; then nothing has changed.
+        ValueError; then nothing has changed. A loading that is broken off half-way spoils the optimizer until
+        a state is loaded.
         """
         own, groups = type(self).__name__, list(self.param_groups)
         pairs: dict[torch.Tensor, tuple[dict[str, Any], dict[str, Any]]] = {}
@@ -77,13 +89,18 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             with torch.no_grad():
                 for parameter, (target, saved) in pairs.items():
                     self.state[parameter] = {name: _written(target[name], x) for name, x in saved.items()}
+            self.whole.end()
 
         # After the hooks of others that change what is loaded, and before those that look at what was.
         with (
             _hooked(self.register_load_state_dict_pre_hook, check),
             _hooked(self.register_load_state_dict_post_hook, write, prepend=True),
         ):
-            super().load_state_dict(state_dict)
+            try:
+                super().load_state_dict(state_dict)
+            except BaseException:
+                self.param_groups = groups  # whose settings are whole, so that a state can be loaded
+                raise
 
     def _paired(self, given: dict[str, Any]) -> dict[torch.Tensor, tuple[dict[str, Any], dict[str, Any]]]:
         """Return by parameter the state to be written, and the saved one, found to be of this optimizer."""

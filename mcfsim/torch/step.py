@@ -10,6 +10,7 @@ from typing import Any, cast
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.tensors import check_dense
 from mcfsim.checks.processor import check_processor
+from mcfsim.checks.whole import Whole
 from mcfsim.optim.declaration import Declaration, learning_rate
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.torch import operator
@@ -49,6 +50,7 @@ class StoredOptimizer(SavedOptimizer):
         self._number = operator.enrolled(self)
         self._made: dict[Settings, Steps] = {}
         self.watches: list[Watching] = []
+        self.whole = Whole("load what was saved together, the model's state and the optimizer's")
         self._captured: list[CapturedStep] = []
 
     def steps_of(self, group: Mapping[str, Any]) -> Steps:
@@ -80,7 +82,9 @@ class StoredOptimizer(SavedOptimizer):
 
         A closure, if given, computes the gradients first, and what it returns is returned. A parameter or
         gradient that is no dense tensor of the right dtype raises TypeError, before anything changes. In what
-        ``torch.compile`` makes of a training step this is one operator, with the same bits.
+        ``torch.compile`` makes of a training step this is one operator, with the same bits. A step that is
+        broken off half-way, by KeyboardInterrupt say, spoils parameters and state: until a state is loaded,
+        each further step raises `mcfsim.checks.whole.SpoiltStateError`.
         """
         with torch.enable_grad():
             loss = closure() if closure is not None else None
@@ -105,6 +109,7 @@ class StoredOptimizer(SavedOptimizer):
             As `step` does, before anything changes.
         """
         check_processor()
+        self.whole.check()
         steps = [self.steps_of(group) for group in self.param_groups]
         of = [steps[which] for which, _ in self._listed()]
         with torch.no_grad():
@@ -121,11 +126,14 @@ class StoredOptimizer(SavedOptimizer):
                 return
             for watch in self.watches:
                 watch.see([work for _, work in works])
-            for together, work in works:
-                if work.moved:
-                    work.on.move(work.moved, work.hyper, work.count, work.rate)
-                for p in together:
-                    self.state[p]["step"] = work.count
+            for _, work in works:
+                work.check()
+            with self.whole.changing("a step"):
+                for together, work in works:
+                    if work.moved:
+                        work.on.move(work.moved, work.hyper, work.count, work.rate)
+                    for p in together:
+                        self.state[p]["step"] = work.count
             # Autograd did not see the writing, and could not tell that a graph has become stale.
             torch.autograd.graph.increment_version([local(tensor) for tensor in given])
 
@@ -190,13 +198,14 @@ class StoredOptimizer(SavedOptimizer):
         if not -len(self._captured) <= which < len(self._captured):
             raise IndexError(f"{len(self._captured)} steps of this optimizer were captured: none is {which}")
         self._check_watches()
+        self.whole.check()
 
         def settings(group: int) -> tuple[Declaration, float]:
             live = self.param_groups[group]
             return self._hyper(live), learning_rate("lr", number(live["lr"]))
 
         with torch.no_grad():
-            self._captured[which].before_replay(self.state, settings)
+            self._captured[which].before_replay(self.state, settings, self.whole)
 
     def _check_capture(self, places: Sequence[int]) -> None:
         """Raise RuntimeError unless what is asked may be part of a graph that is being captured."""
@@ -255,6 +264,7 @@ class StoredOptimizer(SavedOptimizer):
         this optimizer raises ValueError.
         """
         groups = (group for group in self.param_groups if any(parameter is p for p in group["params"]))
+        self.whole.check()
         if (group := next(groups, None)) is None:
             raise ValueError("the tensor is no parameter of this optimizer")
         stores, whole = self.steps_of(group).stores, parameter.detach()
@@ -263,9 +273,11 @@ class StoredOptimizer(SavedOptimizer):
         return spread_as(whole, summed(stores.represented(tensors)))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "defaults" in state:  # torch also comes here with loaded state alone
+        if "defaults" in state:
             self._begin()
+        else:  # torch comes here with loaded state alone, of which the last is written by `load_state_dict`
+            self.whole.begin("loading a state")
+        super().__setstate__(state)
 
 
 def number(x: Any) -> Any:

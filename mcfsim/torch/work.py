@@ -51,6 +51,11 @@ class Work:
     count: int
     rate: float
 
+    def check(self) -> None:
+        """Raise ValueError if the step cannot be made with its scalars, before anything changes."""
+        stores = self.on.stores
+        self.hyper.scalars(stores.roles, stores.strategy, self.count, self.rate, decayed=True)
+
 
 class Watching(Protocol):
     """Someone who looks at steps before they are made."""

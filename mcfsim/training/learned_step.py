@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.backends.factory import arithmetic
 from mcfsim.checks.arguments import finite_number, real_array, whole_number
+from mcfsim.checks.whole import Whole
 from mcfsim.convert import round_to
 from mcfsim.formats import get_format
 from mcfsim.optim.declaration import learning_rate
@@ -73,6 +74,8 @@ class LearnedStepTable:
         Positive.
     count : int
         Steps that were made.
+    whole : Whole
+        Whether the last one came to its end. One that was broken off raises SpoiltStateError from then on.
 
     Raises
     ------
@@ -107,6 +110,7 @@ class LearnedStepTable:
         self.steps: Table = np.maximum(np.asarray(first, np.float32), self.least)
         self.codes: Table = self._drawn(kept, self.steps, self._words)
         self.count = 0
+        self.whole = Whole("make the table anew from the weights")
 
     @property
     def bytes_per_parameter(self) -> float:
@@ -115,6 +119,7 @@ class LearnedStepTable:
 
     def weights(self) -> Table:
         """Return the numbers that the table stands for."""
+        self.whole.check()
         return np.asarray(self._ar.mul(self.steps, self.codes), np.float32)
 
     def moved(self, update: ArrayLike) -> Moved:
@@ -156,6 +161,7 @@ class LearnedStepTable:
             changed then.
         """
         rate, scale = learning_rate("rate", rate), finite_number("scale", scale)
+        self.whole.check()
         steps = self.steps
         if gradient is not None:
             slope = self._slopes(moved.weights)
@@ -165,9 +171,10 @@ class LearnedStepTable:
                 steps = np.maximum(np.asarray(self._ar.sub(steps, change), np.float32), self.least)
             if not np.isfinite(steps).all():
                 raise ValueError("steps leave the range of float32; a smaller rate keeps them within")
-        self.count += 1
-        self.steps = steps
-        self.codes = self._drawn(moved.weights, steps, RandomWords(self._words.seed, self.count, _STEP))
+        count = self.count + 1
+        codes = self._drawn(moved.weights, steps, RandomWords(self._words.seed, count, _STEP))
+        with self.whole.changing(f"step {count}"):
+            self.steps, self.codes, self.count = steps, codes, count
 
     def _slopes(self, weights: Table) -> Table:
         """Return the derivative of each rounded weight by its step."""

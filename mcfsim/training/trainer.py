@@ -40,7 +40,9 @@ class Trainer:
         #: The first step that met or left a number that is not finite; 0 while there is none.
         self.diverged_at = np.zeros(1, np.int64)
         sizes = {slot: parts.size for slot, parts in optimizer.parts.items()}
-        self.averages = {slot: np.zeros(sizes.get(slot, optimizer.layout.size)) for slot in SLOTS}
+        self.averages: dict[str, NDArray[Any]] = {
+            slot: np.zeros(sizes.get(slot, optimizer.layout.size)) for slot in SLOTS
+        }
 
     def step(self, t: int, setup: Setup) -> None:
         """Make step number t, and record its measures if that is one to be recorded."""

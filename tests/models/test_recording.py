@@ -14,6 +14,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.models.recording import Recording, open_recording
+from mcfsim.models.weights import open_weights
 from tests.models.files import checkpoint, raw_safetensors
 from tests.models.recordings import SHAPES, gradients, rate, recorded, weights
 from tests.mutations import damaged
@@ -59,6 +60,63 @@ def test_files_of_no_recorder_hold_the_same_numbers_and_no_rates(tmp_path: Path)
     assert theirs.digest() == ours.digest()
     with pytest.raises(ValueError, match=r"step-1\.safetensors: has no learning rate, so a schedule must be"):
         theirs.rates()
+
+
+@pytest.mark.parametrize("missing", range(1, STEPS + 1))
+def test_steps_that_are_missing_at_the_end_are_missed(missing: int, tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "r", STEPS)
+    for number in range(STEPS, STEPS - missing, -1):
+        (folder / f"step-{number:08d}.safetensors").unlink()
+    left = STEPS - missing
+    text = f"has {left} steps, and {STEPS} were recorded" if left else "has no step"
+    for opened in (open_recording, mcf.replay):
+        with pytest.raises(ValueError, match=text):
+            opened(folder)
+    if left:
+        assert len(open_recording(folder, steps=left).steps) == left
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "lacks steps.json, which says how many steps were recorded"),
+        ("", "says no number of steps"),
+        ("3", "says no number of steps: the whole must be an object"),
+        ('{"format": "mcfsim-recording-1", "steps": "3"}', "steps must be of type int"),
+        ('{"format": "mcfsim-recording-1", "steps": true}', "steps must be of type int"),
+        ('{"format": "another", "steps": 3}', "format must be one of mcfsim-recording-1"),
+        ('{"format": "mcfsim-recording-1", "steps": 1}', "has 3 steps, and 1 were recorded"),
+        ("9" * 2000, "has more than 1000 bytes"),
+    ],
+)
+def test_a_count_of_steps_that_is_none(count: str | None, text: str, tmp_path: Path) -> None:
+    path = recorded(tmp_path / "r", STEPS) / "steps.json"
+    path.unlink() if count is None else path.write_text(count)
+    with pytest.raises(ValueError, match=text):
+        open_recording(tmp_path / "r")
+
+
+def test_a_step_that_was_written_and_not_yet_counted_is_one(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "r", STEPS)
+    (folder / "steps.json").write_text(json.dumps({"format": "mcfsim-recording-1", "steps": STEPS - 1}))
+    assert len(open_recording(folder).steps) == STEPS
+
+
+def test_steps_are_no_weights_and_weights_no_step(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "r", STEPS)
+    step, start = folder / "step-00000002.safetensors", folder / "weights.safetensors"
+    for taken in (lambda: open_weights(step), lambda: open_recording(folder, step)):
+        with pytest.raises(ValueError, match="has the gradients of step 2 of a recording"):
+            taken()
+    kept = start.read_bytes()
+    shutil.copy(step, start)
+    with pytest.raises(ValueError, match=r"weights\.safetensors: has the gradients of step 2"):
+        open_recording(folder)
+    start.write_bytes(kept)
+    shutil.copy(start, step)
+    with pytest.raises(ValueError, match="is weights by its header, and step 2 by its name"):
+        open_recording(folder)
+    assert open_weights(start).keys() == SHAPES.keys()
 
 
 def test_the_digest_is_of_every_bit_name_and_shape(tmp_path: Path) -> None:
@@ -147,7 +205,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: shutil.copy(f / STEP_2, f / "step-00000003.safetensors"),
         "is step 2 by its",
     ),
-    "steps of weights": (lambda f: shutil.copy(f / "weights.safetensors", f / STEP_2), "is step None by its"),
+    "steps of weights": (lambda f: shutil.copy(f / "weights.safetensors", f / STEP_2), "is weights by its"),
     "a tensor less": (lambda f: _replace(f, 2, bias=None), f"{STEP_2}: lacks the tensor 'bias', which"),
     "a tensor more": (
         lambda f: _replace(f, 2, more=("F32", np.ones(2, "f4"))),

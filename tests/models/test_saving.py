@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -14,22 +16,25 @@ from mcfsim.models.saving import load_state, save_state, save_weights
 from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_tensors, open_weights
 from mcfsim.optim.groups import Groups
+from mcfsim.optim.lion import Lion
 from mcfsim.optim.strategies import STRATEGIES
 from mcfsim.storage.files import OutputError
-from mcfsim.storage.shards import write_file
+from mcfsim.storage.sealed import STATE, digest, sealed
+from mcfsim.storage.shards import read_metadata, write_file
 from mcfsim.storage.tensors import FileOfTensorsError
 from tests.kinds import UNPACKED
 
 pytestmark = pytest.mark.slow
 
 NAMES = [name for name in STRATEGIES if name != "exact"]
+HYPER = mcf.AdamW(beta2=0.95)
 SHAPES = {"w": (30, 40), "b": (40,), "scalar": ()}
 
 
-def made(name="collage-plus", low="bfloat16", **options):
+def made(name="collage-plus", low="bfloat16", hyper=HYPER, **options):
     rng = np.random.default_rng(0)
     start = {label: np.asarray(rng.standard_normal(shape)) for label, shape in SHAPES.items()}
-    return mcf.Optimizer(mcf.AdamW(beta2=0.95), mcf.strategy(name, low), start, ["w"], **options)
+    return mcf.Optimizer(hyper, mcf.strategy(name, low), start, ["w"], **options)
 
 
 def go(optimizer, steps, seed=1):
@@ -153,16 +158,21 @@ def test_packed_moments_lie_in_files_as_codes_and_scales(tmp_path):
 
 
 # -- what is refused -----------------------------------------------------------------------------------------
-def altered(tmp_path, **changes):
-    """Write a state with tensors changed or left out."""
-    save_state(go(made(), 2), tmp_path / "s.safetensors")
-    tensors = {
-        name: (t.dtype, t.read().reshape(t.shape))
-        for name, t in open_tensors(tmp_path / "s.safetensors").items()
-    }
-    tensors |= {name.replace("__", "."): item for name, item in changes.items()}
-    path = tmp_path / "altered.safetensors"
-    write_file(path, {name: item for name, item in tensors.items() if item is not None})
+def altered(optimizer, path, **changes):
+    """Write a state with tensors changed, made of what they were, or left out; sealed as if it were right."""
+    save_state(optimizer, path)
+    about = read_metadata(path)
+    tensors = {name: (t.dtype, t.read().reshape(t.shape)) for name, t in open_tensors(path).items()}
+    for name, item in ((name.replace("__", "."), item) for name, item in changes.items()):
+        if isinstance(item, Callable):
+            item(tensors[name][1])
+        else:
+            tensors[name] = item
+    kept = {name: item for name, item in tensors.items() if item is not None}
+    forms = {name: (dtype, x.shape) for name, (dtype, x) in kept.items()}
+    digests = {name: digest(np.ascontiguousarray(x)) for name, (_, x) in kept.items()}
+    others = {name: about[name] for name in ("optimizer", "strategy")}
+    write_file(path, kept, sealed(STATE, forms, digests, others))
     return path
 
 
@@ -178,10 +188,14 @@ def altered(tmp_path, **changes):
         ({"step": None}, "how many steps"),
         ({"step": ("I64", np.array(-1))}, "how many steps"),
         ({"step": ("F32", np.float32(3))}, "how many steps"),
+        (
+            {"b__v2": ("BF16", np.zeros(40, np.uint16))},
+            "the tensor 'b.v2', which this",
+        ),
     ],
 )
 def test_states_that_do_not_fit_change_nothing(tmp_path, changes, text):
-    path = altered(tmp_path, **changes)
+    path = altered(go(made(), 2), tmp_path / "s.safetensors", **changes)
     optimizer = go(made(), 1)
     before = bits(optimizer)
     with pytest.raises(FileOfTensorsError, match=text):
@@ -190,27 +204,103 @@ def test_states_that_do_not_fit_change_nothing(tmp_path, changes, text):
 
 
 def test_numbers_that_are_none_of_the_format_are_refused(tmp_path):
-    first = made("plain", "tf32")
-    save_state(first, tmp_path / "s.safetensors")
-    tensors = {
-        name: (t.dtype, t.read().reshape(t.shape))
-        for name, t in open_tensors(tmp_path / "s.safetensors").items()
-    }
-    tensors["b.exp_avg"] = "F32", np.full(40, 0.1, np.float32)
-    write_file(tmp_path / "s.safetensors", tensors)
-    with pytest.raises(FileOfTensorsError, match=r"'b\.exp_avg' has a number that is none of tf32"):
-        load_state(made("plain", "tf32"), tmp_path / "s.safetensors")
+    """The last tensor has one: those before it stay as they are, too."""
+
+    def spoil(x):
+        x.flat[-1] = 0.1
+
+    path = altered(go(made("plain", "tf32"), 2), tmp_path / "s.safetensors", w__exp_avg_sq=spoil)
+    optimizer = go(made("plain", "tf32"), 1)
+    before = bits(optimizer)
+    with pytest.raises(FileOfTensorsError, match=r"'w\.exp_avg_sq' has a number that is none of tf32"):
+        load_state(optimizer, path)
+    assert bits(optimizer) == before
+    go(optimizer, 1)
 
 
 @pytest.mark.parametrize("scale", [-1.0, -0.0, np.inf])
 def test_scales_that_are_none_are_refused(tmp_path, scale):
+    def spoil(x):
+        x[7] = scale
+
     path = tmp_path / "s.safetensors"
-    save_state(made("fp8-moments", packed=True), path)
-    tensors = {name: (t.dtype, t.read().reshape(t.shape)) for name, t in open_tensors(path).items()}
-    tensors["w.exp_avg_sq.scales"][1][7] = scale
-    write_file(path, tensors)
+    altered(made("fp8-moments", packed=True), path, w__exp_avg_sq__scales=spoil)
     with pytest.raises(FileOfTensorsError, match=r"'w\.exp_avg_sq\.scales' has a negative or infinite scale"):
         load_state(made("fp8-moments", packed=True), path)
+
+
+@pytest.mark.parametrize("shard_bytes", [None, 60])
+def test_a_state_of_which_a_byte_is_another_is_refused(tmp_path, shard_bytes):
+    """Each byte of a small state, with one bit changed: what is loaded is what was saved, or nothing."""
+
+    def small():
+        start = {"w": np.linspace(-1, 1, 12).reshape(3, 4), "b": np.ones(2)}
+        return mcf.Optimizer(mcf.AdamW(), mcf.strategy("collage-light"), start, packed=True)
+
+    first = small()
+    first.step(first.receive({"w": np.ones((3, 4)), "b": np.ones(2)}), 0.01)
+    path = tmp_path / ("s.safetensors" if shard_bytes is None else "s")
+    save_state(first, path, shard_bytes=shard_bytes)
+    saved, files = bits(first), [path] if shard_bytes is None else sorted(path.iterdir())
+    rng, refused = np.random.default_rng(0), 0
+    for file in files:
+        whole = file.read_bytes()
+        for place in range(0, len(whole), 4 if shard_bytes is None else 7):
+            bit = bytes([whole[place] ^ 1 << rng.integers(8)])
+            file.write_bytes(whole[:place] + bit + whole[place + 1 :])
+            other = small()
+            before = bits(other)
+            try:
+                load_state(other, path)
+            except (ValueError, OSError):
+                refused += 1
+                assert bits(other) == before
+                other.weights()
+            else:
+                assert bits(other) == saved  # a blank of the header, say
+        file.write_bytes(whole)
+    assert refused > 200
+
+
+def test_shards_of_two_states_are_not_mixed(tmp_path):
+    optimizer = go(made(), 1)
+    for step in (1, 2):
+        save_state(go(optimizer, 1), tmp_path / f"{step}", shard_bytes=1000)
+    for file in sorted((tmp_path / "2").glob("*-of-*"))[1:]:
+        shutil.copytree(tmp_path / "1", tmp_path / "mixed", dirs_exist_ok=True)
+        shutil.copy(file, tmp_path / "mixed")
+        with pytest.raises(FileOfTensorsError, match="is damaged: its digest is not the one recorded"):
+            load_state(made(), tmp_path / "mixed")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "text"),
+    [
+        ({"name": "split-truncated", "packed": True}, {"name": "split-master", "packed": True}, "strategy"),
+        ({"name": "fp32-optim"}, {"name": "eco"}, "strategy 'fp32-optim', and not of 'eco'"),
+        ({"hyper": mcf.SGD()}, {"hyper": Lion()}, "optimizer 'SGD', and not of 'Lion'"),
+    ],
+)
+def test_a_state_of_another_kind_is_refused(tmp_path, theirs, ours, text):
+    """Tensors are of the same names and shapes; what they mean is not."""
+    save_state(made(**theirs), tmp_path / "s.safetensors")
+    with pytest.raises(FileOfTensorsError, match=text):
+        load_state(made(**ours), tmp_path / "s.safetensors")
+
+
+def test_a_state_is_not_taken_for_weights_nor_the_other_way_round(tmp_path):
+    optimizer = go(made(), 1)
+    save_weights(optimizer, tmp_path / "w.safetensors")
+    save_state(optimizer, tmp_path / "s.safetensors")
+    save_state(optimizer, tmp_path / "s", shard_bytes=1000)
+    for place in ("s.safetensors", "s", "s/model.safetensors.index.json"):
+        with pytest.raises(FileOfTensorsError, match="has an optimizer's state, whose moments"):
+            open_weights(tmp_path / place)
+        load_state(made(), tmp_path / place)
+    np.savez(tmp_path / "w.npz", w=np.ones((30, 40)))
+    for place in ("w.safetensors", "w.npz"):
+        with pytest.raises(FileOfTensorsError, match="is no state that mcfsim"):
+            load_state(made(), tmp_path / place)
 
 
 def test_codes_and_scales_are_no_numbers(tmp_path):

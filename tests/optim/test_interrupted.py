@@ -1,0 +1,208 @@
+"""Steps and loadings that are broken off anywhere: no half of one is gone on from unnoticed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.checks.whole import SpoiltStateError
+from mcfsim.models.saving import load_state, save_state, save_weights
+from mcfsim.optim import optimizer as optimizers
+from mcfsim.optim import stripes
+from mcfsim.optim.adafactor import Adafactor
+from mcfsim.optim.groups import Groups
+from mcfsim.optim.optimizer import Optimizer
+from mcfsim.training.learned_step import LearnedStepTable
+from tests.interrupts import OwnError, broken_off, bytecodes
+
+#: Files that were open are closed by the garbage collector, which Python warns of.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+SHAPES = {"w": (4, 6), "b": (6,)}
+ERRORS = (KeyboardInterrupt, OwnError)
+KINDS = {
+    "plain": {},
+    "kahan packed": {"packed": True},
+    "collage-plus": {},
+    "fp32-master": {},
+    "split-master packed": {"packed": True},
+    "int8-moments": {},
+    "fp8-moments packed": {"packed": True},
+    "stochastic": {"random": mcf.RandomWords(3)},
+    "bitnet": {},
+    "fp32 in stages": {"hyper": Adafactor()},
+}
+#: Interrupts of each kind.
+EACH = 20
+
+
+@pytest.fixture(autouse=True)
+def short_blocks(monkeypatch):
+    """Let steps of few numbers have many blocks."""
+    monkeypatch.setattr(optimizers, "BLOCK", 8)
+    monkeypatch.setattr(stripes, "_STRIPE", 8)
+
+
+def made(kind: str, **options: object) -> Optimizer:
+    rng = np.random.default_rng(0)
+    start = {name: rng.standard_normal(shape) for name, shape in SHAPES.items()}
+    options = {"hyper": mcf.AdamW(beta2=0.95), **KINDS.get(kind, {}), **options}
+    return mcf.Optimizer(options.pop("hyper"), mcf.strategy(kind.split()[0]), start, ["w"], **options)
+
+
+def step(optimizer: Optimizer) -> None:
+    """Make the step that comes next, of a gradient that is given by its number."""
+    rng = np.random.default_rng(optimizer.count + 1)
+    gradient = optimizer.receive({name: rng.standard_normal(shape) for name, shape in SHAPES.items()})
+    optimizer.step(gradient, 2.0**-6)
+
+
+def bits(optimizer: Optimizer) -> tuple[int, list[bytes]]:
+    vectors = [x for items in optimizer.state for x in items]
+    parts = [(x.codes, x.scales) if isinstance(x, Groups) else (getattr(x, "rest", x),) for x in vectors]
+    return optimizer.count, [np.asarray(part).tobytes() for items in parts for part in items]
+
+
+def trajectory(kind: str, steps: int) -> list[tuple[int, list[bytes]]]:
+    optimizer = made(kind)
+    found = [bits(optimizer)]
+    for _ in range(steps):
+        step(optimizer)
+        found.append(bits(optimizer))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
+    states, rng = trajectory(kind, 3), np.random.default_rng(sorted(KINDS).index(kind))
+    optimizer = made(kind)
+    step(optimizer)
+    path = tmp_path / "s.safetensors"
+    save_state(optimizer, path)
+    count, halves, refused = bytecodes(lambda: step(optimizer)), 0, 0
+    for place in rng.integers(count, size=EACH).tolist():
+        load_state(optimizer, path)
+        assert bits(optimizer) == states[1]
+        if not broken_off(lambda: step(optimizer), place, ERRORS[place % 2]):
+            continue
+        found = bits(optimizer)
+        halves += found not in states
+        try:
+            step(optimizer)
+        except SpoiltStateError:
+            refused += 1
+            assert bits(optimizer) == found
+            for other in (
+                optimizer.weights,
+                optimizer.represented,
+                lambda: save_state(optimizer, tmp_path / "half.safetensors"),
+                lambda: save_weights(optimizer, tmp_path / "half.safetensors"),
+                lambda: optimizer.advance(np.zeros(30, np.float32), 0.1),
+            ):
+                with pytest.raises(SpoiltStateError, match="step 2 was broken off"):
+                    other()
+            assert not (tmp_path / "half.safetensors").exists()
+        else:
+            assert found in states[1:3]
+            assert bits(optimizer) == states[states.index(found) + 1]
+    assert refused >= halves > 0
+
+
+@pytest.mark.parametrize("kind", ["collage-plus", "fp8-moments packed", "fp32-master"])
+def test_a_loading_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
+    states, path, rng = trajectory(kind, 3), tmp_path / "s.safetensors", np.random.default_rng(1)
+    first = made(kind)
+    step(first)
+    step(first)
+    save_state(first, path)
+    optimizer, refused = made(kind), 0
+    count = bytecodes(lambda: load_state(optimizer, path))
+    for place in [*rng.integers(count, size=8).tolist(), *range(count - 400, count, 40)]:
+        optimizer = made(kind)
+        if not broken_off(lambda: load_state(optimizer, path), place, KeyboardInterrupt):  # noqa: B023
+            continue
+        found = bits(optimizer)
+        try:
+            step(optimizer)
+        except SpoiltStateError:
+            refused += 1
+            with pytest.raises(SpoiltStateError, match="loading a state was broken off"):
+                optimizer.weights()
+            load_state(optimizer, path)
+            step(optimizer)
+            assert bits(optimizer) == states[3]
+        else:
+            assert found in (states[0], states[2])
+    assert refused > 2
+
+
+class _Raising(mcf.AdamW):
+    """Whose text raises an error in one of its calls."""
+
+    left = 0
+
+    def step(self, *given):
+        type(self).left -= 1
+        if not type(self).left:
+            raise OwnError
+        return super().step(*given)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_in_a_text_that_is_handed_over(threads):
+    hyper = _Raising(beta2=0.95)
+    for call in range(1, 5):
+        optimizer = made("collage-light", hyper=hyper, threads=threads, compiled=False)
+        _Raising.left = call
+        with pytest.raises(OwnError):
+            step(optimizer)
+        with pytest.raises(SpoiltStateError, match=r"step 1 was broken off.*by .*load_state"):
+            step(optimizer)
+
+
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+def test_what_is_refused_before_a_step_spoils_nothing():
+    optimizer = made("eco")
+    for gradient, rate, error in (
+        (np.zeros(30, np.float32), -1.0, ValueError),
+        (np.zeros(30, np.float32), 1e-320, ValueError),  # errors fed back over it leave binary64
+        (np.zeros(3, np.float32), 0.1, ValueError),
+        ([0.0] * 30, 0.1, TypeError),
+    ):
+        with pytest.raises(error):
+            optimizer.step(gradient, rate)
+    step(optimizer)
+    assert optimizer.count == 1
+
+
+def test_a_table_with_learned_steps():
+    """Its steps and its codes belong together."""
+    rng = np.random.default_rng(0)
+    weights, update, gradient = rng.standard_normal((3, 4, 5))
+
+    def table():
+        return LearnedStepTable(weights, 4)
+
+    def move(one):
+        one.step(one.moved(update), gradient, 0.1)
+
+    def state(one):
+        return one.count, one.steps.tobytes(), one.codes.tobytes()
+
+    count = bytecodes(lambda: move(table()))
+    first = table()
+    before = state(first)
+    move(first)
+    after = state(first)
+    for place in [*rng.integers(count, size=10).tolist(), *range(count - 120, count, 4)]:
+        other = table()
+        if not broken_off(lambda: move(other), place, KeyboardInterrupt):  # noqa: B023
+            continue
+        found = state(other)
+        try:
+            other.weights()
+        except SpoiltStateError:
+            with pytest.raises(SpoiltStateError):
+                move(other)
+        else:
+            assert found in (before, after)

@@ -10,6 +10,7 @@ from typer import Option
 
 from mcfsim.cli.application import Place, command
 from mcfsim.cli.plan_options import (
+    OPTIMIZER,
     Betas,
     Decay,
     Epsilon,
@@ -62,9 +63,9 @@ def assign(
     warmup: Warmup = 0,
     final: Final = None,
     steps: Steps = 10_000,
-    betas: Betas = (0.9, 0.999),
-    eps: Epsilon = 1e-8,
-    weight_decay: Decay = 0.01,
+    betas: Betas = (OPTIMIZER.beta1, OPTIMIZER.beta2),
+    eps: Epsilon = OPTIMIZER.epsilon,
+    weight_decay: Decay = OPTIMIZER.weight_decay,
     update_rms: UpdateSize = None,
     state: State = None,
     gradients: Gradients = None,

@@ -10,6 +10,7 @@ from typer import Option
 
 from mcfsim.cli.application import Place, check_checkpoint, command, telling_how_to_go_on
 from mcfsim.cli.plan_options import (
+    OPTIMIZER,
     Betas,
     Decay,
     Epsilon,
@@ -44,15 +45,15 @@ def audit(
     warmup: Warmup = 0,
     final: Final = None,
     steps: Steps = 10_000,
-    betas: Betas = (0.9, 0.999),
-    eps: Epsilon = 1e-8,
-    weight_decay: Decay = 0.01,
+    betas: Betas = (OPTIMIZER.beta1, OPTIMIZER.beta2),
+    eps: Epsilon = OPTIMIZER.epsilon,
+    weight_decay: Decay = OPTIMIZER.weight_decay,
     update_rms: UpdateSize = None,
     state: State = None,
     gradients: Gradients = None,
     strategy: Annotated[
         list[str] | None,
-        Option(help="Repeat it to compare.", show_default="plain, collage-light, collage-plus, fp32-master"),
+        Option(help="Repeat it to compare.", show_default="all whose losses are forecast"),
     ] = None,
     low: Annotated[str, Option(help="The strategies' low format.")] = "bfloat16",
     threshold: Annotated[
@@ -102,7 +103,7 @@ def audit(
         from mcfsim.formats import get_format
         from mcfsim.models import auditing
         from mcfsim.models.known import updates_of
-        from mcfsim.models.plan import DEFAULT_STRATEGIES, Plan
+        from mcfsim.models.plan import Plan, forecast_in
         from mcfsim.models.weights import open_weights
         from mcfsim.optim.adamw import AdamW
         from mcfsim.optim.strategies import strategy as look_up
@@ -119,7 +120,7 @@ def audit(
             hyper=AdamW(beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay),
             schedule=rates,
             steps=steps,
-            strategies=tuple(look_up(name, fmt) for name in strategy or DEFAULT_STRATEGIES),
+            strategies=tuple(look_up(name, fmt) for name in strategy or ()) or forecast_in(fmt),
             updates=updates_of(update_rms, state, gradients),
             threshold=threshold,
             stopped=stopped,
@@ -143,7 +144,7 @@ def audit(
 
 def _show(model: Weights, found: Audit, most: int) -> None:
     """Print what was found, and what follows from it."""
-    from mcfsim.report.audits import strategy_table, tensor_table, update_model
+    from mcfsim.report.audits import mix_offered, strategy_table, tensor_table, update_model
 
     plan, strategies, tensors = found.plan, strategy_table(found), tensor_table(found, most)
     first = found.totals()[0].strategy.name
@@ -153,7 +154,6 @@ def _show(model: Weights, found: Audit, most: int) -> None:
     )
     for name, why in model.left_out.items():
         say(f"left out: {name}, {why}")
-    say(update_model(found))
     say("", "Under each strategy, over the run:")
     print_rows(strategies, {}, ["of tensor"])
     say("", f"Tensors under {first}, the worst first ({len(tensors)} of {len(model)}):")
@@ -161,6 +161,7 @@ def _show(model: Weights, found: Audit, most: int) -> None:
     print_legend(legends.under(legends.AUDIT, [*tensors[0], *strategies[0]], ["-"]), output_width())
     chosen, why = found.recommended()
     say("", f"Recommended: {chosen.strategy.name}. {why}" if chosen else f"Not recommended: {why}")
+    say(*filter(None, [mix_offered(found), f"Supposed: {update_model(found)}"]))
 
 
 def _page(model: Weights, read: list[Sample], found: Audit) -> str:

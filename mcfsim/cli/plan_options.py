@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from mcfsim.cli.application import Place
+from mcfsim.optim.adamw import AdamW
 
 if TYPE_CHECKING:
     from mcfsim.training.schedule import Schedule
 
+#: Whose hyperparameters are the default, as in `mcfsim simulate`.
+OPTIMIZER = AdamW()
 _PLAN, _KNOWN = "The plan of training", "What is known of the updates"
 
 WeightsFile = Annotated[

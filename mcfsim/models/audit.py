@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import gt
 
 import numpy as np
 
 from mcfsim.formats import Format
+from mcfsim.models.assignment import Choices
 from mcfsim.models.freezes import frozen_share
+from mcfsim.models.memory import footprint
 from mcfsim.models.plan import Plan
 from mcfsim.optim.strategies import Strategy
+
+#: So many strategies are all looked at.
+_FEW = 6
 
 
 @dataclass(frozen=True)
@@ -99,8 +105,9 @@ class Total:
         What was found of it.
     stopped : int
         How many tensors stop.
-    frozen : float or None
-        Share of significands of its second moment that beta2 does not move; see `freezes.frozen_share`.
+    frozen, beside : float
+        Share of numbers of its second moment that beta2 does not move, and the same where those that share a
+        scale lie beside a larger one that stays; see `freezes.frozen_share`.
     bytes : float
         Stored for all parameters.
     sufficient : bool
@@ -115,8 +122,25 @@ class Total:
     of_worst: Found
     stopped: int
     frozen: float
+    beside: float
     bytes: float
     sufficient: bool
+
+
+@dataclass(frozen=True)
+class Mix:
+    """A strategy for each tensor.
+
+    Parameters
+    ----------
+    strategies : mapping of str to Strategy
+        By tensor.
+    bytes : float
+        Stored for all parameters.
+    """
+
+    strategies: Mapping[str, Strategy]
+    bytes: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,9 +183,10 @@ class Audit:
         there = ~np.isnan(edq)
         weights = sizes[there] / sizes[there].sum() if there.any() else np.array([])
         worst = self.worst_first(name)[0]
-        frozen = frozen_share(strategy, "v", self.plan.hyper.beta2)
-        reached = bool((edq[there] >= self.plan.threshold).all())
-        reached &= all(item.found[name].beyond is None for item in self.tensors)
+        frozen, beside = (
+            frozen_share(strategy, "v", self.plan.hyper.beta2, beside=beside) for beside in (False, True)
+        )
+        reached = all(self._reached(item.found[name]) for item in self.tensors)
         return Total(
             strategy,
             lost=float(weights @ lost[there]) if there.any() else math.nan,
@@ -170,9 +195,54 @@ class Audit:
             of_worst=worst.found[name],
             stopped=sum(item.found[name].stops is not None for item in self.tensors),
             frozen=frozen,
+            beside=beside,
             bytes=sum(item.found[name].bytes for item in self.tensors),
             sufficient=reached and frozen == 0,
         )
+
+    def _reached(self, found: Found) -> bool:
+        """Whether enough of a tensor's updates arrives, or nothing is asked, within the format's range."""
+        return found.beyond is None and not found.edq < self.plan.threshold
+
+    def shown(self) -> list[Total]:
+        """Return what is worth looking at: of more than a few strategies those that none beats for less.
+
+        One beats another if its smallest EDQ, to four places, and its second moment are no worse.
+        """
+        totals, (chosen, _) = self.totals(), self.recommended()
+        if len(totals) <= _FEW:
+            return totals
+        kept: list[Total] = []
+        for item in totals:
+            merit = _merit(item)
+            if item == chosen or all(any(map(gt, merit, _merit(other))) for other in kept):
+                kept.append(item)
+        return kept
+
+    def mixed(self) -> Mix | None:
+        """Return each tensor's cheapest strategy, if that takes less than one for all; else None."""
+        names, sizes = zip(*((item.name, item.size) for item in self.tensors), strict=True)
+        totals = self.totals()
+        losses = np.array(
+            [
+                [
+                    abs(1.0 - np.nan_to_num(item.found[total.strategy.name].edq, nan=1.0))
+                    if total.frozen == 0 and self._reached(item.found[total.strategy.name])
+                    else math.inf
+                    for total in totals
+                ]
+                for item in self.tensors
+            ]
+        )
+        if np.isinf(losses).all(axis=1).any():
+            return None
+        costs = tuple(footprint(total.strategy).total for total in totals)
+        choices = Choices(names, sizes, tuple(total.strategy for total in totals), costs, losses)
+        chosen = choices.least()
+        mix = Mix({name: choices.candidates[place] for name, place in zip(names, chosen, strict=True)},
+                  float(choices.bytes_of(chosen)))  # fmt: skip
+        alone, _ = self.recommended()
+        return mix if alone is None or mix.bytes < alone.bytes else None
 
     def totals(self) -> list[Total]:
         """Return what was found under each strategy, the cheapest first."""
@@ -184,12 +254,14 @@ class Audit:
         chosen = next((item for item in totals if item.sufficient), None)
         reasons = [self._against(item) for item in totals[: totals.index(chosen) if chosen else None]]
         if chosen is None:
-            return None, "none of them suffices: " + "; ".join(reasons)
+            return None, f"none of {_tried(len(totals))} suffices: " + "; ".join(reasons)
         why = (
-            f"{chosen.strategy.name} is the cheapest whose updates arrive: EDQ of every tensor is at least "
-            f"{self.plan.threshold:g} (the least, {chosen.of_worst.edq:.4f}, is that of {chosen.worst}), "
-            f"and v decays at beta2 = {self.plan.hyper.beta2:g}"
+            f"{chosen.strategy.name} is the cheapest of {_tried(len(totals))} whose updates arrive: EDQ of "
+            f"every tensor is at least {self.plan.threshold:g} (the least, {chosen.of_worst.edq:.4f}, is "
+            f"that of {chosen.worst}), and v decays at beta2 = {self.plan.hyper.beta2:g}"
         )
+        if chosen.beside:
+            why += " where numbers that share a scale decay together"
         return chosen, "; ".join([why, *reasons])
 
     def _against(self, total: Total) -> str:
@@ -201,8 +273,17 @@ class Audit:
         elif worst.edq < self.plan.threshold:
             said.append(f"EDQ of {total.worst} is {worst.edq:.3f}")
         if total.frozen:
-            said.append(f"{100 * total.frozen:.0f} % of the significands of v do not decay")
+            said.append(f"{100 * total.frozen:.0f} % of the numbers of v do not decay")
         return f"{total.strategy.name} does not do: {', and '.join(said)}"
+
+
+def _merit(total: Total) -> tuple[float, float]:
+    """Return how good a strategy is: its smallest EDQ, to four places and at most 1, and what of v decays."""
+    return round(min(_rank(total.of_worst), 1.0), 4), -total.frozen
+
+
+def _tried(count: int) -> str:
+    return "the one tried" if count == 1 else f"the {count} tried"
 
 
 def _rank(found: Found) -> float:

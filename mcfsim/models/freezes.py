@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.multiword import expansion
 from mcfsim.multiword.expansion import expand
+from mcfsim.optim.memory import requantize
 from mcfsim.optim.strategies import Strategy
 from mcfsim.rounding import Mode
+from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
 
 #: Significands that are tried: all of a format of up to so many bits, else so many spread evenly.
 _MOST_BITS = 14
+#: Numbers that are tried where a whole tensor shares a scale.
+_GROUP = 128
 
 
 def significands(fmt: Format) -> NDArray[np.float64]:
@@ -34,7 +37,7 @@ def significands(fmt: Format) -> NDArray[np.float64]:
 
 
 @lru_cache
-def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
+def frozen_share(strategy: Strategy, slot: str, beta: float, *, beside: bool = False) -> float:
     """Return the share of significands of a moving average that stay as they are when multiplied by beta.
 
     Where it is 1 an average never decays: `RN(beta x) = x` for every normal number x. So it is of a bfloat16
@@ -48,14 +51,16 @@ def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
         Which average.
     beta : float
         The decay rate, in [0, 1).
+    beside : bool, optional
+        Of numbers that share a scale: whether the largest of them stays, and the scale with it. By default
+        all of them decay together, and a scale that can follows them.
 
     Returns
     -------
     float
         Of a single component, in its format; rounded at random, of those that no draw moves. Of an expansion,
-        that starts without anything in the components after the first: of its sum. In a scaled format, of the
-        elements of a block that keeps its scale; kept in another way, of the codes of numbers spread over the
-        five octaves below a largest one that stays. 0 for exact numbers.
+        that starts without anything in the components after the first: of its sum. Of numbers that share a
+        scale, as steps keep them: of a group spread over five octaves. 0 for exact numbers.
 
     References
     ----------
@@ -69,11 +74,8 @@ def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
         stored = replace(stored, rounding=Mode.TOWARD_ZERO, random_bits=None, rule=None)
     roles = (replace(strategy, m=stored) if slot == "m" else replace(strategy, v=stored)).roles()
     ar: Any = roles.moments if slot == "m" else roles.second_moment
-    if isinstance(stored.scaled, Quantiser):
-        return _frozen_codes(ar, stored.scaled, beta)
     if stored.scaled is not None:
-        x = round_to(_within(stored.scaled.element), fmt)
-        return float(np.mean(round_to(ar.mul(x, beta), stored.scaled.element) == x))
+        return _frozen_in_group(ar, stored.scaled, fmt, beta, beside=beside)
     x = ar.round(_within(fmt))
     zero = np.zeros_like(x)
     components = (x, *([zero] * (stored.components - 1)))
@@ -87,12 +89,19 @@ def frozen_share(strategy: Strategy, slot: str, beta: float) -> float:
     return float(np.mean(before == after))
 
 
-def _frozen_codes(ar: Any, kept: Quantiser, beta: float) -> float:
-    """Return the share of numbers below the largest of their group whose codes beta does not change."""
-    x = kept.through(np.geomspace(1 / 32, 1, kept.block).astype(np.float32))
-    after = np.append(ar.mul(x[:-1], beta), x[-1])
-    codes = kept.encode(np.asarray(after, np.float32))[0] == kept.encode(x)[0]
-    return float(codes[:-1].mean())
+def _frozen_in_group(
+    ar: Any, kept: ScaledFormat | Quantiser, fmt: Format, beta: float, *, beside: bool
+) -> float:
+    """Return the share of a group's numbers that stay, the largest one left out where it stays."""
+    size = kept.block if isinstance(kept.block, int) and kept.block > 1 else _GROUP
+    before = np.array(ar.round(np.geomspace(1 / 32, 1, size)))
+    requantize(before, [slice(0, size)], kept, fmt)
+    after = np.array(ar.mul(before, beta))
+    if beside:
+        after[-1] = before[-1]
+    requantize(after, [slice(0, size)], kept, fmt)
+    stays = after == before
+    return float(np.mean(stays[:-1] if beside else stays))
 
 
 def _within(fmt: Format) -> NDArray[np.float64]:

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mcfsim.checks.arguments import finite_number, whole_number
+from mcfsim.formats import Format
 from mcfsim.models.updates import Model, Updates
 from mcfsim.optim.adamw import AdamW
-from mcfsim.optim.strategies import Strategy
+from mcfsim.optim.strategies import STRATEGIES, Strategy, strategy
 from mcfsim.training.schedule import Schedule
 
-#: Strategies that are compared unless others are named.
-DEFAULT_STRATEGIES = ("plain", "collage-light", "collage-plus", "fp32-master")
+
+def forecast_in(low: Format) -> tuple[Strategy, ...]:
+    """Return the strategies that are tried unless others are named: all whose losses are forecast.
+
+    What is rounded at random walks about its mean, and moments in a scaled format lose bits themselves: what
+    that costs no forecast says. Left out are those, too, that cannot be had in the low format.
+    """
+    found = []
+    for name, item in STRATEGIES.items():
+        if item.parameter.format is None or item.draws or any(x.scaled for x in item.tensors.values()):
+            continue
+        with suppress(ValueError):
+            made = strategy(name, low)
+            made.roles()
+            found.append(made)
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def audit_figure(audit: Audit, most: int = MOST) -> Iterator[Figure]:
     ------
     figure : matplotlib Figure
     """
-    totals = audit.totals()
+    totals = audit.shown()
     first = totals[0].strategy.name
     worst = audit.worst_first(first)
     shown, others = worst[:most], worst[most:]
@@ -91,7 +91,7 @@ def _draw_steps(axes: Axes, audit: Audit, name: str, tensors: Sequence[AuditedTe
 
 def _draw_strategies(axes: Axes, audit: Audit, tensors: Sequence[AuditedTensor]) -> None:
     """Draw each tensor's EDQ over the run under each strategy, with its number."""
-    totals, (chosen, _) = audit.totals(), audit.recommended()
+    totals, (chosen, _) = audit.shown(), audit.recommended()
     table = np.array([[_drawn(item.found[total.strategy.name]) for total in totals] for item in tensors])
     _draw_table(axes, np.arange(len(totals) + 1) - 0.5, table)
     for row, item in enumerate(tensors):

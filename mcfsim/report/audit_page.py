@@ -17,7 +17,7 @@ from mcfsim.models.audit import Audit, AuditedTensor, Found, Total
 from mcfsim.models.auditing import EDGES, audit
 from mcfsim.models.samples import Sample
 from mcfsim.report import legends
-from mcfsim.report.audits import update_model
+from mcfsim.report.audits import frozen, mix_offered, update_model
 from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED
 
 #: Peak learning rates of the page, as multiples of the plan's.
@@ -95,7 +95,8 @@ def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str])
     Shares have four places after the point, other numbers four digits; NaN, where nothing is asked, is null.
     """
     first = _alike(audits)
-    totals = first.totals()
+    names = _names(audits)
+    totals = {total.strategy.name: total for total in first.totals()}
     return {
         "source": source,
         "parameters": first.size,
@@ -111,11 +112,11 @@ def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str])
         "steps": list(first.steps),
         "edges": EDGES.tolist(),
         "strategies": [
-            {"name": item.strategy.name, "bytes_per_parameter": item.strategy.bytes_per_parameter}
-            for item in totals
+            {"name": name, "bytes_per_parameter": totals[name].strategy.bytes_per_parameter} for name in names
         ],
+        "also": [name for name in totals if name not in names],
         "tensors": [_tensor(first, item) for item in first.tensors],
-        "runs": [_run(item) for item in audits],
+        "runs": [_run(item, names) for item in audits],
     }
 
 
@@ -165,17 +166,24 @@ def _tensor(audit: Audit, item: AuditedTensor) -> dict[str, Any]:
     }
 
 
-def _run(audit: Audit) -> dict[str, Any]:
-    """Return what was found at one peak rate, strategies in the order of their cost."""
+def _names(audits: Sequence[Audit]) -> list[str]:
+    """Return the strategies that are worth looking at in some audit, in the order of their cost."""
+    shown = {total.strategy.name for item in audits for total in item.shown()}
+    return [total.strategy.name for total in audits[0].totals() if total.strategy.name in shown]
+
+
+def _run(audit: Audit, names: Sequence[str]) -> dict[str, Any]:
+    """Return what was found at one peak rate under some strategies."""
     recommended, why = audit.recommended()
-    totals, plan, below = audit.totals(), audit.plan, EDGES.tolist().index(-1.0)
-    names = [total.strategy.name for total in totals]
+    totals = {total.strategy.name: total for total in audit.totals()}
+    plan, below = audit.plan, EDGES.tolist().index(-1.0)
     return {
         "peak": _short(plan.schedule.peak),
         "rates": [_short(plan.schedule.rate(step, plan.steps)) for step in audit.steps],
         "recommended": None if recommended is None else names.index(recommended.strategy.name),
         "reason": why,
-        "totals": [_total(total) for total in totals],
+        "mix": mix_offered(audit),
+        "totals": [_total(totals[name]) for name in names],
         "tensors": [
             {
                 "histogram": [_share(share) for share in item.histogram],
@@ -196,7 +204,7 @@ def _total(total: Total) -> dict[str, Any]:
         "least": _share(total.of_worst.edq),
         "worst": total.worst,
         "stopped": total.stopped,
-        "frozen": _share(total.frozen),
+        "frozen": frozen(total),
         "sufficient": total.sufficient,
     }
 

@@ -24,7 +24,7 @@ def strategy_table(audit: Audit) -> Rows:
             "least EDQ": _share(total.of_worst.edq),
             "of tensor": total.worst,
             "stop": f"{total.stopped} of {len(audit.tensors)}",
-            "v frozen": f"{100 * total.frozen:.0f} %",
+            "v frozen": frozen(total),
             "enough": "recommended" if total == recommended else "yes" if total.sufficient else "no",
         }
         for total in audit.totals()
@@ -39,7 +39,8 @@ def tensor_table(audit: Audit, most: int) -> Rows:
     most : int
         Rows at most.
     """
-    first, *others = [total.strategy.name for total in audit.totals()]
+    first, *others = [total.strategy.name for total in audit.shown()]
+    mix = audit.mixed()
     return [
         {
             "tensor": item.name,
@@ -51,6 +52,7 @@ def tensor_table(audit: Audit, most: int) -> Rows:
             "decay idle": "-" if item.found[first].idle is None else _share(item.found[first].idle),
             "bytes": f"{item.found[first].bytes:.4g}",
             **{f"EDQ, {name}": _share(item.found[name].edq) for name in others},
+            **({} if mix is None else {"in the mix": mix.strategies[item.name].name}),
         }
         for item in audit.worst_first(first)[:most]
     ]
@@ -67,6 +69,30 @@ def update_model(audit: Audit) -> str:
     )
 
 
+def frozen(total: Total) -> str:
+    """Say how much of the second moment does not decay: where groups do as a whole, to parts of them."""
+    shares = dict.fromkeys(f"{100 * share:.0f}" for share in (total.frozen, total.beside))
+    return f"{' to '.join(shares)} %"
+
+
+def mix_offered(audit: Audit) -> str:
+    """Say what a strategy for each tensor would take, if that is less than one for all; else nothing."""
+    if (mix := audit.mixed()) is None:
+        return ""
+    sizes: dict[str, list[int]] = {}
+    for item in audit.tensors:
+        sizes.setdefault(mix.strategies[item.name].name, []).append(item.size)
+    parts = [
+        f"{name} for {len(found)} tensors, {100 * sum(found) / audit.size:.3g} % of the parameters"
+        for name, found in sorted(sizes.items(), key=lambda pair: -sum(pair[1]))
+    ]
+    each = mix.bytes / audit.size
+    return (
+        f"Mixed, {each:.6g} bytes a parameter suffice, each tensor by the cheapest that does for it: "
+        f"{'; '.join(parts)}. mcfsim assign --budget says what loses least within so many bytes."
+    )
+
+
 def as_json(audit: Audit, left_out: dict[str, str]) -> dict[str, Any]:
     """Return an audit as JSON data: NaN, where nothing was asked, is null.
 
@@ -76,7 +102,7 @@ def as_json(audit: Audit, left_out: dict[str, str]) -> dict[str, Any]:
         Tensors that were not audited, and why.
     """
     plan = audit.plan
-    recommended, why = audit.recommended()
+    (recommended, why), mix = audit.recommended(), audit.mixed()
     data = {
         "optimizer": {"name": "adamw", **asdict(plan.hyper)},
         "schedule": {**asdict(plan.schedule), "steps": plan.steps},
@@ -88,6 +114,13 @@ def as_json(audit: Audit, left_out: dict[str, str]) -> dict[str, Any]:
         "left_out": left_out,
         "recommended": None if recommended is None else recommended.strategy.name,
         "reason": why,
+        "mixed": None
+        if mix is None
+        else {
+            "bytes": mix.bytes,
+            "bytes_per_parameter": mix.bytes / audit.size,
+            "strategies": {name: item.name for name, item in mix.strategies.items()},
+        },
         "strategies": [_total(total) for total in audit.totals()],
         "steps": list(audit.steps),
         "rates": [plan.schedule.rate(step, plan.steps) for step in audit.steps],
@@ -108,6 +141,7 @@ def _total(total: Total) -> dict[str, Any]:
         "worst_tensor": total.worst,
         "tensors_that_stop": total.stopped,
         "v_frozen": total.frozen,
+        "v_frozen_beside_a_larger_one": total.beside,
         "sufficient": total.sufficient,
     }
 

@@ -91,8 +91,9 @@ AUDIT: Legend = {
     "stops at": "the step from which to the end EDQ stays below --stopped; beyond: from which on weights are "
     "out of the format's range",
     "decay idle": "share of the weights that weight decay alone does not move at the largest rate",
-    "v frozen": "share of significands that beta2 does not move in the second moment: where it is not 0, v "
-    "cannot decay",
+    "v frozen": "share of numbers that beta2 does not move in the second moment: where it is not 0, v cannot "
+    "decay. Of numbers that share a scale: where all decay together, to where the largest of them stays",
+    "in the mix": "the cheapest strategy that does for the tensor, where that takes less than one for all",
     "enough": "whether EDQ of every tensor reaches --threshold, and v can decay",
     "bytes": "of parameter, gradient, moments and all else that is stored",
 }

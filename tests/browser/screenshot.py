@@ -16,7 +16,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments.common import FIGURES
 from mcfsim.models.auditing import audit
-from mcfsim.models.plan import DEFAULT_STRATEGIES, Plan
+from mcfsim.models.plan import Plan, forecast_in
 from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audit_figure import audit_figure
@@ -37,7 +37,7 @@ def main() -> None:
         hyper=mcf.AdamW(weight_decay=0.1),
         schedule=mcf.Schedule(warmup=50),
         steps=300,
-        strategies=tuple(mcf.strategy(name, low) for name in DEFAULT_STRATEGIES),
+        strategies=forecast_in(low),
     )
     weights = mcf.get_problem("language-model").initial_parameters(0)
     with TemporaryDirectory() as folder, chdir(folder):

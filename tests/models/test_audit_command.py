@@ -40,8 +40,8 @@ def test_it_prints_the_worst_first_and_what_is_enough(model):
     names = [line[0] for line in lines if line and line[0] in ("gain", "matrix", "bias")]
     assert names[0] == "gain"
     assert set(names) == {"gain", "matrix", "bias"}
-    assert "Recommended: collage-light." in text
-    assert "normally distributed directions" in text
+    assert "Recommended: kahan. kahan is the cheapest of the 14 tried whose updates arrive" in text
+    assert "normally distributed directions" in text[text.index("Recommended") :]
 
 
 def test_what_it_writes_is_what_the_library_finds(model, tmp_path):

@@ -17,10 +17,11 @@ function choose(change, look = false) {
 
 /** Say what is recommended at the chosen rate, and why. */
 function recommend() {
-  const { recommended, reason, peak } = data.runs[chosen.run];
+  const { recommended, reason, mix, peak } = data.runs[chosen.run];
   const name = recommended === null ? "none of these strategies" : data.strategies[recommended].name;
   part("recommended").textContent = `Recommended at a peak rate of ${peak}: ${name}`;
   part("reason").textContent = `${reason}.`;
+  part("mix").textContent = mix;
   part("recommendation").classList.toggle("none", recommended === null);
 }
 
@@ -45,7 +46,8 @@ function start() {
   part("size").textContent = `${count(data.parameters)} parameters in ${tensors(data.tensors.length)}`;
   const [[, optimizer], [, schedule]] = data.plan;
   part("plan-in-short").textContent = `${optimizer}; ${schedule}`;
-  part("updates").textContent = data.updates;
+  part("updates").textContent = `Supposed: ${data.updates}`;
+  part("also").textContent = data.also.length ? `Also tried, and no better for their bytes: ${data.also.join(", ")}.` : "";
   list("plan", data.plan);
   list("terms", data.terms);
   list("left-out", data.left_out);

@@ -1,13 +1,13 @@
 // Tables of EDQ in colours: a row a tensor, in the order of the list below them.
 
-/** Most rows; their least and largest height, and the height of all that is aimed at; below it no labels. */
+/** Most rows; their least and largest height, and the height of all that is aimed at; the height of a name. */
 const MAP = { rows: 1000, least: 3, most: 20, height: 800, labelled: 11, axis: 38 };
 
 /**
  * Draw a map, and show what is under the pointer.
  *
- * columns: edges of the columns, from 0 to 1. value(tensor, column): an EDQ, null or BEYOND. labels: whether names stand on
- * the left. mark(tensor): a place from 0 to 1, or null. axis: pairs of place and lines of text. written:
+ * Names of rows stand on the left: of each, or where rows are lower than a name of as many as there is room for.
+ * columns: edges of the columns, from 0 to 1. value(tensor, column): an EDQ, null or BEYOND. mark(tensor): a place from 0 to 1, or null. axis: pairs of place and lines of text. written:
  * whether numbers stand in the cells. tip(tensor, column): what is said of a cell.
  */
 function heatMap(canvas, rows, map) {
@@ -22,9 +22,9 @@ function heatMap(canvas, rows, map) {
   pen.scale(scale, scale);
   pen.font = "11px system-ui, 'Liberation Sans', Arial, sans-serif";
   pen.textBaseline = "middle";
-  const labelled = map.labels && height >= MAP.labelled;
-  const names = labelled ? rows.map((row) => elided(pen, data.tensors[row].name, 0.36 * width)) : [];
-  const left = labelled ? Math.max(...names.map((name) => pen.measureText(name).width)) + 8 : 4;
+  const every = Math.ceil(MAP.labelled / height);
+  const names = rows.map((row, i) => (i % every ? "" : elided(pen, data.tensors[row].name, 0.36 * width)));
+  const left = Math.max(...names.map((name) => pen.measureText(name).width)) + 8;
   const x = (place) => left + place * (width - left - 4);
   const gap = height >= MAP.labelled ? 1 : 0;
 
@@ -50,7 +50,7 @@ function heatMap(canvas, rows, map) {
     }
     pen.fillStyle = ink(row === chosen.tensor ? "--text" : "--quiet");
     pen.textAlign = "right";
-    if (labelled) pen.fillText(names[place], left - 6, top + height / 2);
+    pen.fillText(names[place], left - 6, top + (every > 1 ? MAP.labelled : height) / 2);
   });
   const shown = rows.indexOf(chosen.tensor);
   if (shown >= 0) {
@@ -127,7 +127,6 @@ function drawMaps(order) {
       const { beyond, course } = found(row);
       return beyond !== null && data.steps[column] >= beyond ? BEYOND : course[column];
     },
-    labels: true,
     mark: (row) => (found(row).stops === null ? null : place(found(row).stops)),
     axis: ticks(first, last, part("by-step").parentElement.clientWidth / 110).map((at) => [place(at), count(at)]).concat([[0.5, "", "step"]]),
     tip: (row, column) => {
@@ -139,7 +138,6 @@ function drawMaps(order) {
   heatMap(part("by-strategy"), rows, {
     columns: Array.from({ length: strategies + 1 }, (_, i) => i / strategies),
     value: (row, column) => (found(row, column).beyond === null ? found(row, column).edq : BEYOND),
-    labels: false,
     written: true,
     axis: data.strategies.map(({ name }, i) => [(i + 0.5) / strategies, ...halves(name)]),
     tip: (row, column) => `${data.strategies[column].name}: EDQ ${share(found(row, column).edq)} over the run`,

@@ -104,7 +104,7 @@ function fillTotals() {
     const { name, bytes_per_parameter: each } = data.strategies[i];
     const shown = [
       ...[name, String(each), bytes(total.bytes), share(total.lost), share(total.edq), share(total.least), total.worst],
-      ...[`${count(total.stopped)} of ${count(data.tensors.length)}`, `${Math.round(100 * total.frozen)} %`, enough],
+      ...[`${count(total.stopped)} of ${count(data.tensors.length)}`, total.frozen, enough],
     ];
     const cells = shown.map((cell, k) => element("td", kind(names[k]), ...(names[k] === "of tensor" ? breakable(cell) : [cell])));
     return element("tr", i === chosen.strategy ? { class: "chosen" } : {}, ...cells);

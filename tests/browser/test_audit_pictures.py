@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ pytest.importorskip("selenium", reason="needs the extra mcfsim[browser]")
 
 from selenium.webdriver import ActionChains
 
-from mcfsim.models.auditing import EDGES
+import mcfsim as mcf
+from mcfsim.models.auditing import EDGES, audit
 from mcfsim.report.audit_page import at_rates, audit_page
+from mcfsim.report.audits import mix_offered, update_model
 from mcfsim.report.plotting import ARRIVING, BEYOND
 from tests.browser.browser import cells, click, open_page, pick, share, sized, texts
-from tests.models.pages import beyond, some_audits
+from tests.models.pages import beyond, plan, some_audits, some_samples
 
 pytestmark = pytest.mark.slow
 
@@ -125,13 +128,57 @@ PIXEL = """
 """
 
 
+def begin(page, canvas):
+    """Return where the cells of a map begin, beside the names of its rows."""
+    return float(page.execute_script("return document.getElementById(arguments[0]).dataset.left", canvas))
+
+
+#: All that a map writes beside its cells, in order.
+WRITTEN = """
+  const [canvas, found] = [document.getElementById(arguments[0]), []];
+  const pen = CanvasRenderingContext2D.prototype, own = pen.fillText;
+  pen.fillText = function (text, x, y) {
+    const beside = x < Number(canvas.dataset.left) && y < canvas.clientHeight - 38;
+    if (this.canvas === canvas && beside) found.push(text);
+    return own.call(this, text, x, y);
+  };
+  drawMaps(ordered());
+  pen.fillText = own;
+  return found.filter((text) => text);
+"""
+
+
+@pytest.mark.parametrize("canvas", ["by-step", "by-strategy"])
+@pytest.mark.parametrize("copies", [1, 40])
+def test_rows_of_the_maps_are_named(driver, tmp_path, canvas, copies):
+    """All of them; of more than there is room for as many as there is."""
+    names = tuple(f"t{number}" for number in range(5))
+    made = some_samples(names)
+    samples = [replace(item, name=f"{item.name}.{copy}") for copy in range(copies) for item in made]
+    path = tmp_path / "named.html"
+    audits = at_rates(samples, audit(samples, plan(), mcf.get_format("bfloat16")))
+    path.write_text(audit_page("m", audits, {}), "utf-8")
+    open_page(driver, path)
+    rows = [row[0] for row in cells(driver, "tensors")]
+    found = driver.execute_script(WRITTEN, canvas)
+    every = 1 if copies == 1 else 3  # of rows of 4 pixels, and names of 11
+    assert found == rows[::every]
+
+
+def test_the_recommendation_says_what_it_supposes(page, audits):
+    section = "#recommendation "
+    assert texts(page, section + "#updates") == [f"Supposed: {update_model(audits[MIDDLE])}"]
+    assert texts(page, section + "#mix") == [mix_offered(audits[MIDDLE])]
+
+
 def test_colours_of_the_map_are_the_audits_numbers(page, audits):
     worst = audits[MIDDLE].worst_first("plain")
     width = page.execute_script("return document.getElementById('by-strategy').clientWidth")
+    left = begin(page, "by-strategy")
     names = [total.strategy.name for total in audits[MIDDLE].totals()]
     for row, item in enumerate(worst):
         for column, name in enumerate(names):
-            x = 4 + (column + 0.1) * (width - 8) / len(names)  # beside the number
+            x = left + (column + 0.1) * (width - left - 4) / len(names)  # beside the number
             pixel = page.execute_script(PIXEL, "by-strategy", x, 20 * row + 10)
             assert pixel == [*mixed(round(item.found[name].edq, 4)), 255], (item.name, name)
 
@@ -146,7 +193,8 @@ def test_weights_out_of_range_are_said_and_coloured(driver, tmp_path):
     assert row[5] == f"beyond at {edge.beyond}"
     rows = [row[0] for row in cells(driver, "tensors")]
     purple = [int(BEYOND[i : i + 2], 16) for i in (1, 3, 5)]
-    assert driver.execute_script(PIXEL, "by-strategy", 12, 20 * rows.index("edge") + 10) == [*purple, 255]
+    x = begin(driver, "by-strategy") + 8
+    assert driver.execute_script(PIXEL, "by-strategy", x, 20 * rows.index("edge") + 10) == [*purple, 255]
     assert "out of the format's range" in texts(driver, "#scale")[0]
 
 

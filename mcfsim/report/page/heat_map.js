@@ -25,6 +25,7 @@ function heatMap(canvas, rows, map) {
   const every = Math.ceil(MAP.labelled / height);
   const names = rows.map((row, i) => (i % every ? "" : elided(pen, data.tensors[row].name, 0.36 * width)));
   const left = Math.max(...names.map((name) => pen.measureText(name).width)) + 8;
+  canvas.dataset.left = left;
   const x = (place) => left + place * (width - left - 4);
   const gap = height >= MAP.labelled ? 1 : 0;
 

@@ -64,8 +64,9 @@ class AdamW(Declaration):
     beta1, beta2 : float
         Decay of the first and of the second moment, in [0, 1).
     epsilon : float
-        Added to the root of the second moment; positive. An optimizer warns if it is zero in the format of
-        the moments, as 1e-8 is in fp16 and fp8: where v is zero, 0 / 0 follows.
+        Added to the root of the second moment, not negative. Where v is zero, 0 / 0 follows from zero, which
+        is asked for, and from what is zero in the format of the moments, as 1e-8 is in fp16 and fp8; of that
+        an optimizer warns.
     weight_decay : float
         Decoupled decay, not negative.
 
@@ -82,7 +83,7 @@ class AdamW(Declaration):
     ranges: ClassVar = {
         "beta1": Range.SHARE,
         "beta2": Range.SHARE,
-        "epsilon": Range.POSITIVE,
+        "epsilon": Range.NOT_NEGATIVE,
         "weight_decay": Range.NOT_NEGATIVE,
     }
 

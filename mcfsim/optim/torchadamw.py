@@ -102,7 +102,7 @@ def second_moment(
 class TorchAdamW(AdamW):
     """Hyperparameters of AdamW, whose step rounds where that of `torch.optim.AdamW` does.
 
-    They are those of `AdamW`. PyTorch's `amsgrad` and `maximize` are not here.
+    They are those of `AdamW`. PyTorch's `amsgrad` is not here.
     """
 
     slots = (Slot("m", first_moment), Slot("v", second_moment))

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError("mcfsim.torch needs PyTorch: pip install 'mcfsim[torch]'") from error
+
 from mcfsim.torch.adoption import adopt, release
 from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer
 from mcfsim.torch.recorder import ModelRecorder, record

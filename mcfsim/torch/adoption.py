@@ -19,6 +19,7 @@ from mcfsim.optim.strategies import Addition, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.vanishing import VanishingScalarWarning
 from mcfsim.rounding import Rounding
+from mcfsim.torch.group import LABELS
 from mcfsim.torch.grouped import SCALES, zero_scales
 from mcfsim.torch.local import is_spread, local, spread_as
 from mcfsim.torch.moved import BITS, Stores, summed
@@ -28,7 +29,7 @@ from mcfsim.torch.saving import NAMES
 #: What torch calls the moments, by what they are called here.
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 #: Hyperparameters that both have.
-_SHARED = ("lr", "betas", "eps", "weight_decay")
+_SHARED = ("lr", "betas", "eps", "weight_decay", "maximize")
 
 
 def adopt(
@@ -63,9 +64,9 @@ def adopt(
     TypeError
         If it is no AdamW of torch, or an option is unknown.
     ValueError
-        If it is one with ``amsgrad`` or ``maximize``, which has no counterpart here; if a setting is refused,
-        or a number is too large for its format; or if processes share a parameter whose dtype would change.
-        Nothing has changed then.
+        If it is one with ``amsgrad``, which has no counterpart here; if a setting is refused, or a number is
+        too large for its format; or if processes share a parameter whose dtype would change. Nothing has
+        changed then.
 
     Notes
     -----
@@ -75,11 +76,10 @@ def adopt(
     """
     if type(optimizer) is not torch.optim.AdamW:
         raise TypeError(f"only torch.optim.AdamW is taken over, not {type(optimizer).__name__}")
-    for group in optimizer.param_groups:
-        for name in ("amsgrad", "maximize"):
-            if group[name]:
-                raise ValueError(f"a group has {name} = True, which has no counterpart here")
-    groups = [_shared(group, optimizer.defaults) for group in optimizer.param_groups]
+    if any(group["amsgrad"] for group in optimizer.param_groups):
+        raise ValueError("a group has amsgrad = True, which has no counterpart here")
+    said = [_shared(group, optimizer.defaults) for group in optimizer.param_groups]
+    groups = [{name: x for name, x in group.items() if name in (*_SHARED, *LABELS)} for group in said]
     stores = _stores(kind, groups, strategy, options)
     for parameter in _parameters(groups):
         _check(stores, parameter, optimizer.state.get(parameter, {}))
@@ -91,6 +91,8 @@ def adopt(
             _put(parameter, made.pop("parameter"))
             states[parameter] = {"step": int(theirs.get("step", 0)), **made}
         ours = kind(groups, strategy=strategy, **options)
+        for group, whole in zip(ours.param_groups, said, strict=True):
+            group.update({name: x for name, x in whole.items() if name not in group})
         ours.state.update(states)
     return ours
 

@@ -196,3 +196,10 @@ def summed(components: Sequence[torch.Tensor]) -> torch.Tensor:
     for x in reversed(components):
         total += x.to(torch.float64)
     return total
+
+
+def opposite(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a new tensor of the numbers with the other sign, by which a step that descends ascends."""
+    if gradient.itemsize > 1:
+        return gradient.neg()
+    return gradient.to(torch.float32).neg_().to(gradient.dtype)  # torch has no sign operation on 8 bits

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, cast
+from typing import ClassVar
 
-from mcfsim.formats import Format
-from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.optim import adamw, sgd, torchadamw
-from mcfsim.optim.declaration import Declaration, optimizers
-from mcfsim.optim.strategies import Strategy
-from mcfsim.random import RandomWords
-from mcfsim.rounding import Rounding
-from mcfsim.torch.step import StoredOptimizer, number
+from mcfsim.optim.declaration import optimizers
+from mcfsim.torch.step import StoredOptimizer
 
 
 class AdamW(StoredOptimizer):
@@ -25,11 +18,12 @@ class AdamW(StoredOptimizer):
     ----------
     params : iterable
         Parameters or groups of them, of the dtype in which the strategy stores parameters. A group may have
-        its own ``lr``, ``betas``, ``eps`` and ``weight_decay``; 0 switches decay off.
+        its own of all that follows, a ``name``, and what schedulers write into it; 0 switches decay off.
     lr : float, optional
         The learning rate; schedulers of torch change it.
     betas, eps, weight_decay : optional
-        Decay of the two moments; what is added to the root of the second one; decoupled decay.
+        Decay of the two moments; what is added to the root of the second one; decoupled decay. Where no
+        gradient but zero has come yet, a step with an ``eps`` of zero is 0 / 0, NaN.
     strategy : str or Strategy, optional
         A name of `mcfsim.STRATEGIES` or a declaration whose formats torch has dtypes for.
     low : Format or str, optional
@@ -45,11 +39,15 @@ class AdamW(StoredOptimizer):
     capturable : bool, optional
         Whether steps on a GPU may be part of a captured CUDA graph, see `before_replay`; the others then are
         launched as in one.
+    maximize : bool, optional
+        Whether a step is that of the gradients with the other sign, of which it makes a copy.
+    foreach, fused, differentiable, amsgrad : optional
+        Taken as long as they are off, for scripts that name them.
 
     Raises
     ------
     TypeError, ValueError
-        If a parameter is no dense tensor of the right dtype, or a setting is unknown or out of range.
+        If a parameter is no dense tensor of the right dtype, or a name or setting is unknown or out of range.
 
     Notes
     -----
@@ -69,34 +67,7 @@ class AdamW(StoredOptimizer):
     """
 
     _declaration = adamw.AdamW
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-        *,
-        strategy: Strategy | str = "collage-plus",
-        low: Format | str = "bfloat16",
-        rounding: Rounding | str = "nearest_even",
-        scalars: Scalars = "exact",
-        random: RandomWords | None = None,
-        capturable: bool = False,
-    ) -> None:
-        super().__init__(
-            params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
-            strategy=strategy, low=low, rounding=rounding, scalars=scalars, random=random,
-            capturable=capturable,
-        )  # fmt: skip
-
-    @classmethod
-    def _hyper(cls, group: Mapping[str, Any]) -> Declaration:
-        kind: Any = cls._declaration
-        given = (*group["betas"], group["eps"], group["weight_decay"])
-        hyper: Declaration = kind(*(number(x) for x in given))
-        return hyper
+    _defaults: ClassVar = {"weight_decay": 0.01}
 
 
 class TorchAdamW(AdamW):
@@ -110,8 +81,8 @@ class TorchAdamW(AdamW):
 
     Parameters
     ----------
-    params, lr, betas, eps, weight_decay, strategy, low, rounding, scalars, random, capturable
-        As of `AdamW`. PyTorch's ``amsgrad`` and ``maximize`` are not here.
+    params, lr, betas, eps, weight_decay, strategy, low, rounding, scalars, random, capturable, maximize
+        As of `AdamW`. PyTorch's ``amsgrad`` is not here.
     """
 
     _declaration = torchadamw.TorchAdamW
@@ -124,33 +95,13 @@ class SGD(StoredOptimizer):
 
     Parameters
     ----------
-    params, lr, weight_decay, strategy, low, rounding, scalars, random, capturable
+    params, lr, weight_decay, strategy, low, rounding, scalars, random, capturable, maximize
         As of `AdamW`.
     momentum : float, optional
         Decay of the one moment.
     """
 
     _declaration = sgd.SGD
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        *,
-        strategy: Strategy | str = "collage-plus",
-        low: Format | str = "bfloat16",
-        rounding: Rounding | str = "nearest_even",
-        scalars: Scalars = "exact",
-        random: RandomWords | None = None,
-        capturable: bool = False,
-    ) -> None:
-        super().__init__(
-            params, lr=lr, momentum=momentum, weight_decay=weight_decay,
-            strategy=strategy, low=low, rounding=rounding, scalars=scalars, random=random,
-            capturable=capturable,
-        )  # fmt: skip
 
 
 def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
@@ -170,38 +121,11 @@ def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
             f"by stated sums, which are made of NumPy's arrays alone; mcfsim.Optimizer and mcfsim.simulate "
             "take it"
         )
-    return _of(declared)
+    text = f"""{name} with its state stored, and its operations rounded, by a strategy.
 
-
-def _of(declared: type[Declaration]) -> type[StoredOptimizer]:
-    """Return the optimizer of a declaration, whose hyperparameters are keywords and settings of a group."""
-    settings = {field.name: field.default for field in fields(cast(Any, declared))}
-
-    def begin(
-        self: Any,
-        params: Any,
-        lr: float = 1e-3,
-        *,
-        strategy: Strategy | str = "collage-plus",
-        low: Format | str = "bfloat16",
-        rounding: Rounding | str = "nearest_even",
-        scalars: Scalars = "exact",
-        random: RandomWords | None = None,
-        capturable: bool = False,
-        **hyper: Any,
-    ) -> None:
-        if stray := sorted(hyper.keys() - settings.keys()):
-            raise TypeError(f"{declared.__name__} has no {', '.join(stray)}; it takes {', '.join(settings)}")
-        StoredOptimizer.__init__(
-            self, params, lr=lr, **{**settings, **hyper},
-            strategy=strategy, low=low, rounding=rounding, scalars=scalars, random=random,
-            capturable=capturable,
-        )  # fmt: skip
-
-    text = f"""{declared.__name__} with its state stored, and its operations rounded, by a strategy.
-
-    The steps of `mcfsim.Optimizer` with `{declared.__module__}.{declared.__name__}`, whose hyperparameters
-    are keywords; the other arguments are those of `AdamW`.
+    The steps of `mcfsim.Optimizer` with `{declared.__module__}.{name}`, by whose names the hyperparameters
+    are known, but that ``beta1`` and ``beta2`` are ``betas``, and ``epsilon`` is ``eps``; the other arguments
+    are those of `AdamW`.
     """
-    body = {"__init__": begin, "__doc__": text, "__module__": __package__, "_declaration": declared}
-    return type(declared.__name__, (StoredOptimizer,), body)
+    body = {"__doc__": text, "__module__": __package__, "_declaration": declared}
+    return type(name, (StoredOptimizer,), body)

@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 
+from mcfsim.backends.tensors import check_dense
+from mcfsim.checks.arguments import whole_number
 from mcfsim.checks.whole import Whole
-from mcfsim.torch.local import is_spread
+from mcfsim.torch.group import number, without_absent
+from mcfsim.torch.local import is_spread, local
 from mcfsim.torch.moved import Stores
 from mcfsim.torch.settings import Settings, Steps
 
@@ -34,6 +37,10 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     @abstractmethod
     def steps_of(self, group: Mapping[str, Any]) -> Steps:
         """Return what carries out the steps of a group."""
+
+    @abstractmethod
+    def _check_group(self, group: Mapping[str, Any]) -> None:
+        """Raise TypeError or ValueError if a number or flag of a group is out of range."""
 
     @abstractmethod
     def _start(self, parameter: torch.Tensor, stores: Stores) -> dict[str, Any]:
@@ -67,25 +74,32 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         a state is loaded.
         """
         own, groups = type(self).__name__, list(self.param_groups)
+        taken: list[dict[str, Any]] = []
         pairs: dict[torch.Tensor, tuple[dict[str, Any], dict[str, Any]]] = {}
         settings: list[Settings] = []
 
         def check(_: Any, given: dict[str, Any]) -> dict[str, Any]:
+            if missing := {"state", "param_groups"} - given.keys():
+                raise ValueError(f"this is no state of an optimizer: it has no {' and no '.join(missing)}")
             if (found := given.get("optimizer", own)) != own:
                 raise ValueError(f"the state is of {found}, and this optimizer is {own}")
             # torch refuses other numbers of groups and parameters.
-            both = zip(groups, given["param_groups"], strict=False)
-            settings.extend(Settings.of(group).gone_on(saved) for group, saved in both)
+            for place, (group, saved) in enumerate(zip(groups, given["param_groups"], strict=False)):
+                settings.append(Settings.of(group).gone_on(saved))
+                with _told_of(f"the state's group {place}"):
+                    taken.append(without_absent("it", saved))
+                    self._check_group({**group, **taken[-1]})
             pairs.update(self._paired(given))
             # torch casts all state to the parameter's dtype, which would round what is kept in a longer one.
-            return {**given, "state": {}}
+            groups_given = [*taken, *given["param_groups"][len(taken) :]]
+            return {**given, "state": {}, "param_groups": groups_given}
 
         def write(_: Any) -> None:
             for group, old, found in zip(self.param_groups, groups, settings, strict=True):
                 missing = {name: x for name, x in old.items() if name not in group}  # as an older state has
                 group.update({**missing, **{name: getattr(found, name) for name in NAMES}})
                 if isinstance(old["lr"], torch.Tensor):
-                    group["lr"] = old["lr"].fill_(group["lr"])
+                    group["lr"] = old["lr"].fill_(number(group["lr"]))
             with torch.no_grad():
                 for parameter, (target, saved) in pairs.items():
                     self.state[parameter] = {name: _written(target[name], x) for name, x in saved.items()}
@@ -104,17 +118,47 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def _paired(self, given: dict[str, Any]) -> dict[torch.Tensor, tuple[dict[str, Any], dict[str, Any]]]:
         """Return by parameter the state to be written, and the saved one, found to be of this optimizer."""
-        numbers = chain.from_iterable(group["params"] for group in given["param_groups"])
+        places = list(chain.from_iterable(group["params"] for group in given["param_groups"]))
+        if stray := [place for place in given["state"] if place not in places]:
+            raise ValueError(f"the state has parameter {stray[0]!r}, which is in none of its groups")
         parameters = ((p, group) for group in self.param_groups for p in group["params"])
         pairs = {}
-        for number, (parameter, group) in zip(numbers, parameters, strict=False):
-            if saved := given["state"].get(number):
+        for place, (parameter, group) in zip(places, parameters, strict=False):
+            if saved := given["state"].get(place):
                 target = self.state.get(parameter) or self._start(parameter, self.steps_of(group).stores)
-                found, expected = _described(saved), _described(target)
-                if found != expected:
-                    raise ValueError(f"the state of parameter {number} has {found}, not {expected}")
-                pairs[parameter] = target, saved
+                with _told_of(f"the state of parameter {place}"):
+                    pairs[parameter] = target, _readable(saved, target)
         return pairs
+
+
+@contextmanager
+def _told_of(what: str) -> Iterator[None]:
+    """Have an error say what it is about, as a ValueError."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def _readable(saved: Any, target: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a parameter, which can be written into another one, its step as a whole number."""
+    if not isinstance(saved, Mapping):
+        raise TypeError(f"a {type(saved).__name__} is no state")
+    found, expected = _described(saved), _described(target)
+    if found != expected:
+        raise ValueError(f"it has {found}, not {expected}")
+    for x in saved.values():
+        if isinstance(x, torch.Tensor):
+            check_dense(local(x.detach()))
+    return {**saved, "step": _count(saved["step"])}
+
+
+def _count(step: Any) -> int:
+    """Return how many steps were made, which may be a float or a tensor that is whole, as torch has them."""
+    counted = number(step)
+    if isinstance(counted, float) and counted.is_integer():
+        counted = int(counted)
+    return whole_number("step", counted, least=0)
 
 
 @contextmanager
@@ -139,5 +183,5 @@ def _kind(item: Any) -> str:
 
 
 def _written(target: Any, item: Any) -> Any:
-    """Return a tensor with what another one holds written into it; of what is no tensor, a whole number."""
-    return target.copy_(item) if isinstance(target, torch.Tensor) else int(item)
+    """Return a tensor with what another one holds written into it; a number as it is."""
+    return target.copy_(item) if isinstance(target, torch.Tensor) else item

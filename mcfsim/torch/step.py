@@ -3,47 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, ClassVar
+
+import torch
 
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.tensors import check_dense
 from mcfsim.checks.processor import check_processor
 from mcfsim.checks.whole import Whole
-from mcfsim.optim.declaration import Declaration, learning_rate
+from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.torch import operator
 from mcfsim.torch.captured import CapturedStep, capturing
+from mcfsim.torch.group import LABELS, Hyperparameters, check_flags
 from mcfsim.torch.grouped import zero_scales
 from mcfsim.torch.local import is_first_copy, local, placed_as, spread_as, stretches
-from mcfsim.torch.moved import Moved, Stores, summed
+from mcfsim.torch.moved import Moved, Stores, opposite, summed
 from mcfsim.torch.saving import SavedOptimizer
 from mcfsim.torch.settings import Settings, Steps
 from mcfsim.torch.work import Watching, Work
-
-try:
-    import torch
-except ModuleNotFoundError as error:
-    raise ImportError("mcfsim.torch needs PyTorch: pip install 'mcfsim[torch]'") from error
 
 
 class StoredOptimizer(SavedOptimizer):
     """A step of `mcfsim.optim` on packed tensors: by NumPy on the CPU, by kernels on a GPU."""
 
-    def __init__(self, params: Any, **defaults: Any) -> None:
-        self._begin()
-        super().__init__(params, defaults)
+    #: Whose step it makes, and the defaults in which it differs from that.
+    _declaration: ClassVar[type[Declaration]]
+    _defaults: ClassVar[Mapping[str, Any]] = {}
+    _hyperparameters: ClassVar[Hyperparameters]
 
-    #: Whose step it makes.
-    _declaration: type[Declaration]
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "_declaration" in vars(cls):
+            cls._hyperparameters = Hyperparameters(cls._declaration, cls._defaults)
+        own = "__init__" in vars(cls)
+        cls.__signature__ = None if own else cls._hyperparameters.constructor
+
+    def __init__(self, params: Any, *given: Any, **named: Any) -> None:
+        taken = self._hyperparameters.received(type(self).__name__, named, ["params"])
+        arguments = self._hyperparameters.constructor.bind(params, *given, **taken)
+        arguments.apply_defaults()
+        self._begin()
+        super().__init__(params, {name: x for name, x in arguments.arguments.items() if name != "params"})
 
     @classmethod
     def _hyper(cls, group: Mapping[str, Any]) -> Declaration:
-        """Return the hyperparameters of a group: those of the declaration's fields."""
-        return cls._declaration(
-            **{field.name: number(group[field.name]) for field in fields(cast(Any, cls._declaration))}
-        )
+        """Return the hyperparameters of a group."""
+        return cls._hyperparameters.of(group)
 
     def _begin(self) -> None:
         """Make what is neither saved nor copied."""
@@ -61,14 +68,21 @@ class StoredOptimizer(SavedOptimizer):
         return self._made[settings]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group with its own hyperparameters and settings; see `torch.optim.Optimizer`."""
-        super().add_param_group(param_group)
+        """Add a group with its own hyperparameters and settings; see `torch.optim.Optimizer`.
+
+        A parameter that is in it twice is warned of, as by torch, and moves once. What the group says that is
+        unknown or out of range is refused, and the group not added.
+        """
+        group = param_group
+        if isinstance(param_group, dict):
+            group = self._hyperparameters.received("a group", param_group, LABELS)
+        super().add_param_group(group)
         group = self.param_groups.pop()  # it comes back once it is found good
-        if len(set(group["params"])) < len(group["params"]):
-            raise ValueError("a parameter appears twice in its group")
+        _without_doubles(group)
+        self._check_group(group)
         Settings.settled(group)
         stores = self.steps_of(group).stores
-        rate, entering = learning_rate("lr", number(group["lr"])), self._hyper(group).entering()
+        rate, entering = self._hyperparameters.rate(group), self._hyper(group).entering()
         for role in {**entering, "update": {}}:
             scalars = entering.get(role, {})
             warn_of_vanishing(stores.roles.of(role), {**scalars, "lr": rate} if role == "update" else scalars)
@@ -76,6 +90,12 @@ class StoredOptimizer(SavedOptimizer):
             self._check(parameter, stores)
             stores.check_scales(parameter)
         self.param_groups.append(group)
+
+    def _check_group(self, group: Mapping[str, Any]) -> None:
+        """Raise TypeError or ValueError if a number or flag of a group is out of range."""
+        check_flags(group)
+        self._hyper(group)
+        self._hyperparameters.rate(group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make one step with the gradients, each rounded into the strategy's gradient format.
@@ -151,13 +171,15 @@ class StoredOptimizer(SavedOptimizer):
         """Return what is to be done, and the parameters that it is done to: those of each step together."""
         all_of_them = self._listed()
         firsts = list(accumulate((p.numel() for _, p in all_of_them), initial=0))
-        rates = [learning_rate("lr", number(group["lr"])) for group in self.param_groups]
+        rates = [self._hyperparameters.rate(group) for group in self.param_groups]
         hyper = [self._hyper(group) for group in self.param_groups]  # which schedulers may have changed
         repeated = [group["capturable"] for group in self.param_groups]
         works: dict[Any, tuple[list[torch.Tensor], Work]] = {}
         end = 0  # of the elements here, numbered as they come where their numbers do not matter
         for place, tensor, gradient in zip(places, given, gradients, strict=True):
             which, p = all_of_them[place]
+            if self.param_groups[which]["maximize"]:
+                gradient = opposite(gradient)
             state = self.state[p] = self.state[p] or self._start(p, steps[which].stores)
             count, device = state["step"] + 1, gradient.device
             if (which, count, device) not in works:
@@ -202,7 +224,7 @@ class StoredOptimizer(SavedOptimizer):
 
         def settings(group: int) -> tuple[Declaration, float]:
             live = self.param_groups[group]
-            return self._hyper(live), learning_rate("lr", number(live["lr"]))
+            return self._hyper(live), self._hyperparameters.rate(live)
 
         with torch.no_grad():
             self._captured[which].before_replay(self.state, settings, self.whole)
@@ -280,9 +302,12 @@ class StoredOptimizer(SavedOptimizer):
         super().__setstate__(state)
 
 
-def number(x: Any) -> Any:
-    """Return a hyperparameter, which may be a tensor of one element, as a Python number."""
-    return x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x
+def _without_doubles(group: dict[str, Any]) -> None:
+    """Leave the first of each parameter in a group, with its name."""
+    places = {p: place for place, p in reversed(list(enumerate(group["params"])))}
+    for name in ("params", "param_names"):
+        if name in group:
+            group[name] = [group[name][place] for place in sorted(places.values())]
 
 
 def _parts(

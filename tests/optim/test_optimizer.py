@@ -163,7 +163,7 @@ def test_gradients_of_the_wrong_shape_are_refused():
         ({"beta1": 1.0}, r"beta1 = 1.0 must lie in \[0, 1\)"),
         ({"beta2": -0.1}, r"beta2 = -0.1 must lie in \[0, 1\)"),
         ({"beta2": float("nan")}, "beta2 = nan"),
-        ({"epsilon": 0.0}, "epsilon = 0.0 must be positive"),
+        ({"epsilon": -1.0}, "epsilon = -1.0 must not be negative"),
         ({"weight_decay": -1.0}, "weight_decay = -1.0 must not be negative"),
         ({"weight_decay": float("nan")}, "weight_decay = nan"),
     ],

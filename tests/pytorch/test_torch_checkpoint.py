@@ -137,7 +137,7 @@ def test_states_of_something_else_are_refused():
     foreign = {"state": saved["state"], "param_groups": groups}
     same.load_state_dict(foreign)
     foreign["state"] = {0: {**saved["state"][0], "m": saved["state"][0]["m"].float()}}
-    with pytest.raises(ValueError, match=r"state of parameter 0 has .*torch.float32"):
+    with pytest.raises(ValueError, match=r"state of parameter 0: it has .*torch.float32"):
         same.load_state_dict(foreign)
     with pytest.raises(ValueError, match="different number of parameter groups"):
         AdamW(make("plain")[0]).load_state_dict({**foreign, "state": {}})

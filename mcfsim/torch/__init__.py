@@ -12,20 +12,25 @@ except ModuleNotFoundError as error:
     raise ImportError("mcfsim.torch needs PyTorch: pip install 'mcfsim[torch]'") from error
 
 from mcfsim.torch.adoption import adopt, release
+from mcfsim.torch.backward import BackwardSteps, step_in_backward
 from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer
 from mcfsim.torch.recorder import ModelRecorder, record
 from mcfsim.torch.watcher import Seen, Watch, watch
+from mcfsim.torch.writes import OutsideWriteWarning
 
 __all__ = [
     "SGD",
     "AdamW",
+    "BackwardSteps",
     "ModelRecorder",
+    "OutsideWriteWarning",
     "Seen",
     "TorchAdamW",
     "Watch",
     "adopt",
     "record",
     "release",
+    "step_in_backward",
     "watch",
 ]
 

@@ -123,6 +123,11 @@ class Stores:
         return fmt
 
     @property
+    def beside(self) -> tuple[str, ...]:
+        """What holds, beside the parameter, what rounding cuts off of it: the tensors' names."""
+        return (*self.names.parameter[1:], *self.names.extra)
+
+    @property
     def scaled(self) -> dict[str, ScaledFormat | Quantiser]:
         """As what moments are kept between steps, if not in their format, by name."""
         moments = {"m": self.strategy.m.scaled, "v": self.strategy.v.scaled}

@@ -12,10 +12,13 @@ import torch
 class Steps(Protocol):
     """An optimizer that makes steps of tensors which stand for its parameters."""
 
+    def listed(self) -> list[Any]:
+        """Return the places of all parameters."""
+
     def advance(
-        self, places: list[int], parameters: list[torch.Tensor], gradients: list[torch.Tensor]
+        self, places: list[Any], parameters: list[torch.Tensor], gradients: list[torch.Tensor]
     ) -> None:
-        """Make one step."""
+        """Make one step of some of them."""
 
 
 _numbers = count()
@@ -30,7 +33,9 @@ def enrolled(optimizer: Steps) -> int:
 
 
 def _step(number, places, parameters, gradients):  # type: ignore[no-untyped-def]
-    _optimizers[number].advance(places, parameters, gradients)
+    optimizer = _optimizers[number]
+    listed = optimizer.listed()
+    optimizer.advance([listed[place] for place in places], parameters, gradients)
 
 
 #: A step of the optimizer with a number: of the parameters at some places among all, with their gradients.

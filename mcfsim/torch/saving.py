@@ -18,6 +18,7 @@ from mcfsim.torch.group import number, without_absent
 from mcfsim.torch.local import is_spread, local
 from mcfsim.torch.moved import Stores
 from mcfsim.torch.settings import Settings, Steps
+from mcfsim.torch.writes import Writes
 
 #: What settings are called in a group.
 NAMES = tuple(field.name for field in fields(Settings))
@@ -28,6 +29,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     whole: Whole
     param_groups: list[dict[str, Any]]
+    _writes: Writes
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what copies and pickles have; SpoiltStateError where a step was broken off."""
@@ -100,6 +102,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 group.update({**missing, **{name: getattr(found, name) for name in NAMES}})
                 if isinstance(old["lr"], torch.Tensor):
                     group["lr"] = old["lr"].fill_(number(group["lr"]))
+            self._writes.forget()
             with torch.no_grad():
                 for parameter, (target, saved) in pairs.items():
                     self.state[parameter] = {name: _written(target[name], x) for name, x in saved.items()}

@@ -12,6 +12,7 @@ from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.torch.batched import Batched
 from mcfsim.torch.device_step import DeviceStep
 from mcfsim.torch.host_step import HostStep
 from mcfsim.torch.moved import Stores
@@ -108,7 +109,7 @@ class Steps:
     Attributes
     ----------
     stores : Stores
-    on_host : HostStep
+    on_host : Batched
         Of tensors in the CPU's memory.
     on_device : DeviceStep
         Of others.
@@ -123,7 +124,7 @@ class Steps:
         roles = settings.strategy.roles(settings.rounding, scalars=scalars, random=settings.random)
         self.stores = Stores.of(declaration, settings.strategy, roles, scalars)
         self.numbered = settings.draws or bool(self.stores.scaled)
-        self.on_host, self.on_device = HostStep(self.stores), DeviceStep(self.stores)
+        self.on_host, self.on_device = Batched(HostStep(self.stores)), DeviceStep(self.stores)
         self.repeatable = RepeatableStep(self.stores)
 
     def carrier(self, *, host: bool, repeated: bool) -> Carrier:

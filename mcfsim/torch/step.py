@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -18,11 +17,12 @@ from mcfsim.torch import operator
 from mcfsim.torch.captured import CapturedStep, capturing
 from mcfsim.torch.group import LABELS, Hyperparameters, check_flags
 from mcfsim.torch.grouped import zero_scales
-from mcfsim.torch.local import is_first_copy, local, placed_as, spread_as, stretches
+from mcfsim.torch.local import is_first_copy, is_spread, local, placed_as, spread_as, stretches
 from mcfsim.torch.moved import Moved, Stores, opposite, summed
 from mcfsim.torch.saving import SavedOptimizer
 from mcfsim.torch.settings import Settings, Steps
-from mcfsim.torch.work import Watching, Work
+from mcfsim.torch.work import Place, Watching, Work
+from mcfsim.torch.writes import Writes
 
 
 class StoredOptimizer(SavedOptimizer):
@@ -56,6 +56,7 @@ class StoredOptimizer(SavedOptimizer):
         """Make what is neither saved nor copied."""
         self._number = operator.enrolled(self)
         self._made: dict[Settings, Steps] = {}
+        self._writes = Writes()
         self.watches: list[Watching] = []
         self.whole = Whole("load what was saved together, the model's state and the optimizer's")
         self._captured: list[CapturedStep] = []
@@ -108,20 +109,36 @@ class StoredOptimizer(SavedOptimizer):
         """
         with torch.enable_grad():
             loss = closure() if closure is not None else None
-        parameters = self._listed()
-        places = [place for place, (_, p) in enumerate(parameters) if p.grad is not None]
-        moving = [parameters[place][1] for place in places]
-        gradients = [p.grad for p in moving]
+        places = self.listed()
+        moving = [index for index, place in enumerate(places) if place.parameter.grad is not None]
+        given = [places[index].parameter for index in moving]
+        gradients = [p.grad for p in given]
         if torch.compiler.is_compiling():
-            operator.step(self._number, places, moving, gradients)
+            operator.step(self._number, moving, given, gradients)
         else:
-            self.advance(places, moving, gradients)
+            self.advance([places[index] for index in moving], given, gradients)
         return loss
 
+    def listed(self) -> list[Place]:
+        """Return the places of all parameters, counted through all groups."""
+        found, first = [], 0
+        for group, given in enumerate(self.param_groups):
+            for within, p in enumerate(given["params"]):
+                found.append(Place(group, within, p, first))
+                first += p.numel()
+        return found
+
+    def is_at(self, place: Place) -> bool:
+        """Return whether a parameter still is at its place."""
+        if place.group >= len(self.param_groups):
+            return False
+        group = self.param_groups[place.group]["params"]
+        return place.within < len(group) and group[place.within] is place.parameter
+
     def advance(
-        self, places: Sequence[int], given: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+        self, places: Sequence[Place], given: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
     ) -> None:
-        """Make one step of tensors that stand for the parameters at some places, counted through all groups.
+        """Make one step of the parameters at some places, for which tensors are given that stand for them.
 
         Raises
         ------
@@ -130,11 +147,10 @@ class StoredOptimizer(SavedOptimizer):
         """
         check_processor()
         self.whole.check()
-        steps = [self.steps_of(group) for group in self.param_groups]
-        of = [steps[which] for which, _ in self._listed()]
+        steps = {which: self.steps_of(self.param_groups[which]) for which in {x.group for x in places}}
         with torch.no_grad():
             for place, tensor in zip(places, given, strict=True):
-                self._check(tensor, of[place].stores)
+                self._check(tensor, steps[place.group].stores)
             received = [placed_as(tensor, x) for tensor, x in zip(given, gradients, strict=True)]
             for gradient in received:
                 check_dense(gradient)
@@ -144,6 +160,8 @@ class StoredOptimizer(SavedOptimizer):
             if in_graph:
                 self._captured.append(CapturedStep(works, self.state))
                 return
+            kept = [place.parameter for place in places if steps[place.group].stores.beside]
+            self._writes.look(kept)
             for watch in self.watches:
                 watch.see([work for _, work in works])
             for _, work in works:
@@ -156,40 +174,34 @@ class StoredOptimizer(SavedOptimizer):
                         self.state[p]["step"] = work.count
             # Autograd did not see the writing, and could not tell that a graph has become stale.
             torch.autograd.graph.increment_version([local(tensor) for tensor in given])
-
-    def _listed(self) -> list[tuple[int, torch.Tensor]]:
-        """Return all parameters, with the numbers of their groups."""
-        return [(which, p) for which, group in enumerate(self.param_groups) for p in group["params"]]
+            self._writes.made(kept, given)
 
     def _works(
         self,
-        steps: Sequence[Steps],
-        places: Sequence[int],
+        steps: Mapping[int, Steps],
+        places: Sequence[Place],
         given: Sequence[torch.Tensor],
         gradients: Sequence[torch.Tensor],
     ) -> list[tuple[list[torch.Tensor], Work]]:
         """Return what is to be done, and the parameters that it is done to: those of each step together."""
-        all_of_them = self._listed()
-        firsts = list(accumulate((p.numel() for _, p in all_of_them), initial=0))
-        rates = [self._hyperparameters.rate(group) for group in self.param_groups]
-        hyper = [self._hyper(group) for group in self.param_groups]  # which schedulers may have changed
-        repeated = [group["capturable"] for group in self.param_groups]
+        groups = {which: self.param_groups[which] for which in steps}
+        rates = {which: self._hyperparameters.rate(group) for which, group in groups.items()}
+        hyper = {which: self._hyper(group) for which, group in groups.items()}  # as schedulers left them
         works: dict[Any, tuple[list[torch.Tensor], Work]] = {}
         end = 0  # of the elements here, numbered as they come where their numbers do not matter
-        for place, tensor, gradient in zip(places, given, gradients, strict=True):
-            which, p = all_of_them[place]
-            if self.param_groups[which]["maximize"]:
+        for (which, _, p, first), tensor, gradient in zip(places, given, gradients, strict=True):
+            if groups[which]["maximize"]:
                 gradient = opposite(gradient)
             state = self.state[p] = self.state[p] or self._start(p, steps[which].stores)
             count, device = state["step"] + 1, gradient.device
             if (which, count, device) not in works:
-                on = steps[which].carrier(host=_is_host(device), repeated=repeated[which])
+                on = steps[which].carrier(host=_is_host(device), repeated=groups[which]["capturable"])
                 works[which, count, device] = [], Work(which, on, [], hyper[which], count, rates[which])
             together, work = works[which, count, device]
             together.append(p)
             tensors, counted = {**state, "parameter": tensor.detach()}, is_first_copy(p)
             if steps[which].numbered:
-                work.moved.extend(_parts(steps[which].stores, tensors, gradient, firsts[place], counted))
+                work.moved.extend(_parts(steps[which].stores, tensors, gradient, first, counted))
             else:
                 work.moved.append(Moved(_here(tensors), gradient, end, counted))
                 end += gradient.numel()
@@ -229,7 +241,7 @@ class StoredOptimizer(SavedOptimizer):
         with torch.no_grad():
             self._captured[which].before_replay(self.state, settings, self.whole)
 
-    def _check_capture(self, places: Sequence[int]) -> None:
+    def _check_capture(self, places: Sequence[Place]) -> None:
         """Raise RuntimeError unless what is asked may be part of a graph that is being captured."""
         self._check_watches()
         for group in self.param_groups:
@@ -239,8 +251,7 @@ class StoredOptimizer(SavedOptimizer):
                     raise RuntimeError(
                         f"a graph cannot wait for {name}, a tensor on {x.device}; let it be a number"
                     )
-        parameters = self._listed()
-        if not all(self.state[parameters[place][1]] for place in places):
+        if not all(self.state[place.parameter] for place in places):
             raise RuntimeError(
                 "a parameter has no state yet, which a graph would make anew each time; make a step before "
                 "capturing"
@@ -252,9 +263,17 @@ class StoredOptimizer(SavedOptimizer):
 
     def _start(self, parameter: torch.Tensor, stores: Stores) -> dict[str, Any]:
         """Return the state before the first step: zeros, and a master copy of the parameter."""
-        state: dict[str, Any] = {"step": 0}
+        names = [name for name in stores.dtypes if name != "parameter"]
+        return {"step": 0, **self._begun(parameter, stores, names)}
+
+    def _begun(
+        self, parameter: torch.Tensor, stores: Stores, names: Sequence[str]
+    ) -> dict[str, torch.Tensor]:
+        """Return some tensors of the state before the first step."""
+        state: dict[str, torch.Tensor] = {}
         whole = parameter.detach()
-        for name, dtype in list(stores.dtypes.items())[1:]:  # the first is the parameter itself
+        for name in names:
+            dtype = stores.dtypes[name]
             if group := stores.group(name):
                 state[name] = zero_scales(whole, group, dtype)
             else:
@@ -285,14 +304,44 @@ class StoredOptimizer(SavedOptimizer):
         the master copy. A sum that needs more than 53 bits is rounded. A tensor that is no parameter of
         this optimizer raises ValueError.
         """
-        groups = (group for group in self.param_groups if any(parameter is p for p in group["params"]))
         self.whole.check()
-        if (group := next(groups, None)) is None:
-            raise ValueError("the tensor is no parameter of this optimizer")
-        stores, whole = self.steps_of(group).stores, parameter.detach()
+        stores, whole = self._stores_of(parameter), parameter.detach()
         state = self.state.get(parameter) or self._start(parameter, stores)
         tensors = _here({**state, "parameter": whole})
         return spread_as(whole, summed(stores.represented(tensors)))
+
+    def resync(self, *parameters: torch.Tensor) -> None:
+        """Take the numbers that parameters hold now for those that are meant, after they were written to.
+
+        To be called where something else than the optimizer has written weights that are to stay: of an
+        average, pruned, or loaded ones. A master copy becomes the parameter, and what compensates roundings,
+        or holds the rest of an expansion, zero, as before the first step; moments and counts stay.
+
+        Parameters
+        ----------
+        *parameters : tensor
+            Of this optimizer; all of them by default.
+
+        Raises
+        ------
+        ValueError
+            If a tensor is no parameter of this optimizer; then nothing has changed.
+        """
+        chosen = parameters or [p for group in self.param_groups for p in group["params"]]
+        self.whole.check()
+        found = [(p, self._stores_of(p)) for p in chosen]
+        with torch.no_grad(), self.whole.changing("a resync"):
+            for p, stores in found:
+                self._writes.made([p])
+                if state := self.state.get(p):
+                    for name, x in self._begun(p, stores, stores.beside).items():
+                        state[name].copy_(x)
+
+    def _stores_of(self, parameter: torch.Tensor) -> Stores:
+        groups = (group for group in self.param_groups if any(parameter is p for p in group["params"]))
+        if (group := next(groups, None)) is None:
+            raise ValueError("the tensor is no parameter of this optimizer")
+        return self.steps_of(group).stores
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "defaults" in state:
@@ -327,7 +376,8 @@ def _parts(
 
 
 def _here(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    return {name: local(x) for name, x in tensors.items() if name != "step"}
+    spread = is_spread(tensors["parameter"])
+    return {name: local(x) if spread else x for name, x in tensors.items() if name != "step"}
 
 
 def _is_host(device: torch.device) -> bool:

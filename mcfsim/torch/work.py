@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from mcfsim.optim.declaration import Declaration
 from mcfsim.torch.moved import Moved, Stores
+
+
+class Place(NamedTuple):
+    """Where a parameter is in an optimizer.
+
+    Attributes
+    ----------
+    group : int
+        The number of its group.
+    within : int
+        Its number there.
+    parameter : tensor
+    first : int
+        The number of its first element among those of all parameters.
+    """
+
+    group: int
+    within: int
+    parameter: torch.Tensor
+    first: int
 
 
 class Carrier(Protocol):

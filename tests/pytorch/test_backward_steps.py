@@ -1,0 +1,176 @@
+"""Steps in the backward pass have the bits of ordinary ones, and each looks at one parameter alone."""
+
+import sys
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import mcfsim as mcf  # noqa: E402
+from mcfsim.torch import SGD, AdamW, step_in_backward  # noqa: E402
+from mcfsim.torch import backward as module  # noqa: E402
+from tests.pytorch.steps import assert_same_states  # noqa: E402
+
+
+def model(layers=2, seed=0):
+    torch.manual_seed(seed)
+    parts = [x for _ in range(layers) for x in (torch.nn.Linear(4, 4), torch.nn.Tanh())]
+    return torch.nn.Sequential(*parts).bfloat16()
+
+
+def backward(given, step):
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(step)).bfloat16()
+    given(x).square().mean().backward()
+
+
+def optimizers(one, two, kind=AdamW, **options):
+    return [
+        kind(
+            [{"params": list(x[0].parameters())}, {"params": list(x[2].parameters()), "lr": 3e-2}],
+            1e-2,
+            **options,
+        )
+        for x in (one, two)
+    ]
+
+
+@pytest.mark.parametrize("small", [0, 10, 1 << 14])
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("strategy", ["collage-plus", "stochastic", "fp32-master"])
+@pytest.mark.parametrize("kind", [AdamW, SGD])
+def test_they_have_the_bits_of_ordinary_steps(kind, strategy, every, small, monkeypatch):
+    """Gradients of some micro-batches are added up, and given back after the step."""
+    monkeypatch.setattr(module, "SMALL", small)
+    one, two = model(), model()
+    ours, theirs = optimizers(one, two, kind, strategy=strategy, random=mcf.RandomWords(3))
+    steps = step_in_backward(ours, every=every)
+    for step in range(6):
+        backward(one, step)
+        backward(two, step)
+        moves = step % every == every - 1
+        assert all((p.grad is None) == moves for p in one.parameters())
+        if moves:
+            theirs.step()
+            theirs.zero_grad()
+    assert_same_states(ours, theirs)
+    backward(one, 7)
+    backward(two, 7)
+    steps.finish()
+    theirs.step()
+    assert_same_states(ours, theirs)
+    steps.finish()
+    steps.remove()
+    theirs.zero_grad()
+    backward(one, 8)
+    assert all(p.grad is not None for p in one.parameters())
+    assert_same_states(ours, theirs)
+
+
+def test_a_step_of_one_parameter_looks_at_no_other(monkeypatch):
+    """Whatever their number: what is called for each of them is called as often for a few as for many."""
+    monkeypatch.setattr(module, "SMALL", 0)
+    calls = {}
+    for layers in (4, 16):
+        given = model(layers)
+        optimizer = AdamW([{"params": [p]} for p in given.parameters()])  # each a group, too
+        step_in_backward(optimizer)
+        backward(given, 0)
+        count = 0
+
+        def counted(frame, event, argument):
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(counted)
+        backward(given, 1)
+        sys.setprofile(None)
+        calls[layers] = count / layers
+    assert calls[16] == pytest.approx(calls[4], rel=0.1)
+
+
+def test_small_parameters_move_together(monkeypatch):
+    """Those of a whole pass, but for the gradients of so many elements; after a pass that failed, too."""
+    given, moved = model(8), []
+    optimizer = AdamW(given.parameters())
+    whole = optimizer.advance
+
+    def advance(places, parameters, gradients):
+        moved.append(len(places))
+        whole(places, parameters, gradients)
+
+    monkeypatch.setattr(optimizer, "advance", advance)
+    step_in_backward(optimizer)
+    backward(given, 0)
+    assert moved == [16]
+    failing = given[4].weight.register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        backward(given, 1)
+    failing.remove()
+    optimizer.zero_grad()
+    backward(given, 1)
+    assert moved[1:] == [16]
+    monkeypatch.setattr(module, "SMALL", 40)
+    backward(given, 2)
+    assert all(p.grad is None for p in given.parameters())
+    assert max(moved[2:]) == 5
+    assert sum(moved[2:]) == 16
+
+
+def test_a_pass_that_was_given_up_is_not_counted():
+    one, two = model(), model()
+    ours, theirs = optimizers(one, two)
+    step_in_backward(ours, every=2)
+    backward(one, 5)
+    ours.zero_grad()
+    for step in range(2):
+        backward(one, step)
+        backward(two, step)
+    theirs.step()
+    assert all(p.grad is None for p in one.parameters())
+    assert_same_states(ours, theirs)
+
+
+def test_groups_that_change_meanwhile():
+    given = model(3)
+    first, second, third = (list(given[place].parameters()) for place in (0, 2, 4))
+    optimizer = AdamW([{"params": first}, {"params": second}])
+    steps = step_in_backward(optimizer)
+    optimizer.add_param_group({"params": third})
+    backward(given, 0)
+    assert all(p.grad is None for p in (*first, *second))
+    assert all(p.grad is not None for p in third)
+    optimizer.zero_grad()
+    optimizer.param_groups.reverse()  # places are looked for anew
+    before = [p.detach().clone() for p in first]
+    backward(given, 1)
+    assert not any(torch.equal(p, q) for p, q in zip(first, before, strict=True))
+    del optimizer.param_groups[1]
+    with pytest.raises(ValueError, match="is the optimizer's no more"):
+        backward(given, 2)
+    steps.remove()
+
+
+def test_schedulers_see_the_steps():
+    given = model()
+    optimizer = AdamW(given.parameters(), 1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    step_in_backward(optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(3):
+            backward(given, step)
+            scheduler.step()
+
+
+def test_what_is_refused():
+    given = model()
+    optimizer = AdamW(given.parameters())
+    with pytest.raises(TypeError, match="not AdamW"):
+        step_in_backward(torch.optim.AdamW(model().parameters()))
+    for every, error in ((0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match="every"):
+            step_in_backward(optimizer, every=every)
+    backward(given, 0)
+    with pytest.raises(ValueError, match="has a gradient already"):
+        step_in_backward(optimizer)

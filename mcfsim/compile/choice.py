@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mcfsim.compile.folds import Fold, trusted
+from mcfsim.compile.joined import AsBits
 from mcfsim.compile.lines import Sequel
 from mcfsim.compile.loops import CompilationError, Filler, Loop, RowLoop
 from mcfsim.compile.program import Program
@@ -120,6 +121,7 @@ class Loops:
         *,
         by_numpy: bool = False,
         sequel: Sequel | None = None,
+        joined: AsBits | None = None,
     ) -> Filler | None:
         """Return a loop for a text, or None where there is to be none.
 
@@ -142,6 +144,8 @@ class Loops:
             memory with operands, and whether these are values of their formats is not looked at.
         sequel : Sequel, optional
             What is made of the results in the same loop.
+        joined : AsBits, optional
+            Which operand lies as bits; only a compiled loop reads them.
 
         Raises
         ------
@@ -159,8 +163,10 @@ class Loops:
             return None
         try:
             program = record()
-            key = program.key if sequel is None else (program.key, sequel)
-            loop = self._kept(key, lambda: Loop(program, self._scalars, sequel=sequel, **self._options))
+            key = program.key if sequel is None and joined is None else (program.key, sequel, joined)
+            also: Any = {"sequel": sequel, "joined": joined, **self._options}
+            loop = self._kept(key, lambda: Loop(program, self._scalars, **also))
+            by_numpy = by_numpy and joined is None
             filler = self._ready(loop, program, elements, compiled, scalars, ahead=ahead, by_numpy=by_numpy)
             return filler.drawing(words(program)) if filler is not None and program.drawn else filler
         except _NOT_COMPILED:

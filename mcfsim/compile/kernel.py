@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from mcfsim.compile.joined import Joined
+from mcfsim.compile.joined import AsBits
 from mcfsim.compile.launch import Launcher
 from mcfsim.compile.lines import Lines, Sequel
 from mcfsim.compile.lowering import Lowered
@@ -48,7 +48,7 @@ class Kernel(Lines):
     program : Program
     scalars : {"exact", "rounded"}, optional
         How real scalars enter. They lie in the device's memory: nothing is compiled again for others.
-    joined : Joined, optional
+    joined : AsBits, optional
         Which operand lies in two vectors, if one does.
     hardware : bool, optional
         Whether GPUs that have instructions for roundings and operations of 16 bits
@@ -70,7 +70,7 @@ class Kernel(Lines):
         self,
         program: Program,
         scalars: Scalars = "exact",
-        joined: Joined | None = None,
+        joined: AsBits | None = None,
         *,
         hardware: bool = False,
         checked: bool = False,

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from mcfsim.compile.joined import Joined
+from mcfsim.compile.joined import AsBits
 from mcfsim.compile.lowering import Lowered, lower, way_of
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import Entering, entering, numbers_by, uses
@@ -39,8 +39,8 @@ class Lines(ABC):
         How real scalars enter.
     sequel : Sequel or None
         What is made of the results.
-    joined : Joined, optional
-        Which operand lies in two vectors, if one does.
+    joined : AsBits, optional
+        Which operand lies as bits, if one does.
     **options : bool
         See `mcfsim.compile.lowering.lower`.
     """
@@ -50,7 +50,7 @@ class Lines(ABC):
         program: Program,
         scalars: Scalars,
         sequel: Sequel | None,
-        joined: Joined | None = None,
+        joined: AsBits | None = None,
         **options: Any,
     ) -> None:
         self.program, self.policy, self.sequel, self.joined = program, scalars, sequel, joined

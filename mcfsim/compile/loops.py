@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks.processor import check_processor
+from mcfsim.compile.joined import AsBits
 from mcfsim.compile.lines import Lines, Sequel
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import rows_source, source
@@ -128,6 +129,8 @@ class Loop(Lines):
         codes of at most 16 bits, and one for NaN.
     sequel : Sequel, optional
         What is made of the results.
+    joined : AsBits, optional
+        Which operand lies as bits, if one does, of a program on codes. NumPy does not carry it out.
     """
 
     def __init__(
@@ -139,8 +142,9 @@ class Loop(Lines):
         wide: bool = False,
         packed: bool = False,
         sequel: Sequel | None = None,
+        joined: AsBits | None = None,
     ) -> None:
-        super().__init__(program, scalars, sequel, checked=checked, wide=wide, packed=packed)
+        super().__init__(program, scalars, sequel, joined, checked=checked, wide=wide, packed=packed)
         self.checked = checked
         self._lock = Lock()
         self._compiled: dict[tuple[Entering, ...], Callable[..., int]] = {}

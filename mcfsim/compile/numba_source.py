@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.statements import module_head, statements
@@ -15,8 +16,8 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|",
 _SHIFTS = {"shl": "<<", "sar": ">>"}
 _COMPARED = {"lt": "<", "le": "<=", "eq": "=="}
 
-_NJIT = '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)\n'
-_IMPORTS = """import numpy as np
+NJIT = '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)\n'
+IMPORTS = """import numpy as np
 from numba import njit
 
 from mcfsim.compile.intrinsics import bits32, bits64, f32, f64, i32, i64, number32, number64
@@ -52,7 +53,7 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
             return f"i64({value.constant}[i])"
         return f"i32({value.constant}[i])" if value in lowered.packed else f"{value.constant}[i]"
 
-    constants, body, made = statements(lowered, (*lowered.results, *strange), read, _expression)
+    constants, body, made = statements(lowered, (*lowered.results, *strange), read, expression)
     made_of, found = made[: len(outputs)], made[len(outputs) :]
     for place, dtype in enumerate(map(lowered.packed.get, lowered.results)):
         if dtype is not None:
@@ -65,11 +66,11 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
         size = f"{outputs[0]}.size"
     body += [f"{place} = {result}" for place, result in zip(places, made_of, strict=True)]
     body += [f"found = i32(found | i32({name}))" for name in found]
-    typed = "".join(f"{name} = {_constant(value)}\n" for name, value in constants.items())
+    typed = constants_of(constants)
     loop = "".join(f"        {statement}\n" for statement in body)
     return (
-        f"{module_head(about, _IMPORTS)}{typed}\n\n"
-        f"{_NJIT}def loop({', '.join(head)}):\n"
+        f"{module_head(about, IMPORTS)}{typed}\n\n"
+        f"{NJIT}def loop({', '.join(head)}):\n"
         "    prefer_whole_vectors()\n    found = i32(0)\n"
         f"    for i in range({size}):\n{loop}    return found\n"
     )
@@ -93,11 +94,16 @@ def rows_source(lowered: Lowered) -> str:
     arguments = "".join(f"            {x},\n" for x in (*given[:results], *numbers, *given[results:]))
     return (
         f"\n\nfrom mcfsim.compile.intrinsics import {imported}\n"
-        f"\n\n{_NJIT}def rows({', '.join(['addresses', 'size', *numbers])}):\n"
+        f"\n\n{NJIT}def rows({', '.join(['addresses', 'size', *numbers])}):\n"
         "    prefer_whole_vectors()\n    found = i32(0)\n"
         f"    for j in range(addresses.shape[0]):\n        strange = loop(\n{arguments}        )\n"
         "        found = i32(found | strange)\n    return found\n"
     )
+
+
+def constants_of(constants: Mapping[str, Value]) -> str:
+    """Return the statements that make constants, by name."""
+    return "".join(f"{name} = {_constant(value)}\n" for name, value in constants.items())
 
 
 def _constant(value: Value) -> str:
@@ -110,7 +116,7 @@ def _constant(value: Value) -> str:
     return f"{_MADE[value.type]}({number!r})"
 
 
-def _expression(value: Value, given: list[str]) -> str:
+def expression(value: Value, given: list[str]) -> str:
     """Return a verb as an expression, of just its type: Numba would widen integers and mixed numbers."""
     verb, made = value.verb, _MADE.get(value.type, "")
     if verb in _SIGNS or verb in _SHIFTS:

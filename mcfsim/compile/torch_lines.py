@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mcfsim.compile.joined import Joined
+from mcfsim.compile.joined import AsBits
 from mcfsim.compile.launch import Ready
 from mcfsim.compile.lines import Lines
 from mcfsim.compile.lowering import Lowered
@@ -71,7 +71,7 @@ class TensorLines(Lines):
         As of `mcfsim.compile.kernel.TableKernel`.
     """
 
-    def __init__(self, program: Program, scalars: Scalars = "exact", joined: Joined | None = None) -> None:
+    def __init__(self, program: Program, scalars: Scalars = "exact", joined: AsBits | None = None) -> None:
         super().__init__(program, scalars, None, joined, packed=True, clean=False)
         self._calls: dict[tuple[Entering, ...], TorchCalls] = {}
 

@@ -218,7 +218,7 @@ def _tensors(
         assert fmt is not None
         yield name, _Part(vector, part, fmt, shape)
         return
-    kept, groups = vector.kept, vector.edges.groups(part)
+    kept, groups = vector.scaled, vector.edges.groups(part)
     count = (groups.stop - groups.start,)
     yield f"{name}.codes", _Part(vector.codes, part, kept.element, shape)
     yield f"{name}.scales", _Part(vector.scales, groups, kept.scale, count, scales=True)

@@ -15,7 +15,7 @@ from mcfsim.compile.program import Program
 from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.memory import Vector, is_packed, read, write
-from mcfsim.optim.recording import StepPrograms, numbers, words_of
+from mcfsim.optim.recording import StepPrograms, as_bits, numbers, words_of
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import scratch
@@ -35,11 +35,13 @@ class CompiledStep:
         Of the optimizer.
     packed : bool
         Whether its vectors hold codes.
+    closed : bool, optional
+        Whether a master copy lies as the bits that its parameter does not have, where the strategy says so.
     """
 
-    def __init__(self, hyper: Declaration, strategy: Strategy, *, packed: bool) -> None:
-        self.strategy, self.packed = strategy, packed
-        self._programs = StepPrograms(hyper, strategy)
+    def __init__(self, hyper: Declaration, strategy: Strategy, *, packed: bool, closed: bool = False) -> None:
+        self.strategy, self.packed, self._closed = strategy, packed, closed
+        self._programs = StepPrograms(hyper, strategy, closed=closed)
 
     def filler(
         self, roles: Roles, scalars: Any, gradient: Array, elements: int, count: int, ahead: int
@@ -67,7 +69,9 @@ class CompiledStep:
             return words_of(roles, count)
 
         kept = loops(roles.moments.scalars, packed=self.packed)  # type: ignore[attr-defined]
-        return kept.filler(record, elements, compiled, numbers(scalars), words, ahead, by_numpy=True)
+        given = numbers(scalars), words, ahead
+        joined = as_bits(self.strategy, record()) if self._closed else None
+        return kept.filler(record, elements, compiled, *given, by_numpy=True, joined=joined)
 
 
 def fill_block(

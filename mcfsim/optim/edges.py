@@ -56,6 +56,10 @@ class Edges:
         lengths[np.cumsum(counts[some]) - 1] = sizes[some] - (counts[some] - 1) * self.group
         return lengths
 
+    def bounds(self, part: slice) -> NDArray[np.int64]:
+        """Return where each group of a range begins, counted from its start, and where the last one ends."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths(part))])
+
     def _tensor(self, place: int) -> int:
         """Return the place of the tensor that an element lies in; at the end how many there are."""
         return int(np.searchsorted(self._tensors, place, "right")) - 1

@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.compile.group_loops import group_loops
+from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import carrier_of
+from mcfsim.kernels.carriers import FLOAT32, carrier_of
 from mcfsim.kernels.codes_by_kind import code_dtype
 from mcfsim.kernels.element.codes import MOST_BITS
 from mcfsim.optim.edges import Edges
 from mcfsim.optim.memory import packed_dtype, read, write
+from mcfsim.optim.stored import FLOAT32 as SINGLE
 from mcfsim.scaled import ScaledFormat, ScaleRule, quantize
+from mcfsim.scaled.by_text import LargestMagnitude
 from mcfsim.scaled.quantisers import Quantiser
 
 Array = NDArray[Any]
@@ -31,9 +36,10 @@ class Groups:
     ----------
     codes : array, shape (elements,)
         Of the element format; its numbers where codes are longer than 16 bits.
-    scales : array, shape (groups,)
-        Of the scale format: codes, or its numbers where it has no short ones.
-    kept : ScaledFormat
+    scales : array, shape (groups,) or (groups, shared)
+        Of the scale format: codes, or its numbers where it has no short ones; or what a quantiser has of each
+        group.
+    kept : ScaledFormat or Quantiser
         The format of both.
     format : Format
         In which the numbers are computed: what elements and scales stand for is rounded into it, to nearest
@@ -46,22 +52,32 @@ class Groups:
 
     codes: Array
     scales: Array
-    kept: ScaledFormat
+    kept: ScaledFormat | Quantiser
     format: Format
     edges: Edges
     part: slice
 
     @classmethod
-    def whole(cls, codes: Array, scales: Array, kept: ScaledFormat, fmt: Format, edges: Edges) -> Groups:
+    def whole(
+        cls, codes: Array, scales: Array, kept: ScaledFormat | Quantiser, fmt: Format, edges: Edges
+    ) -> Groups:
         """Return a vector of all elements."""
         return cls(codes, scales, kept, fmt, edges, slice(0, edges.size))
 
     @staticmethod
-    def forms(kept: ScaledFormat) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    def forms(kept: ScaledFormat | Quantiser) -> tuple[np.dtype[Any], np.dtype[Any]]:
         """Return the dtypes of codes and scales. A code of less than 8 bits takes a byte."""
+        if isinstance(kept, Quantiser):
+            return np.dtype(np.uint8), np.dtype(np.float32)
         element = kept.element
         short = element.bits <= MOST_BITS
         return code_dtype(element) if short else carrier_of(element), packed_dtype(kept.scale)
+
+    @property
+    def scaled(self) -> ScaledFormat:
+        """The format of codes and scales, which it is that numbers are packed in."""
+        assert isinstance(self.kept, ScaledFormat)
+        return self.kept
 
     @property
     def nbytes(self) -> int:
@@ -80,33 +96,50 @@ class Groups:
 
     def numbers(self) -> Array:
         """Return the numbers in the carrier of their format."""
-        carrier = self.kept.carrier
-        exact = read(self.codes, self.kept.element).astype(carrier)
-        scales = read(self.scales, self.kept.scale).astype(carrier)
+        if (text := text_of(self.kept, self.format)) is not None:
+            found = np.empty(self.codes.size, np.float32)
+            group_loops(text).decode(self.codes, self.scales, self.edges.bounds(self.part), found)
+            return found
+        kept = self.scaled
+        exact = read(self.codes, kept.element).astype(kept.carrier)
+        scales = read(self.scales, kept.scale).astype(kept.carrier)
         exact *= np.repeat(scales, self.edges.lengths(self.part))
         return np.asarray(round_to(exact, self.format), carrier_of(self.format))
 
     def keep(self, numbers: Array) -> None:
         """Quantise numbers: elements are rounded to nearest even, and saturate."""
-        elements, scales = self._quantized(numbers)
-        write(self.codes, elements, self.kept.element)
-        write(self.scales, scales, self.kept.scale)
+        if (text := text_of(self.kept, self.format)) is not None:
+            group_loops(text).encode(numbers, self.edges.bounds(self.part), self.codes, self.scales)
+            return
+        elements, scales = self._quantized(numbers, self.scaled)
+        write(self.codes, elements, self.scaled.element)
+        write(self.scales, scales, self.scaled.scale)
 
-    def _quantized(self, numbers: Array) -> tuple[Array, Array]:
+    def _quantized(self, numbers: Array, kept: ScaledFormat) -> tuple[Array, Array]:
         """Return elements, and the scales of their groups."""
         lengths = self.edges.lengths(self.part)
         if (lengths[:-1] == self.edges.group).all():
-            found = quantize(numbers, self.kept)
+            found = quantize(numbers, kept)
             return found.elements, found.scale
-        elements = np.empty(numbers.size, carrier_of(self.kept.element))
-        scales = np.empty(lengths.size, carrier_of(self.kept.scale))
+        elements = np.empty(numbers.size, carrier_of(kept.element))
+        scales = np.empty(lengths.size, carrier_of(kept.scale))
         starts = np.cumsum(lengths) - lengths
         for length in np.unique(lengths):  # groups of one length at once, however many tensors there are
             chosen = np.flatnonzero(lengths == length)
             places = starts[chosen, np.newaxis] + np.arange(length)
-            found = quantize(numbers[places], self.kept)
+            found = quantize(numbers[places], kept)
             elements[places], scales[chosen] = found.elements, found.scale[:, 0]
         return elements, scales
+
+
+@lru_cache(maxsize=64)
+def text_of(kept: ScaledFormat | Quantiser, fmt: Format) -> GroupText | None:
+    """Return the text by which groups of numbers of a format are kept, if there is one."""
+    if carrier_of(fmt) != FLOAT32:
+        return None
+    if isinstance(kept, Quantiser):
+        return kept if fmt == SINGLE else None
+    return LargestMagnitude.of(kept, fmt)
 
 
 def check_groups(name: str, slot: str, kept: ScaledFormat | Quantiser) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from mcfsim.compile.joined import AsBits, Integer, Joined
 from mcfsim.compile.program import Program, Register, Scalar, flat
 from mcfsim.compile.recording import trace
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration, check_addition
-from mcfsim.optim.state import State
-from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.optim.remainder import grid_of
+from mcfsim.optim.state import State, opened
+from mcfsim.optim.state import closed as close
+from mcfsim.optim.strategies import FLOAT32, Roles, Strategy
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.protocol import Arithmetic
 from mcfsim.random import RandomWords
+from mcfsim.rounding import Mode
 
 
 def symbols(scalars: Any) -> Any:
@@ -67,6 +71,7 @@ def record_step(
     *,
     gradient: Format | None = None,
     lines: bool = False,
+    closed: bool = False,
 ) -> Program:
     """Record one step.
 
@@ -80,6 +85,8 @@ def record_step(
         Of the gradient's numbers, which the step rounds; by default that in which the strategy stores it.
     lines : bool, optional
         Whether to note the lines of the step's text.
+    closed : bool, optional
+        Whether the step takes and gives remainders, where the strategy has some, and no master copies.
 
     Returns
     -------
@@ -102,17 +109,23 @@ def record_step(
         assert role.format is not None
         return tuple(Register(f"{label}{number}", role.format) for number in range(count))
 
+    bits = strategy.extra.remainder if closed and strategy.extra else None
     state = State(
         parameter=registers("parameter", roles.model),
         m=registers("m", roles.moments),
         v=registers("v", roles.second_moment),
-        extra=registers("extra", roles.parameter),
+        extra=registers("extra", roles.parameter) if bits is None else (Register("extra0", grid_of(bits)),),
     )
     received = gradient or strategy.gradient.format or roles.moments.format
     assert received is not None
 
     def step(ar: Arithmetic, old: Any, received: Register) -> Any:
-        new, update = hyper.step(recorders(ar, roles), strategy, State(*old), received, scalars)
+        made, given = recorders(ar, roles), State(*old)
+        if bits is None:
+            new, update = hyper.step(made, strategy, given, received, scalars)
+        else:
+            new, update = hyper.step(made, strategy.unshared, opened(made, bits, given), received, scalars)
+            new = close(made, bits, new)
         return (*map(tuple, new), update)
 
     assert roles.moments.format is not None
@@ -132,10 +145,12 @@ class StepPrograms:
     ----------
     hyper, strategy
         Of the optimizer.
+    closed : bool, optional
+        See `record_step`.
     """
 
-    def __init__(self, hyper: Declaration, strategy: Strategy) -> None:
-        self._given = hyper, strategy
+    def __init__(self, hyper: Declaration, strategy: Strategy, *, closed: bool = False) -> None:
+        self._given, self._closed = (hyper, strategy), closed
         self._programs: dict[Any, Program] = {}
 
     def of(self, roles: Roles, scalars: Any, gradient: Format) -> Program:
@@ -147,7 +162,27 @@ class StepPrograms:
         key = gradient, *("" if isinstance(x, Scalar) else repr(x) for x in flat(symbolic))
         if key not in self._programs:
             try:
-                self._programs[key] = record_step(*self._given, roles, symbolic, gradient=gradient)
+                self._programs[key] = self._recorded(roles, symbolic, gradient)
             except TypeError:
-                return record_step(*self._given, roles, scalars, gradient=gradient)
+                return self._recorded(roles, scalars, gradient)
         return self._programs[key]
+
+    def _recorded(self, roles: Roles, scalars: Any, gradient: Format) -> Program:
+        return record_step(*self._given, roles, scalars, gradient=gradient, closed=self._closed)
+
+
+def as_bits(strategy: Strategy, program: Program) -> AsBits | None:
+    """Return which operand of a closed step lies as bits: what a parameter leaves of its master copy."""
+    extra, low = strategy.extra, strategy.parameter.format
+    place = len(program.inputs) - 2  # before the gradient
+    if extra is None or low is None or not (extra.shared or extra.remainder):
+        return None
+    if extra.remainder:
+        return Integer(place, size_of(extra.remainder))
+    rounded = strategy.parameter.rounding is Mode.NEAREST_AWAY
+    return Joined(place, 0, FLOAT32.precision - low.precision, rounded)
+
+
+def size_of(bits: int) -> int:
+    """Return the bits of the integer as which a remainder of so many lies in memory."""
+    return 8 if bits <= 8 else 16

@@ -24,6 +24,35 @@ def _powers(low: Format) -> Format:
     )
 
 
+def grid_of(bits: int) -> Grid:
+    """Return the integers that a remainder of so many bits has."""
+    most = 2 ** (bits - 1) - 1
+    return Grid(f"int{bits}_symmetric", low=-most, high=most)
+
+
+def _half(ar: Arithmetic, low: Format, theta: Value) -> Value:
+    """Return half an ulp in the binade of a parameter: of zero and subnormal numbers in the lowest."""
+    # The power of two at or below a number; of zeros and subnormal numbers the one where these begin.
+    binade = ar.like(_powers(low), Rounding(Mode.TOWARD_ZERO)).round(ar.add(ar.abs(theta), _LEAST))
+    return ar.mul(ar.round(binade), 2.0**-low.precision)
+
+
+def steps_of(ar: Arithmetic, low: Format, bits: int, theta: Value, master: Value) -> Value:
+    """Return the remainder that a parameter leaves of its master copy: the integer rho of `remaining`."""
+    ar = ar.like(FLOAT32, Rounding())
+    theta, grid = ar.round(theta), grid_of(bits)
+    share = ar.mul(ar.div(ar.sub(master, theta), _half(ar, low, theta)), float(grid.high))
+    return ar.like(grid, Rounding(Mode.NEAREST_AWAY, Overflow.SATURATE)).round(share)
+
+
+def with_steps(ar: Arithmetic, low: Format, bits: int, theta: Value, rho: Value) -> Value:
+    """Return the master copy of a parameter and a remainder."""
+    ar = ar.like(FLOAT32, Rounding())
+    theta = ar.round(theta)
+    share = ar.div(ar.round(rho), float(grid_of(bits).high))
+    return ar.add(theta, ar.mul(share, _half(ar, low, theta)))
+
+
 def remaining(ar: Arithmetic, low: Format, bits: int, master: Value, theta: Value) -> Value:
     """Return what a parameter and a remainder of so many bits say of a master copy.
 
@@ -50,13 +79,4 @@ def remaining(ar: Arithmetic, low: Format, bits: int, master: Value, theta: Valu
     FlashOptim, arXiv 2602.23349: ``_compute_ecc_bits`` and ``_apply_error_correction`` of its code, with 8
     and 16 bits. (Its multiplications by powers of two are in two parts, of which the first is exact.)
     """
-    most = 2 ** (bits - 1) - 1
-    ar = ar.like(FLOAT32, Rounding())
-    theta = ar.round(theta)
-    # The power of two at or below a number; of zeros and subnormal numbers the one where these begin.
-    binade = ar.like(_powers(low), Rounding(Mode.TOWARD_ZERO)).round(ar.add(ar.abs(theta), _LEAST))
-    half = ar.mul(ar.round(binade), 2.0**-low.precision)
-    share = ar.mul(ar.div(ar.sub(master, theta), half), float(most))
-    steps = Grid(f"int{bits}_symmetric", low=-most, high=most)
-    rho = ar.like(steps, Rounding(Mode.NEAREST_AWAY, Overflow.SATURATE)).round(share)
-    return ar.add(theta, ar.mul(ar.div(ar.round(rho), float(most)), half))
+    return with_steps(ar, low, bits, theta, steps_of(ar, low, bits, theta, master))

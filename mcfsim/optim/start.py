@@ -159,7 +159,7 @@ def _fill(
     for name, role in vectors.items():
         vector = made[name]
         if isinstance(vector, Groups):  # whatever their scales are
-            element = vector.kept.element
+            element = vector.scaled.element
             _put_zero(vector.codes, round_to(np.zeros(1), element), element)
         elif name not in given:
             _put_zero(vector, _nearest(role, np.zeros(1)), role.format)

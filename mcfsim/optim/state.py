@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from mcfsim.multiword import expansion
-from mcfsim.optim.remainder import remaining
+from mcfsim.optim.remainder import remaining, steps_of, with_steps
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
@@ -100,6 +100,20 @@ def of_master(roles: Roles, strategy: Strategy, master: Value) -> tuple[tuple[Va
     if bits is not None and low is not None:
         master = remaining(roles.parameter, low, bits, master, theta)
     return (theta,), (master,)
+
+
+def opened(roles: Roles, bits: int, state: State) -> State:
+    """Return a state with the master copy itself in place of its remainder."""
+    low = roles.model.format
+    assert low is not None
+    return state._replace(extra=(with_steps(roles.parameter, low, bits, state.parameter[0], state.extra[0]),))
+
+
+def closed(roles: Roles, bits: int, state: State) -> State:
+    """Return a state with a remainder in place of the master copy."""
+    low = roles.model.format
+    assert low is not None
+    return state._replace(extra=(steps_of(roles.parameter, low, bits, state.parameter[0], state.extra[0]),))
 
 
 def fed_back(roles: Roles, state: State, update: Value) -> tuple[Value, Value]:

@@ -180,6 +180,13 @@ class Strategy:
         """Whether some of its operations round at random, whatever those of the run do."""
         return any(item.draws for item in self.tensors.values())
 
+    @property
+    def unshared(self) -> Strategy:
+        """The strategy with a whole master copy, where this one keeps a remainder of it."""
+        if self.extra is None or self.extra.remainder is None:
+            return self
+        return replace(self, extra=replace(self.extra, remainder=None))
+
     def at(self, low: Format) -> Strategy:
         """Return the strategy with `low` in place of `LOW`."""
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks.arguments import whole_number
-from mcfsim.codec import decode, encode
-from mcfsim.convert import round_to
+from mcfsim.compile.group_loops import group_loops, uniform
+from mcfsim.compile.group_text import GroupText, Warps
 from mcfsim.formats import FORMATS
+from mcfsim.kernels.element.codes import decode_element, encode_element
+from mcfsim.kernels.element.floats import NAN
+from mcfsim.kernels.element.machine import F32, Value
+from mcfsim.kernels.element.operations import change_element
+from mcfsim.kernels.element.powers import log2_element, power_element
+from mcfsim.rounding import Rounding
 
 Array = NDArray[Any]
 
@@ -23,10 +29,11 @@ E4M3 = FORMATS["float8_e4m3fn"]
 _DECADES = 7
 #: What a warp of NVIDIA's GPUs has of threads.
 _WARP = 32
+_MAGNITUDE, _SIGN = 2**31 - 1, -(2**31)
 
 
 @dataclass(frozen=True)
-class Quantiser(ABC):
+class Quantiser(GroupText):
     """A way to keep float32 numbers in groups: as a code each, and some float32 numbers a group.
 
     Parameters
@@ -53,16 +60,15 @@ class Quantiser(ABC):
         return self.name
 
     @property
-    @abstractmethod
-    def shared(self) -> int:
-        """How many float32 numbers a group has."""
-
-    @property
     def bits_per_element(self) -> Fraction:
         """Bits of a code and its share of what a full group has, exactly."""
         return 8 + Fraction(32 * self.shared, self.block)
 
+    @property
     @abstractmethod
+    def zero(self) -> int:
+        """The code of zero, whatever its group has."""
+
     def encode(self, x: Array) -> tuple[Array, ...]:
         """Return codes, and what each group has, of a vector of float32.
 
@@ -71,22 +77,20 @@ class Quantiser(ABC):
         codes : array of uint8, shape (elements,)
         shared : arrays of float32, shape (groups,)
         """
+        bounds = uniform(x.size, self.block)
+        codes, shared = np.empty(x.size, np.uint8), np.empty((bounds.size - 1, self.shared), np.float32)
+        group_loops(self).encode(x, bounds, codes, shared)
+        return codes, *shared.T
 
-    @abstractmethod
     def decode(self, codes: Array, *shared: Array) -> Array:
         """Return the float32 numbers that codes stand for."""
+        rows, out = np.stack(shared, axis=1), np.empty(codes.size, np.float32)
+        group_loops(self).decode(codes, rows, uniform(codes.size, self.block), out)
+        return out
 
     def through(self, x: Array) -> Array:
         """Return what is left of a vector of float32 that is kept so."""
         return self.decode(*self.encode(np.ascontiguousarray(x, np.float32)))
-
-    def _rows(self, x: Array, filling: float = 0.0) -> Array:
-        """Return groups as rows, the last one filled up."""
-        return np.append(x, np.full(-x.size % self.block, filling, x.dtype)).reshape(-1, self.block)
-
-    def _spread(self, shared: Array, size: int) -> Array:
-        """Return what the groups have, for each of so many elements."""
-        return np.repeat(shared, self.block)[:size]
 
 
 @dataclass(frozen=True)
@@ -119,27 +123,66 @@ class DynamicMap(Quantiser):
         """The largest magnitude."""
         return 1
 
-    @cached_property
+    @property
+    def zero(self) -> int:
+        """The place of zero."""
+        return int(np.flatnonzero(self.table == 0)[0])
+
+    @property
     def table(self) -> Array:
         """The numbers, in order, in float32."""
         return _table(signed=self.signed)
 
-    def encode(self, x: Array) -> tuple[Array, ...]:
-        """Return codes, and the largest magnitude of each group."""
-        with np.errstate(all="ignore"):
-            scale = np.maximum(np.abs(self._rows(x)).max(axis=1), np.float32(1e-12))
-            y = x / self._spread(scale, x.size)
-            lower = np.maximum(np.searchsorted(self.table, y, "right") - 1, 0)
-            lower = np.where(np.isnan(y), 0, lower)  # of which the search knows no order
-            upper = np.minimum(lower + 1, 255)
-            below, above = self.table[lower], self.table[upper]
-            codes = np.where(y - below >= (above - below) * np.float32(0.5), upper, lower)
-        return codes.astype(np.uint8), scale
+    @property
+    def places(self) -> Array:
+        """The least float32 number of each place but the first."""
+        return _places(signed=self.signed)
 
-    def decode(self, codes: Array, *shared: Array) -> Array:
-        """Return the numbers of the table, multiplied by the groups' largest."""
-        with np.errstate(all="ignore"):
-            return np.asarray(self.table[codes] * self._spread(shared[0], codes.size), np.float32)
+    def measured(self, x: Value) -> Value:
+        """Return the code of the magnitude; that of NaN is the greatest."""
+        return abs(x).bits()
+
+    def shares(self, greatest: Value, *least: Value) -> tuple[Value, ...]:
+        """Return the largest magnitude, not less than 1e-12."""
+        largest, bottom = greatest.as_number(), float(np.float32(1e-12))
+        largest = (largest < bottom).select(bottom, largest)
+        return (largest,)
+
+    def encoded(self, x: Value, *shared: Value) -> Value:
+        """Return the share of the largest magnitude."""
+        return x / shared[0]
+
+    def decoded(self, code: Value, *shared: Value) -> Value:
+        """Return the number of the table, multiplied by the group's largest."""
+        return code * shared[0]
+
+
+@lru_cache
+def _places(*, signed: bool) -> Array:
+    """Return the numbers from which on the upper of two neighbours in a table is the nearest, in float32.
+
+    Found by halving, for what float32 makes of the differences grows with the number.
+    """
+    table = _table(signed=signed)
+    below, above = table[:-1], table[1:]
+    half = (above - below) * np.float32(0.5)
+    too_low, enough = _in_order(below), _in_order(above)
+    while (enough - too_low > 1).any():
+        middle = (too_low + enough) // 2
+        upper = _at(middle) - below >= half
+        too_low, enough = np.where(upper, too_low, middle), np.where(upper, middle, enough)
+    return _at(enough)
+
+
+def _in_order(x: Array) -> Array:
+    """Return integers in the order of float32 numbers, none of them for a zero of its own sign."""
+    bits = x.view(np.int32).astype(np.int64)
+    return np.where(bits < 0, -(bits & _MAGNITUDE), bits)
+
+
+def _at(place: Array) -> Array:
+    """Return the numbers of such integers."""
+    return np.copysign(np.abs(place).astype(np.int32).view(np.float32), place.astype(np.float32))
 
 
 @lru_cache
@@ -180,8 +223,8 @@ class RangeExpansion(Quantiser):
     -----
     With M and m the largest and the least magnitude of a group, each with 1e-30 added: ``c = RN(sqrt(M))
     RN(sqrt(m))``, k the greatest multiple of ``1 / steps`` with ``(M / m)**k <= 448**2 / 2``, and the scale
-    ``(M / c)**k / 448``. Operations are those of float32; powers and logarithms are computed in binary64 by
-    the platform and rounded, where CUDA's `powf` may err by some ulp.
+    ``(M / c)**k / 448``. Operations are those of float32; powers and logarithms are rounded correctly
+    (`mcfsim.kernels.element.powers`), where CUDA's `powf` may err by some ulp.
 
     The published kernel's behaviour at the edges is kept. Its search for the least magnitude means to pass
     over zeros, and passes over what was joined with a zero as well. Where a group has one magnitude k is
@@ -209,62 +252,65 @@ class RangeExpansion(Quantiser):
         """Scale, k and c."""
         return 3
 
-    def encode(self, x: Array) -> tuple[Array, ...]:
-        """Return codes, and scale, k and c of each group."""
-        top = np.float32(E4M3.max)
-        with np.errstate(all="ignore"):
-            x = _of_cuda(x)
-            magnitudes = np.abs(x)
-            rows = self._rows(magnitudes)
-            largest = _raised(np.fmax.reduce(rows, axis=1, initial=0.0))
-            least = _raised(_least(self._rows(magnitudes, float(np.finfo(np.float32).max))))
-            centre = np.sqrt(largest) * np.sqrt(least)
-            bound = np.float32(np.log2(float(top) ** 2 / 2))
-            ratio = np.log2((largest / least).astype(np.float64)).astype(np.float32)
-            power = np.floor(bound / ratio * np.float32(self.steps)) / np.float32(self.steps)
-            scale = _power(largest / centre, power) / top
-            spread = [self._spread(shared, x.size) for shared in (scale, power, centre)]
-            y = _of_cuda(np.copysign(_power(magnitudes / spread[2], spread[1]), x) / spread[0])
-            codes = encode(round_to(np.clip(y, -top, top), E4M3), E4M3)
-        return codes, scale, power, centre
+    @property
+    def zero(self) -> int:
+        """The code of zero."""
+        return 0
 
-    def decode(self, codes: Array, *shared: Array) -> Array:
-        """Return the numbers, by the inverse of the power."""
-        scale, power, centre = (self._spread(x, codes.size) for x in shared)
-        with np.errstate(all="ignore"):
-            y = _of_cuda(decode(codes, E4M3).astype(np.float32) * scale)
-            root = _power(np.abs(y), np.float32(1) / power)  # a NaN to the power of 0 is 1, as CUDA has it
-            return np.asarray(np.copysign(root, y) * centre, np.float32)
+    @property
+    def warps(self) -> Warps:
+        """How threads find the least magnitude of a group."""
+        return Warps(_WARP, self.block, float(np.finfo(np.float32).max), float(np.float32(1e9)))
 
+    def measured(self, x: Value) -> Value:
+        """Return the code of the magnitude, of NaN that of zero."""
+        return x.equals(x).select(abs(x), 0.0).bits()
 
-def _raised(x: Array) -> Array:
-    return (x.astype(np.float64) + 1e-30).astype(np.float32)
+    def lesser(self, own: Value, other: Value) -> Value:
+        """Return the lesser of two magnitudes as a thread finds it, which passes over a zero handed to it."""
+        less = (other < own).select(other, own)
+        less = own.equals(own).select(less, other)
+        return (other > 0.0).select(less, own)
 
+    def shares(self, greatest: Value, *least: Value) -> tuple[Value, ...]:
+        """Return scale, k and c."""
+        top = float(E4M3.max)
+        most, smallest = _raised(greatest.as_number()), _raised(least[0])
+        centre = most.sqrt() * smallest.sqrt()
+        bound = float(np.float32(np.log2(top**2 / 2)))
+        power = _floor(most.like(bound) / log2_element(most / smallest) * float(self.steps)) / float(
+            self.steps
+        )
+        return power_element(most / centre, power) / top, power, centre
 
-def _of_cuda(x: Array) -> Array:
-    """Give every NaN the sign that CUDA's have; here it depends on which operand was the NaN."""
-    return np.where(np.isnan(x), np.float32(np.nan), x)
+    def encoded(self, x: Value, *shared: Value) -> Value:
+        """Return the code of the power of a number's share of c."""
+        (scale, power, centre), top = shared, float(E4M3.max)
+        x = x.equals(x).select(x, NAN)
+        y = _signed(power_element(abs(x) / centre, power), x) / scale
+        y = (y > top).select(top, (y < -top).select(-top, y))
+        return encode_element(change_element("round", y, E4M3, Rounding(), carrier=F32), E4M3)
 
-
-def _power(x: Array, exponent: Array) -> Array:
-    """Return powers of float32 numbers in float32."""
-    return np.power(x.astype(np.float64), exponent.astype(np.float64)).astype(np.float32)
-
-
-def _least(rows: Array) -> Array:
-    """Return the least of each row as threads find it that compare in pairs, warp by warp.
-
-    One that has a zero keeps it, and one that is handed a zero passes over it, and with it over all that was
-    compared with that.
-    """
-    warps = _halved(rows.reshape(len(rows), -1, _WARP))
-    filled = np.full((len(rows), _WARP), 1e9, np.float32)
-    filled[:, : warps.shape[1]] = warps
-    return _halved(filled)
+    def decoded(self, code: Value, *shared: Value) -> Value:
+        """Return the number, by the inverse of the power."""
+        scale, power, centre = shared
+        y = decode_element(code, E4M3, F32) * scale
+        root = power_element(abs(y), power.like(1.0) / power)  # a NaN to the power of 0 is 1, as CUDA has it
+        return y.equals(y).select(_signed(root, y), root) * centre
 
 
-def _halved(x: Array) -> Array:
-    while x.shape[-1] > 1:
-        own, other = np.split(x, 2, axis=-1)
-        x = np.where(other > 0, np.fmin(own, other), own)
-    return x[..., 0]
+def _raised(x: Value) -> Value:
+    return (x.widen() + 1e-30).narrow()
+
+
+def _signed(x: Value, sign: Value) -> Value:
+    """Return a number that is not negative with the sign of another."""
+    return (x.bits() | (sign.bits() & _SIGN)).as_number()
+
+
+def _floor(x: Value) -> Value:
+    """Return the greatest integer that a binary32 number reaches."""
+    integer = 1.5 * 2.0**52
+    whole = (x.widen() + integer) - integer
+    whole = (x.widen() < whole).select(whole - 1.0, whole)
+    return (abs(x) < 2.0**24).select(whole.narrow(), x)  # beyond there are integers alone

@@ -6,23 +6,20 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.tensors import as_array, check_dense, torch_dtype
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.optim.remainder import remaining
 from mcfsim.optim.strategies import Addition, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.vanishing import VanishingScalarWarning
 from mcfsim.rounding import Rounding
 from mcfsim.torch.group import LABELS
-from mcfsim.torch.grouped import SCALES, zero_scales
+from mcfsim.torch.grouped import SCALES
 from mcfsim.torch.local import is_spread, local, spread_as
-from mcfsim.torch.moved import BITS, Stores, summed
+from mcfsim.torch.moved import Stores, bits_of, summed
 from mcfsim.torch.optimizers import AdamW
 from mcfsim.torch.saving import NAMES
 
@@ -209,7 +206,7 @@ def _taken(stores: Stores, parameter: torch.Tensor, theirs: Mapping[str, Any]) -
         moment = local(theirs[torchs]) if torchs in theirs else torch.zeros_like(x)
         made |= zip(names, _components(moment, stores.formats[names[0]], len(names)), strict=True)
     for name, kept in stores.grouped.items():
-        scales = zero_scales(parameter, kept.size, kept.dtypes[1])
+        scales = kept.zero_scales(parameter)
         codes = torch.empty(x.shape, dtype=kept.dtypes[0], device=x.device)
         kept.keep(made[name].reshape(-1), codes, local(scales))
         made[name], spread[name + SCALES] = codes, scales
@@ -225,19 +222,14 @@ def _held(stores: Stores, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return dict(zip(names, _components(x, fmt, len(names)), strict=True))
     (extra,) = stores.names.extra
     (master,) = _components(x, stores.formats[extra], 1)
-    shared = stores.strategy.parameter.rounding if extra == "remainder" else None
-    rounding = Rounding(shared) if shared else Rounding()
-    parameter = round_to(master, fmt, rounding).to(stores.dtypes["parameter"])
+    own = stores.strategy.parameter.rounding if extra == "remainder" else None
+    parameter = round_to(master, fmt, Rounding(own) if own else Rounding()).to(stores.dtypes["parameter"])
     if extra == "master":
-        bits = stores.strategy.extra.remainder if stores.strategy.extra else None
-        if bits is not None:
-            ar = arithmetic(stores.formats[extra], backend="torch", device=x.device)
-            master = remaining(ar, fmt, bits, master, parameter.to(master.dtype))
         return {"parameter": parameter, extra: master}
-    rest = np.empty(x.numel(), np.uint16)
-    stores.split(_array(parameter), rest).keep(_array(master))
-    bits = torch.from_numpy(rest.view(np.int16)).view(BITS).view(x.shape)
-    return {"parameter": parameter, extra: bits.to(x.device)}
+    rest = torch.empty(x.shape, dtype=stores.dtypes[extra])
+    kept = bits_of(as_array(rest)).reshape(-1)  # in the same memory
+    stores.beside(_array(parameter), kept).keep(_array(master))
+    return {"parameter": parameter, extra: rest.to(x.device)}
 
 
 def _components(x: torch.Tensor, fmt: Format, count: int) -> list[torch.Tensor]:

@@ -13,7 +13,6 @@ import torch
 
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.tensors import TORCH_DTYPES, torch_dtype
-from mcfsim.compile.joined import Joined
 from mcfsim.compile.kernel import TableKernel
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import uses
@@ -21,7 +20,7 @@ from mcfsim.compile.tables import Table, TableLauncher
 from mcfsim.compile.torch_kernels import check_kernels
 from mcfsim.compile.torch_lines import TensorLines
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.recording import StepPrograms, numbers, words_of
+from mcfsim.optim.recording import StepPrograms, as_bits, numbers, words_of
 from mcfsim.random import RandomWords
 from mcfsim.torch.moved import Moved, Stores
 
@@ -37,7 +36,7 @@ class DeviceStep:
 
     def __init__(self, stores: Stores) -> None:
         self.stores = stores
-        self._programs = lru_cache(maxsize=64)(partial(StepPrograms, strategy=stores.strategy))
+        self._programs = lru_cache(maxsize=64)(partial(StepPrograms, strategy=stores.strategy, closed=True))
         self._lines: dict[Any, TableKernel | TensorLines] = {}
         self._tables: dict[Any, tuple[Any, Table]] = {}
 
@@ -58,7 +57,9 @@ class DeviceStep:
         """Return the update that step number `count` asks for, for each parameter a vector of float64."""
         stores = self.stores
         program, scalars = self.program(hyper, count, rate)
-        ready = TensorLines(program, stores.scalars, self._joined(program)).with_numbers(scalars)
+        ready = TensorLines(program, stores.scalars, as_bits(self.stores.strategy, program)).with_numbers(
+            scalars
+        )
         words = words_of(stores.roles, count)
         fmt = stores.roles.update.format
         assert fmt is not None
@@ -117,19 +118,12 @@ class DeviceStep:
         key = program.key, device
         if key not in self._lines:
             kept = replace(program, results=program.results[:-1])
-            given = kept, self.stores.scalars, self._joined(program)
+            given = kept, self.stores.scalars, as_bits(self.stores.strategy, program)
             self._lines[key] = TensorLines(*given)
             with suppress(ImportError, ValueError):
                 check_kernels(device)
                 self._lines[key] = TableKernel(*given, packed=True, hardware=True)
         return self._lines[key]
-
-    def _joined(self, program: Program) -> Joined | None:
-        """Return which operand lies in two vectors: a master copy, the bits that follow its parameter."""
-        if "remainder" not in self.stores.formats:
-            return None
-        place = len(program.inputs) - 2  # before the gradient
-        return Joined(0, place, *self.stores.following)
 
     def _table(self, ready: TableLauncher, sets: Sequence[Vectors], starts: Sequence[int]) -> Table:
         """Return the table of some vectors: that of the last step if they lie where they lay."""

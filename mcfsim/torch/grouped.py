@@ -18,7 +18,7 @@ from mcfsim.compile.torch_loops import AT_ONCE, quotients
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, carrier_of
 from mcfsim.optim.edges import Edges
-from mcfsim.optim.groups import Groups, why_not_packed
+from mcfsim.optim.groups import Groups, text_of, why_not_packed
 from mcfsim.optim.stored import FLOAT32 as SINGLE
 from mcfsim.rounding import Overflow, Rounding
 from mcfsim.scaled import ScaledFormat, ScaleRule
@@ -38,13 +38,13 @@ class Grouped:
 
     Parameters
     ----------
-    kept : ScaledFormat
+    kept : ScaledFormat or Quantiser
         Of codes and scales. A group that ends the tensor may be short.
     format : Format
         In which steps compute the numbers.
     """
 
-    kept: ScaledFormat
+    kept: ScaledFormat | Quantiser
     format: Format
 
     @classmethod
@@ -53,7 +53,9 @@ class Grouped:
 
         So it does where groups do not stand each for itself, codes are longer than a byte or of no format.
         """
-        if kept is None or isinstance(kept, Quantiser) or why_not_packed(kept) or carrier_of(fmt) != FLOAT32:
+        if kept is None or carrier_of(fmt) != FLOAT32:
+            return None
+        if text_of(kept, fmt) is None and why_not_packed(kept):
             return None
         return cls(kept, fmt) if all(form in _HELD for form in Groups.forms(kept)) else None
 
@@ -69,11 +71,31 @@ class Grouped:
         assert isinstance(self.kept.block, int)
         return self.kept.block
 
+    @property
+    def shared(self) -> int:
+        """How many numbers a group has."""
+        return self.kept.shared if isinstance(self.kept, Quantiser) else 1
+
+    @property
+    def zero(self) -> int:
+        """The code of zero."""
+        return self.kept.zero if isinstance(self.kept, Quantiser) else 0
+
+    def zero_scales(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return what the groups of a parameter have that are zero; see `zero_scales`."""
+        return zero_scales(whole, self.size, self.dtypes[1], self.shared)
+
     def vector(self, codes: torch.Tensor, scales: torch.Tensor) -> Groups:
         """Return contiguous tensors of the CPU as a vector in the same memory."""
         edges = Edges([slice(0, codes.numel())], self.size)
-        own, shared = (as_array(x).reshape(-1) for x in (codes, scales))
+        own, shared = as_array(codes).reshape(-1), as_array(scales)
+        shared = shared.reshape(-1) if self.shared == 1 else shared.reshape(-1, self.shared)
         return Groups.whole(own, shared, self.kept, self.format, edges)
+
+    @property
+    def _scaled(self) -> ScaledFormat:
+        assert isinstance(self.kept, ScaledFormat)
+        return self.kept
 
     def numbers(self, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """Return the numbers as a vector in the format's dtype, on the device of codes and scales."""
@@ -102,15 +124,15 @@ class Grouped:
                 x.copy_(y)
             return
         found = [torch.empty(x.numel(), dtype=x.dtype, device=x.device) for x in (codes, scales)]
-        nan = torch.full_like(found[0][:1], int(encode(math.nan, self.kept.element)))  # of any NaN
+        nan = torch.full_like(found[0][:1], int(encode(math.nan, self._scaled.element)))  # of any NaN
         for part, groups in self._parts(numbers.numel()):
             x = numbers[part].to(torch.float64)
             rows = torch.nn.functional.pad(x, (0, -x.numel() % self.size)).view(-1, self.size)
             largest = rows.abs().amax(1)
             largest = torch.where(largest.isfinite(), largest, torch.nan)
-            whole = torch.full_like(largest, float(self.kept.element.max))
-            by = quotients(largest, whole, self.kept.scale, _SATURATING)
-            made = quotients(x, self._spread(by, x).to(torch.float64), self.kept.element, _SATURATING)
+            whole = torch.full_like(largest, float(self._scaled.element.max))
+            by = quotients(largest, whole, self._scaled.scale, _SATURATING)
+            made = quotients(x, self._spread(by, x).to(torch.float64), self._scaled.element, _SATURATING)
             found[0][part] = torch.where(made.isnan(), nan, made.to(self._dtype).view(torch.uint8))
             found[1][groups] = by
         for y, z in zip((codes, scales), found, strict=True):
@@ -119,13 +141,15 @@ class Grouped:
     @cached_property
     def _there(self) -> bool:
         """Whether PyTorch's operations make codes and scales; otherwise NumPy's do."""
+        if isinstance(self.kept, Quantiser):
+            return False
         plain = self.kept.rule is ScaleRule.ABSMAX and self.kept.scale == SINGLE
         return plain and self._dtype is not None
 
     @cached_property
     def _dtype(self) -> Any:
         """PyTorch's dtype of the elements, if it has one."""
-        found = [dtype for dtype, fmt in TORCH_DTYPES.items() if fmt == self.kept.element]
+        found = [dtype for dtype, fmt in TORCH_DTYPES.items() if fmt == self._scaled.element]
         return found[0] if found else None
 
     def _parts(self, size: int) -> Iterator[tuple[slice, slice]]:
@@ -140,10 +164,11 @@ class Grouped:
         return scales.repeat_interleave(self.size)[: x.numel()]
 
 
-def zero_scales(whole: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Tensor:
+def zero_scales(whole: torch.Tensor, size: int, dtype: torch.dtype, shared: int = 1) -> torch.Tensor:
     """Return a zero for each group of so many elements of a parameter, spread as the parameter is.
 
-    Their shape is that of the parameter, if its rows have whole groups, and else that of a vector.
+    Their shape is that of the parameter, if its rows have whole groups, and else that of a vector; where a
+    group has several numbers, with an axis more for these.
 
     Raises
     ------
@@ -151,6 +176,6 @@ def zero_scales(whole: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Ten
         If a process would have the scales of other groups than its elements are in.
     """
     shape = whole.shape
-    if shape and shape[-1] and not shape[-1] % size:
-        return spread_beside(whole, (*shape[:-1], shape[-1] // size), size, dtype)
-    return spread_beside(whole, (-(-whole.numel() // size),), size, dtype)
+    rows = shape and shape[-1] and not shape[-1] % size
+    groups = (*shape[:-1], shape[-1] // size) if rows else (-(-whole.numel() // size),)
+    return spread_beside(whole, groups, size, dtype, shared)

@@ -34,7 +34,9 @@ class HostLoop:
 
     def __init__(self, stores: Stores) -> None:
         self.stores = stores
-        self._compiled = lru_cache(maxsize=64)(partial(CompiledStep, strategy=stores.strategy, packed=True))
+        self._compiled = lru_cache(maxsize=64)(
+            partial(CompiledStep, strategy=stores.strategy, packed=True, closed=True)
+        )
 
     def takes(self, x: Moved) -> bool:
         """Return whether all that a step reads lies element by element, in its own format."""
@@ -79,8 +81,6 @@ class HostLoop:
 
     def _vector(self, x: Moved, name: str) -> Vector:
         """Return what is stored under a name as a loop reads and writes it, in the same memory."""
-        if name == "remainder":
-            return self.stores.split_of(packed(x.tensors["parameter"]), packed(x.tensors[name]))
         if name in self.stores.grouped:
             return self.stores.grouped[name].vector(x.tensors[name], x.tensors[name + SCALES])
         return packed(x.tensors[name])

@@ -16,7 +16,7 @@ from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.torch.host_loop import HostLoop
-from mcfsim.torch.moved import Moved, Stores
+from mcfsim.torch.moved import Moved, Stores, bits_of
 
 
 class HostStep:
@@ -74,7 +74,7 @@ class HostStep:
         for name in stores.grouped:
             stored[name] = [as_array(stores.numbers(x.tensors, name)) for x in moved]
         if "remainder" in stored:
-            stored["remainder"] = [x.view(np.uint16) for x in stored["remainder"]]
+            stored["remainder"] = [bits_of(x) for x in stored["remainder"]]
         return stored
 
     def _blocks(
@@ -97,7 +97,7 @@ class HostStep:
         for pieces in cut(x.gradient.numel() for x in moved):
             size = pieces[-1][2].stop
             blocks = {
-                name: np.empty(size, np.uint16 if name == "remainder" else carrier_of(item))
+                name: np.empty(size, stored[name][0].dtype if name == "remainder" else carrier_of(item))
                 for name, item in stores.formats.items()
             }
             gradient = np.empty(size, carrier_of(fmt))
@@ -108,16 +108,15 @@ class HostStep:
                     given = gradients[index][part]
                     gradient[place] = given if exact[index] else round_to(given, fmt)
                 old = State(*(tuple(blocks[name] for name in names) for names in stores.names))
-                split = None
-                if "remainder" in blocks:
-                    split = stores.split(blocks["parameter"], blocks["remainder"])
-                    old = old._replace(extra=(split.numbers(),))
+                rest = blocks.get("remainder")
+                if rest is not None:
+                    old = old._replace(extra=(stores.beside(blocks["parameter"], rest).numbers(),))
                 roles = block_roles(stores.roles, count, start)
                 start += size
-                new, update = hyper.step(roles, stores.strategy, old, gradient, scalars)
-                if split is not None:
-                    split.keep(new.extra[0])
-                    new = new._replace(extra=(split.rest,))
+                new, update = hyper.step(roles, stores.strategy.unshared, old, gradient, scalars)
+                if rest is not None:
+                    stores.beside(new.parameter[0], rest).keep(new.extra[0])
+                    new = new._replace(extra=(rest,))
             yield pieces, new, update
 
 

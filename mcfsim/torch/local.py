@@ -65,16 +65,30 @@ def spread_as(whole: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def spread_beside(whole: torch.Tensor, shape: tuple[int, ...], size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros, one for so many elements of a tensor that follow one another, spread as these are.
+def spread_beside(
+    whole: torch.Tensor, shape: tuple[int, ...], size: int, dtype: torch.dtype, each: int = 1
+) -> torch.Tensor:
+    """Return zeros, a row of some for so many elements of a tensor that follow one another, spread as these.
+
+    Parameters
+    ----------
+    whole : tensor
+    shape : tuple of int
+        Of the rows.
+    size : int
+        How many elements share a row.
+    dtype : dtype
+    each : int, optional
+        Zeros a row; of several each row is an axis of the zeros.
 
     Raises
     ------
     ValueError
         If they cannot be spread so that each process has those of its elements.
     """
+    full = shape if each == 1 else (*shape, each)
     if not is_spread(whole):
-        return torch.zeros(shape, dtype=dtype, device=whole.device)
+        return torch.zeros(full, dtype=dtype, device=whole.device)
     from torch.distributed.tensor import DTensor, Shard
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -82,13 +96,13 @@ def spread_beside(whole: torch.Tensor, shape: tuple[int, ...], size: int, dtype:
     mesh, placements = given.device_mesh, given.placements
     if len(shape) < whole.ndim:  # a vector of all of them
         placements = tuple(Shard(0) if x.is_shard() else x for x in placements)
-    here, _ = compute_local_shape_and_global_offset(shape, mesh, placements)
+    here, _ = compute_local_shape_and_global_offset(full, mesh, placements)
     zeros = torch.zeros(here, dtype=dtype, device=local(whole).device)
-    stride = torch.empty(shape, device="meta").stride()
+    stride = torch.empty(full, device="meta").stride()
     made: torch.Tensor = DTensor.from_local(
-        zeros, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
+        zeros, mesh, placements, run_check=False, shape=torch.Size(full), stride=stride
     )
-    if _runs(whole, size) != _runs(made, 1):
+    if _runs(whole, size) != _runs(made, each):
         raise ValueError(
             f"a parameter of shape {tuple(whole.shape)}, spread by {given.placements}, has groups of {size} "
             "that share a scale in one process, and the scale in another; spread it otherwise, or choose "

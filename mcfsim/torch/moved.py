@@ -14,15 +14,16 @@ from mcfsim.backends.tensors import as_array, torch_dtype
 from mcfsim.codec import encode
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
+from mcfsim.optim.beside import Remainder
 from mcfsim.optim.declaration import Declaration, check_addition
 from mcfsim.optim.memory import Split, requantize
+from mcfsim.optim.recording import size_of
 from mcfsim.optim.state import State
-from mcfsim.optim.stored import FLOAT32
 from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
-from mcfsim.torch.grouped import SCALES, Grouped, zero_scales
+from mcfsim.torch.grouped import SCALES, Grouped
 from mcfsim.torch.local import check_whole
 
 #: As what 16 bits that are no number lie in memory. Of torch's formats bfloat16 alone leads float32, so 16
@@ -100,14 +101,17 @@ class Stores:
             formats.update(dict.fromkeys(names, stored.format))
             return names
 
-        master = "remainder" if strategy.extra and strategy.extra.shared else "master"
+        few = strategy.extra is not None and (strategy.extra.shared or strategy.extra.remainder is not None)
+        master = "remainder" if few else "master"
         names = State(
             parameter=declare("parameter", strategy.parameter),
             m=declare("m", strategy.m if declaration.keeps("m") else None),
             v=declare("v", strategy.v if declaration.keeps("v") else None),
             extra=declare(master if strategy.addition is Addition.MASTER else "compensation", strategy.extra),
         )
-        dtypes = {name: BITS if name == "remainder" else torch_dtype(fmt) for name, fmt in formats.items()}
+        dtypes = {name: torch_dtype(fmt) for name, fmt in formats.items()}
+        if few:
+            dtypes["remainder"] = _bits_beside(strategy)
         scaled = {"m": strategy.m.scaled, "v": strategy.v.scaled}
         found = {name: Grouped.of(scaled.get(name), fmt) for name, fmt in formats.items()}
         grouped = {name: item for name, item in found.items() if item is not None}
@@ -123,7 +127,7 @@ class Stores:
         return fmt
 
     @property
-    def beside(self) -> tuple[str, ...]:
+    def compensating(self) -> tuple[str, ...]:
         """What holds, beside the parameter, what rounding cuts off of it: the tensors' names."""
         return (*self.names.parameter[1:], *self.names.extra)
 
@@ -134,7 +138,7 @@ class Stores:
         return {name: kept for name, kept in moments.items() if kept is not None and name in self.formats}
 
     def group(self, name: str) -> int | None:
-        """Return how many elements share an entry of a tensor; None if each has its own."""
+        """Return how many elements share a row of a tensor; None if each has its own."""
         kept = self.grouped.get(name.removesuffix(SCALES)) if name.endswith(SCALES) else None
         return None if kept is None else kept.size
 
@@ -163,7 +167,7 @@ class Stores:
     def check_scales(self, parameter: torch.Tensor) -> None:
         """Raise ValueError if a process would have scales of other groups than its elements are in."""
         for kept in self.grouped.values():
-            zero_scales(parameter, kept.size, kept.dtypes[1])
+            kept.zero_scales(parameter)
 
     def check_groups(self, parameter: torch.Tensor) -> None:
         """Raise ValueError if a process has a part of a group that shares a scale."""
@@ -172,27 +176,41 @@ class Stores:
             check_whole(parameter, kept.block if alone else None)
 
     @property
-    def following(self) -> tuple[int, bool]:
-        """How many bits of a master copy follow the parameter's codes, and whether these are rounded."""
-        rounded = self.strategy.parameter.rounding is Mode.NEAREST_AWAY
-        return FLOAT32.precision - self.formats["parameter"].precision, rounded
+    def _rounded(self) -> bool:
+        """Whether codes that lead a master copy are rounded."""
+        return self.strategy.parameter.rounding is Mode.NEAREST_AWAY
+
+    @property
+    def remainder(self) -> int | None:
+        """How many bits of a master copy lie beside the parameter, if they do not follow its codes."""
+        return self.strategy.extra.remainder if self.strategy.extra else None
 
     def represented(self, tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the numbers whose sum is the parameter that the optimizer means, the leading ones first."""
         if "remainder" not in self.formats:
             return tuple(tensors[name] for name in self.names.represented(self.strategy))
         parameter, rest = (as_array(tensors[name].cpu()) for name in ("parameter", "remainder"))
-        numbers = self.split(parameter, rest.view(np.uint16)).numbers()
+        numbers = self.beside(parameter.reshape(-1), bits_of(rest).reshape(-1)).numbers()
         whole = torch.from_numpy(np.array(numbers).reshape(parameter.shape))
         return (whole.to(tensors["parameter"].device),)
 
-    def split(self, parameter: NDArray[Any], rest: NDArray[Any]) -> Split:
-        """Return the master copy of which a parameter's codes are the leading bits, with the others."""
-        return self.split_of(encode(parameter, self.formats["parameter"]), rest)
+    def beside(self, parameter: NDArray[Any], rest: NDArray[Any]) -> Split | Remainder:
+        """Return the master copy of which a parameter has the leading bits, with the others."""
+        low = self.formats["parameter"]
+        if self.remainder is not None:
+            return Remainder(parameter, rest, low, self.remainder)
+        return Split.beside(encode(parameter, low), rest, low, rounded=self._rounded)
 
-    def split_of(self, codes: NDArray[Any], rest: NDArray[Any]) -> Split:
-        """Return the same, of the codes."""
-        return Split(codes, rest, *self.following)
+
+def _bits_beside(strategy: Strategy) -> torch.dtype:
+    """Return as what the bits of a master copy lie that are stored beside the parameter."""
+    bits = strategy.extra.remainder if strategy.extra else None
+    return torch.uint8 if bits is not None and size_of(bits) == 8 else BITS
+
+
+def bits_of(x: NDArray[Any]) -> NDArray[Any]:
+    """Return an array as unsigned integers in the same memory."""
+    return x.view(f"u{x.itemsize}")
 
 
 def summed(components: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -16,7 +16,7 @@ from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.torch import operator
 from mcfsim.torch.captured import CapturedStep, capturing
 from mcfsim.torch.group import LABELS, Hyperparameters, check_flags
-from mcfsim.torch.grouped import zero_scales
+from mcfsim.torch.grouped import SCALES
 from mcfsim.torch.local import is_first_copy, is_spread, local, placed_as, spread_as, stretches
 from mcfsim.torch.moved import Moved, Stores, opposite, summed
 from mcfsim.torch.saving import SavedOptimizer
@@ -160,7 +160,7 @@ class StoredOptimizer(SavedOptimizer):
             if in_graph:
                 self._captured.append(CapturedStep(works, self.state))
                 return
-            kept = [place.parameter for place in places if steps[place.group].stores.beside]
+            kept = [place.parameter for place in places if steps[place.group].stores.compensating]
             self._writes.look(kept)
             for watch in self.watches:
                 watch.see([work for _, work in works])
@@ -273,11 +273,13 @@ class StoredOptimizer(SavedOptimizer):
         state: dict[str, torch.Tensor] = {}
         whole = parameter.detach()
         for name in names:
+            if stores.group(name):
+                state[name] = stores.grouped[name.removesuffix(SCALES)].zero_scales(whole)
+                continue
             dtype = stores.dtypes[name]
-            if group := stores.group(name):
-                state[name] = zero_scales(whole, group, dtype)
-            else:
-                state[name] = torch.zeros_like(whole, dtype=dtype, memory_format=torch.contiguous_format)
+            state[name] = torch.zeros_like(whole, dtype=dtype, memory_format=torch.contiguous_format)
+            if name in stores.grouped:
+                state[name].fill_(stores.grouped[name].zero)
         if "master" in state:
             here = local(whole)
             ar = arithmetic(stores.formats["master"], backend="torch", device=here.device)
@@ -334,7 +336,7 @@ class StoredOptimizer(SavedOptimizer):
             for p, stores in found:
                 self._writes.made([p])
                 if state := self.state.get(p):
-                    for name, x in self._begun(p, stores, stores.beside).items():
+                    for name, x in self._begun(p, stores, stores.compensating).items():
                         state[name].copy_(x)
 
     def _stores_of(self, parameter: torch.Tensor) -> Stores:
@@ -370,7 +372,8 @@ def _parts(
         given = gradient[place]
         part = {name: x[place] for name, x in here.items() if name not in sizes}
         for name, size in sizes.items():
-            part[name] = here[name].reshape(-1)[done // size : -(-(done + given.numel()) // size)]
+            rows = here[name].reshape(-1, stores.grouped[name.removesuffix(SCALES)].shared)
+            part[name] = rows[done // size : -(-(done + given.numel()) // size)]
         done += given.numel()
         yield Moved(part, given, first + begin, counted)
 

@@ -47,7 +47,7 @@ def codes(tensor, name="parameter"):
     """Return the bits of a tensor, all NaN alike if it holds numbers."""
     tensor = tensor.detach().cpu()
     if name == "remainder":
-        tensor = tensor.view(torch.int16)
+        tensor = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.int8)
     bits = tensor.contiguous().reshape(-1)
     if bits.dtype.is_floating_point:
         bits = torch.where(bits.isnan(), torch.zeros_like(bits), bits)

@@ -94,7 +94,7 @@ def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):
 def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, capability):
     chosen = mcf.strategy(strategy, low)
     program = step("adamw", chosen)
-    joined = Joined(0, len(program.inputs) - 2, 16, rounded=True) if strategy == "split-master" else None
+    joined = Joined(len(program.inputs) - 2, 0, 16, rounded=True) if strategy == "split-master" else None
     kept = replace(program, results=program.results[:-1])
     kernel = TableKernel(kept, joined=joined, packed=True)
     given = [use.number({}) for use in uses(program)]

@@ -139,20 +139,79 @@ def test_quotients_in_their_place_are_right(monkeypatch):
 
 
 # -- in optimizers -------------------------------------------------------------------------------------------
-#: Those that tensors hold as numbers of float32, to which they are cut back after each step.
-LONGER = {"remainder-8": 3, "remainder-16": 2, "int8-moments": 8 - 2.03125, "coat-moments": 8 - 2.1875}
+STORED = [name for name in mcf.STRATEGIES if name != "exact"]
 
 
-@pytest.mark.parametrize("name", [name for name in mcf.STRATEGIES if name != "exact"])
-def test_tensors_take_the_bytes_of_the_declaration(name):
+def made(name, shape, fill=1.0):
+    """Return an optimizer of one parameter."""
     chosen = mcf.strategy(name)
-    p = torch.nn.Parameter(torch.ones(6, 256, dtype=getattr(torch, chosen.parameter.format.name)))
-    optimizer = AdamW([p], strategy=name)
+    p = torch.nn.Parameter(torch.full(shape, fill, dtype=getattr(torch, chosen.parameter.format.name)))
     p.grad = torch.ones_like(p)
+    return AdamW([p], 1e-2, strategy=name), p
+
+
+@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("shape", [(6, 256), (33, 19)], ids=str)
+def test_tensors_take_the_bytes_of_the_declaration(name, shape):
+    """Of each group that is not full its numbers are counted whole."""
+    chosen = mcf.strategy(name)
+    optimizer, p = made(name, shape)
     optimizer.step()
     state = [x for x in optimizer.state[p].values() if isinstance(x, torch.Tensor)]
-    expected = chosen.bytes_per_parameter + LONGER.get(name, 0)
-    assert sum(x.nbytes for x in (p, p.grad, *state)) == expected * p.numel()
+    expected = chosen.bytes_per_parameter * p.numel()
+    for kept in (chosen.m.scaled, chosen.v.scaled):
+        if kept is not None:
+            missing = -(-p.numel() // kept.block) - Fraction(p.numel(), kept.block)
+            expected += missing * (kept.bits_per_element - 8) * kept.block / 8
+    assert sum(x.untyped_storage().nbytes() for x in (p.detach(), p.grad, *state)) == expected
+
+
+@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_all_weights_start_as_those_of_the_simulated_optimizer(name, steps):
+    """Infinities, zeros of either sign, NaN and subnormal numbers among them."""
+    optimizer, p = made(name, (9, 37))
+    given = [0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 3.3e38, 2.0**-126, 0.3]
+    with torch.no_grad():
+        p.copy_(torch.tensor(given).repeat(28)[: p.numel()].view(p.shape))
+        p.grad.copy_(torch.tensor([1.0, -1.0, 0.0, -0.0, 1e-3]).repeat(67)[: p.numel()].view(p.shape))
+    weights = {"w": p.detach().float().numpy().ravel().copy()}
+    reference = mcf.Optimizer(mcf.AdamW(weight_decay=0.01), mcf.strategy(name), weights, {"w"})
+    for _ in range(steps):
+        optimizer.step()
+        reference.step(reference.receive({"w": p.grad.float().numpy().ravel()}), 1e-2)
+    found = p.detach().float().numpy().ravel()
+    np.testing.assert_array_equal(found, reference.weights()["w"])
+    with np.errstate(all="ignore"):
+        meant = sum(x.astype(float) for x in reversed(reference.represented()))
+    represented = optimizer.represented(p).numpy().ravel()
+    np.testing.assert_array_equal(represented, meant)
+    if name != "mcf-3":
+        np.testing.assert_array_equal(
+            np.signbit(found[found == 0]), np.signbit(reference.weights()["w"][found == 0])
+        )
+
+
+@pytest.mark.parametrize(
+    ("bits", "low"), [(2, "bfloat16"), (5, "float16"), (8, "float16"), (9, "bfloat16"), (16, "float16")]
+)
+@pytest.mark.parametrize("size", [300, 5000])
+def test_remainders_of_all_lengths_have_the_bits_of_the_simulated_optimizer(bits, low, size):
+    moment = Stored(FLOAT32)
+    extra = Stored(FLOAT32, remainder=bits)
+    mine = mcf.strategy(mcf.Strategy("mine", m=moment, v=moment, extra=extra, addition="master"), low)
+    generator = torch.Generator().manual_seed(1)
+    p = torch.nn.Parameter(torch.randn(size, generator=generator).to(getattr(torch, low)))
+    optimizer = AdamW([p], 1e-2, strategy=mine)
+    hyper = mcf.AdamW(weight_decay=0.01)
+    reference = mcf.Optimizer(hyper, mine, {"w": p.detach().float().numpy()}, {"w"})
+    for step in range(3):
+        p.grad = (torch.randn(size, generator=generator) * 10.0**-step).to(p.dtype)
+        optimizer.step()
+        reference.step(reference.receive({"w": p.grad.float().numpy()}), 1e-2)
+    assert optimizer.state[p]["remainder"].itemsize == (1 if bits <= 8 else 2)
+    np.testing.assert_array_equal(p.detach().float().numpy(), reference.weights()["w"])
+    np.testing.assert_array_equal(optimizer.represented(p).numpy(), reference.represented()[0])
 
 
 def test_scales_have_the_shape_of_rows_where_these_have_whole_groups():

@@ -132,8 +132,8 @@ def power(x, exponent):
 
 def nearest(x):
     """Return a number of mpmath, rounded to float32; none of those here is a tie."""
-    mantissa, exponent = x.man_exp
-    return float(mcf.round_to(Fraction(mantissa) * Fraction(2) ** exponent, "float32"))
+    mantissa, exponent = abs(x).man_exp
+    return float(mcf.round_to((1 if x > 0 else -1) * Fraction(mantissa) * Fraction(2) ** exponent, "float32"))
 
 
 def test_powers_and_logarithms_are_rounded_once():

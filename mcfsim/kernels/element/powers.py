@@ -60,9 +60,10 @@ def _logarithm(x: Value) -> tuple[Value, Value]:
     exponent = (bits - middle + (1023 << 52)).shr(52) - 1023
     z = (bits - (exponent << 52)).as_number()
     above, below = z - 1.0, z + 1.0  # exact
-    s = above / below
+    inverse = below.like(1.0) / below
+    s = above * inverse
     s_high = (s.bits() & _FIRST).as_number()
-    s_low = (above - s_high * below) / below  # of an exact remainder
+    s_low = (above - s_high * below) * inverse  # of an exact remainder
     square = s * s
     series = square * (1 / (2 * _LOGARITHM + 1))
     for term in range(_LOGARITHM - 1, 0, -1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,53 +31,38 @@ def check_apart(outputs: Mapping[str, Pathlike | None], inputs: Mapping[str, Pat
         If an output is a file of an input by whatever name (links, spellings), or has in the folder of one
         a name under which the folder's files are read.
     """
-    read = {label: _of(Path(path)) for label, path in inputs.items() if path is not None}
+    read = {label: _read_from(Path(path)) for label, path in inputs.items() if path is not None}
     for label, path in outputs.items():
         if path is None:
             continue
-        names = {_place(path), destination(path)}
-        found: set[object] = set(names)
-        with suppress(OSError):
-            found.add(_identity(os.stat(path)))
+        place, there = destination(path), _identity(Path(path))
+        named = Path(os.path.realpath(Path(path).parent), Path(path).name)  # perhaps a link in the folder
         for source, (folder, files) in read.items():
-            joins = any(name.parent == folder and name.name.endswith(_READ) for name in names)
-            if joins or not found.isdisjoint(files):
+            joins = any(one.parent == folder and one.name.endswith(_READ) for one in (place, named))
+            if joins or there in files:
                 raise OutputError(
                     f"cannot write {os.fspath(path)}: {label} would take the place of what is read ({source})"
                 )
 
 
-def _of(path: Path) -> tuple[Path | None, set[object]]:
-    """Return the folder whose files are read, if it is one, and all that is read, by place and by inode."""
-    whole: set[object] = set()
-    with suppress(OSError, ValueError):  # no such file, a loop of links, a NUL in the name
-        index = path.suffix == ".json"
-        folder = path if path.is_dir() else path.parent if index else None
-        for file in (path, *(_files(folder, [path] * index) if folder else ())):
-            whole |= {_place(file), Path(os.path.realpath(file))}
-            with suppress(OSError):
-                whole.add(_identity(os.stat(file)))
-        return (Path(os.path.realpath(folder)) if folder else None), whole
-    return None, whole
+def _read_from(path: Path) -> tuple[Path | None, set[tuple[int, int]]]:
+    """Return the folder whose files are read, if it is one, and all files that are, as they lie there."""
+    folder = path if path.is_dir() else path.parent if path.suffix == ".json" else None
+    files = [path]
+    if folder is not None:
+        with suppress(OSError):  # whoever reads it says so
+            files += [folder / name for name in os.listdir(folder) if name.endswith(_READ)]
+        for index in [file for file in files if file.suffix == ".json"]:
+            with suppress(OSError, ValueError):
+                files += [folder / name for name in set(read_places(index).values())]
+    found = {there for file in files if (there := _identity(file)) is not None}
+    return (None if folder is None else Path(os.path.realpath(folder))), found
 
 
-def _files(folder: Path, indexes: list[Path]) -> Iterator[Path]:
-    """Yield the files of a folder that are read: by their names, or because an index names them."""
-    for name in os.listdir(folder):
-        if name.endswith(_READ):
-            yield folder / name
-        if name.endswith(INDEX_SUFFIX):
-            indexes = [*indexes, folder / name]
-    for index in indexes:
-        with suppress(OSError, ValueError):  # whoever reads it says so
-            yield from (folder / place for place in set(read_places(index).values()))
-
-
-def _place(path: Pathlike) -> Path:
-    """Return a name without links in its folder; it may be a link itself."""
-    folder, name = os.path.split(path)
-    return Path(os.path.realpath(folder), name)
-
-
-def _identity(about: os.stat_result) -> tuple[int, int]:
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what all names of a file have in common; None if it is not there."""
+    try:
+        about = os.stat(path)
+    except (OSError, ValueError):  # also a loop of links, or a NUL in the name
+        return None
     return about.st_dev, about.st_ino

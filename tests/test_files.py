@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -204,40 +204,40 @@ def test_a_disk_without_room_is_refused(size, free, text, tmp_path, monkeypatch)
         check_space(tmp_path / "link", size)
 
 
-@pytest.fixture
-def no_room() -> Iterator[Callable[[int], None]]:
-    """Give a function that lets files have no more than so many bytes, as a full disk does."""
+@contextlib.contextmanager
+def no_room(size: int) -> Iterator[None]:
+    """Let files have no more than so many bytes, as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:  # before pytest writes, which may be to a file
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("size", [0, 1, 64])
 @pytest.mark.parametrize("writer", WRITERS)
-def test_a_disk_that_becomes_full_leaves_the_old_file_and_is_told_by_name(
-    writer, size, there, tmp_path, no_room
-):
+def test_a_disk_that_becomes_full_leaves_the_old_file_and_is_told_by_name(writer, size, there, tmp_path):
     write, suffix = WRITERS[writer]
     path = tmp_path / f"it{suffix}"
     if there and writer != "checkpoint":  # one that is whole is not written again
         write(path)
     before = look(tmp_path)
-    no_room(0 if writer == "text" else size)
-    with pytest.raises(OutputError, match=re.escape(f"cannot write {path}: ")):
+    told = pytest.raises(OutputError, match=re.escape(f"cannot write {path}: "))
+    with told, no_room(0 if writer == "text" else size):
         write(path)
     assert look(tmp_path) == before
 
 
-def test_what_a_writer_keeps_to_itself_is_no_whole_file(tmp_path, no_room):
+def test_what_a_writer_keeps_to_itself_is_no_whole_file(tmp_path):
     def keep_it() -> None:
         with replacing(tmp_path / "it") as file:
             with contextlib.suppress(OSError):
                 file.write(bytes(100_000))
             file.write(b"the rest")
 
-    no_room(100)
-    with pytest.raises(OutputError, match="it is not whole"):
+    with pytest.raises(OutputError, match="it is not whole"), no_room(100):
         keep_it()
     assert look(tmp_path) == {}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mcfsim.checks.arguments import whole_number
+from mcfsim.storage.files import telling
 from mcfsim.torch.local import is_first_process, is_spread
 from mcfsim.torch.moved import Moved
 from mcfsim.torch.step import StoredOptimizer
@@ -153,12 +154,12 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with path.open("a", newline="") as file:
+        with telling(path), path.open("a", newline="") as file:
             if not file.tell() and is_first_process():
                 csv.writer(file).writerow(Seen._fields)
 
     def add(self, seen: Seen) -> None:
-        with self._path.open("a", newline="") as file:
+        with telling(self._path), self._path.open("a", newline="") as file:
             csv.writer(file).writerow(seen)
 
 

@@ -2,6 +2,8 @@
 
 import csv
 import math
+import re
+import resource
 
 import numpy as np
 import pytest
@@ -172,6 +174,20 @@ def test_what_cannot_be_watched_or_told_is_refused(tmp_path):
     with pytest.raises(OSError, match="nowhere"):
         watch(optimizer, to=tmp_path / "nowhere" / "seen.csv")
     assert not optimizer.watches
+
+
+def test_a_disk_that_becomes_full_is_told_by_name(tmp_path):
+    path, before = tmp_path / "seen.csv", resource.getrlimit(resource.RLIMIT_FSIZE)
+    given = parameters()
+    optimizer = AdamW(given)
+    watch(optimizer, 1, path)
+    give_gradients(given, 0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, before[1]))
+    try:
+        with pytest.raises(OSError, match=re.escape(f"cannot write {path}: ")):
+            optimizer.step()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_parts_are_tallied_as_a_whole():

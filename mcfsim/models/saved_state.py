@@ -30,8 +30,8 @@ class SavedState(Updates):
     path : Path
         A safetensors file, a folder of them or an ``.npz`` with tensors ``NAME.exp_avg`` and
         ``NAME.exp_avg_sq`` (or ``NAME.m``, ``NAME.v``) and the steps that were made, ``step`` or
-        ``NAME.step``; or what torch has saved of an optimizer's ``state_dict()``, which is loaded with
-        ``weights_only=True``.
+        ``NAME.step``; or what torch has saved of a ``state_dict()`` of its AdamW or of that of
+        `mcfsim.torch`, which is loaded with ``weights_only=True``.
     """
 
     path: Path

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
 from mcfsim.models.directions import Table
 from mcfsim.models.samples import Sample, places_of
+from mcfsim.models.state_order import Numbered, by_order
 from mcfsim.models.weights import not_finite, refuse_not_finite
+from mcfsim.optim.edges import Edges
+from mcfsim.optim.groups import Groups
+from mcfsim.optim.strategies import STRATEGIES
+from mcfsim.optim.strategy import SLOTS
 from mcfsim.storage.files import open_regular
 from mcfsim.storage.tensors import FileOfTensorsError
 
@@ -23,8 +28,20 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 _BLOCK, _SHOWN = 1 << 20, 120
 
 
+class _State(NamedTuple):
+    """What is saved of one parameter, its place among all, its group, and the strategy that this names."""
+
+    entries: Mapping[Any, Any]
+    place: int
+    group: int
+    strategy: str | None
+
+
 def torch_moments(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Table, float]]:
     """Return the moments of a saved ``state_dict()`` at the places of samples, and how many steps were made.
+
+    It is one of torch's optimizers, or of AdamW of `mcfsim.torch`, whose moments may have several components,
+    or lie as codes and scales.
 
     Raises
     ------
@@ -43,8 +60,9 @@ def torch_moments(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Ta
         bad: dict[str, tuple[int, int]] = {}
         found = []
         for sample in samples:
-            m, v = (_moment(path, states[sample.name], kind, sample, bad) for kind in MOMENTS)
-            found.append((m, v, _step(path, states[sample.name], sample.name)))
+            state = states[sample.name]
+            m, v = (_moment(path, state, kind, sample, bad) for kind in _kinds(state))
+            found.append((m, v, _step(path, state.entries, sample.name)))
     except FileOfTensorsError:
         raise
     except Exception as problem:  # whatever torch makes of tensors that anyone may have written
@@ -73,37 +91,58 @@ def _loaded(path: Path) -> Any:
     raise FileOfTensorsError(path, f"is damaged: {damaged} has not its checksum, or was saved without")
 
 
-def _states(path: Path, saved: Any, samples: Sequence[Sample]) -> Mapping[str, Mapping[Any, Any]]:
-    """Return the state of each tensor, by name; without names by shape, if that is unequivocal."""
+def _states(path: Path, saved: Any, samples: Sequence[Sample]) -> Mapping[Any, _State]:
+    """Return the state of each tensor, by name; without names by shape and order, if these tell."""
+    registered = _registered(saved)
     for key in ("optimizer", "optimizer_state_dict"):
         if isinstance(saved, dict) and key in saved and "state" not in saved:
             saved = saved[key]
     if not isinstance(saved, dict) or not isinstance(states := saved.get("state"), dict):
         raise FileOfTensorsError(path, "holds no optimizer's state_dict(): it has no entry 'state'")
-    named = _names(path, saved.get("param_groups", []))
-    by_name: dict[Any, Mapping[Any, Any]] = {}
+    named, groups = _names(path, saved.get("param_groups", [])), _groups(saved.get("param_groups", []))
+    by_name: dict[Any, _State] = {}
     for key, state in states.items():
         name = named.get(key, key)
         if name in by_name:
             raise FileOfTensorsError(path, f"has two states of tensor {_shown(name)}")
-        by_name[name] = _as(path, dict, state, f"the state of {_shown(name)}")
+        entries = _as(path, dict, state, f"the state of {_shown(name)}")
+        place, group, strategy = groups.get(key, (len(groups), 0, None))
+        by_name[name] = _State(entries, place, group, strategy)
     if all(sample.name in by_name for sample in samples):
         return by_name
     if any(isinstance(name, str) for name in by_name):
         lacking = next(sample.name for sample in samples if sample.name not in by_name)
         those = ", ".join(sorted(map(_shown, by_name))[:5])
         raise FileOfTensorsError(path, f"has no state of tensor {lacking!r}; it has {those}")
-    shapes: dict[tuple[int, ...], list[Mapping[Any, Any]]] = {}
-    for state in by_name.values():
-        shapes.setdefault(tuple(getattr(state.get(MOMENTS[0]), "shape", ())), []).append(state)
-    wanted = [sample.shape for sample in samples]
-    if len(set(wanted)) < len(wanted) or any(len(shapes.get(shape, ())) != 1 for shape in wanted):
-        raise FileOfTensorsError(
-            path,
-            "numbers its parameters, and shapes do not tell which is which; hand the optimizer names: "
-            "torch.optim.AdamW(model.named_parameters())",
-        )
-    return {sample.name: shapes[sample.shape][0] for sample in samples}
+    numbered = [
+        Numbered(key, state.group, tuple(getattr(state.entries.get(_kinds(state)[0]), "shape", ())))
+        for key, state in sorted(by_name.items(), key=lambda item: item[1].place)
+    ]
+    return {name: by_name[key] for name, key in by_order(path, numbered, samples, registered).items()}
+
+
+def _kinds(state: _State) -> tuple[str, ...]:
+    """Return what the moments are called: as torch has them, or as `mcfsim.torch` does."""
+    return SLOTS if SLOTS[0] in state.entries else MOMENTS
+
+
+def _registered(saved: Any) -> list[str]:
+    """Return the names of a model's tensors that lie beside the state, in the order of the model."""
+    for key in ("model", "model_state_dict", "state_dict"):
+        if isinstance(saved, dict) and isinstance(model := saved.get(key), dict):
+            return [name for name in model if isinstance(name, str)]
+    return []
+
+
+def _groups(groups: Any) -> dict[Any, tuple[int, int, str | None]]:
+    """Return for each parameter its place among all, its group, and the strategy that this names."""
+    found: dict[Any, tuple[int, int, str | None]] = {}
+    for group, item in enumerate(groups):
+        strategy, numbers = item.get("strategy"), item.get("params", ())
+        for number in numbers if isinstance(numbers, list) else ():
+            if isinstance(number, int | str):
+                found[number] = len(found), group, strategy if isinstance(strategy, str) else None
+    return found
 
 
 def _names(path: Path, groups: Any) -> dict[Any, Any]:
@@ -129,10 +168,53 @@ def _names(path: Path, groups: Any) -> dict[Any, Any]:
     return named
 
 
-def _moment(
+def _moment(path: Path, state: _State, kind: str, sample: Sample, bad: dict[str, tuple[int, int]]) -> Table:
+    """Return a moment at the places of a sample in binary64, and note how many numbers are not finite.
+
+    It is the sum of its components, if it has several, or what codes and scales stand for.
+    """
+    if f"{kind}_scales" in state.entries:
+        numbers = _decoded(path, state, kind, sample)
+        bad[f"{sample.name}.{kind}"] = not_finite(numbers)
+        return numbers[places_of(sample.size, sample.values.size)]
+    total = _component(path, state.entries, kind, sample, bad)
+    following = 1
+    while (name := f"{kind}_{following}") in state.entries:
+        total = total + _component(path, state.entries, name, sample, bad)
+        following += 1
+    return total
+
+
+def _decoded(path: Path, state: _State, kind: str, sample: Sample) -> Table:
+    """Return what codes and scales of a moment stand for."""
+    known = None if state.strategy is None else STRATEGIES.get(state.strategy)
+    kept = None if known is None else known.tensors[kind]
+    if kept is None or kept.scaled is None or kept.format is None:
+        raise FileOfTensorsError(
+            path,
+            f"has {kind} of {sample.name!r} as codes and scales of strategy {_shown(state.strategy)}, which "
+            "has none that are known",
+        )
+    codes, scales = (
+        np.asarray(state.entries[name].detach().cpu().numpy()) for name in (kind, f"{kind}_scales")
+    )
+    size = kept.scaled.block if isinstance(kept.scaled.block, int) else sample.size
+    edges = Edges([slice(0, sample.size)], size)
+    forms = Groups.forms(kept.scaled)  # type: ignore[arg-type]
+    if codes.shape != sample.shape or scales.shape != (edges.count,) or (codes.dtype, scales.dtype) != forms:
+        raise FileOfTensorsError(
+            path,
+            f"{kind} of {sample.name!r} has codes of shape {codes.shape} and {scales.shape} scales, and its "
+            f"weight shape {sample.shape}, of which a group of {size} shares a scale",
+        )
+    whole = Groups.whole(codes.reshape(-1), scales, kept.scaled, kept.format, edges)  # type: ignore[arg-type]
+    return whole.numbers().astype(np.float64)
+
+
+def _component(
     path: Path, state: Mapping[Any, Any], kind: str, sample: Sample, bad: dict[str, tuple[int, int]]
 ) -> Table:
-    """Return a moment at the places of a sample in binary64, and note how many numbers are not finite."""
+    """Return one tensor of a moment at the places of a sample in binary64."""
     import torch
 
     x, label = state.get(kind), f"{kind} of {sample.name!r}"

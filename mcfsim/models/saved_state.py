@@ -8,12 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
+from mcfsim.models.coded import decoded
 from mcfsim.models.directions import Directions, Steady, Table
-from mcfsim.models.samples import Sample, elements_at
+from mcfsim.models.samples import Sample, elements_at, places_of
 from mcfsim.models.torch_state import MOMENTS, check_steps, torch_moments
 from mcfsim.models.updates import Updates
-from mcfsim.models.weights import FORMAT_OF, Weight, open_tensors, refuse_not_finite
+from mcfsim.models.weights import FORMAT_OF, Weight, not_finite, open_tensors, refuse_not_finite
 from mcfsim.optim.adamw import AdamW
+from mcfsim.optim.strategy import SLOTS
+from mcfsim.storage.sealed import STATE
+from mcfsim.storage.shards import read_metadata
 from mcfsim.storage.tensors import FileOfTensorsError
 from mcfsim.training.schedule import Schedule
 
@@ -64,14 +68,25 @@ def _by_tensors(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Tabl
     """Return the moments at the places of samples, and how many steps were made."""
     tensors = open_tensors(path)
     kinds = next((pair for pair in _MOMENTS if f"{samples[0].name}.{pair[0]}" in tensors), _MOMENTS[0])
+    about = read_metadata(path) if path.suffix.lower() != ".npz" else {}
+    own = about.get("format") == STATE
     bad: dict[str, tuple[int, int]] = {}
 
-    def read(sample: Sample, kind: str) -> Table:
+    def read(sample: Sample, kind: str, slot: str) -> Table:
         label = f"{sample.name}.{kind}"
-        if f"{label}.codes" in tensors:
-            raise FileOfTensorsError(
-                path, f"has {label!r} as codes that share scales; save the state of an optimizer not packed"
-            )
+        if f"{label}.codes" in tensors and f"{label}.scales" in tensors:
+            codes, scales = (tensors[f"{label}.{part}"] for part in ("codes", "scales"))
+            given = codes.read().reshape(codes.shape), scales.read().reshape(scales.shape)
+            numbers = decoded(path, repr(label), about.get("strategy"), slot, *given, sample.shape)
+            bad[label] = not_finite(numbers)
+            return numbers[places_of(sample.size, sample.values.size)]
+        total, following = component(sample, label), 1
+        while own and (label := f"{sample.name}.{slot}{following}") in tensors:
+            total = total + component(sample, label)
+            following += 1
+        return total
+
+    def component(sample: Sample, label: str) -> Table:
         if label not in tensors:
             raise FileOfTensorsError(path, f"has no tensor {label!r}")
         stored = tensors[label]
@@ -94,6 +109,10 @@ def _by_tensors(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Tabl
         number = Weight(stored).read() if stored.dtype in FORMAT_OF else stored.read()
         return check_steps(path, float(number[0]))
 
-    found = [(read(sample, kinds[0]), read(sample, kinds[1]), made(sample)) for sample in samples]
+    pairs = list(zip(kinds, SLOTS, strict=True))
+    found = []
+    for sample in samples:
+        m, v = (read(sample, kind, slot) for kind, slot in pairs)
+        found.append((m, v, made(sample)))
     refuse_not_finite(path, bad)
     return found

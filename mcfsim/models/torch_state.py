@@ -9,13 +9,11 @@ from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
+from mcfsim.models.coded import decoded
 from mcfsim.models.directions import Table
 from mcfsim.models.samples import Sample, places_of
 from mcfsim.models.state_order import Numbered, by_order
 from mcfsim.models.weights import not_finite, refuse_not_finite
-from mcfsim.optim.edges import Edges
-from mcfsim.optim.groups import Groups
-from mcfsim.optim.strategies import STRATEGIES
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.storage.files import open_regular
 from mcfsim.storage.tensors import FileOfTensorsError
@@ -174,7 +172,11 @@ def _moment(path: Path, state: _State, kind: str, sample: Sample, bad: dict[str,
     It is the sum of its components, if it has several, or what codes and scales stand for.
     """
     if f"{kind}_scales" in state.entries:
-        numbers = _decoded(path, state, kind, sample)
+        codes, scales = (
+            np.asarray(state.entries[name].detach().cpu().numpy()) for name in (kind, f"{kind}_scales")
+        )
+        label = f"{kind} of {sample.name!r}"
+        numbers = decoded(path, label, state.strategy, kind, codes, scales, sample.shape)
         bad[f"{sample.name}.{kind}"] = not_finite(numbers)
         return numbers[places_of(sample.size, sample.values.size)]
     total = _component(path, state.entries, kind, sample, bad)
@@ -183,32 +185,6 @@ def _moment(path: Path, state: _State, kind: str, sample: Sample, bad: dict[str,
         total = total + _component(path, state.entries, name, sample, bad)
         following += 1
     return total
-
-
-def _decoded(path: Path, state: _State, kind: str, sample: Sample) -> Table:
-    """Return what codes and scales of a moment stand for."""
-    known = None if state.strategy is None else STRATEGIES.get(state.strategy)
-    kept = None if known is None else known.tensors[kind]
-    if kept is None or kept.scaled is None or kept.format is None:
-        raise FileOfTensorsError(
-            path,
-            f"has {kind} of {sample.name!r} as codes and scales of strategy {_shown(state.strategy)}, which "
-            "has none that are known",
-        )
-    codes, scales = (
-        np.asarray(state.entries[name].detach().cpu().numpy()) for name in (kind, f"{kind}_scales")
-    )
-    size = kept.scaled.block if isinstance(kept.scaled.block, int) else sample.size
-    edges = Edges([slice(0, sample.size)], size)
-    forms = Groups.forms(kept.scaled)  # type: ignore[arg-type]
-    if codes.shape != sample.shape or scales.shape != (edges.count,) or (codes.dtype, scales.dtype) != forms:
-        raise FileOfTensorsError(
-            path,
-            f"{kind} of {sample.name!r} has codes of shape {codes.shape} and {scales.shape} scales, and its "
-            f"weight shape {sample.shape}, of which a group of {size} shares a scale",
-        )
-    whole = Groups.whole(codes.reshape(-1), scales, kept.scaled, kept.format, edges)  # type: ignore[arg-type]
-    return whole.numbers().astype(np.float64)
 
 
 def _component(

@@ -77,7 +77,10 @@ def test_a_state_of_this_package_is_read(strategy, named, tmp_path):
             lambda saved: saved["param_groups"][0].update(strategy="plain"),
             "of strategy 'plain', which has none",
         ),
-        (lambda saved: saved["state"][0].update(m_scales=torch.ones(3)), r"\(3,\) scales, and its weight"),
+        (
+            lambda saved: saved["state"][0].update(m_scales=torch.ones(3)),
+            r"scales of shape \(3,\), and its weight",
+        ),
         (lambda saved: saved["state"][0].update(m=saved["state"][0]["m"].float()), "has codes of shape"),
         (lambda saved: saved["state"][0].update(m_scales="x"), "is damaged"),
         (lambda saved: saved["state"][0].pop("v"), "'v'.* 'w'|v of 'w' is no tensor|is damaged"),

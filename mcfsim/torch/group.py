@@ -54,7 +54,7 @@ ABSENT: Mapping[str, Absent] = {
     "fused": Absent((None, False), "a step is one loop or kernel already, and rounds as its strategy says"),
     "differentiable": Absent((None, False), "no gradient flows through a rounding"),
     "amsgrad": Absent((False,), "the largest second moments are not kept"),
-    "nesterov": Absent((False,), "mcfsim.torch.Nesterov makes these steps"),
+    "nesterov": Absent((False,), "such steps are those of mcfsim.torch.Nesterov"),
     "dampening": Absent((0,), "a gradient enters the momentum whole"),
     "decoupled_weight_decay": Absent((True,), "weight decay is decoupled; torch.optim.Adam's is not here"),
 }

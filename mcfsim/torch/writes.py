@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mcfsim.torch.local import local
+from mcfsim.torch.local import is_spread, local
 
 
 class OutsideWriteWarning(UserWarning):
@@ -18,7 +18,7 @@ class Writes:
     """The parameters' versions after an optimizer's steps; PyTorch counts all writing but through `data`."""
 
     def __init__(self) -> None:
-        self._versions: dict[torch.Tensor, int] = {}
+        self._versions: dict[torch.Tensor, tuple[int, int]] = {}
         self._told = False
 
     def look(self, parameters: Sequence[torch.Tensor]) -> None:
@@ -56,5 +56,7 @@ class Writes:
         self._versions.clear()
 
 
-def _version(parameter: torch.Tensor) -> int:
-    return int(local(parameter.detach())._version)
+def _version(parameter: torch.Tensor) -> tuple[int, int]:
+    """Return how often a tensor was written to, and what lies here of it, which need not count the same."""
+    here = local(parameter.detach()) if is_spread(parameter) else parameter
+    return int(parameter._version), int(here._version)

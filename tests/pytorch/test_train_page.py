@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_the_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     examples = EXAMPLE.findall((ROOT / "docs/train.md").read_text())
-    assert len(examples) == 7
+    assert len(examples) == 8
     names = {}
     for code in examples:
         exec(compile(code, "docs/train.md", "exec"), names)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from mcfsim.backends.tensors import check_dense
 from mcfsim.checks.names import hint
 from mcfsim.optim.declaration import Declaration, learning_rate
 
@@ -50,11 +51,11 @@ class Absent(NamedTuple):
 
 
 ABSENT: Mapping[str, Absent] = {
-    "foreach": Absent((None, False), "a step batches tensors by itself"),
-    "fused": Absent((None, False), "a step is one loop or kernel already, and rounds as its strategy says"),
-    "differentiable": Absent((None, False), "no gradient flows through a rounding"),
-    "amsgrad": Absent((False,), "the largest second moments are not kept"),
-    "nesterov": Absent((False,), "such steps are those of mcfsim.torch.Nesterov"),
+    "foreach": Absent((False, None), "a step batches tensors by itself"),
+    "fused": Absent((False, None), "a step is one loop or kernel already, and rounds as its strategy says"),
+    "differentiable": Absent((False, None), "no gradient flows through a rounding"),
+    "amsgrad": Absent((False, None), "the largest second moments are not kept"),
+    "nesterov": Absent((False, None), "such steps are those of mcfsim.torch.Nesterov"),
     "dampening": Absent((0,), "a gradient enters the momentum whole"),
     "decoupled_weight_decay": Absent((True,), "weight decay is decoupled; torch.optim.Adam's is not here"),
 }
@@ -132,6 +133,8 @@ class Hyperparameters:
         ValueError
             If an option is on that has no counterpart here.
         """
+        if "params" in labels and "params" not in given:
+            raise TypeError(f"{whose} has no 'params'")
         taken = without_absent(whose, given)
         known = ("lr", *self.defaults, *SETTINGS, *labels)
         for name in taken:
@@ -151,7 +154,8 @@ def without_absent(whose: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     for name in given.keys() & ABSENT.keys():
         x, absent = given[name], ABSENT[name]
-        if not any(x is off or (type(x) in (int, float, bool) and x == off) for off in absent.off):
+        plain = isinstance(x, int | float | np.bool_)
+        if not any(x is off or (plain and x == off) for off in absent.off):
             allowed = " or ".join(repr(off) for off in absent.off)
             raise ValueError(f"{whose} has no {name} = {x!r}: {absent.why}; leave it {allowed}")
     return {name: x for name, x in given.items() if name not in ABSENT}
@@ -165,8 +169,17 @@ def check_flags(group: Mapping[str, Any]) -> None:
 
 
 def number(x: Any) -> Any:
-    """Return a hyperparameter, which may be a tensor of one element, as a Python number."""
-    return x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x
+    """Return a hyperparameter, which may be a tensor of one element, as a Python number.
+
+    Raises
+    ------
+    TypeError
+        If it is a tensor that is not dense and real, or has no numbers.
+    """
+    if not isinstance(x, torch.Tensor) or x.numel() != 1:
+        return x
+    check_dense(x.detach())
+    return x.item()
 
 
 def _called(name: str, names: Iterable[str]) -> str:

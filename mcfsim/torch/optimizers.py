@@ -53,10 +53,10 @@ class AdamW(StoredOptimizer):
     -----
     ``state[p]`` holds ``step``, ``m``, ``v``, and ``compensation`` or ``master``; further components of an
     expansion are ``parameter_1``, ``v_1``. A master copy is made at the first step, and from then on what
-    others write into the parameter is overwritten from it, unless `resync` is called. Of a split one ``remainder`` holds the lower half,
-    as bits in a tensor of bfloat16, and what others write is its upper half. Of moments whose groups share
-    scales ``m`` and ``v`` are codes, as uint8, and ``m_scales`` and ``v_scales`` lie beside them; where all
-    of a tensor shares one they lie as float32.
+    others write into the parameter is overwritten from it, unless `resync` is called. Of a split one
+    ``remainder`` holds the lower half, as bits in a tensor of bfloat16, and what others write is its upper
+    half. Of moments whose groups share scales ``m`` and ``v`` are codes, as uint8, and ``m_scales`` and
+    ``v_scales`` lie beside them; where all of a tensor shares one they lie as float32.
 
     These are not the bits of `torch.optim.AdamW`, which rounds at other points: those are `TorchAdamW`'s.
 
@@ -65,7 +65,8 @@ class AdamW(StoredOptimizer):
     VanishingScalarWarning
         If a hyperparameter or the rate of a group that is added is zero in the format of the moments.
     OutsideWriteWarning
-        At a step, once, if something else wrote into a parameter of which the state holds a part, see `resync`.
+        At a step, once, if something else wrote into a parameter of which the state holds a part; see
+        `resync`.
     """
 
     _declaration = adamw.AdamW

@@ -20,6 +20,8 @@ from mcfsim.torch.moved import Stores
 from mcfsim.torch.settings import Settings, Steps
 from mcfsim.torch.writes import Writes
 
+#: So many steps nobody makes; of fewer the count is exact in binary64.
+_COUNTS = 2**53
 #: What settings are called in a group.
 NAMES = tuple(field.name for field in fields(Settings))
 
@@ -81,14 +83,15 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         settings: list[Settings] = []
 
         def check(_: Any, given: dict[str, Any]) -> dict[str, Any]:
-            if missing := {"state", "param_groups"} - given.keys():
-                raise ValueError(f"this is no state of an optimizer: it has no {' and no '.join(missing)}")
+            _check_form(given)
             if (found := given.get("optimizer", own)) != own:
                 raise ValueError(f"the state is of {found}, and this optimizer is {own}")
             # torch refuses other numbers of groups and parameters.
             for place, (group, saved) in enumerate(zip(groups, given["param_groups"], strict=False)):
                 settings.append(Settings.of(group).gone_on(saved))
                 with _told_of(f"the state's group {place}"):
+                    if "low" in saved:
+                        raise ValueError("it has low, which an optimizer has and no state")
                     taken.append(without_absent("it", saved))
                     self._check_group({**group, **taken[-1]})
             pairs.update(self._paired(given))
@@ -108,6 +111,8 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     self.state[parameter] = {name: _written(target[name], x) for name, x in saved.items()}
             self.whole.end()
 
+        if not isinstance(state_dict, Mapping):
+            raise ValueError(f"a {type(state_dict).__name__} is no state of an optimizer")
         # After the hooks of others that change what is loaded, and before those that look at what was.
         with (
             _hooked(self.register_load_state_dict_pre_hook, check),
@@ -143,6 +148,19 @@ def _told_of(what: str) -> Iterator[None]:
         raise ValueError(f"{what}: {error}") from error
 
 
+def _check_form(given: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a state has what `state_dict` returns: states, and groups of parameters."""
+    states, groups = given.get("state"), given.get("param_groups")
+    grouped = isinstance(groups, list | tuple) and all(
+        isinstance(group, Mapping) and isinstance(group.get("params"), list | tuple) for group in groups
+    )
+    if not isinstance(states, Mapping) or not grouped:
+        wanted = (
+            "param_groups, a list of groups with params" if isinstance(states, Mapping) else "state, a dict"
+        )
+        raise ValueError(f"this is no state of an optimizer: it has no {wanted}")
+
+
 def _readable(saved: Any, target: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of a parameter, which can be written into another one, its step as a whole number."""
     if not isinstance(saved, Mapping):
@@ -161,7 +179,9 @@ def _count(step: Any) -> int:
     counted = number(step)
     if isinstance(counted, float) and counted.is_integer():
         counted = int(counted)
-    return whole_number("step", counted, least=0)
+    if whole_number("step", counted, least=0) >= _COUNTS:
+        raise ValueError(f"step = {counted} is no count of steps")
+    return int(counted)
 
 
 @contextmanager

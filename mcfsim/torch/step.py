@@ -40,12 +40,14 @@ class StoredOptimizer(SavedOptimizer):
         own = "__init__" in vars(cls)
         cls.__signature__ = None if own else cls._hyperparameters.constructor
 
-    def __init__(self, params: Any, *given: Any, **named: Any) -> None:
-        taken = self._hyperparameters.received(type(self).__name__, named, ["params"])
-        arguments = self._hyperparameters.constructor.bind(params, *given, **taken)
-        arguments.apply_defaults()
+    def __init__(self, *given: Any, **named: Any) -> None:
+        params = {"params": named.pop("params")} if "params" in named else {}
+        taken = self._hyperparameters.received(type(self).__name__, named)
+        bound = self._hyperparameters.constructor.bind(*given, **params, **taken)
+        bound.apply_defaults()
+        defaults = dict(bound.arguments)
         self._begin()
-        super().__init__(params, {name: x for name, x in arguments.arguments.items() if name != "params"})
+        super().__init__(defaults.pop("params"), defaults)
 
     @classmethod
     def _hyper(cls, group: Mapping[str, Any]) -> Declaration:
@@ -185,6 +187,8 @@ class StoredOptimizer(SavedOptimizer):
     ) -> list[tuple[list[torch.Tensor], Work]]:
         """Return what is to be done, and the parameters that it is done to: those of each step together."""
         groups = {which: self.param_groups[which] for which in steps}
+        for group in groups.values():
+            check_flags(group)
         rates = {which: self._hyperparameters.rate(group) for which, group in groups.items()}
         hyper = {which: self._hyper(group) for which, group in groups.items()}  # as schedulers left them
         works: dict[Any, tuple[list[torch.Tensor], Work]] = {}

@@ -107,8 +107,28 @@ def test_what_pytorch_has_beside_is_taken_if_it_is_off(kind):
 @pytest.mark.parametrize("flag", ["maximize", "capturable"])
 @pytest.mark.parametrize("x", [1, "yes", None, 0.5])
 def test_what_is_on_or_off_is_a_truth_value(flag, x):
+    given = parameters()
     with pytest.raises(TypeError, match=f"{flag} must be True or False, not {x!r}"):
-        mcfsim.torch.AdamW(parameters(), **{flag: x})
+        mcfsim.torch.AdamW(given, **{flag: x})
+    optimizer = mcfsim.torch.AdamW(given)
+    optimizer.param_groups[0][flag] = x
+    with pytest.raises(TypeError, match=f"{flag} must be True or False, not {x!r}"):
+        run(given, optimizer, [0])
+    assert not optimizer.state
+
+
+def test_an_argument_that_is_missing_or_too_much_is_named():
+    (p,) = parameters(1)
+    for make, message in [
+        (lambda: mcfsim.torch.AdamW(), "missing a required argument: 'params'"),
+        (lambda: mcfsim.torch.AdamW([p], 1e-3, lr=1e-3), "multiple values for argument 'lr'"),
+        (lambda: mcfsim.torch.SGD([p], 1e-3, 0.9, 0.1, "plain"), "too many positional arguments"),
+        (lambda: mcfsim.torch.AdamW([{"lr": 1e-3}]), "a group has no 'params'"),
+        (lambda: mcfsim.torch.AdamW([p], torch.ones((), device="meta")), "has a shape, and no numbers"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            make()
+    assert mcfsim.torch.AdamW(params=[p], lr=0.5).param_groups[0]["lr"] == 0.5
 
 
 BETAS = [(0.9,), (), (0.9, 0.99, 0.999), 0.9, None, "99", torch.tensor([0.9]), [0.9], {0.9: 0.99}]
@@ -268,6 +288,16 @@ def spoilt():
     yield "decay", lambda x: x["param_groups"][1].update(weight_decay=math.nan), "group 1: weight_decay = nan"
     yield "flag", lambda x: x["param_groups"][1].update(maximize="no"), "group 1: maximize must be"
     yield "amsgrad", lambda x: x["param_groups"][1].update(amsgrad=True), "group 1: it has no amsgrad = True"
+    for groups in (None, 3, [None], [{"lr": 1.0}], [{"params": None}]):
+        yield (
+            f"groups {groups}",
+            lambda x, groups=groups: x.update(param_groups=groups),
+            "has no param_groups, a list",
+        )
+    for states in (None, [], 3):
+        yield f"states {states}", lambda x, states=states: x.update(state=states), "has no state, a dict"
+    yield "low", lambda x: x["param_groups"][1].update(low="float16"), "group 1: it has low"
+    yield "meta rate", lambda x: x["param_groups"][1].update(lr=meta[0]), "group 1: a tensor on device 'meta'"
     yield "no groups", lambda x: x.pop("param_groups"), "has no param_groups"
     yield "no states", lambda x: x.pop("state"), "has no state"
 
@@ -297,6 +327,13 @@ def started(kind):
     optimizer = kind([{"params": given[:1]}, {"params": given[1:]}], 1e-2)
     run(given, optimizer, range(2))
     return given, optimizer
+
+
+@every_kind
+def test_what_is_no_state_is_refused(kind):
+    for x in (None, [], 3, "state"):
+        with pytest.raises(ValueError, match=f"a {type(x).__name__} is no state of an optimizer"):
+            kind(parameters()).load_state_dict(x)
 
 
 @pytest.mark.parametrize("step", [3, 3.0, torch.tensor(3.0), torch.tensor([3]), np.int64(3)], ids=repr)

@@ -1,6 +1,7 @@
 """Training as one process does it, and as several do, which have parts of a batch and of the model."""
 
 import itertools
+import warnings
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.nn.parallel import DistributedDataParallel
 
 import mcfsim as mcf
-from mcfsim.torch import AdamW, watch
+from mcfsim.torch import AdamW, OutsideWriteWarning, step_in_backward, watch
 from tests.kinds import QUANTISED
 
 STEPS, SAVED = 4, 2
@@ -198,6 +199,24 @@ def grouped(mesh=None):
     return found
 
 
+def written(rank):
+    """Return what is told of steps, before and after others write; whether what was written is then meant."""
+    given = sharded("fp32-master")
+    optimizer, told = optimizer_of(given, "fp32-master"), []
+    for change in (lambda: None, lambda: [p.mul_(2.0) for p in given.parameters()]):
+        with torch.no_grad():
+            change()
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            train(given, optimizer, range(2), "fp32-master", rank)
+        told.append(sum(issubclass(x.category, OutsideWriteWarning) for x in found))
+    with torch.no_grad():
+        for p in given.parameters():
+            p.mul_(3.0)
+    optimizer.resync()
+    return told, [torch.equal(whole(optimizer.represented(p)), whole(p).double()) for p in given.parameters()]
+
+
 def work(rank, world, folder, strategies):
     """Do what one of several processes does, and write what came of it."""
     torch.set_num_threads(1)
@@ -233,6 +252,12 @@ def work(rank, world, folder, strategies):
         optimizer = optimizer_of(given, strategy)
         train(given, optimizer, range(STEPS), strategy, rank)
         found[strategy, "offloaded"] = described(given, optimizer)
+        given = sharded(strategy)
+        optimizer = optimizer_of(given, strategy)
+        step_in_backward(optimizer)
+        for step in range(STEPS):
+            loss_of(given, step, rank, strategy).backward()
+        found[strategy, "in the backward pass"] = described(given, optimizer)
         given = DistributedDataParallel(model(strategy))
         optimizer = optimizer_of(given, strategy)
         train(given, optimizer, range(STEPS), strategy, rank)
@@ -240,7 +265,7 @@ def work(rank, world, folder, strategies):
     mesh = init_device_mesh("cpu", (world,))
     for strategy in PLACED:
         found[strategy, "placed"] = placed(strategy, mesh)
-    found["grouped"] = grouped(mesh)
+    found["grouped"], found["written"] = grouped(mesh), written(rank)
     for shape in ((250,), (3, 320)):
         given = torch.nn.Parameter(distribute_tensor(torch.zeros(shape).bfloat16(), mesh, [Shard(0)]))
         try:

@@ -117,6 +117,18 @@ def rates(optimizer, count):
         group["lr"] = 0.0 if count % 6 == 5 else 1e-2 / (1 + place) * abs(math.cos(count))
 
 
+def test_a_graph_maximises(graph):
+    """It takes the gradients of each replay with the other sign, and leaves them as they are."""
+    options = {"shapes": SHAPES, "maximize": True}
+    ours = made("adamw", "collage-plus", "bfloat16", capturable=True, **options)
+    theirs = made("adamw", "collage-plus", "bfloat16", **options)
+    steps_of_both(ours, theirs, range(4, 5))
+    captured = captured_step(ours[0], graph())
+    steps_of_both(ours, theirs, range(5, 8), graphs=[captured])
+    assert_same_states(ours[0], theirs[0])
+    assert all((codes(p.grad)[0] == codes(q.grad)[0]).all() for p, q in zip(ours[1], theirs[1], strict=True))
+
+
 @pytest.mark.parametrize(("optimizer", "strategy"), feeding(PLAIN))
 @pytest.mark.sampled(16)
 def test_replays_have_the_bits_of_steps(optimizer, strategy, graph):

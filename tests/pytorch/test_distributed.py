@@ -36,7 +36,17 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize(
     "how",
-    ["sharded", "offloaded", "replicated", "from one", "from many", "whole", "flat", "from the first"],
+    [
+        "sharded",
+        "offloaded",
+        "in the backward pass",
+        "replicated",
+        "from one",
+        "from many",
+        "whole",
+        "flat",
+        "from the first",
+    ],
 )
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_processes_have_the_bits_of_one(strategy, how, runs):
@@ -81,3 +91,12 @@ def test_a_group_that_shares_a_scale_is_not_cut(runs):
     for there in found:
         assert "cuts a group of 128 that share a scale" in there["cut", (250,)]
         assert "that share a scale in one process, and the scale in another" in there["cut", (3, 320)]
+
+
+def test_what_others_write_is_seen_and_taken(runs):
+    """Of parts that lie here, too, whose writing PyTorch counts apart."""
+    _, _, found = runs
+    for there in found:
+        told, meant = there["written"]
+        assert told == [0, 1]
+        assert all(meant)

@@ -121,7 +121,7 @@ class RecordedUpdates(Updates):
             m += (1.0 - hyper.beta1) * (g - m)
             v += (1.0 - hyper.beta2) * (g * g - v)
             corrected = m / (1.0 - hyper.beta1**step), v / (1.0 - hyper.beta2**step)
-            with np.errstate(invalid="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore"):
                 direction = np.nan_to_num(corrected[0] / (np.sqrt(corrected[1]) + hyper.epsilon))
             yield Moments(g, m, v, direction)
 

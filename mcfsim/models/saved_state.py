@@ -58,7 +58,7 @@ class SavedState(Updates):
             if (v < 0).any():
                 raise FileOfTensorsError(self.path, "has a negative second moment")
             corrected = m / (1.0 - hyper.beta1**step), v / (1.0 - hyper.beta2**step)
-            with np.errstate(invalid="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore"):
                 direction = corrected[0] / (np.sqrt(corrected[1]) + hyper.epsilon)
             rows.append(np.nan_to_num(direction, nan=0.0))  # 0 / 0, where eps is 0: no gradient ever came
         return Steady(np.array(rows), hyper.beta1)

@@ -7,13 +7,16 @@ from typing import Any
 from experiments.common import read_result
 from mcfsim.report.tables import markdown_table
 
+_WHOSE = {"torch": "`torch.optim.AdamW`", "optimi": "`optimi.AdamW`", "mcfsim": "`mcfsim.torch`"}
+
 
 def table() -> str:
     """Return time and bytes of each strategy, beside PyTorch's own optimizer."""
     result = read_result("torch_steps")
+    fused = next(x["ns"] for x in result["steps"] if x["name"] == "fused, 32 bits" and x["threads"] == 1)
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for found in result["steps"]:
-        whose = "`torch.optim.AdamW`" if found["whose"] == "torch" else "`mcfsim.torch`"
+        whose = _WHOSE[found["whose"]]
         row = rows.setdefault(
             (whose, found["name"]),
             {"optimizer": whose, "which": found["name"], "bytes": f"{found['bytes']:g}"},
@@ -21,6 +24,8 @@ def table() -> str:
         threads = "one thread" if found["threads"] == 1 else f"{found['threads']} threads"
         row[f"ns, {threads}"] = f"{found['ns']:.1f}"
         if found["threads"] == 1:
+            row["the least"] = f"{found['least']:.1f}"
+            row["times fused, 32 bits"] = f"{found['ns'] / fused:.1f}"
             row["a step that is watched"] = f"{found['watched']:.0f}" if "watched" in found else ""
     about = result["versions"]
     return "\n".join(

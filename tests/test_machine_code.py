@@ -12,9 +12,10 @@ pytest.importorskip("numba", reason="Numba is not installed")
 pytest.importorskip("platformdirs", reason="platformdirs is not installed")
 
 import numba
+from llvmlite import binding
 
 import mcfsim as mcf
-from mcfsim.compile import trace
+from mcfsim.compile import intrinsics, trace
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.program import Register
 from mcfsim.formats import get_format
@@ -147,3 +148,18 @@ def test_one_number_at_a_time_is_noticed():
 def test_instructions_of_either_processor_are_told_apart(monkeypatch, processor, line, kind):
     monkeypatch.setattr(f"{__name__}.PROCESSOR", processor)
     assert [name for name, lines in inspected(line).items() if lines] == [kind] * (kind is not None)
+
+
+@pytest.mark.skipif(binding.llvm_version_info[0] != intrinsics._KNOWN, reason="another LLVM")
+def test_loops_over_many_vectors_are_vectors_too():
+    """As a step has whose parameter and moments have three components each."""
+    operands = tuple(Register(f"x{place}", get_format("float32")) for place in range(10))
+    program = trace(
+        lambda ar, *x: tuple(ar.neg(y) if y is x[0] else ar.add(y, x[0]) for y in x),
+        "float32",
+        operands=operands,
+    )
+    loop = Loop(program)
+    loop.with_numbers([])
+    (function,) = loop._compiled.values()
+    assert inspected(code_of(function))["packed"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import carray
 from numba.core import types
 from numba.extending import intrinsic, register_jitable
@@ -13,6 +13,13 @@ from numba.extending import intrinsic, register_jitable
 f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
 u8, u16, u32, u64 = np.uint8, np.uint16, np.uint32, np.uint64
 sqrt = np.sqrt
+
+#: The LLVM that is known to have the option below: one without it would end the process.
+_KNOWN = 22
+if binding.llvm_version_info[0] == _KNOWN:
+    # A loop over ten vectors and ten results needs 145 tests that they lie apart. Beyond 128, which is what
+    # LLVM takes otherwise, it makes no vectors of it, and the loop is ten times slower.
+    binding.set_option("mcfsim", "--vectorize-memory-check-threshold=1000")
 
 
 def _cast(result: Any, operand: Any, made: Any) -> Any:

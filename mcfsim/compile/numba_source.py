@@ -21,7 +21,8 @@ IMPORTS = """import numpy as np
 from numba import njit
 
 from mcfsim.compile.intrinsics import bits32, bits64, f32, f64, i32, i64, number32, number64
-from mcfsim.compile.intrinsics import prefer_whole_vectors, sqrt, u8, u16, u32, u64
+from mcfsim.compile.intrinsics import prefer_whole_vectors, sqrt
+from mcfsim.compile.intrinsics import u8, u16, u32, u64
 """
 
 

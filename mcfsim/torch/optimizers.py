@@ -55,8 +55,10 @@ class AdamW(StoredOptimizer):
     expansion are ``parameter_1``, ``v_1``. A master copy is made at the first step, and from then on what
     others write into the parameter is overwritten from it, unless `resync` is called. Of a split one
     ``remainder`` holds the lower half, as bits in a tensor of bfloat16, and what others write is its upper
-    half. Of moments whose groups share scales ``m`` and ``v`` are codes, as uint8, and ``m_scales`` and
-    ``v_scales`` lie beside them; where all of a tensor shares one they lie as float32.
+    half; of one in few bits it holds these, as uint8 or, beyond 8, as bits in bfloat16, and they count from
+    what others write. Of moments whose groups share numbers ``m`` and ``v`` are codes, as uint8, and
+    ``m_scales`` and ``v_scales`` lie beside them, with an axis more where a group has several; where all of a
+    tensor shares one they lie as float32.
 
     These are not the bits of `torch.optim.AdamW`, which rounds at other points: those are `TorchAdamW`'s.
 

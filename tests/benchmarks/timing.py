@@ -45,12 +45,18 @@ def installed(name: str) -> Any:
 
 def median_seconds(function: Call) -> float:
     """Return the median time of several calls; a first one is not counted, unless it is the only one."""
+    return median_and_least(function)[0]
+
+
+def median_and_least(function: Call) -> tuple[float, float]:
+    """Return the median time of several calls, and the least."""
     times: list[float] = []
     while len(times) <= REPEATS and sum(times) < LONG:
         start = time.perf_counter()
         function()
         times.append(time.perf_counter() - start)
-    return float(np.median(times[1:] or times))
+    counted = times[1:] or times
+    return float(np.median(counted)), min(counted)
 
 
 def pair_table(title: str) -> Table:

@@ -1,5 +1,7 @@
 """Steps on the tensors of a PyTorch model, on the CPU: ours under each strategy beside `torch.optim.AdamW`.
 
+Beside optimi's AdamW with Kahan summation, too, where that is installed.
+
 This measures and tests nothing.
 """
 
@@ -16,7 +18,7 @@ from rich.table import Table
 import mcfsim as mcf
 from experiments.common import write_result
 from mcfsim.torch import AdamW, TorchAdamW, watch
-from tests.benchmarks.timing import about, median_seconds
+from tests.benchmarks.timing import about, installed, median_and_least, median_seconds
 
 #: Parameters in all, in tensors of a layer's size.
 PARAMETERS, LARGEST = 1 << 22, 1 << 20
@@ -53,6 +55,8 @@ def kinds() -> Iterator[tuple[str, str, int | float, torch.dtype, Callable[[Any]
     for name, options in PEERS.items():
         for dtype, stored in ((torch.float32, 16), (torch.bfloat16, 8)):
             yield "torch", f"{name}, {stored // 4 * 8} bits", stored, dtype, _peer(options)
+    if (optimi := installed("optimi")) is not None:
+        yield "optimi", "Kahan, 16 bits", 10, torch.bfloat16, lambda x: optimi.AdamW(x, 1e-3, kahan_sum=True)
     for strategy in mcf.STRATEGIES:
         chosen = mcf.strategy(strategy)
         if strategy != "exact":
@@ -74,20 +78,30 @@ def _ours(kind: type[AdamW], strategy: str) -> Callable[[Any], Any]:
 
 def main() -> None:
     """Measure all, print a table, and write the result file if that is asked for."""
-    given, table = arguments(), Table("whose", "which", "bytes", "threads", "ns a parameter", "watched")
-    count, rows = int(given.parameters), []
+    given, table = (
+        arguments(),
+        Table("whose", "which", "bytes", "threads", "ns a parameter", "least", "watched"),
+    )
+    count, rows = int(given.parameters), list[dict[str, Any]]()
     for whose, name, stored, dtype, made in kinds():
         for threads in given.threads:
             torch.set_num_threads(threads)
             optimizer = made(parameters(count, dtype))
-            ns = 1e9 * median_seconds(optimizer.step) / count
-            row = {"whose": whose, "name": name, "bytes": stored, "threads": threads, "ns": ns}
-            if whose == "mcfsim":
+            ns, least = (1e9 * seconds / count for seconds in median_and_least(optimizer.step))
+            row = {
+                "whose": whose,
+                "name": name,
+                "bytes": stored,
+                "threads": threads,
+                "ns": ns,
+                "least": least,
+            }
+            if whose == "mcfsim" and threads == 1:
                 watch(optimizer, 1)
                 row["watched"] = 1e9 * median_seconds(optimizer.step) / count
             rows.append(row)
             looked = f"{row['watched']:.1f}" if "watched" in row else ""
-            table.add_row(whose, name, str(stored), str(threads), f"{ns:.2f}", looked)
+            table.add_row(whose, name, str(stored), str(threads), f"{ns:.2f}", f"{least:.2f}", looked)
     Console().print(table)
     if given.write:
         versions = about("torch", "numba")

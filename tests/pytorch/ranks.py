@@ -80,7 +80,8 @@ def train_alone(given, optimizer, steps, strategy, world):
 
 def whole(x, name=""):
     x = x.detach().full_tensor() if isinstance(x, DTensor) else x.detach().clone()
-    return x.view(torch.int16) if name == "remainder" else x  # bits, which may be those of a NaN
+    bits = name == "remainder" and x.dtype == torch.bfloat16  # which may be those of a NaN
+    return x.view(torch.int16) if bits else x
 
 
 def described(given, optimizer):

@@ -54,12 +54,12 @@ def decoded(
     count = math.prod(shape)
     size = kept.scaled.block if isinstance(kept.scaled.block, int) else count
     edges = Edges([slice(0, count)], size)
-    forms = Groups.forms(kept.scaled)  # type: ignore[arg-type]
+    forms = Groups.forms(kept.scaled)
     if codes.shape != shape or scales.shape != (edges.count,) or (codes.dtype, scales.dtype) != forms:
         raise FileOfTensorsError(
             path,
             f"{label} has codes of shape {codes.shape} and scales of shape {scales.shape}, and its weight "
             f"shape {shape}, of which {size} elements share a scale",
         )
-    whole = Groups.whole(codes.reshape(-1), scales, kept.scaled, kept.format, edges)  # type: ignore[arg-type]
+    whole = Groups.whole(codes.reshape(-1), scales, kept.scaled, kept.format, edges)
     return whole.numbers().astype(np.float64)

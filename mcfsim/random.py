@@ -1,4 +1,4 @@
-"""Counter-based random words: each is a function of (seed, step, stream, index) and of nothing else.
+"""Counter-based random words: each is a function of (seed, step, stream, operation, index) alone.
 
 So blocks, threads, replicas and resumed runs draw the same words in whatever order they ask for them.
 """
@@ -23,6 +23,9 @@ MULTIPLIERS, WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
 _MULTIPLIERS = tuple(np.array(number, dtype=np.uint64) for number in MULTIPLIERS)
 _HALF = np.array(32, dtype=np.uint64)
 ROUNDS = 10
+#: The counter's second word: its upper bits are the stream, and its lower ones lengthen the first word.
+STREAM_BITS = 28
+INDEX_BITS = 64 - STREAM_BITS
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
@@ -83,8 +86,15 @@ def counters(start: int, count: int, bits: int) -> tuple[range, slice]:
     start, count : int
     bits : {32, 16}
         The size of a word.
+
+    Raises
+    ------
+    ValueError
+        If there are not so many.
     """
     each = 128 // bits
+    if start + count > (most := each << INDEX_BITS):
+        raise ValueError(f"start + count = {start + count} exceeds {most}, the number of a stream's words")
     found = range(start // each, -(-(start + count) // each))
     first = start - each * found.start
     return found, slice(first, first + count)
@@ -98,8 +108,12 @@ class RandomWords:
     ----------
     seed : int
         Below 2**64: the key.
-    step, stream : int, optional
-        Below 2**32 each. Steps and streams of one seed share no word.
+    step : int, optional
+        Below 2**32.
+    stream : int, optional
+        Below 2**28.
+    operation : int, optional
+        Below 2**32; see `of`. Steps, streams and operations of one seed share no word.
 
     Raises
     ------
@@ -112,9 +126,10 @@ class RandomWords:
     seed: int
     step: int = 0
     stream: int = 0
+    operation: int = 0
 
     def __post_init__(self) -> None:
-        for name, bits in (("seed", 64), ("step", 32), ("stream", 32)):
+        for name, bits in (("seed", 64), ("step", 32), ("stream", STREAM_BITS), ("operation", 32)):
             number = getattr(self, name)
             check_int(name, number)
             if not 0 <= number < 2**bits:
@@ -125,9 +140,14 @@ class RandomWords:
         """The seed as two words, the lower one first."""
         return self.seed & 0xFFFFFFFF, self.seed >> 32
 
+    @property
+    def place(self) -> int:
+        """Stream and operation in one integer, as kernels take them: the operation is below 2**32."""
+        return self.stream << 32 | self.operation
+
     def of(self, operation: int) -> RandomWords:
-        """Return the stream of an operation, counted from 0: so many streams on."""
-        return replace(self, stream=self.stream + operation)
+        """Return the words of an operation, counted from this one: no other stream has any of them."""
+        return replace(self, operation=self.operation + operation)
 
     def words(self, start: int, count: int, bits: int = 32) -> Words:
         """Return the words of `count` indices from `start` on.
@@ -151,10 +171,6 @@ class RandomWords:
             raise ValueError(f"words have 32 or 16 bits, not {bits}")
         if start < 0 or count < 0:
             raise ValueError(f"start = {start} and count = {count} must not be negative")
-        if start + count > (most := 128 // bits * 2**64):
-            raise ValueError(
-                f"start + count = {start + count} exceeds {most}, the number of a stream's words"
-            )
         return self._words(start, count, bits).copy()
 
     def draws(self, start: int, count: int, bits: int) -> Words:
@@ -168,13 +184,14 @@ class RandomWords:
         these, wanted = counters(start, count, bits)
         size = len(these)
         pairs = scratch("pairs", 2 * size, np.uint64)
-        high, low = divmod(these.start, 2**32)
+        high, low = divmod(self.stream << INDEX_BITS | these.start, 2**32)
         if low + size <= 2**32:  # the counter's second word is the same for all
             np.add(_high_indices(size), np.array(low << 32 | high, dtype=np.uint64), out=pairs[:size])
         else:
             indices = np.arange(these.start, these.stop, dtype=np.uint64)
+            indices |= np.uint64(self.stream << INDEX_BITS)
             np.bitwise_or(indices << _HALF, indices >> _HALF, out=pairs[:size])
-        pairs[size:] = self.step << 32 | self.stream
+        pairs[size:] = self.step << 32 | self.operation
         _encrypt(pairs, self.key)
         # In memory the lowest bits come first.
         exchanged = np.left_shift(pairs, _HALF, out=scratch("products", 2 * size, np.uint64))

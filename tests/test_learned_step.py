@@ -79,7 +79,7 @@ def test_steps_are_those_of_fractions(bits):
         table, update, gradient = some(rng, bits)
         for _ in range(3):
             rate, scale = float(rng.uniform(0, 0.3)), float(rng.uniform(0, 1))
-            words = mcf.RandomWords(table._words.seed, table.count + 1, 1).words(0, table.codes.size, 16)
+            words = mcf.RandomWords(table._words.seed, table.count + 1).of(1).words(0, table.codes.size, 16)
             steps, codes, seconds = judged(table, update, gradient, rate, scale, words)
             moved = table.moved(update)
             np.testing.assert_array_equal(moved.rounded, seconds)
@@ -97,7 +97,7 @@ def test_the_judge_notices_what_is_altered():
     rng, noticed = np.random.default_rng(5), 0
     for turn in range(100):
         table, update, gradient = some(rng, 4)
-        words = mcf.RandomWords(table._words.seed, 1, 1).words(0, table.codes.size, 16)
+        words = mcf.RandomWords(table._words.seed, 1).of(1).words(0, table.codes.size, 16)
         rate = 0.05 * float(table.steps.mean()) / max(1e-9, float(np.abs(gradient).sum()))
         right = judged(table, update, gradient, rate, 1.0, words)
         other = [update.copy(), gradient.copy(), rate, 1.0, words.copy()]

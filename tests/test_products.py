@@ -382,7 +382,7 @@ def chain_of_words(a, b, accumulator, random):
                 strict=True,
             )
         ]
-        stream = RandomWords(random.seed, random.step, random.stream + number // accumulator.block)
+        stream = random.of(number // accumulator.block)
         words = stream.draws(0, len(a), accumulator.rounding.random_bits)
         total = [
             up_or_down(term, accumulator.format, int(word) >> 16 - accumulator.rounding.random_bits)
@@ -442,7 +442,7 @@ def test_the_count_of_roundings_is_that_of_the_streams(length, expected, options
     drawn = []
     original = RandomWords.draws
     monkeypatch.setattr(
-        RandomWords, "draws", lambda self, *place: (drawn.append(self.stream), original(self, *place))[1]
+        RandomWords, "draws", lambda self, *place: (drawn.append(self.operation), original(self, *place))[1]
     )
     dot(np.ones(length), np.ones(length), accumulator, random=RandomWords(0))
     assert drawn == list(range(expected))

@@ -1,9 +1,16 @@
 """Random words: published vectors of Philox4x32-10, and independence of how they are asked for."""
 
+from dataclasses import replace
+from importlib.util import find_spec
+from itertools import product
+
 import numpy as np
 import pytest
 
+from mcfsim import random
 from mcfsim.random import RandomWords, philox
+
+MASK = 2**32 - 1
 
 #: Salmon, Moraes, Dror, Shaw: kat_vectors of Random123, philox4x32 with 10 rounds.
 KNOWN = [
@@ -23,10 +30,72 @@ def test_published_known_answers(counter, key, expected):
 
 
 def test_words_are_those_of_the_counter_in_order():
-    words = RandomWords(seed=0x299F31D0A4093822, step=0x13198A2E, stream=0x03707344).words(
-        4 * 0x85A308D3243F6A88 & ~3, 4
-    )
+    stream = RandomWords(seed=0x299F31D0A4093822, step=0x13198A2E, stream=0x85A308D)
+    words = stream.of(0x03707344).words(4 * 0x3243F6A88, 4)
     assert words.tolist() == list(KNOWN[2][2])
+
+
+#: Ends of what seed, step, stream, operation and counter may be, and numbers between.
+ENDS = [
+    [0, 1, 2**32, 2**64 - 1],
+    [0, 1, 5, 2**31, 2**32 - 1],
+    [0, 1, 5, 2**16, 2**28 - 1],
+    [0, 1, 5, 2**31, 2**32 - 1],
+    [0, 1, 2**32 - 1, 2**32, 2**36 - 1],
+]
+
+
+def test_no_two_places_have_the_same_counter(monkeypatch):
+    """Of all that the words are a function of, another value is another key or another counter."""
+    met = {}
+    monkeypatch.setattr(random, "_encrypt", lambda pairs, key: asked.append((pairs.tolist(), key)))
+    for seed, step, stream, operation, counter in product(*ENDS):
+        asked = []
+        RandomWords(seed, step, stream).of(operation).words(4 * counter, 4)
+        ((first, second), key), place = asked[0], (seed, step, stream, operation, counter)
+        assert met.setdefault((first, second, key), place) == place
+        c0, c1, c2, c3 = first >> 32, first & MASK, second >> 32, second & MASK
+        assert (c0 | (c1 & 15) << 32, c1 >> 4, c2, c3) == (counter, stream, step, operation)
+        assert key == (seed & MASK, seed >> 32)
+    assert len(met) == 4 * 5**4
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_all_draw_the_words_of_the_counter(bits):
+    """NumPy, loops and rows of them, and PyTorch's operations, by the definition."""
+    each, makers = 128 // bits, list(makers_of_words())
+    for seed, step, stream, operation, counter in product(*(ends[-3:] for ends in ENDS)):
+        count = min(5, 2**36 - counter)
+        numbers = np.arange(counter, counter + count, dtype=np.uint64)
+        key = seed & MASK, seed >> 32
+        four = philox((numbers & MASK, stream << 4 | numbers >> 32, step, operation), key)
+        expected = np.stack(four, axis=-1).astype("<u4").reshape(-1).view(f"<u{bits // 8}")
+        words = RandomWords(seed, step, stream).of(operation)
+        for draw in makers:
+            found = draw(words, each * counter + 1, each * count - 1, bits)
+            assert np.array_equal(found, expected[1:]), (draw, words, counter)
+
+
+def makers_of_words():
+    """Yield what draws: words, a first index, how many, of how many bits."""
+    yield lambda words, start, count, bits: words.draws(start, count, bits)
+    if find_spec("numba") is not None:
+        from mcfsim.compile.words import draw, draw_rows
+
+        def rows(words, start, count, bits):
+            made = np.zeros((2, (count + 1) * bits // 32), np.int32)
+            first = replace(words, operation=words.operation - (words.operation > 0))
+            draw_rows(first, np.array([words.operation - first.operation, 0]), start * bits // 128, made)
+            return made[0].view(f"u{bits // 8}")[1:]
+
+        yield lambda *given: draw(*given, "here")
+        yield rows
+    if find_spec("torch") is not None:
+        import torch
+
+        from mcfsim.compile.torch_calls import drawn
+
+        yield lambda *given: drawn(*given, torch.device("cpu")).numpy()
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 1), (1, 1), (3, 6), (4, 4), (17, 100), (2**34 - 3, 9)])
@@ -44,12 +113,24 @@ def test_no_words():
 def test_seeds_steps_and_streams_differ():
     drawn = [
         RandomWords(*key).words(0, 64).tobytes()
-        for key in [(0, 0, 0), (1, 0, 0), (2**32, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1)]
+        for key in [
+            (0, 0, 0),
+            (1, 0, 0),
+            (2**32, 0, 0),
+            (0, 1, 0),
+            (0, 0, 1),
+            (0, 1, 1),
+            (0, 0, 0, 1),
+            (0, 0, 5),
+        ]
     ]
+    drawn += [RandomWords(0).of(5).words(0, 64).tobytes()]
     assert len(set(drawn)) == len(drawn)
 
 
-@pytest.mark.parametrize("key", [(-1,), (2**64,), (0, -1), (0, 2**32), (0, 0, -1), (0, 0, 2**32)])
+@pytest.mark.parametrize(
+    "key", [(-1,), (2**64,), (0, -1), (0, 2**32), (0, 0, -1), (0, 0, 2**28), (0, 0, 0, 2**32)]
+)
 def test_keys_out_of_range_are_refused(key):
     with pytest.raises(ValueError, match="must lie in"):
         RandomWords(*key)
@@ -65,7 +146,7 @@ def test_words_of_sixteen_bits_are_the_halves_of_those_of_32():
 
 
 @pytest.mark.parametrize(
-    "arguments", [(-1, 4), (0, -1), (0, 4, 8), (0, 4, 64), (2**66 - 3, 4), (2**67 - 3, 4, 16), (2**70, 1)]
+    "arguments", [(-1, 4), (0, -1), (0, 4, 8), (0, 4, 64), (2**38 - 3, 4), (2**39 - 3, 4, 16), (2**70, 1)]
 )
 def test_words_that_there_are_not_are_refused(arguments):
     with pytest.raises(ValueError, match=r"must not be negative|32 or 16 bits|exceeds"):

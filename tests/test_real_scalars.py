@@ -131,9 +131,9 @@ def test_stochastic_rounding_draws_for_a_sign_by_its_stream():
     rounding = Rounding("stochastic", random_bits=16)
     ar = mcf.arithmetic("bfloat16", rounding, random=RandomWords(5, stream=3))
     drawn = set()
-    for stream in range(3, 203):
-        name, x = ("neg", 0.1) if stream % 2 else ("abs", Fraction(-1, 3))
-        word = int(RandomWords(5, stream=stream).words(0, 1, 16)[0])
+    for place in range(200):
+        name, x = ("neg", 0.1) if place % 2 else ("abs", Fraction(-1, 3))
+        word = int(RandomWords(5, stream=3).of(place).words(0, 1, 16)[0])
         exact = abs(Fraction(x)) * 2 ** (11 if name == "neg" else 9)  # in quanta
         up = math.floor(exact % 1 * 2**16) + word >= 2**16
         expected = Fraction(math.floor(exact) + up, 2 ** (11 if name == "neg" else 9))
@@ -142,7 +142,7 @@ def test_stochastic_rounding_draws_for_a_sign_by_its_stream():
         drawn.add(found)
     assert len(drawn) == 4
     assert ar.neg(1.5) == -1.5
-    assert ar.random.stream == 203  # a value of the format takes none
+    assert ar.random.operation == 200  # a value of the format takes none
 
 
 def test_under_the_policy_rounded_a_sign_changes_after_the_rounding():

@@ -65,7 +65,7 @@ def test_streams_are_as_many_as_the_operations_whatever_the_blocks(name):
     for size, threads in ((1, 1), (7, 1), (BLOCK + 1, 2)):
         ar = drawn(threads)
         ALGORITHMS[name](ar, np.ones(size, np.float32))
-        taken.add(ar.random.stream)
+        taken.add(ar.random.operation)
     assert len(taken) == 1
     assert taken != {0}
 
@@ -135,10 +135,10 @@ def test_threads_that_share_an_arithmetic_share_no_stream():
     for thread in threads:
         thread.join()
     results = list(itertools.chain(*seen))
-    assert shared.random.stream == len(results) == 4 * rounds * 4 // 3
+    assert shared.random.operation == len(results) == 4 * rounds * 4 // 3
     streams = {
         mcf.round_to(
-            quarter.astype(np.float32), "bfloat16", "stochastic", random=RandomWords(1, stream=s)
+            quarter.astype(np.float32), "bfloat16", "stochastic", random=RandomWords(1).of(s)
         ).tobytes()
         for s in range(len(results))
     }
@@ -148,11 +148,11 @@ def test_threads_that_share_an_arithmetic_share_no_stream():
 
 def test_operations_one_after_the_other_take_streams_in_order():
     ar = drawn()
-    for stream, operation in enumerate((ar.add, ar.sub, ar.mul)):
-        assert ar.random.stream == stream
+    for place, operation in enumerate((ar.add, ar.sub, ar.mul)):
+        assert ar.random.operation == place
         operation(np.ones(3, np.float32), np.ones(3, np.float32))
     ar.neg(np.ones(3, np.float32))
-    assert ar.random.stream == 3
+    assert ar.random.operation == 3
 
 
 # -- numbers beyond binary64 ------------------------------------------------------------------------------

@@ -157,13 +157,13 @@ def test_kahan_sums_of_any_numbers_are_those_of_the_oracle(rounding, assert_same
     assert_same(np.stack([s, c], axis=1), np.array(expected))
 
 
-def test_stochastic_sums_are_additions_that_draw_one_stream_after_another(assert_same):
+def test_stochastic_sums_are_additions_that_draw_one_after_another(assert_same):
     x = drawn(BF16, 9, 300, seed=6)
     random = mcf.RandomWords(4)
     total = x[0]
-    for stream, term in enumerate(x[1:]):
+    for place, term in enumerate(x[1:]):
         exact = total.astype(np.float64) + term
-        total = mcf.round_to(exact, BF16, "stochastic", random=mcf.RandomWords(4, stream=stream))
+        total = mcf.round_to(exact, BF16, "stochastic", random=mcf.RandomWords(4).of(place))
     found = recursive_sum(mcf.arithmetic(BF16, "stochastic", random=random), x)
     assert_same(found, total)
 

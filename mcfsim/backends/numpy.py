@@ -47,10 +47,10 @@ class NumpyArithmetic:
     threads : int, optional
         Threads that share the blocks of large arrays.
     random : RandomWords, optional
-        For stochastic rounding, which needs it: each operation takes the next stream, and each element
-        the word of its index in row-major order; a result of scalars alone is one number, drawn for by the
-        word of index 0. Threads that share the arithmetic never share a stream, but which operation of
-        which thread takes which is up to their scheduling.
+        For stochastic rounding, which needs it: each operation is the next of the stream, and each element
+        takes the word of its index in row-major order; a result of scalars alone is one number, drawn for by
+        the word of index 0. Threads that share the arithmetic never share a word, but which operation of
+        which thread is which of the stream is up to their scheduling.
     compiled : bool, optional
         Whether texts are compiled to loops by Numba, with the same bits: True, whatever the size of arrays;
         False, never; None, where Numba is installed and work on large arrays has gone on for so long that
@@ -361,7 +361,7 @@ class NumpyArithmetic:
             return float(operation(self.blocks.at(self._streams(), 0), *operands))
 
     def _take(self, count: int) -> RandomWords:
-        """Take so many streams, and return the first."""
+        """Take the words of so many operations, and return those of the first."""
         with _Streams.taking:
             first = self.random
             assert first is not None

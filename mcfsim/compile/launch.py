@@ -15,7 +15,7 @@ from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.sources import imported
 from mcfsim.compile.triton_source import ALIGNMENT
 from mcfsim.kernels.element.machine import F32, F64, TRUTH, Type, Value
-from mcfsim.random import RandomWords
+from mcfsim.random import RandomWords, counters, word_bits
 
 if TYPE_CHECKING:
     import torch
@@ -133,6 +133,8 @@ class Launcher(Ready):
         vectors, streams = self.checked(operands, results), self.streams(words)
         device, size = vectors[0].device, vectors[0].numel()
         elements = elements_on(device, size)
+        for bits in self.lowered.draws.values():
+            counters(start, size, word_bits(bits))  # which raises where there are none
         if not size:
             return True
         shared = shared_by_all(self, device, streams)
@@ -203,7 +205,7 @@ def shared_by_all(ready: Ready, device: torch.device, streams: Sequence[RandomWo
         if numbers := ready.numbers(kind):
             shared.append(sent(torch.tensor(numbers, dtype=dtype), device))
     if streams:
-        key = [*streams[0].key, streams[0].step, *(x.stream for x in streams)]
+        key = [*streams[0].key, streams[0].step, *(x.place for x in streams)]
         shared.append(sent(torch.tensor(key, dtype=torch.int64), device))
     return shared
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mcfsim.compile.launch import EXACT, WARPS, Ready, elements_on, function, sent, shared_by_all, text_on
 from mcfsim.compile.triton_source import ALIGNMENT, FIRST_ADDRESS
-from mcfsim.random import RandomWords
+from mcfsim.random import RandomWords, counters
 
 if TYPE_CHECKING:
     import torch
@@ -60,12 +60,18 @@ def tabulated(sets: Sequence[Sequence[torch.Tensor]], starts: Sequence[int], ele
         The number of each set's first element.
     elements : int
         How many an instance works on.
+
+    Raises
+    ------
+    ValueError
+        If elements have numbers for which there are no random words.
     """
     sizes = np.array([vectors[0].numel() for vectors in sets], np.int64)
     addresses = np.array([[x.data_ptr() for x in vectors] for vectors in sets], np.int64)
     lengths = np.array([[x.element_size() for x in vectors] for vectors in sets], np.int64)
     whole = np.where((addresses % ALIGNMENT == 0).all(1), sizes - sizes % ALIGNMENT, 0)
     first = np.array(starts, np.int64)
+    counters(0, int((first + sizes).max()), 32)
     later = addresses + whole[:, np.newaxis] * lengths
     made = (
         _rows(first, whole, addresses, elements, aligned=True),

@@ -148,7 +148,7 @@ def _shifted(count: Value, kind: Type) -> Callable[..., torch.Tensor]:
 
 @lru_cache(maxsize=1)
 def _philox() -> TorchCalls:
-    names = ("index", "seed_low", "seed_high", "step", "stream")
+    names = ("index", "seed_low", "seed_high", "step", "place")
     line, results = recorded(philox_element, **dict.fromkeys(names, I64))
     return TorchCalls(results, [value for value in line.values if value.verb == "input"])
 
@@ -164,7 +164,7 @@ def drawn(words: RandomWords, start: int, count: int, bits: int, device: torch.d
     size = word_bits(bits)
     these, wanted = counters(start, count, size)
     index = torch.arange(these.start, these.stop, dtype=torch.int64, device=device)
-    key = (scalar(number, I64, device) for number in (*words.key, words.step, words.stream))
+    key = (scalar(number, I64, device) for number in (*words.key, words.step, words.place))
     four = torch.stack(_philox()([index, *key]), dim=1).reshape(-1)
     # In memory the lower half of a word comes first.
     short = four.view(torch.int16)[wanted] if size == 16 else four[wanted]

@@ -34,7 +34,7 @@ FIRST_ADDRESS = 3
 ALIGNMENT = 16
 
 #: What words are a function of, besides the index.
-_KEY = ("seed_low", "seed_high", "step", "stream")
+_KEY = ("seed_low", "seed_high", "step", "place")
 
 _IMPORTS = """import triton
 import triton.language as tl
@@ -46,7 +46,7 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
 
     It takes pointers to operands and results, vectors of `size` elements; then, where they are needed, to an
     integer that becomes 1 if some element is strange, to the numbers of binary32, to those of binary64, and
-    to the random key: the seed's lower and upper half, the step, and the stream of each word. All lie in the
+    to the random key: the seed's lower and upper half, the step, and the place of each word. All lie in the
     device's memory, so that a captured graph takes new ones. Then the number of the first element, the size,
     and how many elements an instance has. Codes lie in signed or unsigned integers, truth values in bytes.
 

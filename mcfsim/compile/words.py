@@ -16,16 +16,16 @@ from mcfsim.kernels.element.philox import philox_element
 from mcfsim.random import RandomWords, Words, counters, word_bits
 from mcfsim.storage.buffers import scratch
 
-#: The same for a stream a row.
+#: The same for an operation a row.
 _ROWS = """
 
 @njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)
-def rows(seed_low, seed_high, step, streams, start, out):
+def rows(seed_low, seed_high, step, places, start, out):
     prefer_whole_vectors()
-    for j in range(streams.size):
-        loop(seed_low, seed_high, step, streams[j], start, out[j])
+    for j in range(places.size):
+        loop(seed_low, seed_high, step, places[j], start, out[j])
 """
-_KEY = ("seed_low", "seed_high", "step", "stream")
+_KEY = ("seed_low", "seed_high", "step", "place")
 
 
 def word_dtype(bits: int) -> np.dtype[Any]:
@@ -40,14 +40,14 @@ def draw(words: RandomWords, start: int, count: int, bits: int, place: str) -> W
     """
     these, wanted = counters(start, count, word_bits(bits))
     drawn: NDArray[Any] = scratch(place, 4 * len(these), np.int32)
-    _loop()(*map(np.int64, (*words.key, words.step, words.stream, these.start)), drawn)
+    _loop()(*map(np.int64, (*words.key, words.step, words.place, these.start)), drawn)
     return drawn.view(word_dtype(bits))[wanted]
 
 
 def draw_rows(words: RandomWords, operations: Any, counter: int, drawn: NDArray[np.int32]) -> None:
     """Fill each row of an array with the words of an operation, from a counter of four words on."""
     key = (words.seed & 0xFFFFFFFF, words.seed >> 32, words.step)
-    _rows()(*map(np.int64, key), operations + words.stream, np.int64(counter), drawn)
+    _rows()(*map(np.int64, key), words.place + operations, np.int64(counter), drawn)
 
 
 def drawn_by_numpy(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:

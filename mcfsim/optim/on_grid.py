@@ -24,7 +24,7 @@ from mcfsim.storage.buffers import BLOCK
 Array = NDArray[Any]
 
 #: Where the words of grids begin, beyond those of all operations of a step.
-_STREAM = 1 << 24
+_OPERATION = 1 << 24
 _NEAREST = Rounding()
 
 
@@ -64,7 +64,7 @@ class OnGrid:
     ) -> None:
         self.grid, self.format = grid, fmt
         self._tensors = list(tensors.values())
-        self._random = random.of(_STREAM)
+        self._random = random.of(_OPERATION)
         self._arithmetic = on_blocks(fmt, _NEAREST)
         self.scales = np.ones(len(self._tensors), carrier_of(fmt))
         self._first = self.scales

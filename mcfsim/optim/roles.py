@@ -77,7 +77,7 @@ def arithmetics(
         return arithmetic(item.format, item.rounded(policy), random=words, **options)
 
     kinds = [(item.format, item.rounding, item.random_bits, item.rule) for item in tensors]
-    # Arithmetics that round stochastically have streams of their own, more than a step has operations.
+    # Arithmetics that round stochastically have operations of their own, more of them than a step has.
     made = {
         kind: make(item, random.of(index << 16) if isinstance(random, RandomWords) else random)
         for index, (kind, item) in enumerate(dict(zip(kinds, tensors, strict=True)).items())

@@ -108,7 +108,7 @@ class Accumulator:
             raise UnsupportedFormatError(f"{fmt} has numbers beyond 2**+-{COMFORT}, whose sums are not exact")
 
     def roundings(self, length: int) -> int:
-        """Return how many roundings a sum of so many products takes, and so streams of random words.
+        """Return how many roundings a sum of so many products takes, each with words of its own.
 
         Parameters
         ----------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -140,7 +139,7 @@ class Unit:
 
 
 class _Words:
-    """Roundings of one tile, each with the words of the next stream, from one element of the result on."""
+    """Roundings of one tile, each with the words of the next operation, from one element of the result on."""
 
     def __init__(self, random: RandomWords | None, start: int) -> None:
         self.random, self.start = random, start
@@ -152,7 +151,7 @@ class _Words:
         draws = None
         if rounding.stochastic and self.random is not None:
             draws = self.random.draws(self.start, flat.size, rounding.random_bits)
-            self.random = replace(self.random, stream=self.random.stream + 1)
+            self.random = self.random.of(1)
         get_kernel(fmt, rounding, FLOAT64)(flat, rounded, draws)
         return rounded.reshape(y.shape)
 

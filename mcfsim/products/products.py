@@ -48,9 +48,9 @@ def matmul(
     out_rounding : Rounding or str, optional
         How, as by `round_to`.
     random : RandomWords, optional
-        For stochastic rounding, which needs it. Each rounding of an element of the result takes the next
-        stream, in the order in which they are made, products before their sum; of a stream it takes the word
-        of its index in row-major order. See `Accumulator.roundings`.
+        For stochastic rounding, which needs it. Each rounding of an element of the result is the next
+        operation, in the order in which they are made, products before their sum; it takes the word of its
+        index in row-major order. See `Accumulator.roundings`.
     threads : int, optional
         Threads that share the tiles of a large result.
 

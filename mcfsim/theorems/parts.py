@@ -172,15 +172,15 @@ class Sample(Part):
         fmt = self.format
         assert fmt is not None
         ar, p = on_blocks(fmt, Rounding()), fmt.precision
-        draw, stream = _drawing(2 * size * sum(operand.components for operand in self.operands)), 0
+        draw, operation = _drawing(2 * size * sum(operand.components for operand in self.operands)), 0
         for operand, (low, high) in zip(self.operands, self.exponents, strict=True):
             words: list[Block] = []
             for place in range(operand.components):
                 bits, which = (
-                    draw(RandomWords(self.seed, stream=stream + i), start, size, 32, f"sample{i}")
+                    draw(RandomWords(self.seed).of(operation + i), start, size, 32, f"sample{i}")
                     for i in range(2)
                 )
-                stream += 2
+                operation += 2
                 if operand.paired and place == 1:
                     # Half of them lie in the two binades below half an ulp.
                     rest, near = which >> 1, -(which & 1)  # a mask: selecting takes a branch an element

@@ -22,7 +22,7 @@ Table = NDArray[np.float32]
 #: Numbers and operations between integers are in binary32; the sum of a row is rounded once.
 FLOAT32 = get_format("float32")
 _SUM = Accumulator(FLOAT32, block=None)
-#: The stream of random words after each step; the first codes take stream 0 of step 0.
+#: The operation that draws after each step; the first codes take operation 0 of step 0.
 _STEP = 1
 
 
@@ -172,7 +172,7 @@ class LearnedStepTable:
             if not np.isfinite(steps).all():
                 raise ValueError("steps leave the range of float32; a smaller rate keeps them within")
         count = self.count + 1
-        codes = self._drawn(moved.weights, steps, RandomWords(self._words.seed, count, _STEP))
+        codes = self._drawn(moved.weights, steps, RandomWords(self._words.seed, count).of(_STEP))
         with self.whole.changing(f"step {count}"):
             self.steps, self.codes, self.count = steps, codes, count
 

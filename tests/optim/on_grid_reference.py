@@ -11,7 +11,7 @@ from mcfsim.random import RandomWords
 
 FLOAT32 = FORMATS["float32"]
 #: Of the words that grids draw, see docs/dqt.md.
-STREAM = 1 << 24
+OPERATION = 1 << 24
 
 
 def scale(numbers, high, reach, fmt=FLOAT32):
@@ -45,7 +45,7 @@ def put(x, s, low, high, word=None, fmt=FLOAT32):
 
 def words(seed, step, first, count):
     """Return the words of some elements in a step."""
-    return RandomWords(seed, step, STREAM).words(first, count, 32).tolist()
+    return RandomWords(seed, step).of(OPERATION).words(first, count, 32).tolist()
 
 
 def same(found, expected):

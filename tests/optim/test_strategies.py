@@ -193,7 +193,7 @@ def test_tensors_draw_from_streams_of_their_own():
     assert roles.moments is roles.second_moment is roles.parameter is roles.model
     assert roles.moments.random == RandomWords(5, stream=3)
     apart = replace(strategy("stochastic"), m=Stored(FLOAT32, rounding="stochastic")).roles("stochastic")
-    streams = [role.random.stream >> 16 for role in (apart.moments, apart.parameter, apart.update)]
+    streams = [role.random.operation >> 16 for role in (apart.moments, apart.parameter, apart.update)]
     assert len({*streams}) == 3
 
 

@@ -148,12 +148,12 @@ def test_the_worst_path_is_that_of_fractions(name, statement, constant):
 # -- all draws, one by one ----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Script(RandomWords):
-    """Random words of which each stream has one number in its highest bits."""
+    """Random words of which each operation has one number in its highest bits."""
 
     numbers: tuple[int, ...] = ()
 
     def draws(self, start, count, bits):
-        return np.full(count, self.numbers[self.stream] << (16 - bits), np.uint16)
+        return np.full(count, self.numbers[self.operation] << (16 - bits), np.uint16)
 
 
 def everything(ar, a, b):

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from mcfsim.kernels.element.machine import I64, Value
-from mcfsim.random import MULTIPLIERS, ROUNDS, WEYL
+from mcfsim.random import MULTIPLIERS, ROUNDS, STREAM_BITS, WEYL
 
 _MASK = 2**32 - 1
 
 
 def philox_element(
-    index: Value, seed_low: Value, seed_high: Value, step: Value, stream: Value
+    index: Value, seed_low: Value, seed_high: Value, step: Value, place: Value
 ) -> tuple[Value, Value, Value, Value]:
     """Return the four words of a counter, as those of `mcfsim.random.RandomWords`.
 
     Parameters
     ----------
     index : value
-        The counter's first two words, an integer of 64 bits.
-    seed_low, seed_high, step, stream : value
-        The seed's halves, and what else the words are a function of: integers of 64 bits below ``2**32``.
+        The number of the counter among those of a stream and operation, an integer of 64 bits.
+    seed_low, seed_high, step : value
+        The seed's halves, and the step: integers of 64 bits below ``2**32``.
+    place : value
+        Stream and operation, see `mcfsim.random.RandomWords.place`.
 
     Returns
     -------
@@ -31,7 +33,8 @@ def philox_element(
     """
     if index.type is not I64:
         raise TypeError(f"a counter is of {I64}, not {index.type}")
-    c0, c1, c2, c3 = index & _MASK, index.shr(32), step, stream
+    second = index.shr(32) | place.shr(32) << 32 - STREAM_BITS
+    c0, c1, c2, c3 = index & _MASK, second, step, place & _MASK
     k0, k1 = seed_low, seed_high
     for _ in range(ROUNDS):
         of_first, of_second = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
@@ -42,14 +45,14 @@ def philox_element(
 
 
 def word_element(
-    index: Value, seed_low: Value, seed_high: Value, step: Value, stream: Value, *, bits: int
+    index: Value, seed_low: Value, seed_high: Value, step: Value, place: Value, *, bits: int
 ) -> Value:
     """Return the word of an index, as `mcfsim.random.RandomWords.words` has it.
 
     Parameters
     ----------
-    index, seed_low, seed_high, step, stream : value
-        Integers of 64 bits.
+    index, seed_low, seed_high, step, place : value
+        Integers of 64 bits, as `philox_element` takes them; the index is that of the word.
     bits : {32, 16}
         The size of a word.
 
@@ -58,13 +61,13 @@ def word_element(
     value
         An integer of 64 bits below ``2**bits``.
     """
-    place = index & (128 // bits - 1)
-    words = philox_element(index.shr(2 if bits == 32 else 3), seed_low, seed_high, step, stream)
-    which = place if bits == 32 else place.shr(1)
+    part = index & (128 // bits - 1)
+    words = philox_element(index.shr(2 if bits == 32 else 3), seed_low, seed_high, step, place)
+    which = part if bits == 32 else part.shr(1)
     chosen = words[3].extend()
     for number in (2, 1, 0):
         chosen = which.equals(number).select(words[number].extend(), chosen)
     if bits == 16:
-        chosen = chosen.shr((place & 1) << 4)
+        chosen = chosen.shr((part & 1) << 4)
     word: Value = chosen & (2**bits - 1)
     return word

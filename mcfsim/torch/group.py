@@ -77,7 +77,6 @@ class Hyperparameters:
     """
 
     def __init__(self, declaration: type[Declaration], own: Mapping[str, Any]) -> None:
-        self._declaration = declaration
         given = {name: of.default for name, of in signature(declaration).parameters.items()}
         self._fields: dict[str, list[str]] = {}
         for name in given:
@@ -105,19 +104,19 @@ class Hyperparameters:
         ordered = sorted([*hyper, *settings], key=lambda parameter: parameter.kind)
         return Signature([params, lr, *ordered])
 
-    def of(self, group: Mapping[str, Any]) -> Declaration:
-        """Return the hyperparameters of a group.
+    def of(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the hyperparameters of a group, by the declaration's names.
 
         Raises
         ------
         TypeError, ValueError
-            If one is none, or out of range.
+            If one is a tensor without numbers, or those given together are not so many.
         """
         found: dict[str, Any] = {}
         for name, parts in self._fields.items():
             given = _several(name, parts, group[name]) if name in _TOGETHER else [number(group[name])]
             found |= zip(parts, given, strict=True)
-        return self._declaration(**found)
+        return found
 
     def rate(self, group: Mapping[str, Any]) -> float:
         """Return the learning rate of a group; raise unless it is finite and not negative."""

@@ -52,7 +52,7 @@ class StoredOptimizer(SavedOptimizer):
     @classmethod
     def _hyper(cls, group: Mapping[str, Any]) -> Declaration:
         """Return the hyperparameters of a group."""
-        return cls._hyperparameters.of(group)
+        return cls._declaration(**cls._hyperparameters.of(group))
 
     def _begin(self) -> None:
         """Make what is neither saved nor copied."""

@@ -24,7 +24,7 @@ _MULTIPLIERS = tuple(np.array(number, dtype=np.uint64) for number in MULTIPLIERS
 _HALF = np.array(32, dtype=np.uint64)
 ROUNDS = 10
 #: The counter's second word: its upper bits are the stream, and its lower ones lengthen the first word.
-STREAM_BITS = 28
+STREAM_BITS = 20
 INDEX_BITS = 64 - STREAM_BITS
 
 
@@ -111,7 +111,7 @@ class RandomWords:
     step : int, optional
         Below 2**32.
     stream : int, optional
-        Below 2**28.
+        Below 2**20.
     operation : int, optional
         Below 2**32; see `of`. Steps, streams and operations of one seed share no word.
 

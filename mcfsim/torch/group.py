@@ -104,6 +104,25 @@ class Hyperparameters:
         ordered = sorted([*hyper, *settings], key=lambda parameter: parameter.kind)
         return Signature([params, lr, *ordered])
 
+    def renamed(self, whose: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a constructor is given, by PyTorch's names where it has the declaration's.
+
+        Raises
+        ------
+        TypeError
+            If one is given by both.
+        """
+        taken = dict(given)
+        for name, parts in self._fields.items():
+            if not (own := [part for part in parts if part in taken and part != name]):
+                continue
+            if name in taken:
+                raise TypeError(f"{whose} is given {name} and {', '.join(own)}, which it holds")
+            default = self.defaults[name] if name in _TOGETHER else (self.defaults[name],)
+            found = tuple(taken.pop(part, x) for part, x in zip(parts, default, strict=True))
+            taken[name] = found if name in _TOGETHER else found[0]
+        return taken
+
     def of(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return the hyperparameters of a group, by the declaration's names.
 

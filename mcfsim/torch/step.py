@@ -42,7 +42,8 @@ class StoredOptimizer(SavedOptimizer):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         params = {"params": named.pop("params")} if "params" in named else {}
-        taken = self._hyperparameters.received(type(self).__name__, named)
+        own = type(self).__name__
+        taken = self._hyperparameters.received(own, self._hyperparameters.renamed(own, named))
         bound = self._hyperparameters.constructor.bind(*given, **params, **taken)
         bound.apply_defaults()
         defaults = dict(bound.arguments)

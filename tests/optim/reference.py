@@ -118,7 +118,7 @@ def roles_of(strategy, step, index, rounding):
     made = {}
     for number, (fmt, mode) in enumerate(dict.fromkeys(kinds)):
         if mode is Mode.STOCHASTIC:
-            made[fmt, mode] = Drawn(fmt, RandomWords(0, step, number << 16), index)
+            made[fmt, mode] = Drawn(fmt, RandomWords(0, step).of(number << 16), index)
         else:
             made[fmt, mode] = OracleArithmetic(fmt, Rounding(mode) if mode else rounding)
     m, model, parameter, v, update = (made[kind] for kind in kinds)
@@ -255,7 +255,7 @@ class Element:
         self.count += 1
         if "stochastic" in self.strategy:
             stream = 0 if self.strategy == "stochastic" else 1 << 16
-            self.adding = Drawn(self.low.fmt, RandomWords(0, self.count, stream), self.index)
+            self.adding = Drawn(self.low.fmt, RandomWords(0, self.count).of(stream), self.index)
             if self.strategy == "stochastic":
                 self.moments = self.adding
 

@@ -160,8 +160,8 @@ def test_torch_makes_the_same_steps(name, strategy):
         theirs.step()
         ours.step(ours.receive({"w": gradient}), 2.0**-6)
     np.testing.assert_array_equal(weight.detach().float().numpy(), ours.state.parameter[0])
-    with pytest.raises(TypeError, match=f"{type(hyper).__name__} has no betas; it takes "):
-        getattr(mcfsim.torch, type(hyper).__name__)([weight], betas=(0.9, 0.99))
+    with pytest.raises(TypeError, match=f"{type(hyper).__name__} has no 'rho'; it takes "):
+        getattr(mcfsim.torch, type(hyper).__name__)([weight], rho=0.9)
 
 
 @every_new

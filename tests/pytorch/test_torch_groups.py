@@ -76,10 +76,20 @@ def test_an_unknown_name_is_refused_wherever_it_stands(kind):
         with pytest.raises(TypeError, match=message):
             optimizer.add_param_group({"params": [p], wrong: 1})
         assert len(optimizer.param_groups) == 1
-    with pytest.raises(TypeError, match=r"has no 'beta1'|has no 'epsilon'"):
-        kind([p], **{"beta1": 0.9} if "betas" in hyperparameters(kind) else {"epsilon": 1e-8})
+    with pytest.raises(TypeError, match=r"has no 'beta1'"):
+        kind([{"params": [p], "beta1": 0.9}])
     labelled = kind([{"params": [p], **dict.fromkeys(LABELS[2:], 1)}])
     assert labelled.param_groups[0]["name"] == 1
+
+
+@pytest.mark.parametrize("kind", [mcfsim.torch.AdamW, mcfsim.torch.Lion])
+def test_a_constructor_takes_the_names_of_the_simulated_optimizer(kind):
+    (p,) = parameters(1)
+    default = kind([p]).defaults["betas"]
+    assert kind([p], beta1=0.5, beta2=0.25).defaults["betas"] == (0.5, 0.25)
+    assert kind([p], beta2=0.25).defaults["betas"] == (default[0], 0.25)
+    with pytest.raises(TypeError, match="is given betas and beta1, which it holds"):
+        kind([p], beta1=0.5, betas=(0.5, 0.25))
 
 
 @every_kind

@@ -380,7 +380,7 @@ def test_no_call_starts_its_random_words_over_and_no_two_tensors_share_them():
     ar = mcf.arithmetic("bfloat16", "stochastic", random=mcf.RandomWords(1))
     first, second = ar.round(x), ar.round(x)
     assert (first != second).any()
-    streams = [mcf.round_to(x, "bf16", "stochastic", random=mcf.RandomWords(1, stream=s)) for s in (0, 1)]
+    streams = [mcf.round_to(x, "bf16", "stochastic", random=mcf.RandomWords(1).of(s)) for s in (0, 1)]
     assert (streams[0] != streams[1]).any()
     assert same(first, streams[0]).all()
     assert same(second, streams[1]).all()

@@ -18,7 +18,7 @@ from mcfsim.kernels.dispatch import rounds
 from mcfsim.kernels.element.calls import Calls
 from mcfsim.kernels.plan import Way, plan, refusal
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.random import Words
+from mcfsim.random import Words, word_bits
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import scratch
 
@@ -73,10 +73,14 @@ class Operation:
         names = tuple(x.name for x in operands if isinstance(x, Scalar))
         self._program = Program(name, inputs, names, (step,), step.result, (1,) if self.draws else ())
         self._uses = uses(self._program)
-        self._carrier = carrier_of(fmt)
+        self._carrier, self._word_bits = carrier_of(fmt), word_bits(rounding.random_bits)
         self._lines: dict[tuple[Entering, ...], tuple[Lowered, Calls]] = {}
         self._kept: dict[Any, _Bound | None] = {}
         self.plain = None if any(scalars) else self._bind((), ())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        scalars = tuple(not isinstance(x, Register) for x in self._program.steps[0].operands)
+        return operation, (self._name, self._format, self._rounding, self._policy, scalars)
 
     def bound(self, numbers: Sequence[Any], size: int) -> _Bound | None:
         """Return the line with its real scalars; None if one of them is beyond what binary64 takes exactly.
@@ -141,7 +145,7 @@ class Operation:
         size : int
             Their elements; where there are real scalars alone, 1.
         words : array of unsigned integers or None
-            A random word an element, if it draws.
+            A random word an element, if it draws, of which the highest bits count.
         """
         for x in blocks:
             if x.dtype is not self._carrier and x.dtype != self._carrier:
@@ -152,7 +156,8 @@ class Operation:
         given = blocks
         if words is not None:
             drawn = scratch("words", size, np.int64)
-            np.copyto(drawn, words)
+            longer = 8 * words.itemsize - self._word_bits
+            np.copyto(drawn, words >> words.dtype.type(longer) if longer else words)
             given = [*blocks, drawn]
         at_once = _AT_ONCE // self._carrier.itemsize
         if size <= at_once or len(bound.calls) == 1:

@@ -16,6 +16,7 @@ from mcfsim.compile.program import Program
 from mcfsim.compile.recording import trace
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.protocol import Result
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.identity import by_identity, identity_of
 from mcfsim.theorems.in_range import inside
@@ -160,7 +161,8 @@ def _described(x: Any) -> str:
     if isinstance(x, np.ndarray):
         kind = "" if type(x) is np.ndarray else f" of type {type(x).__name__}"
         return f"an array{kind} of {x.dtype}, shape {x.shape}"
-    return f"{shortened(x)} of type {type(x).__name__}"
+    named = float if isinstance(x, Result) else type(x)
+    return f"{shortened(x)} of type {named.__name__}"
 
 
 @contextmanager

@@ -8,9 +8,14 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from numpy.typing import ArrayLike
 
 from mcfsim.oracle import same
+
+# Tests that compare bits are not tests of time, on whatever machine.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:

@@ -18,7 +18,7 @@ from mcfsim.kernels import rational
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.plan import plan
-from mcfsim.kernels.real_numbers import Scalars, changed_real, enter, exact_or_binary64, is_scalar
+from mcfsim.kernels.real_numbers import Scalars, changed_real, enter, exact_or_binary64, is_scalar, signum
 from mcfsim.protocol import Result, Streams, Value
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Rounding, Underflow
@@ -170,7 +170,7 @@ class BlockArithmetic:
         given = [self._entered(x) if is_scalar(x) else x.astype(np.float64) for x in operands]
         if self.rounding.underflow is Underflow.FLUSH_INPUTS:
             least = self.format.smallest_normal
-            given = [np.where(abs(x) < least, np.copysign(0.0, _signs(x)), x) for x in given]
+            given = [np.where(abs(x) < least, np.copysign(0.0, signum(x)), x) for x in given]
         if name == "sub":
             given[1] = -given[1]
         # An exact zero sum is -0 in this mode: -((-a) + (-b)) gives just that.
@@ -201,11 +201,6 @@ class BlockArithmetic:
         stream = self.random.of(self.operations)
         self.operations += 1
         return stream.draws(start, size, self.rounding.random_bits)
-
-
-def _signs(x: NDArray[Any]) -> NDArray[np.float64]:
-    """Return numbers of binary64 with the signs of floats or fractions."""
-    return np.where(x < 0, -1.0, 1.0) if x.dtype == object else x
 
 
 @lru_cache(maxsize=64)

@@ -53,16 +53,10 @@ class Plan:
         By operation, where all operands are values of the format.
     reals : dict of str to Entry
         The same where one is another real scalar.
-    exact_product : bool
-        Whether binary64 holds the product of two values, as an fma makes use of.
-    comfortable : bool
-        Whether products and quotients of values, and what they lose, stay within binary64's normal numbers.
     """
 
     values: dict[str, Entry]
     reals: dict[str, Entry]
-    exact_product: bool
-    comfortable: bool
 
 
 @lru_cache(maxsize=256)
@@ -105,7 +99,7 @@ def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> Plan:
         else:
             continue
         values |= dict.fromkeys(OPERATIONS[:-1], Entry(way, why))
-    return Plan(values, sticky, exact_product, comfortable)
+    return Plan(values, sticky)
 
 
 def sum_within(

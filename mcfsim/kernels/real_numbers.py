@@ -183,15 +183,10 @@ def changed_real(
     return round_real(number, fmt, rounding, words())
 
 
-def _signum(x: float | Fraction) -> float:
-    """Return 1 or -1 by the sign of a number; zeros and NaN as they are."""
-    return float(x) if x != x or not x else 1.0 if x > 0 else -1.0
-
-
 _CHANGES: dict[str, Callable[[Any], Any]] = {
     "neg": lambda x: -x,
     "abs": abs,
-    "sign": _signum,
+    "sign": lambda x: float(signum(np.array([x]))[0]),
     "settle": lambda x: x,
 }
 

@@ -54,8 +54,9 @@ def decoded(
     count = math.prod(shape)
     size = kept.scaled.block if isinstance(kept.scaled.block, int) else count
     edges = Edges([slice(0, count)], size)
-    forms = Groups.forms(kept.scaled)
-    if codes.shape != shape or scales.shape != (edges.count,) or (codes.dtype, scales.dtype) != forms:
+    forms, shared = Groups.forms(kept.scaled), Groups.shared(kept.scaled)
+    rows = (edges.count,) if shared == 1 else (edges.count, shared)
+    if codes.shape != shape or scales.shape != rows or (codes.dtype, scales.dtype) != forms:
         raise FileOfTensorsError(
             path,
             f"{label} has codes of shape {codes.shape} and scales of shape {scales.shape}, and its weight "

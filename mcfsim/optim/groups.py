@@ -73,6 +73,11 @@ class Groups:
         short = element.bits <= MOST_BITS
         return code_dtype(element) if short else carrier_of(element), packed_dtype(kept.scale)
 
+    @staticmethod
+    def shared(kept: ScaledFormat | Quantiser) -> int:
+        """Return how many numbers a group has."""
+        return kept.shared if isinstance(kept, Quantiser) else 1
+
     @property
     def scaled(self) -> ScaledFormat:
         """The format of codes and scales, which it is that numbers are packed in."""

@@ -74,7 +74,7 @@ class Grouped:
     @property
     def shared(self) -> int:
         """How many numbers a group has."""
-        return self.kept.shared if isinstance(self.kept, Quantiser) else 1
+        return Groups.shared(self.kept)
 
     @property
     def zero(self) -> int:

@@ -39,7 +39,7 @@ def expected(m: torch.Tensor, v: torch.Tensor, step: int) -> np.ndarray:
 
 # -- states of mcfsim.torch ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("strategy", [name for name in STORED if name != "coat-moments"])
+@pytest.mark.parametrize("strategy", STORED)
 def test_a_state_of_this_package_is_read(strategy, named, tmp_path):
     fmt = mcf.strategy(strategy).parameter.format
     dtype = torch.float32 if fmt == mcf.get_format("float32") else torch.bfloat16

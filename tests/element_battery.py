@@ -344,7 +344,7 @@ def operation_case(
     except UnsupportedFormatError:
         return None
     entry = (ar.plan.values if scalar is None else ar.plan.reals)[name]
-    if entry.way is Way.REFUSED or (rounding.stochastic and fmt.emax == 1023):
+    if entry.way is Way.REFUSED:
         return None
     way, carrier = way or str(entry.way), carrier_of(fmt)
     operands = list(tuples(fmt, ARITY[name]))
@@ -680,6 +680,7 @@ UNUSUAL = [
     Format("full23", precision=23, emin=-126, emax=127),
     Format("full8nozero", precision=8, emin=-126, emax=127, zero=False),
     Format("full24nozero_inf", precision=24, emin=-126, emax=127, zero=False),
+    Format("full24nuz", precision=24, emin=-126, emax=127, specials="nuz"),
     Format("code5", precision=1, emin=-4, emax=6, specials="none", parity="code"),
     Format("narrow", precision=4, emin=0, emax=1),
     Format("short8", precision=8, emin=-126, emax=120),
@@ -807,6 +808,11 @@ def _cases() -> Iterator[Case | None]:
                 if fmt.precision > 11 or (j + fmt.precision) % 3 == 0:
                     yield operation_case(operation, fmt, Rounding(mode), way=None, tidy=j == 1)
             yield operation_case("add", fmt, Rounding(mode), way="within", tidy=j == 1)
+    for name in ("far12", "full22", "bfloat16"):  # sums that leave the machine's range, whatever is drawn
+        for j, bits in enumerate((1, 8, 23)):
+            rounding = Rounding("stochastic", random_bits=bits)
+            yield operation_case("add", by_name[name], rounding, tidy=j == 1)
+            yield operation_case("sub", by_name[name], rounding, way="within", tidy=j == 1)
     fmt = get_format("bfloat16")
     for j, rounding in enumerate(PLAIN):
         # Beside what a value gives, by less than binary64 tells; and of the opposite code.

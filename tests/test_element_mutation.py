@@ -81,6 +81,7 @@ ALIVE: dict[str, tuple[str, ...]] = {
             "floats: round_float: if usual and full_range and (fmt.precision == carrier.place + 1): "
             "-> if False:"
         ),
+        "floats: round_float: if fmt == BINARY32 and rounding == Rounding(): -> if False:",
         "floats: round_float: carrier.place -> carrier.sign_place",
         "floats: round_float: 1 -> 2",
         (
@@ -159,6 +160,17 @@ ALIVE: dict[str, tuple[str, ...]] = {
     "nothing leaves the range of a wider machine": (
         "operations: _brought_back: if fmt.emax < CARRIERS[a.type].bias: -> if False:",
     ),
+    "of such a range there are sums alone, which stay within the machine's where the format does": (
+        (
+            "operations: _operated: word is not None and operation == 'add' and "
+            "(fmt.emax == CARRIERS[F64].bias) -> word is not None and fmt.emax == CARRIERS[F64].bias"
+        ),
+        (
+            "operations: _operated: word is not None and operation == 'add' and "
+            "(fmt.emax == CARRIERS[F64].bias) -> word is not None and operation == 'add'"
+        ),
+    ),
+    "the machine's largest number is carried over by any word but 0": ("operations: _operated: 1 -> 2 (6)",),
     "a value is in the wider type already": ("operations: _leave: x.widen() -> x",),
     "a quotient by zero has no residual": ("operations: _quotient: b < 0.0 -> b <= 0.0",),
     "a sum of three terms, in another order: where the larger ones cancel, they do so exactly": (

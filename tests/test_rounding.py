@@ -43,11 +43,15 @@ PATHS = {
     "float32 bits small": (FLOAT32, Format(precision=8, emin=-100, emax=127)),
     "float32 whole small": (FLOAT32, Format(precision=24, emin=-20, emax=20)),
     "float32 whole small, no specials": (FLOAT32, Format(precision=24, emin=-9, emax=127, specials="none")),
+    "float32 whole, one zero": (FLOAT32, Format(precision=24, emin=-126, emax=127, specials="nuz")),
     "float64 aligned": (FLOAT64, Format(precision=20, emin=-200, emax=200)),
     "float64 aligned, precision 51": (FLOAT64, Format(precision=51, emin=-30, emax=30)),
     "float64 bits small": (FLOAT64, Format(precision=20, emin=-1000, emax=1000)),
     "float64 bits small, precision 52": (FLOAT64, Format(precision=52, emin=-900, emax=1023)),
     "float64 whole small": (FLOAT64, Format(precision=53, emin=-100, emax=100)),
+    "float64 whole, one zero": (FLOAT64, Format(precision=53, emin=-1022, emax=1023, specials="nuz")),
+    "float64 narrowed": (FLOAT64, FORMATS["float32"]),
+    "float64 aligned, one zero": (FLOAT64, Format(precision=24, emin=-126, emax=127, specials="nuz")),
     "float64 bits": (FLOAT64, Format(precision=30, emin=-1022, emax=1023)),
 }
 
@@ -182,7 +186,9 @@ def test_the_custom_formats_take_every_way_through_the_text():
         compared = [value.operands for value in line.needed(results) if value.verb == "lt"]
         aligned = any(a.type.is_integer for a, _ in compared)  # the power is kept within bounds
         small = any(b.constant == fmt.smallest_normal for _, b in compared)
-        way = "aligned" if aligned else "whole" if fmt.precision > np.finfo(carrier).nmant else "bits"
+        narrowed = any(value.verb == "narrow" for value in line.needed(results))
+        whole = fmt.precision > np.finfo(carrier).nmant
+        way = "narrowed" if narrowed else "aligned" if aligned else "whole" if whole else "bits"
         assert path.split(",")[0] == f"{carrier} {way}{' small' if small else ''}"
 
 

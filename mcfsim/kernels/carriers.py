@@ -32,7 +32,7 @@ def is_filled(carrier: np.dtype[Any], fmt: Format) -> bool:
     """Whether every number of the carrier is a value of the format."""
     info = np.finfo(carrier)
     full_range = fmt.emin == info.minexp and fmt.emax == info.maxexp - 1 and fmt.has_infinity
-    return full_range and fmt.precision == info.nmant + 1 and fmt.signed and fmt.zero
+    return full_range and fmt.precision == info.nmant + 1 and fmt.has_negative_zero
 
 
 def carrier_of(fmt: Format) -> np.dtype[Any]:

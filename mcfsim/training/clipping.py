@@ -45,7 +45,7 @@ def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]
     near_one = {name: _times_power(g, -exponent) for name, g in gradients.items()}
     total: Any = sum((g * g).sum() for g in near_one.values())
     # Root and factor of mpmath's numbers are theirs too: binary64's would end an exact run at 16 digits.
-    exact = hasattr(total, "man_exp")
+    exact = not isinstance(total, int | float | np.floating)
     norm: Any = total.sqrt() if exact else float(np.sqrt(float(total)))
     whole = float(np.ldexp(float(norm), max(-_FAR, min(exponent, _FAR))))
     if clip is None or not (norm * _power(exponent) if exact else whole) > clip:
@@ -58,7 +58,7 @@ def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]
 
 def _exponent(x: Any) -> int:
     """Return e with ``2**(e - 1) <= x < 2**e`` of a float or a number of mpmath; 0 of zero."""
-    if not hasattr(x, "man_exp"):
+    if isinstance(x, int | float | np.floating):
         return math.frexp(x)[1]
     mantissa, exponent = x.man_exp
     return int(exponent) + int(mantissa).bit_length()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mcfsim.formats import Format, Parity, Specials
+from mcfsim.formats import Format, Parity, Specials, get_format
 from mcfsim.formats.grids import Grid
 from mcfsim.kernels.element.machine import (
     BITS_OF,
@@ -79,6 +79,7 @@ class Carrier:
 
 
 CARRIERS = {F32: Carrier(23, 127), F64: Carrier(52, 1023)}
+BINARY32 = get_format("float32")
 
 
 def round_float(
@@ -113,7 +114,9 @@ def round_float(
     full_range = has_range_of(carrier, fmt)
     usual = fmt.signed and fmt.zero and rounding.underflow is Underflow.GRADUAL
     if usual and full_range and fmt.precision == carrier.place + 1:
-        return x
+        return x if fmt.has_negative_zero else x + 0.0  # -0 + 0 is +0
+    if fmt == BINARY32 and rounding == Rounding():
+        return x.narrow().widen()
     if _reaches(fmt, carrier) and not rounding.stochastic:
         rounded = _by_addition(x, fmt, rounding.mode)
     else:
@@ -132,7 +135,7 @@ def round_float(
         rounded = ((x < 0.0) & ~rounded.equals(0.0)).select(lowest, rounded)
     if not fmt.zero:
         rounded = rounded.equals(0.0).select(NAN, rounded)
-    return rounded if fmt.has_negative_zero else rounded + 0.0  # -0 + 0 is +0
+    return rounded if fmt.has_negative_zero else rounded + 0.0
 
 
 def has_range_of(carrier: Carrier, fmt: Format) -> bool:

@@ -151,6 +151,8 @@ class Value(Opaque):
 
     def narrow(self) -> Value:
         """Return a number rounded to binary32."""
+        if self.verb == "widen":
+            return self.operands[0]
         return self if self.type is F32 else self._record("narrow", result=F32)
 
     def extend(self) -> Value:

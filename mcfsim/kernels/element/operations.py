@@ -124,10 +124,9 @@ def _operated(
         given[0], given[-1] = -given[0], -given[-1]
     if operation == "fma" and not real and 2 * fmt.precision <= 53:  # binary64 holds the product
         operation, given = "add", [given[0] * given[1], given[2]]
-    if word is not None and operation == "add" and fmt.emax == CARRIERS[given[0].type].bias:
-        # A sum beyond the machine's range overflows, whatever is drawn.
-        left = _leaves(_ON_MACHINE["add"](*given), *given)
-        word = left.select(word.like((1 << rounding.random_bits) - 1), word)
+    if word is not None and operation == "add" and fmt.emax == CARRIERS[F64].bias:
+        # A sum beyond the machine's range overflows, whatever is drawn: as its largest number by a word of 1.
+        word = _leaves(_ON_MACHINE["add"](*given), *given).select(word.like(1), word)
     result: tuple[Value, Value | None] = (
         (_ON_MACHINE[operation](*given), None)
         if way in (Way.EXACT, Way.EXACT_WITHIN)

@@ -80,10 +80,15 @@ def check_compiled(compiled: Any) -> None:
 
 @lru_cache(maxsize=16)
 def loops(
-    scalars: Scalars = "exact", *, checked: bool = False, wide: bool = False, packed: bool = False
+    scalars: Scalars = "exact",
+    *,
+    checked: bool = False,
+    wide: bool = False,
+    packed: bool = False,
+    apart: bool = False,
 ) -> Loops:
     """Return the loops that are compiled so far, of one kind; see `Loop`."""
-    return Loops(scalars, checked=checked, wide=wide, packed=packed)
+    return Loops(scalars, checked=checked, wide=wide, packed=packed, apart=apart)
 
 
 class Loops:

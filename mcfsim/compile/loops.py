@@ -131,6 +131,8 @@ class Loop(Lines):
         What is made of the results.
     joined : AsBits, optional
         Which operand lies as bits, if one does, of a program on codes. NumPy does not carry it out.
+    apart : bool, optional
+        Whether results share no memory with operands: a long text is then faster.
     """
 
     def __init__(
@@ -143,9 +145,10 @@ class Loop(Lines):
         packed: bool = False,
         sequel: Sequel | None = None,
         joined: AsBits | None = None,
+        apart: bool = False,
     ) -> None:
         super().__init__(program, scalars, sequel, joined, checked=checked, wide=wide, packed=packed)
-        self.checked = checked
+        self.checked, self._apart = checked, apart
         self._lock = Lock()
         self._compiled: dict[tuple[Entering, ...], Callable[..., int]] = {}
         self._written: dict[tuple[Entering, ...], tuple[Lowered, Callable[..., int]]] = {}
@@ -194,7 +197,7 @@ class Loop(Lines):
             operands=tuple(map(lowered.dtype, lowered.operands)),
             results=tuple(map(lowered.dtype, lowered.results)),
             checks=lowered.strange is not None,
-            block=AT_ONCE,
+            block=BLOCK if text and lowered.draws else AT_ONCE,  # each word is a call of its own
             _loop=loop,
             _numbers=tuple(dtype.type(number) for dtype, number in typed),
             _draws=lowered.draws,
@@ -262,7 +265,7 @@ class Loop(Lines):
         return called(text, "loop", *operands, *numbers, *results)
 
     def _source(self, lowered: Lowered, about: str) -> str:
-        return source(lowered, about)
+        return source(lowered, about, apart=self._apart)
 
 
 class RowLoop(Loop):

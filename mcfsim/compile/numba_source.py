@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from mcfsim.compile.fission import AT_ONCE, parts
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.statements import module_head, statements
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value
@@ -12,6 +13,8 @@ from mcfsim.random import word_bits
 
 #: What a number of a type is made by, in the source.
 _MADE = {F32: "f32", F64: "f64", I32: "i32", I64: "i64"}
+#: As what it is kept between loops.
+_KEPT = {F32: "np.float32", F64: "np.float64", I32: "np.int32", I64: "np.int64", TRUTH: "np.bool_"}
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _SHIFTS = {"shl": "<<", "sar": ">>"}
 _COMPARED = {"lt": "<", "le": "<=", "eq": "=="}
@@ -26,7 +29,7 @@ from mcfsim.compile.intrinsics import u8, u16, u32, u64
 """
 
 
-def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
+def source(lowered: Lowered, about: str, *, interleaved: bool = False, apart: bool = False) -> str:
     """Return the source of a module with a function ``loop(*operands, *words, *numbers, *results)``.
 
     It returns 1 if some element is strange, and else 0.
@@ -40,12 +43,23 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
     interleaved : bool, optional
         Whether the results of an element follow one another in one array; the number of the first element,
         `start`, is then handed over before that.
+    apart : bool, optional
+        Whether results share no memory with operands: a long line then becomes several loops
+        (`mcfsim.compile.fission`).
     """
     arrays, words, numbers = (
         [str(x.constant) for x in part] for part in (lowered.operands, lowered.words, lowered.numbers)
     )
     outputs = [f"out{number}" for number in range(len(lowered.results))]
     strange = () if lowered.strange is None else (lowered.strange,)
+    asked = (*lowered.results, *strange)
+    split = parts(lowered, asked) if apart else []
+    if interleaved:
+        places = [f"out[{len(outputs)} * i + {number}]" for number in range(len(outputs))]
+        head, size = [*arrays, *words, *numbers, "start", "out"], f"out.size // {len(outputs)}"
+    else:
+        places, head = [f"{output}[i]" for output in outputs], [*arrays, *words, *numbers, *outputs]
+        size = f"{outputs[0]}.size"
 
     def read(value: Value) -> str:
         if value is lowered.index:
@@ -54,27 +68,42 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False) -> str:
             return f"i64({value.constant}[i])"
         return f"i32({value.constant}[i])" if value in lowered.packed else f"{value.constant}[i]"
 
-    constants, body, made = statements(lowered, (*lowered.results, *strange), read, expression)
-    made_of, found = made[: len(outputs)], made[len(outputs) :]
-    for place, dtype in enumerate(map(lowered.packed.get, lowered.results)):
-        if dtype is not None:
-            made_of[place] = f"u{8 * dtype.itemsize}({made_of[place]})"
-    if interleaved:
-        places = [f"out[{len(outputs)} * i + {place}]" for place in range(len(outputs))]
-        head, size = [*arrays, *words, *numbers, "start", "out"], f"out.size // {len(outputs)}"
+    def put(number: int, made: str) -> str:
+        if number == len(outputs):
+            return f"found = i32(found | i32({made}))"
+        dtype = lowered.packed.get(lowered.results[number])
+        return f"{places[number]} = {made if dtype is None else f'u{8 * dtype.itemsize}({made})'}"
+
+    if len(split) <= 1:
+        constants, body, made = statements(lowered, asked, read, expression)
+        body += [put(number, result) for number, result in enumerate(made)]
+        loops = f"    for i in range({size}):\n{_indented(body, 2)}"
     else:
-        places, head = [f"{output}[i]" for output in outputs], [*arrays, *words, *numbers, *outputs]
-        size = f"{outputs[0]}.size"
-    body += [f"{place} = {result}" for place, result in zip(places, made_of, strict=True)]
-    body += [f"found = i32(found | i32({name}))" for name in found]
-    typed = constants_of(constants)
-    loop = "".join(f"        {statement}\n" for statement in body)
+        constants, loops = dict[str, Value](), ""
+        for part in split:
+            results = [asked[number] for number in part.results]
+            written = statements(lowered, results, read, expression, values=part.values)
+            constants |= written.constants
+            body = [f"r{x.number} = kept{x.number}[i]" for x in part.taken] + written.body
+            body += [put(number, made) for number, made in zip(part.results, written.results, strict=True)]
+            body += [f"kept{x.number}[i] = r{x.number}" for x in part.kept]
+            loops += f"        for i in range(size):\n{_indented(body, 3)}"
+        made_once = [f"kept{x.number} = np.empty({AT_ONCE}, {_KEPT[x.type]})" for y in split for x in y.kept]
+        made_once += [f"whole_{x} = {x}" for x in (*arrays, *words, *outputs)]
+        each = [f"{x} = whole_{x}[base:base + size]" for x in (*arrays, *words, *outputs)]
+        loops = (
+            f"{_indented(made_once, 1)}    whole = {size}\n    for base in range(0, whole, {AT_ONCE}):\n"
+            f"        size = min({AT_ONCE}, whole - base)\n{_indented(each, 2)}{loops}"
+        )
     return (
-        f"{module_head(about, IMPORTS)}{typed}\n\n"
+        f"{module_head(about, IMPORTS)}{constants_of(constants)}\n\n"
         f"{NJIT}def loop({', '.join(head)}):\n"
-        "    prefer_whole_vectors()\n    found = i32(0)\n"
-        f"    for i in range({size}):\n{loop}    return found\n"
+        f"    prefer_whole_vectors()\n    found = i32(0)\n{loops}    return found\n"
     )
+
+
+def _indented(body: Iterable[str], depth: int) -> str:
+    return "".join(f"{'    ' * depth}{statement}\n" for statement in body)
 
 
 def rows_source(lowered: Lowered) -> str:

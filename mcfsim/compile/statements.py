@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from mcfsim.compile.lowering import Lowered
@@ -43,6 +43,7 @@ def statements(
     expression: Callable[[Value, list[str]], str],
     *,
     hardware: bool = False,
+    values: Iterable[Value] | None = None,
 ) -> Statements:
     """Write a line down.
 
@@ -58,6 +59,8 @@ def statements(
         Returns a verb as an expression, of a value and what its operands are called.
     hardware : bool, optional
         Whether the verbs of `mcfsim.kernels.element.hardware` are written, where they were noted.
+    values : iterable of Value, optional
+        Those that are written, in order; by default all that the results need.
     """
     constants: dict[str, Value] = {}
     numbers = set(lowered.numbers)
@@ -72,7 +75,7 @@ def statements(
 
     body: list[str] = []
     notes = sorted(lowered.notes.items())
-    for value in lowered.line.needed(tuple(results), hardware=hardware):
+    for value in lowered.line.needed(tuple(results), hardware=hardware) if values is None else values:
         if value.verb not in ("input", "constant"):
             begun = [note for start, note in notes if start <= value.number]
             body += [f"# {note}" for note in begun[-1:]]

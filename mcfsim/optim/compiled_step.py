@@ -68,7 +68,7 @@ class CompiledStep:
         def words(program: Program) -> dict[int, RandomWords]:
             return words_of(roles, count)
 
-        kept = loops(roles.moments.scalars, packed=self.packed)  # type: ignore[attr-defined]
+        kept = loops(roles.moments.scalars, packed=self.packed, apart=True)  # type: ignore[attr-defined]
         given = numbers(scalars), words, ahead
         joined = as_bits(self.strategy, record()) if self._closed else None
         return kept.filler(record, elements, compiled, *given, by_numpy=True, joined=joined)

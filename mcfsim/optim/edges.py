@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.compile.group_loops import uniform
+
 
 class Edges:
     """Where groups of so many elements begin and end: each tensor begins one, its last may be shorter.
@@ -58,6 +60,8 @@ class Edges:
 
     def bounds(self, part: slice) -> NDArray[np.int64]:
         """Return where each group of a range begins, counted from its start, and where the last one ends."""
+        if self._tensor(part.start) == self._tensor(max(part.start, part.stop - 1)):
+            return uniform(part.stop - part.start, self.group)
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths(part))])
 
     def _tensor(self, place: int) -> int:

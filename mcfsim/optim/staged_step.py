@@ -169,7 +169,7 @@ class _Tensor:
         self._fillers: dict[int, tuple[Filler, Any]] = {}
         if compiled is False or received is None:
             return
-        kept = loops(roles.moments.scalars)  # type: ignore[attr-defined]
+        kept = loops(roles.moments.scalars, apart=True)  # type: ignore[attr-defined]
 
         def words(program: Program) -> dict[int, RandomWords]:
             return words_of(roles, count)

@@ -50,10 +50,11 @@ def by_arithmetic(made, arrays, **options):
     return ar.evaluate(made.text(), *arrays)
 
 
-def by_calls(made, arrays):
+def by_loop(made, arrays, *, compiled):
     names = tuple(f"x{place}" for place in range(made.operands))
     program = trace(made.text(), made.format, made.rounding, operands=names, lines=False)
-    filler = Loop(program, made.policy).on_numpy([use.number({}) for use in uses(program)])
+    loop, numbers = Loop(program, made.policy, apart=True), [use.number({}) for use in uses(program)]
+    filler = loop.with_numbers(numbers) if compiled else loop.on_numpy(numbers)
     if program.drawn:
         filler = filler.drawing({0: WORDS})
     out = [np.empty(arrays[0].size, dtype) for dtype in filler.results]
@@ -73,7 +74,8 @@ def on_tensors(made, arrays, *, kernels):
 
 
 WAYS = {
-    "calls": by_calls,
+    "calls": lambda made, arrays: by_loop(made, arrays, compiled=False),
+    "loops": lambda made, arrays: by_loop(made, arrays, compiled=True),
     "Numba": lambda made, arrays: by_arithmetic(made, arrays, compiled=True),
     "tensors": lambda made, arrays: on_tensors(made, arrays, kernels=False),
     "kernels": lambda made, arrays: on_tensors(made, arrays, kernels=True),
@@ -141,7 +143,8 @@ def test_programs_that_draw():
 @pytest.mark.parametrize("stochastic", [False, True])
 def test_programs_compiled(stochastic):
     seeds = lines(2, stochastic=stochastic)
-    assert compare(seeds, ["Numba"], stochastic=stochastic)["Numba"] == len(seeds)
+    took = compare(seeds, ["Numba", "loops"], stochastic=stochastic)
+    assert took["Numba"] == took["loops"] == len(seeds)
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
@@ -170,7 +173,7 @@ def test_programs_by_numpy_and_the_oracle_by_the_thousand(part):
 @pytest.mark.parametrize("part", range(20))
 def test_programs_compiled_by_the_hundred(part):
     start = 10_000 + 1000 * part
-    compare(range(start, start + 50), ["Numba"], stochastic=bool(part % 2))
+    compare(range(start, start + 50), ["Numba", "loops"], stochastic=bool(part % 2))
 
 
 @pytest.mark.exhaustive

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -93,3 +95,19 @@ def test_steps_in_parts_have_the_bits_of_numpy(strategy, assert_same):
                 filler(operands, made[-1])
         for mine, other in zip(*made, strict=True):
             assert_same(mine, other)
+
+
+@pytest.mark.skipif(not is_available(), reason="Numba is not installed")
+@pytest.mark.usefixtures("own_cache")
+def test_operands_may_be_called_as_what_is_in_a_source_of_parts(assert_same):
+    def long(ar, *x):
+        for a, b in pairwise(x):
+            x = (*x, ar.add(ar.mul(a, b), ar.div(b, a)))
+        return x[-1]
+
+    names = ("base", "whole", "whole_base", "kept3", "size", "min")
+    loop = Loop(trace(long, "bfloat16", operands=names, lines=False), apart=True)
+    rng = np.random.default_rng(0)
+    operands = [mcf.round_to(rng.standard_normal(700).astype(np.float32), "bfloat16") for _ in names]
+    assert "kept" in loop.source([])
+    assert_same(loop(*operands), mcf.arithmetic("bfloat16", compiled=False).evaluate(long, *operands))

@@ -178,8 +178,9 @@ def changed_real(
     number = _CHANGES[operation](entered)
     if rounding.underflow is Underflow.FLUSH_INPUTS:  # a result is no operand
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
-    if isinstance(number, float) and get_kernel(fmt, rounding, FLOAT64).keeps(np.array([number])):
-        return number if fmt.has_negative_zero else number + 0.0
+    with np.errstate(over="ignore"):
+        if isinstance(number, float) and get_kernel(fmt, rounding, FLOAT64).keeps(np.array([number])):
+            return number if fmt.has_negative_zero else number + 0.0
     return round_real(number, fmt, rounding, words())
 
 

@@ -269,6 +269,7 @@ def test_a_refused_text_takes_no_words(assert_same):
 @pytest.mark.parametrize("strategy", ["plain", "kahan", "fp32-master", "fp32-optim"])
 @pytest.mark.parametrize("name", straight_optimizers())
 @pytest.mark.sampled(8, each=False)
+@pytest.mark.slow
 def test_steps_at_random_have_the_words_of_numpy(name, strategy, assert_same):
     options = {"rounding": "stochastic", "random": RandomWords(3)}
     for updates, states in compared(
@@ -431,7 +432,8 @@ def flat_state(state):
 
 
 @pytest.mark.parametrize(("name", "strategy"), feeding(STORED))
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12, each=False)
+@pytest.mark.slow
 def test_steps_have_the_bits_of_numpy(name, strategy, assert_same):
     for updates, states in compared(straight_optimizers()[name](), mcf.strategy(strategy), 3, 5000):
         assert_same(*updates)

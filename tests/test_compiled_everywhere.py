@@ -143,6 +143,7 @@ def test_hundred_million_hard_and_random_operands(fmt, name, mode, assert_same):
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("name", ["posit8", "posit16", "int8", "int4", "ternary"])
 @pytest.mark.sampled(20, each=False)
+@pytest.mark.slow
 def test_posits_and_grids(name, mode, assert_same):
     compiled, plain = both(name, mode)
     every = np.unique(mcf.round_to(np.linspace(-200, 200, 20001) ** 3 / 1e4, name)).astype(np.float32)

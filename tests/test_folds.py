@@ -80,7 +80,8 @@ def assert_alike(found, expected, assert_same):
 @pytest.mark.parametrize("mode", [*DETERMINISTIC, "stochastic"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "tf32"])
 @pytest.mark.parametrize("name", SUMS)
-@pytest.mark.sampled(64, each=False)
+@pytest.mark.sampled(128, each=False)
+@pytest.mark.slow
 def test_sums_have_the_bits_of_numpy(name, fmt, mode, assert_same):
     def text(ar, *x):
         return SUMS[name](ar, x)
@@ -151,6 +152,7 @@ def test_a_term_that_is_no_value_is_named(which):
                 text(ar, tuple(x))
 
 
+@pytest.mark.slow
 def test_unclean_codes_of_nan_stay_nan(assert_same):
     """Adding to the code of a NaN whose fraction is full makes a number of it."""
     x = [term.copy() for term in terms("bfloat16", 100, (64,))]
@@ -298,6 +300,7 @@ class Drawing:
 
 
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "stochastic"])
+@pytest.mark.slow
 def test_texts_that_nearly_repeat_are_rolled_up_as_they_are(mode, assert_same):
     found = 0
     for seed in range(120):
@@ -362,6 +365,7 @@ def test_narrow_sums_of_many_terms_are_compiled_once_that_pays():
     assert loops.fold(lambda: recording, 64, False) is None
 
 
+@pytest.mark.slow
 def test_many_sums_at_random_are_compiled_by_themselves(monkeypatch, assert_same):
     monkeypatch.setattr(choice, "loops", lambda *args, **options: loops)
     monkeypatch.setattr("mcfsim.backends.numpy.loops", lambda *args, **options: loops)

@@ -171,6 +171,7 @@ def test_packed_loops_read_and_write_codes(fmt):
         assert np.array_equal(mine, mcf.codec.encode(other, fmt))
 
 
+@pytest.mark.slow
 def test_formats_without_short_codes_stay_as_they_are(assert_same):
     for name in ("tf32", "int8", "posit8", "float4_e2m1fn"):
         program, given = trace(every, name), operands(get_format(name), 3)

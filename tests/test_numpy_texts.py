@@ -150,6 +150,7 @@ def test_an_operand_that_is_no_value_is_refused_by_its_place(numpy_alone):
     assert numpy_alone() == 1
 
 
+@pytest.mark.slow
 def test_what_has_no_exact_way_is_left_to_an_operation_at_a_time(numpy_alone):
     a = np.ones(2 * BLOCK, np.float32)
     found = mcf.arithmetic("bfloat16").evaluate(lambda ar, x: ar.fma(x, 1e300, x), a)

@@ -138,6 +138,7 @@ def test_a_flushed_parameter_has_no_remainder():
 
 # -- errors fed back -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("hyper", [mcf.AdamW(0.9, 0.99, 1e-6, 0.1), mcf.SGD(0.9, 0.1)], ids=["adamw", "sgd"])
+@pytest.mark.slow
 def test_what_is_lost_is_made_up_for_in_steps_to_come(hyper):
     """A steady update that nearest loses moves nothing; with feedback, all but a bounded rest arrives."""
     moved = {}

@@ -135,6 +135,7 @@ def test_words_are_those_of_the_seed_and_of_no_other():
 @pytest.mark.parametrize(
     "options", [{"compiled": False}, {"threads": 2}, {"folder": "state"}], ids=["numpy", "threads", "files"]
 )
+@pytest.mark.slow
 def test_bits_depend_on_no_blocks_threads_files_or_compiling(
     name, options, monkeypatch, assert_same, tmp_path
 ):

@@ -101,6 +101,7 @@ def test_compiled_packed_steps_have_the_same_bits(low, name, mode, assert_same):
 
 @needs_numba
 @pytest.mark.usefixtures("own_cache")
+@pytest.mark.slow
 def test_the_words_of_packed_steps_are_the_same(assert_same):
     compare(("plain", "bfloat16", "stochastic"), True, assert_same)
 
@@ -124,6 +125,7 @@ SHORT = Format("short", precision=5, emin=-126, emax=127)
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
+@pytest.mark.slow
 def test_tensors_with_a_rounding_of_their_own_have_the_same_bits(name, low, compiled, assert_same):
     compare((name, low, "nearest_even"), compiled, assert_same)
 

@@ -130,7 +130,7 @@ def test_a_graph_maximises(graph):
 
 
 @pytest.mark.parametrize(("optimizer", "strategy"), feeding(PLAIN))
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(16, each=False)
 def test_replays_have_the_bits_of_steps(optimizer, strategy, graph):
     change = rates if optimizer != "torchadamw" else lambda optimizer, count: None
     ours = made(optimizer, strategy, "bfloat16", shapes=SHAPES, capturable=True)

@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "stochastic"])
 @pytest.mark.parametrize(("optimizer", "strategy", "low"), list(strategies()))
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(80, each=False)
 def test_steps_have_the_bits_of_the_cpu(optimizer, strategy, low, rounding, on_device):
     if rounding != "nearest_even" and mcf.STRATEGIES[strategy].addition == "grow":
         return

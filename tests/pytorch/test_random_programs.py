@@ -126,12 +126,14 @@ def equal(seed, way, found, expected):
 
 
 @pytest.mark.parametrize("part", range(4))
+@pytest.mark.slow
 def test_programs_by_numpy_and_the_oracle(part):
     took = compare(range(40 * part, 40 * part + 40), ["calls"])
     assert took["eager"] > 15
     assert took["calls"] > 10
 
 
+@pytest.mark.slow
 def test_programs_that_draw():
     took = compare(range(40), ["calls"], stochastic=True)
     assert took["calls"] > 10

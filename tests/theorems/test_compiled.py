@@ -82,6 +82,7 @@ def assert_same(check: Check, blocks: list[Block], found: compiled.Judgement) ->
     ("fmt", "roundings"), [("float8_e4m3fn", ["up", "to_odd"]), ("bfloat16", None), ("float16", None)]
 )
 @pytest.mark.sampled(9, each=False)
+@pytest.mark.slow
 def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str] | None, third: int) -> None:
     """Of all statements that say something of a format, a third each time."""
     recorded, left_open = set(), []

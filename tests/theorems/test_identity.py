@@ -306,6 +306,7 @@ def read_from_a_module(t):
     return np.abs(t.results[0]) <= BOUND[0]
 
 
+@pytest.mark.slow
 def test_a_statement_is_the_same_in_other_processes():
     said = [
         replace(near(Fraction(2))),

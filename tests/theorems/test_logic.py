@@ -279,6 +279,7 @@ def test_what_claims_of_the_range_is_not_read():
     )
 
 
+@pytest.mark.slow
 def test_logic_is_read_as_it_is_meant():
     """Of operands alone, so that each has a proof or a model at once."""
     true, false = A <= A, A < A

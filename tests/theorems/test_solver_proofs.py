@@ -144,6 +144,7 @@ def test_no_answer_comes_of_too_little_time():
 
 
 @pytest.mark.parametrize("name", ["two_sum", "grow_relaxed"])
+@pytest.mark.slow
 def test_the_seconds_are_those_of_the_clock_and_of_the_whole_answer(name, monkeypatch):
     """Of each statement: whatever it is asked, one question has what those before it have left."""
     left, slept = [], 0.2

@@ -173,3 +173,19 @@ def test_every_operation_of_the_protocol_has_its_line():
 
 
 _OF_ONE = ("sqrt", "neg", "abs", "sign")
+
+
+@pytest.mark.parametrize("underflow", ["gradual", "flush_inputs"])
+@pytest.mark.parametrize("fmt", ["binary8p3se", "binary8p3ue", "binary6p3ue", "float8_e4m3fnuz", "bfloat16"])
+def test_a_zero_is_that_of_the_format(fmt, underflow, assert_same):
+    fmt, rounding = get_format(fmt), Rounding(underflow=underflow)
+    x = np.asarray(mcf.round_to([1.0, 2.0, 0.0], fmt), carrier_of(fmt))
+    for number in (-0.0, 0.0, -(2.0**-200)):  # the last is none of the formats'
+
+        def text(ar, x, number=number):
+            return ar.div(x, number), ar.mul(x, number), ar.add(x, number)
+
+        truth = OracleArithmetic(fmt, rounding)
+        expected = np.array([truth.evaluate(text, y) for y in x.tolist()]).T
+        assert_same(by_calls(text, fmt, rounding, x), expected)
+        assert_same(NumpyArithmetic(fmt, rounding, compiled=False).evaluate(text, x), expected)

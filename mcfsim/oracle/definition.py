@@ -120,6 +120,8 @@ def operate(
     if rounding.underflow is Underflow.FLUSH_INPUTS:
         operands = [_without_small(operand, fmt) for operand in operands]
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    if not fmt.has_negative_zero:  # a real number that is zero is the format's own
+        operands = [x if x else 0.0 for x in operands]
     if isinstance(fmt, Posit):
         return operate_posit(name, operands, fmt, rounding)
     match name, operands:

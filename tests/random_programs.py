@@ -12,6 +12,8 @@ from typing import Any
 import mpmath
 import numpy as np
 
+from mcfsim.compile.program import Program
+from mcfsim.compile.recording import trace
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import round_fraction
@@ -89,6 +91,11 @@ class Recipe:
             return tuple(values[x] for x in self.results)
 
         return carry_out
+
+    def program(self) -> Program:
+        """Return the text as it is recorded."""
+        names = tuple(f"x{place}" for place in range(self.operands))
+        return trace(self.text(), self.format, self.rounding, operands=names, lines=False)
 
 
 def rounded_first(ar: Any, x: Any) -> Any:

@@ -77,7 +77,7 @@ ALIVE: dict[str, tuple[str, ...]] = {
         "floats: _by_code: fmt.bias - carrier.bias -> carrier.bias - fmt.bias",
     ),
     "a longer text: what has the carrier's range takes the general way": (
-        "floats: round_float: if fmt == BINARY32 and rounding == Rounding(): -> if False:",
+        "floats: round_float: if fmt == _FLOAT32 and rounding == Rounding(): -> if False:",
         (
             "floats: _within_range: rounded if clean else x.equals(x).select(rounded, x) -> "
             "x.equals(x).select(rounded, x)"

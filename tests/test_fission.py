@@ -18,8 +18,7 @@ from tests.random_programs import recipe
 
 def line_of(seed, *, checked=False):
     made = recipe(seed)
-    names = tuple(f"x{place}" for place in range(made.operands))
-    program = trace(made.text(), made.format, made.rounding, operands=names, lines=False)
+    program = made.program()
     return Loop(program, made.policy, checked=checked).line([use.number({}) for use in uses(program)])
 
 

@@ -9,7 +9,8 @@ twice as long to compile.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from mcfsim.compile.lowering import Lowered
@@ -46,17 +47,22 @@ class Part(NamedTuple):
     results: list[int]
 
 
+def whole(lowered: Lowered, results: Sequence[Value]) -> Part:
+    """Return a line as one part."""
+    return Part(list(lowered.line.needed(tuple(results))), [], [], list(range(len(results))))
+
+
 def parts(lowered: Lowered, results: Sequence[Value]) -> list[Part]:
     """Return a line in parts, one if it is short: cut where little is kept.
 
     Later parts read operands, too, after earlier ones have made results.
     """
-    needed = list(lowered.line.needed(tuple(results)))
-    cones = _cones(needed)
-    long = [x for x in needed if _is_made(x) and x not in cones]
+    undivided = whole(lowered, results)
+    cones = _cones(undivided.values)
+    long = [x for x in undivided.values if _is_made(x) and x not in cones]
     wide = sum(any(y.type in (F64, I64) for y in (x, *x.operands)) for x in long)
     if len(long) <= _MOST or lowered.words or wide < _SHARE * len(long):
-        return [Part(needed, [], [], list(range(len(results))))]
+        return [undivided]
     places = {x: place for place, x in enumerate(long)}
     last = dict(places)
     for x in long:
@@ -69,13 +75,11 @@ def parts(lowered: Lowered, results: Sequence[Value]) -> list[Part]:
         asked = [*(y for x in own for y in x.operands), *(results[k] for k in made)]
         taken = {x for x in asked if places.get(x, start) < start}
         beside = {y for x in asked if x not in places for y in cones.get(x, {x})}
-        values = sorted({*own, *beside}, key=_number)
-        found.append(Part(values, sorted(taken, key=_number), [x for x in own if last[x] >= stop], made))
+        values = sorted({*own, *beside}, key=attrgetter("number"))
+        found.append(
+            Part(values, sorted(taken, key=attrgetter("number")), [x for x in own if last[x] >= stop], made)
+        )
     return found
-
-
-def _number(x: Value) -> int:
-    return x.number
 
 
 def _is_made(x: Value) -> bool:
@@ -86,11 +90,10 @@ def _cones(needed: Sequence[Value]) -> dict[Value, set[Value]]:
     """Return what is made of operands by few operations, each with all that it is made of."""
     found: dict[Value, set[Value]] = {}
     for x in needed:
-        if not _is_made(x) or not all(not _is_made(y) or y in found for y in x.operands):
-            continue
-        cone = {x, *(z for y in x.operands for z in found.get(y, {y}))}
-        if sum(map(_is_made, cone)) <= _CHEAP:
-            found[x] = cone
+        if _is_made(x) and all(y in found or not _is_made(y) for y in x.operands):
+            cone = {x, *(z for y in x.operands for z in found.get(y, {y}))}
+            if sum(map(_is_made, cone)) <= _CHEAP:
+                found[x] = cone
     return found
 
 
@@ -101,10 +104,7 @@ def _cuts(costs: Sequence[int], last: Sequence[int]) -> list[int]:
     for place, (cost, end) in enumerate(zip(costs, last, strict=True)):
         steps[place + 1] += cost
         steps[end + 1] -= cost
-    kept, running = [0] * (size + 1), 0
-    for place, step in enumerate(steps):
-        running += step
-        kept[place] = running
+    kept = list(accumulate(steps))
     best: list[tuple[float, int]] = [(0.0, 0)]
     for place in range(1, size + 1):
         before = [

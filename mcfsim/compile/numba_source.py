@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from mcfsim.compile.fission import AT_ONCE, parts
+from mcfsim.compile.fission import AT_ONCE, parts, whole
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.statements import module_head, statements
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value
+from mcfsim.kernels.element.on_numpy import DTYPES
 from mcfsim.random import word_bits
 
 #: What a number of a type is made by, in the source.
 _MADE = {F32: "f32", F64: "f64", I32: "i32", I64: "i64"}
-#: As what it is kept between loops.
-_KEPT = {F32: "np.float32", F64: "np.float64", I32: "np.int32", I64: "np.int64", TRUTH: "np.bool_"}
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _SHIFTS = {"shl": "<<", "sar": ">>"}
 _COMPARED = {"lt": "<", "le": "<=", "eq": "=="}
@@ -53,7 +52,7 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False, apart: bo
     outputs = [f"out{number}" for number in range(len(lowered.results))]
     strange = () if lowered.strange is None else (lowered.strange,)
     asked = (*lowered.results, *strange)
-    split = parts(lowered, asked) if apart else []
+    split = parts(lowered, asked) if apart else [whole(lowered, asked)]
     if interleaved:
         places = [f"out[{len(outputs)} * i + {number}]" for number in range(len(outputs))]
         head, size = [*arrays, *words, *numbers, "start", "out"], f"out.size // {len(outputs)}"
@@ -74,27 +73,26 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False, apart: bo
         dtype = lowered.packed.get(lowered.results[number])
         return f"{places[number]} = {made if dtype is None else f'u{8 * dtype.itemsize}({made})'}"
 
-    if len(split) <= 1:
-        constants, body, made = statements(lowered, asked, read, expression)
-        body += [put(number, result) for number, result in enumerate(made)]
-        loops = f"    for i in range({size}):\n{_indented(body, 2)}"
-    else:
-        constants, loops = dict[str, Value](), ""
-        for part in split:
-            results = [asked[number] for number in part.results]
-            written = statements(lowered, results, read, expression, values=part.values)
-            constants |= written.constants
-            body = [f"r{x.number} = kept{x.number}[i]" for x in part.taken] + written.body
-            body += [put(number, made) for number, made in zip(part.results, written.results, strict=True)]
-            body += [f"kept{x.number}[i] = r{x.number}" for x in part.kept]
-            loops += f"        for i in range(size):\n{_indented(body, 3)}"
-        made_once = [f"kept{x.number} = np.empty({AT_ONCE}, {_KEPT[x.type]})" for y in split for x in y.kept]
-        made_once += [f"whole_{x} = {x}" for x in (*arrays, *words, *outputs)]
-        each = [f"{x} = whole_{x}[base:base + size]" for x in (*arrays, *words, *outputs)]
-        loops = (
-            f"{_indented(made_once, 1)}    whole = {size}\n    for base in range(0, whole, {AT_ONCE}):\n"
-            f"        size = min({AT_ONCE}, whole - base)\n{_indented(each, 2)}{loops}"
-        )
+    constants, loops, several = dict[str, Value](), "", len(split) > 1
+    for part in split:
+        results = [asked[number] for number in part.results]
+        written = statements(lowered, results, read, expression, values=part.values)
+        constants |= written.constants
+        body = [f"r{x.number} = kept{x.number}[i]" for x in part.taken] + written.body
+        body += [put(number, made) for number, made in zip(part.results, written.results, strict=True)]
+        body += [f"kept{x.number}[i] = r{x.number}" for x in part.kept]
+        loops += _indented([f"for i in range({'size' if several else size}):"], 1 + several)
+        loops += _indented(body, 2 + several)
+    if several:
+        vectors = (*arrays, *words, *outputs)
+        once = [f"kept{x.number} = np.empty({AT_ONCE}, np.{DTYPES[x.type]})" for y in split for x in y.kept]
+        once += [*(f"whole_{x} = {x}" for x in vectors), f"whole = {size}"]
+        each = [
+            f"size = min({AT_ONCE}, whole - base)",
+            *(f"{x} = whole_{x}[base:base + size]" for x in vectors),
+        ]
+        begin = f"{_indented(once, 1)}    for base in range(0, whole, {AT_ONCE}):\n"
+        loops = f"{begin}{_indented(each, 2)}{loops}"
     return (
         f"{module_head(about, IMPORTS)}{constants_of(constants)}\n\n"
         f"{NJIT}def loop({', '.join(head)}):\n"

@@ -40,11 +40,12 @@ def is_scalar(x: Any) -> bool:
         return False
     if isinstance(x, float | int):
         return not isinstance(x, bool)
-    return not isinstance(x, np.generic) and (isinstance(x, Rational | Decimal) or _is_mpf(x))
+    return not isinstance(x, np.generic) and (isinstance(x, Rational | Decimal) or is_mpf(x))
 
 
-def _is_mpf(x: Any) -> bool:
-    return hasattr(type(x), "man_exp")  # of any mpmath context
+def is_mpf(x: Any) -> bool:
+    """Return whether an object is a number of mpmath, of any of its contexts; infinities and NaN are, too."""
+    return hasattr(type(x), "man_exp")
 
 
 def to_fraction(x: Any) -> Fraction | None:
@@ -73,7 +74,7 @@ def to_fraction(x: Any) -> Fraction | None:
             return None
         _check_exponent(x, x.adjusted())
         return Fraction(x)
-    if _is_mpf(x):
+    if is_mpf(x):
         if x - x != 0:  # NaN or infinite
             return None
         mantissa, exponent = x.man_exp  # of the magnitude, in some versions with the sign

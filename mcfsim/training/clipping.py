@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.kernels.real_numbers import is_mpf
 from mcfsim.training.inner_products import all_finite
 
 Gradients = Mapping[str, NDArray[Any]]
@@ -45,7 +46,7 @@ def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]
     near_one = {name: _times_power(g, -exponent) for name, g in gradients.items()}
     total: Any = sum((g * g).sum() for g in near_one.values())
     # Root and factor of mpmath's numbers are theirs too: binary64's would end an exact run at 16 digits.
-    exact = not isinstance(total, int | float | np.floating)
+    exact = is_mpf(total)
     norm: Any = total.sqrt() if exact else float(np.sqrt(float(total)))
     whole = float(np.ldexp(float(norm), max(-_FAR, min(exponent, _FAR))))
     if clip is None or not (norm * _power(exponent) if exact else whole) > clip:
@@ -58,7 +59,7 @@ def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]
 
 def _exponent(x: Any) -> int:
     """Return e with ``2**(e - 1) <= x < 2**e`` of a float or a number of mpmath; 0 of zero."""
-    if isinstance(x, int | float | np.floating):
+    if not is_mpf(x):
         return math.frexp(x)[1]
     mantissa, exponent = x.man_exp
     return int(exponent) + int(mantissa).bit_length()

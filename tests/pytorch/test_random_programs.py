@@ -12,7 +12,6 @@ import mcfsim as mcf
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.compile.choice import is_available
 from mcfsim.compile.loops import Loop
-from mcfsim.compile.recording import trace
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import Grid, Posit
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -51,8 +50,7 @@ def by_arithmetic(made, arrays, **options):
 
 
 def by_loop(made, arrays, *, compiled):
-    names = tuple(f"x{place}" for place in range(made.operands))
-    program = trace(made.text(), made.format, made.rounding, operands=names, lines=False)
+    program = made.program()
     loop, numbers = Loop(program, made.policy, apart=True), [use.number({}) for use in uses(program)]
     filler = loop.with_numbers(numbers) if compiled else loop.on_numpy(numbers)
     if program.drawn:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import mpmath
@@ -111,11 +112,16 @@ def rounded_first(ar: Any, x: Any) -> Any:
 
 
 def recipe(seed: int, *, stochastic: bool = False) -> Recipe:
-    """Return a random text of 3 to 40 operations."""
+    """Return a random text of 3 to 40 operations.
+
+    A hundred texts share nine formats and roundings, so that their operations are made once.
+    """
     r = random.Random(seed)
-    pool = NARROW if r.random() < 0.7 else WIDE
-    chosen = [r.choice(pool) for _ in range(r.choice((1, 1, 2, 3)))]
-    roundings = [_rounding(r, fmt, stochastic=stochastic and place == 0) for place, fmt in enumerate(chosen)]
+    narrow, wide = _arithmetics(seed // 100, stochastic)
+    pool = narrow if r.random() < 0.7 else wide
+    drawn = [r.choice(pool) for _ in range(r.choice((1, 1, 2, 3)))]
+    chosen = [fmt for fmt, _, _ in drawn]
+    roundings = [first if place == 0 else other for place, (_, first, other) in enumerate(drawn)]
     operands, steps = r.randint(1, 3), list[tuple[str, int, tuple[Any, ...]]]()
     formats = [0] * operands  # of each value the arithmetic whose it is
     alone = [False] * operands  # whether it is made of numbers alone
@@ -146,6 +152,20 @@ def recipe(seed: int, *, stochastic: bool = False) -> Recipe:
     policy = r.choice(("exact", "exact", "rounded"))
     others = tuple(zip(chosen[1:], roundings[1:], strict=True))
     return Recipe(chosen[0], roundings[0], policy, others, operands, tuple(steps), results)
+
+
+@lru_cache(maxsize=8)
+def _arithmetics(hundred: int, stochastic: bool) -> list[list[tuple[Format, Rounding, Rounding]]]:
+    """Return formats of either carrier, each with the rounding of a first and of a further arithmetic."""
+    r = random.Random(f"{hundred} {stochastic}")
+    found = []
+    for formats, count in ((NARROW, 6), (WIDE, 3)):
+        rows = []
+        for fmt in r.sample(formats, count):
+            other = _rounding(r, fmt, stochastic=False)
+            rows.append((fmt, _rounding(r, fmt, stochastic=True) if stochastic else other, other))
+        found.append(rows)
+    return found
 
 
 def _rounding(r: random.Random, fmt: Format, *, stochastic: bool) -> Rounding:

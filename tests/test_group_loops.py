@@ -37,6 +37,7 @@ TEXTS = {
     "signed map": DynamicMap("signed", signed=True),
     "unsigned map": DynamicMap("unsigned", signed=False),
     "expansion": RangeExpansion("expansion"),
+    "expansion of long groups": RangeExpansion("long", block=1024),
     "expansion of three warps": RangeExpansion("three", block=96, steps=5),
 }
 

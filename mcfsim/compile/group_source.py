@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 
 import numpy as np
 
 from mcfsim.compile.group_text import GroupLine, Warps
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.numba_source import IMPORTS, NJIT, constants_of, expression
+from mcfsim.compile.numba_source import IMPORTS, NJIT, Loops, constants_of, expression, indented, loops
 from mcfsim.compile.places import Array, Places
-from mcfsim.compile.statements import module_head, statements
+from mcfsim.compile.statements import Statements, module_head, statements
 from mcfsim.kernels.element.machine import Value
 
 #: How the place of a number is found: by signs, for comparing would branch, and no one can tell which way.
@@ -35,58 +35,58 @@ def group_source(line: GroupLine, places: Places | None) -> str:
     """
     same = (*line.shared, line.greatest, *line.least, *line.other)
     lowered = Lowered(line.line, (), same, (), (), None)
-    constants: dict[str, Value] = {}
+    table = line.text.table
+    read = {line.x: "part[i]", line.code: "i32(own[i])" if table is None else "table[own[i]]"}.__getitem__
 
-    def body(results: tuple[Value, ...], read: Mapping[Value, str], depth: int) -> tuple[str, list[str]]:
-        made = statements(lowered, results, read.__getitem__, expression)
-        constants.update(made.constants)
-        return "".join(f"{'    ' * depth}{statement}\n" for statement in made.body), made.results
+    def over(asked: Value, put: Callable[[str], list[str]], *vectors: str) -> Loops:
+        size = f"{vectors[0]}.size"
+        return loops(lowered, (asked,), read, lambda _, x: put(x), size, vectors, apart=True)
 
-    measuring, (measured,) = body((line.measured,), {line.x: "part[i]"}, 3)
-    sharing, made = body(line.made, {}, 2)
-    encoding, (encoded,) = body((line.encoded,), {line.x: "part[i]"}, 3)
-    number = "i32(own[i])" if line.text.table is None else "table[own[i]]"
-    decoding, (decoded,) = body((line.decoded,), {line.code: number}, 3)
-    kept = "".join(f"        shared[g, {place}] = {name}\n" for place, name in enumerate(made))
-    named = "".join(f"        {x.constant} = shared[g, {place}]\n" for place, x in enumerate(line.shared))
-    wide = "    prefer_whole_vectors()\n" if places is None else ""
-    tables, code, finding, threads = "", f"u8({encoded})", "", ""
+    def coded(x: str) -> list[str]:
+        if places is None:
+            return [f"own[i] = u8({x})"]
+        return [*_found(x, places), f"own[i] = reached if {x} == {x} else u8(0)"]
+
+    measuring = over(line.measured, lambda x: [f"greatest = {x} if greatest < {x} else greatest"], "part")
+    sharing = statements(lowered, line.made, read, expression)
+    encoding = over(line.encoded, coded, "part", "own")
+    decoding = over(line.decoded, lambda x: [f"made[i] = {x}"], "own", "made")
+    constants = measuring.constants | sharing.constants | encoding.constants | decoding.constants
+    kept = [f"shared[g, {place}] = {name}" for place, name in enumerate(sharing.results)]
+    named = [f"{x.constant} = shared[g, {place}]" for place, x in enumerate(line.shared)]
+    wide = ["prefer_whole_vectors()"]
+    begun = [*(wide if places is None else []), *measuring.once, *encoding.once]
+    tables, finding = "", list[str]()
     if line.text.warps is not None:
-        halving, (lesser,) = body(line.lesser, {}, 3)
-        tables = _warps(line.text.warps, halving, lesser)
-        finding = "        least = least_of(part, threads)\n"
-        threads = f"    threads = np.empty({line.text.warps.block}, f32)\n"
-    if places is not None and line.text.table is not None:
-        tables, code = _tables(line.text.table, places), f"reached if {encoded} == {encoded} else u8(0)"
-        encoding += "".join(f"            {statement}\n" for statement in _found(encoded, places))
+        halving = statements(lowered, line.lesser, read, expression)
+        constants |= halving.constants
+        tables = _warps(line.text.warps, halving)
+        begun.append(f"threads = np.empty({line.text.warps.block}, f32)")
+        finding = ["least = least_of(part, threads)"]
+    if places is not None and table is not None:
+        tables = _tables(table, places)
+    writing = ["part, own = x[bounds[g]:bounds[g + 1]], codes[bounds[g]:bounds[g + 1]]", "greatest = i32(0)"]
+    writing += [*measuring.each, *finding, *sharing.body, *kept, *named, *encoding.each]
+    reading = ["own, made = codes[bounds[g]:bounds[g + 1]], out[bounds[g]:bounds[g + 1]]"]
+    reading += [*named, *decoding.each]
+    groups = "    for g in range(bounds.size - 1):\n"
     return (
         f"{module_head('Groups of numbers that share others.', IMPORTS)}{constants_of(constants)}{tables}\n\n"
         f"{NJIT}def encode(x, bounds, codes, shared):\n"
-        f"{wide}{threads}"
-        "    for g in range(bounds.size - 1):\n"
-        "        part, own = x[bounds[g]:bounds[g + 1]], codes[bounds[g]:bounds[g + 1]]\n"
-        "        greatest = i32(0)\n"
-        f"        for i in range(part.size):\n{measuring}"
-        f"            greatest = {measured} if greatest < {measured} else greatest\n"
-        f"{finding}{sharing}{kept}{named}"
-        f"        for i in range(part.size):\n{encoding}            own[i] = {code}\n\n\n"
+        f"{indented(begun, 1)}{groups}{indented(writing, 2)}\n\n"
         f"{NJIT}def decode(codes, shared, bounds, out):\n"
-        "    prefer_whole_vectors()\n"
-        "    for g in range(bounds.size - 1):\n"
-        "        own, made = codes[bounds[g]:bounds[g + 1]], out[bounds[g]:bounds[g + 1]]\n"
-        f"{named}"
-        f"        for i in range(own.size):\n{decoding}            made[i] = {decoded}\n"
+        f"{indented([*wide, *decoding.once], 1)}{groups}{indented(reading, 2)}"
     )
 
 
-def _warps(warps: Warps, halving: str, lesser: str) -> str:
+def _warps(warps: Warps, halving: Statements) -> str:
     """Return functions by which the least magnitude of a group is found."""
     halves, half = "", warps.width // 2
     while half:
         halves += (
             f"    for k in range({half}):\n"
             f"        least, other = x[start + k], x[start + k + {half}]\n"
-            f"{halving.replace('            ', '        ')}        x[start + k] = {lesser}\n"
+            f"{indented([*halving.body, f'x[start + k] = {halving.results[0]}'], 2)}"
         )
         half //= 2
     return (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from mcfsim.compile.fission import AT_ONCE, parts, whole
 from mcfsim.compile.lowering import Lowered
@@ -52,7 +53,6 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False, apart: bo
     outputs = [f"out{number}" for number in range(len(lowered.results))]
     strange = () if lowered.strange is None else (lowered.strange,)
     asked = (*lowered.results, *strange)
-    split = parts(lowered, asked) if apart else [whole(lowered, asked)]
     if interleaved:
         places = [f"out[{len(outputs)} * i + {number}]" for number in range(len(outputs))]
         head, size = [*arrays, *words, *numbers, "start", "out"], f"out.size // {len(outputs)}"
@@ -67,40 +67,99 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False, apart: bo
             return f"i64({value.constant}[i])"
         return f"i32({value.constant}[i])" if value in lowered.packed else f"{value.constant}[i]"
 
-    def put(number: int, made: str) -> str:
+    def put(number: int, made: str) -> list[str]:
         if number == len(outputs):
-            return f"found = i32(found | i32({made}))"
+            return [f"found = i32(found | i32({made}))"]
         dtype = lowered.packed.get(lowered.results[number])
-        return f"{places[number]} = {made if dtype is None else f'u{8 * dtype.itemsize}({made})'}"
+        return [f"{places[number]} = {made if dtype is None else f'u{8 * dtype.itemsize}({made})'}"]
 
-    constants, loops, several = dict[str, Value](), "", len(split) > 1
+    vectors = [*arrays, *words] if interleaved else [*arrays, *words, *outputs]
+    made = loops(lowered, asked, read, put, size, vectors, apart=apart)
+    return (
+        f"{module_head(about, IMPORTS)}{constants_of(made.constants)}\n\n"
+        f"{NJIT}def loop({', '.join(head)}):\n"
+        f"    prefer_whole_vectors()\n    found = i32(0)\n"
+        f"{indented(made.once, 1)}{indented(made.each, 1)}    return found\n"
+    )
+
+
+class Loops(NamedTuple):
+    """Loops over elements, as statements.
+
+    Attributes
+    ----------
+    constants : dict of str to Value
+        Those that they take, by name.
+    once, each : list of str
+        What is done once in a function, and each time that its loops are carried out.
+    """
+
+    constants: dict[str, Value]
+    once: list[str]
+    each: list[str]
+
+
+def loops(
+    lowered: Lowered,
+    asked: Sequence[Value],
+    read: Callable[[Value], str],
+    put: Callable[[int, str], list[str]],
+    size: str,
+    vectors: Sequence[str],
+    *,
+    apart: bool,
+) -> Loops:
+    """Return what makes values of each element: one loop, or several that follow one another.
+
+    Parameters
+    ----------
+    lowered : Lowered
+        The line.
+    asked : sequence of Value
+        Those of its values that are asked for.
+    read : callable
+        Returns how an input of element ``i`` is read.
+    put : callable
+        Returns what is done with a value that was asked for, by its place, and what it is called.
+    size : str
+        How many elements there are.
+    vectors : sequence of str
+        The names of vectors of elements that are read and written.
+    apart : bool
+        As of `source`.
+    """
+    split = parts(lowered, asked) if apart else [whole(lowered, asked)]
+    constants, each, several = dict[str, Value](), list[str](), len(split) > 1
     for part in split:
         results = [asked[number] for number in part.results]
         written = statements(lowered, results, read, expression, values=part.values)
         constants |= written.constants
         body = [f"r{x.number} = kept{x.number}[i]" for x in part.taken] + written.body
-        body += [put(number, made) for number, made in zip(part.results, written.results, strict=True)]
+        for number, name in zip(part.results, written.results, strict=True):
+            body += put(number, name)
         body += [f"kept{x.number}[i] = r{x.number}" for x in part.kept]
-        loops += _indented([f"for i in range({'size' if several else size}):"], 1 + several)
-        loops += _indented(body, 2 + several)
-    if several:
-        vectors = (*arrays, *words, *outputs)
-        once = [f"kept{x.number} = np.empty({AT_ONCE}, np.{DTYPES[x.type]})" for y in split for x in y.kept]
-        once += [*(f"whole_{x} = {x}" for x in vectors), f"whole = {size}"]
-        each = [
-            f"size = min({AT_ONCE}, whole - base)",
-            *(f"{x} = whole_{x}[base:base + size]" for x in vectors),
-        ]
-        begin = f"{_indented(once, 1)}    for base in range(0, whole, {AT_ONCE}):\n"
-        loops = f"{begin}{_indented(each, 2)}{loops}"
-    return (
-        f"{module_head(about, IMPORTS)}{constants_of(constants)}\n\n"
-        f"{NJIT}def loop({', '.join(head)}):\n"
-        f"    prefer_whole_vectors()\n    found = i32(0)\n{loops}    return found\n"
-    )
+        each += [f"for i in range({'size' if several else size}):", *_deeper(body)]
+    if not several:
+        return Loops(constants, [], each)
+    once = [f"kept{x.number} = np.empty({AT_ONCE}, np.{DTYPES[x.type]})" for y in split for x in y.kept]
+    sliced = [f"size = min({AT_ONCE}, whole - base)"]
+    sliced += [f"{x} = whole_{x}[base:base + size]" for x in vectors]
+    each = [
+        *(f"whole_{x} = {x}" for x in vectors),
+        f"whole = {size}",
+        f"for base in range(0, whole, {AT_ONCE}):",
+        *_deeper([*sliced, *each]),
+        *(f"{x} = whole_{x}" for x in vectors),
+    ]
+    return Loops(constants, once, each)
 
 
-def _indented(body: Iterable[str], depth: int) -> str:
+def _deeper(body: Iterable[str]) -> list[str]:
+    return [f"    {statement}" for statement in body]
+
+
+def indented(body: Iterable[str], depth: int) -> str:
+    """Return statements as lines, so many levels deep."""
     return "".join(f"{'    ' * depth}{statement}\n" for statement in body)
 
 

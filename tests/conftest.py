@@ -1,6 +1,9 @@
 """What the tests share: a comparison of bits that names a witness."""
 
+import itertools
+import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ def pytest_configure() -> None:
 # -- which cases are run ------------------------------------------------------------------------------------
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="one case of each test, and none of the slow ones")
+    parser.addoption("--costs", type=int, default=0, metavar="N", help="list the N tests that cost most")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -82,6 +86,54 @@ def _sample(cases: list[pytest.Function]) -> set[pytest.Function]:
     return chosen
 
 
+# -- what a case costs --------------------------------------------------------------------------------------
+_BEGUN = pytest.StashKey[float]()
+
+
+def _cpu_seconds() -> float:
+    """Return the time of processors that this process took, and those that it started and waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    item.stash[_BEGUN] = _cpu_seconds()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave out what several cases share."""
+    begun = _cpu_seconds()
+    result = yield
+    if fixturedef.scope != "function":
+        for item in request.session.items:
+            if _BEGUN in item.stash:
+                item.stash[_BEGUN] += _cpu_seconds() - begun
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: Any = yield
+    if call.when == "teardown":
+        report.user_properties.append(("CPU seconds", _cpu_seconds() - item.stash[_BEGUN]))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """List the tests whose cases cost most, all together."""
+    costs, counts = Counter[str](), Counter[str]()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if getattr(report, "when", None) == "teardown":
+            test = report.nodeid.partition("[")[0]
+            costs[test] += dict(report.user_properties)["CPU seconds"]
+            counts[test] += 1
+    if most := config.getoption("costs"):
+        terminalreporter.section(f"CPU seconds: {sum(costs.values()):.0f} in all")
+        for test, seconds in costs.most_common(most):
+            terminalreporter.write_line(f"{seconds:7.1f} {counts[test]:6d} {test}")
+
+
 # -- what tests share ---------------------------------------------------------------------------------------
 
 
@@ -110,9 +162,11 @@ def assert_same() -> Callable[..., None]:
 
 
 # -- compiled loops ------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let loops be compiled into a folder of the module's own."""
+@pytest.fixture(scope="session", autouse=True)
+def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let all processes of a run keep what they compile in one folder, empty at first."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
         yield

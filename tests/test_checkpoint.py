@@ -114,7 +114,7 @@ def uninterrupted(case):
 
 @pytest.mark.parametrize("at", [2, 3, 6, 13, 23])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_resumed_is_uninterrupted(case, at, tmp_path):
     problem, *rest = CASES[case]
     path = tmp_path / "checkpoint.npz"

@@ -37,8 +37,6 @@ from mcfsim.rounding import DETERMINISTIC, Rounding, Rule
 from mcfsim.storage.buffers import BLOCK
 from tests.kinds import LEADING, STORED, feeding
 
-pytestmark = pytest.mark.usefixtures("own_cache")
-
 
 def pair(fmt, **options):
     return (mcf.arithmetic(fmt, compiled=compiled, **options) for compiled in (True, False))
@@ -432,7 +430,7 @@ def flat_state(state):
 
 
 @pytest.mark.parametrize(("name", "strategy"), feeding(STORED))
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(24, each=False)
 @pytest.mark.slow
 def test_steps_have_the_bits_of_numpy(name, strategy, assert_same):
     for updates, states in compared(straight_optimizers()[name](), mcf.strategy(strategy), 3, 5000):

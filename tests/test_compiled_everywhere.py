@@ -16,8 +16,6 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import operate_integers, round_integers
 from mcfsim.rounding import DETERMINISTIC, Rounding
 
-pytestmark = pytest.mark.usefixtures("own_cache")
-
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
 PAIRED = [name for name, arity in ARITY.items() if arity == 2]
 CHUNK, PIECE = 1 << 24, 1 << 21

@@ -73,7 +73,6 @@ def test_each_part_of_a_step_has_what_it_needs(strategy):
 
 
 @pytest.mark.skipif(not is_available(), reason="Numba is not installed")
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("strategy", ["fp32-optim", "remainder-8"])
 def test_steps_in_parts_have_the_bits_of_numpy(strategy, assert_same):
     program, given = step(strategy)
@@ -96,7 +95,6 @@ def test_steps_in_parts_have_the_bits_of_numpy(strategy, assert_same):
 
 
 @pytest.mark.skipif(not is_available(), reason="Numba is not installed")
-@pytest.mark.usefixtures("own_cache")
 def test_operands_may_be_called_as_what_is_in_a_source_of_parts(assert_same):
     def long(ar, total, *x):
         for y in x:

@@ -22,8 +22,6 @@ from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, re
 from mcfsim.random import RandomWords
 from mcfsim.rounding import DETERMINISTIC
 
-pytestmark = pytest.mark.usefixtures("own_cache")
-
 
 def pairwise(ar, x):
     while len(x) > 1:

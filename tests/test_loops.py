@@ -24,8 +24,6 @@ from mcfsim.kernels.element.on_numpy import run
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import DETERMINISTIC, Rounding
 
-pytestmark = pytest.mark.usefixtures("own_cache")
-
 
 def every(ar, a, b, c):
     """Each operation once."""
@@ -197,6 +195,7 @@ def test_checked_packed_loops_tell_integers_that_are_no_codes():
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e5m2"])
+@pytest.mark.sampled(4)
 def test_an_fma_with_a_short_scalar_stays_in_the_carrier(fmt, mode, assert_same):
     fmt, rounding = get_format(fmt), Rounding(mode)
     x, c = operands(fmt, 2)

@@ -37,7 +37,6 @@ FUSED = {
 ROOT = r"(?<![.\w])_?sqrtf?(?!\w)"
 
 pytestmark = [
-    pytest.mark.usefixtures("own_cache"),
     pytest.mark.slow,
     pytest.mark.skipif(PROCESSOR not in PACKED, reason=f"the instructions of {PROCESSOR} are not known here"),
 ]

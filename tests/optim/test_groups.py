@@ -155,7 +155,6 @@ def test_packed_steps_have_the_same_bits(mode, ways, assert_same, monkeypatch, t
 
 
 @needs_numba
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.slow
 def test_compiled_packed_steps_have_the_same_bits(assert_same, monkeypatch):
     """Of numbers in float32, and of such that the loop takes as codes."""

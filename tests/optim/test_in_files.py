@@ -113,7 +113,7 @@ def compare(name, mode, folder, cut, assert_same, **options):
 @pytest.mark.parametrize(("name", "packed"), STORED)
 @pytest.mark.parametrize("how", ON_NUMPY)
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "stochastic"])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(18, each=False)
 def test_all_ways_have_the_bits_of_the_plain_step(
     name, mode, how, packed, small_blocks, assert_same, tmp_path, monkeypatch
 ):
@@ -123,10 +123,9 @@ def test_all_ways_have_the_bits_of_the_plain_step(
 
 @needs_numba
 @pytest.mark.slow
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(("name", "packed"), STORED)
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "stochastic"])
-@pytest.mark.sampled(60, each=False)
+@pytest.mark.sampled(120, each=False)
 def test_all_ways_have_the_same_bits_compiled(name, mode, packed, small_blocks, assert_same, tmp_path):
     compare(name, mode, tmp_path / "files", small_blocks, assert_same, packed=packed, compiled=True)
 

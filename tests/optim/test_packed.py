@@ -87,12 +87,11 @@ def test_packed_steps_have_the_same_bits(low, name, mode, assert_same):
 
 
 @needs_numba
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
 @pytest.mark.parametrize("mode", ["nearest_even", "toward_zero"])
 @pytest.mark.parametrize("name", ["plain", "collage-plus", "fp32-master"])
 @pytest.mark.parametrize("low", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fnuz", "posit16es1"])
-@pytest.mark.sampled(10, each=False)
+@pytest.mark.sampled(30, each=False)
 def test_compiled_packed_steps_have_the_same_bits(low, name, mode, assert_same):
     if name == "collage-plus" and low == "posit16es1":
         pytest.skip("a posit is no format for several components")
@@ -100,7 +99,6 @@ def test_compiled_packed_steps_have_the_same_bits(low, name, mode, assert_same):
 
 
 @needs_numba
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.slow
 def test_the_words_of_packed_steps_are_the_same(assert_same):
     compare(("plain", "bfloat16", "stochastic"), True, assert_same)
@@ -110,7 +108,6 @@ def test_the_words_of_packed_steps_are_the_same(assert_same):
 SHORT = Format("short", precision=5, emin=-126, emax=127)
 
 
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize(
     ("name", "low", "compiled"),
     [

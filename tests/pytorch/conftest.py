@@ -52,7 +52,6 @@ def kernels(request, device):
     """Whether lines are kernels of Triton on the device; those of a CPU are interpreted."""
     if request.param:
         pytest.importorskip("triton", reason="Triton is not installed")
-        request.getfixturevalue("own_cache")
         if device == "cpu":
             request.getfixturevalue("interpreted")
     return request.param
@@ -92,7 +91,6 @@ def on_device(request, monkeypatch):
     from tests.pytorch.steps import no_triton
 
     if request.param == "kernel":
-        request.getfixturevalue("own_cache")
         request.getfixturevalue("interpreted")
     else:
         monkeypatch.setattr(device_step, "check_kernels", no_triton)

@@ -81,7 +81,7 @@ class _Noting:
 
 
 @pytest.fixture
-def graph(monkeypatch, own_cache, interpreted):
+def graph(monkeypatch, interpreted):
     """Return what begins a graph; tensors of the CPU are moved as a GPU's."""
     monkeypatch.setattr(step, "_is_host", lambda device: False)
     return lambda: Graph(monkeypatch)

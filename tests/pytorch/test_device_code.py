@@ -28,7 +28,7 @@ from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare
 from tests.kinds import PLAIN, feeding
 
-pytestmark = [pytest.mark.usefixtures("own_cache", "compiled"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from mcfsim.theorems.verification import prepare, run  # noqa: E402
 from tests.theorems.campaign.declared import theorem  # noqa: E402
 from tests.theorems.campaign.draw import GROUPS, draw  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("own_cache"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

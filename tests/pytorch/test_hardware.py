@@ -31,7 +31,6 @@ from tests.pytorch.instructions import with_instructions  # noqa: E402, F401
 from tests.pytorch.test_kernel import check_steps, every, hard, launched  # noqa: E402
 
 pytestmark = [
-    pytest.mark.usefixtures("own_cache"),
     pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),
 ]
 CPU = torch.device("cpu")

@@ -18,7 +18,7 @@ from mcfsim.formats import get_format
 from tests.kinds import PLAIN
 from tests.pytorch.test_device_code import code_of, compiled, every, step  # noqa: F401
 
-pytestmark = [pytest.mark.usefixtures("own_cache", "compiled"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
 
 
 @pytest.mark.parametrize("capability", [80, 90])

@@ -13,7 +13,7 @@ from mcfsim.compile.device_code import device_code
 from mcfsim.compile.instructions import DEVICES, PIPES, THROUGHPUT, Device, by_pipe, limits
 from tests.pytorch.test_device_code import compiled  # noqa: F401
 
-pytestmark = [pytest.mark.usefixtures("own_cache", "compiled")]
+pytestmark = [pytest.mark.usefixtures("compiled")]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow  # no
 from tests.kinds import PLAIN, feeding  # noqa: E402
 
 pytestmark = [
-    pytest.mark.usefixtures("own_cache", "interpreted"),
+    pytest.mark.usefixtures("interpreted"),
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),
 ]
@@ -149,7 +149,7 @@ def test_real_scalars_enter_exactly_and_nothing_is_written_again(assert_same):
 
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize(("optimizer", "strategy"), feeding(PLAIN))
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(40, each=False)
 def test_steps_have_the_bits_of_numpy(optimizer, strategy, mode, assert_same):
     """From states with zeros, subnormal and huge numbers, infinities and NaN, on codes, in place."""
     if "collage" in strategy and mode == "stochastic":

@@ -139,10 +139,9 @@ def test_programs_that_draw():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_available(), reason="Numba is not installed")
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("stochastic", [False, True])
 def test_programs_compiled(stochastic):
-    seeds = lines(2, stochastic=stochastic)
+    seeds = lines(1, stochastic=stochastic)
     took = compare(seeds, ["Numba", "loops"], stochastic=stochastic)
     assert took["Numba"] == took["loops"] == len(seeds)
 
@@ -169,7 +168,6 @@ def test_programs_by_numpy_and_the_oracle_by_the_thousand(part):
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not is_available(), reason="Numba is not installed")
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("part", range(20))
 def test_programs_compiled_by_the_hundred(part):
     start = 10_000 + 1000 * part

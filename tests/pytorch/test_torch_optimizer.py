@@ -158,7 +158,7 @@ def test_tensors_longer_than_a_block(assert_same):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("compiled", [True, None], ids=["numba", "calls"])
 @pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16, each=False)
 def test_loops_have_the_bits_of_operations(name, compiled, threads, one_thread, monkeypatch):
     """On tensors that lie as loops take them, and beside others that do not; numbers of all kinds."""
     if compiled:

@@ -13,8 +13,9 @@ from mcfsim.rounding import Rounding
 torch = pytest.importorskip("torch")
 
 from mcfsim.checks.processor import FlushedSubnormalsError  # noqa: E402
-from mcfsim.storage.buffers import BLOCK  # noqa: E402
-from mcfsim.torch import SGD, AdamW  # noqa: E402
+from mcfsim.compile import loops  # noqa: E402
+from mcfsim.optim import optimizer as stepping  # noqa: E402
+from mcfsim.torch import SGD, AdamW, batched, host_loop  # noqa: E402
 
 STRATEGIES = (
     "plain",
@@ -131,9 +132,14 @@ def test_optimizers_have_the_bits_of_the_simulated_ones(kind, strategy, rounding
         assert_same(optimizer.state[params[int(name)]]["m"].float().numpy(), vector)
 
 
-def test_optimizers_have_the_simulations_bits_with_groups_and_blocks(assert_same):
+def test_optimizers_have_the_simulations_bits_with_groups_and_blocks(assert_same, monkeypatch):
     """Decayed parameters first, as the layout has them, with tensors across the ends of blocks."""
-    sizes = [(BLOCK - 5,), (9,), (BLOCK + 1,), (3,)]
+    for module, name, size in (
+        *((module, "BLOCK", 190) for module in (stepping, loops, host_loop, batched)),
+        *((loops, "AT_ONCE", 77), (batched, "SMALL", 23)),
+    ):
+        monkeypatch.setattr(module, name, size)
+    sizes = [(185,), (9,), (191,), (3,)]
     params = parameters(sizes)
     groups = [{"params": params[:2], "weight_decay": 0.1}, {"params": params[2:], "weight_decay": 0.0}]
     optimizer = stochastic(AdamW, groups)

@@ -313,7 +313,6 @@ CARRIED_OUT = {
 }
 
 
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("name", CARRIED_OUT)
 @pytest.mark.sampled(10, each=False)
 def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,6 @@ def test_blocks_of_any_range_are_that_part_of_the_product(tables):
         assert at == stop
 
 
-@pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("fmt", ["float64", "bfloat16", "float8_e4m3fn", "posit16"])
 def test_samples_do_not_depend_on_how_their_words_are_drawn(fmt, monkeypatch):
     pytest.importorskip("numba")

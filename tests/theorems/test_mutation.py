@@ -261,7 +261,7 @@ def _differs(trial, other):
 
 @pytest.mark.parametrize("most", [ENOUGH, pytest.param(1 << 40, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", TRIED)
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.sampled(12, each=False)
 def test_every_mutant_is_caught_or_known_to_be_as_good(name, most):
     theorem, alive = THEOREMS[name], survivors(name, most)
     same = {mutant for mutant, differences in alive.items() if not differences and mutant[1] != "toward zero"}

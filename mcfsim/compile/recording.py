@@ -91,6 +91,8 @@ class Recording:
         For each step which of its source's operations it is, -1 if it does not draw.
     drawn : list of int
         How many operations of each source draw.
+    alone : set of int
+        The numbers of values that are made of real scalars alone.
     lines : list of str
         Of the text, for each step, if they are asked for.
     results : Any
@@ -106,6 +108,7 @@ class Recording:
         self.scalars: list[Any] = []
         self.draws: list[int] = []
         self.drawn: list[int] = []
+        self.alone: set[int] = set()
         self.lines: list[str] | None = [] if lines else None
         self._kinds: dict[Kind, int] = {}
         self._scalars: dict[Any, int] = {}
@@ -278,7 +281,7 @@ class TraceArithmetic:
         values = False
         for place, x in enumerate(operands):
             if isinstance(x, Traced):
-                values = True
+                values = values or x.number not in kept.alone
                 if x.recording is not kept:
                     raise ValueError(f"{operation} of {x}, a value of another recording")
                 if x.format is not fmt and x.format != fmt and operation != "round":
@@ -299,6 +302,8 @@ class TraceArithmetic:
             raise ValueError(f"{operation} of numbers alone at random: one word would have to do for all")
         draw = self._draw() if kept.kinds[kind].source is not None else -1
         result = Traced(kept, len(kept.inputs) + len(kept.steps), fmt)
+        if not values:
+            kept.alone.add(result.number)
         kept.steps.append(kind)
         kept.operands += codes
         kept.draws.append(draw)

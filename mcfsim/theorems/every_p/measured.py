@@ -66,9 +66,15 @@ def excess(error: Quotient, bound: Bound) -> Polynomial | None:
 
 
 def exceeds(error: Quotient, bound: Bound, p: int) -> bool:
-    """Return whether the error is beyond the bound at a precision; from a pole down there is none."""
-    if bound.formula is not None and bound.formula.denominator.at(p) <= 0:
-        return False
+    """Return whether the error is beyond the bound at a precision.
+
+    From a pole of the formula down there is no bound; beyond a negative one is any error.
+    """
+    if bound.formula is not None:
+        if bound.formula.denominator.at(p) <= 0:
+            return False
+        if bound.formula.at(p) < 0:
+            return True
     wrong = error.at(p)
     above, below = bound.limits(p)
     return bool(abs(wrong) > (above if wrong >= 0 else below))

@@ -97,18 +97,17 @@ def _cpu_seconds() -> float:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
-    item.stash[_BEGUN] = _cpu_seconds()
+    item.session.stash[_BEGUN] = _cpu_seconds()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Iterator[None]:
     """Leave out what several cases share."""
-    begun = _cpu_seconds()
+    stash = request.session.stash
+    before, begun = _cpu_seconds(), stash[_BEGUN]
     result = yield
     if fixturedef.scope != "function":
-        for item in request.session.items:
-            if _BEGUN in item.stash:
-                item.stash[_BEGUN] += _cpu_seconds() - begun
+        stash[_BEGUN] = begun + _cpu_seconds() - before
     return result
 
 
@@ -116,7 +115,7 @@ def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Ite
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report: Any = yield
     if call.when == "teardown":
-        report.user_properties.append(("CPU seconds", _cpu_seconds() - item.stash[_BEGUN]))
+        report.user_properties.append(("CPU seconds", _cpu_seconds() - item.session.stash[_BEGUN]))
     return report
 
 

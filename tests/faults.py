@@ -116,7 +116,7 @@ def noticed(root: Path, *options: str) -> tuple[str | None, float]:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    asked = "-x -q --tb=no -rfE -p no:cacheprovider".split()
+    asked = ["-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *asked, *options]
     there = {"cwd": root, "env": os.environ | {"PYTHONPATH": str(root)}}
     try:

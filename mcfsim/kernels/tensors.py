@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -113,12 +114,15 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_neg()
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def uncompiled(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
     """Return what a function returns; ``torch.compile`` leaves the call as it is.
 
     It would make operations of PyTorch's of NumPy's, with their bits.
     """
+    if "torch._dynamo" in sys.modules:  # else there is no compiler in this process
+        from mcfsim.kernels.disabled import call
+
+        return call(function, *given, **named)
     return function(*given, **named)
 
 

@@ -133,3 +133,13 @@ def test_the_package_does_not_import_torch(module):
     code = f"import sys, {module}; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_the_package_imports_no_compiler_of_torch():
+    code = (
+        "import sys, torch; before = 'torch._dynamo' in sys.modules; import mcfsim.torch as t\n"
+        "import mcfsim as mcf; mcf.arithmetic('bfloat16', backend='torch').add(torch.ones(2), 1.0)\n"
+        "print(before or 'torch._dynamo' not in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "True"

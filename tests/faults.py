@@ -166,6 +166,7 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="which of how many parts, from 0")
     given = parser.parse_args()
     known = given.results.read_text().splitlines() if given.results.exists() else []
     tried = {(x["path"], x["start"], x["now"]) for x in map(json.loads, known)}
@@ -175,7 +176,8 @@ def main() -> None:
         failed, _ = noticed(root, "--quick")
         if failed is not None:
             raise SystemExit(f"{failed} fails without a fault")
-        for fault in chosen(given.count, given.seed):
+        part, parts = given.part
+        for fault in chosen(given.count, given.seed)[part::parts]:
             if (fault.path, fault.start, fault.now) not in tried:
                 print(json.dumps(judged(fault, root)), file=results, flush=True)
 

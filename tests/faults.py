@@ -69,20 +69,18 @@ def faults_of(path: str) -> list[Fault]:
         lines.append(lines[-1] + len(line))
     found = []
     for _, node, altered in alterations(ast.parse(data), _altered):
-        if isinstance(node, ast.expr | ast.stmt) and node.end_lineno and node.end_col_offset is not None:
-            start = lines[node.lineno - 1] + node.col_offset
-            end = lines[node.end_lineno - 1] + node.end_col_offset
-            if isinstance(node, ast.If):  # which is not entered: its test alone is altered
-                test = node.test
-                assert test.end_lineno is not None
-                assert test.end_col_offset is not None
-                start = lines[test.lineno - 1] + test.col_offset
-                end = lines[test.end_lineno - 1] + test.end_col_offset
-                now = "False"
-            else:
-                now = ast.unparse(altered)
-                now = now if isinstance(node, ast.stmt) else f"({now})"
-            found.append(Fault(path, node.lineno, data[start:end].decode(), now, start, end))
+        # A branch that is not entered has another condition.
+        place, now = (node.test, "False") if isinstance(node, ast.If) else (node, ast.unparse(altered))
+        if (
+            not isinstance(place, ast.expr | ast.stmt)
+            or place.end_lineno is None
+            or place.end_col_offset is None
+        ):
+            continue
+        start = lines[place.lineno - 1] + place.col_offset
+        end = lines[place.end_lineno - 1] + place.end_col_offset
+        now = now if isinstance(node, ast.stmt) else f"({now})"
+        found.append(Fault(path, node.lineno, data[start:end].decode(), now, start, end))
     return found
 
 

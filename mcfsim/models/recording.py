@@ -152,7 +152,8 @@ def _check_count(folder: Path, files: Mapping[int, Path]) -> None:
     # A recorder that was killed has written its last step, and not yet counted it.
     if len(files) not in (recorded, recorded + 1):
         raise FileOfTensorsError(
-            folder, f"has {len(files)} steps, and {recorded} were recorded; say how many of them are meant"
+            folder,
+            f"has {len(files)} steps, and {COUNT} says that {recorded} were recorded; say how many are meant",
         )
 
 

@@ -68,7 +68,7 @@ def test_steps_that_are_missing_at_the_end_are_missed(missing: int, tmp_path: Pa
     for number in range(STEPS, STEPS - missing, -1):
         (folder / f"step-{number:08d}.safetensors").unlink()
     left = STEPS - missing
-    text = f"has {left} steps, and {STEPS} were recorded" if left else "has no step"
+    text = f"has {left} steps, and steps.json says that {STEPS} were recorded" if left else "has no step"
     for opened in (open_recording, mcf.replay):
         with pytest.raises(ValueError, match=text):
             opened(folder)
@@ -85,7 +85,10 @@ def test_steps_that_are_missing_at_the_end_are_missed(missing: int, tmp_path: Pa
         ('{"format": "mcfsim-recording-1", "steps": "3"}', "steps must be of type int"),
         ('{"format": "mcfsim-recording-1", "steps": true}', "steps must be of type int"),
         ('{"format": "another", "steps": 3}', "format must be one of mcfsim-recording-1"),
-        ('{"format": "mcfsim-recording-1", "steps": 1}', "has 3 steps, and 1 were recorded"),
+        (
+            '{"format": "mcfsim-recording-1", "steps": 1}',
+            "has 3 steps, and steps.json says that 1 were recorded",
+        ),
         ("9" * 2000, "has more than 1000 bytes"),
     ],
 )

@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # The work is split over processes, one core each; a threaded BLAS would only fight them.
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
+# Compiled modules are kept, also where the environment says no: tests start some hundred interpreters.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: figures studies theorems test test-quick test-exhaustive test-lowest test-newest run-newest test-browser test-trainers test-gpu lint bench bench-gpu clean
 .DEFAULT_GOAL := figures

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.alterations import alterations, usual
+from tests.shared.alterations import alterations, usual
 
 HERE = Path(__file__).resolve().parents[1]
 FOLDERS = ("kernels", "compile", "backends", "optim", "torch", "theorems", "models", "storage")

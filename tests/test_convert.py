@@ -9,7 +9,6 @@ import ml_dtypes
 import mpmath
 import numpy as np
 import pytest
-from oracle.operands import MODES, ROUNDINGS, SMALL_FORMATS, WIDE_FORMATS, label
 
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
@@ -18,6 +17,7 @@ from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.oracle import round_fraction, round_integers
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
+from tests.oracle.operands import MODES, ROUNDINGS, SMALL_FORMATS, WIDE_FORMATS, label
 
 E4M3FN, BF16, FP32 = (FORMATS[name] for name in ("float8_e4m3fn", "bfloat16", "float32"))
 INTEGERS = [np.dtype(kind + str(size)) for kind in "iu" for size in (1, 2, 4, 8)]

@@ -13,7 +13,7 @@ from mcfsim.cli import app
 from mcfsim.models.memory import Model, footprint, footprints, get_model
 from mcfsim.models.shapes import SHAPES
 from mcfsim.optim.strategies import LOW, STRATEGIES, Stored, Strategy, strategy
-from tests.kinds import LEADING
+from tests.shared.kinds import LEADING
 
 
 def call(*arguments):

@@ -17,7 +17,7 @@ from mcfsim.models.recording import Recording, open_recording
 from mcfsim.models.weights import open_weights
 from tests.models.files import checkpoint, raw_safetensors
 from tests.models.recordings import SHAPES, gradients, rate, recorded, weights
-from tests.mutations import damaged
+from tests.shared.mutations import damaged
 
 STEPS = 3
 

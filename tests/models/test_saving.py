@@ -24,7 +24,7 @@ from mcfsim.storage.files import OutputError
 from mcfsim.storage.sealed import STATE, digest, sealed
 from mcfsim.storage.shards import read_metadata, write_file
 from mcfsim.storage.tensors import FileOfTensorsError
-from tests.kinds import UNPACKED
+from tests.shared.kinds import UNPACKED
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from alterations import with_altered
 from mpmath import MPContext
 
 import mcfsim as mcf
@@ -29,6 +28,7 @@ from mcfsim.optim.strategies import Stored, Strategy
 from mcfsim.oracle import round_fraction
 from mcfsim.training.source import Computed
 from mcfsim.training.trainer import Trainer
+from tests.shared.alterations import with_altered
 
 from .factored import Tensor
 

@@ -15,7 +15,7 @@ from mcfsim.optim.nesterov import Nesterov
 from mcfsim.optim.state import State, Step, average, move
 from mcfsim.optim.strategies import Roles, Stored, Strategy
 from mcfsim.rounding import get_rounding
-from tests.kinds import STORED
+from tests.shared.kinds import STORED
 
 from .reference import quantised, roles_of
 

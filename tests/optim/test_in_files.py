@@ -20,8 +20,8 @@ from mcfsim.optim.memory import read
 from mcfsim.optim.strategies import Stored
 from mcfsim.storage.files import OutputError
 from mcfsim.storage.shards import write_file
-from tests.kinds import UNPACKED
 from tests.optim.stored import Stretches
+from tests.shared.kinds import UNPACKED
 
 #: Strategies, and whether vectors are packed.
 STORED = [(name, packed) for name in mcf.STRATEGIES for packed in (False, True)]

@@ -14,7 +14,7 @@ from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.groups import Groups
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.training.learned_step import LearnedStepTable
-from tests.interrupts import OwnError, broken_off, bytecodes
+from tests.shared.interrupts import OwnError, broken_off, bytecodes
 
 #: Files that were open are closed by the garbage collector, which Python warns of.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

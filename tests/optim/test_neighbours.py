@@ -17,7 +17,7 @@ from mcfsim.oracle import round_fraction
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, Rule
 from mcfsim.scaled.quantisers import DynamicMap, RangeExpansion
-from tests.kinds import QUANTISED, UNPACKED
+from tests.shared.kinds import QUANTISED, UNPACKED
 
 from .reference import by_powers, by_table
 

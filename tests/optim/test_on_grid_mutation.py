@@ -13,7 +13,7 @@ from mcfsim.optim import on_grid
 from mcfsim.optim.strategies import FLOAT32
 from mcfsim.optim.weight_grid import Reach, WeightGrid
 from mcfsim.oracle import operate
-from tests.alterations import alterations, usual, with_altered
+from tests.shared.alterations import alterations, usual, with_altered
 
 from . import on_grid_reference as judge
 

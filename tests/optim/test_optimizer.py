@@ -7,7 +7,7 @@ from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, round_to, strategy
 from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.storage.buffers import BLOCK
-from tests.kinds import QUANTISED
+from tests.shared.kinds import QUANTISED
 
 NUMBERED = [name for name in STRATEGIES if name != "exact"]
 HYPERS = {"adamw": AdamW(0.9, 0.95, 1e-8, 0.1), "sgd": SGD(0.9, 0.1)}

@@ -12,7 +12,7 @@ from mcfsim.optim.strategies import LOW, Addition, Stored
 from mcfsim.oracle import round_float
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
-from tests.kinds import LEADING, QUANTISED
+from tests.shared.kinds import LEADING, QUANTISED
 
 FLOAT32 = FORMATS["float32"]
 

@@ -10,7 +10,7 @@ from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles, Stored, Strategy
-from tests.kinds import PLAIN, feeding
+from tests.shared.kinds import PLAIN, feeding
 
 MIXED = Strategy("mixed", parameter=Stored("bfloat16", 2), v=Stored("float8_e5m2"), addition="grow")
 #: Operations of an arithmetic, all that a text may ask of it.

@@ -7,7 +7,7 @@ import mcfsim as mcf
 from mcfsim.models.plan import Plan
 from mcfsim.optim.torchadamw import TorchAdamW
 from mcfsim.training.schedule import Schedule
-from tests.kinds import LEADING, STORED
+from tests.shared.kinds import LEADING, STORED
 
 from .reference import Element
 from .test_declarations import assert_judged

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mcfsim as mcf
 from mcfsim.torch import AdamW, OutsideWriteWarning, step_in_backward, watch
-from tests.kinds import QUANTISED
+from tests.shared.kinds import QUANTISED
 
 STEPS, SAVED = 4, 2
 PLACED = ("collage-plus", "stochastic", "split-master")

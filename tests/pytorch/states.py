@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tests.models.files import raw_safetensors
-from tests.mutations import NASTY
+from tests.shared.mutations import NASTY
 
 SHAPES: dict[str, tuple[int, ...]] = {"matrix": (5, 3), "bias": (3,), "gain": (), "other": (4, 2)}
 

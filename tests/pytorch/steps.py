@@ -7,7 +7,7 @@ import mcfsim as mcf
 import mcfsim.torch
 from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.random import RandomWords
-from tests.kinds import STORED, feeding
+from tests.shared.kinds import STORED, feeding
 
 #: Of parameters: none, less and more elements than are read at once; of (6, 4) columns lie together.
 SHAPES = ((7, 5), (11,), (), (0, 3), (33, 16), (6, 4), (1000,))

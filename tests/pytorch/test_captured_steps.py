@@ -12,7 +12,6 @@ import mcfsim as mcf  # noqa: E402
 import mcfsim.torch  # noqa: E402
 from mcfsim.compile import tables  # noqa: E402
 from mcfsim.torch import step  # noqa: E402
-from tests.kinds import PLAIN, feeding  # noqa: E402
 from tests.pytorch.steps import (  # noqa: E402
     assert_same_states,
     codes,
@@ -21,6 +20,7 @@ from tests.pytorch.steps import (  # noqa: E402
     no_triton,
     parameters,
 )
+from tests.shared.kinds import PLAIN, feeding  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

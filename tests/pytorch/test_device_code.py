@@ -26,7 +26,7 @@ from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.compiled import Predicates, recordable
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare
-from tests.kinds import PLAIN, feeding
+from tests.shared.kinds import PLAIN, feeding
 
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
 

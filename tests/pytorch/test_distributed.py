@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
 
-from tests.kinds import STORED  # noqa: E402
 from tests.pytorch import ranks  # noqa: E402
+from tests.shared.kinds import STORED  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 WORLD = 2

@@ -25,10 +25,10 @@ from mcfsim.kernels.element.machine import F32, F64, recorded  # noqa: E402
 from mcfsim.kernels.element.on_numpy import run  # noqa: E402
 from mcfsim.kernels.element.rounding import round_element  # noqa: E402
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow  # noqa: E402
-from tests.kinds import PLAIN  # noqa: E402
 from tests.pytorch import instructions  # noqa: E402
 from tests.pytorch.instructions import with_instructions  # noqa: E402, F401
 from tests.pytorch.test_kernel import check_steps, every, hard, launched  # noqa: E402
+from tests.shared.kinds import PLAIN  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),

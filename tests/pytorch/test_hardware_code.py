@@ -15,8 +15,8 @@ from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.program import Register
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import get_format
-from tests.kinds import PLAIN
 from tests.pytorch.test_device_code import code_of, compiled, every, step  # noqa: F401
+from tests.shared.kinds import PLAIN
 
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from mcfsim.checks.whole import SpoiltStateError  # noqa: E402
 from mcfsim.torch import AdamW  # noqa: E402
-from tests.interrupts import broken_off, bytecodes  # noqa: E402
+from tests.shared.interrupts import broken_off, bytecodes  # noqa: E402
 
 
 def made(strategy):

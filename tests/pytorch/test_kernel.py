@@ -20,7 +20,7 @@ from mcfsim.optim.declaration import straight_optimizers  # noqa: E402
 from mcfsim.optim.recording import numbers, record_step, symbols, words_of  # noqa: E402
 from mcfsim.random import RandomWords  # noqa: E402
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow  # noqa: E402
-from tests.kinds import PLAIN, feeding  # noqa: E402
+from tests.shared.kinds import PLAIN, feeding  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("interpreted"),

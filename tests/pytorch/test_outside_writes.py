@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 
 import mcfsim as mcf  # noqa: E402
 from mcfsim.torch import AdamW, OutsideWriteWarning, adopt, step_in_backward  # noqa: E402
-from tests.kinds import STORED, feeding  # noqa: E402
 from tests.pytorch.steps import assert_same_states, give_gradients, made, parameters  # noqa: E402
+from tests.shared.kinds import STORED, feeding  # noqa: E402
 
 SHAPES = ((5, 3), (7,), (), (130,))
 #: Of what the state holds a part of the parameter.

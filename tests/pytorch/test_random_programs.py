@@ -5,8 +5,6 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from oracle.operands import corners, random_tuples
-from random_programs import NARROW, WIDE, operands_of, recipe, rounded_first
 
 import mcfsim as mcf
 from mcfsim.backends.numpy import NumpyArithmetic
@@ -16,6 +14,8 @@ from mcfsim.compile.scalars import uses
 from mcfsim.formats import Grid, Posit
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.oracle import OracleArithmetic, same
+from tests.oracle.operands import corners, random_tuples
+from tests.shared.random_programs import NARROW, WIDE, operands_of, recipe, rounded_first
 
 SIZE, WORDS = 24, mcf.RandomWords(3, 1, 4)
 

@@ -18,7 +18,7 @@ from mcfsim.models.saved_state import SavedState
 from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.storage.tensors import FileOfTensorsError
-from tests.mutations import damaged
+from tests.shared.mutations import damaged
 
 torch = pytest.importorskip("torch")
 

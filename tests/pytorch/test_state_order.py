@@ -20,7 +20,7 @@ from mcfsim.models.weights import open_weights  # noqa: E402
 from mcfsim.storage.tensors import FileOfTensorsError  # noqa: E402
 from mcfsim.torch import AdamW  # noqa: E402
 from mcfsim.torch.moved import summed  # noqa: E402
-from tests.kinds import STORED  # noqa: E402
+from tests.shared.kinds import STORED  # noqa: E402
 
 RUN = mcf.Schedule(), 10
 

@@ -10,8 +10,8 @@ from mcfsim.optim.declaration import straight_optimizers  # noqa: E402
 from mcfsim.storage.buffers import BLOCK  # noqa: E402
 from mcfsim.torch import batched  # noqa: E402
 from mcfsim.torch.host_step import HostStep  # noqa: E402
-from tests.kinds import STORED, feeding  # noqa: E402
 from tests.pytorch.steps import assert_same_states, give_gradients, made  # noqa: E402
+from tests.shared.kinds import STORED, feeding  # noqa: E402
 
 #: Between small ones such as are moved alone: of (6, 4) columns lie together.
 SHAPES = ((3,), (), (0, 2), (5, 7), (6, 4), (40,), (2, 2, 2), (65,), (9,), (4, 4))

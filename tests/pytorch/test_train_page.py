@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 import mcfsim.torch  # noqa: E402
 from experiments.common import ROOT  # noqa: E402
-from tests.test_readme import EXAMPLE  # noqa: E402
+from tests.experiments.test_readme import EXAMPLE  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

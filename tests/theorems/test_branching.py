@@ -10,7 +10,7 @@ from mcfsim.symbolic import SymbolicArithmetic, family, u
 from mcfsim.theorems import Theorem, relative_error, value
 from mcfsim.theorems.claims import exactly, sum_of
 from mcfsim.theorems.every_p import prove as prove_family
-from tests.branching import DECISIONS, branching
+from tests.shared.branching import DECISIONS, branching
 
 PAIR = (value("a"), value("b"))
 WITHIN = relative_error(5, sum_of("a", "b"), unit=1)

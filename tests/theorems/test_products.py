@@ -13,7 +13,7 @@ from mcfsim.rounding import DETERMINISTIC, Rounding
 from mcfsim.theorems.catalogue.products import THEOREMS as STATEMENTS
 from mcfsim.theorems.operands import finite_values, significands
 from mcfsim.theorems.statement import NEAREST
-from theorems.trying import (
+from tests.theorems.trying import (
     NARROW,
     Rationals,
     altered,

@@ -14,7 +14,7 @@ from mcfsim.theorems.logic.bits import has_bits, is_value
 from mcfsim.theorems.logic.sums import equal_sums, is_difference, rest_of_sum
 from mcfsim.theorems.operands import significands
 from mcfsim.theorems.statement import FAITHFUL
-from theorems.trying import NARROW, Rationals, holds_as_expected, on_core, on_domain, on_tables
+from tests.theorems.trying import NARROW, Rationals, holds_as_expected, on_core, on_domain, on_tables
 
 BY_NAME = {theorem.name: theorem for theorem in STATEMENTS}
 EIGHT_BITS = [fmt for fmt in FORMATS.values() if type(fmt) is Format and 4 < fmt.bits <= 8 and fmt.signed]

@@ -13,7 +13,7 @@ from mcfsim.theorems.catalogue.sums import THEOREMS as STATEMENTS
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.operands import finite_values, significands
 from mcfsim.theorems.statement import FAITHFUL, NEAREST
-from theorems.trying import (
+from tests.theorems.trying import (
     NARROW,
     Rationals,
     altered,

@@ -16,7 +16,7 @@ from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import unbounded
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import about, prepare
-from theorems.trying import by_oracle, rounding_of
+from tests.theorems.trying import by_oracle, rounding_of
 
 pytestmark = pytest.mark.slow
 

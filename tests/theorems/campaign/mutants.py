@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.alterations import alterations, usual, with_altered
+from tests.shared.alterations import alterations, usual, with_altered
 from tests.theorems.campaign import brute
 from tests.theorems.campaign.draw import draw
 

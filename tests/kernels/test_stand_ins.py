@@ -1,0 +1,198 @@
+"""Stand-ins for real scalars, against the oracle on every value that can tell; and scalars without one."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import Format, get_format
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
+from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.stand_ins import addend_for, factor_for, neighbours
+from mcfsim.oracle import OracleArithmetic, same
+from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Underflow
+from tests.oracle.operands import label, values
+
+USUAL = [
+    0.9,
+    1 - 0.9,
+    0.999,
+    1 - 0.999,
+    0.1,
+    1e-8,
+    -3e-4,
+    1 / 3,
+    1 - 0.9**7,
+    1e-6,
+    1e-12,
+    1e-30,
+    1e30,
+    3.0,
+    257.0,
+]
+#: Beside a boundary by less than binary32 resolves, beside a value, and beside a number half-way between two.
+HARD = [0.9 * (1 + 2.0**-45), 1.4 - 2.0**-50, 9 / 7, 1 + 2.0**-52, 1 - 2.0**-53, 0.5 + 2.0**-40, 1 + 2.0**-9]
+FORMATS = [
+    *map(get_format, ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "tf32")),
+    *(Format(precision=p, emin=-126, emax=127) for p in (9, 10, 11)),
+    Format(precision=3, emin=-6, emax=7, zero=False, signed=False),
+    Format(precision=4, emin=-126, emax=120, specials="none"),
+]
+policies = [Rounding(mode) for mode in DETERMINISTIC] + [
+    Rounding("toward_zero", "saturate"),
+    Rounding("nearest_even", "saturate", underflow=Underflow.FLUSH_BEFORE),
+    Rounding("nearest_even", underflow=Underflow.FLUSH_INPUTS),
+]
+
+
+def telling(fmt: Format) -> np.ndarray:
+    """Return all significands at the ends of the range and beside one, and all subnormal numbers."""
+    p = fmt.precision
+    significands = np.arange(2.0 ** (p - 1), 2.0**p)
+    exponents = {*range(fmt.emin, fmt.emin + p + 2), -p, -1, 0, 5, fmt.emax - 1, fmt.emax}
+    exponents = [e for e in exponents if fmt.emin <= e <= fmt.emax]
+    numbers = np.multiply.outer([2.0 ** (e - p + 1) for e in exponents], significands).reshape(-1)
+    small = np.arange(0.0, 2.0 ** (p - 1)) * 2.0 ** (fmt.emin - p + 1) if fmt.zero else numbers[:0]
+    found = np.concatenate([small, numbers[numbers <= float(fmt.max)]])
+    return np.concatenate([found, -found] if fmt.signed else [found])
+
+
+@pytest.mark.parametrize("scalar", USUAL + HARD)
+@pytest.mark.parametrize("rounding", policies, ids=label)
+@pytest.mark.parametrize("fmt", FORMATS, ids=label)
+@pytest.mark.sampled(24)
+def test_operations_with_a_scalar_are_the_oracles(fmt, rounding, scalar):
+    """Scalars that have a stand-in and scalars that have none."""
+    x = telling(fmt)
+    rng = np.random.default_rng(0)
+    x = x if x.size <= 500 else rng.choice(x, 500, replace=False)
+    ar, judge = BlockArithmetic(fmt, rounding, "exact"), OracleArithmetic(fmt, rounding)
+    block = np.resize(x, 1 << 12).astype(carrier_of(fmt))  # large enough for a search
+    with np.errstate(all="ignore"):
+        for name, first in (
+            ("mul", True),
+            ("mul", False),
+            ("div", True),
+            ("add", True),
+            ("sub", True),
+            ("sub", False),
+        ):
+            operands = (block, scalar) if first else (scalar, block)
+            found = getattr(ar, name)(*operands)[: x.size]
+            pairs = ((float(a), scalar) if first else (scalar, float(a)) for a in x)
+            expected = np.array([getattr(judge, name)(*pair) for pair in pairs])
+            wrong = ~same(found.astype(np.float64), expected)
+            assert not wrong.any(), (name, x[wrong][0], found[wrong][0], expected[wrong][0])
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("scalar", [0.9, 1 - 0.999, 1 / 3, 0.9 * (1 + 2.0**-45)])
+@pytest.mark.exhaustive
+def test_all_values(name, mode, scalar):
+    fmt = get_format(name)
+    x, judge = values(fmt), OracleArithmetic(fmt, Rounding(mode))
+    ar = BlockArithmetic(fmt, Rounding(mode), "exact")
+    with np.errstate(all="ignore"):
+        for operation in ("mul", "div", "add"):
+            found = getattr(ar, operation)(x.astype(np.float32), scalar)
+            expected = np.array([getattr(judge, operation)(float(a), scalar) for a in x])
+            assert same(found.astype(np.float64), expected).all()
+
+
+@pytest.mark.parametrize("precision", [2, 4, 8, 9, 10])
+def test_there_is_one_where_the_theorem_says_so(precision):
+    """Binary32 has 24 bits, 2p + 5 or more up to p = 9, and mostly enough for p = 10."""
+    fmt = Format(precision=precision, emin=-20, emax=20)
+    rng = np.random.default_rng(precision)
+    drawn = [*rng.uniform(0.5, 2, 300), *HARD, *(9 / 7 * (1 + k * 2.0**-50) for k in range(1, 30))]
+    missing = [s for s in drawn if factor_for(s, fmt, Rounding(), FLOAT32) is None]
+    assert len(missing) <= (0 if precision < 10 else len(drawn) // 4)
+    wide = get_format("float32")
+    assert all(factor_for(s, wide, Rounding(), FLOAT64) is not None for s in drawn if s not in (1 + 2.0**-9,))
+
+
+@pytest.mark.slow
+def test_the_scalar_rounded_to_binary32_will_not_do():
+    """Why a search is needed: what is nearest lies on the wrong side of a boundary, or on it."""
+    fmt, significands = get_format("bfloat16"), np.arange(128, 256, dtype=np.float32)
+    kernel, judge = get_kernel(fmt, Rounding(), FLOAT32), OracleArithmetic(fmt)
+
+    def rounded(factor):
+        products = significands * np.float32(factor)
+        kernel(products, products)
+        return products
+
+    failed = 0
+    for m in range(129, 256, 2):
+        for n in range(257, 512, 34):
+            scalar = n / m * (1 + 2.0**-40)
+            expected = [judge.mul(float(x), scalar) for x in significands]
+            found = factor_for(scalar, fmt, Rounding(), FLOAT32)
+            assert found is not None
+            np.testing.assert_array_equal(rounded(found), expected)
+            failed += not np.array_equal(rounded(scalar), expected)
+    assert failed > 50
+
+
+def test_neighbours_are_those_of_all_fractions():
+    rng = np.random.default_rng(0)
+    for most in (1, 2, 7, 16, 31):
+        every = sorted({Fraction(n, d) for d in range(1, most + 1) for n in range(4 * d + 1)})
+        for s in rng.uniform(0.1, 3.5, 200):
+            exact = Fraction(float(s))
+            below = max(x for x in every if x < exact)
+            above = min(x for x in every if x > exact)
+            assert neighbours(exact, most) == (below, above)
+
+
+@pytest.mark.parametrize("scalar", [0.0, -0.0, math.inf, math.nan])
+def test_what_is_no_nonzero_number_has_none(scalar):
+    for find in (factor_for, addend_for):
+        assert find(scalar, get_format("bfloat16"), Rounding(), FLOAT32) is None
+
+
+@pytest.mark.parametrize(
+    ("fmt", "rounding"),
+    [
+        ("posit16", Rounding()),
+        ("int8", Rounding()),
+        ("bfloat16", Rounding("stochastic")),
+        ("bfloat16", Rounding(underflow=Underflow.FLUSH_AFTER)),
+    ],
+)
+def test_where_nothing_is_proved_there_is_none(fmt, rounding):
+    for find in (factor_for, addend_for):
+        assert find(0.9, get_format(fmt), rounding, FLOAT32) is None
+
+
+def test_sums_that_cancel_or_lie_beside_a_tie_have_none_in_binary32():
+    """Of these, bits beyond those of binary32 decide."""
+    fmt = get_format("bfloat16")
+    for scalar in (1 + 2.0**-40, 0.5 + 2.0**-40, 2.0**-100 * (1 - 2.0**-40)):
+        assert addend_for(scalar, fmt, Rounding(), FLOAT32) is None
+    assert addend_for(257.0, fmt, Rounding(), FLOAT64) is None  # with 2**-100 it is no tie
+    for mode in (Mode.UP, Mode.TO_ODD):
+        assert addend_for(1e-8, fmt, Rounding(mode), FLOAT64) is None
+
+
+def test_a_step_of_an_optimizer_is_as_with_the_operations_of_a_smaller_block():
+    """Small blocks search for none."""
+    start = {"w": np.random.default_rng(0).standard_normal(5000)}
+    for strategy in ("plain", "collage-plus"):
+        whole, parts = (
+            [mcf.Optimizer(mcf.AdamW(), mcf.strategy(strategy), tensors) for tensors in split]
+            for split in ([start], [{"w": part} for part in np.split(start["w"], 5)])
+        )
+        for count in range(3):
+            gradient = np.random.default_rng(count + 1).standard_normal(5000)
+            for group, gradients in ((whole, [gradient]), (parts, np.split(gradient, 5))):
+                for optimizer, part in zip(group, gradients, strict=True):
+                    optimizer.step(optimizer.receive({"w": part}), 1e-3)
+        joined = np.concatenate([optimizer.state.parameter[0] for optimizer in parts])
+        np.testing.assert_array_equal(whole[0].state.parameter[0], joined)

@@ -1,0 +1,284 @@
+"""Real numbers as components of every kind of format, and where arithmetic on several is refused.
+
+Every component is compared with the oracle's rounding of what is left, in fractions; and what is refused with
+the oracle's rounding in a format that goes on where this one ends.
+"""
+
+import itertools
+import math
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.codec import all_values, encode, ulp
+from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.models.memory import Model
+from mcfsim.oracle import round_fraction
+from mcfsim.report.tables import memory_table
+from tests.oracle.operands import SMALL_FORMATS, UNUSUAL_FORMATS, label
+
+GRIDS = [
+    *map(get_format, ("int2", "int4", "int8", "int8_symmetric", "ternary")),
+    *(Grid(low=-2, high=7), Grid(low=0, high=6), Grid(low=0, high=7), Grid(low=-7, high=2, fraction_bits=3)),
+    *(Grid(low=-8, high=8, fraction_bits=-2), Grid(low=-3, high=1, fraction_bits=5)),
+]
+POSITS = [Posit(3), Posit(5), Posit(6, es=0), Posit(8), Posit(8, es=0), Posit(8, es=3)]
+P3109 = [
+    *map(get_format, ("binary8p4uf", "binary8p4ue", "binary8p3sf", "binary4p1sf", "binary4p1uf")),
+    *map(get_format, ("binary4p2ue", "binary3p1se", "binary5p3se")),
+]
+ODD_ONES = [
+    Format("p1code", precision=1, emin=-3, emax=2, specials="none", parity="code"),
+    Format("p1code_other", precision=1, emin=-3, emax=3, specials="none", parity="code"),
+    Format("unsigned_p1", precision=1, emin=-3, emax=3, specials="none", signed=False),
+    Format("unsigned_nozero", precision=3, emin=-3, emax=3, specials="fn", signed=False, zero=False),
+    Format("nozero_p1", precision=1, emin=-3, emax=3, specials="none", zero=False),
+]
+SMALL = list(dict.fromkeys([*SMALL_FORMATS, *UNUSUAL_FORMATS, *P3109, *ODD_ONES, *GRIDS, *POSITS]))
+
+
+@cache
+def finite_values(fmt):
+    values = all_values(fmt)
+    return sorted({Fraction(float(x)) for x in values[np.isfinite(values)]})
+
+
+def rounding(exact, fmt):
+    """Return the rounding to nearest even in a format that goes on past the ends, and has sign and zero."""
+    if isinstance(fmt, Grid):
+        return round(exact / fmt.quantum) * fmt.quantum
+    if isinstance(fmt, Posit):
+        *_, before, last = finite_values(fmt)
+        past = abs(exact) >= last + (last - before) / 2
+        return (2 * last if exact > 0 else -2 * last) if past else Fraction(round_fraction(exact, fmt))
+    if exact == 0:
+        return Fraction(0)
+    wider = replace(fmt, emax=fmt.emax + 400, specials="none", signed=True)
+    return Fraction(round_fraction(exact, wider))
+
+
+def expected(exact, fmt, n):
+    """Return the components, or the word that says why there are none."""
+    parts, rest = [], exact
+    for _ in range(n):
+        nearest = rounding(rest, fmt)
+        if nearest == 0 and not fmt.zero:
+            return "zero"
+        if nearest < 0 and not fmt.signed:
+            return "negative"
+        if nearest > fmt.max:
+            return "exceeds the maximum"
+        if nearest < fmt.lowest:
+            return "below the least value"
+        parts.append(nearest)
+        rest -= nearest
+    return tuple(parts)
+
+
+def reals(fmt, seed, size):
+    """Return values, ties, what lies next to them, and sums: within the range, at its ends and beyond."""
+    rng = np.random.default_rng(seed)
+    values = finite_values(fmt)
+    if len(values) > 60:
+        chosen = rng.choice(len(values), 30, replace=False)
+        values = sorted([*values[:9], *values[-9:], *(values[i] for i in chosen)])
+    step = values[-1] - values[-2]
+    values = [values[0] - 3 * step, values[0] - step, *values, values[-1] + step, values[-1] + 3 * step]
+    ties = [(a + b) / 2 for a, b in itertools.pairwise(values)]
+    near = [x + sign * Fraction(1, 2**200) for x in ties for sign in (-1, 1)]
+    wild = [Fraction(sign) * Fraction(2) ** e for e in (-300, -20, 40, 300) for sign in (-1, 1)]
+    picks = rng.integers(len(values), size=(size, 3)).tolist()
+    sums = [values[a] + values[b] / 2**5 + values[c] * Fraction(1, 3 * 2**11) for a, b, c in picks]
+    ratios = [values[a] * Fraction(int(rng.integers(1, 99)), 99) for a, _, _ in picks]
+    return [Fraction(0), *values, *ties, *near, *wild, *sums, *ratios]
+
+
+def check(ar, exact, n):
+    """Compare with the oracle; return the components, or None where the number is refused."""
+    fmt, right = ar.format, expected(exact, ar.format, n)
+    if isinstance(right, str):
+        with pytest.raises(ValueError, match=right):
+            mcf.expand(ar, exact, n)
+        return None
+    found = mcf.expand(ar, exact, n)
+    assert tuple(map(Fraction, found)) == right, exact
+    encode(list(found), fmt)  # every component has a code
+    return found
+
+
+@pytest.mark.parametrize("fmt", SMALL, ids=label)
+@pytest.mark.sampled(6, each=False)
+def test_each_component_is_the_rest_rounded_or_the_reason_is_right(fmt):
+    ar = mcf.arithmetic(fmt)
+    kinds = {type(check(ar, x, n)) for n in (1, 3) for x in reals(fmt, seed=n, size=40)}
+    assert kinds == {tuple, type(None)}
+
+
+@pytest.mark.parametrize("fmt", [fmt for fmt in SMALL if not isinstance(fmt, Posit)], ids=label)
+@pytest.mark.sampled(6, each=False)
+def test_what_the_components_leave_is_as_small_as_said(fmt):
+    ar = mcf.arithmetic(fmt)
+    for exact in reals(fmt, seed=7, size=40):
+        try:
+            found = mcf.expand(ar, exact, 3)
+        except ValueError:
+            continue
+        rest = exact - mcf.expansion.value(found)
+        if isinstance(fmt, Grid):
+            assert found[1:] == (0, 0)
+            assert abs(rest) <= fmt.quantum / 2
+        elif fmt.zero:
+            last = Fraction(float(ulp([found[-1]], fmt)[0])) if found[-1] else fmt.smallest_subnormal
+            assert abs(rest) <= last / 2
+            for before, after in itertools.pairwise(found):
+                assert abs(Fraction(after)) <= Fraction(float(ulp([before], fmt)[0])) / 2
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "tf32", "float32", "float64", "posit16", "posit32"])
+def test_components_of_wide_formats(name):
+    fmt, rng = get_format(name), np.random.default_rng(5)
+    ar = mcf.arithmetic(fmt)
+    for _ in range(100):
+        exact = Fraction(int(rng.integers(1, 2**62)), int(rng.integers(1, 2**62)))
+        exact *= Fraction(2) ** int(rng.integers(-20, 10)) * int(rng.choice([-1, 1]))
+        rest = exact
+        for component in mcf.expand(ar, exact, 3):
+            assert component == round_fraction(rest, fmt)
+            rest -= Fraction(component)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "number", "n", "message"),
+    [
+        (Grid(low=-2, high=7), -5, 1, "it lies below the least value -2.0"),
+        ("int8", 128, 2, "it exceeds the maximum 127.0"),
+        ("binary8p4uf", 0.999, 2, r"what 1.0 leaves is negative, and the format has no negative numbers"),
+        ("binary8p4uf", -1, 1, "it is negative"),
+        ("posit8", 2**30, 2, "it exceeds the maximum 16777216.0"),
+        ("e8m0fnu", 0.999, 2, "what 1.0 leaves is negative"),
+        ("e8m0fnu", 1.25, 3, r"what 1.0 \+ 0.25 leaves is zero, which the format has not"),
+        ("e8m0fnu", 0, 1, "it is zero"),
+        (
+            "bfloat16",
+            Fraction(10) ** 5000,
+            2,
+            "a number of some 1.00000e.5000 in 2 of bfloat16: it exceeds the maximum",
+        ),
+    ],
+)
+def test_the_reason_is_said(fmt, number, n, message):
+    with pytest.raises(ValueError, match=message):
+        mcf.expand(mcf.arithmetic(fmt), number, n)
+
+
+def test_what_can_be_is_not_refused():
+    assert mcf.expand(mcf.arithmetic("int8"), -128, 2) == (-128.0, 0.0)
+    assert mcf.expand(mcf.arithmetic("e8m0fnu"), 1.25, 2) == (1.0, 0.25)
+    assert mcf.expand(mcf.arithmetic("binary8p4uf"), 1.02, 2) == (1.0, 0.01953125)
+    assert mcf.expand(mcf.arithmetic("posit8"), 2**24 + 1, 2) == (2.0**24, 1.0)
+
+
+@pytest.mark.parametrize("n", [0.5, "2", True, None])
+def test_the_number_of_components_is_an_int(n):
+    with pytest.raises(TypeError, match="n must be an int"):
+        mcf.expand(mcf.arithmetic("bf16"), 1.0, n)
+
+
+# -- arithmetic on them -----------------------------------------------------------------------------------
+NOT_FOR_SEVERAL = [
+    *map(get_format, ("posit8", "posit16", "int8", "ternary", "binary8p4uf", "float8_e8m0fnu")),
+    *(Grid(low=-8, high=8, fraction_bits=2), UNUSUAL_FORMATS[-2]),
+]
+
+
+def calls(ar, x):
+    """Return every function of expansions, to be called."""
+    return {
+        "renormalize": lambda: mcf.renormalize(ar, x),
+        "grow": lambda: mcf.grow(ar, x, x[0]),
+        "add": lambda: mcf.expansion_add(ar, x, x),
+        "scale": lambda: mcf.expansion_scale(ar, x, x[0]),
+        "mul": lambda: mcf.expansion_mul(ar, x, x),
+        "div": lambda: mcf.expansion_div(ar, x, x),
+        "sqrt": lambda: mcf.expansion_sqrt(ar, x),
+    }
+
+
+@pytest.mark.parametrize("fmt", NOT_FOR_SEVERAL, ids=label)
+@pytest.mark.parametrize("n", [2, 3])
+def test_several_components_are_refused_where_errors_are_no_values(fmt, n):
+    one = np.ones(3, dtype=np.float32)
+    for name, call in calls(mcf.arithmetic(fmt), (one,) * n).items():
+        if n == 3 and name in ("div", "sqrt"):
+            continue
+        with pytest.raises(UnsupportedFormatError, match=f"{fmt} is no format for several components: "):
+            call()
+
+
+@pytest.mark.parametrize("fmt", NOT_FOR_SEVERAL, ids=label)
+def test_one_component_is_a_number_like_others(fmt):
+    one = np.ones(3, dtype=np.float32)
+    ar = mcf.arithmetic(fmt)
+    for name, call in calls(ar, (one,)).items():
+        result = call()
+        assert len(result) == 1, name
+        twice = name in ("grow", "add")
+        assert result[0].tolist() == [round_fraction(Fraction(1 + twice), fmt)] * 3
+
+
+@pytest.mark.parametrize("low", ["posit16", "int8", "binary8p4uf"])
+def test_a_strategy_of_several_components_is_refused_in_such_a_format(low):
+    several = {"collage-light", "collage-plus", "mcf-2", "mcf-3"}
+    for name in several:
+        with pytest.raises(UnsupportedFormatError, match=f"{low} is no format for several components"):
+            mcf.strategy(name, low)
+    assert mcf.strategy("kahan", low).parameter.format == get_format(low)
+    listed = [row["strategy"] for row in memory_table([Model("1e9", 10**9)], low)]
+    refused = {*several, "split-master", "split-truncated", "remainder-8", "remainder-16", "exact"}
+    assert listed == [name for name in mcf.STRATEGIES if name not in refused]
+
+
+@pytest.mark.parametrize(
+    "fmt",
+    [fmt for fmt in SMALL if type(fmt) is Format and fmt.signed and fmt.zero and fmt.precision > 1],
+    ids=label,
+)
+def test_renormalizing_keeps_the_sum_in_every_format_that_it_takes(fmt):
+    """Of values whose sums stay within half the range: all pairs, and random triples."""
+    values = [x for x in finite_values(fmt) if 4 * abs(x) <= fmt.max]
+    ar, rng = mcf.arithmetic(fmt), np.random.default_rng(3)
+    for n in (2, 3):
+        picks = rng.integers(len(values), size=(n, 500)).tolist()
+        parts = tuple(ar.round(np.array([float(values[i]) for i in row])) for row in picks)
+        result = mcf.renormalize(ar, parts)
+        for before, after in zip(zip(*parts, strict=True), zip(*result, strict=True), strict=True):
+            assert mcf.expansion.value(before) == mcf.expansion.value(after)
+            assert not any(map(math.isnan, after))
+
+
+def test_posits_have_errors_that_are_no_posits():
+    """The reason for the refusal: no pair of posits is this sum."""
+    fmt = Posit(6)
+    values = finite_values(fmt)
+    sums = {a + b for a in values for b in values}
+    lone = [
+        (a, b)
+        for a in values
+        for b in values
+        if a + b - Fraction(round_fraction(a + b, fmt)) not in values and abs(a + b) < fmt.max
+    ]
+    assert sums
+    assert lone
+
+
+def test_float64_and_what_lies_above_its_maximum():
+    ar, top = mcf.arithmetic("float64"), FORMATS["float64"].max
+    half = Fraction(2) ** 970
+    assert mcf.expand(ar, top + half / 2, 2) == (float(top), float(half / 2))
+    with pytest.raises(ValueError, match="exceeds the maximum"):
+        mcf.expand(ar, top + half, 2)

@@ -1,0 +1,395 @@
+"""Sums of many terms: bits against texts on fractions, bounds in exact integers, and where bounds end."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.formats import FORMATS, Format
+from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
+from mcfsim.oracle import operate, round_fraction
+from mcfsim.storage.buffers import BLOCK
+from tests.oracle.operands import label, values
+
+BF16, E5M2 = FORMATS["bfloat16"], FORMATS["float8_e5m2"]
+P3, P5 = (Format(precision=p, emin=-60, emax=60) for p in (3, 5))
+U = Fraction(1, 256)  # of bfloat16
+UNIT = 24  # of the integers below: 2**-24
+
+
+# -- texts on fractions, for sums that stay in range ------------------------------------------------------
+def rounder(fmt):
+    return lambda exact: Fraction(round_fraction(exact, fmt))
+
+
+def recursive_text(rn, x):
+    total = x[0]
+    for term in x[1:]:
+        total = rn(total + term)
+    return total
+
+
+def kahan_text(rn, x):
+    s, c = x[0], Fraction(0)
+    for term in x[1:]:
+        corrected = rn(term - c)
+        before, s = s, rn(s + corrected)
+        c = rn(rn(s - before) - corrected)
+    return s, c
+
+
+def neumaier_text(rn, x):
+    """As Neumaier has it: the larger number is subtracted from the sum."""
+    s, c = x[0], Fraction(0)
+    for term in x[1:]:
+        t = rn(s + term)
+        large, small = (s, term) if abs(s) >= abs(term) else (term, s)
+        c = rn(c + rn(rn(large - t) + small))
+        s = t
+    return rn(s + c)
+
+
+def sum_k_text(rn, x, k):
+    """With the errors of additions as what they are, exactly."""
+    for _ in range(k - 1):
+        partial = [x[0]]
+        for term in x[1:]:
+            partial.append(rn(partial[-1] + term))
+        x = [partial[i] + x[i + 1] - partial[i + 1] for i in range(len(x) - 1)] + partial[-1:]
+    return recursive_text(rn, x)
+
+
+def dw_text(rn, x):
+    high, low = x[0], Fraction(0)
+    for term in x[1:]:
+        s = rn(high + term)
+        low = rn(low + (high + term - s))
+        high, low = rn(s + low), s + low - rn(s + low)
+    return high, low
+
+
+def dot2_text(rn, x, y):
+    total = rn(x[0] * y[0])
+    errors = x[0] * y[0] - total
+    for a, b in zip(x[1:], y[1:], strict=True):
+        product, before = rn(a * b), total
+        total = rn(before + product)
+        errors = rn(errors + rn((before + product - total) + (a * b - product)))
+    return rn(total + errors)
+
+
+def passes(k):
+    """Return `sum_k` for one k, and its text."""
+    return lambda ar, x: sum_k(ar, x, k), lambda rn, x: sum_k_text(rn, x, k)
+
+
+ALGORITHMS = {
+    "recursive_sum": (recursive_sum, recursive_text),
+    "kahan_sum": (kahan_sum, kahan_text),
+    "neumaier_sum": (neumaier_sum, neumaier_text),
+    "dw_sum": (dw_sum, dw_text),
+    **{f"sum_{k}": passes(k) for k in (1, 2, 3, 4)},
+}
+
+
+def drawn(fmt, n, columns, seed, binades=12):
+    """Return n terms of either sign, as arrays, their exponents spread over some binades."""
+    rng, p = np.random.default_rng(seed), fmt.precision
+    significands = rng.integers(2 ** (p - 1), 2**p, (n, columns)) * rng.choice([-1.0, 1.0], (n, columns))
+    x = np.ldexp(significands, rng.integers(0, binades, (n, columns)) - p)
+    return tuple(np.where(rng.random((n, columns)) < 0.05, 0.0, x))
+
+
+def column(x, i):
+    return [Fraction(float(term[i])) for term in x]
+
+
+def as_tuple(x):
+    return x if isinstance(x, tuple) else (x,)
+
+
+@pytest.mark.parametrize("fmt", [P3, P5, BF16], ids=label)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_sums_are_those_of_texts_on_fractions(name, fmt):
+    (algorithm, text), rn = ALGORITHMS[name], rounder(fmt)
+    for n in (1, 2, 3, 25):
+        x = drawn(fmt, n, 20, seed=n)
+        found = as_tuple(algorithm(mcf.arithmetic(fmt), x))
+        for i in range(20):
+            expected = as_tuple(text(rn, column(x, i)))
+            assert [Fraction(float(np.broadcast_to(part, 20)[i])) for part in found] == list(expected)
+
+
+@pytest.mark.parametrize("fmt", [P3, P5, BF16], ids=label)
+def test_dot_products_are_those_of_a_text_on_fractions(fmt):
+    for n in (1, 2, 25):
+        x, y = drawn(fmt, n, 20, seed=n), drawn(fmt, n, 20, seed=n + 100)
+        found = dot2(mcf.arithmetic(fmt), x, y)
+        expected = [dot2_text(rounder(fmt), column(x, i), column(y, i)) for i in range(20)]
+        assert list(map(Fraction, found.tolist())) == expected
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd"])
+@pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
+def test_kahan_sums_of_any_numbers_are_those_of_the_oracle(rounding, assert_same):
+    """NaN, infinities, overflow and zeros of either sign among them."""
+    policy, everything = mcf.Rounding(rounding), values(E5M2)
+    x = np.random.default_rng(5).choice(
+        everything, (5, 2000), p=np.full(everything.size, 1 / everything.size)
+    )
+    s, c = kahan_sum(mcf.arithmetic(E5M2, rounding), tuple(x))
+
+    def step(name, a, b):
+        return operate(name, (float(a), float(b)), E5M2, policy)
+
+    expected = []
+    for terms in x.T:
+        total, surplus = float(terms[0]), 0.0
+        for term in terms[1:]:
+            y = step("sub", term, surplus)
+            t = step("add", total, y)
+            surplus = step("sub", step("sub", t, total), y)
+            total = t
+        expected.append((total, surplus))
+    assert_same(np.stack([s, c], axis=1), np.array(expected))
+
+
+def test_stochastic_sums_are_additions_that_draw_one_after_another(assert_same):
+    x = drawn(BF16, 9, 300, seed=6)
+    random = mcf.RandomWords(4)
+    total = x[0]
+    for place, term in enumerate(x[1:]):
+        exact = total.astype(np.float64) + term
+        total = mcf.round_to(exact, BF16, "stochastic", random=mcf.RandomWords(4).of(place))
+    found = recursive_sum(mcf.arithmetic(BF16, "stochastic", random=random), x)
+    assert_same(found, total)
+
+
+# -- bounds -----------------------------------------------------------------------------------------------
+def integers(x):
+    """Return floats as integers in units of 2**-24, exactly."""
+    scaled = np.ldexp(np.asarray(x, dtype=np.float64), UNIT)
+    whole = scaled.astype(np.int64)
+    assert (whole == scaled).all()
+    return whole
+
+
+def uniform(n, columns, seed, low=0.0, signs=(1,)):
+    """Return terms of bfloat16 between `low` and 1, their sum, and that of magnitudes, in units of 2**-24."""
+    rng = np.random.default_rng(seed)
+    x = low + (1 - low) * rng.random((n, columns), dtype=np.float32)
+    x = mcf.round_to(x, BF16) * rng.choice(np.float32(signs), (n, columns))
+    whole = integers(x)
+    return tuple(x), whole.sum(axis=0), np.abs(whole).sum(axis=0)
+
+
+def gamma(n):
+    return n * U / (1 - n * U)
+
+
+SIGNS = pytest.mark.parametrize("signs", [(1,), (-1, 1)], ids=["positive", "signed"])
+
+
+@SIGNS
+@pytest.mark.parametrize("n", [2, 3, 16, 200, 1000])
+def test_the_recursive_sum_is_off_by_n_minus_1_u_at_most(n, signs):
+    x, exact, magnitudes = uniform(n, 64, seed=n, signs=signs)
+    off = np.abs(integers(recursive_sum(mcf.arithmetic(BF16), x)) - exact)
+    assert (256 * off <= (n - 1) * magnitudes).all()
+    assert off.any()
+
+
+@pytest.mark.parametrize("n", [2, 10, 1000])
+def test_the_bound_of_the_recursive_sum_is_attained_up_to_the_magnitudes_of_the_small_terms(n):
+    x = (1.0, *(float(U),) * (n - 1))
+    assert recursive_sum(mcf.arithmetic(BF16), x) == 1.0  # all the rest is lost
+    assert sum(map(Fraction, x)) - 1 == (n - 1) * U
+
+
+@SIGNS
+@pytest.mark.parametrize("n", [2, 3, 16, 200, 1000, 4000])
+def test_the_kahan_sum_is_off_by_2_u_at_most(n, signs):
+    x, exact, magnitudes = uniform(n, 16, seed=n, signs=signs)
+    s, c = kahan_sum(mcf.arithmetic(BF16), x)
+    off = np.abs(integers(s) - exact)
+    assert (256 * off <= 2 * magnitudes).all()
+    assert off.any()
+    # Without the last rounding nearer, and for many terms by far.
+    rest = np.abs(integers(s) - integers(c) - exact)
+    assert rest.sum() < off.sum()
+
+
+def test_the_kahan_sum_of_any_four_numbers_of_precision_3_is_off_by_less_than_2_u():
+    significands = np.arange(4.0, 8.0)
+    numbers = np.concatenate([[0.0], *(sign * significands * 2.0**e for e in range(5) for sign in (1, -1))])
+    x = np.meshgrid(numbers[numbers > 0], numbers, numbers, numbers, indexing="ij", sparse=True)
+    s, _ = kahan_sum(mcf.arithmetic(P3), tuple(x))
+    exact, magnitudes = sum(x), sum(map(np.abs, x))
+    ratio = 8 * np.abs(s - exact) / magnitudes
+    assert ratio.max() == 8 * 22 / 90  # 1.96
+    worst = np.unravel_index(ratio.argmax(), ratio.shape)
+    assert [float(np.broadcast_to(term, ratio.shape)[worst]) for term in x] == [6, 20, 56, -8]
+
+
+@SIGNS
+@pytest.mark.parametrize("n", [2, 3, 16, 100, 255])
+def test_the_neumaier_sum_is_as_if_in_twice_the_precision_while_n_u_is_below_1(n, signs):
+    x, exact, magnitudes = uniform(n, 64, seed=n, signs=signs)
+    off = np.abs(integers(neumaier_sum(mcf.arithmetic(BF16), x)) - exact)
+    factor = gamma(n - 1) ** 2
+    for error, s, S in zip(off.tolist(), exact.tolist(), magnitudes.tolist(), strict=True):
+        assert error <= U * abs(s) + factor * S
+    assert off.any()
+
+
+@pytest.mark.parametrize("k", [3, 4])
+@pytest.mark.parametrize("pairs", [2, 8, 31])
+def test_sum_k_is_as_if_in_k_times_the_precision_while_4_n_u_is_at_most_1(pairs, k):
+    terms = drawn(BF16, pairs, 200, seed=pairs, binades=10)
+    x = (*terms, *(-term for term in terms), np.full(200, 2.0**-12))  # what cancels leaves but the last
+    n = len(x)
+    exact = 2 ** (UNIT - 12)
+    magnitudes = sum(np.abs(integers(term)) for term in x)
+    off = np.abs(integers(sum_k(mcf.arithmetic(BF16), x, k)) - exact)
+    bound = (U + 3 * gamma(n - 1) ** 2) * exact
+    assert 4 * n * U <= 1
+    assert all(
+        error <= bound + gamma(2 * n - 2) ** k * S
+        for error, S in zip(off.tolist(), magnitudes.tolist(), strict=True)
+    )
+    assert off.sum() < np.abs(integers(recursive_sum(mcf.arithmetic(BF16), x)) - exact).sum()
+
+
+@pytest.mark.parametrize("n", [2, 3, 16, 200, 1000, 4000])
+@SIGNS
+def test_the_double_word_sum_is_off_by_about_2_n_u2_at_most(n, signs):
+    x, exact, magnitudes = uniform(n, 16, seed=n, signs=signs)
+    high, low = dw_sum(mcf.arithmetic(BF16), x)
+    off = np.abs(integers(high) + integers(low) - exact)
+    factor = (1 + 2 * U**2) ** (n - 1) - 1
+    assert all(error <= factor * S for error, S in zip(off.tolist(), magnitudes.tolist(), strict=True))
+    assert off.any() == (n > 2)
+    assert (mcf.round_to(high + low.astype(np.float64), BF16) == high).all()
+
+
+def test_dot2_is_as_if_in_twice_the_precision_while_n_u_is_below_1():
+    rng = np.random.default_rng(8)
+    for n in (1, 16, 255):
+        # Multiples of 2**-10, so that products are of 2**-20, and their errors multiples of that as well.
+        x, y = (
+            np.float32(rng.integers(128, 256, (n, 40)) * rng.choice([-1, 1], (n, 40)) / 2.0**10) for _ in "xy"
+        )
+        found = dot2(mcf.arithmetic(BF16), tuple(x), tuple(y))
+        products = integers(x.astype(np.float64) * y)
+        exact, magnitudes = products.sum(axis=0), np.abs(products).sum(axis=0)
+        off = np.abs(integers(found) - exact)
+        for error, s, S in zip(off.tolist(), exact.tolist(), magnitudes.tolist(), strict=True):
+            assert error <= U * abs(s) + gamma(n) ** 2 * S
+        assert off.any()
+
+
+# -- where compensation ends ------------------------------------------------------------------------------
+@pytest.mark.parametrize(("k", "total"), [(1, 256), (2, 512), (3, 768), (4, 1000)])
+@pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
+def test_each_pass_over_many_ones_keeps_256_of_them(k, total):
+    """A sum in bfloat16 stops at 256, and so does the sum of the errors, and that of their errors."""
+    ones = (1.0,) * 1000
+    ar = mcf.arithmetic(BF16)
+    assert sum_k(ar, ones, k) == total
+    assert kahan_sum(ar, ones) == (1000.0, 0.0)
+    assert dw_sum(ar, ones) == dw_sum(ar, ones, ordered=True) == (1000.0, 0.0)
+
+
+@pytest.mark.slow
+def test_for_n_u_above_1_the_neumaier_sum_is_no_better_than_the_plain_one():
+    x, exact, magnitudes = uniform(1000, 64, seed=9, low=31 / 32)
+    ar = mcf.arithmetic(BF16)
+
+    def median_error(total):
+        return float(np.median(256 * np.abs(integers(total) - exact) / magnitudes))
+
+    assert 188 < median_error(recursive_sum(ar, x)) < 191
+    assert 121 < median_error(neumaier_sum(ar, x)) < 127
+    assert median_error(kahan_sum(ar, x)[0]) < 0.5
+    high, low = dw_sum(ar, x)
+    assert median_error(high + low.astype(np.float64)) < 0.05
+
+
+def test_an_ordered_double_word_sum_loses_what_a_larger_term_finds():
+    ar = mcf.arithmetic(BF16)
+    assert dw_sum(ar, (1.0, 2.0**-9, 600.0)) == (600.0, 1.0)
+    assert dw_sum(ar, (1.0, 2.0**-9, 600.0), ordered=True) == (600.0, 2.0**-9)
+    x = tuple(np.sort(np.abs(drawn(BF16, 30, 200, seed=10)), axis=0)[::-1])
+    for plain, ordered in zip(dw_sum(ar, x), dw_sum(ar, x, ordered=True), strict=True):
+        assert np.array_equal(plain, ordered)
+
+
+# -- operands ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_operations_are_as_many_as_said(n):
+    x = tuple(np.arange(1.0, n + 1))
+    for algorithm, count in (
+        (recursive_sum, n - 1),
+        (kahan_sum, 4 * (n - 1)),
+        (neumaier_sum, 7 * (n - 1)),
+        (dw_sum, 10 * (n - 1)),
+        (lambda ar, x: dw_sum(ar, x, ordered=True), 7 * (n - 1)),
+        (lambda ar, x: sum_k(ar, x, 4), 19 * (n - 1)),
+        (lambda ar, x: dot2(ar, x, x), 10 * n - 7),
+    ):
+        meter = mcf.Meter(mcf.arithmetic(BF16))
+        algorithm(meter, x)
+        arithmetic = [name for name in meter.trace if name != "neg"]
+        assert len(arithmetic) == count
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan, 57344.0])
+def test_infinity_nan_and_overflow_give_nan_but_in_recursion(bad):
+    ar = mcf.arithmetic(E5M2)  # 57344 is its maximum
+    x = (bad, 57344.0, 1.0)
+    plain = recursive_sum(ar, x)
+    assert math.isnan(plain) if math.isnan(bad) else plain == math.inf
+    compensated = [neumaier_sum(ar, x), sum_k(ar, x, 3), dot2(ar, x, x), dot2(ar, (bad,), (1e9,))]
+    assert np.isnan([*kahan_sum(ar, x), *dw_sum(ar, x), *dw_sum(ar, x, ordered=True), *compensated]).all()
+
+
+def test_sums_run_over_blocks_and_broadcast(assert_same):
+    """More elements than a block holds, and more terms than some loops of NumPy take operands."""
+    rng, ar = np.random.default_rng(11), mcf.arithmetic(BF16)
+    x = mcf.round_to(rng.random((70, BLOCK + 3), dtype=np.float32), BF16)
+    some = [0, 1, BLOCK - 1, BLOCK, BLOCK + 2]
+    whole, part = (np.stack(kahan_sum(ar, tuple(terms))) for terms in (x, x[:, some]))
+    assert_same(whole[:, some], part)
+    assert recursive_sum(ar, (np.ones((2, 1)), np.ones(3), 1.0)).tolist() == [[3.0] * 3] * 2
+
+
+def test_the_exact_arithmetic_sums_exactly():
+    x = column(drawn(P5, 30, 1, seed=12), 0)
+    exact = mcf.arithmetic(None, backend="exact")
+    assert (
+        recursive_sum(exact, tuple(x)) == kahan_sum(exact, tuple(x))[0] == sum_k(exact, tuple(x), 3) == sum(x)
+    )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "operands", "error", "message"),
+    [
+        (recursive_sum, (np.ones((3, 2)),), TypeError, "x must be a tuple of values, not of type ndarray"),
+        (kahan_sum, ([1.0, 2.0],), TypeError, "x must be a tuple"),
+        (dw_sum, ((),), ValueError, "x has length 0; at least 1"),
+        (neumaier_sum, (((1.0, 2.0),),), TypeError, "not of tuples"),
+        (sum_k, ((1.0,), 0), ValueError, "k = 0 must be at least 1"),
+        (sum_k, ((1.0,), 2.0), TypeError, "k must be an int, not 2.0"),
+        (sum_k, ((1.0,), True), TypeError, "k must be an int, not True"),
+        (dot2, ((1.0,), 2.0), TypeError, "y must be a tuple"),
+        (dot2, ((1.0, 2.0), (1.0,)), ValueError, "x has 2 terms and y has 1"),
+        (recursive_sum, ((np.float64([1.0]), np.float64([0.3])),), ValueError, "no value of bfloat16"),
+    ],
+)
+def test_what_cannot_be_summed_is_refused(algorithm, operands, error, message):
+    with pytest.raises(error, match=message):
+        algorithm(mcf.arithmetic(BF16), *operands)

@@ -1,0 +1,889 @@
+"""Hard cases for the text of one element, and what is true of them, by the kernels that work on blocks.
+
+A case is recorded with the text that is judged, carried out by NumPy, and compared bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+import mcfsim as mcf
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.compile.scalars import _parts
+from mcfsim.formats import Format, get_format
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
+from mcfsim.kernels.codes_by_kind import codes_by_kind
+from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, Type, recorded
+from mcfsim.kernels.element.on_numpy import run
+from mcfsim.kernels.plan import Way, sum_within
+from mcfsim.oracle import same
+from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
+from tests.oracle.operands import random_tuples
+from tests.shared.element_mutants import Mutant, made, marked
+
+Array = Any
+TYPES = {FLOAT32: F32, FLOAT64: F64}
+ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One text on operands.
+
+    Attributes
+    ----------
+    name : str
+    text : callable
+        ``text(modules, *operands)``.
+    operands : dict of str to array
+        By name.
+    expected : callable
+        Returns the results, or the class of an error.
+    clean : bool
+        Whether NaN among the results must have clean codes.
+    noted : callable or None
+        Whether that may be noted beside the result: a verb that GPUs have, and for each of its operands of
+        which of this case's it is made; empty, if nothing is. None: it is not looked at.
+    """
+
+    name: str
+    text: Callable[..., Any]
+    operands: dict[str, Array]
+    truth: Callable[[], Any]
+    clean: bool = False
+    kinds: dict[str, Type] = field(default_factory=dict)
+    oracle: Callable[[], Any] | None = None
+    noted: Callable[[str], bool] | None = None
+
+    @cached_property
+    def expected(self) -> Any:
+        with np.errstate(all="ignore"):
+            return self.truth()
+
+    def record(self, modules: SimpleNamespace) -> Any:
+        """Return the line and the result."""
+        kinds = {name: _kind(x) for name, x in self.operands.items()}
+        return recorded(lambda *x: self.text(modules, *x), **kinds)
+
+    def wrong(self, modules: SimpleNamespace, known: Any = None) -> str | None:
+        """Return what is wrong with the text of some modules in this case.
+
+        Where it records what is known to be right, it is so again.
+        """
+        try:
+            line, results = self.record(modules)
+            if known is not None and signature(line, results) == known:
+                return None
+            (found,) = run(line, results, **self.operands)
+        except Exception as error:
+            return None if self.expected is type(error) else f"{self.name}: {type(error).__name__}: {error}"
+        expected = self.expected
+        if isinstance(expected, type) or found.dtype != expected.dtype:
+            return f"{self.name}: {found.dtype}, not {expected}"
+        differ = np.flatnonzero(~same(found, expected))
+        if differ.size:
+            i = differ[0]
+            witness = ", ".join(repr(x[i].item()) for x in self.operands.values())
+            return f"{self.name}: {witness} gives {found[i]!r}, not {expected[i]!r}; {differ.size} differ"
+        if self.clean and (~clean(found)).any():
+            return f"{self.name}: NaN whose code is not clean"
+        if self.noted is not None and not self.noted(verb := noted_of(line, *results, list(self.operands))):
+            return f"{self.name}: {verb or 'nothing'} is noted"
+        return None
+
+
+def _kind(x: Array) -> Type:
+    return {"f": TYPES.get(x.dtype), "i": I32 if x.dtype.itemsize == 4 else I64}[x.dtype.kind]
+
+
+def signature(line: Any, results: tuple[Any, ...]) -> Any:
+    """Return all that a line says."""
+
+    def said(x: Any) -> Any:
+        return (
+            None
+            if x is None
+            else (x.number, x.verb, x.type, repr(x.constant), *(y.number for y in x.operands))
+        )
+
+    return [(said(x), said(line.noted(x))) for x in line.values], [x.number for x in results]
+
+
+def noted_of(line: Any, result: Any, names: list[str]) -> str:
+    """Return what is noted beside a result, or what it is chosen from: the verb, and its operands' names.
+
+    These are those of the line's operands of which they are made.
+    """
+    chosen = result.operands if result.verb == "select" else ()
+    noted = next((x for x in map(line.noted, (result, *chosen)) if x is not None), None)
+    if noted is None:
+        return ""
+
+    def under(x: Any) -> set[int]:
+        return {x.number}.union(*map(under, x.operands))
+
+    made = ("+".join(names[i] for i in sorted(under(x)) if i < len(names)) for x in noted.operands)
+    return " ".join([noted.verb, *made])
+
+
+def clean(x: Array) -> Array:
+    """Return where a number is none of the NaN whose codes have low bits set."""
+    integer = x.view(f"i{x.dtype.itemsize}")
+    low = (1 << (np.finfo(x.dtype).nmant - 1)) - 1
+    return ~np.isnan(x) | (integer & low == 0)
+
+
+# -- operands ------------------------------------------------------------------------------------------------
+@cache
+def values_of(fmt: Format) -> Array:
+    """Return some values of a format, those at its ends among them, and their negatives, as float64."""
+    rng = np.random.default_rng(crc32(str(fmt).encode()))
+    low, high = fmt.emin - fmt.precision, fmt.emax + 1
+    with np.errstate(all="ignore"):
+        spread = 2.0 ** rng.uniform(low, high, 40) * rng.uniform(1, 2, 40)
+        near = [1.0, 3.0, float(fmt.max), float(fmt.smallest_normal)]
+        quantum = 2.0 ** max(fmt.emin - fmt.precision + 1, -1074)
+        small = quantum * np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+        some = mcf.round_to(np.concatenate([spread, near, small, rng.uniform(0.5, 4, 10)]), fmt)
+        some = np.asarray(some, np.float64)
+        below = mcf.round_to(np.nextafter(some, 0), fmt, "toward_zero")
+        above = mcf.round_to(np.nextafter(some, np.inf), fmt, "up", "saturate")
+    every = np.concatenate([some, below, above]).astype(np.float64)
+    return np.unique(every[np.isfinite(every)])
+
+
+@cache
+def numbers(fmt: Format, carrier: Any) -> Array:
+    """Return numbers of a carrier that are hard to round to a format, and any."""
+    rng = np.random.default_rng(1)
+    integer, info = np.dtype(f"i{carrier.itemsize}"), np.finfo(carrier)
+    codes = rng.integers(np.iinfo(integer).min, np.iinfo(integer).max, 60, integer).view(carrier)
+    with np.errstate(all="ignore"):
+        some = values_of(fmt)
+        top = float(fmt.max)
+        before = float(mcf.round_to(np.nextafter(top, 0), fmt, "toward_zero"))
+        some = some[some >= 0] if some.size < 150 else rng.choice(some[some >= 0], 150)
+        next_one = np.append(some[1:], top)
+        halves = some / 2 + next_one / 2
+        quarters = some / 2 + halves / 2
+        past = top + (top - before) * np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
+        least = float(mcf.round_to(5e-324, fmt, "up")) * np.array([0.25, 0.5, 0.75, 1.5, 2.5])
+        normal = float(fmt.smallest_normal)
+        under = normal - normal * 2.0**-fmt.precision * np.array([0.25, 0.5, 1.0, 1.5, 2.0])
+        exact = np.concatenate([some, halves, quarters, past, least, under]).astype(carrier)
+        beside = [np.nextafter(exact, carrier.type(end)) for end in (np.inf, 0)]
+    extremes = [0.0, np.inf, info.max, info.tiny, info.smallest_subnormal, info.max / 2, 0.5, 0.25]
+    positive = np.concatenate([exact, *beside, np.array(extremes, carrier)])
+    signed = positive * np.where(np.arange(positive.size) % 3, 1, -1).astype(carrier)
+    special = np.array([-0.0, -np.inf, 0.0, np.inf, np.nan, -np.nan, top, -top, normal, -normal], carrier)
+    infinity = np.array(np.inf, carrier).view(integer)
+    odd = np.array([infinity + 1, np.iinfo(integer).max, -1, np.iinfo(integer).min + infinity + 1], integer)
+    return np.concatenate([codes, signed, special, odd.view(carrier)])
+
+
+def cleaned(x: Array) -> Array:
+    """Return numbers, NaN among them with the code that processors make."""
+    return np.where(np.isnan(x), x.dtype.type(np.nan), x)
+
+
+def words_for(x: Array, fmt: Format, rounding: Rounding) -> Array:
+    """Return random words, many of them next to where they decide."""
+    rng, bits = np.random.default_rng(2), rounding.random_bits
+    with np.errstate(all="ignore"):
+        wide = np.abs(np.asarray(x, np.float64))
+        low, high = (
+            np.asarray(mcf.round_to(wide, fmt, mode, "saturate"), np.float64)
+            for mode in ("toward_zero", "up")
+        )
+        share = np.clip(np.nan_to_num((wide - low) / (high - low), nan=0.5), 0, 1)
+    deciding = np.ceil((1 - share) * 2.0**bits) + rng.integers(-2, 2, x.size)
+    deciding = np.clip(deciding, 0, 2.0**bits - 1).astype(np.int64)
+    ends = np.where(rng.random(x.size) < 0.5, 0, (1 << bits) - 1)
+    any_word = rng.integers(0, 1 << bits, x.size)
+    kind = rng.integers(0, 6, x.size)
+    chosen = np.where(kind < 4, deciding, np.where(kind == 4, ends, any_word))
+    low_bits = rng.integers(0, 2**32, x.size) & ((1 << (32 - bits)) - 1)
+    return ((chosen << (32 - bits)) | low_bits).astype(np.uint32)
+
+
+class _Words:
+    """Random words that are there already, for whatever operation."""
+
+    def __init__(self, words: Array) -> None:
+        self.words = words
+
+    def of(self, operation: int) -> _Words:
+        return self
+
+    def draws(self, start: int, count: int, bits: int) -> Array:
+        return self.words
+
+
+# -- cases ---------------------------------------------------------------------------------------------------
+def _about(fmt: Format, rounding: Rounding) -> str:
+    bits = f" {rounding.random_bits} {rounding.rule}" if rounding.stochastic else ""
+    return f"{fmt or repr(fmt)} {rounding.mode}{bits} {rounding.overflow} {rounding.underflow}"
+
+
+def rounding_case(fmt: Format, rounding: Rounding, carrier: Any, tidy: bool) -> Case | None:
+    """Return a case of rounding; None where the kernels refuse it."""
+    if not holds(carrier, fmt):
+        return None
+    try:
+        kernel = get_kernel(fmt, rounding, carrier)
+    except UnsupportedFormatError:
+        return None
+    x = numbers(fmt, carrier)
+    x = cleaned(x) if tidy else x
+    given = {"x": x}
+    words = words_for(x, fmt, rounding) if rounding.stochastic else None
+    if words is not None:
+        word = words.astype(np.int64) >> (32 - rounding.random_bits)
+        given["word"] = word if tidy or rounding.random_bits > 30 else word.astype(np.int32)
+
+    def text(m: SimpleNamespace, x: Any, word: Any = None) -> Any:
+        return m.rounding.round_element(x, fmt, rounding, word, clean=tidy)
+
+    def truth() -> Array:
+        expected = np.empty_like(x)
+        kernel(x.copy(), expected, words)
+        return expected
+
+    def oracle() -> Array:
+        return mcf.oracle.round_integers(x, fmt, rounding).astype(carrier)
+
+    floating = type(fmt) is Format and fmt.emin > -900
+    judged = oracle if floating and not rounding.stochastic else None
+    return Case(f"round {carrier} {_about(fmt, rounding)} {tidy}", text, given, truth, tidy, oracle=judged)
+
+
+def beside_quotients(precision: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Return integers of so many bits whose quotients lie next to numbers of as many bits, or of one more."""
+    found: list[tuple[int, int]] = []
+    while len(found) < 24:
+        bits = precision + len(found) % 2
+        divisor = int(rng.integers(1 << (precision - 1), 1 << precision)) | 1
+        rest = int(rng.choice([-3, -1, 1, 3]))
+        quotient = rest * pow(divisor, -1, 1 << bits) % (1 << bits)
+        dividend = (divisor * quotient - rest) >> bits
+        if dividend.bit_length() <= precision and quotient >> (bits - 1):
+            found.append((dividend, divisor))
+    return found
+
+
+def beside_squares(precision: int, rng: np.random.Generator) -> list[int]:
+    """Return integers of so many bits whose roots lie next to numbers of as many bits, or of one more."""
+    found: list[int] = []
+    for number in range(24):
+        bits, cut = (precision, precision) if number % 2 else (precision + 1, precision + 2)
+        # By next to nothing, or about a unit in the last place of binary64.
+        most = max(3, 2 ** (precision + cut - 56)) if number % 4 < 2 else 3
+        rest, root = 8 * int(rng.integers(-most, most)) + 1, int(rng.choice([1, 3, 5, 7]))
+        for place in range(3, cut):  # root**2 is the rest, modulo a power of two
+            root += ((root * root - rest) >> place & 1) << (place - 1)
+        root %= 1 << bits
+        root = root if root >> (bits - 1) else (1 << bits) - root
+        found.append(((root * root - rest) >> cut) << cut % 2)
+    return found
+
+
+@cache
+def tuples(fmt: Format, arity: int, size: int = 300) -> list[Array]:
+    """Return hard operands of an operation, in the carrier."""
+    rng, carrier = np.random.default_rng(arity), carrier_of(fmt)
+    with np.errstate(all="ignore"):
+        some = values_of(fmt)
+        wide = mcf.round_to(numbers(fmt, FLOAT64), fmt)
+        pool = np.concatenate([some, -some if fmt.signed else some, wide, wide[-14:], wide[-14:]])
+        pool = np.asarray(mcf.round_to(pool, fmt), np.float64)
+        found = [rng.choice(pool, size) for _ in range(arity)]
+        if type(fmt) is Format:
+            hard = random_tuples(fmt, size, arity, 1)
+            found = [np.concatenate(x) for x in zip(found, hard, strict=True)]
+            if arity == 2:
+                ends = np.array([float(fmt.max), float(fmt.smallest_normal), 1.0, 3.0, 0.0, np.inf, np.nan])
+                ends = np.asarray(mcf.round_to(np.concatenate([ends, -ends]), fmt), np.float64)
+                more = [x.ravel() for x in np.meshgrid(ends, ends)]
+                found = [np.concatenate(x) for x in zip(found, more, strict=True)]
+            if arity < 3 and fmt.precision > 2:
+                pairs = beside_quotients(fmt.precision, rng)
+                hard = [*zip(*pairs, strict=True)] if arity == 2 else [beside_squares(fmt.precision, rng)]
+                # What is no value here is any other one.
+                more = [np.array(x, np.float64) * 2.0**-fmt.precision for x in hard]
+                more = [x * rng.choice([-1.0, 1.0], x.size) for x in more] if arity == 2 else more
+                more = [np.asarray(mcf.round_to(x, fmt), np.float64) for x in more]
+                found = [np.concatenate(x) for x in zip(found, more, strict=True)]
+        if arity == 3:  # what a product loses, and what cancels
+            a, b, c = found
+            near = np.asarray(mcf.round_to(-a * b, fmt), np.float64)
+            third = np.arange(c.size) % 3 == 0
+            found[2] = np.where(third, near, c)
+    return [np.asarray(x).astype(carrier) for x in found]
+
+
+def operation_case(
+    name: str,
+    fmt: Format,
+    rounding: Rounding,
+    *,
+    way: str | None = None,
+    tidy: bool = False,
+    scalar: tuple[int, float] | None = None,
+) -> Case | None:
+    """Return a case of an operation, planned or by a way of its own; perhaps with a real scalar somewhere."""
+    try:
+        ar = BlockArithmetic(fmt, rounding, "exact")
+    except UnsupportedFormatError:
+        return None
+    entry = (ar.plan.values if scalar is None else ar.plan.reals)[name]
+    if entry.way is Way.REFUSED:
+        return None
+    way, carrier = way or str(entry.way), carrier_of(fmt)
+    operands = list(tuples(fmt, ARITY[name]))
+    if way == "within":
+        within = sum_within(fmt, rounding, carrier)
+        if within is None:
+            return None
+        way = str(within.way)
+    if way == "exact product" and name == "fma":
+        with np.errstate(all="ignore"):
+            operands[2] = -ar.mul(operands[0].copy(), operands[1].copy())
+        way = "exact"
+    operands = [cleaned(x) for x in operands] if tidy else operands
+    in_block: list[Any] = [x.copy() for x in operands]
+    if scalar is not None:
+        position, number = scalar
+        in_block[position] = number
+        operands[position] = np.full(operands[0].size, number)
+        other = 1 - position if len(operands) == 2 else 0
+        if other != position:
+            plain = np.array([1.0, 3.0, 5.0, 2.0**28, -1.0, -3.0, -5.0, -(2.0**28)], carrier)
+            in_block[other] = np.concatenate([in_block[other][: -plain.size], plain])
+            operands[other] = in_block[other].copy()
+    given = {f"x{i}": x for i, x in enumerate(operands)}
+    words = words_for(operands[0], fmt, rounding) if rounding.stochastic else None
+    if words is not None:
+        given["word"] = words.astype(np.int64) >> (32 - rounding.random_bits)
+    count, real = len(operands), scalar is not None
+
+    def text(m: SimpleNamespace, *x: Any) -> Any:
+        return m.operations.operate_element(
+            *(name, x[:count], way, fmt, rounding, x[count] if len(x) > count else None),
+            **{"carrier": TYPES[carrier], "real": real, "clean": tidy},
+        )
+
+    def truth() -> Array:
+        block = ar if words is None else ar.at(_Words(words), 0)
+        return getattr(block, name)(*in_block)
+
+    def oracle() -> Array:
+        wide = [x.astype(np.float64) for x in operands]
+        return mcf.oracle.operate_integers(name, *wide, fmt=fmt, rounding=rounding).astype(carrier)
+
+    plain = type(fmt) is Format and fmt.precision <= 11 and max(fmt.emax, -fmt.emin) < 150
+    judged = oracle if plain and not rounding.stochastic and not real else None
+    title = f"{name} {way} {_about(fmt, rounding)} {tidy} {scalar}"
+    return Case(title, text, given, truth, tidy, oracle=judged)
+
+
+def change_case(name: str, fmt: Format, rounding: Rounding, tidy: bool = False) -> Case | None:
+    """Return a case of a changed sign, or of the rounding of values of another format."""
+    try:
+        ar = BlockArithmetic(fmt, rounding, "exact")
+    except UnsupportedFormatError:
+        return None
+    carrier = carrier_of(fmt)
+    x = numbers(fmt, FLOAT64) if name == "round" else tuples(fmt, 1)[0]
+    x = cleaned(x) if tidy else x
+    words = words_for(x, fmt, rounding) if rounding.stochastic else None
+    given = {"x": x}
+    if words is not None:
+        given["word"] = words.astype(np.int64) >> (32 - rounding.random_bits)
+
+    def text(m: SimpleNamespace, x: Any, word: Any = None) -> Any:
+        return m.operations.change_element(name, x, fmt, rounding, word, carrier=TYPES[carrier], clean=tidy)
+
+    def truth() -> Array:
+        block = ar if words is None else ar.at(_Words(words), 0)
+        return getattr(block, name)(x.copy())
+
+    return Case(f"{name} {_about(fmt, rounding)} {tidy}", text, given, truth, tidy)
+
+
+def parts_case(fmt: Format, rounding: Rounding, number: float) -> Case:
+    """Return a case of an fma with a real factor in two parts."""
+    ar, carrier = BlockArithmetic(fmt, rounding, "exact"), carrier_of(fmt)
+    x, _, c = (cleaned(x) for x in tuples(fmt, 3))
+    with np.errstate(all="ignore"):
+        near = ar.mul(x, -number)
+        c = np.where(np.arange(c.size) % 3 == 0, near, c)
+    given = {"x": x, "c": c}
+    high, low = _parts(number, 53 - fmt.precision)
+    given |= {"high": np.full(x.size, high), "low": np.full(x.size, low)}
+
+    def text(m: SimpleNamespace, x: Any, c: Any, high: Any, low: Any) -> Any:
+        return m.operations.fma_by_parts(x, (high, low), c, fmt, rounding, carrier=TYPES[carrier], clean=True)
+
+    def truth() -> Array:
+        return ar.fma(x.copy(), number, c.copy())
+
+    return Case(f"parts {_about(fmt, rounding)} {number}", text, given, truth, True)
+
+
+def residual_case(fmt: Format, mode: Mode, tidy: bool) -> Case:
+    """Return a case of rounding together with what the carrier lost, whose sum binary64 holds."""
+    rng, rounding = np.random.default_rng(5), Rounding(mode)
+    x = numbers(fmt, FLOAT32)
+    x = cleaned(x[(np.abs(x) > 2.0**-90) | ~np.isfinite(x)])
+    codes = (x.view(np.int32) & ~np.int32(0x7F800000)) | (np.int32(141) << 23)
+    x = np.concatenate([x, codes.view(np.float32)])
+    share = rng.choice([0.0, 1.0, -1.0], x.size) * 2.0 ** -rng.integers(25, 28, x.size)
+    with np.errstate(all="ignore"):
+        lost = np.where(np.isfinite(x), x * share.astype(np.float32), 0).astype(np.float32)
+    lost[-codes.size :] = (~codes).view(np.float32)
+
+    def text(m: SimpleNamespace, x: Any, lost: Any) -> Any:
+        return m.floats.round_float(x, fmt, rounding, residual=lost, clean=tidy)
+
+    def truth() -> Array:
+        wide = x.astype(np.float64) + lost
+        get_kernel(fmt, rounding, FLOAT64)(wide, wide)
+        return wide.astype(np.float32)
+
+    return Case(f"residual {fmt} {mode} {tidy}", text, {"x": x, "lost": lost}, truth, tidy)
+
+
+#: Formats of which sums may be rounded with what binary32 lost of them, and others.
+WITH_RESIDUAL = ("bfloat16", "tf32", "full22", "full2", "full8fnuz", "full8none", "short8")
+WITHOUT = (
+    *(
+        "float16",
+        "posit8",
+        "int8",
+        "float32",
+        "full8unsigned",
+        "full24nozero",
+        "full8nozero",
+        "full1",
+        "full23",
+    ),
+    *("near8", "high8"),
+)
+
+
+def residual_choices() -> Iterator[Case]:
+    """Yield cases of which formats, modes and policies a residual is taken."""
+    by_name = {str(fmt): fmt for fmt in FORMATS}
+    x = np.float32([1.0])
+    for name in (*WITH_RESIDUAL, *WITHOUT):
+        fmt = by_name[name]
+        for rounding in (*PLAIN, Rounding("up", underflow="flush_before"), Rounding("stochastic")):
+            decided = rounding.mode not in ("to_odd", "stochastic")
+            chosen = name in WITH_RESIDUAL and decided and rounding.underflow is Underflow.GRADUAL
+
+            def text(m: SimpleNamespace, x: Any, fmt: Format = fmt, rounding: Rounding = rounding) -> Any:
+                return x.like(float(m.floats.takes_residual(x.type, fmt, rounding)))
+
+            title = f"takes residual {_about(fmt, rounding)}"
+            yield Case(title, text, {"x": x}, lambda chosen=chosen: np.float32([chosen]))
+
+
+def value_case(fmt: Format, carrier: Any) -> Case | None:
+    """Return a case of whether numbers are values of a format."""
+    if not holds(carrier, fmt):
+        return None
+    x = numbers(fmt, carrier)
+    kernel = get_kernel(fmt, Rounding(), carrier)
+
+    def text(m: SimpleNamespace, x: Any) -> Any:
+        return m.rounding.is_value(x, fmt)
+
+    def truth() -> Array:
+        rounded = np.empty_like(x)
+        kernel(x.copy(), rounded, None)
+        return (rounded == x) | np.isnan(x)
+
+    return Case(f"is value {fmt or repr(fmt)} {carrier}", text, {"x": x}, truth)
+
+
+def code_cases(fmt: Format, carrier: Any) -> Iterator[Case]:
+    """Yield cases of codes: all of a format, their values, NaN of all kinds, integers that are none."""
+    integers = np.arange(1 << 17, dtype=np.int32)
+    kind = codes_by_kind(fmt)
+    is_code = (integers < 1 << fmt.bits) & ~kind.unassigned(integers.astype(np.int64))
+    codes = integers[is_code]
+    values = mcf.codec.decode(codes, fmt).astype(carrier)
+    nan = np.array([np.nan, -np.nan], carrier)
+    payload = nan.view(f"i{nan.itemsize}") | 1
+    zero = np.array([-0.0] if fmt.signed and fmt.zero else [], carrier)
+    numbers = np.concatenate([values, zero, nan, payload.view(carrier)])
+    title = f"{fmt or repr(fmt)} {carrier}"
+
+    def decoded(m: SimpleNamespace, code: Any) -> Any:
+        return m.codes.decode_element(code, fmt, TYPES[carrier])
+
+    def encoded(m: SimpleNamespace, x: Any) -> Any:
+        return m.codes.encode_element(x, fmt)
+
+    def told(m: SimpleNamespace, code: Any) -> Any:
+        return m.codes.is_code(code, fmt)
+
+    yield Case(f"decode {title}", decoded, {"code": codes}, lambda: values)
+    yield Case(
+        f"encode {title}",
+        encoded,
+        {"x": numbers},
+        lambda: mcf.codec.encode(numbers, fmt).astype(f"i{nan.itemsize}"),
+    )
+    yield Case(f"is code {title}", told, {"code": integers}, lambda: is_code)
+
+
+def codes_known() -> Iterator[Case]:
+    """Yield cases of which formats have codes that the text of an element knows."""
+    unknown = ("float32", "tf32", "posit8", "int8", "full8none", "float_p1", "seventeen")
+    for fmt in (*FORMATS, *CODED):
+        if str(fmt) in (*unknown, *map(str, CODED)):
+
+            def text(m: SimpleNamespace, x: Any, fmt: Format = fmt) -> Any:
+                return x.like(float(m.codes.has_codes(fmt)))
+
+            known = np.float32([str(fmt) not in unknown])
+            yield Case(f"has codes {fmt}", text, {"x": np.float32([1])}, lambda known=known: known)
+
+
+#: Verbs that GPUs have, of roundings and operations to nearest, and of codes.
+ROUNDED = {"bfloat16": "round_bfloat16", "float16": "round_float16"}
+OPERATED = {"add": "add_bfloat16", "sub": "sub_bfloat16", "mul": "mul_bfloat16", "fma": "fma_bfloat16"}
+
+
+def noted_cases() -> Iterator[Case]:
+    """Yield cases of which verbs of GPUs are noted: beside roundings, operations, and codes."""
+    usual = Rounding()
+    others = [Rounding("up"), Rounding(overflow="saturate"), Rounding(underflow="flush_after")]
+    for name in ("bfloat16", "float16", "tf32"):
+        fmt = get_format(name)
+        for rounding in (usual, *others, Rounding(underflow="flush_inputs")):
+            good = rounding == usual
+            case = rounding_case(fmt, rounding, FLOAT32, False)
+            assert case is not None
+            verb = f"{ROUNDED[name]} x" if good and name in ROUNDED else ""
+            yield replace(case, name=f"noted {case.name}", noted=verb.__eq__)
+            wide = rounding_case(fmt, rounding, FLOAT64, False)
+            assert wide is not None
+            yield replace(wide, name=f"noted {wide.name}", noted="".__eq__)
+            for operation in ARITY:
+                yield _noted_operation(operation, fmt, rounding, "rounded")
+    for operation in OPERATED:
+        for kind in OPERANDS:
+            yield _noted_operation(operation, get_format("bfloat16"), usual, kind)
+        yield _noted_operation(operation, get_format("bfloat16"), usual, "rounded", FLOAT64)
+    for name in ("bfloat16", "float16", "float8_e5m2"):
+        for carrier in (FLOAT32, FLOAT64):
+            decode, encode, _ = code_cases(get_format(name), carrier)
+            for case, verb in ((decode, "decode_float16 code"), (encode, "encode_float16 x")):
+                known = verb if name == "float16" and carrier == FLOAT32 else ""
+                yield replace(case, name=f"noted {case.name}", noted=known.__eq__)
+
+
+#: How an operand of an operation is made, and whether the lower half of its code is then known to be zero.
+OPERANDS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "rounded": (lambda m, x: m.rounding.round_element(x, get_format("bfloat16"), Rounding()), True),
+    "read": (lambda m, x: (x.bits().shr(16) << 16).as_number(), True),
+    "negated": (lambda m, x: -abs(m.rounding.round_element(x, get_format("bfloat16"), Rounding())), True),
+    "given": (lambda m, x: x, False),
+    "halved": (lambda m, x: m.rounding.round_element(x, get_format("float16"), Rounding()), False),
+    "less": (lambda m, x: (x.bits().shr(15) << 15).as_number(), False),
+    "more": (lambda m, x: (x.bits().shr(17) << 17).as_number(), False),
+    "joined": (lambda m, x: (x.bits() | 16).as_number(), False),
+}
+
+
+def _noted_operation(
+    operation: str, fmt: Format, rounding: Rounding, kind: str, carrier: Any = FLOAT32
+) -> Case:
+    """Return a case of an operation, the last of whose operands is made in some way.
+
+    Its bits are judged by other cases: here they are those of the text as it is.
+    """
+    ar = BlockArithmetic(fmt, rounding, "exact")
+    given = {f"x{i}": x.astype(carrier) for i, x in enumerate(tuples(fmt, ARITY[operation]))}
+    way = str(ar.plan.values[operation].way)
+    (first, _), (last, known) = OPERANDS["rounded"], OPERANDS[kind]
+
+    def text(m: SimpleNamespace, *x: Any) -> Any:
+        operands = [*(first(m, y) for y in x[:-1]), last(m, x[-1])]
+        return m.operations.operate_element(operation, operands, way, fmt, rounding, carrier=TYPES[carrier])
+
+    def truth() -> Array:
+        kinds = {name: _kind(x) for name, x in given.items()}
+        (result,) = run(*recorded(lambda *x: text(made({}), *x), **kinds), **given)
+        return result
+
+    takes = str(fmt) == "bfloat16" and rounding == Rounding() and operation in OPERATED and known
+    takes &= carrier == FLOAT32
+    whole = " ".join([OPERATED.get(operation, ""), *given])
+
+    def noted(verb: str) -> bool:
+        return verb == whole if takes else verb.partition(" ")[0] not in OPERATED.values()
+
+    title = f"noted {operation} {_about(fmt, rounding)} {kind} {carrier}"
+    return Case(title, text, given, truth, noted=noted)
+
+
+def refused_cases() -> Iterator[Case]:
+    """Yield cases in which stochastic rounding lacks its word, or has one that is too short."""
+    x = np.float32([1.0, 1.1])
+    for fmt in map(get_format, ("bfloat16", "posit8")):
+        for bits, word in ((16, {}), (31, {"word": np.zeros(2, np.int32)})):
+
+            def text(
+                m: SimpleNamespace, x: Any, word: Any = None, fmt: Format = fmt, bits: int = bits
+            ) -> Any:
+                return m.rounding.round_element(x, fmt, Rounding("stochastic", random_bits=bits), word)
+
+            yield Case(f"refused {fmt} {len(word)}", text, {"x": x, **word}, lambda: ValueError)
+
+
+# -- which -------------------------------------------------------------------------------------------------
+UNUSUAL = [
+    Format("float_u4", precision=3, emin=0, emax=2, specials="none", signed=False),
+    Format("float_nozero", precision=3, emin=-3, emax=3, specials="none", zero=False),
+    Format("float_p1", precision=1, emin=-5, emax=6, specials="none"),
+    Format("crowded24", precision=24, emin=-100, emax=127),
+    Format("crowded23", precision=23, emin=-100, emax=127),
+    Format("high1", precision=1, emin=100, emax=127, specials="none"),
+    Format("high3", precision=3, emin=110, emax=127),
+    Format("wide26", precision=26, emin=-300, emax=300),
+    Format("wide40", precision=40, emin=-400, emax=400),
+    Format("far20", precision=20, emin=-1000, emax=1000),
+    Format("far12", precision=12, emin=-1022, emax=1023),
+    Format("wide27", precision=27, emin=-300, emax=300),
+    # Of the carrier's range, but for one thing each; and next to where addition has room.
+    Format("full8none", precision=8, emin=-126, emax=127, specials="none"),
+    Format("full8unsigned", precision=8, emin=-126, emax=127, signed=False),
+    Format("full8fnuz", precision=8, emin=-126, emax=127, specials="fnuz"),
+    Format("full24none", precision=24, emin=-126, emax=127, specials="none"),
+    Format("full24unsigned", precision=24, emin=-126, emax=127, signed=False),
+    Format("full24nozero", precision=24, emin=-126, emax=127, specials="none", zero=False),
+    Format("full22", precision=22, emin=-126, emax=127),
+    Format("full1", precision=1, emin=-126, emax=127, specials="none"),
+    Format("full1inf", precision=1, emin=-126, emax=127, specials="nuz"),
+    Format("full2", precision=2, emin=-126, emax=127),
+    Format("full23", precision=23, emin=-126, emax=127),
+    Format("full8nozero", precision=8, emin=-126, emax=127, zero=False),
+    Format("full24nozero_inf", precision=24, emin=-126, emax=127, zero=False),
+    Format("full24nuz", precision=24, emin=-126, emax=127, specials="nuz"),
+    Format("code5", precision=1, emin=-4, emax=6, specials="none", parity="code"),
+    Format("narrow", precision=4, emin=0, emax=1),
+    Format("short8", precision=8, emin=-126, emax=120),
+    Format("near8", precision=8, emin=-126, emax=100),
+    Format("high8", precision=8, emin=-100, emax=127),
+    Format("cut2", precision=22, emin=-60, emax=100),
+    Format("cut1", precision=23, emin=-60, emax=100),
+    Format("room", precision=20, emin=-60, emax=122),
+    Format("no_room", precision=20, emin=-60, emax=123),
+    Format("two2", precision=2, emin=2, emax=9),
+    Format("two1", precision=1, emin=1, emax=9, specials="none"),
+]
+NAMED = (
+    *("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e8m0fnu", "tf32"),
+    *(
+        "float32",
+        "float6_e3m2fn",
+        "e6m9",
+        "binary8p1se",
+        "binary8p1uf",
+        "binary7p1se",
+        "binary6p1uf",
+        "binary8p3se",
+        "binary6p3ue",
+    ),
+    *(
+        "posit3",
+        "posit5es0",
+        "posit6es3",
+        "posit8",
+        "posit16",
+        "posit28",
+        "posit32",
+        "int8",
+        "ternary",
+        "int32",
+    ),
+)
+FORMATS = [*map(get_format, NAMED), *UNUSUAL]
+#: Those whose codes are read and written.
+CODED = [
+    *map(get_format, ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")),
+    *map(get_format, ("float8_e4m3fnuz", "float8_e8m0fnu", "binary8p3se", "binary8p1uf", "binary6p3ue")),
+    *(fmt for fmt in UNUSUAL if fmt.name in ("full8fnuz", "full8unsigned", "full8nozero", "narrow", "high8")),
+    Format("wide3", precision=3, emin=-300, emax=300),
+    Format("all_of_binary64", precision=5, emin=-1022, emax=1023),
+    Format("short_range", precision=8, emin=-126, emax=100),
+    Format("low_range", precision=8, emin=-126, emax=-1),
+    Format("top1", precision=1, emin=-126, emax=127, specials="fn"),
+    Format("gaps", precision=4, emin=-3, emax=0),
+    Format("gaps_fn", precision=3, emin=-3, emax=1, specials="fn"),
+    Format("gaps_nuz", precision=3, emin=-3, emax=1, specials="nuz"),
+    Format("gaps_unsigned", precision=3, emin=-3, emax=1, specials="nuz", signed=False),
+    Format("sixteen_nuz", precision=8, emin=-126, emax=127, specials="nuz"),
+    Format("seventeen", precision=9, emin=-126, emax=127),
+]
+PLAIN = [Rounding(mode) for mode in DETERMINISTIC]
+POLICIES = [
+    *(Rounding(mode, "saturate") for mode in DETERMINISTIC),
+    *(Rounding(mode, underflow=flush) for mode in DETERMINISTIC for flush in list(Underflow)[1:]),
+]
+STOCHASTIC = [
+    Rounding("stochastic", overflow, random_bits=bits, rule=rule, underflow=flush)
+    for bits in (1, 8, 16, 23, 32)
+    for rule in Rule
+    for overflow in Overflow
+    for flush in Underflow
+]
+
+
+def _cases() -> Iterator[Case | None]:
+    for i, fmt in enumerate(FORMATS):
+        for carrier in (FLOAT32, FLOAT64):
+            yield value_case(fmt, carrier)
+        for j, rounding in enumerate(PLAIN):
+            yield rounding_case(fmt, rounding, (FLOAT32, FLOAT64)[j % 2], False)
+            yield rounding_case(fmt, rounding, (FLOAT32, FLOAT64)[j % 2 == 0], j % 3 == 0)
+        for j, rounding in enumerate(POLICIES):
+            if (i + j) % 4 == 0:
+                yield rounding_case(fmt, rounding, (FLOAT32, FLOAT64)[(i + j // 3) % 2], False)
+        for j, rounding in enumerate(STOCHASTIC):
+            if (i * 7 + j) % 41 == 0:
+                yield rounding_case(fmt, rounding, (FLOAT32, FLOAT64)[(i + j // 41) % 2], j % 2 == 0)
+        for j, rounding in enumerate([*PLAIN, *POLICIES[i % 4 :: 4], *STOCHASTIC[i::61]]):
+            name = list(ARITY)[(i + j) % 6]
+            yield operation_case(name, fmt, rounding, tidy=j % 2 == 0)
+            if (i + j) % 3 == 0:
+                yield change_case(
+                    ("neg", "abs", "sign", "round")[(i + j // 3) % 4], fmt, rounding, j % 2 == 0
+                )
+                yield operation_case(("add", "sub")[j % 2], fmt, rounding, way="within", tidy=True)
+    for name in ("bfloat16", "float16", "tf32", "float8_e5m2", "float32"):
+        fmt = get_format(name)
+        for j, rounding in enumerate(PLAIN):
+            for operation in ARITY:
+                yield operation_case(operation, fmt, rounding, way="sticky", tidy=j % 2 == 0)
+            for operation in ("add", "sub"):
+                yield operation_case(operation, fmt, rounding, way="within", tidy=j % 2 == 0)
+            operation, position = [("mul", 0), ("div", 1), ("add", 1), ("sub", 0), ("fma", 0), ("fma", 2)][j]
+            yield operation_case(operation, fmt, rounding, scalar=(position, 0.9), tidy=True)
+            yield parts_case(fmt, rounding, (0.9, -1 / 3, 3e-4)[j % 3])
+        yield parts_case(fmt, Rounding("down", underflow="flush_inputs"), 0.1)
+        for number in (np.inf, np.nan, 2.0**100, 1 + 2.0**-52):
+            yield parts_case(fmt, Rounding("down" if number == np.inf else "nearest_even"), number)
+        yield operation_case("fma", fmt, Rounding(), way="exact product", tidy=True)
+    for fmt in map(get_format, ("bfloat16", "posit8")):
+        for bits in (3, 30):
+            for carrier in (FLOAT32, FLOAT64):
+                for tidy in (False, True):  # words of 32 bits, and of 64
+                    yield rounding_case(fmt, Rounding("stochastic", random_bits=bits), carrier, tidy)
+    by_name = {str(fmt): fmt for fmt in FORMATS}
+    for name in ("float32", "full24nozero_inf", "full24unsigned", "narrow"):
+        for rounding in POLICIES:
+            yield rounding_case(by_name[name], rounding, FLOAT32, False)
+    for name in ("bfloat16", "tf32", "full22"):
+        for j, mode in enumerate(set(DETERMINISTIC) - {Mode.TO_ODD}):
+            yield residual_case(by_name[name], mode, j == 1)
+    for fmt in FORMATS:
+        if not fmt.signed:
+            for j, rounding in enumerate([*PLAIN, *POLICIES]):
+                yield change_case(("neg", "abs", "sign", "round")[j % 4], fmt, rounding)
+            yield change_case("neg", fmt, Rounding(underflow="flush_inputs"))
+        for j, mode in enumerate(("down", "toward_zero", "to_odd")):
+            for operation in ("add", "div", "sqrt", "fma"):
+                if fmt.precision > 11 or (j + fmt.precision) % 3 == 0:
+                    yield operation_case(operation, fmt, Rounding(mode), way=None, tidy=j == 1)
+            yield operation_case("add", fmt, Rounding(mode), way="within", tidy=j == 1)
+    for name in ("far12", "full22", "bfloat16"):  # sums that leave the machine's range, whatever is drawn
+        for j, bits in enumerate((1, 8, 23)):
+            rounding = Rounding("stochastic", random_bits=bits)
+            yield operation_case("add", by_name[name], rounding, tidy=j == 1)
+            yield operation_case("sub", by_name[name], rounding, way="within", tidy=j == 1)
+    fmt = get_format("bfloat16")
+    for j, rounding in enumerate(PLAIN):
+        # Beside what a value gives, by less than binary64 tells; and of the opposite code.
+        for first in (1.0, 3.0, 5.0):
+            for target in (1.3125, 1.30859375 + 0.00390625, 161 / 128):
+                for step in (-np.inf, np.inf):
+                    yield operation_case(
+                        "div", fmt, rounding, scalar=(1, -float(np.nextafter(first / target, step)))
+                    )
+                    yield operation_case(
+                        "div", fmt, rounding, scalar=(0, float(np.nextafter(first * target, step)))
+                    )
+        for position in (0, 1):
+            yield operation_case(
+                "add", fmt, rounding, scalar=(position, -(2 - 2.0**-52) * 2.0**-27), tidy=j % 2 == 0
+            )
+    for fmt in CODED[:-1]:
+        for carrier in (FLOAT32, FLOAT64):
+            if holds(carrier, fmt):
+                yield from code_cases(fmt, carrier)
+    yield from codes_known()
+    yield from residual_choices()
+    yield from refused_cases()
+    yield from noted_cases()
+
+
+@cache
+def battery() -> list[Case]:
+    """Return all cases, those of every kind mixed."""
+    with np.errstate(all="ignore"):
+        found = {case.name: case for case in _cases() if case is not None}
+    return sorted(found.values(), key=lambda case: crc32(case.name.encode()))
+
+
+# -- the judge -----------------------------------------------------------------------------------------------
+class Judge:
+    """All cases, each with the statements that it carries out, and what it records of the text as it is.
+
+    Both are found out when a case is first asked.
+    """
+
+    def __init__(self) -> None:
+        self.cases = battery()
+        self._known: list[tuple[set[tuple[str, int]], Any]] = []
+        self._seen: set[tuple[str, int]] = set()
+        self._text = marked(self._seen)
+
+    def _of(self, number: int) -> tuple[set[tuple[str, int]], Any]:
+        while len(self._known) <= number:
+            self._seen.clear()
+            try:
+                said = signature(*self.cases[len(self._known)].record(self._text))
+            except ValueError:
+                said = None
+            self._known.append((set(self._seen), said))
+        return self._known[number]
+
+    def against(self, mutant: Mutant) -> str | None:
+        """Return what is wrong with a mutant, or None."""
+        try:
+            text = mutant.text()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        for number, case in enumerate(self.cases):
+            places, said = self._of(number)
+            concerned = mutant.line is None or (mutant.module, mutant.line) in places
+            if concerned and (found := case.wrong(text, said)):
+                return found
+        return None
+
+    def carried_out(self, module: str) -> set[int]:
+        """Return the lines of a module's statements that some case carries out."""
+        every = set().union(*(self._of(number)[0] for number in range(len(self.cases))))
+        return {line for name, line in every if name == module}

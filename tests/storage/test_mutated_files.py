@@ -1,0 +1,399 @@
+"""Files that anyone may have damaged or made: the right content, or a ValueError that names the file."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import operator
+import warnings
+import zipfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.problems import Quadratic
+from mcfsim.storage import archive
+from mcfsim.sweeps.journal import Journal
+from mcfsim.theorems import verify
+from mcfsim.theorems.certificate import Certificate
+from tests.shared.mutations import changed, damaged
+
+pytestmark = pytest.mark.slow
+
+
+class Kind(NamedTuple):
+    """A kind of file.
+
+    Attributes
+    ----------
+    make : callable
+        Write a good one to a path.
+    load : callable
+        Return the content of the one at a path, of whatever form; equal contents have equal texts.
+    agrees : callable
+        Whether a content, of what may be damaged, is as right as it must be.
+    kept : bool
+        Whether one that is refused keeps every byte.
+    """
+
+    make: Callable[[Path], object]
+    load: Callable[[Path], str]
+    agrees: Callable[[str, str], bool] = operator.eq
+    kept: bool = True
+
+
+def train(path: Path, **options: Any) -> mcf.Run:
+    arguments = {"strategies": ["collage-light", "exact"], "steps": 4, "record_every": 2, "progress": False}
+    return mcf.simulate(Quadratic(2, 3.0), **{**arguments, **options}, checkpoint=path)
+
+
+def text_of(run: mcf.Run) -> str:
+    series = {
+        f"{name}|{measure}": numbers.tobytes().hex()
+        for name, by_measure in run.series.items()
+        for measure, numbers in by_measure.items()
+    }
+    return json.dumps([run.settings, run.versions, run.results, run.steps.tolist(), series])
+
+
+def make_run(path: Path) -> None:
+    mcf.simulate(Quadratic(2, 3.0), strategies=["plain", "fp32"], steps=4, record_every=2).save(path)
+
+
+def make_journal(path: Path) -> None:
+    with Journal(path) as journal:
+        for job, start in itertools.product(("one", "two"), range(0, 90, 9)):
+            journal.record(job, start, start + 9, json.dumps({"job": job, "cases": 9, "start": start}))
+
+
+def read_journal(path: Path) -> str:
+    with Journal(path) as journal:
+        return json.dumps(
+            [[job, *row] for job in ("one", "two") for row in sorted(journal.results(job).items())]
+        )
+
+
+def no_more(found: str, expected: str) -> bool:
+    """Whether all rows found are among the expected ones: what a journal has lost is worked out again."""
+    return all(row in json.loads(expected) for row in json.loads(found))
+
+
+#: Arrays and JSON data in one file.
+ARCHIVES = {
+    "run": Kind(make_run, lambda path: text_of(mcf.Run.load(path))),
+    "checkpoint": Kind(train, lambda path: text_of(train(path))),
+}
+#: Another kind of file is one line here.
+KINDS = {
+    **ARCHIVES,
+    "certificate": Kind(
+        verify("lost_iff", "float8_e5m2", "up").save, lambda path: Certificate.load(path).digest
+    ),
+    # SQLite counts the writers of a file in it, before it finds the damage.
+    "journal": Kind(make_journal, read_journal, no_more, kept=False),
+}
+
+
+def content_or_refusal(kind: Kind, path: Path) -> tuple[str | None, str | None]:
+    """Return what a file holds, or why it is refused: by name, and left as it is."""
+    data = path.read_bytes()
+    try:
+        return kind.load(path), None
+    except ValueError as error:
+        refusal = str(error)
+    assert path.name in refusal, refusal
+    assert path.read_bytes() == data or not kind.kept
+    return None, refusal
+
+
+def check(kind: Kind, path: Path, data: bytes, expected: str) -> bool:
+    """Whether a file is refused; otherwise it must be read as it was."""
+    for beside in path.parent.glob(f"{path.name}-*"):  # what SQLite left of the one before
+        beside.unlink()
+    path.write_bytes(data)
+    content, refusal = content_or_refusal(kind, path)
+    assert refusal or kind.agrees(str(content), expected)
+    return refusal is not None
+
+
+@pytest.mark.parametrize("cases", [100, pytest.param(2000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", KINDS)
+def test_damaged_files_are_refused_or_read_as_they_were(name, cases, tmp_path):
+    kind, path = KINDS[name], tmp_path / "file.npz"
+    kind.make(path)
+    data, random = path.read_bytes(), np.random.default_rng(cases)
+    expected = kind.load(path)
+    refused = sum(check(kind, path, damaged(data, random), expected) for _ in range(cases))
+    assert refused > cases // 8
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", KINDS)
+def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing(name, tmp_path):
+    kind, path = KINDS[name], tmp_path / "file.npz"
+    kind.make(path)
+    data, expected = path.read_bytes(), kind.load(path)
+    random = np.random.default_rng(5)
+    for place in range(0, len(data), 1 + len(data) // 1500):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << int(random.integers(8))
+        check(kind, path, bytes(flipped), expected)
+
+
+# -- whole by their checksums, and yet wrong ----------------------------------------------------------------
+def parts(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    return archive.read_archive(path, lambda about, forms: None)
+
+
+def valid_run(run: mcf.Run) -> bool:
+    steps = run.steps.tolist()
+    lengths = {len(numbers) for series in run.series.values() for numbers in series.values()}
+    return (
+        steps == sorted(set(steps))
+        and lengths <= {len(steps)}
+        and all(0 <= t <= run.settings.get("steps", t) for t in steps)
+        and all(isinstance(x, int | float) for numbers in run.results.values() for x in numbers.values())
+    )
+
+
+def altered(arrays: dict[str, np.ndarray], random: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return arrays of which one is missing, renamed, of another form, or has another number."""
+    name = str(random.choice(sorted(arrays)))
+    array = arrays[name]
+    rest = {key: x for key, x in arrays.items() if key != name}
+    number = array.dtype.type(random.choice([0, -1, 7, 1000])) if array.dtype.kind in "fi" else "1/0"
+    spoilt = array.copy()
+    spoilt.flat[:1] = number
+    choices = [
+        rest,
+        {**rest, name + "x": array},
+        {**rest, "|": array},
+        {**rest, name: array[:-1]},
+        {**rest, name: np.append(array, array[-1:])},
+        {**rest, name: array[0]},
+        {**rest, name: array[None]},
+        {
+            **rest,
+            name: array.astype("<f4" if array.dtype != np.float32 else "<f8") if number != "1/0" else rest,
+        },
+        {**rest, name: spoilt},
+        {**arrays, "more|loss": array},
+    ]
+    chosen = choices[int(random.integers(len(choices)))]
+    return {key: x for key, x in chosen.items() if isinstance(x, np.ndarray | np.generic)}
+
+
+@pytest.mark.parametrize("cases", [100, pytest.param(2000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_files_made_anew_with_wrong_content_are_refused_or_valid(name, cases, tmp_path):
+    kind, path = KINDS[name], tmp_path / "file.npz"
+    kind.make(path)
+    about, arrays = parts(path)
+    random, refused = np.random.default_rng(cases), 0
+    for _ in range(cases):
+        if random.integers(2):
+            try:
+                archive.write_archive(path, changed(about, random), arrays)
+            except (ValueError, TypeError):  # no JSON, as an endless number
+                continue
+        else:
+            new = {key: np.asarray(x) for key, x in altered(arrays, random).items()}
+            archive.write_archive(path, about, new)
+        _, refusal = content_or_refusal(kind, path)
+        refused += refusal is not None
+        if refusal is None and name == "run":
+            assert valid_run(mcf.Run.load(path))
+    assert refused > cases // 4
+
+
+@pytest.mark.parametrize("step", [-5, -1, 5, 10**6, 10**400, 2.0, "4", None, True, [4]])
+def test_a_step_that_the_run_has_not_is_refused(step, tmp_path):
+    path = tmp_path / "file.npz"
+    train(path)
+    about, arrays = parts(path)
+    archive.write_archive(path, {**about, "step": step}, arrays)
+    with pytest.raises(ValueError, match=r"file\.npz"):
+        train(path)
+
+
+FLOATS = ["bfloat16", "float8_e4m3fn"]
+
+
+# In fp8 epsilon vanishes, in int8 much else: what a file may hold does not depend on it.
+@pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
+@pytest.mark.parametrize(
+    ("field", "low"),
+    [
+        *itertools.product(
+            ["parameter0", "m0", "v0", "extra0"], ["bfloat16", "float8_e4m3fn", "posit8", "int8"]
+        ),
+        *itertools.product(["parameter1"], ["bfloat16", "float8_e4m3fn"]),
+    ],
+)
+def test_a_number_that_is_no_value_of_its_format_is_refused(field, low, tmp_path):
+    path = tmp_path / "file.npz"
+    strategies = {"parameter1": "collage-plus", "extra0": "kahan"}
+    options = {"strategies": [strategies.get(field, "plain")], "low": low}
+    train(path, **options)
+    about, arrays = parts(path)
+    key = f"{options['strategies'][0]}|{field}"
+    for number in (0.1, 1 + 2.0**-20, 1e30 if low != "bfloat16" else 2.0**-140):
+        spoilt = arrays[key].copy()
+        spoilt[0] = number
+        archive.write_archive(path, about, {**arrays, key: spoilt})
+        with pytest.raises(ValueError, match=rf"file\.npz has .* which is no value of {low}"):
+            train(path, **options)
+
+
+NO_NUMBERS = (
+    *("", "None", "1/3", "0.5", "0x1", "0x1p", "0x10p0", "0x2p-1", "+0x1p0", "0x1p-0", "0X1p0", "0x01p0"),
+    *("x" * 999, "0x" + "1" * 101 + "p0", "-0x0p0", "1e5", "infinity", "NaN", "٣"),
+)
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_a_text_that_is_no_exact_number_is_refused(text, tmp_path):
+    path = tmp_path / "file.npz"
+    train(path)
+    about, arrays = parts(path)
+    key = "exact|parameter0"
+    archive.write_archive(path, about, {**arrays, key: np.array([text, str(arrays[key][1])])})
+    with pytest.raises(ValueError, match=r"file\.npz has .* which is no"):
+        train(path)
+
+
+# -- files made by hand --------------------------------------------------------------------------------------
+def npy(header: str, data: bytes = b"") -> bytes:
+    text = header.encode("latin1")
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method, compresslevel=1) as made:
+        for name, data in members.items():
+            made.writestr(name, data)
+    return file.getvalue()
+
+
+def saved(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def twice(name: str, data: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as made, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made.writestr(name, data)
+        made.writestr(name, data)
+    return file.getvalue()
+
+
+def text_member(text: str) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.array(text))
+    return file.getvalue()
+
+
+HUGE = "{'descr': '<f8', 'fortran_order': False, 'shape': (%d,), }"
+DEEP = "[" * 100_000
+RUN = {"format": "mcfsim-run-2", "settings": {}, "versions": {}, "results": {}, "digest": "0"}
+
+
+def listed(shape: Any, dtype: Any = "<f8", **more: Any) -> str:
+    return json.dumps({**RUN, **more, "arrays": {"steps": ["<i8", shape], "plain|loss": [dtype, shape]}})
+
+
+@cache
+def bomb() -> bytes:
+    header = npy("{'descr': '<i8', 'fortran_order': False, 'shape': (33554432,), }")
+    return zipped({"about.npy": text_member(listed([2**25])), "steps.npy": header + bytes(2**28)})
+
+
+CRAFTED: dict[str, Callable[[], bytes]] = {
+    "empty": lambda: b"",
+    "text": lambda: b"hello",
+    "end of a zip alone": lambda: b"PK\x05\x06" + bytes(18),
+    "no members": lambda: zipped({}),
+    "no description": lambda: saved(x=np.ones(3)),
+    "pickles": lambda: saved(about=np.array([{"format": "mcfsim-run-2"}], dtype=object)),
+    "a pickle that acts": lambda: zipped(
+        {
+            "about.npy": npy(
+                "{'descr': '|O', 'fortran_order': False, 'shape': (), }", b"cos\nsystem\n(S'exit 3'\ntR."
+            )
+        }
+    ),
+    "JSON too deep": lambda: zipped({"about.npy": text_member(DEEP)}),
+    "JSON deep in settings": lambda: zipped(
+        {"about.npy": text_member('{"settings": ' + '{"a":' * 50_000 + "0" + "}" * 50_000 + "}")}
+    ),
+    "numbers too long": lambda: zipped({"about.npy": text_member('{"step": ' + "9" * 10_000 + "}")}),
+    "JSON of another kind": lambda: zipped({"about.npy": text_member("[1]")}),
+    "no array of text": lambda: saved(about=np.ones(3)),
+    "texts": lambda: saved(about=np.array(["{}", "{}"])),
+    "header too deep": lambda: zipped({"about.npy": npy("(" * 9000)}),
+    "header of code": lambda: zipped({"about.npy": npy("__import__('os').abort()")}),
+    "header of nothing": lambda: zipped({"about.npy": npy("{}")}),
+    "header cut off": lambda: zipped({"about.npy": b"\x93NUMPY\x01\x00\xff\xff{"}),
+    "description of 10^12": lambda: zipped(
+        {"about.npy": npy("{'descr': '<U1000000000000', 'fortran_order': False, 'shape': (), }")}
+    ),
+    "steps of 10^12": lambda: zipped(
+        {"about.npy": text_member(listed([10**12])), "steps.npy": npy(HUGE % 10**12), "plain|loss.npy": b""}
+    ),
+    "steps of 10^400": lambda: zipped({"about.npy": text_member(listed([10**400])), "steps.npy": b""}),
+    "more dimensions": lambda: zipped({"about.npy": text_member(listed([1] * 100)), "steps.npy": b""}),
+    "shape of less than nothing": lambda: zipped({"about.npy": text_member(listed([-1])), "steps.npy": b""}),
+    "an object": lambda: zipped(
+        {"about.npy": text_member(listed([1], "|O")), "plain|loss.npy": npy(HUGE % 1)}
+    ),
+    "parts": lambda: zipped(
+        {"about.npy": text_member(listed([1], "f8,f8")), "plain|loss.npy": npy(HUGE % 1)}
+    ),
+    "no list of arrays": lambda: zipped({"about.npy": text_member(json.dumps(RUN))}),
+    "arrays of nothing": lambda: zipped(
+        {"about.npy": text_member(json.dumps({**RUN, "arrays": {"a": None}}))}
+    ),
+    "a member twice": lambda: twice("about.npy", text_member(json.dumps(RUN))),
+    "lzma": lambda: zipped({"about.npy": text_member(json.dumps(RUN))}, zipfile.ZIP_LZMA),
+    "bzip2": lambda: zipped({"about.npy": text_member(json.dumps(RUN))}, zipfile.ZIP_BZIP2),
+    "a zip bomb": lambda: bomb(),
+    "a bomb of a description": lambda: zipped({"about.npy": bytes(2**27)}),
+    "a number as settings": lambda: saved(about=json.dumps({**RUN, "settings": 3, "arrays": {}})),
+}
+
+
+@pytest.mark.parametrize("crafted", CRAFTED)
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sampled(6)
+def test_crafted_files_are_refused(name, crafted, tmp_path):
+    path = tmp_path / "file.npz"
+    path.write_bytes(CRAFTED[crafted]() or (b"" if name != "journal" else b"no journal"))
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"file\.npz"):
+        KINDS[name].load(path)
+    assert path.read_bytes() == before
+    assert [item.name for item in tmp_path.iterdir()] == ["file.npz"]
+
+
+def test_no_more_memory_is_taken_than_a_file_has_bytes(tmp_path):
+    import tracemalloc
+
+    for name in ("steps of 10^12", "description of 10^12", "a zip bomb", "a bomb of a description"):
+        path = tmp_path / "file.npz"
+        path.write_bytes(CRAFTED[name]())
+        tracemalloc.start()
+        with pytest.raises(ValueError, match="file"):
+            mcf.Run.load(path)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2**22, (name, peak)

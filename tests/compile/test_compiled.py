@@ -278,7 +278,9 @@ def test_steps_at_random_have_the_words_of_numpy(name, strategy, assert_same):
 
 
 # -- when it pays -------------------------------------------------------------------------------------------
-def test_a_program_is_compiled_once_that_pays():
+def test_a_program_is_compiled_once_that_pays(tmp_path, monkeypatch):
+    # Whether a loop is there already decides when it pays.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     loops, program = Loops("exact", checked=False), trace(mcf.two_sum, "bfloat16", lines=False)
     calls = 0
     while loops.filler(lambda: program, 10**7, None) is None:

@@ -1,9 +1,7 @@
 """What the tests share: a comparison of bits that names a witness."""
 
-import itertools
 import os
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,8 @@ from hypothesis import settings
 from numpy.typing import ArrayLike
 
 from mcfsim.oracle import same
+
+pytest_plugins = ["pytester", "tests.costs"]
 
 # Tests that compare bits are not tests of time, on whatever machine.
 settings.register_profile("untimed", deadline=None)
@@ -30,7 +30,6 @@ def pytest_configure() -> None:
 # -- which cases are run ------------------------------------------------------------------------------------
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="one case of each test, and none of the slow ones")
-    parser.addoption("--costs", type=int, default=0, metavar="N", help="list the N tests that cost most")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -84,53 +83,6 @@ def _sample(cases: list[pytest.Function]) -> set[pytest.Function]:
             chosen.add(item)
             met |= values
     return chosen
-
-
-# -- what a case costs --------------------------------------------------------------------------------------
-_BEGUN = pytest.StashKey[float]()
-
-
-def _cpu_seconds() -> float:
-    """Return the time of processors that this process took, and those that it started and waited for."""
-    return sum(os.times()[:4])
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
-    item.session.stash[_BEGUN] = _cpu_seconds()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leave out what several cases share."""
-    stash = request.session.stash
-    before, begun = _cpu_seconds(), stash[_BEGUN]
-    result = yield
-    if fixturedef.scope != "function":
-        stash[_BEGUN] = begun + _cpu_seconds() - before
-    return result
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    report: Any = yield
-    if call.when == "teardown":
-        report.user_properties.append(("CPU seconds", _cpu_seconds() - item.session.stash[_BEGUN]))
-    return report
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """List the tests whose cases cost most, all together."""
-    costs, counts = Counter[str](), Counter[str]()
-    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
-        if getattr(report, "when", None) == "teardown":
-            test = report.nodeid.partition("[")[0]
-            costs[test] += dict(report.user_properties)["CPU seconds"]
-            counts[test] += 1
-    if most := config.getoption("costs"):
-        terminalreporter.section(f"CPU seconds: {sum(costs.values()):.0f} in all")
-        for test, seconds in costs.most_common(most):
-            terminalreporter.write_line(f"{seconds:7.1f} {counts[test]:6d} {test}")
 
 
 # -- what tests share ---------------------------------------------------------------------------------------

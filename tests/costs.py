@@ -1,0 +1,107 @@
+"""What tests cost in processor time: a limit for each case, and a table.
+
+A case of the ordinary run that takes more than `LIMIT` seconds fails, unless ``@pytest.mark.costly(reason)``
+says why it may. What cases share (fixtures of a module or of the run) is counted apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+import pytest
+
+#: Seconds of a processor, children included.
+LIMIT = 2.0
+_BEGUN = pytest.StashKey[float]()
+_SHARED = pytest.StashKey[Counter[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--costs", type=int, default=0, metavar="N", help="list what folders cost, and the N dearest tests"
+    )
+
+
+def cpu_seconds() -> float:
+    """Return the time of processors that this process took, and those that it started and waited for."""
+    return sum(os.times()[:4])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        mark = item.get_closest_marker("costly")
+        if mark is not None and not (len(mark.args) == 1 and isinstance(mark.args[0], str) and mark.args[0]):
+            raise pytest.UsageError(f"{item.nodeid} is costly without a reason")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    item.session.stash[_BEGUN] = cpu_seconds()
+    item.session.stash[_SHARED] = Counter()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Count apart what several cases share; a fixture that another one needs is counted once."""
+    stash = request.session.stash
+    before, begun, counted = cpu_seconds(), stash[_BEGUN], stash[_SHARED].total()
+    result = yield
+    if fixturedef.scope != "function":
+        spent = cpu_seconds() - before
+        stash[_BEGUN] = begun + spent
+        of_others = stash[_SHARED].total() - counted
+        stash[_SHARED][f"{fixturedef.baseid or 'tests'}::{fixturedef.argname}"] += spent - of_others
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: Any = yield
+    if call.when == "teardown":
+        spent = cpu_seconds() - item.session.stash[_BEGUN]
+        report.user_properties += [
+            ("CPU seconds", spent),
+            ("CPU seconds shared", dict(item.session.stash[_SHARED])),
+        ]
+        may = any(item.get_closest_marker(name) for name in ("costly", "exhaustive", "gpu"))
+        if spent > LIMIT and not may and report.passed:
+            report.outcome = "failed"
+            report.longrepr = (
+                f"{item.nodeid} took {spent:.1f} seconds of a processor; {LIMIT:g} are allowed. "
+                "Take less work for the same question, leave most cases to the exhaustive tests (sampled), "
+                "or say by @pytest.mark.costly(reason) why it must cost so much."
+            )
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """List what each folder costs, then the tests whose cases cost most, all together."""
+    if not (most := config.getoption("costs")):
+        return
+    costs, counts, folders, cases = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if getattr(report, "when", None) != "teardown":
+            continue
+        told = dict(report.user_properties)
+        test, folder = report.nodeid.partition("[")[0], _folder(report.nodeid)
+        counts[test] += 1
+        cases[folder] += 1
+        for name, seconds in [(test, told["CPU seconds"]), *told["CPU seconds shared"].items()]:
+            costs[name] += seconds
+            folders[folder] += seconds
+    terminalreporter.section(f"CPU seconds: {costs.total():.0f} in all")
+    for folder, seconds in folders.most_common():
+        terminalreporter.write_line(f"{seconds:7.1f} {cases[folder]:6d} {folder}")
+    terminalreporter.write_line("")
+    for test, seconds in costs.most_common(most):
+        terminalreporter.write_line(f"{seconds:7.1f} {counts[test]:6d} {test}")
+
+
+def _folder(nodeid: str) -> str:
+    parents = PurePath(nodeid.partition("::")[0]).parts[:-1]
+    return "/".join(parents[:2])

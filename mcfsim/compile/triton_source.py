@@ -15,7 +15,7 @@ import numpy as np
 from mcfsim.compile.hardware import INSTRUCTIONS, functions_source
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.statements import module_head, statements
-from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value, recorded
+from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, TRUTH, Value, recorded
 from mcfsim.kernels.element.philox import word_element
 from mcfsim.random import word_bits
 
@@ -157,10 +157,14 @@ def _indented(rows: list[str]) -> str:
 
 def _typed(constants: dict[str, Value]) -> list[str]:
     """Return constants as scalars of just their types."""
-    return [
-        f"{name} = tl.full((), {_number(name, value)}, {_TYPES[value.type]})"
-        for name, value in constants.items()
-    ]
+    return [f"{name} = {_full(name, value)}" for name, value in constants.items()]
+
+
+def _full(name: str, value: Value) -> str:
+    if str(value.constant) == "-0.0":  # Triton takes 0 for all that equals it
+        bits = BITS_OF[value.type]
+        return _as(f"tl.full((), {-(2 ** (bits.bits - 1))}, {_TYPES[bits]})", _TYPES[value.type])
+    return f"tl.full((), {_number(name, value)}, {_TYPES[value.type]})"
 
 
 def _special(constants: dict[str, Value]) -> str:

@@ -1,0 +1,147 @@
+"""Whether machines do what lines say: each emitter answers one suite; a new one is done when it passes."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from mcfsim.kernels.element import on_numpy
+from mcfsim.kernels.element.machine import F32, F64, I32, I64
+from tests.shared.emitters import EMITTERS, MACHINES, given
+from tests.shared.lines import at_random, by_definition, of_all_verbs, operands, pairs
+
+#: Of so many random lines `make test` takes so few; those that compile or interpret take their time.
+LINES = {True: (60, 400), False: (5, 60)}
+
+
+@cache
+def verbs(kind):
+    """Return a line of all verbs, hard operands, and what it makes of them."""
+    return asked(*of_all_verbs(kind), pairs())
+
+
+@cache
+def line(seed):
+    """Return a random line of 3 to 200 verbs, operands, and what it makes of them."""
+    frame, results = at_random(seed, (3, 5, 8, 12, 20, 30, 45, 70, 110, 200)[seed % 10])
+    return asked(frame, results, operands(seed, 60, (0.02, 0.3, 1.0)[seed % 3]))
+
+
+def asked(frame, results, arrays):
+    lowered = frame.lowered([*results.values()])
+    inputs = {x: a.tolist() for x, a in given(lowered, arrays).items()}
+    # Of what is written as a number the bits are looked at.
+    wanted = [x.operands[0] if x.verb == "number" else x for x in lowered.results]
+    return lowered, arrays, by_definition(frame.line, wanted, inputs)
+
+
+def answered(emitter, lowered, arrays, expected):
+    """Compare what an emitter makes of a line with the definition of its verbs, and name a witness."""
+    with np.errstate(all="ignore"):
+        found = emitter(lowered, arrays)
+    for value, one, numbers in zip(lowered.results, found, expected, strict=True):
+        bits = one.view(f"i{one.itemsize}") if value.verb == "number" else one
+        other = np.array(numbers).astype(bits.dtype)
+        differ = bits.view(f"u{one.itemsize}") != other.view(f"u{one.itemsize}")
+        if bits.dtype.kind == "f":
+            differ &= ~(np.isnan(one) & np.isnan(other))
+        if differ.any():
+            place = int(np.flatnonzero(differ)[0])
+            told = {str(x.constant): a[place % a.size].item() for x, a in given(lowered, arrays).items()}
+            made = value.operands[0] if value.verb == "number" else value
+            pytest.fail(
+                f"{differ.sum()} of {one.size} differ in r{made.number}, which is {made.verb} of "
+                f"{[f'{x.verb} {x.number}' for x in made.operands]}: {told} give {bits[place]!r}, not "
+                f"{other[place]!r}"
+            )
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(request, monkeypatch):
+    if request.node.get_closest_marker("gpu"):
+        if not pytest.importorskip("torch").cuda.is_available():
+            pytest.skip("PyTorch finds no CUDA device")
+        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    else:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+def known(emitters):
+    """Return emitters as parameters: those of GPUs on GPUs alone."""
+    return [pytest.param(x, marks=pytest.mark.gpu if x.endswith("on a GPU") else ()) for x in emitters]
+
+
+@pytest.mark.parametrize("kind", [F32, F64, I32, I64])
+@pytest.mark.parametrize("emitter", known(MACHINES))
+def test_every_verb_on_hard_operands(emitter, kind):
+    answered(EMITTERS[emitter], *verbs(kind))
+
+
+@pytest.mark.parametrize("emitter", known(EMITTERS))
+def test_one_element(emitter):
+    frame, results = of_all_verbs(F32)
+    answered(EMITTERS[emitter], *asked(frame, results, [x[5:6] for x in pairs()]))
+
+
+def seeds():
+    """Return emitters with the seeds of the lines that they answer."""
+    for emitter in EMITTERS:
+        usual, every = LINES[emitter in ("verbs", "calls", "calls in parts", "PyTorch")]
+        for seed in range(every):
+            marks = [pytest.mark.exhaustive] if seed >= usual else []
+            marks += [pytest.mark.gpu] if emitter.endswith("on a GPU") else []
+            yield pytest.param(emitter, 7 * seed + 3, marks=marks)
+
+
+@pytest.mark.parametrize(("emitter", "seed"), [*seeds()])
+def test_random_lines(emitter, seed):
+    answered(EMITTERS[emitter], *line(seed))
+
+
+# -- would it be noticed? -----------------------------------------------------------------------------------
+#: What a machine might do instead, by verb.
+ANOTHER = {
+    **{"add": np.subtract, "sub": np.add, "mul": np.add, "div": np.multiply, "sqrt": np.abs},
+    **{"neg": lambda x: 0 - x, "abs": lambda x: x, "lt": np.less_equal, "le": np.less},
+    **{"eq": lambda a, b: a.view(f"i{a.itemsize}") == b.view(f"i{b.itemsize}")},
+    **{"shl": lambda x, by: x << (by & 15), "sar": on_numpy._VERBS["shr"], "shr": np.right_shift},
+    "select": lambda by, yes, no: np.where(by, no, yes),
+}
+
+
+@pytest.mark.parametrize("verb", ANOTHER)
+def test_another_verb_is_noticed(verb, monkeypatch):
+    monkeypatch.setattr(on_numpy, "_VERBS", dict(on_numpy._VERBS) | {verb: ANOTHER[verb]})
+    with pytest.raises(pytest.fail.Exception, match="differ in"):
+        assert [answered(EMITTERS["verbs"], *verbs(kind)) for kind in (F32, F64, I32, I64)]
+
+
+def flushing(lowered, arrays):
+    """A machine that takes subnormal numbers for zero, as some do that are set to be fast."""
+    arrays = [
+        np.where(abs(a) < np.finfo(a.dtype).tiny, a * 0, a) if a.dtype.kind == "f" else a for a in arrays
+    ]
+    return EMITTERS["verbs"](lowered, arrays)
+
+
+def by_long_numbers(lowered, arrays):
+    """A machine that rounds to binary32 only at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        carried_out = on_numpy.carried_out
+
+        def wider(value, taken, named):
+            if value.type is F32 and value.verb in ("mul", "div", "add", "sub"):
+                taken = [np.asarray(x, np.float64) for x in taken]
+                return np.asarray(on_numpy._VERBS[value.verb](*taken)).astype(np.float32) * np.float32(
+                    1 + 2**-23
+                )
+            return carried_out(value, taken, named)
+
+        patch.setattr(on_numpy, "carried_out", wider)
+        return EMITTERS["verbs"](lowered, arrays)
+
+
+@pytest.mark.parametrize("machine", [flushing, by_long_numbers])
+def test_another_machine_is_noticed(machine):
+    with pytest.raises(pytest.fail.Exception, match=r"differ in r\d+, which is \w+ of .* give .*, not"):
+        answered(machine, *verbs(F32))

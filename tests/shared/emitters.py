@@ -1,0 +1,157 @@
+"""Every way in which a line is carried out: a function of a line and its operands that returns results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mcfsim.compile.lowering import Lowered
+from mcfsim.compile.numba_source import source
+from mcfsim.compile.numpy_calls import calls
+from mcfsim.compile.words import draw, drawn_by_numpy
+from mcfsim.kernels.element.on_numpy import DTYPES, run
+from tests.shared.lines import START, STREAM
+
+Arrays = Sequence[Any]
+#: The numbers that are the same for all elements, by their names.
+SINGLE = {"s": np.float32(-3.0), "t": np.float64(1 / 3)}
+
+
+def _numbers(lowered: Lowered) -> list[Any]:
+    return [SINGLE[str(x.constant)] for x in lowered.numbers]
+
+
+def _words(lowered: Lowered, size: int, take: Callable[..., Any] = drawn_by_numpy) -> list[Any]:
+    return [
+        take(STREAM.of(x.operation), START, size, bits, f"emitted {place}")
+        for place, (x, bits) in enumerate(lowered.draws.items())
+    ]
+
+
+def _empty(lowered: Lowered, size: int) -> list[Any]:
+    return [np.full(size, 77).astype(lowered.dtype(x)) for x in lowered.results]
+
+
+def given(lowered: Lowered, arrays: Arrays) -> dict[Any, Any]:
+    """Return what each input of a line is given: integers for codes and words."""
+    found = {
+        x: a if x.type.is_float else a.astype(np.int32) for x, a in zip(lowered.operands, arrays, strict=True)
+    }
+    found |= {x: np.asarray([n]) for x, n in zip(lowered.numbers, _numbers(lowered), strict=True)}
+    words = _words(lowered, arrays[0].size)
+    return found | {x: a.astype(np.int64) for x, a in zip(lowered.words, words, strict=True)}
+
+
+def by_verbs(lowered: Lowered, arrays: Arrays) -> list[Any]:
+    """NumPy, an operation a verb."""
+    named = {str(x.constant): a for x, a in given(lowered, arrays).items()}
+    found = run(lowered.line, lowered.results, **named)
+    return [a.astype(lowered.dtype(x)) for x, a in zip(lowered.results, found, strict=True)]
+
+
+def by_calls(lowered: Lowered, arrays: Arrays, **options: Any) -> list[Any]:
+    """NumPy's functions with memory that is used again; codes enter as integers."""
+    plain = replace(lowered, packed={})
+    taken = [a if a.dtype.kind == "f" else a.astype(np.int32) for a in arrays]
+    out = [np.full(arrays[0].size, 77).astype(DTYPES[x.type]) for x in lowered.results]
+    calls(plain)(*taken, *_words(lowered, arrays[0].size), *_numbers(lowered), *out, **options)
+    return [a.astype(lowered.dtype(x)) for x, a in zip(lowered.results, out, strict=True)]
+
+
+def by_numba(lowered: Lowered, arrays: Arrays, **options: Any) -> list[Any]:
+    """A compiled loop."""
+    pytest.importorskip("numba", reason="Numba is not installed")
+    pytest.importorskip("platformdirs", reason="platformdirs is not installed")
+    from mcfsim.compile.sources import called
+
+    out = _empty(lowered, arrays[0].size)
+    rest = [*arrays, *_words(lowered, arrays[0].size, draw), *_numbers(lowered), *out]
+    loop = called(source(lowered, "A line.", **options), "loop", *rest)
+    for a in out:
+        a[:] = 77
+    assert loop(*rest) == 0
+    return out
+
+
+def by_torch(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any]:
+    """PyTorch's operations."""
+    torch = pytest.importorskip("torch")
+    from mcfsim.compile.torch_calls import TorchCalls
+    from mcfsim.compile.torch_lines import TensorFiller
+
+    values = [*lowered.operands, *lowered.words, *lowered.numbers]
+    numbers = tuple(map(float, _numbers(lowered)))
+    filler = TensorFiller("", lowered, numbers, calls=TorchCalls(lowered.results, values))
+    return _on_tensors(torch, filler, lowered, arrays, device)
+
+
+def by_triton(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any]:
+    """A kernel of Triton; on a CPU it is interpreted."""
+    torch, text = _kernel(lowered, many=False)
+    from mcfsim.compile.launch import Launcher
+
+    launcher = Launcher(text, lowered, tuple(map(float, _numbers(lowered))))
+    return _on_tensors(torch, launcher, lowered, arrays, device)
+
+
+def by_triton_table(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any]:
+    """The same on sets of vectors in a table: here two, that begin anywhere."""
+    torch, text = _kernel(lowered, many=True)
+    from mcfsim.compile.tables import Table, TableLauncher
+
+    launcher = TableLauncher(text, lowered, tuple(map(float, _numbers(lowered))))
+    tensors = _tensors(torch, [*arrays, *_empty(lowered, arrays[0].size)], device)
+    vectors = launcher.checked(tensors[: len(arrays)], tensors[len(arrays) :])
+    cut = arrays[0].size // 3
+    table = Table([[x[:cut] for x in vectors], [x[cut:] for x in vectors]], [START, START + cut])
+    launcher(table, {0: STREAM})
+    return _arrays(lowered, tensors[len(arrays) :])
+
+
+def _kernel(lowered: Lowered, *, many: bool) -> tuple[Any, str]:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from mcfsim.compile.triton_source import kernel_source
+
+    return torch, kernel_source(lowered, "A line.", many=many)
+
+
+def _on_tensors(torch: Any, filler: Any, lowered: Lowered, arrays: Arrays, device: str) -> list[Any]:
+    tensors = _tensors(torch, [*arrays, *_empty(lowered, arrays[0].size)], device)
+    operands, results = tensors[: len(arrays)], tensors[len(arrays) :]
+    filler(operands, results, START, {0: STREAM})
+    return _arrays(lowered, results)
+
+
+def _tensors(torch: Any, arrays: Arrays, device: str) -> list[Any]:
+    """Return arrays as tensors; codes lie in signed integers."""
+    signed = [a.view(f"i{a.itemsize}") if a.dtype.kind == "u" else a for a in arrays]
+    return [torch.from_numpy(a.copy()).to(device) for a in signed]
+
+
+def _arrays(lowered: Lowered, tensors: Sequence[Any]) -> list[Any]:
+    found = zip(lowered.results, tensors, strict=True)
+    return [x.cpu().numpy().view(lowered.dtype(value)) for value, x in found]
+
+
+#: What carries lines out, by name: one a language, and the same by other memory or on a GPU.
+MACHINES: dict[str, Callable[..., list[Any]]] = {
+    "verbs": by_verbs,
+    "calls": by_calls,
+    "Numba": by_numba,
+    "PyTorch": by_torch,
+    "Triton": by_triton,
+    "PyTorch on a GPU": partial(by_torch, device="cuda"),
+    "Triton on a GPU": partial(by_triton, device="cuda"),
+}
+EMITTERS = MACHINES | {
+    "calls in parts": partial(by_calls, at_once=25),
+    "Numba, cut": partial(by_numba, apart=True),
+    "Triton, table": by_triton_table,
+    "Triton, table, on a GPU": partial(by_triton_table, device="cuda"),
+}

@@ -1,12 +1,11 @@
-"""Loops compiled by Numba: the bits of NumPy."""
+"""Loops of programs, compiled or as calls of NumPy's functions: the bits of one operation after another."""
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import pytest
-
-pytest.importorskip("numba", reason="Numba is not installed")
-pytest.importorskip("platformdirs", reason="platformdirs is not installed")
 
 import mcfsim as mcf
 from mcfsim.backends.factory import on_blocks
@@ -14,190 +13,114 @@ from mcfsim.codec import all_values
 from mcfsim.compile import trace
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.lowering import lower
-from mcfsim.compile.program import Scalar, flat
+from mcfsim.compile.program import Register, Scalar, flat
 from mcfsim.compile.scalars import entering, uses
 from mcfsim.formats import Format, get_format
-from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.element.on_numpy import run
 from mcfsim.oracle import operate_integers
-from mcfsim.rounding import DETERMINISTIC, Rounding
-from tests.oracle.operands import corners
+from mcfsim.random import RandomWords
+from mcfsim.rounding import DETERMINISTIC, Rounding, Rule
+from tests.shared.texts import every, values, with_scalar
+
+NUMBA = all(importlib.util.find_spec(name) for name in ("numba", "platformdirs"))
+needs_numba = pytest.mark.skipif(not NUMBA, reason="Numba is not installed")
+WAYS = [pytest.param("compiled", marks=needs_numba), "calls"]
+FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit8", "int8")
+#: Compiling takes its time; that Numba does what a line says is asked in test_emitters.
+CASES = [
+    *(("calls", fmt, mode) for fmt in FORMATS for mode in DETERMINISTIC),
+    pytest.param("compiled", "bfloat16", "nearest_even", marks=needs_numba),
+    *(
+        pytest.param("compiled", fmt, mode, marks=[needs_numba, pytest.mark.exhaustive])
+        for fmt, mode in zip(FORMATS[1:], DETERMINISTIC, strict=False)
+    ),
+]
 
 
-def every(ar, a, b, c):
-    """Each operation once."""
-    return (
-        *(ar.add(a, b), ar.sub(a, b), ar.mul(a, b), ar.div(a, b), ar.sqrt(a), ar.fma(a, b, c)),
-        *(ar.neg(a), ar.abs(a), ar.sign(a)),
-    )
+def filler(way, loop, scalars):
+    numbers = [use.number(scalars) for use in uses(loop.program)]
+    return loop.with_numbers(numbers) if way == "compiled" else loop.on_numpy(numbers)
 
 
-def operands(fmt, count, size=4000):
-    rng, carrier = np.random.default_rng(1), carrier_of(fmt)
+def carried_out(way, loop, given, threads=1, words=None, **scalars):
+    found = filler(way, loop, scalars).on_threads(threads)
+    found = found.drawing(words) if words else found
+    results = [np.empty(given[0].size, dtype) for dtype in found.results]
+    assert found(given, results)
+    return results
+
+
+def compared(assert_same, way, program, given, **scalars):
     with np.errstate(all="ignore"):
-        some = mcf.round_to(rng.standard_normal(size) * 2.0 ** rng.integers(-9, 9, size), fmt)
-        pool = np.concatenate([some.astype(carrier), corners(fmt).astype(carrier)])
-    return [rng.choice(pool, size) for _ in range(count)]
+        expected = program.run(on_blocks, *given, **scalars)
+    for mine, other in zip(carried_out(way, Loop(program), given, **scalars), flat(expected), strict=True):
+        assert_same(mine, other, *given)
 
 
-@pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.parametrize(
-    "fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit8", "int8"]
-)
-@pytest.mark.sampled(4)
-def test_every_operation_has_the_bits_of_numpy(fmt, mode, assert_same):
-    fmt = get_format(fmt)
-    program = trace(every, fmt, mode)
-    given = operands(fmt, 3)
+def arrays(fmt, count, size=1500):
+    return [values(fmt, size, seed) for seed in range(count)]
+
+
+@pytest.mark.parametrize(("way", "fmt", "mode"), CASES)
+def test_every_operation_has_the_bits_of_one_at_a_time(way, fmt, mode, assert_same):
+    compared(assert_same, way, trace(every, fmt, mode), arrays(fmt, 3))
+
+
+@pytest.mark.parametrize("text", [mcf.two_sum, mcf.two_prod_fma, mcf.fast_two_sum])
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_error_free_transformations(fmt, text, assert_same):
+    for mode in ("nearest_even", "up"):
+        compared(assert_same, "calls", trace(text, fmt, mode), arrays(fmt, 2))
+
+
+def test_more_than_is_worked_on_at_once(assert_same):
+    program, given = trace(every, "float8_e4m3fn", "up"), arrays("float8_e4m3fn", 3, 140_000)
+    one, two = (carried_out("calls", Loop(program), given, threads) for threads in (1, 2))
     with np.errstate(all="ignore"):
         expected = program.run(on_blocks, *given)
-    for mine, other in zip(Loop(program)(*given), expected, strict=True):
-        assert_same(mine, other)
+    for x, y, z in zip(one, two, expected, strict=True):
+        assert_same(x, z)
+        assert_same(y, z)
 
 
-@pytest.mark.parametrize("mode", ["nearest_even", "up"])
-@pytest.mark.parametrize("wide", ["float32", "float64", "float16", "bfloat16", "tf32", "e5m6", "float8_e5m2"])
 @pytest.mark.parametrize(
     "fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "e5m6", "posit8", "int8"]
 )
-def test_values_are_brought_over_to_formats_that_have_them_and_others(fmt, wide, mode, assert_same):
-    program = trace(lambda ar, x: ar.like(get_format(wide), ar.rounding).round(x), fmt, mode, operands=("x",))
-    lowered, values = lower(program, ()), all_values(fmt)
+def test_values_are_brought_over_to_formats_that_have_them_and_others(fmt, assert_same):
+    known = all_values(fmt)
     strange = np.array([0x7F812345, 0xFFC00001], np.uint32).view(np.float32)  # NaN
-    values = np.concatenate([values, strange.astype(values.dtype)])
-    with np.errstate(all="ignore"):
-        expected = program.run(on_blocks, values)
-    (found,) = run(lowered.line, lowered.results, **{str(lowered.operands[0].constant): values})
-    assert_same(found, expected)
+    known = np.concatenate([known, strange.astype(known.dtype)])
+    for wide in ("float32", "float64", "float16", "bfloat16", "tf32", "e5m6", "float8_e5m2"):
+        for mode in ("nearest_even", "up"):
+            program = trace(
+                lambda ar, x, wide=wide: ar.like(get_format(wide), ar.rounding).round(x),
+                *(fmt, mode),
+                operands=("x",),
+            )
+            lowered = lower(program, ())
+            with np.errstate(all="ignore"):
+                expected = program.run(on_blocks, known)
+            (found,) = run(lowered.line, lowered.results, **{str(lowered.operands[0].constant): known})
+            assert_same(found, expected, known)
 
 
-def test_real_scalars_enter_exactly(assert_same):
-    def text(ar, a, b, rate):
-        return ar.mul(a, -rate), ar.div(a, rate), ar.add(b, rate), ar.fma(a, rate, b), ar.add(a, 0.1)
-
-    program = trace(text, "bfloat16", operands=("a", "b", Scalar("rate")))
-    given, loop = operands(get_format("bfloat16"), 2), Loop(program)
+@pytest.mark.parametrize("way", WAYS)
+def test_real_scalars_enter_exactly_and_nothing_is_made_again(way, assert_same):
+    program = trace(with_scalar, "bfloat16", operands=("a", "b", Scalar("rate")))
+    given, loop = arrays("bfloat16", 2), Loop(program)
     for rate in (0.9, 1 - 0.9, 3e-4, 1e-8, -160.1):
         with np.errstate(all="ignore"):
             expected = program.run(on_blocks, *given, rate=rate)
-        for mine, other in zip(loop(*given, rate=rate), expected, strict=True):
-            assert_same(mine, other)
-
-
-@pytest.mark.parametrize("rate", [1e300, 2**53 + 1, 1e-200])
-def test_scalars_too_far_out_are_refused(rate):
-    program = trace(lambda ar, a, rate: ar.fma(a, rate, a), "bfloat16", operands=("a", Scalar("rate")))
-    with pytest.raises(ValueError, match="beyond what a compiled loop takes exactly"):
-        Loop(program)(np.ones(3, np.float32), rate=rate)
-
-
-def test_tuples_come_and_go_as_the_text_has_them(assert_same):
-    program = trace(mcf.double_word.dw_plus_fp, "bfloat16", operands=(("high", "low"), "y"))
-    high, low, y = operands(get_format("bfloat16"), 3)
-    found = Loop(program)((high, low), y)
-    with np.errstate(all="ignore"):
-        expected = program.run(on_blocks, high, low, y)
-    for mine, other in zip(flat(found), flat(expected), strict=True):
-        assert_same(mine, other)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ((np.ones(3), np.ones(3, np.float32)), "a must be a contiguous vector of float32"),
-        ((np.ones((2, 2), np.float32), np.ones(4, np.float32)), "a must be a contiguous vector"),
-        ((np.ones(6, np.float32)[::2], np.ones(3, np.float32)), "a must be a contiguous vector"),
-        ((np.ones(3, np.float32), np.ones(4, np.float32)), "b has 4 elements, not 3"),
-    ],
-)
-def test_other_arrays_are_refused(arrays, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        Loop(trace(mcf.two_sum, "bfloat16"))(*arrays)
-
-
-def test_the_source_is_the_same_every_time():
-    assert Loop(trace(mcf.two_sum, "bfloat16")).with_scalars({}).source == (
-        Loop(trace(mcf.two_sum, "bfloat16")).with_scalars({}).source
-    )
-
-
-def test_operands_may_be_called_as_what_is_in_a_source(assert_same):
-    def text(ar, i, r0, s0, found, f32, out0):
-        total = ar.fma(i, 0.1, ar.mul(r0, s0))
-        return ar.add(ar.add(total, found), ar.sub(f32, out0)), i
-
-    given = operands(get_format("bfloat16"), 6)
-    program = trace(text, "bfloat16")
-    with np.errstate(all="ignore"):
-        expected = program.run(on_blocks, *given)
-    for mine, other in zip(Loop(program)(*given), expected, strict=True):
-        assert_same(mine, other)
-    named = trace(lambda ar, x, y: ar.sub(x, y), "bfloat16", operands=("not a name", "lambda"))
-    assert_same(Loop(named)(*given[:2]), named.run(on_blocks, *given[:2]))
-    with pytest.raises(ValueError, match="names of their own"):
-        trace(lambda ar, x, y: ar.sub(x, y), "bfloat16", operands=("a", "a"))
-
-
-def test_a_source_tells_which_operation_each_statement_is_for():
-    shown = Loop(trace(mcf.fast_two_sum, "bfloat16")).with_scalars({}).source
-    notes = [line.strip() for line in shown.splitlines() if line.strip().startswith("#")]
-    assert [note.split("  ")[0] for note in notes] == [
-        "# t1 = add(a, b)",
-        "# t2 = sub(t1, a)",
-        "# t3 = sub(b, t2)",
-    ]
-    one, other = (
-        Loop(trace(lambda ar, x: ar.mul(x, rate), "bfloat16", lines=False)).with_scalars({}).source  # noqa: B023
-        for rate in (0.1, 0.3)
-    )
-    assert one == other  # nothing is compiled again for another number
-
-
-@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz"])
-def test_packed_loops_read_and_write_codes(fmt):
-    fmt = get_format(fmt)
-    program = trace(every, fmt)
-    some = [mcf.codec.encode(x, fmt) for x in operands(fmt, 3)]
-    every_code = np.random.default_rng(2).integers(
-        0, 1 << fmt.bits, (3, 1 << 16), some[0].dtype
-    )  # all NaN too
-    codes = [np.concatenate(pair) for pair in zip(some, every_code, strict=True)]
-    given = [mcf.codec.decode(x, fmt) for x in codes]
-    for mine, other in zip(Loop(program, packed=True)(*codes), Loop(program)(*given), strict=True):
-        assert mine.dtype == mcf.codec.code_dtype(fmt)
-        assert np.array_equal(mine, mcf.codec.encode(other, fmt))
-
-
-@pytest.mark.slow
-def test_formats_without_short_codes_stay_as_they_are(assert_same):
-    for name in ("tf32", "int8", "posit8", "float4_e2m1fn"):
-        program, given = trace(every, name), operands(get_format(name), 3)
-        for mine, other in zip(Loop(program, packed=True)(*given), Loop(program)(*given), strict=True):
-            assert_same(mine, other)
-
-
-def test_checked_packed_loops_tell_integers_that_are_no_codes():
-    fmt = Format("gaps", precision=4, emin=-3, emax=0)  # of its seven bits some stand for nothing
-    program = trace(mcf.two_sum, fmt)
-    loop = Loop(program, checked=True, packed=True)
-    codes = np.arange(256, dtype=np.uint8)
-    for code in codes:
-        given = np.array([code], np.uint8)
-        try:
-            mcf.codec.decode(given, fmt)
-        except ValueError:
-            with pytest.raises(ValueError, match="no value"):
-                loop(given, np.zeros(1, np.uint8))
-        else:
-            loop(given, np.zeros(1, np.uint8))
+        for mine, other in zip(carried_out(way, loop, given, rate=rate), expected, strict=True):
+            assert_same(mine, other, *given)
+    assert 0 < len(loop._written) + len(loop._compiled) < 5
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e5m2"])
-@pytest.mark.sampled(4)
 def test_an_fma_with_a_short_scalar_stays_in_the_carrier(fmt, mode, assert_same):
     fmt, rounding = get_format(fmt), Rounding(mode)
-    x, c = operands(fmt, 2)
+    x, c = arrays(fmt, 2)
 
     def exact(name, *given):
         wide = (np.broadcast_to(np.float64(item), x.shape) for item in given)
@@ -209,13 +132,131 @@ def test_an_fma_with_a_short_scalar_stays_in_the_carrier(fmt, mode, assert_same)
         def text(ar, x, c, scalar=scalar):
             return ar.fma(x, scalar, c), ar.fma(scalar, x, ar.neg(ar.mul(x, scalar)))
 
-        found = Loop(trace(text, fmt, rounding, operands=("x", "c")))(x, c)
+        found = carried_out("calls", Loop(trace(text, fmt, rounding, operands=("x", "c"))), [x, c])
         assert_same(found[0], exact("fma", x, scalar, c), x, c)
         assert_same(found[1], exact("fma", x, scalar, -exact("mul", x, scalar)), x)
-    ways = {}
-    for number in (1.0, 2.0**-20, 1e4):
-        program = trace(lambda ar, x, c: ar.fma(x, 1.0, c), fmt)
-        ways[number] = entering(uses(program)[0], float(mcf.round_to(number, fmt)), "exact")[0]
-    assert ways[1.0] == "short"
-    assert (ways[2.0**-20] == "short") is (str(fmt) == "float16")
-    assert (ways[1e4] == "short") is (fmt.emax < 100)
+    program = trace(lambda ar, x, c: ar.fma(x, 1.0, c), fmt)
+    numbers = (1.0, 2.0**-20, 1e4)
+    ways = [entering(uses(program)[0], float(mcf.round_to(x, fmt)), "exact")[0] for x in numbers]
+    assert [way == "short" for way in ways] == [True, str(fmt) == "float16", fmt.emax < 100]
+
+
+@pytest.mark.parametrize("rate", [1e300, 2**53 + 1, 1e-200])
+def test_scalars_too_far_out_are_refused(rate):
+    program = trace(lambda ar, a, rate: ar.fma(a, rate, a), "bfloat16", operands=("a", Scalar("rate")))
+    with pytest.raises(ValueError, match="beyond what a compiled loop takes exactly"):
+        Loop(program)(np.ones(3, np.float32), rate=rate)
+
+
+def test_zeros_of_either_sign_enter_apart():
+    (use,) = uses(trace(lambda ar, a: ar.mul(a, Scalar("s")), "bfloat16", lines=False))
+    for zero in (0.0, -0.0, 0.0):
+        _, (number,) = entering(use, zero, "exact")
+        assert str(number) == str(zero)
+
+
+# -- operands, names and sources -----------------------------------------------------------------------------
+@needs_numba
+def test_tuples_come_and_go_as_the_text_has_them(assert_same):
+    program = trace(mcf.double_word.dw_plus_fp, "bfloat16", operands=(("high", "low"), "y"))
+    high, low, y = arrays("bfloat16", 3)
+    with np.errstate(all="ignore"):
+        expected = program.run(on_blocks, high, low, y)
+    for mine, other in zip(flat(Loop(program)((high, low), y)), flat(expected), strict=True):
+        assert_same(mine, other)
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((np.ones(3), np.ones(3, np.float32)), "a must be a contiguous vector of float32"),
+        ((np.ones((2, 2), np.float32), np.ones(4, np.float32)), "a must be a contiguous vector"),
+        ((np.ones(6, np.float32)[::2], np.ones(3, np.float32)), "a must be a contiguous vector"),
+        ((np.ones(3, np.float32), np.ones(4, np.float32)), "b has 4 elements, not 3"),
+    ],
+)
+def test_other_arrays_are_refused(given, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Loop(trace(mcf.two_sum, "bfloat16"))(*given)
+
+
+@needs_numba
+def test_operands_may_be_called_as_what_is_in_a_source(assert_same):
+    def text(ar, i, r0, s0, found, f32, out0):
+        total = ar.fma(i, 0.1, ar.mul(r0, s0))
+        return ar.add(ar.add(total, found), ar.sub(f32, out0)), i
+
+    given = arrays("bfloat16", 6)
+    compared(assert_same, "compiled", trace(text, "bfloat16"), given)
+    named = trace(lambda ar, x, y: ar.sub(x, y), "bfloat16", operands=("not a name", "lambda"))
+    compared(assert_same, "compiled", named, given[:2])
+    with pytest.raises(ValueError, match="names of their own"):
+        trace(lambda ar, x, y: ar.sub(x, y), "bfloat16", operands=("a", "a"))
+
+
+def test_a_source_tells_which_operation_each_statement_is_for_and_is_the_same_every_time():
+    shown = Loop(trace(mcf.fast_two_sum, "bfloat16")).source([])
+    assert shown == Loop(trace(mcf.fast_two_sum, "bfloat16")).source([])
+    notes = [line.strip() for line in shown.splitlines() if line.strip().startswith("#")]
+    assert [note.split("  ")[0] for note in notes] == [
+        *("# t1 = add(a, b)", "# t2 = sub(t1, a)", "# t3 = sub(b, t2)")
+    ]
+    program = trace(lambda ar, x: ar.mul(x, Scalar("rate")), "bfloat16", lines=False)
+    assert Loop(program).source([0.1]) == Loop(program).source([0.3])
+
+
+# -- codes ---------------------------------------------------------------------------------------------------
+@needs_numba
+@pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fnuz", "float16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.sampled(5, each=False)
+def test_packed_loops_read_and_write_codes(fmt):
+    fmt = get_format(fmt)
+    program, some = trace(every, fmt), [mcf.codec.encode(x, fmt) for x in arrays(fmt, 3)]
+    rng = np.random.default_rng(2)
+    every_code = rng.integers(0, 1 << fmt.bits, (3, 1 << 16), some[0].dtype)  # all NaN too
+    codes = [np.concatenate(pair) for pair in zip(some, every_code, strict=True)]
+    given = [mcf.codec.decode(x, fmt) for x in codes]
+    plain = carried_out("calls", Loop(program), given)
+    for mine, other in zip(Loop(program, packed=True)(*codes), plain, strict=True):
+        assert mine.dtype == mcf.codec.code_dtype(fmt)
+        assert np.array_equal(mine, mcf.codec.encode(other, fmt))
+
+
+@pytest.mark.parametrize("fmt", ["tf32", "int8", "posit8", "float4_e2m1fn"])
+def test_formats_without_short_codes_stay_as_they_are(fmt):
+    loop = Loop(trace(every, fmt), packed=True)
+    assert not loop.line([]).packed
+    assert loop.source([]) == Loop(loop.program).source([])
+
+
+@needs_numba
+def test_checked_packed_loops_tell_integers_that_are_no_codes():
+    fmt = Format("gaps", precision=4, emin=-3, emax=0)  # of its seven bits some stand for nothing
+    loop = Loop(trace(mcf.two_sum, fmt), checked=True, packed=True)
+    for code in range(256):
+        given = np.array([code], np.uint8)
+        try:
+            mcf.codec.decode(given, fmt)
+        except ValueError:
+            with pytest.raises(ValueError, match="no value"):
+                loop(given, np.zeros(1, np.uint8))
+        else:
+            loop(given, np.zeros(1, np.uint8))
+
+
+# -- random words --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("way", WAYS)
+def test_words_are_those_of_the_indices_also_beyond_the_first_counters(way, assert_same):
+    """The counter's second word: indices from 2**34 on."""
+    x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    words, start = RandomWords(11), 2**35 + 3
+    for bits, rule in ((16, Rule.NEAREST_FIRST), (20, Rule.CENTRED)):
+        rounding = Rounding("stochastic", random_bits=bits, rule=rule)
+        program = trace(
+            lambda ar, x: ar.round(x), "bfloat16", rounding, operands=(Register("x", get_format("float32")),)
+        )
+        out = np.empty_like(x)
+        filler(way, Loop(program), {}).drawing({0: words})([x], [out], start)
+        drawn = words.draws(start, 1000, bits)
+        assert_same(out, mcf.round_to(x, "bfloat16", rounding, random=drawn, compiled=False), x)

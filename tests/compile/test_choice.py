@@ -1,0 +1,206 @@
+"""When loops are compiled or written for NumPy, by themselves or on demand; and what is done without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import lru_cache, partial
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.compile import choice, trace
+from mcfsim.compile.choice import Loops, is_available
+from mcfsim.compile.loops import CompilationError, Loop
+from mcfsim.compile.program import flat
+from mcfsim.compile.recording import record
+from mcfsim.multiword.summation import recursive_sum
+from mcfsim.random import RandomWords
+from mcfsim.storage.buffers import BLOCK
+from tests.shared.texts import alike, values
+
+needs_numba = pytest.mark.skipif(not is_available(), reason="Numba is not installed")
+ASKED = [partial(mcf.arithmetic, "bfloat16"), partial(mcf.round_to, [1.0], "bfloat16")]
+PROGRAM = trace(mcf.two_sum, "bfloat16", lines=False)
+
+
+LONG = record(recursive_sum, "bfloat16", operands=(tuple(f"x{i}" for i in range(2000)),))
+
+
+#: Loops, what asks them for one of so many elements, and how many elements each call has.
+PAYING = {
+    "compiled": (lambda loops, size, asked: loops.filler(lambda: PROGRAM, size, asked), 10**7),
+    "written": (lambda loops, size, asked: loops.filler(lambda: PROGRAM, size, asked, by_numpy=True), 10**5),
+    "folded": (lambda loops, size, asked: loops.fold(lambda: LONG, size, asked), 64),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("compiled", marks=needs_numba), "written", pytest.param("folded", marks=needs_numba)],
+)
+def test_work_is_prepared_once_that_pays(name, tmp_path, monkeypatch):
+    # Whether a loop is there already decides when it pays.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if name == "written":
+        monkeypatch.setattr(choice, "is_available", lambda: False)
+    (ask, size), loops, calls = PAYING[name], Loops("exact", checked=name == "folded"), 0
+    while ask(loops, size, None) is None:
+        calls += 1
+        assert calls < 1000
+    assert calls >= 3
+    assert ask(loops, 1, None) is not None
+    assert ask(loops, 10**10, False) is None
+    if name == "compiled":
+        assert ask(Loops("exact", checked=False), 10**10, None) is not None
+        assert ask(Loops("exact", checked=False), 1, True) is not None
+    if name == "written":
+        assert loops.filler(lambda: PROGRAM, 10**10, None) is None
+
+
+@needs_numba
+def test_a_program_is_compiled_at_once_where_enough_is_to_follow():
+    assert Loops("exact", checked=False).filler(lambda: PROGRAM, 1, None, ahead=10**10) is not None
+    loops = Loops("exact", checked=False)
+    assert all(loops.filler(lambda: PROGRAM, 1, None, ahead=10**5) is None for _ in range(100))
+
+
+@needs_numba
+@pytest.mark.parametrize("steps", [1, 10**6])
+def test_an_optimizer_that_knows_of_many_steps_is_compiled_at_the_first(steps, monkeypatch):
+    monkeypatch.setattr(
+        "mcfsim.optim.compiled_step.loops", lru_cache(lambda scalars, **options: Loops(scalars, **options))
+    )
+    filled = []
+    monkeypatch.setattr(mcf.Optimizer, "_fill", lambda self, filler, *rest: filled.append(filler))
+    optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy("plain"), {"w": np.ones(5000)}, steps=steps)
+    optimizer.step(np.ones(5000, np.float32), 1e-3)
+    assert len(filled) == (steps > 1)
+
+
+@needs_numba
+def test_many_sums_at_random_are_compiled_by_themselves(monkeypatch, assert_same):
+    loops, x = Loops("exact", checked=True), tuple(values("bfloat16", (300, 64)))
+    for name in ("_LOAD", "_WRITE", "_COMPILE", "_IMPORT"):
+        monkeypatch.setattr(choice, name, getattr(choice, name) / 20)
+    monkeypatch.setattr("mcfsim.backends.numpy.loops", lambda *args, **options: loops)
+    for seed in range(100):
+        ar, plain = (
+            mcf.arithmetic("bfloat16", "stochastic", random=RandomWords(seed), compiled=compiled)
+            for compiled in (None, False)
+        )
+        found = recursive_sum(ar, x)
+        if loops._paid:
+            break
+    assert seed > 1
+    assert_same(found, recursive_sum(plain, x))
+
+
+# -- by NumPy, where nothing is compiled ---------------------------------------------------------------------
+@pytest.fixture
+def numpy_alone(monkeypatch):
+    """Return a function that says how many texts were written, where nothing is compiled, and all pays."""
+    choice.loops.cache_clear()  # those that other tests have compiled would be taken
+    monkeypatch.setattr(choice, "is_available", lambda: False)
+    monkeypatch.setattr(choice, "_WRITE", 0.0)
+    monkeypatch.setattr(choice, "_WRITE_DRAWN", 0.0)
+    found, written = [], Loop.on_numpy
+    monkeypatch.setattr(Loop, "on_numpy", lambda *given: found.append(given) or written(*given))
+    return lambda: len(found)
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
+@pytest.mark.parametrize("strategy", [name for name in mcf.STRATEGIES if name != "exact"])
+@pytest.mark.sampled(6, each=False)
+def test_steps_are_written_and_have_the_bits_of_one_operation_at_a_time(
+    strategy, rounding, numpy_alone, assert_same
+):
+    weights = {"w": np.random.default_rng(0).standard_normal(5000), "b": np.ones(300)}
+    words = {"random": RandomWords(3)} if rounding == "stochastic" else {}
+    made = [
+        mcf.Optimizer(
+            mcf.AdamW(), mcf.strategy(strategy), weights, {"w"}, rounding, compiled=compiled, **words
+        )
+        for compiled in (None, False)
+    ]
+    for step in range(3):
+        gradient = 0.1 * np.random.default_rng(step).standard_normal(5300)
+        given = made[0].receive({"w": gradient[:5000], "b": gradient[5000:]})
+        assert_same(*(item.step(given, 1e-3) for item in made))
+        for mine, other in zip(*(flat(tuple(item.state)) for item in made), strict=True):
+            assert_same(mine, other)
+    assert numpy_alone() == 3  # the tensor of 300 elements is not worth it
+
+
+@pytest.mark.parametrize("rounding", ["down", "stochastic"])
+def test_long_arrays_are_carried_out_as_a_whole(rounding, numpy_alone, assert_same):
+    made = []
+    for compiled in (None, False):
+        words = {"random": RandomWords(5)} if rounding == "stochastic" else {}
+        made.append(mcf.arithmetic("float8_e4m3fn", rounding, compiled=compiled, **words))
+    a, b = (values("float8_e4m3fn", 2 * BLOCK, seed) for seed in (1, 2))
+    for _ in range(2):  # the second takes the streams that follow
+        alike(assert_same, *(mcf.two_sum(ar, a, b) for ar in made))
+    assert numpy_alone() == 2
+    for short in (a[:BLOCK], b[:7]):
+        made[0].add(short, short)
+    assert numpy_alone() == 2
+
+
+def test_an_operand_that_is_no_value_is_refused_by_its_place(numpy_alone):
+    a = np.ones(2 * BLOCK, np.float32)
+    a[BLOCK + 5] = 1.001
+    with pytest.raises(ValueError, match=rf"operand element \({BLOCK + 5},\) = .*1.001.* is no value"):
+        mcf.two_sum(mcf.arithmetic("bfloat16"), a, a)
+    assert numpy_alone() == 1
+
+
+def test_what_is_no_line_is_left_to_an_operation_at_a_time(numpy_alone):
+    ar, a = mcf.arithmetic("bfloat16"), np.ones(BLOCK + 1, np.float32)
+
+    def branching(ar, x):
+        return ar.neg(x) if np.all(np.isfinite(x)) else x
+
+    assert np.array_equal(ar.evaluate(branching, a), -a)
+
+
+# -- without Numba, or where it fails ------------------------------------------------------------------------
+@pytest.mark.parametrize("call", ASKED)
+@pytest.mark.parametrize("compiled", [1, 0, "yes", 1.0])
+def test_compiled_is_true_false_or_none(call, compiled):
+    with pytest.raises(TypeError, match="True, False or None"):
+        call(compiled=compiled)
+
+
+@pytest.mark.parametrize("call", ASKED)
+def test_without_numba(call, monkeypatch):
+    monkeypatch.setattr(choice, "is_available", lambda: False)
+    with pytest.raises(ImportError, match=r"mcfsim\[jit\]"):
+        call(compiled=True)
+    x = values("bfloat16", 2 * BLOCK)
+    np.testing.assert_array_equal(mcf.arithmetic("bfloat16").neg(x), -x)
+
+
+def test_importing_does_not_import_numba():
+    code = (
+        "import sys, mcfsim; mcfsim.arithmetic('bfloat16').add([1.0], [2.0]); print('numba' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "False"
+
+
+@needs_numba
+def test_if_numba_fails_numpy_does_the_work(monkeypatch):
+    def fail(*given):
+        raise SystemError("no registers")
+
+    monkeypatch.setattr("mcfsim.compile.loops.called", fail)
+    loops = Loops("exact", checked=False)
+    with pytest.warns(
+        RuntimeWarning, match="two_sum could not be compiled: no registers; NumPy does the work"
+    ):
+        assert loops.filler(lambda: PROGRAM, 10**10, None) is None
+    assert loops.filler(lambda: PROGRAM, 10**10, None) is None  # and says so once
+    with pytest.raises(CompilationError, match="no registers"):
+        loops.filler(lambda: PROGRAM, 1, True)

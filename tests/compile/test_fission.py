@@ -73,7 +73,9 @@ def test_each_part_of_a_step_has_what_it_needs(strategy):
 
 
 @pytest.mark.skipif(not is_available(), reason="Numba is not installed")
-@pytest.mark.parametrize("strategy", ["fp32-optim", "remainder-8"])
+@pytest.mark.parametrize(
+    "strategy", ["fp32-optim", pytest.param("remainder-8", marks=pytest.mark.exhaustive)]
+)
 def test_steps_in_parts_have_the_bits_of_numpy(strategy, assert_same):
     program, given = step(strategy)
     loop = Loop(program, apart=True)

@@ -56,6 +56,7 @@ def drawn():
 
 
 @pytest.mark.parametrize(("use", "damage"), [*((negative, damage) for damage in DAMAGES), (drawn, "empty")])
+@pytest.mark.costly("Numba compiles anew after each damage")
 def test_damaged_files_are_made_anew(use, damage, kept):
     folder, forget = kept
     use()
@@ -90,6 +91,7 @@ def test_sources_call_what_their_names_depend_on_and_nothing_else():
 
 
 @pytest.mark.slow
+@pytest.mark.costly("two fresh interpreters compile")
 def test_code_of_functions_that_are_mended_is_not_run(tmp_path):
     package = Path(shutil.copytree(Path(mcf.__file__).parent, tmp_path / "mcfsim"))
     code = "import mcfsim; print(mcfsim.arithmetic('bfloat16', compiled=True).sqrt([4.0])[0])"

@@ -1,64 +1,77 @@
 """The limit on what a case may cost."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 import tests
 
-SPENDING = """
-    import os, time, subprocess, sys, pytest
+CASES = """
+    import subprocess, sys, time
+    import pytest
 
     def spend():
         begun = time.process_time()
-        while time.process_time() - begun < 0.15:
+        while time.process_time() - begun < 0.3:
             pass
 
     @pytest.fixture(scope="module")
     def shared():
         spend()
 
-    {marker}
-    def test_it({fixture}):
-        {body}
+    def test_cheap():
+        pass
+
+    def test_cheap_by_itself(shared):
+        pass
+
+    def test_dear():
+        spend()
+
+    def test_dear_by_itself(shared):
+        spend()
+
+    def test_dear_by_a_process():
+        subprocess.run([sys.executable, '-c', 'for i in range(2 * 10**7): pass'])
+
+    @pytest.mark.costly("it is said why")
+    def test_cheap_as_it_may():
+        spend()
+
+    @pytest.mark.exhaustive
+    def test_cheap_as_it_is_exhaustive():
+        spend()
 """
 
 
 @pytest.fixture
 def run(pytester, monkeypatch):
-    """Return a function that runs a text of tests where a case may take a tenth of a second."""
+    """Return a function that runs a text of tests where a case may take a fiftieth of a second."""
 
     def run(text):
         monkeypatch.setenv("PYTHONPATH", str(Path(tests.__file__).parents[1]))
-        pytester.makeconftest("import tests.costs; tests.costs.LIMIT = 0.1; pytest_plugins = ['tests.costs']")
+        pytester.makeconftest(
+            "import tests.costs; tests.costs.LIMIT = 0.02; pytest_plugins = ['tests.costs']"
+        )
         pytester.makeini("[pytest]\nmarkers =\n costly\n exhaustive\n gpu")
         pytester.makepyfile(text)
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "--costs", "3")
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rE", "--costs", "9")
 
     return run
 
 
-@pytest.mark.parametrize(
-    ("marker", "fixture", "body", "allowed"),
-    [
-        ("", "", "spend()", False),
-        ("", "", "pass", True),
-        ("", "shared", "pass", True),
-        ("", "shared", "spend()", False),
-        ("", "", "subprocess.run([sys.executable, '-c', 'for i in range(10**7): pass'])", False),
-        ("@pytest.mark.costly('why')", "", "spend()", True),
-        ("@pytest.mark.exhaustive", "", "spend()", True),
-    ],
-)
-def test_a_case_that_costs_too_much_fails(marker, fixture, body, allowed, run):
-    result = run(SPENDING.format(marker=marker, fixture=fixture, body=body))
-    result.assert_outcomes(passed=1, errors=not allowed)
-    assert "seconds of a processor; 0.1 are allowed" in result.stdout.str() or allowed
-    # What is shared is told, and apart.
-    assert ("::shared" in result.stdout.str()) == (fixture == "shared")
+def test_a_case_that_costs_too_much_fails_and_what_is_shared_is_counted_apart(run):
+    shown = run(CASES).stdout.str()
+    failed = re.findall(r"^ERROR \S+::(\w+)", shown, re.MULTILINE)
+    assert failed == ["test_dear", "test_dear_by_itself", "test_dear_by_a_process"]
+    assert len(re.findall("seconds of a processor; 0.02 are allowed", shown)) == 3
+    assert re.search(r"^ +0\.\d +0 \S+::shared$", shown, re.MULTILINE)
+    assert re.search(r"^ +0\.\d +1 \S+::test_dear_by_itself$", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize("marker", ["costly", "costly('')", "costly(3)"])
+@pytest.mark.sampled(3, each=False)
 def test_a_reason_is_given(marker, run):
     result = run(f"import pytest\n@pytest.mark.{marker}\ndef test_it(): pass")
     assert "costly without a reason" in result.stderr.str()

@@ -7,7 +7,7 @@ import mcfsim as mcf
 import mcfsim.torch
 from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.random import RandomWords
-from tests.shared.kinds import STORED, feeding
+from tests.shared.kinds import STORED, rotating
 
 #: Of parameters: none, less and more elements than are read at once; of (6, 4) columns lie together.
 SHAPES = ((7, 5), (11,), (), (0, 3), (33, 16), (6, 4), (1000,))
@@ -70,10 +70,10 @@ def assert_same_states(ours, theirs):
 
 
 def strategies():
+    """Return optimizers and strategies in rotation, some of them with other low formats."""
     lows = ("bfloat16", "float16", "float8_e5m2")
-    for optimizer, name in feeding(STORED):
-        for low in lows if name in ("plain", "collage-plus", "stochastic") else lows[:1]:
-            yield optimizer, name, low
+    found = [(optimizer, name, "bfloat16") for optimizer, name in rotating(STORED)]
+    return found + [("adamw", name, low) for name in ("plain", "collage-plus", "stochastic") for low in lows]
 
 
 def made(optimizer, strategy, low, rounding="nearest_even", device="cpu", shapes=SHAPES, **options):

@@ -20,10 +20,11 @@ from tests.pytorch.steps import (  # noqa: E402
     no_triton,
     parameters,
 )
-from tests.shared.kinds import PLAIN, feeding  # noqa: E402
+from tests.shared.kinds import PLAIN, feeding, rotating  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.costly("Triton's interpreter takes a second for the kernels of a few steps"),
     pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),
 ]
 SHAPES = ((6, 4), (50,), (0, 3))
@@ -117,11 +118,12 @@ def rates(optimizer, count):
         group["lr"] = 0.0 if count % 6 == 5 else 1e-2 / (1 + place) * abs(math.cos(count))
 
 
+@pytest.mark.exhaustive
 def test_a_graph_maximises(graph):
     """It takes the gradients of each replay with the other sign, and leaves them as they are."""
     options = {"shapes": SHAPES, "maximize": True}
-    ours = made("adamw", "collage-plus", "bfloat16", capturable=True, **options)
-    theirs = made("adamw", "collage-plus", "bfloat16", **options)
+    ours = made("sgd", "plain", "bfloat16", capturable=True, **options)
+    theirs = made("sgd", "plain", "bfloat16", **options)
     steps_of_both(ours, theirs, range(4, 5))
     captured = captured_step(ours[0], graph())
     steps_of_both(ours, theirs, range(5, 8), graphs=[captured])
@@ -129,8 +131,8 @@ def test_a_graph_maximises(graph):
     assert all((codes(p.grad)[0] == codes(q.grad)[0]).all() for p, q in zip(ours[1], theirs[1], strict=True))
 
 
-@pytest.mark.parametrize(("optimizer", "strategy"), feeding(PLAIN))
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.parametrize(("optimizer", "strategy"), rotating(PLAIN))
+@pytest.mark.sampled(25, each=False)
 def test_replays_have_the_bits_of_steps(optimizer, strategy, graph):
     change = rates if optimizer != "torchadamw" else lambda optimizer, count: None
     ours = made(optimizer, strategy, "bfloat16", shapes=SHAPES, capturable=True)
@@ -168,6 +170,7 @@ def test_a_replay_without_a_word_changes_nothing(graph):
     assert optimizer.state[p]["step"] == 2
 
 
+@pytest.mark.exhaustive
 def test_to_hand_over_twice_moves_once(graph):
     """Even if the two words are for different kernels."""
     _, optimizer = one()
@@ -185,16 +188,16 @@ def test_to_hand_over_twice_moves_once(graph):
 
 def both(strategy):
     """Return two optimizers, and their parameters; the first may be captured, and both have made a step."""
-    ours = made("adamw", strategy, "bfloat16", shapes=SHAPES, capturable=True)
-    theirs = made("adamw", strategy, "bfloat16", shapes=SHAPES)
+    ours = made("sgd", strategy, "bfloat16", shapes=SHAPES, capturable=True)
+    theirs = made("sgd", strategy, "bfloat16", shapes=SHAPES)
     steps_of_both(ours, theirs, [3])
     return ours, theirs
 
 
 def test_two_graphs_take_turns(graph):
-    ours, theirs = both("collage-plus")
+    ours, theirs = both("plain")
     graphs = [captured_step(ours[0], graph()) for _ in range(2)]
-    steps_of_both(ours, theirs, [4, 6, 5, 8, 9], graphs=graphs)
+    steps_of_both(ours, theirs, [4, 6, 5], graphs=graphs)
     assert_same_states(ours[0], theirs[0])
     with pytest.raises(IndexError, match="2 steps of this optimizer were captured: none is 2"):
         ours[0].before_replay(2)
@@ -213,6 +216,7 @@ def test_groups_that_are_alike_move_each_by_itself(graph):
     assert_same_states(optimizers[0][0], optimizers[1][0])
 
 
+@pytest.mark.exhaustive
 def test_gradients_that_lie_otherwise_are_another_launch(graph):
     """Sixteen bytes are read at a time only where addresses allow it, which a captured launch has settled."""
     (p,), (q,) = (parameters(torch.bfloat16, shapes=[(50,)]) for _ in range(2))
@@ -231,6 +235,7 @@ def test_gradients_that_lie_otherwise_are_another_launch(graph):
     assert_same_states(ours, theirs)
 
 
+@pytest.mark.exhaustive
 def test_parameters_of_other_ages_move_each_by_itself(graph):
     ours, theirs = (
         mcfsim.torch.AdamW(parameters(torch.bfloat16, shapes=[(50,), (50,)]), strategy="plain", capturable=x)

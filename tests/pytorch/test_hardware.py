@@ -27,8 +27,9 @@ from mcfsim.kernels.element.rounding import round_element  # noqa: E402
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow  # noqa: E402
 from tests.pytorch import instructions  # noqa: E402
 from tests.pytorch.instructions import with_instructions  # noqa: E402, F401
-from tests.pytorch.test_kernel import check_steps, every, hard, launched  # noqa: E402
+from tests.pytorch.test_kernel import check_steps, hard, launched  # noqa: E402
 from tests.shared.kinds import PLAIN  # noqa: E402
+from tests.shared.texts import every  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),

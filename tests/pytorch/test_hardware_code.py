@@ -15,8 +15,9 @@ from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.program import Register
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import get_format
-from tests.pytorch.test_device_code import code_of, compiled, every, step  # noqa: F401
+from tests.pytorch.test_device_code import code_of, compiled, step  # noqa: F401
 from tests.shared.kinds import PLAIN
+from tests.shared.texts import every
 
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
 

@@ -165,7 +165,7 @@ def test_all_of_them_are_found():
 
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12, each=False)
 def test_numbers_of_several_components(name, fmt, device, kernels, assert_same):
     text, plain = TEXTS[name]
     ours, theirs = both(fmt, device=device, kernels=kernels)

@@ -29,6 +29,7 @@ def numbers(count, size=257, seed=0):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.sampled(7)
 def test_bits_of_every_operation(fmt, rounding, assert_same):
     ours = mcf.arithmetic(fmt, rounding, backend="torch")
     theirs = mcf.arithmetic(fmt, rounding)

@@ -22,3 +22,14 @@ def feeds(optimizer, strategy):
 def feeding(strategies):
     """Return pairs of optimizers, whose step is one straight line, and strategies that go together."""
     return [(name, item) for name in straight_optimizers() for item in strategies if feeds(name, item)]
+
+
+def rotating(strategies):
+    """Return each strategy with one optimizer, and each optimizer with one strategy, that go together."""
+    optimizers, found = [*straight_optimizers()], {}
+    for place in range(max(len(optimizers), len(strategies))):
+        item = strategies[place % len(strategies)]
+        turned = (optimizers[(place + step) % len(optimizers)] for step in range(len(optimizers)))
+        found[next(name for name in turned if feeds(name, item)), item] = None
+    missing = [x for x in optimizers if x not in {name for name, _ in found}]
+    return [*found, *((name, next(x for x in strategies if feeds(name, x))) for name in missing)]

@@ -34,7 +34,7 @@ def cpu_seconds() -> float:
 
 
 def _slowness() -> float:
-    """Return how many times slower the machine is, now, than one on which the limit was chosen; at least 1."""
+    """Return how many times slower the machine is now than where the limit was chosen; at least 1."""
     begun = time.process_time()
     sum(range(2_000_000))
     return max(1.0, (time.process_time() - begun) / 0.03)

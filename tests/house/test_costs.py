@@ -13,7 +13,7 @@ CASES = """
 
     def spend():
         begun = time.process_time()
-        while time.process_time() - begun < 0.3:
+        while time.process_time() - begun < 0.1:
             pass
 
     @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ CASES = """
         spend()
 
     def test_dear_by_a_process():
-        subprocess.run([sys.executable, '-c', 'for i in range(2 * 10**7): pass'])
+        subprocess.run([sys.executable, '-c', 'for i in range(4 * 10**6): pass'])
 
     @pytest.mark.costly("it is said why")
     def test_cheap_as_it_may():
@@ -66,8 +66,8 @@ def test_a_case_that_costs_too_much_fails_and_what_is_shared_is_counted_apart(ru
     failed = re.findall(r"^ERROR \S+::(\w+)", shown, re.MULTILINE)
     assert failed == ["test_dear", "test_dear_by_itself", "test_dear_by_a_process"]
     assert len(re.findall("seconds of a processor; 0.02 are allowed", shown)) == 3
-    assert re.search(r"^ +0\.\d +0 \S+::shared$", shown, re.MULTILINE)
-    assert re.search(r"^ +0\.\d +1 \S+::test_dear_by_itself$", shown, re.MULTILINE)
+    assert re.search(r"^ +0\.[1-9] +0 \S+::shared$", shown, re.MULTILINE)
+    assert re.search(r"^ +0\.[1-9] +1 \S+::test_dear_by_itself$", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize("marker", ["costly", "costly('')", "costly(3)"])

@@ -3,8 +3,6 @@
 What alterations there are is said in `element_mutants`, and what cases in `element_battery`.
 """
 
-from functools import cache
-
 import numpy as np
 import pytest
 
@@ -20,9 +18,17 @@ pytestmark = pytest.mark.slow
 PARTS = 12
 
 
-@cache
-def judge():
-    return Judge()
+@pytest.fixture(scope="module")
+def cases():
+    return battery()
+
+
+@pytest.fixture(scope="module")
+def judge(cases):
+    """Return all cases, of which those that are common have been asked what they record."""
+    made = Judge()
+    made._of(len(cases) // 20)
+    return made
 
 
 #: Mutants that the battery lets live, by the reason why each gives the bits of the text.
@@ -292,15 +298,15 @@ KNOWN = {name: reason for reason, names in ALIVE.items() for name in names}
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in KNOWN])
-@pytest.mark.sampled(60, each=False)
-def test_mutants_are_noticed(name):
-    assert judge().against(EVERY[name]) is not None
+@pytest.mark.sampled(100, each=False)
+def test_mutants_are_noticed(name, judge):
+    assert judge.against(EVERY[name]) is not None
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", KNOWN)
-def test_what_is_excused_is_not_noticed(name):
-    assert judge().against(EVERY[name]) is None
+def test_what_is_excused_is_not_noticed(name, judge):
+    assert judge.against(EVERY[name]) is None
 
 
 def test_every_statement_is_altered():
@@ -313,8 +319,8 @@ def test_every_statement_is_altered():
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("module", MODULES)
-def test_every_statement_is_carried_out(module):
-    assert {mutant.line for mutant in mutants(module)} - {None} <= judge().carried_out(module)
+def test_every_statement_is_carried_out(module, judge):
+    assert {mutant.line for mutant in mutants(module)} - {None} <= judge.carried_out(module)
 
 
 def test_what_is_excused_is_altered_and_once():
@@ -324,16 +330,18 @@ def test_what_is_excused_is_altered_and_once():
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.sampled(PARTS, each=False)
-def test_nothing_is_noticed_of_the_text_as_it_is(part):
+def test_nothing_is_noticed_of_the_text_as_it_is(part, cases):
     text = made({})
-    assert [found for case in battery()[part::PARTS] if (found := case.wrong(text))] == []
+    assert [found for case in cases[part::PARTS] if (found := case.wrong(text))] == []
 
 
-def test_what_the_battery_takes_for_true_is_true_by_the_oracle():
-    judged = [case for case in battery() if case.oracle is not None]
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.sampled(PARTS, each=False)
+def test_what_the_battery_takes_for_true_is_true_by_the_oracle(part, cases):
+    judged = [case for case in cases if case.oracle is not None]
     assert len(judged) > 500
     with np.errstate(all="ignore"):
-        assert [case.name for case in judged if not same(case.oracle(), case.expected).all()] == []
+        assert [x.name for x in judged[part::PARTS] if not same(x.oracle(), x.expected).all()] == []
 
 
 @pytest.mark.parametrize("mode", ["nearest_even", "to_odd"])

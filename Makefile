@@ -16,6 +16,12 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# The same with all that tests can use, installed at once.
+$(VENV)/.everything: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,browser,trainers]'
+	touch $(VENV)/.installed $(VENV)/.browser $(VENV)/.trainers $@
+
 $(VENV): $(VENV)/.installed
 
 figures: $(VENV)/.installed

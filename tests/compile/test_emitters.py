@@ -1,5 +1,6 @@
 """Whether machines do what lines say: each emitter answers one suite; a new one is done when it passes."""
 
+import importlib.util
 from functools import cache
 
 import numpy as np
@@ -63,6 +64,8 @@ def _interpreted(request, monkeypatch):
             pytest.skip("PyTorch finds no CUDA device")
         monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     else:
+        if importlib.util.find_spec("triton") is not None:
+            import triton  # noqa: F401  # its own functions are to be compiled
         monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
@@ -73,6 +76,7 @@ def known(emitters):
 
 @pytest.mark.parametrize("kind", [F32, F64, I32, I64])
 @pytest.mark.parametrize("emitter", known(MACHINES))
+@pytest.mark.costly("some are compiled")
 def test_every_verb_on_hard_operands(emitter, kind):
     answered(EMITTERS[emitter], *verbs(kind))
 
@@ -145,3 +149,47 @@ def by_long_numbers(lowered, arrays):
 def test_another_machine_is_noticed(machine):
     with pytest.raises(pytest.fail.Exception, match=r"differ in r\d+, which is \w+ of .* give .*, not"):
         answered(machine, *verbs(F32))
+
+
+#: Of PTX: what is there, and another instruction in its place.
+INSTEAD = {
+    F32: [
+        *(("add.rn.f32", "sub.rn.f32"), ("mul.rn.f32", "add.rn.f32"), ("div.rn.f32", "mul.rn.f32")),
+        *(("setp.le.f32", "setp.lt.f32"), ("setp.num.f32", "setp.nan.f32"), ("and.b32", "or.b32")),
+    ],
+    I32: [
+        *(("shr.s32", "shr.u32"), ("min.s32", "max.s32"), ("mul.lo.s32", "add.s32"), ("xor.b32", "or.b32")),
+        *(("setp.lt.s32", "setp.lt.u32"), ("not.b32", "neg.s32")),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", INSTEAD)
+@pytest.mark.sampled(2, each=False)
+@pytest.mark.costly("every altered kernel is carried out anew")
+def test_another_instruction_is_noticed(kind, monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from mcfsim.compile import device_code
+
+    kept, make = [], device_code.device_code
+
+    def compiled(*given):
+        kept.extend([] if kept else [make(*given)])
+        return kept[0]
+
+    for was, now in INSTEAD[kind]:
+
+        def altered(text, lowered, was=was, now=now):
+            code = compiled(text, lowered)
+            assert was in code.ptx
+            return code._replace(ptx=code.ptx.replace(was, now, 1))
+
+        monkeypatch.setattr(device_code, "device_code", altered)
+        with pytest.raises(pytest.fail.Exception, match="differ in"):
+            answered(EMITTERS["PTX"], *verbs(kind))
+    monkeypatch.setattr(device_code, "device_code", lambda *given: compiled(*given)._replace(ptx=FUSED))
+    with pytest.raises(ValueError, match=r"fma\.rn\.f32 is not known"):
+        answered(EMITTERS["PTX"], *verbs(kind))
+
+
+FUSED = ".entry kernel(\n\tmov.b32 %r1, 0f3F800000;\n\tfma.rn.f32 %r2, %r1, %r1, %r1;\n\tret;\n}"

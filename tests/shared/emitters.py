@@ -113,6 +113,27 @@ def by_triton_table(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> li
     return _arrays(lowered, tensors[len(arrays) :])
 
 
+def by_ptx(lowered: Lowered, arrays: Arrays) -> list[Any]:
+    """A kernel as compiled for a GPU: its virtual instructions."""
+    _, text = _kernel(lowered, many=False)
+    from mcfsim.compile.device_code import device_code
+    from tests.shared.ptx_machine import THREADS, Kernel
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        code = device_code(text, lowered)
+    size, results = arrays[0].size, _empty(lowered, arrays[0].size)
+    memory = dict(enumerate([*map(np.ascontiguousarray, arrays), *results]))
+    numbers = zip(lowered.numbers, _numbers(lowered), strict=True)
+    alike = {str(x.type): np.array([n]) for x, n in numbers}
+    memory |= {kind: alike[kind] for kind in ("f32", "f64") if kind in alike}
+    if lowered.draws:
+        streams = [STREAM.of(x.operation) for x in lowered.draws]
+        memory["key"] = np.array([*STREAM.key, STREAM.step, *(x.place for x in streams)], np.int64)
+    Kernel(code.ptx, memory | {"start": START, "size": size}, -(-size // THREADS))
+    return results
+
+
 def _kernel(lowered: Lowered, *, many: bool) -> tuple[Any, str]:
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton", reason="Triton is not installed")
@@ -146,6 +167,7 @@ MACHINES: dict[str, Callable[..., list[Any]]] = {
     "Numba": by_numba,
     "PyTorch": by_torch,
     "Triton": by_triton,
+    "PTX": by_ptx,
     "PyTorch on a GPU": partial(by_torch, device="cuda"),
     "Triton on a GPU": partial(by_triton, device="cuda"),
 }

@@ -22,7 +22,6 @@ from mcfsim.random import RandomWords
 from mcfsim.rounding import DETERMINISTIC
 from tests.shared.texts import alike
 
-
 pytestmark = pytest.mark.costly("loops of a long text are compiled")
 
 

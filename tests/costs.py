@@ -26,6 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--costs", type=int, default=0, metavar="N", help="list what folders cost, and the N dearest tests"
     )
+    parser.addoption(
+        "--cost-limit", type=float, default=LIMIT, help="seconds of a processor that a case may take"
+    )
 
 
 def cpu_seconds() -> float:
@@ -76,11 +79,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             ("CPU seconds", spent),
             ("CPU seconds shared", dict(item.session.stash[_SHARED])),
         ]
+        limit = item.config.getoption("cost_limit")
         may = any(item.get_closest_marker(name) for name in ("costly", "exhaustive", "gpu"))
-        if spent > LIMIT and not may and report.passed and spent > LIMIT * _slowness():
+        if spent > limit and not may and report.passed and spent > limit * _slowness():
             report.outcome = "failed"
             report.longrepr = (
-                f"{item.nodeid} took {spent:.1f} seconds of a processor; {LIMIT:g} are allowed. "
+                f"{item.nodeid} took {spent:.1f} seconds of a processor; {limit:g} are allowed. "
                 "Take less work for the same question, leave most cases to the exhaustive tests (sampled), "
                 "or say by @pytest.mark.costly(reason) why it must cost so much."
             )

@@ -114,7 +114,8 @@ def noticed(root: Path, *options: str) -> tuple[str | None, float]:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    asked = ["-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider"]
+    # What a case costs says nothing of a fault, here.
+    asked = ["-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "--cost-limit", str(SECONDS)]
     command = [sys.executable, "-m", "pytest", *asked, *options]
     there = {"cwd": root, "env": os.environ | {"PYTHONPATH": str(root)}}
     try:
@@ -137,11 +138,18 @@ def noticed(root: Path, *options: str) -> tuple[str | None, float]:
     return told[1] if told else f"ended with {done.returncode}", seconds
 
 
+def forget(path: Path) -> None:
+    """Remove what was compiled of a module: of two texts of one length in one second the first would be run."""
+    for kept in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        kept.unlink()
+
+
 def judged(fault: Fault, root: Path) -> dict[str, Any]:
     """Try one fault."""
     path = root / fault.path
     text = path.read_bytes()
     path.write_bytes(fault.put_into(text))
+    forget(path)
     try:
         files = naming(fault.path, root / "tests")
         stages = {"quick, by name": ["--quick", *files], "quick": ["--quick"], "whole, by name": files}
@@ -155,6 +163,7 @@ def judged(fault: Fault, root: Path) -> dict[str, Any]:
                     break
     finally:
         path.write_bytes(text)
+        forget(path)
     return {**fault._asdict(), "by": by, "stage": how, "seconds": round(spent, 1)}
 
 

@@ -56,7 +56,9 @@ def run(pytester, monkeypatch):
         )
         pytester.makeini("[pytest]\nmarkers =\n costly\n exhaustive\n gpu")
         pytester.makepyfile(text)
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rE", "--costs", "9")
+        return pytester.runpytest_subprocess(
+            "-p", "no:cacheprovider", "-rE", "--costs", "9", "--cost-limit", "0.02"
+        )
 
     return run
 

@@ -13,129 +13,15 @@ from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels import exact_dot
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import round_fraction
-from mcfsim.oracle.definition import infinity_value
 from mcfsim.products import Accumulator, dot, matmul
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Mode, Rounding
+from mcfsim.rounding import Rounding
 from tests.oracle.operands import MODES, label
+from tests.products.model import by_definition, hard_rows, number
 
 ACCUMULATORS = [FORMATS[name] for name in ("float32", "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn")]
 INPUTS = [FORMATS[name] for name in ("bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "float32")]
 BLOCKS = (1, 2, 3, 4, 8, 16, None)
-
-
-# -- the model, by its definition -----------------------------------------------------------------------
-def negative(x):
-    return math.copysign(1.0, x) < 0
-
-
-def sum_once(terms, fmt, rounding):
-    """Round the exact sum of terms once; each is a product of two floats."""
-    floats = [x * y for x, y in terms]  # for NaN and infinity only
-    if any(map(math.isnan, floats)) or {math.inf, -math.inf} <= set(floats):
-        return math.nan
-    for x, y in terms:
-        if math.isinf(x) or math.isinf(y):
-            return infinity_value(negative(x) != negative(y), fmt)
-    signs = [negative(x) != negative(y) for x, y in terms]
-    share = any if rounding.mode is Mode.DOWN else all
-    total = sum((Fraction(x) * Fraction(y) for x, y in terms), Fraction(0))
-    return round_fraction(total, fmt, rounding, negative_zero=bool(signs) and share(signs))
-
-
-def model(a, b, accumulator, c=None):
-    """Return one dot product of lists of floats, as `Accumulator` describes it."""
-    fmt, rounding = accumulator.format, accumulator.rounding
-
-    def add(*terms):
-        return sum_once(terms, fmt, rounding)
-
-    terms = list(zip(a, b, strict=True))
-    if accumulator.products == "rounded":
-        terms = [(add(term), 1.0) for term in terms]
-    length = accumulator.block or max(1, len(terms))
-    blocks = [terms[i : i + length] for i in range(0, len(terms), length)]
-    first = [] if c is None else [(c, 1.0)]
-    if not blocks:
-        return add(*first)
-    if accumulator.order == "pairwise":
-        level = [add(*(first if not i else []), *block) for i, block in enumerate(blocks)]
-    else:
-        level = []
-        for lane in range(min(accumulator.lanes, len(blocks))):
-            carried = [] if lane else first
-            for block in blocks[lane :: accumulator.lanes]:
-                carried = [(add(*carried, *block), 1.0)]
-            level.append(carried[0][0])
-    while len(level) > 1:
-        pairs = [level[i : i + 2] for i in range(0, len(level), 2)]
-        level = [add(*((x, 1.0) for x in pair)) if len(pair) == 2 else pair[0] for pair in pairs]
-    return level[0]
-
-
-def by_definition(a, b, accumulator, c=None):
-    """Return dot products of rows."""
-    a, b = np.asarray(a, dtype=np.float64).tolist(), np.asarray(b, dtype=np.float64).tolist()
-    c = [None] * len(a) if c is None else np.asarray(c, dtype=np.float64).tolist()
-    return [model(x, y, accumulator, z) for x, y, z in zip(a, b, c, strict=True)]
-
-
-def assert_products(a, b, accumulator, assert_same):
-    """Assert that dot products of rows are those of the model, and of matrices, which go another way."""
-    expected = by_definition(a, b, accumulator)
-    assert_same(dot(a, b, accumulator), expected)
-    assert_same(matmul(a, b.T, accumulator).diagonal(), expected)
-
-
-# -- operands that are hard to sum ------------------------------------------------------------------------
-def number(fmt, rng, size, low, high):
-    """Return numbers of a format with exponents in a range, few of their significand bits set."""
-    significand = rng.integers(2 ** (fmt.precision - 1), 2**fmt.precision, size).astype(np.float64)
-    significand = np.where(rng.random(size) < 0.5, 2.0 ** (fmt.precision - 1), significand)
-    x = np.ldexp(
-        significand, rng.integers(max(low, fmt.emin), min(high, fmt.emax) + 1, size) - fmt.precision + 1
-    )
-    x = np.minimum(x, float(fmt.max)) * rng.choice([-1.0, 1.0], size)
-    return np.asarray(round_to(x, fmt, "toward_zero"), dtype=np.float64)
-
-
-def hard_rows(fmt, target, length, rows, seed):
-    """Return rows whose products cancel, tie for the target, go beyond its range, or are special."""
-    rng = np.random.default_rng(seed)
-    shape = (rows, length)
-    spread = rng.choice([1, 4, 12, 60, 400], (rows, 1))
-    centre = np.where(rng.random((rows, 1)) < 0.3, rng.integers(-90, 90, (rows, 1)), 0)
-    a = np.empty(shape)
-    b = np.empty(shape)
-    for row in range(rows):
-        low, high = int(centre[row, 0] - spread[row, 0]), int(centre[row, 0] + spread[row, 0])
-        low, high = min(low, fmt.emax), max(high, fmt.emin)
-        a[row], b[row] = number(fmt, rng, length, low, high), number(fmt, rng, length, low, high)
-        kind = rng.integers(0, 8)
-        half = length // 2
-        if kind == 0:  # cancels exactly but for a few terms
-            a[row, half : 2 * half], b[row, half : 2 * half] = a[row, :half], -b[row, :half]
-            order = rng.permutation(length)
-            a[row], b[row] = a[row, order], b[row, order]
-        elif kind == 1 and length:  # a tie of the target near 1, and something small that may decide it
-            a[row], b[row] = 0.0, rng.choice([1.0, -1.0])
-            decider = rng.choice([0.0, float(fmt.smallest_subnormal), -float(fmt.smallest_subnormal)])
-            tie = [1.0, 2.0 ** -(target.precision // 2), decider]
-            factors = [1.0, 2.0 ** (target.precision // 2 - target.precision), float(fmt.smallest_normal)]
-            for place, x, y in zip(rng.permutation(length)[:3], tie, factors, strict=False):
-                a[row, place], b[row, place] = round_to(x, fmt), round_to(y, fmt)
-        elif kind == 2:  # zeros of both signs
-            a[row] = np.copysign(0.0, rng.choice([-1.0, 1.0, 1.0], length))
-            if rng.random() < 0.5:
-                a[row], b[row] = -0.0, np.abs(b[row])
-        elif kind == 3 and length:  # specials
-            specials = [math.inf, -math.inf, math.nan, 0.0] if fmt.has_infinity else [math.nan, 0.0]
-            places = rng.integers(0, length, 2)
-            a[row, places[0]] = rng.choice(specials)
-            (a if rng.random() < 0.5 else b)[row, places[1]] = rng.choice(specials)
-        elif kind == 4 and length:  # overflows, and would come back
-            a[row, :] = float(fmt.max) * rng.choice([1.0, -1.0], length)
-    return a, b
 
 
 LENGTHS = (0, 1, 5, 16, 33)
@@ -147,8 +33,8 @@ LENGTHS = (0, 1, 5, 16, 33)
 @pytest.mark.slow
 def test_dot_products_are_those_of_the_model(fmt, rounding, assert_same):
     for seed, (source, length) in enumerate(product(INPUTS, LENGTHS)):
-        a, b = hard_rows(source, fmt, length, 8, seed)
-        c = None if seed % 3 else number(fmt, np.random.default_rng(seed), 8, -20, 20)
+        a, b = hard_rows(source, fmt, length, 5, seed)
+        c = None if seed % 3 else number(fmt, np.random.default_rng(seed), 5, -20, 20)
         for choice, block in enumerate(BLOCKS[seed % 2 :: 2]):
             order, lanes = [("sequential", 1), ("pairwise", 1), ("sequential", 3)][(seed + choice) % 3]
             products = "rounded" if (seed + choice) % 4 == 3 else "exact"
@@ -191,109 +77,6 @@ def test_unusual_accumulators_follow_the_model(fmt, assert_same):
         for block, products in product((1, 4, None), ("exact", "rounded")):
             accumulator = Accumulator(fmt, rounding, block=block, products=products)
             assert_same(dot(a, b, accumulator), by_definition(a, b, accumulator), range(len(a)))
-
-
-# -- exact sums -------------------------------------------------------------------------------------------
-def to_odd(total, y, bits):
-    """Whether y is the rational number total, or its neighbour of so many bits with an odd significand."""
-    if Fraction(y) == total:
-        return True
-    unit = Fraction(2) ** (math.frexp(y)[1] - bits)
-    return abs(total - Fraction(y)) < unit and Fraction(y) / unit % 2 == 1
-
-
-@pytest.mark.parametrize("spread", [5, 40, 120, 440])
-def test_a_long_accumulator_rounds_the_exact_sum_to_odd(spread):
-    rng = np.random.default_rng(spread)
-    terms = np.ldexp(rng.integers(-(2**53) + 1, 2**53, (12, 2000)), rng.integers(-spread, spread, (12, 2000)))
-    terms[6:10] = -terms[2:6]  # what is left is two terms and what the next lines add
-    terms[10] = np.ldexp(rng.choice([0.0, 1.0, -1.0, 3.0], 2000), -900)
-    terms[11] = -terms[0] * rng.choice([0.0, 1.0], 2000)
-    total = exact_dot.LongAccumulator(len(terms))
-    for part in (terms[:1], terms[1:7], terms[7:]):
-        total.add(part, math.frexp(np.abs(part).max())[1])
-    for y, column in zip(total.to_odd().tolist(), terms.T.tolist(), strict=True):
-        exact = sum(map(Fraction, column))
-        assert to_odd(exact, y, 53) or to_odd(exact, y, exact_dot.ODD_BITS)
-
-
-def test_a_sum_that_falls_a_binade_below_its_lower_digits_keeps_52_bits():
-    # A digit of one quantum, minus half of it in the next, and what is lower still.
-    total = exact_dot.LongAccumulator(8)
-    terms = [2.0**total.width, -(2.0 ** (total.width - 1)), -(2.0**-60), 3 * 2.0**-130]
-    for term in terms:
-        total.add(np.array([[term]]), math.frexp(abs(term))[1])
-    assert {0, 1} <= set(total.limbs)
-    (y,) = total.to_odd().tolist()
-    exact = sum(map(Fraction, terms))
-    assert not to_odd(exact, y, 53)
-    assert to_odd(exact, y, exact_dot.ODD_BITS)
-
-
-@pytest.mark.parametrize("wide", [False, True])
-def test_long_sums_taken_in_pieces_are_exact(wide, monkeypatch, assert_same):
-    monkeypatch.setattr(exact_dot, "PIECE", 64)
-    monkeypatch.setattr(exact_dot, "TILE", 8)
-    rng = np.random.default_rng(1)
-    a, b = (np.ldexp(rng.standard_normal((5, 300)), rng.integers(-30, 30, (5, 300))) for _ in range(2))
-    if not wide:
-        a, b = np.float32(a), np.float32(b)
-    a[:, 150:], b[:, 150:] = a[:, :150], -b[:, :150]
-    a[0, 7], b[2, :] = 0.0, -0.0
-    for block, mode in product((None, 100), ("nearest_even", "down")):
-        accumulator = Accumulator("float32", mode, block=block)
-        assert_same(dot(a, b, accumulator), by_definition(a, b, accumulator))
-
-
-def test_float64_operands_enter_exactly(assert_same):
-    rng = np.random.default_rng(2)
-    a, b = (rng.standard_normal((40, 9)) * np.ldexp(1.0, rng.integers(-400, 400, (40, 9))) for _ in range(2))
-    for block, products in product((1, 2, 4, None), ("exact", "rounded")):
-        accumulator = Accumulator(
-            Format(precision=30, emin=-400, emax=400), "up", block=block, products=products
-        )
-        assert_same(dot(a, b, accumulator), by_definition(a, b, accumulator))
-
-
-@pytest.mark.parametrize(
-    ("fmt", "scale", "pairs"),
-    [("float8_e4m3fn", 1.0, 1), ("bfloat16", 2.0**-6, 1), ("bfloat16", 2.0**-20, 4)],
-)
-def test_both_ways_to_an_exact_sum_agree(fmt, scale, pairs, monkeypatch, assert_same):
-    rng = np.random.default_rng(3)
-    a, b = round_to(rng.standard_normal((40, 64)), fmt), round_to(rng.standard_normal((64, 30)), fmt)
-    a[3], b[:, 4], a[:, 5], b[7] = 0.0, -0.0, a[:, 5] * scale, b[7] * scale
-    taken = []
-    sliced = exact_dot._slices
-
-    def watched(a, b, most):
-        slices = sliced(a, b, most)
-        taken.append(len(slices[0]) * len(slices[1]) if slices is not None else 0)
-        return slices
-
-    monkeypatch.setattr(exact_dot, "_slices", watched)
-    accumulator = Accumulator("float32", "down", block=32)
-    by_slices = matmul(a, b, accumulator)
-    assert max(taken) == pairs
-    monkeypatch.setattr(exact_dot, "_slices", lambda a, b, most: None)
-    assert_same(by_slices, matmul(a, b, accumulator))
-
-
-@pytest.mark.parametrize("length", [6, 32, 200])
-def test_slices_are_short_enough_for_what_cancels(length, assert_same):
-    rng = np.random.default_rng(14)
-    half = rng.integers(2**23, 2**24, (2, 20, length // 2)) * 2.0 ** rng.integers(-3, 3, (2, 20, length // 2))
-    a, b = np.concatenate([half[0], half[0] + 0.125], axis=1), np.concatenate([half[1], -half[1]], axis=1)
-    assert_products(
-        a, b, Accumulator(Format(precision=45, emin=-100, emax=200), "up", block=None), assert_same
-    )
-
-
-def test_slices_are_short_enough_for_a_sum_that_fills_them(assert_same):
-    a, b = np.random.default_rng(15).integers(2**25 - 2**16, 2**25, (2, 200, 32))  # sums of 55 bits
-    assert_products(
-        a, b, Accumulator(Format(precision=50, emin=-100, emax=200), "up", block=None), assert_same
-    )
 
 
 # -- special cases of the model ---------------------------------------------------------------------------
@@ -383,10 +166,10 @@ def test_stochastic_roundings_take_a_stream_each_in_order(assert_same):
 @pytest.mark.slow
 def test_stochastic_results_depend_on_no_tile_or_thread(order, products, monkeypatch, assert_same):
     rng = np.random.default_rng(8)
-    a, b = round_to(rng.standard_normal((3, 17, 12)), "fp16"), round_to(rng.standard_normal((12, 13)), "fp16")
+    a, b = round_to(rng.standard_normal((2, 9, 12)), "fp16"), round_to(rng.standard_normal((12, 7)), "fp16")
     accumulator = Accumulator("float16", "stochastic", block=5, order=order, products=products)
     whole = matmul(a, b, accumulator, random=RandomWords(4))
-    for tile in (5, 13, 221):
+    for tile in (5, 7, 63):
         monkeypatch.setattr(exact_dot, "TILE", tile)
         assert_same(matmul(a, b, accumulator, random=RandomWords(4), threads=3), whole)
 

@@ -134,7 +134,7 @@ def check_what_is_left(exact, found, fmt):
 def test_each_component_is_the_rest_rounded_or_the_reason_is_right(fmt):
     ar, kinds = mcf.arithmetic(fmt), set()
     for n in (1, 3):
-        for exact in reals(fmt, seed=n, size=40):
+        for exact in reals(fmt, seed=n, size=20):
             found = check(ar, exact, n)
             kinds.add(type(found))
             if found is not None:

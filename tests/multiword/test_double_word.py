@@ -105,7 +105,7 @@ def of_same_sign(algorithm, x, y):
 @pytest.mark.sampled(3)
 def test_arbitrary_operands_give_the_bits_of_the_oracle(fmt, rounding, assert_same):
     """Specials, subnormal numbers and pairs that are no double words included."""
-    columns = random_tuples(fmt, 2**11, 4, seed=1)
+    columns = random_tuples(fmt, 2**10, 4, seed=1)
     ar, truth = mcf.arithmetic(fmt, rounding), IntegerArithmetic(fmt, rounding)
     for xh, xl, yh, yl in (columns, columns[::-1]):
         for algorithm in ALGORITHMS:
@@ -158,7 +158,7 @@ def test_every_algorithm_is_handed_on():
 
 
 # -- the errors -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("precision", [3, 8, 11])
+@pytest.mark.parametrize("precision", [3, 11])
 @every_algorithm
 def test_the_error_of_double_words_is_within_the_bound_and_the_result_a_double_word(algorithm, precision):
     fmt, u = unbounded(precision), Fraction(1, 2**precision)
@@ -178,7 +178,7 @@ def test_the_error_of_double_words_is_within_the_bound_and_the_result_a_double_w
 
 @pytest.mark.parametrize("precision", [3, 4])
 @every_algorithm
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_the_worst_of_all_operands(algorithm, precision):
     ar = mcf.arithmetic(unbounded(precision))
     high, low, numbers = all_double_words(unbounded(precision), below=4)
@@ -255,48 +255,37 @@ def test_the_longer_quotients_have_the_bits_of_the_shorter(first, second, precis
         assert_same(longer, shorter, *x)
 
 
-def test_without_rounding_sums_are_exact_and_products_miss_what_they_leave_out():
-    x, y = (0.75, 2.0**-10), (-1.25, 3 * 2.0**-11)
-    for algorithm in ALGORITHMS[:10]:
-        operands = algorithm.operands(x, y)
-        found = algorithm(mcf.arithmetic(None, backend="exact"), *operands)
-        left_out = total(x[1]) * total(y[1]) if algorithm.name in ("dw_times_dw1", "dw_times_dw2") else 0
-        exact = algorithm.exact(*map(total, operands)) - left_out
-        assert sum(map(mcf.expansion.to_fraction, found)) == exact, algorithm.name
-
-
 # -- specials and refusals --------------------------------------------------------------------------------
-every_format = pytest.mark.parametrize("fmt", [BF16, E5M2, E4M3FN], ids=label)
-
-
-@every_format
 @every_algorithm
-def test_specials_and_overflow_leave_nans(algorithm, fmt):
-    ar, one, zero = mcf.arithmetic(fmt), (1.5, 0.0), (0.0, 0.0)
+def test_specials_and_overflow_leave_nans(algorithm):
+    one, zero = (1.5, 0.0), (0.0, 0.0)
+    binary, quotient = algorithm.name != "sqrt_dw", algorithm.exact is operator.truediv
+    for fmt in (BF16, E5M2, E4M3FN):
+        ar = mcf.arithmetic(fmt)
 
-    def results(x, y):
-        return algorithm(ar, *algorithm.operands(x, y))
+        def results(x, y, ar=ar):
+            return algorithm(ar, *algorithm.operands(x, y))
 
-    binary, word = algorithm.name != "sqrt_dw", "fp" not in algorithm.name
-    for special in (np.nan, np.inf, -np.inf)[: 3 if fmt.has_infinity else 1]:
-        assert np.isnan(results((special, 0.0), one)).all(), special
-        assert not binary or np.isnan(results(one, (special, 0.0))).all(), special
-    assert np.isnan(results((1.5, np.nan), one)).all()
-    assert not (binary and word) or np.isnan(results(one, (1.5, np.nan))).all()
-    if algorithm.exact is operator.truediv:
-        for x, y in itertools.product((one, zero), (zero, (-0.0, 0.0))):
-            assert np.isnan(results(x, y)).all(), (x, y)
-        assert results(zero, one) == zero
-    largest = float(fmt.max)
-    if binary:  # where the result overflows the low word is not finite
-        y = float(fmt.smallest_normal) if algorithm.exact is operator.truediv else largest
-        assert not np.isfinite(results((largest, 0.0), (y, 0.0))[1])
-        return
-    assert np.isfinite(results((largest, 0.0), None)).all()
-    for high in (0.0, -0.0, -1.5):
-        assert np.isnan(results((high, 0.0), None)).all()
-    with pytest.raises(ZeroDivisionError):
-        algorithm(mcf.arithmetic(None, backend="exact"), zero)
+        for special in (np.nan, np.inf, -np.inf)[: 3 if fmt.has_infinity else 1]:
+            assert np.isnan(results((special, 0.0), one)).all(), special
+            assert not binary or np.isnan(results(one, (special, 0.0))).all(), special
+        assert np.isnan(results((1.5, np.nan), one)).all()
+        if binary and "fp" not in algorithm.name:
+            assert np.isnan(results(one, (1.5, np.nan))).all()
+        if quotient:
+            for x, y in itertools.product((one, zero), (zero, (-0.0, 0.0))):
+                assert np.isnan(results(x, y)).all(), (x, y)
+            assert results(zero, one) == zero
+        largest = float(fmt.max)
+        if binary:  # where the result overflows the low word is not finite
+            y = float(fmt.smallest_normal) if quotient else largest
+            assert not np.isfinite(results((largest, 0.0), (y, 0.0))[1])
+            continue
+        assert np.isfinite(results((largest, 0.0), None)).all()
+        for high in (0.0, -0.0, -1.5):
+            assert np.isnan(results((high, 0.0), None)).all()
+        with pytest.raises(ZeroDivisionError):
+            algorithm(mcf.arithmetic(None, backend="exact"), zero)
 
 
 @every_algorithm

@@ -111,18 +111,6 @@ def test_the_sum_of_any_two_expansions_is_exact_and_nonoverlapping(precision, ti
     assert nonoverlapping(h, 2)[nonadjacent].all() == (tie == "nearest_even")
 
 
-def test_the_sum_of_expansions_is_one_growth_after_another(assert_same):
-    rng = np.random.default_rng(1)
-    e, f = (np.sort(np.abs(rng.choice(numbers(4, 10), (3, 5000))), axis=0).astype(float) for _ in range(2))
-    ar = mcf.arithmetic(unbounded(4))
-    h = expansion_sum(ar, tuple(e), tuple(f))
-    grown = tuple(e)
-    for i, b in enumerate(f):
-        grown = (*grown[:i], *grow_expansion(ar, grown[i:], b))
-    for found, expected in zip(h, grown, strict=True):
-        assert_same(found, expected)
-
-
 # -- fast_expansion_sum -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("precision", [3, 4])
 def test_the_fast_sum_of_any_two_strongly_nonoverlapping_expansions_is_exact_and_nonoverlapping(precision):

@@ -183,10 +183,10 @@ def error_of(name, x, exact):
 
 #: The bound of each error, of the number of terms, the sum and the sum of magnitudes, and for which numbers.
 BOUNDS = {
-    "recursive_sum": (lambda n, s, S: (n - 1) * U * S, [2, 3, 16, 200, 1000]),
-    "kahan_sum": (lambda n, s, S: 2 * U * S, [2, 3, 16, 200, 1000, 4000]),
-    "neumaier_sum": (lambda n, s, S: U * abs(s) + gamma(n - 1) ** 2 * S, [2, 3, 16, 100, 255]),
-    "dw_sum": (lambda n, s, S: ((1 + 2 * U**2) ** (n - 1) - 1) * S, [2, 3, 16, 200, 1000]),
+    "recursive_sum": (lambda n, s, S: (n - 1) * U * S, [2, 16, 1000]),
+    "kahan_sum": (lambda n, s, S: 2 * U * S, [2, 16, 1000, 4000]),
+    "neumaier_sum": (lambda n, s, S: U * abs(s) + gamma(n - 1) ** 2 * S, [2, 16, 255]),
+    "dw_sum": (lambda n, s, S: ((1 + 2 * U**2) ** (n - 1) - 1) * S, [2, 16, 1000]),
 }
 
 
@@ -267,10 +267,10 @@ def test_dot2_is_as_if_in_twice_the_precision_while_n_u_is_below_1():
 @pytest.mark.slow
 def test_each_pass_over_many_ones_keeps_256_of_them():
     """A sum in bfloat16 stops at 256, and so does the sum of the errors, and that of their errors."""
-    ones, ar = (1.0,) * 1000, mcf.arithmetic(BF16)
-    assert [sum_k(ar, ones, k) for k in (1, 2, 3, 4)] == [256, 512, 768, 1000]
-    assert kahan_sum(ar, ones) == (1000.0, 0.0)
-    assert dw_sum(ar, ones) == dw_sum(ar, ones, ordered=True) == (1000.0, 0.0)
+    ones, ar = (1.0,) * 600, mcf.arithmetic(BF16)
+    assert [sum_k(ar, ones, k) for k in (1, 2, 3)] == [256, 512, 600]
+    assert kahan_sum(ar, ones) == (600.0, 0.0)
+    assert dw_sum(ar, ones) == dw_sum(ar, ones, ordered=True) == (600.0, 0.0)
 
 
 @pytest.mark.slow

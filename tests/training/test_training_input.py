@@ -125,68 +125,45 @@ def test_integers_of_numpy_become_integers(kind):
 
 # -- everything else ----------------------------------------------------------------------------------------
 NO_HYPERPARAMETERS = [mcf.AdamW, mcf.SGD, None, 0.9, {"beta1": 0.9}, mcf.adamw, mcf.Schedule()]
-HYPERPARAMETERS = r"must be hyperparameters, as mcfsim.AdamW\(\)"
-SEQUENCE = "strategies must be a sequence of names or Strategies"
+NO_NAME = [None, 5, b"x", ("a",)]
+NO_STRATEGY = ["plain", None, mcf.Strategy, ["plain"]]
+NOT_STORED = ["bfloat16", mcf.get_format("bf16"), 2, LOW, Stored, [Stored(LOW)]]
+NO_ADDITION = [None, 5, [], {}, "add", b"grow"]
+NO_SETTINGS = [None, 5, ["quadratic"], Quadratic, Rosenbrock()]
+NO_PROBLEM = [{}, {"kind": None}, {"kind": []}, {"kind": "linear"}, "linear"]
 TYPES = [
-    (optimizer, "hyper", [*NO_HYPERPARAMETERS, "adamw"], f"^hyper {HYPERPARAMETERS}"),
-    (simulated, "optimizer", NO_HYPERPARAMETERS, f"^optimizer {HYPERPARAMETERS}"),
     (
         optimizer,
-        "strategy",
-        ["plain", None, mcf.Strategy, ["plain"]],
-        "^strategy must be a Strategy, as strategy",
+        "hyper",
+        [*NO_HYPERPARAMETERS, "adamw"],
+        r"^hyper must be hyperparameters, as mcfsim.AdamW\(\)",
     ),
+    (simulated, "optimizer", NO_HYPERPARAMETERS, r"^optimizer must be hyperparameters, as mcfsim.AdamW\(\)"),
+    (optimizer, "strategy", NO_STRATEGY, "^strategy must be a Strategy, as strategy"),
     (optimizer, "parameters", [[np.ones(3)], np.ones(3)], "parameters must be a mapping of names to arrays"),
     (optimizer, "parameters", [None], "parameters must be a mapping of names to arrays, not NoneType"),
     (optimizer, "decayed", ["w", None, True], "decayed must be a collection of names, not ('w'|None|True)$"),
     (stepped, "gradient", [[0.0] * 3, 0.0, None, "g"], "the gradient must be an array"),
     *(
-        (
-            declared,
-            label,
-            [*("bfloat16", mcf.get_format("bf16"), 2, LOW, Stored, [Stored(LOW)])],
-            rf"^mine: {label} must be Stored\(format, components\), not",
-        )
+        (declared, label, NOT_STORED, rf"^mine: {label} must be Stored\(format, components\), not")
         for label in ("parameter", "m", "v", "gradient", "extra")
     ),
-    (declared, "name", [None, 5, b"x", ("a",)], "a strategy's name must be a string"),
-    (named_strategy, "name", [None, 5, b"x", ("a",)], "a strategy is a Strategy or the name of one"),
-    (simulated, "strategies", [None, 3], SEQUENCE),
+    (declared, "name", NO_NAME, "a strategy's name must be a string"),
+    (named_strategy, "name", NO_NAME, "a strategy is a Strategy or the name of one"),
+    (simulated, "strategies", [None, 3], "strategies must be a sequence of names or Strategies"),
     (simulated, "strategies", [[None], [mcf.Strategy]], "a strategy is a Strategy or the name of one, not "),
     (simulated, "problem", [None, 5, Quadratic], "problem must be a Problem, .* not (None|5|<class)"),
     (simulated, "schedule", [0, 1e-3, mcf.Schedule, lambda step: 0.1], "schedule must be a Schedule"),
-    (
-        problem,
-        "given",
-        [None, 5, ["quadratic"], Quadratic, Rosenbrock()],
-        "a problem is made from its name or its settings",
-    ),
+    (problem, "given", NO_SETTINGS, "a problem is made from its name or its settings"),
     (LanguageModel, "corpus", ["text", b"text", 5, Corpus], "corpus must be a Corpus"),
 ]
 VALUES = [
-    (
-        declared,
-        "addition",
-        [None, 5, [], {}, "add", b"grow"],
-        "mine: unknown addition .*; allowed: plain, kahan, grow, master",
-    ),
-    (
-        problem,
-        "given",
-        [{}, {"kind": None}, {"kind": []}, {"kind": "linear"}, "linear"],
-        "unknown problem .*; known problems: quadratic",
-    ),
+    (declared, "addition", NO_ADDITION, "mine: unknown addition .*; allowed: plain, kahan, grow, master"),
+    (problem, "given", NO_PROBLEM, "unknown problem .*; known problems: quadratic"),
     (stored, "format", ["bf61"], "unknown format 'bf61'"),
-    (simulated, "steps", [0], "steps = 0"),
-    (simulated, "record_every", [0], "record_every = 0"),
-    (simulated, "checkpoint_every", [0], "checkpoint_every = 0"),
+    *((simulated, label, [0], f"{label} = 0") for label in ("steps", "record_every", "checkpoint_every")),
     (simulated, "clip", [0.0], "clip = 0.0 must be positive"),
-    (
-        simulated,
-        "optimizer",
-        ["adam"],
-        "unknown optimizer 'adam'; known optimizers: adafactor, momentumadafactor",
-    ),
+    (simulated, "optimizer", ["adam"], "unknown optimizer 'adam'; known optimizers: adafactor, momentumadaf"),
     (simulated, "strategies", [[]], "at least one"),
     (simulated, "strategies", [["plain", mcf.strategy("plain")]], "each named once"),
     (simulated, "strategies", [["plane"]], "did you mean 'plain'"),

@@ -1,4 +1,7 @@
-"""Sums of many terms: bits against texts on fractions, bounds in exact integers, and where bounds end."""
+"""Sums of many terms: their bits against texts on fractions, and where compensation ends.
+
+Their bounds are theorems of the catalogue: see tests/theorems.
+"""
 
 import math
 from fractions import Fraction
@@ -168,99 +171,6 @@ def uniform(n, columns, seed, low=0.0, signs=(1,)):
     x = mcf.round_to(x, BF16) * rng.choice(np.float32(signs), (n, columns))
     exact = integers(x, UNIT)
     return tuple(x), exact.sum(axis=0), np.abs(exact).sum(axis=0)
-
-
-def gamma(n):
-    return n * U / (1 - n * U)
-
-
-def error_of(name, x, exact):
-    """Return by how much a sum in bfloat16 is off."""
-    found = as_tuple(ALGORITHMS[name][0](mcf.arithmetic(BF16), x))
-    words = found if name == "dw_sum" else found[:1]
-    return np.abs(sum(integers(word, UNIT) for word in words) - exact)
-
-
-#: The bound of each error, of the number of terms, the sum and the sum of magnitudes, and for which numbers.
-BOUNDS = {
-    "recursive_sum": (lambda n, s, S: (n - 1) * U * S, [2, 16, 1000]),
-    "kahan_sum": (lambda n, s, S: 2 * U * S, [2, 16, 1000, 4000]),
-    "neumaier_sum": (lambda n, s, S: U * abs(s) + gamma(n - 1) ** 2 * S, [2, 16, 255]),
-    "dw_sum": (lambda n, s, S: ((1 + 2 * U**2) ** (n - 1) - 1) * S, [2, 16, 1000]),
-}
-
-
-@pytest.mark.parametrize("signs", [(1,), (-1, 1)], ids=["positive", "signed"])
-@pytest.mark.parametrize(("name", "n"), [(name, n) for name, (_, some) in BOUNDS.items() for n in some])
-def test_sums_are_off_by_the_bound_at_most(name, n, signs):
-    x, exact, magnitudes = uniform(n, 16, seed=n, signs=signs)
-    off = error_of(name, x, exact)
-    bound = BOUNDS[name][0]
-    for error, s, S in zip(off.tolist(), exact.tolist(), magnitudes.tolist(), strict=True):
-        assert error <= bound(n, s, S)
-    assert off.any() == (name != "dw_sum" or n > 2)
-    if name == "kahan_sum":  # without the last rounding nearer, and for many terms by far
-        rest = np.abs(
-            sum(
-                integers(word, UNIT) * sign
-                for word, sign in zip(kahan_sum(mcf.arithmetic(BF16), x), (1, -1), strict=True)
-            )
-            - exact
-        )
-        assert rest.sum() < off.sum()
-
-
-@pytest.mark.parametrize("n", [2, 10, 1000])
-def test_the_bound_of_the_recursive_sum_is_attained_up_to_the_magnitudes_of_the_small_terms(n):
-    x = (1.0, *(float(U),) * (n - 1))
-    assert recursive_sum(mcf.arithmetic(BF16), x) == 1.0  # all the rest is lost
-    assert sum(map(Fraction, x)) - 1 == (n - 1) * U
-
-
-def test_the_kahan_sum_of_any_four_numbers_of_precision_3_is_off_by_less_than_2_u():
-    significands = np.arange(4.0, 8.0)
-    numbers = np.concatenate([[0.0], *(sign * significands * 2.0**e for e in range(5) for sign in (1, -1))])
-    x = np.meshgrid(numbers[numbers > 0], numbers, numbers, numbers, indexing="ij", sparse=True)
-    s, _ = kahan_sum(mcf.arithmetic(P3), tuple(x))
-    exact, magnitudes = sum(x), sum(map(np.abs, x))
-    ratio = 8 * np.abs(s - exact) / magnitudes
-    assert ratio.max() == 8 * 22 / 90  # 1.96
-    worst = np.unravel_index(ratio.argmax(), ratio.shape)
-    assert [float(np.broadcast_to(term, ratio.shape)[worst]) for term in x] == [6, 20, 56, -8]
-
-
-@pytest.mark.parametrize("k", [3, 4])
-@pytest.mark.parametrize("pairs", [2, 8, 31])
-def test_sum_k_is_as_if_in_k_times_the_precision_while_4_n_u_is_at_most_1(pairs, k):
-    terms = drawn(BF16, pairs, 200, seed=pairs, binades=10)
-    x = (*terms, *(-term for term in terms), np.full(200, 2.0**-12))  # what cancels leaves but the last
-    n = len(x)
-    exact = 2 ** (-UNIT - 12)
-    magnitudes = sum(np.abs(integers(term, UNIT)) for term in x)
-    off = np.abs(integers(sum_k(mcf.arithmetic(BF16), x, k), UNIT) - exact)
-    bound = (U + 3 * gamma(n - 1) ** 2) * exact
-    assert 4 * n * U <= 1
-    assert all(
-        error <= bound + gamma(2 * n - 2) ** k * S
-        for error, S in zip(off.tolist(), magnitudes.tolist(), strict=True)
-    )
-    assert off.sum() < np.abs(integers(recursive_sum(mcf.arithmetic(BF16), x), UNIT) - exact).sum()
-
-
-def test_dot2_is_as_if_in_twice_the_precision_while_n_u_is_below_1():
-    rng = np.random.default_rng(8)
-    for n in (1, 16, 255):
-        # Multiples of 2**-10, so that products are of 2**-20, and their errors multiples of that as well.
-        x, y = (
-            np.float32(rng.integers(128, 256, (n, 40)) * rng.choice([-1, 1], (n, 40)) / 2.0**10) for _ in "xy"
-        )
-        found = dot2(mcf.arithmetic(BF16), tuple(x), tuple(y))
-        products = integers(x.astype(np.float64) * y, UNIT)
-        exact, magnitudes = products.sum(axis=0), np.abs(products).sum(axis=0)
-        off = np.abs(integers(found, UNIT) - exact)
-        for error, s, S in zip(off.tolist(), exact.tolist(), magnitudes.tolist(), strict=True):
-            assert error <= U * abs(s) + gamma(n) ** 2 * S
-        assert off.any()
 
 
 # -- where compensation ends ------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import numpy as np
 from mcfsim.convert import round_to
 from mcfsim.oracle import round_fraction
 from mcfsim.oracle.definition import infinity_value
-from mcfsim.products import dot, matmul
 from mcfsim.rounding import Mode
 
 
@@ -65,13 +64,6 @@ def by_definition(a, b, accumulator, c=None):
     a, b = np.asarray(a, dtype=np.float64).tolist(), np.asarray(b, dtype=np.float64).tolist()
     c = [None] * len(a) if c is None else np.asarray(c, dtype=np.float64).tolist()
     return [model(x, y, accumulator, z) for x, y, z in zip(a, b, c, strict=True)]
-
-
-def assert_products(a, b, accumulator, assert_same):
-    """Assert that dot products of rows are those of the model, and of matrices, which go another way."""
-    expected = by_definition(a, b, accumulator)
-    assert_same(dot(a, b, accumulator), expected)
-    assert_same(matmul(a, b.T, accumulator).diagonal(), expected)
 
 
 # -- operands that are hard to sum ------------------------------------------------------------------------

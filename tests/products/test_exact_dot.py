@@ -11,7 +11,7 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels import exact_dot
 from mcfsim.products import Accumulator, dot, matmul
-from tests.products.model import assert_products, by_definition
+from tests.products.model import by_definition
 
 
 def to_odd(total, y, bits):
@@ -68,10 +68,9 @@ def test_long_sums_taken_in_pieces_are_exact(wide, monkeypatch, assert_same):
 def test_float64_operands_enter_exactly(assert_same):
     rng = np.random.default_rng(2)
     a, b = (rng.standard_normal((40, 9)) * np.ldexp(1.0, rng.integers(-400, 400, (40, 9))) for _ in range(2))
+    wide = Format(precision=30, emin=-400, emax=400)
     for block, products in product((1, 2, 4, None), ("exact", "rounded")):
-        accumulator = Accumulator(
-            Format(precision=30, emin=-400, emax=400), "up", block=block, products=products
-        )
+        accumulator = Accumulator(wide, "up", block=block, products=products)
         assert_same(dot(a, b, accumulator), by_definition(a, b, accumulator))
 
 
@@ -100,17 +99,13 @@ def test_both_ways_to_an_exact_sum_agree(fmt, scale, pairs, monkeypatch, assert_
 
 
 @pytest.mark.parametrize("length", [6, 32, 200])
-def test_slices_are_short_enough_for_what_cancels(length, assert_same):
+def test_slices_are_short_enough_for_what_cancels_and_what_fills_them(length, assert_same):
     rng = np.random.default_rng(14)
     half = rng.integers(2**23, 2**24, (2, 20, length // 2)) * 2.0 ** rng.integers(-3, 3, (2, 20, length // 2))
     a, b = np.concatenate([half[0], half[0] + 0.125], axis=1), np.concatenate([half[1], -half[1]], axis=1)
-    assert_products(
-        a, b, Accumulator(Format(precision=45, emin=-100, emax=200), "up", block=None), assert_same
-    )
-
-
-def test_slices_are_short_enough_for_a_sum_that_fills_them(assert_same):
-    a, b = np.random.default_rng(15).integers(2**25 - 2**16, 2**25, (2, 200, 32))  # sums of 55 bits
-    assert_products(
-        a, b, Accumulator(Format(precision=50, emin=-100, emax=200), "up", block=None), assert_same
-    )
+    full = rng.integers(2**25 - 2**16, 2**25, (2, 20, min(length, 32)))  # sums of 55 bits
+    for (x, y), precision in (((a, b), 45), (full, 50)):
+        accumulator = Accumulator(Format(precision=precision, emin=-100, emax=200), "up", block=None)
+        expected = by_definition(x, y, accumulator)
+        assert_same(dot(x, y, accumulator), expected)
+        assert_same(matmul(x, y.T, accumulator).diagonal(), expected)

@@ -140,45 +140,22 @@ def test_the_meter_counts_calls_and_elements_and_changes_no_result(assert_same):
     assert 0.5 < meter.tallies["add"].max_error <= 1
 
 
-INF, BIG = math.inf, 65504.0
-#: What each operation counts: calls of it after one another are one tally.
+#: What is counted of an operation, where the definition below does not say.
 COUNTS = [
-    # Lost are the second, the third and, the other way round, the sixth; the seventh moves.
-    (
-        *("bf16", "add"),
-        ([1, 1, 1, 1, 0, 2**-9, 1 + 2**-7], [1, 2**-8, 2**-9, 3, 2**-9, 1, 2**-8]),
-        {"elements": 7, "inexact": 4, "lost": 3},
-    ),
-    ("bf16", "add", ([1.0], [2.0**-100]), {"inexact": 1, "lost": 1}),  # beyond binary64
-    # (1 + 2 u)**2 loses 4 u**2.
-    (
-        "bf16",
-        "mul",
-        ([1.0078125, 2], [1.0078125, 2]),
-        {"inexact": 1, "max_error": 4 * 2.0**-8 / (1 + 2.0**-7) ** 2},
-    ),
-    ("bf16", "div", ([1, 1, 6], [3, 4, 2]), {"inexact": 1}),
-    ("bf16", "sqrt", ([2, 4, 9],), {"inexact": 1}),
-    ("bf16", "fma", ([1, 1], [1, 1], [1, 2**-9]), {"inexact": 1}),
-    # An overflow is inexact, and what follows it is not lost.
-    ("fp16", "add", ([BIG], [BIG]), {"inexact": 1, "overflow": 1, "lost": 0, "max_error": 0.0}),
-    ("fp16", "add", ([INF, INF, math.nan, 1], [1, -INF, 1, -INF]), {"inexact": 0, "overflow": 0, "lost": 0}),
-    # An underflow to zero is no relative error.
-    (
-        "bf16",
-        "mul",
-        ([2.0**-100], [2.0**-100]),
-        {"inexact": 1, "underflow": 1, "overflow": 0, "max_error": 0.0},
-    ),
-    # A zero divisor and a root of less than zero are not judged.
-    ("e4m3fn", "div", ([1.0, 0.0], [0.0, 0.0]), {"inexact": 0, "overflow": 0}),
-    ("e4m3fn", "sqrt", ([-1.0],), {"inexact": 0, "overflow": 0}),
+    # Lost are the first two, and the third, the other way round; the last moves.
+    ("add", ([1, 1, 2**-9, 1, 1 + 2**-7], [2**-8, 2**-9, 1, 3, 2**-8]), {"inexact": 4, "lost": 3}),
+    ("add", ([1.0], [2.0**-100]), {"inexact": 1, "lost": 1}),  # beyond binary64
+    ("mul", ([1 + 2**-7, 2], [1 + 2**-7, 2]), {"inexact": 1, "max_error": 4 * 2.0**-8 / (1 + 2.0**-7) ** 2}),
+    ("mul", ([2.0**-100], [2.0**-100]), {"inexact": 1, "underflow": 1, "overflow": 0, "max_error": 0.0}),
+    ("div", ([1.0, 0.0], [0.0, 0.0]), {"inexact": 0, "overflow": 0}),  # a zero divisor is not judged
+    ("sqrt", ([2, 4, 9],), {"inexact": 1}),
+    ("sqrt", ([-1.0],), {"inexact": 0, "overflow": 0}),  # nor is what has no root
 ]
 
 
-@pytest.mark.parametrize(("fmt", "name", "operands", "expected"), COUNTS)
-def test_the_meter_counts_by_hand(fmt, name, operands, expected):
-    meter = Meter(mcf.arithmetic(fmt))
+@pytest.mark.parametrize(("name", "operands", "expected"), COUNTS)
+def test_the_meter_counts_by_hand(name, operands, expected):
+    meter = Meter(mcf.arithmetic("bf16"))
     getattr(meter, name)(*map(np.float32, operands))
     found = {key: getattr(meter.tallies[name], key) for key in expected}
     assert found == pytest.approx(expected, rel=1e-12, abs=0)

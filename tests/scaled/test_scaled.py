@@ -308,14 +308,15 @@ def test_formats_say_what_they_are_and_are_listed():
 
 
 @pytest.mark.parametrize("fmt", SCALED.values(), ids=str)
-def test_every_product_is_a_number_of_the_format_of_values(fmt):
+def test_the_format_of_values_holds_every_product_and_little_more(fmt):
     parts = [fmt.scale, *([fmt.tensor_scale] if fmt.tensor_scale else [])]
+    elements = [fmt.element.smallest_subnormal, fmt.element.max, fmt.element.lowest]
     ends = [(part.smallest_subnormal, part.max) for part in parts]
-    for numbers in itertools.product(
-        [fmt.element.smallest_subnormal, fmt.element.max, fmt.element.lowest], *ends
-    ):
-        exact = math.prod(numbers)
+    products = [math.prod(numbers) for numbers in itertools.product(elements, *ends)]
+    for exact in products:
         assert Fraction(round_fraction(exact, fmt.values)) == exact
+    assert fmt.values.smallest_subnormal == min(x for x in products if x > 0)
+    assert Fraction(2) ** fmt.values.emax <= max(map(abs, products)) <= fmt.values.max
 
 
 MINE = {"element": grid("int8"), "block": 32, "scale": FORMATS["float32"], "rule": "absmax"}

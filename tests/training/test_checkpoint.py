@@ -133,37 +133,26 @@ def moved():
 DATA = "the problem's start, loss or gradient differs, and so its data"
 
 
+OTHER_SETTINGS = [
+    *(({"seed": 2}, "seed"), ({"steps": 5}, "steps"), ({"record_every": 3}, "record_every")),
+    *(({"optimizer": "sgd"}, "optimizer"), ({"optimizer": AdamW(weight_decay=0.2)}, "optimizer")),
+    *(({"low": "tf32"}, "low, strategies"), ({"strategies": ["plain", "kahan"]}, "strategies")),
+    *(({"problem": Quadratic(3, 11.0)}, "problem"), ({"schedule": Schedule(1e-3)}, "schedule")),
+    *(({"clip": None, "rounding": "up"}, "clip, rounding"), ({"scalars": "rounded"}, "scalars")),
+    ({"truth_sample": 3, "precision": 500}, "precision, truth_sample"),
+]
+OTHER_DATA = [
+    *(own(1.0, 2.0, 3.5), own(1.0, 2.0, np.nextafter(3.0, 4.0)), own(1.0, 2.0)),
+    *(own(1.0, 2.0, 3.0, held_out=1.0), own(1.0, 2.0, 3.0, start=0.5)),
+]
+
+
 @pytest.mark.parametrize(
     ("first", "then", "message"),
     [
-        *(
-            ({}, options, f"settings differ in {named}")
-            for options, named in (
-                ({"seed": 2}, "seed"),
-                ({"steps": 5}, "steps"),
-                ({"problem": Quadratic(3, 11.0)}, "problem"),
-                ({"strategies": ["plain", "kahan"]}, "strategies"),
-                ({"optimizer": "sgd"}, "optimizer"),
-                ({"optimizer": AdamW(weight_decay=0.2)}, "optimizer"),
-                ({"schedule": Schedule(1e-3)}, "schedule"),
-                ({"clip": None, "rounding": "up"}, "clip, rounding"),
-                ({"low": "tf32"}, "low, strategies"),
-                ({"scalars": "rounded"}, "scalars"),
-                ({"record_every": 3}, "record_every"),
-                ({"truth_sample": 3, "precision": 500}, "precision, truth_sample"),
-            )
-        ),
+        *(({}, options, f"settings differ in {named}") for options, named in OTHER_SETTINGS),
         ({}, {"problem": moved()}, DATA),
-        *(
-            ({"problem": own(1.0, 2.0, 3.0)}, {"problem": other}, DATA)
-            for other in (
-                own(1.0, 2.0, 3.5),
-                own(1.0, 2.0, np.nextafter(3.0, 4.0)),
-                own(1.0, 2.0, 3.0, held_out=1.0),
-                own(1.0, 2.0, 3.0, start=0.5),
-                own(1.0, 2.0),
-            )
-        ),
+        *(({"problem": own(1.0, 2.0, 3.0)}, {"problem": other}, DATA) for other in OTHER_DATA),
     ],
 )
 def test_the_checkpoint_of_another_run_is_refused(tmp_path, first, then, message):

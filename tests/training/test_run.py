@@ -1,7 +1,6 @@
-"""Records of runs in files."""
+"""Records of runs, in memory and in files; what becomes of files that are damaged: see tests/storage."""
 
 import json
-import stat
 from dataclasses import replace
 
 import numpy as np
@@ -59,42 +58,6 @@ def test_the_mean_of_the_late_steps():
     assert run.late("plain", "loss") == 8.5
 
 
-# -- files ------------------------------------------------------------------------------------------------
-def half(path):
-    Run({}, {}).save(path)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def array(path):
-    with path.open("wb") as file:
-        np.save(file, np.ones(3))
-
-
-def older(path):
-    about = {"format": "mcfsim-run-1", "settings": {}, "versions": {}, "results": {}}
-    np.savez(path, about=json.dumps(about), steps=np.arange(3))
-
-
-FOREIGN = {
-    "arrays": lambda path: np.savez(path, x=np.ones(3)),
-    "no JSON": lambda path: np.savez(path, about=np.array("no JSON")),
-    "number": lambda path: np.savez(path, about=np.array("3")),
-    "other": lambda path: np.savez(path, about=np.array(json.dumps({"format": "something else"}))),
-    "array": array,
-    "text": lambda path: path.write_text("no archive"),
-    "empty": lambda path: path.write_bytes(b""),
-    "half": half,
-    "older": older,
-}
-
-
-@pytest.mark.parametrize("kind", FOREIGN)
-def test_foreign_and_damaged_files_are_refused_by_name(kind, tmp_path):
-    FOREIGN[kind](tmp_path / "file.npz")
-    with pytest.raises(ValueError, match=r"file\.npz"):
-        Run.load(tmp_path / "file.npz")
-
-
 def test_a_checkpoint_is_no_run_and_a_missing_file_is_missing(tmp_path):
     path = tmp_path / "checkpoint.npz"
     with pytest.raises(FileNotFoundError):
@@ -102,36 +65,6 @@ def test_a_checkpoint_is_no_run_and_a_missing_file_is_missing(tmp_path):
     simulate(Quadratic(2, 1.0), "sgd", ["plain"], steps=1, checkpoint=path)
     with pytest.raises(ValueError, match="holds 'mcfsim-checkpoint-2', not 'mcfsim-run-2'"):
         Run.load(path)
-
-
-def test_saving_over_a_run_replaces_it(tmp_path):
-    path, link = tmp_path / "run.npz", tmp_path / "link"
-    Run({"seed": 1}, {}).save(path)
-    link.hardlink_to(path)
-    Run({"seed": 2}, {}).save(path)
-    assert Run.load(path).settings == {"seed": 2}
-    assert Run.load(link).settings == {"seed": 1}  # the old file was not written to
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["link", "run.npz"]
-    (tmp_path / "plain").write_text("")  # others may read the file as the umask says
-    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("run.npz", "plain")}
-    assert len(modes) == 1
-
-
-@pytest.mark.parametrize("failure", [OSError("no space left on device"), KeyboardInterrupt()])
-def test_a_failure_while_writing_leaves_the_old_file(tmp_path, monkeypatch, failure):
-    path = tmp_path / "run.npz"
-    Run({"seed": 1}, {}).save(path)
-
-    def fail(file, *args, **kwargs):
-        file.write(b"PK half an archive")
-        raise failure
-
-    monkeypatch.setattr(np.lib.format, "write_array", fail)
-    with pytest.raises(type(failure)):
-        Run({"seed": 2}, {}).save(path)
-    monkeypatch.undo()
-    assert Run.load(path).settings == {"seed": 1}
-    assert [item.name for item in tmp_path.iterdir()] == ["run.npz"]
 
 
 # -- runs among themselves -------------------------------------------------------------------------------

@@ -26,12 +26,13 @@ def simulated(**changes):
     return mcf.simulate(**{"problem": Rosenbrock(), "strategies": ["plain"], "steps": 2, **changes})
 
 
-def optimizer(hyper=mcf.AdamW(), strategy=mcf.strategy("plain"), parameters=START, decayed=()):  # noqa: B008
-    return mcf.Optimizer(hyper, strategy, parameters, decayed)
+def optimizer(**changes):
+    good = {"hyper": mcf.AdamW(), "strategy": mcf.strategy("plain"), "parameters": START}
+    return mcf.Optimizer(**good | changes)
 
 
 def stepped(**changes):
-    return optimizer(mcf.SGD()).step(**{"gradient": np.zeros(3, np.float32), "rate": 0.1, **changes})
+    return optimizer(hyper=mcf.SGD()).step(**{"gradient": np.zeros(3, np.float32), "rate": 0.1, **changes})
 
 
 def rate(**changes):
@@ -211,7 +212,7 @@ class Refused(mcf.SGD):
             (optimizer(strategy=mcf.strategy("collage-plus")), bad, "rate")
             for bad in (math.nan, math.inf, -0.1, "0.1", None)
         ),
-        (optimizer(Refused()), 0.1, "no exact path"),
+        (optimizer(hyper=Refused()), 0.1, "no exact path"),
     ],
 )
 def test_a_refused_step_leaves_the_optimizer_as_it_was(made, bad, message):

@@ -216,7 +216,7 @@ def test_the_meter_counts_by_the_definition(name, policy):
         for mode in DETERMINISTIC:
             ar = mcf.arithmetic(fmt, mode, policy)
             rng = np.random.default_rng(1)
-            drawn = rng.choice(all_values(fmt) if fmt.bits <= 8 else corner_values(fmt), (arity, 60))
+            drawn = rng.choice(all_values(fmt) if fmt.bits <= 8 else corner_values(fmt), (arity, 40))
             operands = [x.astype(ar.carrier) for x in drawn]
             if name == "round":
                 operands = [drawn[0].astype(np.float64) * 1.37]
@@ -225,7 +225,7 @@ def test_the_meter_counts_by_the_definition(name, policy):
             expected = tally_by_definition(name, fmt, [x.tolist() for x in operands], results.tolist())
             if name == "add":  # and with a scalar that binary64 does not hold
                 second = meter.add(operands[0], Fraction(1, 3))
-                rows = [operands[0].tolist(), [Fraction(1, 3)] * 60]
+                rows = [operands[0].tolist(), [Fraction(1, 3)] * 40]
                 more = tally_by_definition(name, fmt, rows, second.tolist())
                 joined = {key: expected[key] + more[key] for key in expected}
                 expected = {**joined, "max_error": max(expected["max_error"], more["max_error"])}

@@ -59,7 +59,7 @@ class IntegerArithmetic:
 # -- the bits ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("fmt", [E5M2, E4M3FN, BF16], ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_arbitrary_operands_give_the_bits_of_the_oracle(fmt, rounding, assert_same):
     """Specials, subnormal numbers and pairs that are no double words included."""
     columns = random_tuples(fmt, 2**10, 4, seed=1)

@@ -132,13 +132,13 @@ def test_bits_to_cut_off_are_an_int_within_the_precision(transform, arity):
 
 # -- products ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("precision", range(3, 12))
-def test_products_of_all_significands_are_exact(precision):
+def test_products_of_significands_are_exact(precision):
     m = np.arange(2.0 ** (precision - 1), 2.0**precision)
-    fmt = unbounded(precision)
+    a, fmt = m[:: 1 + precision // 8, None], unbounded(precision)
     for transform in (mcf.two_prod, mcf.two_prod_fma):
-        p, e = transform(mcf.arithmetic(fmt), m[:, None], -m)
-        assert np.array_equal(integers(p, 0) + integers(e, 0), integers(m[:, None] * -m, 0))
-        assert np.array_equal(p, operate_integers("mul", m[:, None], -m, fmt=fmt))
+        p, e = transform(mcf.arithmetic(fmt), a, -m)
+        assert np.array_equal(integers(p, 0) + integers(e, 0), integers(a * -m, 0))
+        assert np.array_equal(p, operate_integers("mul", a, -m, fmt=fmt))
 
 
 @pytest.mark.parametrize("fmt", [E4M3FN, E5M2, FORMATS["float8_e3m4"]], ids=label)

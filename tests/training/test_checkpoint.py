@@ -23,7 +23,7 @@ from tests.training.problems import Made, Watched, assert_same_run
 
 pytestmark = pytest.mark.slow
 
-STEPS = 11
+STEPS = 8
 QUADRATIC = Quadratic(6, 100.0)
 SOME = ["plain", "kahan", "collage-plus", "stochastic", "split-master"]
 THREE = Strategy("three", parameter=Stored(LOW, 3), m=Stored(LOW, 2), v=Stored(LOW, 2), addition="grow")
@@ -52,13 +52,13 @@ CASES = {
 
 def train(problem, hyper, strategies, options=None, **more):
     kept = {"record_every": 4, "checkpoint_every": 3, **(options or {}), **more}
-    return simulate(problem, hyper, strategies, STEPS, Schedule(0.02, 5), 6, **kept)
+    return simulate(problem, hyper, strategies, STEPS, Schedule(0.02, 3), 6, **kept)
 
 
 @pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
 @pytest.mark.parametrize("at", [2, 5, STEPS])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_resumed_is_uninterrupted(case, at, tmp_path):
     problem, *rest = CASES[case]
     path = tmp_path / "checkpoint.npz"

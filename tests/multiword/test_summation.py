@@ -177,10 +177,10 @@ def uniform(n, columns, seed, low=0.0, signs=(1,)):
 @pytest.mark.slow
 def test_each_pass_over_many_ones_keeps_256_of_them():
     """A sum in bfloat16 stops at 256, and so does the sum of the errors, and that of their errors."""
-    ones, ar = (1.0,) * 600, mcf.arithmetic(BF16)
-    assert [sum_k(ar, ones, k) for k in (1, 2, 3)] == [256, 512, 600]
-    assert kahan_sum(ar, ones) == (600.0, 0.0)
-    assert dw_sum(ar, ones) == dw_sum(ar, ones, ordered=True) == (600.0, 0.0)
+    ones, ar = (1.0,) * 520, mcf.arithmetic(BF16)
+    assert [sum_k(ar, ones, k) for k in (1, 2, 3)] == [256, 512, 520]
+    assert kahan_sum(ar, ones) == (520.0, 0.0)
+    assert dw_sum(ar, ones) == dw_sum(ar, ones, ordered=True) == (520.0, 0.0)
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ def test_dot_products_are_those_of_the_model(fmt, rounding, assert_same):
     for seed, (source, length) in enumerate(product(INPUTS, LENGTHS)):
         a, b = hard_rows(source, fmt, length, 4, seed)
         c = None if seed % 3 else number(fmt, np.random.default_rng(seed), 4, -20, 20)
-        for choice, block in enumerate(BLOCKS[seed % 2 :: 2]):
+        for choice, block in enumerate(BLOCKS[seed % 3 :: 3]):
             order, lanes = [("sequential", 1), ("pairwise", 1), ("sequential", 3)][(seed + choice) % 3]
             products = "rounded" if (seed + choice) % 4 == 3 else "exact"
             accumulator = Accumulator(fmt, rounding, block=block, order=order, lanes=lanes, products=products)
@@ -62,7 +62,7 @@ def test_unusual_accumulators_follow_the_model(fmt, assert_same):
         a, b = hard_rows(FORMATS["bfloat16"], fmt, 9, 16, seed)
         if flushing:
             a, b = (number(fmt, np.random.default_rng([seed, i]), (30, 7), -9, -6) for i in range(2))
-        for block, products in product((1, 4, None), ("exact", "rounded")):
+        for block, products in ((1, "exact"), (4, "exact"), (4, "rounded"), (None, "rounded")):
             accumulator = Accumulator(fmt, rounding, block=block, products=products)
             assert_same(dot(a, b, accumulator), by_definition(a, b, accumulator), range(len(a)))
 

@@ -76,11 +76,11 @@ def test_resumed_is_uninterrupted(case, at, tmp_path):
 
 @pytest.mark.parametrize("at", [1, 3, 4, STEPS])
 def test_a_run_that_breaks_off_goes_on_from_its_last_checkpoint(at, tmp_path):
-    path, expected = tmp_path / "checkpoint.npz", train(QUADRATIC, AdamW(), SOME)
+    path, arguments, error = tmp_path / "checkpoint.npz", (AdamW(), SOME[:2]), RuntimeError("out of order")
+    expected, resumed = train(QUADRATIC, *arguments), Watched(QUADRATIC)
     with pytest.raises(RuntimeError, match="out of order"):
-        train(Watched(QUADRATIC, at, 1, RuntimeError("out of order")), AdamW(), SOME, checkpoint=path)
-    resumed = Watched(QUADRATIC)
-    assert_same_run(train(resumed, AdamW(), SOME, checkpoint=path), expected)
+        train(Watched(QUADRATIC, at, 1, error), *arguments, checkpoint=path)
+    assert_same_run(train(resumed, *arguments, checkpoint=path), expected)
     assert resumed.steps[:2] == [1, (at - 1) // 3 * 3 + 1]
 
 
@@ -281,7 +281,7 @@ def test_ctrl_c_saves_and_names_the_command_that_goes_on(tmp_path, monkeypatch):
     deadline = time.monotonic() + 60
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    time.sleep(0.5)
+    time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     try:
         _, err = process.communicate(timeout=60)

@@ -21,12 +21,12 @@ STEADY = Schedule(2.0**-4, 0, 1.0)
 
 @pytest.mark.parametrize("hyper", [AdamW(), SGD()], ids=["adamw", "sgd"])
 @pytest.mark.parametrize("gradient", [math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize("at", [1, 4, 7])
+@pytest.mark.parametrize("at", [1, 3, 4])
 @pytest.mark.sampled(9)
 @pytest.mark.slow
 def test_the_step_of_divergence_whether_it_is_recorded_or_not(hyper, gradient, at):
     problem = Scripted(at, gradient)
-    run = simulate(problem, hyper, [*NUMBERED, "exact"], 9, STEADY, clip=None, record_every=3)
+    run = simulate(problem, hyper, [*NUMBERED, "exact"], 5, STEADY, clip=None, record_every=2)
     assert {name: found["diverged_at"] for name, found in run.results.items()} == dict.fromkeys(
         STRATEGIES, at
     )

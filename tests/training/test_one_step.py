@@ -17,7 +17,7 @@ every_hyper = pytest.mark.parametrize("hyper", HYPERS.values(), ids=HYPERS)
 every_strategy = pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "exact"])
 
 
-def situation(hyper, name, steps=7, size=40):
+def situation(hyper, name, steps=3, size=40):
     """Return an optimizer with filled moments, and the next gradient, as it was received."""
     random = np.random.default_rng(6)
     tensors = {"a": random.standard_normal(size), "b": random.standard_normal((size, 2))}
@@ -92,7 +92,7 @@ def test_the_update_is_that_in_binary64_and_its_gap_that_to_rational_arithmetic(
     # Nothing is changed.
     for old, now in zip(before, (item for part in optimizer.state for item in part), strict=True):
         assert_same(now, old)
-    assert optimizer.count == 7
+    assert optimizer.count == 3
 
 
 @every_hyper

@@ -161,7 +161,7 @@ def test_exact_trajectories_to_a_hundred_digits(objective):
     ends, hyper = [], AdamW(0.9, 0.99)
     for precision in (400, 1000):
         watched = Watched(objective)
-        run = simulate(watched, hyper, ["exact", "plain"], 6, Schedule(0.05, 3), precision=precision)
+        run = simulate(watched, hyper, ["exact", "plain"], 4, Schedule(0.05, 3), precision=precision)
         assert (run.series["plain"]["distance"] > 0).all()
         ends.append([to_fraction(x) for tensor in watched.finals[0].values() for x in tensor])
     gap = max(abs(a - b) for a, b in zip(*ends, strict=True))

@@ -40,6 +40,7 @@ COSTS = [
     (mcf.expansion_scale, (PAIR, 2.0), {}, 6),
     (mcf.expansion_mul, (PAIR, PAIR), {}, 8),
     (mcf.renormalize, (PAIR,), {}, 6),
+    (mcf.renormalize, ((1.0, 0.0, 0.0),), {}, 30),
     (shewchuk.vec_sum, (FIVE,), {}, 24),
     (shewchuk.grow_expansion, (FIVE, 1.0), {}, 30),
     (shewchuk.expansion_sum, (FIVE, FIVE[:3]), {}, 90),

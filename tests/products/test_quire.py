@@ -62,22 +62,21 @@ def test_matrix_products_are_sums_of_quires(fmt, assert_same):
     assert_same(matmul(a, b, Accumulator(fmt, block=None)), expected)
 
 
-def test_a_quire_keeps_what_each_rounding_loses():
-    fmt = Posit(16)
-    big, small = float(fmt.max), float(fmt.smallest_normal)
-    a, b = np.array([big, small, -big]), np.array([big, small, big])
-    assert dot(a, b, Accumulator(fmt, block=None)) == small  # of its square, nothing being rounded to zero
-    assert dot(a, b, Accumulator(fmt, block=1, products="rounded")) == 0
-    ones = np.ones(600)
-    assert dot(ones, ones, Accumulator("posit8", block=None)) == 512
-    assert (
-        dot(ones, ones, Accumulator("posit8", block=1, products="rounded")) == 16
-    )  # 17 is nearer to 16 than to 20
-    assert np.isnan(dot(np.array([np.nan, 1.0]), np.ones(2), Accumulator(fmt, block=None)))
+BIG, SMALL, ONES = float(Posit(16).max), float(Posit(16).smallest_normal), [1.0] * 600
 
 
-def test_the_standards_quires_have_16_n_bits():
-    assert [Posit(bits).quire_bits for bits in (8, 16, 32)] == [128, 256, 512]
+@pytest.mark.parametrize(
+    ("fmt", "a", "b", "exactly", "each"),
+    [
+        # What each rounding loses is kept; of the square of the smallest nothing is rounded to zero.
+        (Posit(16), [BIG, SMALL, -BIG], [BIG, SMALL, BIG], SMALL, 0.0),
+        (Posit(8), ONES, ONES, 512.0, 16.0),  # 17 is nearer to 16 than to 20
+        (Posit(16), [np.nan, 1.0], [1.0, 1.0], np.nan, np.nan),
+    ],
+)
+def test_by_hand(fmt, a, b, exactly, each, assert_same):
+    assert_same(dot(a, b, Accumulator(fmt, block=None)), exactly)
+    assert_same(dot(a, b, Accumulator(fmt, block=1, products="rounded")), each)
 
 
 @pytest.mark.parametrize("fmt", [Posit(bits, es) for bits in (3, 8, 16, 32) for es in range(4)], ids=str)
@@ -85,8 +84,7 @@ def test_a_quire_holds_the_sums_of_fewer_than_2_to_the_31_products_and_no_more(f
     largest = Fraction(fmt.max) ** 2 / fmt.smallest_normal**2  # in units of the quire
     assert largest.denominator == 1
     assert (2**31 - 1) * largest < 2 ** (fmt.quire_bits - 1) <= 2**31 * largest
-    # And of fewer than 2**(23 + 4 n) posits, with es = 2.
-    if fmt.es == 2:
-        assert 2 ** (23 + 4 * fmt.bits) * Fraction(fmt.max) / fmt.smallest_normal**2 == 2 ** (
-            fmt.quire_bits - 1
-        )
+    if fmt.es == 2:  # the standard's, which holds fewer than 2**(23 + 4 n) posits
+        posit = Fraction(fmt.max) / fmt.smallest_normal**2
+        assert 2 ** (23 + 4 * fmt.bits) * posit == 2 ** (fmt.quire_bits - 1)
+        assert fmt.bits == 3 or fmt.quire_bits == 16 * fmt.bits

@@ -1,0 +1,111 @@
+"""Exact sums of products: by a long accumulator, in slices and in pieces."""
+
+import math
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+from mcfsim.convert import round_to
+from mcfsim.formats import Format
+from mcfsim.kernels import exact_dot
+from mcfsim.products import Accumulator, dot, matmul
+from tests.products.model import by_definition
+
+
+def to_odd(total, y, bits):
+    """Whether y is the rational number total, or its neighbour of so many bits with an odd significand."""
+    if Fraction(y) == total:
+        return True
+    unit = Fraction(2) ** (math.frexp(y)[1] - bits)
+    return abs(total - Fraction(y)) < unit and Fraction(y) / unit % 2 == 1
+
+
+@pytest.mark.parametrize("spread", [5, 40, 120, 440])
+def test_a_long_accumulator_rounds_the_exact_sum_to_odd(spread):
+    rng = np.random.default_rng(spread)
+    terms = np.ldexp(rng.integers(-(2**53) + 1, 2**53, (12, 2000)), rng.integers(-spread, spread, (12, 2000)))
+    terms[6:10] = -terms[2:6]  # what is left is two terms and what the next lines add
+    terms[10] = np.ldexp(rng.choice([0.0, 1.0, -1.0, 3.0], 2000), -900)
+    terms[11] = -terms[0] * rng.choice([0.0, 1.0], 2000)
+    total = exact_dot.LongAccumulator(len(terms))
+    for part in (terms[:1], terms[1:7], terms[7:]):
+        total.add(part, math.frexp(np.abs(part).max())[1])
+    for y, column in zip(total.to_odd().tolist(), terms.T.tolist(), strict=True):
+        exact = sum(map(Fraction, column))
+        assert to_odd(exact, y, 53) or to_odd(exact, y, exact_dot.ODD_BITS)
+
+
+def test_a_sum_that_falls_a_binade_below_its_lower_digits_keeps_52_bits():
+    # A digit of one quantum, minus half of it in the next, and what is lower still.
+    total = exact_dot.LongAccumulator(8)
+    terms = [2.0**total.width, -(2.0 ** (total.width - 1)), -(2.0**-60), 3 * 2.0**-130]
+    for term in terms:
+        total.add(np.array([[term]]), math.frexp(abs(term))[1])
+    assert {0, 1} <= set(total.limbs)
+    (y,) = total.to_odd().tolist()
+    exact = sum(map(Fraction, terms))
+    assert not to_odd(exact, y, 53)
+    assert to_odd(exact, y, exact_dot.ODD_BITS)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_long_sums_taken_in_pieces_are_exact(wide, monkeypatch, assert_same):
+    monkeypatch.setattr(exact_dot, "PIECE", 64)
+    monkeypatch.setattr(exact_dot, "TILE", 8)
+    rng = np.random.default_rng(1)
+    a, b = (np.ldexp(rng.standard_normal((5, 300)), rng.integers(-30, 30, (5, 300))) for _ in range(2))
+    if not wide:
+        a, b = np.float32(a), np.float32(b)
+    a[:, 150:], b[:, 150:] = a[:, :150], -b[:, :150]
+    a[0, 7], b[2, :] = 0.0, -0.0
+    for block, mode in product((None, 100), ("nearest_even", "down")):
+        accumulator = Accumulator("float32", mode, block=block)
+        assert_same(dot(a, b, accumulator), by_definition(a, b, accumulator))
+
+
+def test_float64_operands_enter_exactly(assert_same):
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal((40, 9)) * np.ldexp(1.0, rng.integers(-400, 400, (40, 9))) for _ in range(2))
+    wide = Format(precision=30, emin=-400, emax=400)
+    for block, products in product((1, 2, 4, None), ("exact", "rounded")):
+        accumulator = Accumulator(wide, "up", block=block, products=products)
+        assert_same(dot(a, b, accumulator), by_definition(a, b, accumulator))
+
+
+@pytest.mark.parametrize(
+    ("fmt", "scale", "pairs"),
+    [("float8_e4m3fn", 1.0, 1), ("bfloat16", 2.0**-6, 1), ("bfloat16", 2.0**-20, 4)],
+)
+def test_both_ways_to_an_exact_sum_agree(fmt, scale, pairs, monkeypatch, assert_same):
+    rng = np.random.default_rng(3)
+    a, b = round_to(rng.standard_normal((40, 64)), fmt), round_to(rng.standard_normal((64, 30)), fmt)
+    a[3], b[:, 4], a[:, 5], b[7] = 0.0, -0.0, a[:, 5] * scale, b[7] * scale
+    taken = []
+    sliced = exact_dot._slices
+
+    def watched(a, b, most):
+        slices = sliced(a, b, most)
+        taken.append(len(slices[0]) * len(slices[1]) if slices is not None else 0)
+        return slices
+
+    monkeypatch.setattr(exact_dot, "_slices", watched)
+    accumulator = Accumulator("float32", "down", block=32)
+    by_slices = matmul(a, b, accumulator)
+    assert max(taken) == pairs
+    monkeypatch.setattr(exact_dot, "_slices", lambda a, b, most: None)
+    assert_same(by_slices, matmul(a, b, accumulator))
+
+
+@pytest.mark.parametrize("length", [6, 32, 200])
+def test_slices_are_short_enough_for_what_cancels_and_what_fills_them(length, assert_same):
+    rng = np.random.default_rng(14)
+    half = rng.integers(2**23, 2**24, (2, 20, length // 2)) * 2.0 ** rng.integers(-3, 3, (2, 20, length // 2))
+    a, b = np.concatenate([half[0], half[0] + 0.125], axis=1), np.concatenate([half[1], -half[1]], axis=1)
+    full = rng.integers(2**25 - 2**16, 2**25, (2, 20, min(length, 32)))  # sums of 55 bits
+    for (x, y), precision in (((a, b), 45), (full, 50)):
+        accumulator = Accumulator(Format(precision=precision, emin=-100, emax=200), "up", block=None)
+        expected = by_definition(x, y, accumulator)
+        assert_same(dot(x, y, accumulator), expected)
+        assert_same(matmul(x, y.T, accumulator).diagonal(), expected)

@@ -1,0 +1,93 @@
+"""Problems of one's own for the tests of training, and a problem that is watched and interrupted."""
+
+import numpy as np
+
+
+class Made:
+    """A problem from functions of the weights and the step: of its gradient, and of its loss."""
+
+    name, exact_capable, decayed = "made", True, frozenset()
+
+    def __init__(self, gradient, loss=lambda x, step: 1.0, start=(1.0, 1.0)):
+        self.gradient, self.loss, self.start = gradient, loss, np.array(start, dtype=float)
+
+    @classmethod
+    def constant(cls, *slope):
+        """Return one whose gradient is the same everywhere."""
+        return cls(
+            lambda x, step: 0 * x + np.array(slope), lambda x, step: float((x * np.array(slope)).sum())
+        )
+
+    def settings(self):
+        return {"kind": self.name}
+
+    def initial_parameters(self, seed):
+        return {"x": self.start.copy()}
+
+    def loss_and_gradient(self, parameters, step, seed):
+        with np.errstate(all="ignore"):
+            return self.loss(parameters["x"], step), {"x": self.gradient(parameters["x"], step)}
+
+    def validation_loss(self, parameters):
+        with np.errstate(all="ignore"):
+            return float(self.loss(parameters["x"], 0))
+
+
+class Scripted(Made):
+    """A gradient of ones, but at one step for one element of the second tensor; and so the loss."""
+
+    def __init__(self, at=0, gradient=1.0, loss=1.0, *, exact=True):
+        self.at, self.element, self.special, self.exact_capable = at, gradient, loss, exact
+
+    def settings(self):
+        return {"kind": self.name, "at": self.at}
+
+    def initial_parameters(self, seed):
+        return {"a": np.ones(3), "b": np.ones(2)}
+
+    def loss_and_gradient(self, parameters, step, seed):
+        gradients = {name: 0 * x + 1.0 for name, x in parameters.items()}
+        if step == self.at:
+            gradients["b"][1] = gradients["b"][1] * self.element
+        return self.special if step == self.at else 1.0, gradients
+
+    def validation_loss(self, parameters):
+        return 1.0
+
+
+class Watched:
+    """A problem that notes its calls and the final weights, and may be interrupted in a gradient."""
+
+    def __init__(self, problem, at=None, gradient=0, error=KeyboardInterrupt):
+        self.problem, self.at, self.nth, self.error = problem, at, gradient, error
+        self.calls, self.finals = [], []
+
+    def __getattr__(self, name):
+        return getattr(self.problem, name)
+
+    @property
+    def steps(self):
+        return [step for step, _, _ in self.calls]
+
+    def loss_and_gradient(self, parameters, step, seed):
+        if step == self.at and len(self.calls) > 1 and self.steps[1:].count(step) == self.nth:
+            raise self.error
+        self.calls.append((step, seed, {name: x.copy() for name, x in parameters.items()}))
+        return self.problem.loss_and_gradient(parameters, step, seed)
+
+    def validation_loss(self, parameters):
+        self.finals.append({name: x.tolist() for name, x in parameters.items()})
+        return self.problem.validation_loss(parameters)
+
+
+def assert_same_run(run, expected):
+    """Assert that runs are equal to the last bit, and say in what they are not."""
+    assert run.settings == expected.settings
+    assert repr(run.results) == repr(expected.results)  # of NaN, too
+    assert {name: list(series) for name, series in run.series.items()} == {
+        name: list(series) for name, series in expected.series.items()
+    }
+    for name, series in expected.series.items():
+        for measure, numbers in series.items():
+            np.testing.assert_array_equal(run.series[name][measure], numbers, err_msg=f"{name} {measure}")
+    assert run == expected

@@ -139,7 +139,7 @@ def noticed(root: Path, *options: str) -> tuple[str | None, float]:
 
 
 def forget(path: Path) -> None:
-    """Remove what was compiled of a module: of two texts of one length in one second the first would be run."""
+    """Remove what was compiled of a module: it would be taken for a text of one length and second."""
     for kept in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         kept.unlink()
 

@@ -33,7 +33,7 @@ KINDS = {
     "fp32 in stages": {"hyper": Adafactor()},
 }
 #: Interrupts of each kind.
-EACH = 20
+EACH = 12
 
 
 @pytest.fixture(autouse=True)

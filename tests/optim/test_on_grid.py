@@ -31,13 +31,6 @@ def tensors(seed, spread=0.02):
     }
 
 
-def declared(name, **changes):
-    """Return a strategy on a grid, with some of the grid's fields changed."""
-    chosen = mcf.strategy(name)
-    placed = replace(chosen.parameter.grid, **changes)
-    return replace(chosen, parameter=replace(chosen.parameter, grid=placed))
-
-
 def trained(strategy, steps=3, rate=2.0**-9, **options):
     optimizer = mcf.Optimizer(HYPER, strategy, tensors(0), DECAYED, **options)
     for step in range(steps):
@@ -47,7 +40,7 @@ def trained(strategy, steps=3, rate=2.0**-9, **options):
 
 def test_roundings_of_the_run_leave_the_way_to_the_grid_as_it_is():
     """The grid's own rounding decides; the run's acts before it."""
-    strategy = declared("dqt-int4", reach="fixed", rounding="nearest_even")
+    strategy = judge.placed("dqt-int4", reach="fixed", rounding="nearest_even")
     up = mcf.Optimizer(mcf.SGD(0.0, 0.0), strategy, {"w": np.linspace(-1, 1, 99)}, rounding="up")
     still = up.state.parameter[0].copy()
     up.step(up.receive({"w": np.zeros(99)}), 1.0)
@@ -127,7 +120,7 @@ def test_a_grid_by_the_largest_weight_only_shrinks_and_by_the_largest_magnitude_
     start = np.array([-2.0, 1.0, 0.5, -0.1])
     sizes = {}
     for reach in ("max", "absmax"):
-        optimizer = mcf.Optimizer(mcf.SGD(0.0, 0.0), declared("dqt-int8", reach=reach), {"w": start})
+        optimizer = mcf.Optimizer(mcf.SGD(0.0, 0.0), judge.placed("dqt-int8", reach=reach), {"w": start})
         first = optimizer.grid.scales[0]
         for _ in range(20):
             optimizer.step(
@@ -192,27 +185,10 @@ def test_other_tools_refuse_weights_on_a_grid(tmp_path):
         Plan(mcf.AdamW(), mcf.Schedule(), 10, (strategy,))
     with pytest.raises(ValueError, match="puts its weights on a grid after each step"):
         record("adamw", BF16, Rounding(), strategy="dqt-int8")
-    fixed = trained(declared("dqt-int8", reach="fixed"), 1)
+    fixed = trained(judge.placed("dqt-int8", reach="fixed"), 1)
     for work in (save_state, load_state):
         with pytest.raises(ValueError, match="whose scales are those of the start"):
             work(fixed, tmp_path / "state.safetensors")
-
-
-@pytest.fixture(scope="module")
-def torch():
-    """Return PyTorch, with what the package's optimizers import."""
-    torch = pytest.importorskip("torch")
-    import mcfsim.torch
-
-    mcfsim.torch.SGD([torch.nn.Parameter(torch.ones(3).bfloat16())])
-    return torch
-
-
-def test_tensors_are_put_on_no_grid(torch):
-    from mcfsim.torch import AdamW
-
-    with pytest.raises(ValueError, match=r"'dqt-int8' keeps its weights on a grid, which mcfsim\.Optim"):
-        AdamW([torch.nn.Parameter(torch.ones(3))], strategy="dqt-int8")
 
 
 # -- declarations, runs and files ---------------------------------------------------------------------------
@@ -235,72 +211,7 @@ def test_every_strategy_goes_by_its_name():
         mcf.strategy("dqt-int88")
 
 
-@pytest.mark.parametrize("name", ["dqt-int4", "bitnet"])
-def test_a_saved_state_goes_on_to_the_same_bits(name, tmp_path, assert_same):
-    whole, first = trained(mcf.strategy(name), 3), trained(mcf.strategy(name), 2)
-    save_state(first, tmp_path / "state.safetensors")
-    again = mcf.Optimizer(HYPER, mcf.strategy(name), tensors(50), DECAYED)
-    load_state(again, tmp_path / "state.safetensors")
-    again.step(again.receive(tensors(12)), 2.0**-9)
-    assert_same(again.state.parameter[0], whole.state.parameter[0])
-
-
 ARGUMENTS = {"optimizer": HYPER, "schedule": mcf.Schedule(2.0**-6, 0), "record_every": 2, "progress": False}
-
-
-@pytest.mark.slow
-def test_a_run_that_is_resumed_and_read_back_is_the_same(tmp_path, monkeypatch):
-    problem = mcf.get_problem("logistic")
-    strategies = ["dqt-ternary", "dqt-int8", "bitnet", declared("dqt-int4", reach="fixed", start="absmax")]
-    strategies[-1] = replace(strategies[-1], name="fixed")
-    whole = mcf.simulate(problem, strategies=strategies, steps=9, truth_sample=2, **ARGUMENTS)
-    called = iter(range(10_000))
-    gradient = type(problem).loss_and_gradient
-
-    def interrupted(*arguments):
-        if next(called) == 5 * len(strategies) + 3:
-            raise KeyboardInterrupt
-        return gradient(*arguments)
-
-    monkeypatch.setattr(type(problem), "loss_and_gradient", interrupted)
-    kept = {"checkpoint": tmp_path / "run.ckpt", "checkpoint_every": 2}
-    with pytest.raises(KeyboardInterrupt):
-        mcf.simulate(problem, strategies=strategies, steps=9, truth_sample=2, **ARGUMENTS, **kept)
-    monkeypatch.undo()
-    again = mcf.simulate(problem, strategies=strategies, steps=9, truth_sample=2, **ARGUMENTS, **kept)
-    assert again == whole
-    again.save(tmp_path / "run.npz")
-    assert mcf.Run.load(tmp_path / "run.npz") == whole
-
-
-def test_measures_are_counts_of_integers():
-    """By fractions: which integer the weight before is nearest to by the step's scale, and where ends are."""
-    strategy = mcf.strategy("dqt-int3")
-    optimizer = trained(strategy, 1)
-    before = optimizer.weights()
-    before = {name: x.copy() for name, x in before.items()}
-    leading = optimizer.state.parameter[0].copy()
-    start = judge.scale(tensors(0)["w"].tolist(), 3, "absmean")
-    optimizer.step(optimizer.receive(tensors(11)), 2.0**-9)
-    part = optimizer.layout.slices["w"]
-    found = optimizer.grid.measures(leading, optimizer.state.parameter[0], part)
-    s = judge.scale(before["w"].tolist(), 3, "max")
-    integers = [
-        [judge.put(x, s, -(10**9), 10**9)[1] for x in numbers.tolist()]
-        for numbers in (before["w"], optimizer.weights()["w"])
-    ]
-    assert found == {
-        "changed": sum(old != new for old, new in zip(*integers, strict=True)) / 150,
-        "at_ends": sum(new in (-4, 3) for new in integers[1]) / 150,
-        "grid_size": start / s,
-    }
-    assert 0 < found["changed"] < 1
-    everything = optimizer.grid.measures(
-        leading, optimizer.state.parameter[0], slice(0, optimizer.layout.size)
-    )
-    assert everything["changed"] != found["changed"]
-    nothing = optimizer.grid.measures(leading, leading, optimizer.layout.slices["none"])
-    assert all(math.isnan(x) for x in nothing.values())
 
 
 @pytest.mark.slow

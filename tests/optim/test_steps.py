@@ -14,6 +14,7 @@ from mcfsim.rounding import DETERMINISTIC
 from mcfsim.scaled import ScaledFormat
 from tests.shared.kinds import LEADING, STORED, feeding
 
+from .on_grid_reference import placed
 from .reference import assert_judged
 
 pytestmark = pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
@@ -139,19 +140,12 @@ def test_moments_in_groups_are_those_of_the_judge(strategy, packed, assert_same)
     judged(assert_same, hyper, mcf.strategy(strategy), shapes=SIZED, steps=2, packed=packed)
 
 
-def on_grid(name, **changes):
-    """Return a strategy on a grid, with some of the grid's fields changed."""
-    chosen = mcf.strategy(name)
-    placed = replace(chosen.parameter.grid, **changes)
-    return replace(chosen, parameter=replace(chosen.parameter, grid=placed))
-
-
 BF16 = Stored("bfloat16")
 GRIDS = [
     *map(mcf.strategy, ("dqt-ternary", "dqt-int2", "dqt-int3", "dqt-int8", "bitnet")),
     replace(mcf.strategy("dqt-int4"), m=BF16, v=BF16),
     *(
-        on_grid("dqt-int4", reach=reach, start=start, rounding=rounding)
+        placed("dqt-int4", reach=reach, start=start, rounding=rounding)
         for reach in Reach
         for start in ("absmean", "absmax")
         for rounding in ("stochastic", "nearest_even")

@@ -103,18 +103,24 @@ def test_steps_are_those_of_the_judge(optimizer, name, low, rounding, scalars, a
 
 
 MIXED = Strategy("mixed", parameter=Stored(LOW, 2), v=Stored("float8_e5m2"), addition="grow")
-#: With m and v exchanged.
+#: With m and v exchanged; with streams of random words for two formats.
 CROSSED = replace(MIXED, m=MIXED.v, v=MIXED.m)
+APART = replace(
+    mcf.STRATEGIES["stochastic"], m=Stored(FLOAT32, rounding="stochastic"), v=Stored(LOW, rounding="up")
+)
 
 
 @pytest.mark.parametrize("optimizer", straight_optimizers())
-@pytest.mark.parametrize("declared", [MIXED, CROSSED], ids=["mixed", "crossed"])
+@pytest.mark.parametrize("declared", [MIXED, CROSSED, APART], ids=["mixed", "crossed", "apart"])
 def test_moments_of_different_formats_are_those_of_the_judge(optimizer, declared, assert_same):
-    _, made, _ = judged(assert_same, hyperparameters(optimizer, 1e-4), mcf.strategy(declared), steps=4)
+    words = mcf.RandomWords(5, stream=3)
+    _, made, _ = judged(
+        assert_same, hyperparameters(optimizer, 1e-4), mcf.strategy(declared), steps=4, random=words
+    )
     for slot, vectors in (("m", made.state.m), ("v", made.state.v)):
         for x in vectors:
             assert_same(x, mcf.round_to(x, made.strategy.tensors[slot].format))
-    assert mcf.strategy(declared).bytes_per_parameter == 2 * 2 + 2 + 2 + 1
+    assert mcf.strategy(declared).bytes_per_parameter == (10 if declared is APART else 9)
 
 
 def kept_in(scaled):

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mcfsim import FORMATS, GRID_STRATEGIES, SGD, STRATEGIES, AdamW, Format, Optimizer, Strategy, strategy
+from mcfsim import FORMATS, GRID_STRATEGIES, STRATEGIES, AdamW, Format, Optimizer, Strategy, strategy
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import LOW, Addition, Stored
 from mcfsim.oracle import round_float
@@ -211,15 +211,6 @@ def test_a_master_copy_shares_bits_or_has_a_remainder():
 
 
 # -- arithmetics ---------------------------------------------------------------------------------------------
-def test_tensors_draw_from_streams_of_their_own():
-    roles = strategy("stochastic").roles(random=RandomWords(5, stream=3))
-    assert roles.moments is roles.second_moment is roles.parameter is roles.model
-    assert roles.moments.random == RandomWords(5, stream=3)
-    apart = replace(strategy("stochastic"), m=Stored(FLOAT32, rounding="stochastic")).roles("stochastic")
-    streams = [role.random.operation >> 16 for role in (apart.moments, apart.parameter, apart.update)]
-    assert len({*streams}) == 3
-
-
 @pytest.mark.parametrize("rule", [*Rule, None])
 @pytest.mark.parametrize("bits", [1, 3, 16, None])
 def test_a_tensor_rounds_with_its_own_bits_and_rule(bits, rule):
@@ -232,64 +223,6 @@ def test_a_tensor_rounds_with_its_own_bits_and_rule(bits, rule):
     of_run = Rounding(Mode.STOCHASTIC, random_bits=5, rule="centred")
     roles = strategy(replace(STRATEGIES["plain"], parameter=stored)).roles(of_run, random=RandomWords(3))
     assert roles.parameter.rounding == replace(of_run, random_bits=bits or 5, rule=rule or Rule.CENTRED)
-
-
-def test_small_updates_arrive_in_the_mean():
-    """Each is an eighth of the way to the next number: nearest loses all, and chance seven in eight."""
-    steps, size = 24, 20_000
-    for name, mean in (("plain", 0.0), ("stochastic-parameter", steps / 8)):
-        optimizer = Optimizer(SGD(0.0), strategy(name), {"w": np.full(size, 1.25)})
-        for _ in range(steps):
-            optimizer.step(np.full(size, -1.0, np.float32), 2.0**-10)
-        moved = (optimizer.weights()["w"] - 1.25) * 2**7
-        assert np.array_equal(moved, moved.astype(int))
-        assert abs(moved.mean() - mean) <= 5 * np.sqrt(steps * 7 / 64 / size)
-
-
-def replicas(seeds, steps=30):
-    """Return the weights of replicas that are handed the same gradients, of their mean, as they train."""
-    stored = Stored(LOW, rounding="stochastic", random_bits=8)
-    chosen = strategy(replace(STRATEGIES["stochastic"], parameter=stored, m=stored, v=stored))
-    start = np.random.default_rng(0).standard_normal(500)
-    made = [Optimizer(AdamW(), chosen, {"w": start}, random=RandomWords(seed)) for seed in seeds]
-    apart = []
-    for _ in range(steps):
-        gradient = np.mean([x.weights()["w"].astype(np.float64) for x in made], axis=0)
-        for x in made:
-            x.step(x.receive({"w": gradient}), 1e-3)
-        weights = [x.weights()["w"].astype(np.float64) for x in made]
-        apart.append(float(np.sqrt(np.mean((weights[0] - weights[1]) ** 2))))
-    return apart
-
-
-def test_replicas_with_one_seed_stay_together_and_others_drift():
-    assert replicas((7, 7)) == [0.0] * 30
-    apart = replicas((7, 8))
-    assert 0 < apart[0] < apart[-1] / 2
-
-
-def test_a_strategy_may_be_declared_and_given():
-    mine = Strategy("mine", parameter=Stored(LOW, 3), v=Stored(LOW, 2), beta2_components=2, addition="grow")
-    settled = strategy(mine, "float16")
-    assert settled.bytes_per_parameter == 14
-    assert settled.addition is Addition.GROW
-    assert mine.parameter.format == LOW  # the declaration itself is unchanged
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_roles_are_in_the_formats_that_are_stored(name):
-    settled = strategy(name)
-    roles = settled.roles("up")
-    for role, item in zip(roles, (settled.m, settled.v), strict=False):
-        if item.format is not None:
-            assert role.rounding.mode == (item.rounding or "up")
-            assert roles.update.rounding.mode == "up"
-            assert roles.model.rounding.mode == (settled.parameter.rounding or "up")
-    assert roles.moments.format == settled.m.format
-    assert roles.update.format == settled.m.format
-    assert roles.model.format == settled.parameter.format
-    added = settled.extra if settled.addition is Addition.MASTER else settled.parameter
-    assert roles.parameter.format == added.format
 
 
 def test_roles_take_the_options_of_arithmetics():
@@ -305,11 +238,11 @@ LIMIT = Fraction(205, 208)
 
 
 def steady_first_moment(declared, scalars):
-    """Return m / g after 300 steps of a constant gradient g, for every significand of g."""
+    """Return m / g after 120 steps of a constant gradient g, for every significand of g."""
     g = np.arange(128, 256) / 128.0
     start = {"w": np.ones(g.size)}
     optimizer = Optimizer(AdamW(0.9, 0.999), strategy(declared), start, scalars=scalars)
-    for _ in range(300):
+    for _ in range(120):
         optimizer.step(g, 0.0)
     return np.sum(np.array(optimizer.state.m, dtype=np.float64), axis=0) / g
 
@@ -327,12 +260,3 @@ def test_a_fine_first_moment_is_short_by_the_rounding_of_the_scalars_alone(scala
     error = steady_first_moment(FINE_MOMENT, scalars) - float(limit)
     assert np.abs(error).max() < 2.0**-8
     assert abs(error.mean()) < 2.0**-11
-
-
-@pytest.mark.slow
-def test_a_bfloat16_first_moment_reaches_the_gradient_with_exact_scalars_only():
-    """It stalls below either limit, by up to six units in the last place; with the first, not for every g."""
-    exact, rounded = (steady_first_moment("plain", scalars) for scalars in ("exact", "rounded"))
-    assert exact.max() == 1.0
-    assert rounded.max() < 1 - 0.01
-    assert np.mean(exact - rounded) > 0.01

@@ -333,8 +333,7 @@ class Element:
     def lion(self, roles, g, rate):
         ar, hyper, before = roles.moments, self.hyper, self.m
         ahead = averaged(ar, before, hyper.beta1, g, 1.0 - hyper.beta1)[0]
-        direction = math.copysign(1.0, ahead) if ahead else ahead
-        update = self._asked(roles, roles.update.round(direction), rate)
+        update = self._asked(roles, math.copysign(1.0, ahead) if ahead else ahead, rate)
         self.m = averaged(ar, before, hyper.beta2, g, 1.0 - hyper.beta2)
         self.parameter, self.extra = added(self.strategy, roles, self.parameter, self.extra, update)
         return update
@@ -392,15 +391,17 @@ class Element:
             direction = up.add(direction, up.mul(up.round(self.meant), up.real(self.decay)))
         return up.mul(direction, -up.real(rate))
 
-    def _along(self, roles, direction, rate, fed=None, below=1.0):
+    def _along(self, roles, direction, rate, fed=None, below=None):
         """Add the update; what rounding loses of it goes back into m, by a weight and over a denominator."""
         update, ar, up = self._asked(roles, direction, rate), roles.moments, roles.update
         if self.strategy.addition is not Addition.FEEDBACK:
             self.parameter, self.extra = added(self.strategy, roles, self.parameter, self.extra, update)
             return update
-        target = up.add(self.parameter[0], update)
-        self.parameter = (roles.model.round(target),)
-        error = up.mul(up.sub(target, self.parameter[0]), below)  # by 1 nothing changes
+        model = roles.model
+        target = up.add(into(up, self.parameter[0], model), update)
+        self.parameter = (into(model, target, up),)
+        error = up.sub(target, into(up, self.parameter[0], model))
+        error = error if below is None else up.mul(error, below)
         weight = fed * (1 - rate * self.decay) / rate
         self.m = (ar.add(self.m[0], ar.mul(error, ar.real(weight))),)
         return update

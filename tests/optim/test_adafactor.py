@@ -188,6 +188,8 @@ def test_where_a_slot_lies_and_bytes_a_parameter():
     averaging = MomentumAdafactor()
     assert bytes_per_parameter(averaging, optimizer.strategy, optimizer.layout) == 8 + 4 * 72 / size
     assert bytes_per_parameter(mcf.AdamW(), optimizer.strategy, optimizer.layout) == 12
+    nothing = Layout({"e": np.zeros((5, 0))})  # as if all were vectors
+    assert bytes_per_parameter(Adafactor(), optimizer.strategy, nothing) == 8
 
 
 # -- refusals -----------------------------------------------------------------------------------------------

@@ -32,7 +32,8 @@ RANGES = {
 }
 #: Low format, rounding and how scalars enter.
 SETTINGS = [
-    *((low, "nearest_even", scalars) for low in RANGES for scalars in ("exact", "rounded")),
+    *((low, "nearest_even", "exact") for low in RANGES),
+    *((low, "nearest_even", "rounded") for low in ("bfloat16", "float16", "float8_e4m3fn")),
     *(("bfloat16", str(mode), "exact") for mode in DETERMINISTIC if mode != "nearest_even"),
     ("bfloat16", "stochastic", "exact"),
 ]
@@ -91,7 +92,8 @@ CASES = [
 @pytest.mark.parametrize(("optimizer", "name", "low", "rounding", "scalars"), CASES)
 @pytest.mark.sampled(24)
 def test_steps_are_those_of_the_judge(optimizer, name, low, rounding, scalars, assert_same):
-    betas = BETAS[crc32(f"{optimizer} {name} {low} {rounding} {scalars}".encode()) % len(BETAS)]
+    which = crc32(f"{optimizer} {name} {rounding} {scalars}".encode()) if low == "bfloat16" else 1
+    betas = BETAS[which % len(BETAS)]
     hyper = hyperparameters(optimizer, RANGES[low][0], betas)
     options = {"rounding": rounding, "scalars": scalars}
     if rounding == "stochastic":

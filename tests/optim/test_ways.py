@@ -9,6 +9,8 @@ import pytest
 import mcfsim as mcf
 from mcfsim.compile import choice
 from mcfsim.formats import Format
+from mcfsim.optim import optimizer as stepping
+from mcfsim.optim.compiled_step import fill_block
 from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.groups import Groups
 from mcfsim.optim.memory import packed_dtype, read
@@ -174,12 +176,14 @@ def compare(case, ways, cut, assert_same):
 
 
 @pytest.mark.parametrize(("optimizer", "name", "low", "mode"), CASES, ids=str)
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(9, each=False)
 def test_all_ways_have_the_bits_of_the_plain_step(
     optimizer, name, low, mode, small_blocks, assert_same, tmp_path, monkeypatch
 ):
     """By operations, and, as many steps are to come, as a list of NumPy's calls."""
     monkeypatch.setattr(choice, "is_available", lambda: False)
+    filled = []
+    monkeypatch.setattr(stepping, "fill_block", lambda *given: filled.append(1) or fill_block(*given))
     operations, calls = {"compiled": False}, {"steps": 10**6}
     packed = {"packed": True} if packable(mcf.strategy(name, low)) else {}
     ways = {
@@ -190,6 +194,7 @@ def test_all_ways_have_the_bits_of_the_plain_step(
         "files": operations | packed | {"folder": tmp_path / "files", "take": stored, "keep": False},
     }
     compare((optimizer, name, low, mode), ways, small_blocks, assert_same)
+    assert filled or optimizers()[optimizer].staged or low != "bfloat16"
 
 
 #: What is compiled: each kind of program, and each kind of code; the first in the ordinary run.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, round_to, strategy
+from mcfsim import STRATEGIES, AdamW, Optimizer, round_to, strategy
 from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from tests.shared.kinds import QUANTISED
@@ -49,27 +49,6 @@ def test_a_step_in_blocks_is_the_step_function_on_whole_arrays(name, assert_same
 def small(name="plain", hyper=None, **options):
     tensors = {"a": np.array([1.0, -2.0]), "b": np.array([[0.5], [3.0], [-0.0]])}
     return Optimizer(hyper or AdamW(), strategy(name), tensors, {"b"}, **options)
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_the_state_starts_with_the_parameter_and_zeros(name):
-    optimizer = small(name)
-    state, declared = optimizer.state, optimizer.strategy
-    parameter = [0.5, 3.0, 0.0, 1.0, -2.0]
-    assert [list(map(float, item)) for item in state.parameter] == [parameter] + [[0.0] * 5] * (
-        declared.parameter.components - 1
-    )
-    assert len(state.m) == declared.m.components
-    assert len(state.v) == declared.v.components
-    extra = {"kahan": [[0.0] * 5], "master": [parameter]}.get(declared.addition, [])
-    assert [list(map(float, item)) for item in state.extra] == extra
-    zeros = [*state.parameter[1:], *state.m, *state.v, *(state.extra if name == "kahan" else ())]
-    for item in zeros:
-        assert all(float(x) == 0 and not np.signbit(float(x)) for x in item)
-
-
-def test_an_optimizer_without_second_moment_stores_none():
-    assert small("collage-plus", SGD()).state.v == ()
 
 
 def test_no_two_tensors_of_the_state_share_memory():

@@ -94,18 +94,6 @@ def test_sgd_is_its_closed_form():
                 assert abs(steps[t - 1][key][i] - expected) <= abs(expected) * Fraction(1, 2**385), (key, t)
 
 
-def test_tensors_without_decay_have_none():
-    start, gradients = numbers()
-    tensors = {"a": start, "b": start}
-    optimizer = Optimizer(HYPERS["sgd"], strategy("exact"), tensors, {"b"})
-    optimizer.step(optimizer.receive({"a": gradients[0], "b": gradients[0]}), 0.5)
-    after = {name: [to_fraction(x) for x in tensor] for name, tensor in optimizer.weights().items()}
-    for i in range(SIZE):
-        theta, g = Fraction(start[i]), Fraction(gradients[0, i])
-        assert after["a"][i] == theta - g / 2
-        assert after["b"][i] == theta - (g + Fraction(0.1) * theta) / 2
-
-
 def test_lion_and_nesterov_are_those_of_the_papers():
     """One element in fractions, as published, beside the step texts in mpmath."""
     gradients = [Fraction(3, 8), Fraction(-5, 16), Fraction(0), Fraction(1, 64)]

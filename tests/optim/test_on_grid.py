@@ -100,21 +100,6 @@ def test_draws_are_those_of_the_judge_and_bounded(name):
         assert judge.same(after, [judge.put(x, s, integers.low, integers.high, word)[0] for x, word in pairs])
 
 
-def test_the_share_that_goes_up_is_the_fraction():
-    """P(up) = x - floor(x): within five standard deviations, of 10^5 draws each, above and below zero."""
-    count = 100_000
-    for fraction in (0.0, 2.0**-10, 0.25, 0.5, 0.9):
-        for floor in (-3, -1, 0, 2):
-            made = OnGrid(
-                WeightGrid("int4", reach="fixed"), FLOAT32, {"w": slice(0, count)}, mcf.RandomWords(1)
-            )
-            weights = np.full(count, floor + fraction, np.float32)
-            made.after(weights, 1)  # by a scale of 1
-            assert set(weights.tolist()) <= {floor, floor + 1.0}
-            up = np.count_nonzero(weights == floor + 1)
-            assert abs(up - fraction * count) <= 5 * math.sqrt(count * fraction * (1 - fraction))
-
-
 def test_a_grid_by_the_largest_weight_only_shrinks_and_by_the_largest_magnitude_grows():
     """A weight at the least integer lies one further out than the largest: by 128 / 127 in each step."""
     start = np.array([-2.0, 1.0, 0.5, -0.1])

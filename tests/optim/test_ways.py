@@ -93,6 +93,10 @@ def possible(optimizer, name, low, mode):
 CASES = [case for case in CASES if possible(*case)]
 
 
+def named(x):
+    return x if isinstance(x, str) else x.name
+
+
 def packable(strategy):
     return strategy.parameter.grid is None and strategy.name not in UNPACKED
 
@@ -175,7 +179,7 @@ def compare(case, ways, cut, assert_same):
                 assert all(isinstance(x, Groups) == grouped for x in getattr(made.state, slot))
 
 
-@pytest.mark.parametrize(("optimizer", "name", "low", "mode"), CASES, ids=str)
+@pytest.mark.parametrize(("optimizer", "name", "low", "mode"), CASES, ids=named)
 @pytest.mark.sampled(9, each=False)
 def test_all_ways_have_the_bits_of_the_plain_step(
     optimizer, name, low, mode, small_blocks, assert_same, tmp_path, monkeypatch
@@ -232,7 +236,7 @@ COMPILED[1:] = [pytest.param(*case, marks=pytest.mark.exhaustive) for case in CO
 
 
 @needs_numba
-@pytest.mark.parametrize(("optimizer", "name", "low", "mode"), COMPILED, ids=str)
+@pytest.mark.parametrize(("optimizer", "name", "low", "mode"), COMPILED, ids=named)
 @pytest.mark.costly("it compiles a loop")
 def test_all_ways_have_the_same_bits_compiled(
     optimizer, name, low, mode, small_blocks, assert_same, tmp_path

@@ -366,7 +366,9 @@ class Element:
         size = wide.round(rate / (1.0 - hyper.beta1**count))
         quotient = inner_up.div(inner_up.mul(self.m[0], -size), below)
         lost = wide.round(rate * self.decay)
-        update = inner_up.fma(self.meant, -lost, quotient) if self.decay else quotient
+        update = quotient
+        if self.decay:
+            update = inner_up.fma(into(inner_up, self.meant, adding), -lost, quotient)
         update = into(up, update, inner_up)
         if self.strategy.addition in (Addition.KAHAN, Addition.GROW):
             self.parameter, self.extra = added(self.strategy, roles, self.parameter, self.extra, update)

@@ -1,11 +1,13 @@
 """Weights put on a grid by the definition: one at a time, in fractions, from the documented formulas."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from mcfsim.formats import FORMATS
+from mcfsim.optim.strategies import strategy
 from mcfsim.oracle import operate, round_fraction
 from mcfsim.random import RandomWords
 
@@ -51,3 +53,10 @@ def words(seed, step, first, count):
 def same(found, expected):
     """Whether numbers are equal, NaN to NaN."""
     return np.array_equal(np.asarray(found, float), np.asarray(expected, float), equal_nan=True)
+
+
+def placed(name, **changes):
+    """Return a strategy on a grid, with some of the grid's fields changed."""
+    chosen = strategy(name)
+    grid = replace(chosen.parameter.grid, **changes)
+    return replace(chosen, parameter=replace(chosen.parameter, grid=grid))

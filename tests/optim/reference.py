@@ -1,73 +1,60 @@
-"""One element trained with AdamW or SGD, in scalar operations of the judge, from the documented formulas."""
+"""Parameters trained by definition: the documented formulas, in scalar operations, for any declaration."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 
-from mcfsim.formats import FORMATS, Format
-from mcfsim.optim.strategies import Addition, Stored
-from mcfsim.oracle import OracleArithmetic, operate, round_float, round_fraction
+import numpy as np
+
+from mcfsim.formats import FORMATS
+from mcfsim.multiword import expansion
+from mcfsim.optim.memory import read
+from mcfsim.optim.optimizer import Optimizer
+from mcfsim.optim.strategies import Addition, Roles, Stored
+from mcfsim.oracle import OracleArithmetic, operate, round_fraction
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Mode, Rounding
+from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import DynamicMap
 
-FLOAT32 = FORMATS["float32"]
-REMAINDERS = {"remainder-8": 127, "remainder-16": 32767}
-MASTER = ("fp32-master", "split-master", "split-truncated", "fp8-moments", *REMAINDERS)
-SATURATED = Rounding(overflow="saturate")
-FLOAT32_MOMENTS = ("fp32-optim", "eco", *MASTER)
-#: Of parameters that share bits with their master copies.
-SHARED = {"split-master": Mode.NEAREST_AWAY, "split-truncated": Mode.TOWARD_ZERO}
+from . import on_grid_reference as grids
+
+FLOAT32, FLOAT64 = FORMATS["float32"], FORMATS["float64"]
+#: What a strategy draws that is given no words.
+DEFAULT_WORDS = RandomWords(0)
+SATURATED, ODD = Rounding(overflow="saturate"), Rounding(Mode.TO_ODD)
 
 
-@dataclass(frozen=True)
-class Scalar:
-    """Operations on Python floats, each rounded once into one format."""
+# -- arithmetics ---------------------------------------------------------------------------------------------
+class Single(OracleArithmetic):
+    """Operations of one format; real scalars enter by a policy."""
 
-    fmt: Format
-    rounding: Rounding
-    scalars: str
-
-    def add(self, a, b):
-        return operate("add", [a, b], self.fmt, self.rounding)
-
-    def sub(self, a, b):
-        return operate("sub", [a, b], self.fmt, self.rounding)
-
-    def mul(self, a, b):
-        return operate("mul", [a, b], self.fmt, self.rounding)
-
-    def div(self, a, b):
-        return operate("div", [a, b], self.fmt, self.rounding)
-
-    def sqrt(self, a):
-        return operate("sqrt", [a], self.fmt, self.rounding)
-
-    def fma(self, a, b, c):
-        return operate("fma", [a, b, c], self.fmt, self.rounding)
-
-    def round(self, a):
-        return round_float(a, self.fmt, self.rounding)
+    def __init__(self, fmt, rounding=Rounding(), scalars="exact"):  # noqa: B008
+        super().__init__(fmt, rounding)
+        self.scalars = scalars
 
     def real(self, x):
-        """Let a hyperparameter in by the scalar policy."""
         return x if self.scalars == "exact" else self.round(x)
 
     def sum_and_error(self, a, b):
         """Return the rounded sum and its error by definition; nearest modes only."""
         s = self.add(a, b)
         error = Fraction(a) + Fraction(b) - Fraction(s)
-        assert round_fraction(error, self.fmt) == error
+        assert round_fraction(error, self.format) == error
         return s, float(error)
 
     def grow(self, x, a):
         """Yu et al., ICML 2024: Grow, with an exact sum in the first step."""
+        if len(x) != 2:
+            return expansion.grow(self, x, a)
         s, e = self.sum_and_error(x[0], a)
         return self.sum_and_error(s, self.add(x[1], e))
 
     def multiply(self, x, y):
         """Joldes, Muller, Popescu 2017, Algorithm 11, operands exchanged: Collage's Mul."""
+        if len(x) != 2:
+            return expansion.mul(self, x, y)
         p = self.mul(x[0], y[0])
         e = self.fma(x[0], y[0], -p)
         cross = self.fma(x[0], y[1], self.mul(x[1], y[0]))
@@ -87,7 +74,7 @@ class Drawn(OracleArithmetic):
         self.words, self.index, self.count = words, index, 0
 
     def _operate(self, name, *operands):
-        return self._drawn(operate(name, operands, FORMATS["float64"], Rounding(Mode.TO_ODD)))
+        return self._drawn(operate(name, operands, FLOAT64, ODD))
 
     def round(self, x):
         return self._drawn(float(x))
@@ -110,21 +97,43 @@ class Drawn(OracleArithmetic):
         return x
 
 
-def roles_of(strategy, step, index, rounding):
-    """Return the judge's arithmetics of one element's step: m, v, update, addition, what the model sees."""
+def _kinds(strategy):
+    """Return format and own rounding of m, v, update, addition and model, and in which order they draw."""
     master = strategy.extra if strategy.addition is Addition.MASTER else strategy.parameter
-    in_turn = [strategy.m, strategy.parameter, master, strategy.v, Stored(strategy.m.format)]
-    kinds = [(item.format, item.rounding) for item in in_turn]
+    m, v, update = strategy.m, strategy.v, Stored(strategy.m.format)
+    kinds = [(item.format, item.rounding) for item in (m, v, update, master, strategy.parameter)]
+    return kinds, list(dict.fromkeys(kinds[i] for i in (0, 4, 3, 1, 2)))
+
+
+@lru_cache
+def _settled(strategy, rounding, scalars):
+    kinds, _ = _kinds(strategy)
+    made = {(fmt, mode): Single(fmt, Rounding(mode) if mode else rounding, scalars) for fmt, mode in {*kinds}}
+    return Roles(*(made[kind] for kind in kinds))
+
+
+def roles_of(strategy, step, index, rounding, scalars="exact", words=DEFAULT_WORDS):
+    """Return the arithmetics of one element's step."""
+    if not (
+        rounding.stochastic or any(item.rounding is Mode.STOCHASTIC for item in strategy.tensors.values())
+    ):
+        return _settled(strategy, rounding, scalars)
+    kinds, order = _kinds(strategy)
     made = {}
-    for number, (fmt, mode) in enumerate(dict.fromkeys(kinds)):
-        if mode is Mode.STOCHASTIC:
-            made[fmt, mode] = Drawn(fmt, RandomWords(0, step).of(number << 16), index)
+    for number, (fmt, mode) in enumerate(order):
+        if (mode or rounding.mode) is Mode.STOCHASTIC:
+            made[fmt, mode] = Drawn(fmt, replace(words, step=step).of(number << 16), index)
         else:
-            made[fmt, mode] = OracleArithmetic(fmt, Rounding(mode) if mode else rounding)
-    m, model, parameter, v, update = (made[kind] for kind in kinds)
-    return m, v, update, parameter, model
+            made[fmt, mode] = Single(fmt, Rounding(mode) if mode else rounding, scalars)
+    return Roles(*(made[kind] for kind in kinds))
 
 
+def into(ar, x, source):
+    """Return a value of one arithmetic in another: rounded where the formats differ."""
+    return x if ar.format == source.format else ar.round(x)
+
+
+# -- what is kept of numbers ---------------------------------------------------------------------------------
 def kept(numbers, element, block):
     """Return float32 numbers as blocks of elements with a float32 scale keep them, in fractions.
 
@@ -160,14 +169,15 @@ def left_of(master, theta, fmt, most):
 def quantised(numbers, how):
     """Return what is left of float32 numbers in a scaled format, or by one of the published quantisers."""
     if isinstance(how, ScaledFormat):
-        return kept(numbers, how.element, how.block)
+        return kept(numbers, how.element, how.block or max(1, len(numbers)))
     judge = by_table if isinstance(how, DynamicMap) else by_powers
     groups = [numbers[i : i + how.block] for i in range(0, len(numbers), how.block)]
     return [x for group in groups for x in judge([float(x) for x in group], how)]
 
 
-def by_table(group, how):
-    """The nearest of bitsandbytes' numbers, middles of equal parts of decades; of two the upper one."""
+@lru_cache
+def table_of(how):
+    """Return the quantiser's table, known to be bitsandbytes': middles of equal parts of decades."""
     count = [2 ** (i if how.signed else i + 1) for i in range(7)]
     exact = [
         Fraction(10) ** (i - 6) * (Fraction(1, 10) + Fraction(9 * (2 * k + 1), 20 * n))
@@ -178,6 +188,12 @@ def by_table(group, how):
     table = [float(x) for x in how.table]
     assert len(table) == 256
     assert all(abs(Fraction(x) - y) <= abs(y) / 2**21 for x, y in zip(table, sorted(exact), strict=True))
+    return table
+
+
+def by_table(group, how):
+    """The nearest of the table's numbers; of two the upper one."""
+    table = table_of(how)
     scale = max(single(Fraction(1e-12)), *map(abs, group))
     found = []
     for x in group:
@@ -229,145 +245,264 @@ def by_powers(group, how):
     return found
 
 
+# -- the formulas --------------------------------------------------------------------------------------------
+def parts_of(x, fmt, count):
+    """Return a real number as so many numbers of a format, each what the ones before leave, rounded."""
+    left, found = Fraction(x), []
+    for _ in range(count):
+        found.append(round_fraction(left, fmt))
+        left -= Fraction(found[-1])
+    return tuple(found)
+
+
+def averaged(ar, x, beta, new, gain):
+    """Return a moment moved by a new number: by real scalars, or a beta of as many components as it has."""
+    if len(x) == 1:
+        return (ar.fma(new, ar.real(gain), ar.mul(x[0], ar.real(beta))),)
+    decayed = ar.multiply(beta, x) if isinstance(beta, tuple) else expansion.scale(ar, x, ar.real(beta))
+    return ar.grow(decayed, ar.mul(new, ar.real(gain)))
+
+
+def added(strategy, roles, parameter, extra, update):
+    """Return parameter and extra after an update, in the strategy's way."""
+    ar, step = roles.parameter, roles.parameter.round(update)
+    match strategy.addition:
+        case Addition.PLAIN:
+            return (ar.add(parameter[0], step),), extra
+        case Addition.MASTER:
+            return of_master(strategy, roles, ar.add(extra[0], step))
+        case Addition.KAHAN:
+            y = ar.add(step, extra[0])
+            moved = ar.add(parameter[0], y)
+            return (moved,), (ar.sub(y, ar.sub(moved, parameter[0])),)
+        case Addition.GROW:
+            return ar.grow(parameter, step), extra
+
+
+def of_master(strategy, roles, master):
+    """Return the parameter, and what is left of its master copy."""
+    theta, bits = roles.model.round(master), strategy.extra.remainder
+    left = left_of(master, theta, roles.model.format, 2 ** (bits - 1) - 1) if bits else master
+    return (theta,), (left,)
+
+
 class Element:
-    """One parameter with its optimizer state, under one of the named strategies of low precision."""
+    """One parameter with its optimizer state: a formula for each optimizer, in any strategy."""
 
-    def __init__(self, strategy, low, theta, scalars="exact", rounding=None, index=0):
-        rounding = rounding or Rounding()
-        self.strategy, self.index = strategy, index
-        self.low = Scalar(low, rounding, scalars)
-        self.wide = Scalar(FLOAT32, rounding, scalars)
-        self.moments = self.up = self.wide if strategy in FLOAT32_MOMENTS else self.low
-        self.adding = self.low
-        mode = SHARED.get(strategy)
-        self.model = Scalar(low, Rounding(mode), scalars) if mode else self.low
-        self.theta = theta
-        self.m = self.v = 0.0
-        self.rest = 0.0  # the second component, Kahan's compensation or the master copy
-        self.dv = 0.0
-        if strategy in MASTER:
-            self.rest = theta
-        self.denominator = 1.0
-        self.count = 0
+    def __init__(self, hyper, strategy, theta, index=0, *, decayed=True, rounding=None, **options):
+        self.hyper, self.strategy, self.index = hyper, strategy, index
+        self.rounding, self.options, self.count = rounding or Rounding(), options, 0
+        self.decay = hyper.weight_decay if decayed else 0.0
+        addition, of = strategy.addition, strategy.tensors
+        self.parameter = (theta, *(0.0,) * (strategy.parameter.components - 1))
+        self.m, self.v = ((0.0,) * of[name].components * hyper.keeps(name) for name in "mv")
+        self.extra = {Addition.MASTER: (theta,), Addition.KAHAN: (0.0,)}.get(addition, ())
 
-    def begin(self):
-        """Count a step, and take its random words: of m and v, if these draw, and else of the parameter."""
+    @property
+    def meant(self):
+        return self.extra[0] if self.strategy.addition is Addition.MASTER else self.parameter[0]
+
+    def step(self, gradient, rate):
+        """Make one step and return the update D."""
         self.count += 1
-        if "stochastic" in self.strategy:
-            stream = 0 if self.strategy == "stochastic" else 1 << 16
-            self.adding = Drawn(self.low.fmt, RandomWords(0, self.count).of(stream), self.index)
-            if self.strategy == "stochastic":
-                self.moments = self.adding
+        roles = roles_of(self.strategy, self.count, self.index, self.rounding, **self.options)
+        return getattr(self, type(self.hyper).__name__.lower())(roles, roles.moments.round(gradient), rate)
 
-    def adamw(self, gradient, rate, beta1, beta2, epsilon, decay):
-        """Make one step and return the update D."""
-        self.begin()
-        ar, up = self.moments, self.up
-        g = ar.round(gradient)
-        gain1, gain2 = ar.real(1.0 - beta1), ar.real(1.0 - beta2)
-        self.m = ar.fma(g, gain1, ar.mul(self.m, ar.real(beta1)))
-        square = ar.mul(g, g)
-        if self.strategy == "collage-plus":
-            self._grow_second(square, beta2, gain2)
-        else:
-            self.v = ar.fma(square, gain2, ar.mul(self.v, ar.real(beta2)))
-        mhat = up.div(self.m, up.real(1.0 - beta1**self.count))
-        vhat = up.div(self.v, up.real(1.0 - beta2**self.count))
-        self.denominator = up.add(up.sqrt(vhat), up.real(epsilon))
-        weight = (1.0 - beta1**self.count) * (1 - 1 / beta1) * (1 - rate * decay) / rate if beta1 else 0.0
-        return self._update(up.div(mhat, self.denominator), rate, decay, weight)
+    def adamw(self, roles, g, rate):
+        up, hyper, count = roles.update, self.hyper, self.count
+        self.m = averaged(roles.moments, self.m, hyper.beta1, g, 1.0 - hyper.beta1)
+        taken = into(roles.second_moment, g, roles.moments)
+        square = roles.second_moment.mul(taken, taken)
+        self._second(roles.second_moment, square, 1.0 - hyper.beta2)
+        mhat = up.div(self.m[0], up.real(1.0 - hyper.beta1**count))
+        vhat = up.div(into(up, self.v[0], roles.second_moment), up.real(1.0 - hyper.beta2**count))
+        below = up.add(up.sqrt(vhat), up.real(hyper.epsilon))
+        fed = (1.0 - hyper.beta1**count) * (1 - 1 / hyper.beta1) if hyper.beta1 else 0.0
+        return self._along(roles, up.div(mhat, below), rate, fed, below)
 
-    def by_torch_points(self, gradient, rate, beta1, beta2, epsilon, decay):
-        """Make one step with the rounding points of PyTorch: in binary32, rounded where it is stored."""
-        self.begin()
-        single, ar = Scalar(FLOAT32, Rounding(), "exact"), self.moments
-        inner = ar if ar.fmt == FLOAT32 else single
-        g, weight = ar.round(gradient), single.round(1.0 - beta1)
-        apart = inner.sub(g, self.m)
-        start, share = (self.m, weight) if weight < 0.5 else (g, weight - 1.0)
-        self.m = ar.round(inner.fma(apart, share, start))
-        if self.strategy == "collage-plus":
-            self._grow_second(ar.mul(g, g), beta2, single.round(1.0 - beta2))
-        else:
-            decayed = ar.round(inner.mul(self.v, single.round(beta2)))
-            self.v = ar.round(inner.fma(inner.mul(single.round(1.0 - beta2), g), g, decayed))
-        root = ar.round(
-            inner.div(ar.round(inner.sqrt(self.v)), single.round((1.0 - beta2**self.count) ** 0.5))
-        )
-        denominator = ar.round(inner.add(root, Scalar(ar.fmt, Rounding(), "exact").round(epsilon)))
-        size = single.round(rate / (1.0 - beta1**self.count))
-        quotient = inner.div(inner.mul(self.m, -size), denominator)
-        if self.strategy in ("kahan", "collage-light", "collage-plus"):
-            lost = single.round(rate * decay)
-            self._move(ar.round(inner.fma(self.theta, -lost, quotient) if decay else quotient))
-            return
-        into = self.wide if self.strategy in MASTER else self.low
-        adding = self.wide if into.fmt == FLOAT32 else single
-        moved = self.rest if self.strategy in MASTER else self.theta
-        if decay:
-            moved = into.round(adding.mul(moved, single.round(1.0 - rate * decay)))
-        moved = into.round(adding.add(moved, quotient))
-        self.theta = self.model.round(moved)
-        if self.strategy in MASTER:
-            self.theta, self.rest = self._halves(moved)
+    def sgd(self, roles, g, rate):
+        mu = self.hyper.momentum
+        self.m = averaged(roles.moments, self.m, mu, g, 1.0)
+        return self._along(roles, self.m[0], rate, 1 - 1 / mu if mu else 0.0)
 
-    def _grow_second(self, square, beta2, gain2):
-        """Move v in two components by a square."""
-        ar = self.moments
-        b = round_fraction(Fraction(beta2), ar.fmt)
-        db = round_fraction(Fraction(beta2) - Fraction(b), ar.fmt)
-        decayed = ar.multiply((b, db), (self.v, self.dv))
-        self.v, self.dv = ar.grow(decayed, ar.mul(square, gain2))
+    def nesterov(self, roles, g, rate):
+        mu, up = self.hyper.momentum, roles.update
+        self.m = averaged(roles.moments, self.m, mu, g, 1.0)
+        return self._along(roles, up.fma(self.m[0], up.real(mu), g), rate)
 
-    def sgd(self, gradient, rate, momentum, decay):
-        """Make one step and return the update D."""
-        self.begin()
-        ar = self.moments
-        g = ar.round(gradient)
-        self.m = ar.add(ar.mul(self.m, ar.real(momentum)), g)
-        return self._update(self.m, rate, decay, (1 - 1 / momentum) * (1 - rate * decay) / rate)
-
-    def _update(self, direction, rate, decay, weight):
-        ar = self.up
-        if decay:
-            theta = ar.round(self.rest if self.strategy in MASTER else self.theta)
-            direction = ar.add(direction, ar.mul(theta, ar.real(decay)))
-        update = ar.mul(direction, -ar.real(rate))
-        if self.strategy == "eco":
-            target = ar.add(self.theta, update)
-            self.theta = self.low.round(target)
-            # A denominator of 1 changes nothing.
-            error = ar.mul(ar.sub(target, self.theta), self.denominator)
-            self.m = ar.add(self.m, ar.mul(error, ar.real(weight)))
-        else:
-            self._move(update)
+    def lion(self, roles, g, rate):
+        ar, hyper, before = roles.moments, self.hyper, self.m
+        ahead = averaged(ar, before, hyper.beta1, g, 1.0 - hyper.beta1)[0]
+        update = self._asked(roles, math.copysign(1.0, ahead) if ahead else ahead, rate)
+        self.m = averaged(ar, before, hyper.beta2, g, 1.0 - hyper.beta2)
+        self.parameter, self.extra = added(self.strategy, roles, self.parameter, self.extra, update)
         return update
 
-    def _move(self, update):
-        low, step = self.low, self.low.round(update)
-        if self.strategy in ("plain", "fp32-optim", "stochastic-parameter", "stochastic"):
-            self.theta = self.adding.add(self.theta, self.adding.round(update))
-        elif self.strategy == "kahan":
-            y = low.add(step, self.rest)
-            moved = low.add(self.theta, y)
-            self.rest = low.sub(y, low.sub(moved, self.theta))
-            self.theta = moved
-        elif self.strategy in MASTER:
-            self.theta, self.rest = self._halves(self.wide.add(self.rest, update))
+    def torchadamw(self, roles, g, rate):
+        """Make one step with the rounding points of PyTorch: in binary32, rounded where it is stored."""
+        wide, hyper, count = Single(FLOAT32), self.hyper, self.count
+        low, second, up, adding = roles.moments, roles.second_moment, roles.update, roles.parameter
+        inner, inner_v, inner_up, inner_p = (
+            ar if ar.format == FLOAT32 else wide for ar in (low, second, up, adding)
+        )
+        weight = wide.round(1.0 - hyper.beta1)
+        if len(self.m) > 1:
+            self.m = averaged(low, self.m, hyper.beta1, g, 1.0 - hyper.beta1)
         else:
-            self.theta, self.rest = low.grow((self.theta, self.rest), step)
+            apart = inner.sub(g, self.m[0])
+            start, share = (self.m[0], weight) if weight < 0.5 else (g, weight - 1.0)
+            self.m = (into(low, inner.fma(apart, share, start), inner),)
+        taken, gain2 = into(second, g, low), wide.round(1.0 - hyper.beta2)
+        if len(self.v) > 1:
+            self._second(second, second.mul(taken, taken), gain2)
+        else:
+            shrunk = into(second, inner_v.mul(self.v[0], wide.round(hyper.beta2)), inner_v)
+            moved = inner_v.fma(inner_v.mul(gain2, taken), taken, shrunk)
+            self.v = (into(second, moved, inner_v),)
+        root = into(second, inner_v.sqrt(self.v[0]), inner_v)
+        correction = wide.round((1.0 - hyper.beta2**count) ** 0.5)
+        root = into(second, inner_v.div(root, correction), inner_v)
+        below = into(second, inner_v.add(root, Single(second.format).round(hyper.epsilon)), inner_v)
+        size = wide.round(rate / (1.0 - hyper.beta1**count))
+        quotient = inner_up.div(inner_up.mul(self.m[0], -size), below)
+        lost = wide.round(rate * self.decay)
+        update = quotient
+        if self.decay:
+            update = inner_up.fma(into(inner_up, self.meant, adding), -lost, quotient)
+        update = into(up, update, inner_up)
+        if self.strategy.addition in (Addition.KAHAN, Addition.GROW):
+            self.parameter, self.extra = added(self.strategy, roles, self.parameter, self.extra, update)
+            return update
+        moved = self.meant
+        if self.decay:
+            kept = wide.round(1.0 - rate * self.decay)
+            moved = into(adding, inner_p.mul(moved, kept), inner_p)
+        moved = into(adding, inner_p.add(moved, quotient), inner_p)
+        master = self.strategy.addition is Addition.MASTER
+        self.parameter, self.extra = of_master(self.strategy, roles, moved) if master else ((moved,), ())
+        return update
 
-    def _halves(self, master):
-        """Return the parameter, and what is left of its master copy."""
-        theta, most = self.model.round(master), REMAINDERS.get(self.strategy)
-        return theta, left_of(master, theta, self.low.fmt, most) if most else master
+    def _second(self, ar, square, gain):
+        beta, count = self.hyper.beta2, self.strategy.beta2_components
+        beta = parts_of(beta, ar.format, count) if count > 1 else beta
+        self.v = averaged(ar, self.v, beta, square, gain)
 
-    def state(self):
-        """Return the components of each tensor by the names of `mcfsim.optim.state.State`."""
-        expansion = self.strategy.startswith("collage")
+    def _asked(self, roles, direction, rate):
+        up = roles.update
+        if self.decay:
+            direction = up.add(direction, up.mul(up.round(self.meant), up.real(self.decay)))
+        return up.mul(direction, -up.real(rate))
+
+    def _along(self, roles, direction, rate, fed=None, below=None):
+        """Add the update; what rounding loses of it goes back into m, by a weight and over a denominator."""
+        update, ar, up = self._asked(roles, direction, rate), roles.moments, roles.update
+        if self.strategy.addition is not Addition.FEEDBACK:
+            self.parameter, self.extra = added(self.strategy, roles, self.parameter, self.extra, update)
+            return update
+        model = roles.model
+        target = up.add(into(up, self.parameter[0], model), update)
+        self.parameter = (into(model, target, up),)
+        error = up.sub(target, into(up, self.parameter[0], model))
+        error = error if below is None else up.mul(error, below)
+        weight = fed * (1 - rate * self.decay) / rate
+        self.m = (ar.add(self.m[0], ar.mul(error, ar.real(weight))),)
+        return update
+
+
+class Judge:
+    """All tensors of an optimizer: elements, and what is done to whole tensors after a step.
+
+    The start are numbers of the low format.
+    """
+
+    def __init__(self, hyper, strategy, start, decayed, rounding="nearest_even", words=None, **options):
+        self.strategy, self.grid = strategy, strategy.parameter.grid
+        self.count, self.words = 0, words or DEFAULT_WORDS
+        options |= {"rounding": get_rounding(rounding), "words": self.words}
+        self.elements, self.scales, index = {}, {}, 0
+        for name in sorted(start, key=lambda name: name not in decayed):
+            numbers = np.ravel(start[name]).tolist()
+            places = enumerate(numbers, start=index)
+            self.elements[name] = [
+                Element(hyper, strategy, x, place, decayed=name in decayed, **options) for place, x in places
+            ]
+            index += len(numbers)
+            if self.grid:
+                self._lie(self.elements[name], name, numbers, self.grid.start)
+
+    def step(self, gradients, rate):
+        """Make one step and return the updates."""
+        self.count += 1
+        updates = []
+        for name, elements in self.elements.items():
+            before = [x.parameter[0] for x in elements]
+            given = np.ravel(gradients[name]).tolist()
+            updates += [x.step(g, rate) for x, g in zip(elements, given, strict=True)]
+            for slot in "mv":
+                requantize(elements, slot, self.strategy.tensors[slot])
+            if self.grid:
+                after = [x.parameter[0] for x in elements]
+                self._lie(elements, name, after if self.grid.reach == "absmean" else before, self.grid.reach)
+        return updates
+
+    def _lie(self, elements, name, numbers, reach):
+        """Put a tensor on its grid: by random words after a step, if at random."""
+        if not elements:
+            return
+        integers, first = self.grid.integers, elements[0].index
+        if reach != "fixed":
+            self.scales[name] = grids.scale(numbers, integers.high, str(reach))
+        drawn = [None] * len(elements)
+        if self.grid.draws and self.count:
+            drawn = grids.words(self.words.seed, self.count, first, len(elements))
+        for x, word in zip(elements, drawn, strict=True):
+            x.parameter = grids.put(x.parameter[0], self.scales[name], integers.low, integers.high, word)[:1]
+
+    def vectors(self):
+        """Return the state: for each field its vectors, as an optimizer has them."""
+        everything = [x for elements in self.elements.values() for x in elements]
         return {
-            "parameter": (self.theta, self.rest) if expansion else (self.theta,),
-            "m": (self.m,),
-            "v": (self.v, self.dv) if self.strategy == "collage-plus" else (self.v,),
-            "extra": (self.rest,) if self.strategy in ("kahan", *MASTER) else (),
+            label: list(zip(*(getattr(x, label) for x in everything), strict=True))
+            for label in ("parameter", "m", "v", "extra")
         }
+
+
+def requantize(elements, slot, stored):
+    """Put in place of a moment of each element what is left of it as it is kept."""
+    if not stored.scaled or not elements or not getattr(elements[0], slot):
+        return
+    left = quantised([getattr(x, slot)[0] for x in elements], stored.scaled)
+    for x, number in zip(elements, left, strict=True):
+        setattr(x, slot, (Single(stored.format).round(number) if stored.format != FLOAT32 else number,))
+
+
+def assert_judged(
+    assert_same, hyper, strategy, start, decayed, gradients, rate, rounding="nearest_even", **options
+):
+    """Train an optimizer and by the judge, and compare the updates and all that is stored after each step.
+
+    Parameters
+    ----------
+    start, gradients : mapping of str to array, list of such
+        Numbers of the low format.
+    rate : float
+        Divided by the number of the step.
+
+    Returns
+    -------
+    optimizer, judge
+    """
+    known = {name: options.pop(name) for name in ("scalars",) if name in options}
+    words = {"words": options["random"]} if "random" in options else {}
+    optimizer = Optimizer(hyper, strategy, start, decayed, rounding, **options, **known)
+    judge = Judge(hyper, strategy, start, decayed, rounding, **words, **known)
+    for count, given in enumerate([None, *gradients]):
+        if count:
+            update = optimizer.step(optimizer.receive(given), rate / count)
+            assert_same(read(update, optimizer.roles.update.format), judge.step(given, rate / count))
+        vectors = judge.vectors()
+        for label, found, fmt in zip(vectors, optimizer.state, optimizer.formats, strict=True):
+            assert len(found) == len(vectors[label])
+            for mine, other in zip(found, vectors[label], strict=True):
+                assert_same(read(mine, fmt), other)
+    return optimizer, judge

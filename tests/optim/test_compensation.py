@@ -27,60 +27,25 @@ def constant_updates(name, theta, update, steps):
     return optimizer, positions
 
 
-@pytest.mark.parametrize("name", ["plain", "fp32-optim"])
+@pytest.mark.parametrize("name", ["plain", "fp32-optim", *COMPENSATED])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_plain_addition_loses_a_tiny_update_every_time(name, sign):
-    _, positions = constant_updates(name, 1.0, sign * TINY, 100)
-    assert set(positions) == {1}
-
-
-@pytest.mark.parametrize("name", COMPENSATED)
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_compensated_addition_keeps_it_to_the_last_bit(name, sign):
-    optimizer, positions = constant_updates(name, 1.0, sign * TINY, 100)
-    assert positions == [1 + sign * t * Fraction(TINY) for t in range(101)]
+def test_compensated_addition_alone_keeps_a_tiny_update_to_the_last_bit(name, sign):
+    optimizer, positions = constant_updates(name, 1.0, sign * TINY, 40)
+    if name not in COMPENSATED:
+        assert set(positions) == {1}
+        return
+    assert positions == [1 + sign * t * Fraction(TINY) for t in range(41)]
     assert optimizer.weights()["w"][0] != 1.0  # and in time the model sees it
-
-
-@pytest.mark.parametrize("name", COMPENSATED)
-def test_an_update_with_all_bits_set_is_kept_up_to_the_rounding_of_the_residual(name):
-    update = -255 * 2.0**-20
-    _, positions = constant_updates(name, 1.0, update, 200)
-    steps = np.diff(np.array(positions))
-    # Residual and update together stay below 2**-8, half an ulp of which is 2**-17.
-    assert max(abs(step - Fraction(update)) for step in steps) <= Fraction(1, 2**17)
-    assert any(step != Fraction(update) for step in steps)
-
-
-@pytest.mark.parametrize("name", COMPENSATED)
-def test_an_update_larger_than_the_parameter(name):
-    """An expansion loses nothing, as its first sum supposes no order; Kahan's compensation supposes one."""
-    _, positions = constant_updates(name, 255 * 2.0**-16, 1.0, 1)
-    exact = 1 + Fraction(255, 2**16)
-    assert positions[1] == (Fraction(257, 256) if name == "kahan" else exact)
-
-
-@pytest.mark.parametrize("name", ["plain", "fp32-optim", *COMPENSATED, "fp32-master"])
-def test_weight_decay_alone(name):
-    """The gradient is zero, and ``lr decay`` is 2**-12: below what plain bfloat16 can subtract from 1."""
-    hyper = AdamW(0.9, 0.999, 1e-8, weight_decay=2.0**-4)
-    optimizer = Optimizer(hyper, strategy(name), {"w": np.array([1.0])}, {"w"})
-    for _ in range(64):
-        optimizer.step(np.zeros(1), 2.0**-8)
-    lost = name in ("plain", "fp32-optim")
-    exact = (1 - Fraction(1, 2**12)) ** 64
-    # The decay is taken from the leading component, itself within 2**-9 of the represented parameter.
-    assert represented(optimizer) == 1 if lost else abs(represented(optimizer) - exact) < (1 - exact) / 100
 
 
 @pytest.mark.parametrize("name", ["plain", *COMPENSATED, "fp32-master"])
 def test_lost_arithmetic_of_adamw_near_one(name):
     """Updates of about 2**-12 on parameters in [1, 2): plain loses them all."""
     random = np.random.default_rng(4)
-    start = random.uniform(1, 2, 1000)
+    start = random.uniform(1, 2, 200)
     optimizer = Optimizer(AdamW(weight_decay=0.0), strategy(name), {"w": start})
-    gradient = optimizer.receive({"w": random.standard_normal(1000)})
-    for _ in range(5):
+    gradient = optimizer.receive({"w": random.standard_normal(200)})
+    for _ in range(3):
         before = optimizer.represented()
         update = optimizer.step(gradient, TINY)
         effective = metrics.effective_update(before, optimizer.represented())

@@ -8,17 +8,20 @@ import pytest
 
 from mcfsim import SGD, AdamW, Optimizer, strategy
 from mcfsim.kernels.real_numbers import to_fraction
+from mcfsim.optim.lion import Lion
+from mcfsim.optim.nesterov import Nesterov
+from mcfsim.optim.torchadamw import TorchAdamW
 
 pytestmark = pytest.mark.slow
 
-STEPS = 50
+STEPS = 20
 SIZE = 4
 HYPERS = {"adamw": AdamW(0.9, 0.999, 1e-8, 0.1), "sgd": SGD(0.9, 0.1)}
 
 
 def numbers():
     random = np.random.default_rng(11)
-    return random.standard_normal(SIZE), random.standard_normal((STEPS, SIZE)) / 8
+    return random.standard_normal(SIZE), random.standard_normal((50, SIZE))[:STEPS] / 8
 
 
 def rate(step):
@@ -77,17 +80,6 @@ def test_adamw_is_its_closed_form():
                 assert abs(steps[t - 1][key][i] - expected) <= abs(expected) * Fraction(1, 2**385), (key, t)
 
 
-def test_the_first_update_of_adamw_forgets_the_betas():
-    """It is ``-lr (g / (|g| + eps) + decay theta)``."""
-    start, gradients = numbers()
-    first = [Fraction(x) for x in gradients[0]]
-    for beta1, beta2 in ((0.9, 0.999), (0.5, 0.75), (0.0, 0.0)):
-        update = trajectory(AdamW(beta1, beta2, 1e-8, 0.1), 400)[0]["update"]
-        for g, theta, ours in zip(first, map(Fraction, start), update, strict=True):
-            expected = -Fraction(rate(1)) * (g / (abs(g) + Fraction(1e-8)) + Fraction(0.1) * theta)
-            assert abs(ours - expected) <= abs(expected) * Fraction(1, 2**390)
-
-
 def test_sgd_is_its_closed_form():
     hyper = HYPERS["sgd"]
     momentum, decay = Fraction(hyper.momentum), Fraction(hyper.weight_decay)
@@ -102,13 +94,69 @@ def test_sgd_is_its_closed_form():
                 assert abs(steps[t - 1][key][i] - expected) <= abs(expected) * Fraction(1, 2**385), (key, t)
 
 
-def test_tensors_without_decay_have_none():
-    start, gradients = numbers()
-    tensors = {"a": start, "b": start}
-    optimizer = Optimizer(HYPERS["sgd"], strategy("exact"), tensors, {"b"})
-    optimizer.step(optimizer.receive({"a": gradients[0], "b": gradients[0]}), 0.5)
-    after = {name: [to_fraction(x) for x in tensor] for name, tensor in optimizer.weights().items()}
-    for i in range(SIZE):
-        theta, g = Fraction(start[i]), Fraction(gradients[0, i])
-        assert after["a"][i] == theta - g / 2
-        assert after["b"][i] == theta - (g + Fraction(0.1) * theta) / 2
+def test_lion_and_nesterov_are_those_of_the_papers():
+    """One element in fractions, as published, beside the step texts in mpmath."""
+    gradients = [Fraction(3, 8), Fraction(-5, 16), Fraction(0), Fraction(1, 64)]
+    rate, decay = Fraction(1, 128), Fraction(1, 8)
+    b1, b2 = Fraction(3, 4), Fraction(7, 8)
+    theta, m, moved = Fraction(1), Fraction(0), Fraction(1)
+    buffer = Fraction(0)
+    exact = {
+        "lion": Optimizer(Lion(0.75, 0.875, 0.125), strategy("exact"), {"w": np.ones(1)}, {"w"}),
+        "nesterov": Optimizer(Nesterov(0.75, 0.125), strategy("exact"), {"w": np.ones(1)}, {"w"}),
+    }
+    for g in gradients:
+        c = b1 * m + (1 - b1) * g
+        theta -= rate * ((c > 0) - (c < 0) + decay * theta)
+        m = b2 * m + (1 - b2) * g
+        buffer = b1 * buffer + g
+        moved -= rate * (g + b1 * buffer + decay * moved)
+        for optimizer in exact.values():
+            optimizer.step(optimizer.receive({"w": np.array([float(g)])}), float(rate))
+    found = {name: optimizer.state.parameter[0][0] for name, optimizer in exact.items()}
+    assert to_fraction(found["lion"]) == theta
+    assert to_fraction(found["nesterov"]) == moved
+
+
+def test_the_points_of_torch_are_none_of_exact_numbers():
+    random = np.random.default_rng(2)
+    start, gradients = random.standard_normal(6), random.standard_normal((5, 6))
+    found = []
+    for kind in (AdamW, TorchAdamW):
+        optimizer = Optimizer(kind(0.9, 0.95, 1e-8, 0.1), strategy("exact"), {"w": start}, {"w"})
+        for gradient in gradients:
+            update = optimizer.step(optimizer.receive({"w": gradient}), 2.0**-6)
+        found.append([*update, *optimizer.state.parameter[0], *optimizer.state.m[0], *optimizer.state.v[0]])
+    # What differs are scalars that are made of others in binary64, as lr lambda.
+    assert max(abs(a - b) for a, b in zip(*found, strict=True)) < 2.0**-50
+
+
+@pytest.fixture(scope="module")
+def torch():
+    """Return PyTorch, with all that its first step imports."""
+    torch = pytest.importorskip("torch")
+    torch.optim.SGD([torch.zeros(1)]).step()
+    return torch
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_torch_in_binary64_goes_along(name, torch):
+    """As far as binary64 can."""
+    random = np.random.default_rng(2)
+    start, gradients = random.standard_normal(32), random.standard_normal((20, 32))
+    weight = torch.tensor(start, dtype=torch.float64, requires_grad=True)
+    if name == "adamw":
+        hyper = AdamW(0.9, 0.95, 1e-8, 0.1)
+        theirs = torch.optim.AdamW([weight], lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    else:
+        hyper = SGD(0.9)
+        theirs = torch.optim.SGD([weight], lr=1e-2, momentum=0.9)
+    for gradient in gradients:
+        weight.grad = torch.tensor(gradient)
+        theirs.step()
+    optimizer = Optimizer(hyper, strategy("exact"), {"w": start}, {"w"})
+    for gradient in gradients:
+        optimizer.step(optimizer.receive({"w": gradient}), 1e-2)
+    exact = optimizer.weights()["w"].astype(np.float64)
+    np.testing.assert_allclose(weight.detach().numpy(), exact, rtol=0, atol=1e-12)
+    assert np.abs(exact - start).min() > 1e-4

@@ -18,61 +18,75 @@ def tensors():
     }
 
 
+class Changing(Stretches):
+    """A stored tensor that changes its dtype."""
+
+    def read(self, start, stop):
+        return super().read(start, stop).astype(np.float64 if start else np.float32)
+
+
 @pytest.mark.parametrize("decayed", [(), ("cube", "matrix"), ("bias",), tuple(tensors())])
 def test_split_undoes_join(decayed):
+    """Decayed tensors come first, and all in the order of the parameters, without a gap."""
     given = tensors()
     layout = Layout(given, decayed)
-    vector = layout.join(given)
-    assert vector.shape == (layout.size,) == (3 + 6 + 1 + 0 + 8,)
+    order = [name for name in given if name in decayed] + [name for name in given if name not in decayed]
+    assert list(layout.slices) == order
+    edges = [0, *np.cumsum([given[name].size for name in order]).tolist()]
+    assert list(layout.slices.values()) == [slice(*ends) for ends in pairwise(edges)]
+    assert layout.size == edges[-1] == 18
+    assert layout.decayed_size == edges[len(decayed)]
+    vector = layout.join(dict(reversed(given.items())))
     back = layout.split(vector)
     assert back.keys() == given.keys()
     for name, tensor in given.items():
         np.testing.assert_array_equal(back[name], tensor)
         np.testing.assert_array_equal(vector[layout.slices[name]], tensor.ravel())
+    back["matrix"][1, 2] = -5  # a view, of a copy
+    assert vector[layout.slices["matrix"]][-1] == -5 != given["matrix"][1, 2]
 
 
-def test_decayed_tensors_come_first_and_keep_their_order():
-    layout = Layout(tensors(), {"cube", "matrix"})
-    assert list(layout.slices) == ["matrix", "cube", "bias", "scalar", "empty"]
-    assert layout.decayed_size == 14
-    assert layout.slices["cube"] == slice(6, 14)
-
-
-def test_slices_cover_the_vector_without_a_gap():
-    layout = Layout(tensors(), {"cube"})
-    edges = [(part.start, part.stop) for part in layout.slices.values()]
-    assert edges[0][0] == 0
-    assert edges[-1][1] == layout.size
-    assert all(left[1] == right[0] for left, right in pairwise(edges))
-
-
-def test_split_gives_views_and_join_a_copy():
-    given = tensors()
-    layout = Layout(given)
-    vector = layout.join(given)
-    layout.split(vector)["matrix"][1, 2] = -5
-    assert vector[layout.slices["matrix"]][-1] == -5
-    assert given["matrix"][1, 2] != -5
-
-
-def test_join_keeps_the_order_of_the_layout_not_of_the_argument():
-    given = tensors()
-    layout = Layout(given)
-    backwards = dict(reversed(given.items()))
-    np.testing.assert_array_equal(layout.join(backwards), layout.join(given))
-
-
-def test_what_is_refused():
-    given = tensors()
-    with pytest.raises(ValueError, match="there are no parameters"):
-        Layout({})
-    with pytest.raises(ValueError, match=r"decayed tensors \['wrong'\] are not among the parameters"):
-        Layout(given, {"matrix", "wrong"})
-    layout = Layout(given)
-    with pytest.raises(ValueError, match=r"expected the tensors .* not \['bias'\]"):
-        layout.join({"bias": given["bias"]})
-    with pytest.raises(ValueError, match=r"tensor 'matrix' must have shape \(2, 3\), not \(3, 2\)"):
-        layout.join(given | {"matrix": given["matrix"].T})
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: Layout({}), ValueError, "there are no parameters"),
+        (lambda x: Layout(x, {"matrix", "wrong"}), ValueError, r"\['wrong'\] are not among the parameters"),
+        (
+            lambda x: Layout(x).join({"bias": x["bias"]}),
+            ValueError,
+            r"expected the tensors .* not \['bias'\]",
+        ),
+        (
+            lambda x: Layout(x).join(x | {"matrix": x["matrix"].T}),
+            ValueError,
+            r"tensor 'matrix' must have shape \(2, 3\), not \(3, 2\)",
+        ),
+        (lambda x: Layout(x).blocks({"bias": x["bias"]}, 4), ValueError, "expected the tensors"),
+        (
+            lambda x: Layout(x).blocks(x | {"cube": Stretches(np.zeros(8))}, 4),
+            ValueError,
+            "tensor 'cube' must have shape",
+        ),
+        (
+            lambda x: Layout(x).blocks(x | {"bias": np.ma.masked_equal([1.0, 2.0, 3.0], 2.0)}, 4),
+            TypeError,
+            "tensor 'bias' is a masked array",
+        ),
+        (
+            lambda x: list(Layout(x).blocks(x | {"cube": Stretches(x["cube"], end=5)}, 4)),
+            ValueError,
+            r"tensor 'cube' gives an array of shape \(3,\) .* 2 to 6",
+        ),
+        (
+            lambda x: list(Layout({"a": np.ones(6)}).blocks({"a": Changing(np.ones(6))}, 4)),
+            ValueError,
+            "tensor 'a' gives float64 from element 4 on, before float32",
+        ),
+    ],
+)
+def test_what_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call(tensors())
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 7, 17, 18, 100])
@@ -116,16 +130,6 @@ def test_a_stored_tensor_may_hand_on_what_it_is_asked():
     np.testing.assert_array_equal(layout.join(handing_on), layout.join(given))
 
 
-def test_a_tensor_that_changes_its_dtype_is_named():
-    class Changing(Stretches):
-        def read(self, start, stop):
-            return super().read(start, stop).astype(np.float64 if start else np.float32)
-
-    given = {"a": Changing(np.ones(6))}
-    with pytest.raises(ValueError, match="tensor 'a' gives float64 from element 4 on, before float32"):
-        list(Layout(given).blocks(given, 4))
-
-
 def test_a_block_of_one_tensor_is_a_view():
     given = {"a": np.zeros(6), "b": np.zeros((3, 2))}
     shared = [
@@ -139,18 +143,3 @@ def test_without_elements_there_is_no_block():
     layout = Layout(given)
     assert list(layout.blocks(given, 4)) == []
     assert layout.join(given).size == layout.size == 0
-
-
-def test_blocks_are_refused_at_once_or_name_the_tensor():
-    given = tensors()
-    layout = Layout(given)
-    with pytest.raises(ValueError, match="expected the tensors"):
-        layout.blocks({"bias": given["bias"]}, 4)
-    with pytest.raises(ValueError, match="tensor 'cube' must have shape"):
-        layout.blocks(given | {"cube": Stretches(np.zeros(8))}, 4)
-    with pytest.raises(TypeError, match="tensor 'bias' is a masked array"):
-        layout.blocks(given | {"bias": np.ma.masked_equal([1.0, 2.0, 3.0], 2.0)}, 4)
-    short = given | {"cube": Stretches(given["cube"], end=5)}
-    assert [block.size for _, block in layout.blocks(given, 4)] == [4, 4, 4, 4, 2]
-    with pytest.raises(ValueError, match=r"tensor 'cube' gives an array of shape \(3,\) .* 2 to 6"):
-        list(layout.blocks(short, 4))

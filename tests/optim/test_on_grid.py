@@ -15,7 +15,6 @@ from mcfsim.optim.weight_grid import Reach, WeightGrid
 from mcfsim.rounding import Rounding
 
 from . import on_grid_reference as judge
-from .reference import Element, Scalar
 
 INTEGERS = ("ternary", *(f"int{bits}" for bits in range(2, 9)))
 SIZES = {"w": 150, "gain": 7, "one": 1, "none": 0, "b": 40}
@@ -32,13 +31,6 @@ def tensors(seed, spread=0.02):
     }
 
 
-def declared(name, **changes):
-    """Return a strategy on a grid, with some of the grid's fields changed."""
-    chosen = mcf.strategy(name)
-    placed = replace(chosen.parameter.grid, **changes)
-    return replace(chosen, parameter=replace(chosen.parameter, grid=placed))
-
-
 def trained(strategy, steps=3, rate=2.0**-9, **options):
     optimizer = mcf.Optimizer(HYPER, strategy, tensors(0), DECAYED, **options)
     for step in range(steps):
@@ -46,114 +38,9 @@ def trained(strategy, steps=3, rate=2.0**-9, **options):
     return optimizer
 
 
-def judged(strategy, steps=3, rate=2.0**-9, seed=0):
-    """Return parameters, masters and scales that the judge's elements have after so many steps."""
-    placed, master = strategy.parameter.grid, strategy.extra is not None
-    low, high = placed.integers.low, placed.integers.high
-    names = sorted(SIZES, key=lambda name: name not in DECAYED)
-    first = dict(zip(names, np.cumsum([0, *(SIZES[name] for name in names)]).tolist(), strict=False))
-    elements = {
-        name: [Element("plain", FLOAT32, float(x)) for x in part] for name, part in tensors(0).items()
-    }
-    for element in (x for part in elements.values() for x in part):
-        element.moments = element.up = Scalar(strategy.m.format, Rounding(), "exact")
-    weights = {name: [x.theta for x in part] for name, part in elements.items()}
-    scales = {}
-
-    def lie(name, numbers, reach, drawn):
-        if reach != "fixed" and numbers:
-            scales[name] = judge.scale(numbers, high, reach)
-        return [
-            judge.put(x, scales[name], low, high, word)[0]
-            for x, word in zip(weights[name], drawn, strict=True)
-        ]
-
-    for name, part in elements.items():
-        weights[name] = lie(name, weights[name], str(placed.start), [None] * len(part))
-    for step in range(steps):
-        for name, part in elements.items():
-            before = list(weights[name])
-            for element, weight, g in zip(part, before, tensors(10 + step)[name].tolist(), strict=True):
-                element.theta = element.theta if master else weight
-                element.adamw(g, rate, 0.9, 0.95, 1e-6, 0.1 if name in DECAYED else 0.0)
-            weights[name] = [x.theta for x in part]
-            drawn = (
-                judge.words(seed, step + 1, first[name], len(part)) if placed.draws else [None] * len(part)
-            )
-            after = placed.reach is Reach.ABSMEAN
-            weights[name] = lie(name, weights[name] if after else before, str(placed.reach), drawn)
-    return weights, {name: [x.theta for x in part] for name, part in elements.items()}, scales
-
-
-def agrees(optimizer, expected):
-    weights, masters, scales = expected
-    represented = optimizer.layout.split(optimizer.represented()[0])
-    by_name = dict(zip(optimizer.layout.slices, optimizer.grid.scales.tolist(), strict=True))
-    return (
-        all(judge.same(x, weights[name]) for name, x in optimizer.weights().items())
-        and all(by_name[name] == scales[name] for name in scales)
-        and (
-            optimizer.strategy.extra is None
-            or all(judge.same(x, masters[name]) for name, x in represented.items())
-        )
-    )
-
-
-# -- steps, by fractions ------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["dqt-ternary", "dqt-int2", "dqt-int3", "dqt-int8", "bitnet"])
-@pytest.mark.slow
-def test_steps_are_those_of_the_judge(name):
-    strategy = mcf.strategy(name)
-    assert agrees(trained(strategy), judged(strategy))
-
-
-@pytest.mark.slow
-def test_steps_with_states_in_bfloat16_are_those_of_the_judge():
-    strategy = replace(mcf.strategy("dqt-int4"), m=Stored(BF16), v=Stored(BF16))
-    assert agrees(trained(strategy), judged(strategy))
-
-
-@pytest.mark.parametrize("rounding", ["stochastic", "nearest_even"])
-@pytest.mark.parametrize("start", ["absmean", "absmax"])
-@pytest.mark.parametrize("reach", Reach)
-@pytest.mark.sampled(4)
-@pytest.mark.slow
-def test_every_rule_is_that_of_the_judge(reach, start, rounding):
-    strategy = declared("dqt-int4", reach=reach, start=start, rounding=rounding)
-    assert agrees(trained(strategy, 2), judged(strategy, 2))
-
-
-@pytest.mark.slow
-def test_words_are_those_of_the_seed_and_of_no_other():
-    strategy = mcf.strategy("dqt-ternary")
-    expected = judged(strategy, 1, 2.0**-7, seed=5)
-    assert agrees(trained(strategy, 1, 2.0**-7, random=mcf.RandomWords(5)), expected)
-    assert not agrees(trained(strategy, 1, 2.0**-7, random=mcf.RandomWords(6)), expected)
-
-
-@pytest.mark.parametrize("name", [*mcf.GRID_STRATEGIES])
-@pytest.mark.parametrize(
-    "options", [{"compiled": False}, {"threads": 2}, {"folder": "state"}], ids=["numpy", "threads", "files"]
-)
-@pytest.mark.slow
-def test_bits_depend_on_no_blocks_threads_files_or_compiling(
-    name, options, monkeypatch, assert_same, tmp_path
-):
-    pytest.importorskip("numba")
-    expected = trained(mcf.strategy(name), compiled=True)
-    monkeypatch.setattr("mcfsim.optim.on_grid.BLOCK", 64)
-    monkeypatch.setattr("mcfsim.optim.optimizer.BLOCK", 77)
-    if "folder" in options:
-        options = {"folder": tmp_path / "state"}
-    found = trained(mcf.strategy(name), **options)
-    for mine, other in zip(found.state, expected.state, strict=True):
-        for x, y in zip(mine, other, strict=True):
-            assert_same(np.asarray(x), y)
-
-
 def test_roundings_of_the_run_leave_the_way_to_the_grid_as_it_is():
     """The grid's own rounding decides; the run's acts before it."""
-    strategy = declared("dqt-int4", reach="fixed", rounding="nearest_even")
+    strategy = judge.placed("dqt-int4", reach="fixed", rounding="nearest_even")
     up = mcf.Optimizer(mcf.SGD(0.0, 0.0), strategy, {"w": np.linspace(-1, 1, 99)}, rounding="up")
     still = up.state.parameter[0].copy()
     up.step(up.receive({"w": np.zeros(99)}), 1.0)
@@ -213,27 +100,12 @@ def test_draws_are_those_of_the_judge_and_bounded(name):
         assert judge.same(after, [judge.put(x, s, integers.low, integers.high, word)[0] for x, word in pairs])
 
 
-def test_the_share_that_goes_up_is_the_fraction():
-    """P(up) = x - floor(x): within five standard deviations, of 10^5 draws each, above and below zero."""
-    count = 100_000
-    for fraction in (0.0, 2.0**-10, 0.25, 0.5, 0.9):
-        for floor in (-3, -1, 0, 2):
-            made = OnGrid(
-                WeightGrid("int4", reach="fixed"), FLOAT32, {"w": slice(0, count)}, mcf.RandomWords(1)
-            )
-            weights = np.full(count, floor + fraction, np.float32)
-            made.after(weights, 1)  # by a scale of 1
-            assert set(weights.tolist()) <= {floor, floor + 1.0}
-            up = np.count_nonzero(weights == floor + 1)
-            assert abs(up - fraction * count) <= 5 * math.sqrt(count * fraction * (1 - fraction))
-
-
 def test_a_grid_by_the_largest_weight_only_shrinks_and_by_the_largest_magnitude_grows():
     """A weight at the least integer lies one further out than the largest: by 128 / 127 in each step."""
     start = np.array([-2.0, 1.0, 0.5, -0.1])
     sizes = {}
     for reach in ("max", "absmax"):
-        optimizer = mcf.Optimizer(mcf.SGD(0.0, 0.0), declared("dqt-int8", reach=reach), {"w": start})
+        optimizer = mcf.Optimizer(mcf.SGD(0.0, 0.0), judge.placed("dqt-int8", reach=reach), {"w": start})
         first = optimizer.grid.scales[0]
         for _ in range(20):
             optimizer.step(
@@ -281,24 +153,8 @@ def test_a_weight_that_becomes_infinite_is_clipped_and_a_nan_spoils_its_tensor_a
         (lambda: WeightGrid("int8", reach="maxx"), r"unknown reach 'maxx' \(did you mean 'max'\?\)"),
         (lambda: WeightGrid("int8", start="fixed"), "is not 'fixed'"),
         (lambda: WeightGrid("int8", rounding="random"), "unknown rounding 'random'"),
-        (lambda: Stored("float8_e4m3fn", grid="int8"), "does not hold the integers of int8"),
-        (lambda: Stored("posit16", grid="int4"), "floating-point format with NaN, not posit16"),
-        (lambda: Stored("float4_e2m1fn", grid="ternary"), "floating-point format with NaN"),
-        (lambda: Stored(None, grid="int4"), "one number of a format"),
-        (lambda: Stored(LOW, 2, grid="int4"), "one number of a format"),
         (lambda: mcf.strategy(mcf.Strategy("x", Stored(LOW, grid="int8")), "float8_e5m2"), "does not hold"),
-        (lambda: mcf.Strategy("x", m=Stored(LOW, grid="int8")), "x: only the parameter lies on a grid"),
-        (
-            lambda: mcf.Strategy("x", Stored(LOW, grid="int8"), extra=Stored(LOW), addition="kahan"),
-            "needs addition 'plain' or 'master'",
-        ),
-        (lambda: mcf.Strategy("x", Stored(LOW, grid="int8"), addition="grow"), "needs addition"),
-        (
-            lambda: trained(mcf.strategy("bitnet"), packed=True),
-            "'bitnet' keeps its weights on a grid, as numbers",
-        ),
     ],
-    ids=[str(number) for number in range(16)],
 )
 def test_what_is_refused(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
@@ -314,15 +170,10 @@ def test_other_tools_refuse_weights_on_a_grid(tmp_path):
         Plan(mcf.AdamW(), mcf.Schedule(), 10, (strategy,))
     with pytest.raises(ValueError, match="puts its weights on a grid after each step"):
         record("adamw", BF16, Rounding(), strategy="dqt-int8")
-    fixed = trained(declared("dqt-int8", reach="fixed"), 1)
+    fixed = trained(judge.placed("dqt-int8", reach="fixed"), 1)
     for work in (save_state, load_state):
         with pytest.raises(ValueError, match="whose scales are those of the start"):
             work(fixed, tmp_path / "state.safetensors")
-    torch = pytest.importorskip("torch")
-    from mcfsim.torch import AdamW
-
-    with pytest.raises(ValueError, match=r"'dqt-int8' keeps its weights on a grid, which mcfsim\.Optim"):
-        AdamW([torch.nn.Parameter(torch.ones(3))], strategy="dqt-int8")
 
 
 # -- declarations, runs and files ---------------------------------------------------------------------------
@@ -345,72 +196,7 @@ def test_every_strategy_goes_by_its_name():
         mcf.strategy("dqt-int88")
 
 
-@pytest.mark.parametrize("name", ["dqt-int4", "bitnet"])
-def test_a_saved_state_goes_on_to_the_same_bits(name, tmp_path, assert_same):
-    whole, first = trained(mcf.strategy(name), 3), trained(mcf.strategy(name), 2)
-    save_state(first, tmp_path / "state.safetensors")
-    again = mcf.Optimizer(HYPER, mcf.strategy(name), tensors(50), DECAYED)
-    load_state(again, tmp_path / "state.safetensors")
-    again.step(again.receive(tensors(12)), 2.0**-9)
-    assert_same(again.state.parameter[0], whole.state.parameter[0])
-
-
 ARGUMENTS = {"optimizer": HYPER, "schedule": mcf.Schedule(2.0**-6, 0), "record_every": 2, "progress": False}
-
-
-@pytest.mark.slow
-def test_a_run_that_is_resumed_and_read_back_is_the_same(tmp_path, monkeypatch):
-    problem = mcf.get_problem("logistic")
-    strategies = [*mcf.GRID_STRATEGIES, declared("dqt-int4", reach="fixed", start="absmax")]
-    strategies[-1] = replace(strategies[-1], name="fixed")
-    whole = mcf.simulate(problem, strategies=strategies, steps=9, truth_sample=2, **ARGUMENTS)
-    called = iter(range(10_000))
-    gradient = type(problem).loss_and_gradient
-
-    def interrupted(*arguments):
-        if next(called) == 5 * len(strategies) + 3:
-            raise KeyboardInterrupt
-        return gradient(*arguments)
-
-    monkeypatch.setattr(type(problem), "loss_and_gradient", interrupted)
-    kept = {"checkpoint": tmp_path / "run.ckpt", "checkpoint_every": 2}
-    with pytest.raises(KeyboardInterrupt):
-        mcf.simulate(problem, strategies=strategies, steps=9, truth_sample=2, **ARGUMENTS, **kept)
-    monkeypatch.undo()
-    again = mcf.simulate(problem, strategies=strategies, steps=9, truth_sample=2, **ARGUMENTS, **kept)
-    assert again == whole
-    again.save(tmp_path / "run.npz")
-    assert mcf.Run.load(tmp_path / "run.npz") == whole
-
-
-def test_measures_are_counts_of_integers():
-    """By fractions: which integer the weight before is nearest to by the step's scale, and where ends are."""
-    strategy = mcf.strategy("dqt-int3")
-    optimizer = trained(strategy, 1)
-    before = optimizer.weights()
-    before = {name: x.copy() for name, x in before.items()}
-    leading = optimizer.state.parameter[0].copy()
-    start = judge.scale(tensors(0)["w"].tolist(), 3, "absmean")
-    optimizer.step(optimizer.receive(tensors(11)), 2.0**-9)
-    part = optimizer.layout.slices["w"]
-    found = optimizer.grid.measures(leading, optimizer.state.parameter[0], part)
-    s = judge.scale(before["w"].tolist(), 3, "max")
-    integers = [
-        [judge.put(x, s, -(10**9), 10**9)[1] for x in numbers.tolist()]
-        for numbers in (before["w"], optimizer.weights()["w"])
-    ]
-    assert found == {
-        "changed": sum(old != new for old, new in zip(*integers, strict=True)) / 150,
-        "at_ends": sum(new in (-4, 3) for new in integers[1]) / 150,
-        "grid_size": start / s,
-    }
-    assert 0 < found["changed"] < 1
-    everything = optimizer.grid.measures(
-        leading, optimizer.state.parameter[0], slice(0, optimizer.layout.size)
-    )
-    assert everything["changed"] != found["changed"]
-    nothing = optimizer.grid.measures(leading, leading, optimizer.layout.slices["none"])
-    assert all(math.isnan(x) for x in nothing.values())
 
 
 @pytest.mark.slow

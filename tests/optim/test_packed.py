@@ -1,7 +1,4 @@
-"""Optimizers whose vectors hold codes: the bits of those that hold carrier numbers."""
-
-import importlib.util
-from dataclasses import replace
+"""Vectors that hold codes: what these are, of which bytes, and what is refused."""
 
 import numpy as np
 import pytest
@@ -11,131 +8,28 @@ from mcfsim.codec import decode, encode
 from mcfsim.formats import Format
 from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.optim.memory import Split, packed_dtype, read, write
-from mcfsim.optim.strategies import Stored
+from tests.shared.kinds import UNPACKED
 
-needs_numba = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("numba", "platformdirs")),
-    reason="Numba is not installed",
-)
-SIZE = 5000
 #: As bfloat16, but for the largest numbers, whose codes stand for nothing.
 GAPS = Format("gaps", precision=8, emin=-126, emax=126)
-#: With a code for NaN, without; of a posit; longer than 16 bits; of a subnormal format in binary64.
-LOW = ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "posit16es1", "tf32", "int8"]
-
-
-def hostile(rng):
-    """Return numbers of all sizes, zeros, infinities and NaN among them."""
-    x = rng.standard_normal(SIZE) * 10.0 ** rng.integers(-12, 1, SIZE)
-    x[:500] *= 1e-30
-    x[500:600], x[600:620], x[620:640], x[640:660] = 0.0, np.inf, np.nan, -0.0
-    x[660:700] = 1e37
-    rng.shuffle(x)
-    return x.astype(np.float32)
-
-
-def trained(name, low, mode, packed, compiled, hyper=None):
-    """Return what three steps leave and ask for, as carrier numbers."""
-    rng, options = np.random.default_rng(7), {}
-    if mode == "stochastic":
-        options["random"] = mcf.RandomWords(3)
-    start = {"w": hostile(rng)[:4000], "b": hostile(rng)}
-    optimizer = mcf.Optimizer(
-        hyper or mcf.AdamW(),
-        mcf.strategy(name, low),
-        start,
-        ["w"],
-        mode,
-        packed=packed,
-        compiled=compiled,
-        **options,
-    )
-    asked = []
-    for _ in range(3):
-        gradient = optimizer.receive({"w": hostile(rng)[:4000], "b": hostile(rng)})
-        asked.append(read(optimizer.step(gradient, 1e-3), optimizer.roles.update.format))
-    return optimizer, (*asked, *optimizer.represented(), *optimizer.weights().values())
-
-
-def split(case):
-    """Return the strategy of a case with the other rounding of a parameter that shares its bits."""
-    name, *rest = case
-    if name != "split by truncation":
-        return case
-    whole = mcf.strategy("split-master")
-    return (replace(whole, parameter=Stored("bfloat16", rounding="toward_zero")), *rest)
-
-
-def compare(case, compiled, assert_same):
-    case = split(case)
-    _, expected = trained(*case, packed=False, compiled=False)
-    optimizer, found = trained(*case, packed=True, compiled=compiled)
-    for mine, other in zip(found, expected, strict=True):
-        assert mine.dtype == other.dtype
-        assert_same(mine, other)
-    fmt = optimizer.strategy.parameter.format
-    assert optimizer.state.parameter[0].dtype == packed_dtype(fmt)
-
-
-@pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
-@pytest.mark.parametrize("mode", ["nearest_even", "up", "stochastic"])
-@pytest.mark.parametrize("name", ["plain", "kahan", "fp32-master"])
-@pytest.mark.parametrize("low", LOW)
-@pytest.mark.sampled(12)
-def test_packed_steps_have_the_same_bits(low, name, mode, assert_same):
-    compare((name, low, mode), False, assert_same)
-
-
-@needs_numba
-@pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
-@pytest.mark.parametrize("mode", ["nearest_even", "toward_zero"])
-@pytest.mark.parametrize("name", ["plain", "collage-plus", "fp32-master"])
-@pytest.mark.parametrize("low", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fnuz", "posit16es1"])
-@pytest.mark.sampled(30, each=False)
-def test_compiled_packed_steps_have_the_same_bits(low, name, mode, assert_same):
-    if name == "collage-plus" and low == "posit16es1":
-        pytest.skip("a posit is no format for several components")
-    compare((name, low, mode), True, assert_same)
-
-
-@needs_numba
-@pytest.mark.slow
-def test_the_words_of_packed_steps_are_the_same(assert_same):
-    compare(("plain", "bfloat16", "stochastic"), True, assert_same)
-
-
 #: A format of float32's exponents, of which more than half of the bits follow.
 SHORT = Format("short", precision=5, emin=-126, emax=127)
 
 
-@pytest.mark.parametrize(
-    ("name", "low", "compiled"),
-    [
-        pytest.param("split-master", "bfloat16", True, marks=needs_numba),
-        ("split-master", "bfloat16", False),
-        ("split by truncation", "bfloat16", False),
-        ("split-master", SHORT, False),
-        ("split-master", "tf32", False),
-        ("stochastic-parameter", "bfloat16", False),
-        ("stochastic", "float8_e5m2", False),
-    ],
-    ids=str,
-)
-@pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
-@pytest.mark.slow
-def test_tensors_with_a_rounding_of_their_own_have_the_same_bits(name, low, compiled, assert_same):
-    compare((name, low, "nearest_even"), compiled, assert_same)
+def made(name, low, size=3, **options):
+    options = {"packed": True, **options}
+    return mcf.Optimizer(mcf.SGD(), mcf.strategy(name, low), {"w": np.ones(size)}, **options)
 
 
 @pytest.mark.parametrize(("low", "following"), [("bfloat16", 2), (SHORT, 4)], ids=str)
 def test_of_a_split_master_copy_the_bits_that_follow_are_stored(low, following):
-    optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy("split-master", low), {"w": np.ones(3)}, packed=True)
+    optimizer = made("split-master", low)
     (extra,) = optimizer.state.extra
     assert extra.itemsize == following
     assert extra.leading is optimizer.state.parameter[0]
-    size = sum(x.itemsize for items in optimizer.state for x in items)
-    if low == "bfloat16":
-        assert size + 2 == optimizer.strategy.bytes_per_parameter
+    if low == "bfloat16":  # with a gradient of two bytes, and a v of four
+        size = sum(x.itemsize for items in optimizer.state for x in items)
+        assert size + 2 + 4 == optimizer.strategy.bytes_per_parameter
 
 
 @pytest.mark.parametrize("mode", ["nearest_away", "toward_zero"])
@@ -187,7 +81,7 @@ def test_the_start_of_a_split_master_copy_is_rounded_as_a_step_rounds():
     ("low", "size"), [("bfloat16", 2), ("float8_e4m3fn", 1), ("tf32", 4), ("float4_e2m1fn", 4)]
 )
 def test_codes_take_the_bytes_of_a_code_where_there_is_one_for_nan(low, size):
-    optimizer = mcf.Optimizer(mcf.SGD(), mcf.strategy("plain", low), {"w": np.ones(3)}, packed=True)
+    optimizer = made("plain", low)
     assert {x.itemsize for items in optimizer.state for x in items} == {size}
     assert optimizer.step(optimizer.receive({"w": np.ones(3)}), 0.5).itemsize == size
     assert optimizer.weights()["w"].tolist() == [0.5] * 3
@@ -211,9 +105,7 @@ def test_all_codes_are_read_as_their_values_and_written_again(fmt, assert_same):
 def test_a_gradient_may_be_carrier_numbers(assert_same):
     found = []
     for packed in (True, False):
-        optimizer = mcf.Optimizer(
-            mcf.SGD(), mcf.strategy("plain", "bfloat16"), {"w": np.ones(9)}, packed=packed
-        )
+        optimizer = made("plain", "bfloat16", 9, packed=packed)
         optimizer.step(np.linspace(-1, 1, 9, dtype=np.float32), 0.3)
         found.append(optimizer.weights()["w"])
     assert_same(*found)
@@ -221,7 +113,7 @@ def test_a_gradient_may_be_carrier_numbers(assert_same):
 
 def test_what_is_no_code_is_refused_before_anything_changes():
     gaps = Format("gaps", precision=4, emin=-3, emax=0)
-    optimizer = mcf.Optimizer(mcf.SGD(), mcf.strategy("plain", gaps), {"w": np.ones(3)}, packed=True)
+    optimizer = made("plain", gaps)
     before = optimizer.state.parameter[0].copy()
     for codes in ([0, 255, 0], [0, 0b0101000, 0]):
         with pytest.raises(ValueError, match="element"):
@@ -233,14 +125,14 @@ def test_what_is_no_code_is_refused_before_anything_changes():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "text"),
+    ("name", "packed", "error", "text"),
     [
-        ({"packed": 1}, TypeError, "packed must be True or False"),
-        ({"packed": True, "name": "exact"}, ValueError, "exact numbers have no codes"),
+        ("plain", 1, TypeError, "packed must be True or False"),
+        ("exact", True, ValueError, "exact numbers have no codes"),
+        ("bitnet", True, ValueError, "'bitnet' keeps its weights on a grid, as numbers"),
+        *((name, True, ValueError, "not packed: its codes are of no format") for name in UNPACKED),
     ],
 )
-def test_what_cannot_be_packed_is_refused(options, error, text):
-    options = dict(options)
-    chosen = mcf.strategy(options.pop("name", "plain"), "bfloat16")
+def test_what_cannot_be_packed_is_refused(name, packed, error, text):
     with pytest.raises(error, match=text):
-        mcf.Optimizer(mcf.SGD(), chosen, {"w": np.ones(3)}, **options)
+        mcf.Optimizer(mcf.AdamW(), mcf.strategy(name), {"w": np.ones(300)}, packed=packed)

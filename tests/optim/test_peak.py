@@ -13,11 +13,17 @@ from mcfsim.formats import Format
 from tests.optim.stored import Made
 
 #: Parameters; the more must take less than one byte each more, beside what caches of others happen to do.
-SIZES = 1 << 19, 1 << 20
-SAME = 1 << 19
+SIZES = 1 << 18, 1 << 19
+SAME = 1 << 18
 LIMIT = 64 * 2**20
 #: Of which some codes stand for nothing, so that the gradient's are looked at.
 GAPS = Format("gaps", precision=8, emin=-60, emax=60)
+
+
+@pytest.fixture(autouse=True)
+def short_stretches(monkeypatch):
+    """Let the fewer parameters be many stretches of what is read at once."""
+    monkeypatch.setattr("mcfsim.optim.start.AT_ONCE", 1 << 15)
 
 
 def peak(function):
@@ -85,7 +91,7 @@ def test_packed_numbers_that_share_scales_are_whole_nowhere():
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize(("low", "packed"), [("bfloat16", False), ("bfloat16", True), (GAPS, True)])
 @pytest.mark.parametrize("carried", [{"compiled": False}, {"steps": 10**6}], ids=["operations", "calls"])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(6, each=False)
 def test_a_step_takes_a_few_blocks(low, packed, mode, carried, monkeypatch):
     """The gradient is no contiguous vector."""
     monkeypatch.setattr(choice, "is_available", lambda: False)

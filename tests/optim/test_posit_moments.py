@@ -8,7 +8,6 @@ import pytest
 import mcfsim as mcf
 from mcfsim.codec import decode
 from mcfsim.formats import Posit
-from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.adamw import second_moment
 from mcfsim.oracle.posits import posit_value, round_posit
 from mcfsim.training.schedule import Schedule
@@ -76,32 +75,23 @@ def test_v_decays_where_beta2_v_lies_below_the_boundary_under_v(fmt, beta2):
 
 @pytest.mark.slow
 def test_small_squares_stay_when_gradients_end_and_larger_ones_fall_until_they_do():
-    fmt, g = Posit(16), np.array([2.0**-14, 2.0**-8, 1.0])
-    first = next_v(fmt, np.zeros(3), g, 0.99)
+    fmt, g = Posit(16), np.array([2.0**-16, 2.0**-8, 1.0])
+    first = next_v(fmt, np.zeros(3), g, 0.95)
     v, steps = first, 0
-    while (moved := next_v(fmt, v, np.zeros(3), 0.99)).tolist() != v.tolist():
+    while (moved := next_v(fmt, v, np.zeros(3), 0.95)).tolist() != v.tolist():
         v, steps = moved, steps + 1
-    assert 1000 < steps < 3000
+    assert 300 < steps < 500
     assert (v[0], v[1] < first[1], v[2] < 2.0**-20) == (first[0], True, True)
     assert (v > 2.0**-40).all()
 
 
-# -- strategies with posits for their low format ------------------------------------------------------------
-RUNNING = ("plain", "kahan", "stochastic-parameter", "stochastic", "fp32-optim", "fp32-master", "fp8-moments")
-
-
-@pytest.mark.parametrize("low", ["posit8", "posit8es0", "posit12", "posit16", "posit16es1"])
+@pytest.mark.parametrize("low", ["posit8", "posit16es1"])
 @pytest.mark.slow
 def test_strategies_train_with_posits(low):
-    problem = mcf.get_problem("quadratic", dimension=10, condition_number=10.0)
+    problem = mcf.get_problem("quadratic", dimension=6, condition_number=10.0)
     hyper = mcf.AdamW(beta2=0.9, epsilon=2.0**-6, weight_decay=0.0)
-    run = mcf.simulate(problem, hyper, RUNNING, 40, Schedule(peak=2.0**-3, warmup=0), low=low)
-    for name in RUNNING:
+    names = ("plain", "stochastic", "fp32-master", "fp8-moments")
+    run = mcf.simulate(problem, hyper, names, 15, Schedule(peak=2.0**-3, warmup=0), low=low)
+    for name in names:
         assert "diverged_at" not in run.results[name]
         assert run.results[name]["validation_loss"] < run.series[name]["loss"][0], name
-
-
-@pytest.mark.parametrize("name", ["collage-light", "collage-plus", "split-master"])
-def test_strategies_that_need_a_binary_float_refuse_posits(name):
-    with pytest.raises(UnsupportedFormatError, match="posit16"):
-        mcf.strategy(name, "posit16")

@@ -1,12 +1,13 @@
 """The operations of a step, in their order and by the role whose arithmetic makes them."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
-from mcfsim import SGD, AdamW, Meter, strategy
-from mcfsim.optim import adamw, lion, nesterov, sgd, torchadamw
-from mcfsim.optim.lion import Lion
-from mcfsim.optim.nesterov import Nesterov
+from mcfsim import AdamW, Meter, strategy
+from mcfsim.optim import adamw, torchadamw
+from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles
 
@@ -24,12 +25,10 @@ ADDITIONS = {
     "fp32-master": [("parameter", "round"), ("parameter", "add"), ("model", "round")],
 }
 DECAY = {"weight", "weight decay", "decayed direction"}
-SECOND = {"gradient squared", "second moment decayed", "second moment"}
-FIRST = {"gradient", "first moment decayed", "first moment"}
-
-
-#: Of Lion, whose direction is an average that is not kept.
-AHEAD = {"momentum weighted", "interpolation"}
+#: Points of the moments, by the role; the direction of Lion is an average that is not kept.
+FIRST = ("gradient", "first moment decayed", "first moment", "momentum weighted", "interpolation")
+SECOND = ("gradient squared", "second moment decayed", "second moment")
+MOMENTS = {**dict.fromkeys(FIRST, "moments"), **dict.fromkeys(SECOND, "second_moment")}
 
 
 class Labelled:
@@ -60,7 +59,7 @@ class Watching(Meter):
 
 
 def trace(hyper, name):
-    """Return the (role, operation) pairs of one step from a random state, and the step's outcome."""
+    """Return the (role, operation) pairs of one step from a random state, whose bits are those unwatched."""
     random = np.random.default_rng(5)
     declared = strategy(name)
     plain_roles = declared.roles()
@@ -77,48 +76,35 @@ def trace(hyper, name):
     state = State(
         tensor(plain_roles.model, declared.parameter.components),
         tensor(plain_roles.moments, declared.m.components),
-        tensor(plain_roles.moments, declared.v.components, positive=True) if hyper.second_moment else (),
+        tensor(plain_roles.moments, declared.v.components, positive=True) if hyper.keeps("v") else (),
         tensor(plain_roles.parameter, 1) if declared.extra else (),
     )
     gradient = plain_roles.model.round(random.standard_normal(4))
-    scalars = hyper.hyper.scalars(plain_roles, declared, 3, 0.01, decayed=True)
-    outcome = hyper.hyper.step(meters, declared, state, gradient, scalars)
-    plainly = hyper.hyper.step(plain_roles, declared, state, gradient, scalars)
-    return operations, outcome, plainly
+    scalars = hyper.scalars(plain_roles, declared, 3, 0.01, decayed=True)
+    watched = hyper.step(meters, declared, state, gradient, scalars)
+    plainly = hyper.step(plain_roles, declared, state, gradient, scalars)
+    np.testing.assert_array_equal(watched.update, plainly.update)
+    for part, expected in zip(watched.state, plainly.state, strict=True):
+        np.testing.assert_array_equal(part, expected)
+    return operations
 
 
-class Case:
-    def __init__(self, hyper, points, moments, second_moment):
-        self.hyper, self.points, self.moments, self.second_moment = hyper, points, moments, second_moment
-
-    def expected(self):
-        """Return the declared points as (role, operation)."""
-        points = [point for point in self.points if self.hyper.weight_decay or point[0] not in DECAY]
-        return [(self.role(name), operation) for name, operation in points]
-
-    def role(self, name):
-        """Return whose a point is, of those that are named in `moments` a moment's."""
-        if name not in self.moments:
-            return "update"
-        return "second_moment" if name in SECOND else "moments"
+def points_of(hyper):
+    return import_module(type(hyper).__module__).ROUNDING_POINTS
 
 
-CASES = {
-    "adamw": Case(AdamW(weight_decay=0.1), adamw.ROUNDING_POINTS, FIRST | SECOND, True),
-    "adamw-without-decay": Case(AdamW(weight_decay=0.0), adamw.ROUNDING_POINTS, FIRST | SECOND, True),
-    "sgd": Case(SGD(0.9, weight_decay=0.1), sgd.ROUNDING_POINTS, FIRST, False),
-    "sgd-without-decay": Case(SGD(0.9, weight_decay=0.0), sgd.ROUNDING_POINTS, FIRST, False),
-    "nesterov": Case(Nesterov(0.9, weight_decay=0.1), nesterov.ROUNDING_POINTS, FIRST, False),
-    "lion": Case(Lion(weight_decay=0.1), lion.ROUNDING_POINTS, FIRST | AHEAD, False),
-}
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def declared(hyper):
+    """Return the declared points before the strategy's addition, as (role, operation)."""
+    points = [point for point in points_of(hyper) if hyper.weight_decay or point[0] not in DECAY]
+    return [(MOMENTS.get(name, "update"), operation) for name, operation in points]
 
 
-@every_case
+@pytest.mark.parametrize("decay", [0.1, 0.0])
+@pytest.mark.parametrize("optimizer", [name for name in straight_optimizers() if name != "torchadamw"])
 @pytest.mark.parametrize("name", ADDITIONS)
-def test_a_step_makes_the_declared_operations_and_no_others(case, name):
-    operations, _, _ = trace(case, name)
-    assert operations == case.expected() + ADDITIONS[name]
+def test_a_step_makes_the_declared_operations_and_no_others(optimizer, name, decay):
+    hyper = straight_optimizers()[optimizer](weight_decay=decay)
+    assert trace(hyper, name) == declared(hyper) + ADDITIONS[name]
 
 
 #: Roles of PyTorch's points, each up to the one that is named.
@@ -127,40 +113,23 @@ UP_TO = {"first moment": "moments", "denominator": "second_moment", "update": "u
 
 @pytest.mark.parametrize("name", ["plain", "fp32"])
 def test_a_step_at_the_points_of_pytorch_makes_the_declared_operations(name):
-    case = Case(torchadamw.TorchAdamW(weight_decay=0.1), (), (), True)
-    operations, watched, plainly = trace(case, name)
+    hyper = torchadamw.TorchAdamW(weight_decay=0.1)
     expected, ends = [], iter(UP_TO.items())
     end, role = next(ends)
-    for point, operation in torchadamw.ROUNDING_POINTS:
+    for point, operation in points_of(hyper):
         if operation != "round" or point == "gradient" or name == "plain":  # binary32 stores what it has
             expected.append((role, operation))
         if point == end:
             end, role = next(ends, ("", ""))
-    assert operations == expected
-    np.testing.assert_array_equal(watched.state.parameter, plainly.state.parameter)
-
-
-def test_decay_is_three_operations_of_the_update():
-    for points in (module.ROUNDING_POINTS for module in (adamw, lion, nesterov, sgd)):
-        assert [operation for point, operation in points if point in DECAY] == ["round", "mul", "add"]
+    assert trace(hyper, name) == expected
 
 
 def test_the_second_moment_of_collage_plus_is_mul_then_grow():
-    operations, _, _ = trace(CASES["adamw"], "collage-plus")
-    declared = CASES["adamw"].expected()
-    decayed = [point for point, _ in adamw.ROUNDING_POINTS].index("second moment decayed")
+    before = declared(AdamW())
+    decayed = [point for point, _ in points_of(AdamW())].index("second moment decayed")
     instead = [("second_moment", name) for name in (*MUL, "mul", *GROW)]
-    expected = declared[:decayed] + instead + declared[decayed + 2 :] + ADDITIONS["collage-light"]
-    assert operations == expected
-
-
-@every_case
-@pytest.mark.parametrize("name", [*ADDITIONS, "collage-plus"])
-def test_a_meter_changes_no_bit(case, name):
-    _, watched, plainly = trace(case, name)
-    np.testing.assert_array_equal(watched.update, plainly.update)
-    for part, expected in zip(watched.state, plainly.state, strict=True):
-        np.testing.assert_array_equal(part, expected)
+    expected = before[:decayed] + instead + before[decayed + 2 :] + ADDITIONS["collage-light"]
+    assert trace(AdamW(), "collage-plus") == expected
 
 
 def test_every_kind_of_declared_operation_is_inexact_for_some_operand():

@@ -1,84 +1,157 @@
-"""Moments that are kept in blocks with a scale each: by the judge, wherever they are made, and their trap."""
+"""Moments with a scale a group: where groups lie, what is stored of them, and what they lose."""
 
+import os
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import mcfsim as mcf
+from mcfsim.models.memory import footprint
+from mcfsim.optim import stripes
+from mcfsim.optim.edges import Edges
+from mcfsim.optim.memory import read
 from mcfsim.optim.strategies import Stored
 from mcfsim.scaled import ScaledFormat
+from mcfsim.scaled.formats import SCALED
 
-from .reference import Element, kept
+from .reference import kept
 
 E4M3 = mcf.get_format("float8_e4m3fn")
-WHOLE = ScaledFormat("whole", element=E4M3, block=None, scale="float32", rule="absmax")
-#: Tensors of several blocks, of a part of one, of one element and of none, on both sides of the decayed edge.
-SIZES = {"w": 300, "b": 128, "c": 5, "s": 1, "e": 0}
-DECAYED = {"w", "s"}
-HYPER = mcf.AdamW(0.9, 0.95, 1e-8, 0.1)
+#: Of parts of a group, of whole groups, of one more and one less, and of none.
+SIZES = {"w": 1280, "empty": 0, "a": 127, "b": 128, "c": 129, "s": 1, "d": 300, "last": 0}
 
 
-def gradients(step):
-    random = np.random.default_rng(step)
-    return {
-        name: (random.standard_normal(size) * 2.0 ** random.integers(-14, 1, size)).astype(np.float32)
-        for name, size in SIZES.items()
-    }
-
-
-def trained(strategy="fp8-moments", steps=4, start=None, **options):
-    start = start or gradients(100)
-    optimizer = mcf.Optimizer(HYPER, mcf.strategy(strategy), start, DECAYED, **options)
-    for step in range(steps):
-        optimizer.step(optimizer.receive(gradients(step)), 2.0**-7)
+def trained(sizes=SIZES, steps=3, strategy="fp8-moments", **options):
+    """Return an optimizer after some steps."""
+    rng = np.random.default_rng(0)
+    given = [
+        {name: rng.standard_normal(n) * 10.0 ** rng.integers(-20, 3, n) for name, n in sizes.items()}
+        for _ in range(steps + 1)
+    ]
+    optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy(strategy), given[0], {"c", "w"} & {*sizes}, **options)
+    for gradient in given[1:]:
+        optimizer.step(optimizer.receive(gradient), 1e-3)
     return optimizer
 
 
-@pytest.mark.parametrize("block", [128, None], ids=["groups", "tensors"])
-@pytest.mark.slow
-def test_moments_are_those_of_the_judge(block):
-    strategy = mcf.strategy("fp8-moments")
-    if block is None:
-        moment = Stored("float32", scaled=WHOLE)
-        strategy = replace(strategy, m=moment, v=moment)
-    low = strategy.parameter.format
-    start = {name: mcf.round_to(x, low) for name, x in gradients(100).items()}
-    optimizer = mcf.Optimizer(HYPER, strategy, start, DECAYED)
-    elements = {name: [Element("fp8-moments", low, float(x)) for x in start[name]] for name in SIZES}
-    for step in range(3):
-        given = {name: mcf.round_to(x, low) for name, x in gradients(step).items()}
-        for name, part in elements.items():
-            decay = 0.1 if name in DECAYED else 0.0
-            for element, g in zip(part, given[name].tolist(), strict=True):
-                element.adamw(g, 2.0**-7, 0.9, 0.95, 1e-8, decay)
-            for moment in "mv":
-                numbers = kept([getattr(x, moment) for x in part], E4M3, block or max(1, len(part)))
-                for element, number in zip(part, numbers, strict=True):
-                    setattr(element, moment, number)
-        optimizer.step(optimizer.receive(given), 2.0**-7)
-        for label, vectors in optimizer.state._asdict().items():
-            for name, vector in optimizer.layout.split(vectors[0]).items():
-                assert vector.tolist() == [x.state()[label][0] for x in elements[name]]
+# -- where groups lie ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("sizes", [[1], [0, 0], [7, 0, 3, 1, 0], [3] * 5, [9, 1, 10, 2, 0, 6]], ids=str)
+@pytest.mark.parametrize("group", [1, 3, 4, 100])
+def test_edges_are_those_of_counting(sizes, group):
+    stops = np.cumsum(sizes).tolist()
+    begins = [stop - size for size, stop in zip(sizes, stops, strict=True)]
+    edges = Edges([slice(*ends) for ends in zip(begins, stops, strict=True)], group)
+    first = [i for begin, stop in zip(begins, stops, strict=True) for i in range(begin, stop, group)]
+    known = sorted({*first, stops[-1]})
+    assert (edges.size, edges.count) == (stops[-1], len(first))
+    for place in range(stops[-1] + 1):
+        assert edges.last(place) == max(i for i in known if i <= place)
+        if place not in known:
+            with pytest.raises(ValueError, match=f"element {place} lies inside a group of {edges.group}"):
+                edges.groups(slice(0, place))
+    for i, start in enumerate(known):
+        for j, stop in enumerate(known[i:], i):
+            assert edges.groups(slice(start, stop)) == slice(i, j)
+            assert edges.lengths(slice(start, stop)).tolist() == np.diff(known[i : j + 1]).tolist()
 
 
-@pytest.mark.parametrize("options", [{"compiled": False}, {"threads": 2}, {}], ids=str)
-def test_bits_depend_on_no_blocks_and_no_threads(options, monkeypatch, assert_same):
-    expected = trained()
-    monkeypatch.setattr("mcfsim.optim.memory.BLOCK", 200)
-    monkeypatch.setattr("mcfsim.optim.optimizer.BLOCK", 77)
-    found = trained(**options)
-    for mine, other in zip(found.state, expected.state, strict=True):
-        assert_same(mine[0], other[0])
+@pytest.mark.parametrize("size", [1, 4, 5, 1000])
+def test_blocks_end_where_groups_do(size):
+    edges = Edges([slice(0, 9), slice(9, 10), slice(10, 10), slice(10, 31)], 4)
+    found = list(stripes.blocks(slice(9, 31), size, edges))
+    assert [part.start for part in found] == [9, *(part.stop for part in found[:-1])]
+    assert found[-1].stop == 31
+    ends = {10, 14, 18, 22, 26, 30, 31}
+    for part in found:
+        assert part.stop in ends
+        assert part.stop - part.start <= max(size, 4)
+        later = [end for end in ends if part.stop < end <= part.start + max(size, 4)]
+        assert not later
 
 
-def test_what_is_kept_stays_as_it_is():
+# -- what is stored ------------------------------------------------------------------------------------------
+def test_codes_and_scales_are_those_of_the_definition(assert_same):
+    """Codes are read by ml_dtypes; a scale is the largest number by 448, of moments that are kept whole."""
+    sizes = {"a": 129, "s": 1, "d": 5}
+    grouped = trained(sizes, steps=1, packed=True)
+    whole = trained(sizes, steps=1, strategy="fp32-master")
+    for slot in ("m", "v"):
+        (vector,), (before,) = getattr(grouped.state, slot), getattr(whole.state, slot)
+        for name, size in sizes.items():
+            mine, x = (moments[grouped.layout.slices[name]] for moments in (vector, before))
+            largest = [np.abs(x[i : i + 128]).max() for i in range(0, size, 128)]
+            assert mine.scales.tolist() == [float(np.float32(x.astype(float) / 448)) for x in largest]
+            by_code = mine.codes.view(ml_dtypes.float8_e4m3fn).astype(float)
+            left = (by_code * np.repeat(mine.scales.astype(float), 128)[:size]).astype(np.float32)
+            assert_same(left, kept(x, E4M3, 128))
+            assert_same(mine.numbers(), left)
+
+
+def test_what_is_kept_stays_as_it_is(assert_same):
     optimizer = trained()
     for (vector,) in (optimizer.state.m, optimizer.state.v):
         for tensor in optimizer.layout.split(vector).values():
-            assert tensor.tolist() == kept(tensor, E4M3, 128)
+            assert_same(tensor, kept(tensor, E4M3, 128))
 
 
+@pytest.mark.slow
+def test_groups_of_thousands_of_tensors_are_quantised_together(assert_same, monkeypatch):
+    """Those of one length at once, where no text does it."""
+    monkeypatch.setattr("mcfsim.optim.groups.text_of", lambda *given: None)
+    sizes = {f"t{i}": 1 + i % 3 for i in range(3000)}
+    calls = []
+    monkeypatch.setattr(
+        "mcfsim.optim.groups.quantize", lambda *given: calls.append(1) or mcf.quantize(*given)
+    )
+    trained(sizes, 1, packed=True)
+    assert len(calls) == 2 * 3
+    few = {name: sizes[name] for name in list(sizes)[:50]}
+    found, expected = (
+        [read(x, fmt) for items, fmt in zip(one.state, one.formats, strict=True) for x in items]
+        for one in (trained(few, packed=packed) for packed in (True, False))
+    )
+    for mine, other in zip(found, expected, strict=True):
+        assert_same(mine, other)
+
+
+# -- memory --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("sizes", [{"w": 1280, "b": 128}, SIZES], ids=["whole groups", "short groups"])
+def test_the_state_takes_the_bytes_that_are_counted(sizes):
+    optimizer = mcf.Optimizer(
+        mcf.AdamW(), mcf.strategy("fp8-moments"), {name: np.ones(n) for name, n in sizes.items()}, packed=True
+    )
+    gradient = optimizer.receive({name: np.ones(n) for name, n in sizes.items()})
+    size = optimizer.layout.size
+    for (vector,) in (optimizer.state.m, optimizer.state.v):
+        assert vector.nbytes == size + 4 * sum(-(-n // 128) for n in sizes.values())
+    taken = gradient.nbytes + sum(x.nbytes for items in optimizer.state for x in items)
+    counted = footprint(optimizer.strategy).total * size
+    assert float(counted) == optimizer.strategy.bytes_per_parameter * size
+    short = sum(1 for n in sizes.values() if n % 128)
+    # A group that is not full has a whole scale, in each moment, where a share is counted.
+    assert counted <= taken < counted + 2 * 4 * short or taken == counted
+
+
+def test_a_group_is_not_cut():
+    optimizer = trained({"w": 300, "c": 129}, 1, packed=True)
+    (vector,) = optimizer.state.m
+    numbers, inner = vector.numbers(), vector[128:428]
+    np.testing.assert_array_equal(vector[slice(None)].numbers(), numbers)
+    np.testing.assert_array_equal(inner.numbers(), numbers[128:428])
+    np.testing.assert_array_equal(inner[128:172].numbers(), numbers[256:300])
+    inner[128:172].keep(np.arange(44, dtype=np.float32))
+    assert vector.numbers()[299] == 43
+    np.testing.assert_array_equal(
+        np.delete(vector.numbers(), slice(256, 300)), np.delete(numbers, slice(256, 300))
+    )
+    for block in (slice(1, 128), slice(0, 100), slice(0, 299), slice(129, 300)):
+        with pytest.raises(ValueError, match="inside a group of 128 that share a scale"):
+            vector[block]
+
+
+# -- what is lost --------------------------------------------------------------------------------------------
 def test_a_small_v_beside_a_large_one_is_lost_and_epsilon_alone_divides():
     """The ratio of two v is the square of the gradients': what m still has, v has not."""
     start = {"w": np.zeros(2)}
@@ -107,3 +180,28 @@ def test_a_number_that_is_not_finite_spoils_its_block_alone():
     optimizer.step(gradient, 1e-3)
     for (vector,) in (optimizer.state.m, optimizer.state.v):
         assert np.isnan(vector).tolist() == [128 <= i < 256 for i in range(300)]
+
+
+def scaled(element, block, scale="float32", rule="absmax"):
+    return ScaledFormat(f"{element}", element=element, block=block, scale=scale, rule=rule)
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("kept_in", "why"),
+    [
+        (scaled(E4M3, None), "all numbers of a tensor share a scale"),
+        (scaled(E4M3, "axis"), "all numbers of a tensor share a scale"),
+        (SCALED["nvfp4"], "all numbers of a tensor share a scale"),
+        (scaled(E4M3, 128, rule="max"), "its rule 'max' has no scale for a group without positive numbers"),
+        (scaled("float8_e8m0fnu", 4, "float8_e4m3fn"), "its elements, of float8_e8m0fnu, have no zero"),
+    ],
+    ids=str,
+)
+def test_groups_that_depend_on_others_are_refused(kept_in, why, tmp_path):
+    strategy = replace(mcf.strategy("fp8-moments"), v=Stored("float32", scaled=kept_in))
+    with pytest.raises(ValueError, match=f"'fp8-moments' keeps v as .*, which is not packed: {why}"):
+        mcf.Optimizer(mcf.AdamW(), strategy, {"w": np.ones(3)}, packed=True, folder=tmp_path / "state")
+    assert os.listdir(tmp_path) == []
+    mcf.Optimizer(mcf.AdamW(), strategy, {"w": np.ones(3)})
+    assert mcf.Optimizer(mcf.SGD(), strategy, {"w": np.ones(3)}, packed=True).packed  # it has no v

@@ -6,75 +6,56 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mcfsim import FORMATS, GRID_STRATEGIES, SGD, STRATEGIES, AdamW, Format, Optimizer, Strategy, strategy
+from mcfsim import FORMATS, GRID_STRATEGIES, STRATEGIES, AdamW, Format, Optimizer, Strategy, strategy
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import LOW, Addition, Stored
 from mcfsim.oracle import round_float
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import Mode, Rounding, Rule
 from tests.shared.kinds import LEADING, QUANTISED
 
 FLOAT32 = FORMATS["float32"]
 
-#: Bytes a parameter: in numbers of the low format, and of binary32.
-STORED = {
-    "plain": (4, 0),
-    "kahan": (5, 0),
-    "collage-light": (5, 0),
-    "collage-plus": (6, 0),
-    "mcf-2": (7, 0),
-    "mcf-3": (10, 0),
-    "stochastic-parameter": (4, 0),
-    "stochastic": (4, 0),
-    "eco": (2, 2),
-    "fp32-optim": (2, 2),
-    "fp32-master": (2, 3),
-    "fp32": (0, 4),
+#: Bytes a parameter in bfloat16, and of these such as stay where the low format is another.
+BYTES = {
+    "plain": (8, 0),
+    "kahan": (10, 0),
+    "collage-light": (10, 0),
+    "collage-plus": (12, 0),
+    "mcf-2": (14, 0),
+    "mcf-3": (20, 0),
+    "stochastic-parameter": (8, 0),
+    "stochastic": (8, 0),
+    "fp32-optim": (12, 8),
+    "eco": (12, 8),
+    "fp32-master": (16, 12),
+    "split-master": (14, None),
+    "split-truncated": (14, None),
+    "remainder-8": (13, 9),
+    "remainder-16": (14, 10),
+    "fp8-moments": (10.0625, 6.0625),
+    "int8-moments": (10.03125, 6.03125),
+    "coat-moments": (10.1875, 6.1875),
+    "fp32": (16, 16),
+    "exact": (None, None),
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("plain", 8),
-        ("kahan", 10),
-        ("collage-light", 10),
-        ("collage-plus", 12),
-        ("fp32-optim", 12),
-        ("fp32-master", 16),
-        ("stochastic-parameter", 8),
-        ("stochastic", 8),
-        ("mcf-2", 14),
-        ("mcf-3", 20),
-        ("eco", 12),
-        ("split-master", 14),
-        ("split-truncated", 14),
-        ("remainder-8", 13),
-        ("remainder-16", 14),
-        ("fp8-moments", 10.0625),
-        ("int8-moments", 10.03125),
-        ("coat-moments", 10.1875),
-        ("fp32", 16),
-        ("exact", None),
-    ],
-)
-def test_bytes_in_bfloat16_are_those_of_the_paper(name, size):
+def test_every_declared_strategy_is_known_by_its_own_name():
+    assert set(BYTES) == set(STRATEGIES)
+    assert all(declared.name == name for name, declared in STRATEGIES.items())
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_those_of_the_papers(name):
+    size, fixed = BYTES[name]
     found = strategy(name, "bfloat16").bytes_per_parameter
     assert found == size
     assert isinstance(found, float) == (name in QUANTISED)  # where it is no whole number
-
-
-@pytest.mark.parametrize("low", ["float16", "float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float4_e2m1fn"])
-@pytest.mark.parametrize("name", STORED)
-def test_bytes_in_other_formats(name, low):
-    short, long = STORED[name]
-    bits = {"float16": 16, "float8_e4m3fn": 8, "float8_e5m2": 8, "float6_e2m3fn": 6, "float4_e2m1fn": 4}[low]
-    assert strategy(name, low).bytes_per_parameter == (short * bits + long * 32) / 8
-
-
-def test_every_declared_strategy_is_known_by_its_own_name():
-    assert {*STORED, *LEADING, "remainder-8", "remainder-16", *QUANTISED, "exact"} == set(STRATEGIES)
-    assert all(declared.name == name for name, declared in STRATEGIES.items())
+    lows = ("float16", "float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float4_e2m1fn")
+    for low, bits in zip(lows, (16, 8, 8, 6, 4), strict=True):
+        if fixed is not None:
+            assert strategy(name, low).bytes_per_parameter == fixed + (size - fixed) * bits / 16
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -104,36 +85,42 @@ def test_unknown_names_list_the_known_ones_and_the_nearest():
         strategy("plain", "bfloat17")
 
 
+# -- what is refused -----------------------------------------------------------------------------------------
+SHARED, FEEDBACK = Stored(FLOAT32, shared=True), {"m": Stored(LOW, 2), "addition": Addition.FEEDBACK}
+KAHAN, MASTER = {"addition": "kahan", "extra": Stored(LOW)}, {"addition": "master", "extra": Stored(FLOAT32)}
+TOGETHER = "extra = None do not go together"
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"addition": "kahan"}, "extra = None do not go together"),
-        ({"addition": "master"}, "extra = None do not go together"),
+        ({"addition": "kahan"}, TOGETHER),
+        ({"addition": "master"}, TOGETHER),
         ({"extra": Stored(LOW)}, "do not go together"),
         ({"addition": "grow", "extra": Stored(LOW)}, "do not go together"),
         ({"parameter": Stored(LOW, 2)}, "needs addition='grow'"),
-        ({"parameter": Stored(LOW, 2), "addition": "kahan", "extra": Stored(LOW)}, "needs addition='grow'"),
+        ({"parameter": Stored(LOW, 2), **KAHAN}, "needs addition='grow'"),
         ({"beta2_components": 0}, "must be at least 1"),
         ({"beta2_components": 2}, "multiplies no v of 1"),
         ({"beta2_components": 2, "v": Stored(LOW, 3)}, "multiplies no v of 3"),
-        ({"addition": "kahan", "extra": Stored(LOW, 2)}, "extra holds one number an element, not 2"),
-        ({"addition": "kahan", "extra": Stored(FLOAT32)}, "a compensation is in the parameter's format"),
+        ({**KAHAN, "extra": Stored(LOW, 2)}, "extra holds one number an element, not 2"),
+        ({**KAHAN, "extra": Stored(FLOAT32)}, "a compensation is in the parameter's format"),
         ({"addition": "add"}, "unknown addition 'add'; allowed: plain, kahan, grow, master, feedback"),
         ({"gradient": Stored(LOW, rounding="up")}, "a gradient has no rounding of its own"),
-        (
-            {"addition": "kahan", "extra": Stored(LOW, rounding="up")},
-            "a compensation has no rounding of its own",
-        ),
-        (
-            {"extra": Stored(LOW, scaled="mxfp8_e4m3"), "addition": "kahan"},
-            "only moments are kept in a scaled",
-        ),
+        ({**KAHAN, "extra": Stored(LOW, rounding="up")}, "a compensation has no rounding of its own"),
+        ({**KAHAN, "extra": Stored(LOW, scaled="mxfp8_e4m3")}, "only moments are kept in a scaled"),
         ({"parameter": Stored(LOW, shared=True)}, "only a master copy shares bits with the parameter"),
-        ({"addition": "kahan", "extra": Stored(LOW, shared=True)}, "only a master copy shares bits"),
+        ({**KAHAN, "extra": Stored(LOW, shared=True)}, "only a master copy shares bits"),
         (
-            {"addition": "master", "extra": Stored(FLOAT32, shared=True)},
+            {**MASTER, "extra": SHARED},
             "rounds nearest_away or toward_zero, which change these bits by one or not at all; not None",
         ),
+        (FEEDBACK, "an m of one component"),
+        ({"m": Stored(LOW, grid="int8")}, "mine: only the parameter lies on a grid"),
+        ({"parameter": Stored(LOW, grid="int8"), **KAHAN}, "needs addition 'plain' or 'master'"),
+        ({"parameter": Stored(LOW, grid="int8"), "addition": "grow"}, "needs addition"),
+        ({"parameter": Stored(LOW, grid="int8"), **MASTER, "extra": Stored(FLOAT32, remainder=8)}, "whole"),
+        ({**MASTER, "m": Stored(FLOAT32, remainder=8)}, "only a master copy has a remainder, not m"),
     ],
 )
 def test_declarations_that_contradict_themselves(fields, message):
@@ -141,14 +128,10 @@ def test_declarations_that_contradict_themselves(fields, message):
         Strategy("mine", **fields)
 
 
-def test_something_is_stored():
-    with pytest.raises(ValueError, match="components = 0"):
-        Stored(LOW, 0)
-
-
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
+        ({"components": 0}, ValueError, "components = 0"),
         ({"rounding": "nearest_evn"}, ValueError, r"unknown rounding 'nearest_evn' \(did you mean"),
         ({"rounding": Rounding("up")}, TypeError, "the rounding of a tensor is the name of a mode"),
         ({"format": None, "rounding": "up"}, ValueError, "exact numbers are not rounded"),
@@ -156,6 +139,20 @@ def test_something_is_stored():
         ({"scaled": "mxfp8_e4m3", "components": 2}, ValueError, "keeps one number of a format an element"),
         ({"scaled": "mxfp8_e4m3", "format": None}, ValueError, "keeps one number of a format an element"),
         ({"shared": 1}, TypeError, "shared must be True or False, not 1"),
+        ({"remainder": 1}, ValueError, "remainder"),
+        ({"remainder": 17}, ValueError, "remainder"),
+        ({"remainder": 8.0}, TypeError, "remainder"),
+        ({"remainder": True}, TypeError, "remainder"),
+        ({"random_bits": 4}, ValueError, "random_bits: only rounding 'stochastic' of its own .*, not None"),
+        ({"rule": "centred", "rounding": "up"}, ValueError, "rule: only rounding 'stochastic' of its own"),
+        ({"rounding": "stochastic", "random_bits": 0}, ValueError, "must lie between 1 and 32"),
+        ({"rounding": "stochastic", "random_bits": 2.0}, TypeError, "random_bits must be an int"),
+        ({"rounding": "stochastic", "rule": "no"}, ValueError, "unknown rule 'no'"),
+        ({"format": "float8_e4m3fn", "grid": "int8"}, ValueError, "does not hold the integers of int8"),
+        ({"format": "posit16", "grid": "int4"}, ValueError, "floating-point format with NaN, not posit16"),
+        ({"format": "float4_e2m1fn", "grid": "ternary"}, ValueError, "floating-point format with NaN"),
+        ({"format": None, "grid": "int4"}, ValueError, "one number of a format"),
+        ({"components": 2, "grid": "int4"}, ValueError, "one number of a format"),
     ],
 )
 def test_tensors_that_cannot_be(fields, error, message):
@@ -163,74 +160,69 @@ def test_tensors_that_cannot_be(fields, error, message):
         Stored(**{"format": LOW, **fields})
 
 
-@pytest.mark.parametrize("low", ["float16", "float8_e5m2", "posit16", "float32"])
-def test_a_parameter_that_is_no_leading_part_of_its_master_copy_is_refused(low):
-    with pytest.raises(UnsupportedFormatError, match=f"the codes of {low} are not the leading bits of those"):
-        strategy("split-master", low)
-    with pytest.raises(UnsupportedFormatError, match="not the leading bits of those of float64"):
-        replace(strategy("split-master"), extra=Stored("float64", shared=True))
+@pytest.mark.parametrize(
+    ("name", "low", "changes", "message"),
+    [
+        *(
+            ("split-master", low, {}, f"the codes of {low} are not the leading bits of those")
+            for low in ("float16", "float8_e5m2", "posit16", "float32")
+        ),
+        (
+            "split-master",
+            "bfloat16",
+            {"extra": Stored("float64", shared=True)},
+            "not the .* bits .* of float64",
+        ),
+        ("remainder-8", "bfloat16", {"extra": Stored("float64", remainder=8)}, "lower than float32"),
+        *(
+            ("remainder-8", "bfloat16", {"parameter": Stored(x)}, "lower than float32")
+            for x in (FLOAT32, "posit16")
+        ),
+        *((name, "posit16", {}, "posit16") for name in ("collage-light", "collage-plus", "mcf-2")),
+    ],
+)
+def test_formats_that_do_not_go_together(name, low, changes, message):
+    with pytest.raises(UnsupportedFormatError, match=message):
+        replace(strategy(name, low), **changes)
 
 
-@pytest.mark.parametrize("policy", [{"overflow": "saturate"}, {"underflow": "flush_after"}])
-def test_a_split_master_copy_needs_the_codes_to_be_its_bits(policy):
-    with pytest.raises(ValueError, match="by overflow 'ieee' and underflow 'gradual' alone, not"):
-        strategy("split-master").roles(**policy)
+@pytest.mark.parametrize(
+    ("name", "policy", "message"),
+    [
+        ("split-master", {"overflow": "saturate"}, "by overflow 'ieee' and underflow 'gradual' alone, not"),
+        (
+            "split-master",
+            {"underflow": "flush_after"},
+            "by overflow 'ieee' and underflow 'gradual' alone, not",
+        ),
+        ("remainder-8", {"underflow": "flush_after"}, "takes underflow 'gradual' alone, not flush_after"),
+    ],
+)
+def test_policies_that_a_master_copy_does_not_take(name, policy, message):
+    with pytest.raises(ValueError, match=message):
+        strategy(name).roles(**policy)
 
 
-@pytest.mark.parametrize("name", ["stochastic-parameter", "stochastic"])
-def test_random_words_are_those_given_or_of_seed_zero(name):
-    after = []
-    for options in ({}, {"random": RandomWords(0)}, {"random": RandomWords(1)}):
-        optimizer = Optimizer(AdamW(), strategy(name), {"w": np.ones(400)}, **options)
-        for _ in range(3):
-            optimizer.step(optimizer.receive({"w": np.linspace(-1, 1, 400)}), 1e-3)
-        after.append(optimizer.weights()["w"].tolist())
-    assert after[0] == after[1] != after[2]
+def test_a_master_copy_shares_bits_or_has_a_remainder():
+    both = Stored(FLOAT32, remainder=8, shared=True)
+    for name, message in (("split-master", "not both"), ("remainder-8", "rounds nearest_away")):
+        with pytest.raises(ValueError, match=message):
+            replace(strategy(name), extra=both)
 
 
-def test_tensors_draw_from_streams_of_their_own():
-    roles = strategy("stochastic").roles(random=RandomWords(5, stream=3))
-    assert roles.moments is roles.second_moment is roles.parameter is roles.model
-    assert roles.moments.random == RandomWords(5, stream=3)
-    apart = replace(strategy("stochastic"), m=Stored(FLOAT32, rounding="stochastic")).roles("stochastic")
-    streams = [role.random.operation >> 16 for role in (apart.moments, apart.parameter, apart.update)]
-    assert len({*streams}) == 3
-
-
-def test_small_updates_arrive_in_the_mean():
-    """Each is an eighth of the way to the next number: nearest loses all, and chance seven in eight."""
-    steps, size = 24, 20_000
-    for name, mean in (("plain", 0.0), ("stochastic-parameter", steps / 8)):
-        optimizer = Optimizer(SGD(0.0), strategy(name), {"w": np.full(size, 1.25)})
-        for _ in range(steps):
-            optimizer.step(np.full(size, -1.0, np.float32), 2.0**-10)
-        moved = (optimizer.weights()["w"] - 1.25) * 2**7
-        assert np.array_equal(moved, moved.astype(int))
-        assert abs(moved.mean() - mean) <= 5 * np.sqrt(steps * 7 / 64 / size)
-
-
-def test_a_strategy_may_be_declared_and_given():
-    mine = Strategy("mine", parameter=Stored(LOW, 3), v=Stored(LOW, 2), beta2_components=2, addition="grow")
-    settled = strategy(mine, "float16")
-    assert settled.bytes_per_parameter == 14
-    assert settled.addition is Addition.GROW
-    assert mine.parameter.format == LOW  # the declaration itself is unchanged
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_roles_are_in_the_formats_that_are_stored(name):
-    settled = strategy(name)
-    roles = settled.roles("up")
-    for role, item in zip(roles, (settled.m, settled.v), strict=False):
-        if item.format is not None:
-            assert role.rounding.mode == (item.rounding or "up")
-            assert roles.update.rounding.mode == "up"
-            assert roles.model.rounding.mode == (settled.parameter.rounding or "up")
-    assert roles.moments.format == settled.m.format
-    assert roles.update.format == settled.m.format
-    assert roles.model.format == settled.parameter.format
-    added = settled.extra if settled.addition is Addition.MASTER else settled.parameter
-    assert roles.parameter.format == added.format
+# -- arithmetics ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("rule", [*Rule, None])
+@pytest.mark.parametrize("bits", [1, 3, 16, None])
+def test_a_tensor_rounds_with_its_own_bits_and_rule(bits, rule):
+    stored = Stored(LOW, rounding="stochastic", random_bits=bits, rule=rule)
+    roles = strategy(replace(STRATEGIES["plain"], parameter=stored)).roles(random=RandomWords(3))
+    assert roles.parameter.rounding == Rounding(
+        Mode.STOCHASTIC, random_bits=bits or 16, rule=rule or Rule.TRUNCATE
+    )
+    assert roles.moments.rounding == Rounding()
+    of_run = Rounding(Mode.STOCHASTIC, random_bits=5, rule="centred")
+    roles = strategy(replace(STRATEGIES["plain"], parameter=stored)).roles(of_run, random=RandomWords(3))
+    assert roles.parameter.rounding == replace(of_run, random_bits=bits or 5, rule=rule or Rule.CENTRED)
 
 
 def test_roles_take_the_options_of_arithmetics():
@@ -246,11 +238,11 @@ LIMIT = Fraction(205, 208)
 
 
 def steady_first_moment(declared, scalars):
-    """Return m / g after 300 steps of a constant gradient g, for every significand of g."""
+    """Return m / g after 120 steps of a constant gradient g, for every significand of g."""
     g = np.arange(128, 256) / 128.0
     start = {"w": np.ones(g.size)}
     optimizer = Optimizer(AdamW(0.9, 0.999), strategy(declared), start, scalars=scalars)
-    for _ in range(300):
+    for _ in range(120):
         optimizer.step(g, 0.0)
     return np.sum(np.array(optimizer.state.m, dtype=np.float64), axis=0) / g
 
@@ -268,12 +260,3 @@ def test_a_fine_first_moment_is_short_by_the_rounding_of_the_scalars_alone(scala
     error = steady_first_moment(FINE_MOMENT, scalars) - float(limit)
     assert np.abs(error).max() < 2.0**-8
     assert abs(error.mean()) < 2.0**-11
-
-
-@pytest.mark.slow
-def test_a_bfloat16_first_moment_reaches_the_gradient_with_exact_scalars_only():
-    """It stalls below either limit, by up to six units in the last place; with the first, not for every g."""
-    exact, rounded = (steady_first_moment("plain", scalars) for scalars in ("exact", "rounded"))
-    assert exact.max() == 1.0
-    assert rounded.max() < 1 - 0.01
-    assert np.mean(exact - rounded) > 0.01

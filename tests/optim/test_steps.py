@@ -1,0 +1,173 @@
+"""Steps of every optimizer in every strategy, bit for bit as the judge makes them one number at a time."""
+
+from dataclasses import replace
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.optim.declaration import straight_optimizers
+from mcfsim.optim.strategies import FLOAT32, LOW, Stored, Strategy
+from mcfsim.optim.weight_grid import Reach
+from mcfsim.rounding import DETERMINISTIC
+from mcfsim.scaled import ScaledFormat
+from tests.shared.kinds import LEADING, STORED, feeding
+
+from .on_grid_reference import placed
+from .reference import assert_judged
+
+pytestmark = pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+
+SHAPES = {"b": (3,), "w": (2, 2), "s": (), "none": (0,)}
+DECAYED = {"w", "s", "none"}
+#: What keeps numbers of a low format alive: epsilon, the rate, and the least exponent of a gradient.
+RANGES = {
+    "bfloat16": (1e-8, 0.01, -12),
+    "float16": (1e-4, 0.01, -8),
+    "float8_e4m3fn": (0.1, 0.3, -2),
+    "float8_e5m2": (1e-3, 0.1, -6),
+    "posit8": (2.0**-6, 0.1, -4),
+    "posit16es1": (2.0**-6, 0.1, -6),
+}
+#: Low format, rounding and how scalars enter.
+SETTINGS = [
+    *((low, "nearest_even", "exact") for low in RANGES),
+    *((low, "nearest_even", "rounded") for low in ("bfloat16", "float16", "float8_e4m3fn")),
+    *(("bfloat16", str(mode), "exact") for mode in DETERMINISTIC if mode != "nearest_even"),
+    ("bfloat16", "stochastic", "exact"),
+]
+#: The betas of a case: weights below and above a half, and none.
+BETAS = [(0.9, 0.999), (0.9, 0.95), (0.3, 0.99), (0.0, 0.9999)]
+SIZED = {"w": (4, 65), "b": (128,), "c": (5,), "s": (), "none": (0,)}
+WHOLE = ScaledFormat(
+    "whole", element=mcf.get_format("float8_e4m3fn"), block=None, scale="float32", rule="absmax"
+)
+
+
+def numbers(seed, shapes, low, least=0, most=1):
+    """Return tensors of a low format, of several magnitudes, with zeros among them."""
+    random, made = np.random.default_rng(seed), {}
+    for name, shape in shapes.items():
+        x = random.standard_normal(shape) * 2.0 ** random.integers(least, most, shape)
+        x = np.where(random.random(shape) < 0.1 * (least < 0), 0.0, x)
+        made[name] = mcf.round_to(np.asarray(x), low).reshape(shape)
+    return made
+
+
+def hyperparameters(optimizer, epsilon, betas=BETAS[1], decay=0.1):
+    """Return an optimizer with some of these, where it has them."""
+    given = {"beta1": betas[0], "beta2": betas[1], "epsilon": epsilon, "weight_decay": decay}
+    given["momentum"] = betas[0] or 0.5
+    kind = straight_optimizers()[optimizer]
+    return kind(**{name: value for name, value in given.items() if name in kind.ranges})
+
+
+def judged(assert_same, hyper, strategy, low="bfloat16", shapes=SHAPES, steps=6, rate=None, **options):
+    _, own, least = RANGES[low]
+    start, *given = (numbers(seed, shapes, low, seed and least) for seed in range(steps + 1))
+    made = assert_judged(assert_same, hyper, strategy, start, DECAYED, given, rate or own, **options)
+    return (start, *made)
+
+
+def possible(strategy, low, rounding, scalars):
+    """Return whether a strategy has such settings."""
+    addition = mcf.STRATEGIES[strategy].addition
+    if (strategy in LEADING and low != "bfloat16") or (addition == "grow" and rounding != "nearest_even"):
+        return False
+    drawn = any(x.rounding for x in mcf.STRATEGIES[strategy].tensors.values())
+    if low.startswith("posit") and (addition == "grow" or drawn or strategy.startswith("remainder")):
+        return False
+    return scalars == "exact" or not mcf.STRATEGIES[strategy].draws
+
+
+CASES = [
+    (optimizer, name, *setting)
+    for optimizer, name in feeding(STORED)
+    for setting in SETTINGS
+    if possible(name, *setting)
+]
+
+
+@pytest.mark.parametrize(("optimizer", "name", "low", "rounding", "scalars"), CASES)
+@pytest.mark.sampled(24)
+def test_steps_are_those_of_the_judge(optimizer, name, low, rounding, scalars, assert_same):
+    which = crc32(f"{optimizer} {name} {rounding} {scalars}".encode()) if low == "bfloat16" else 1
+    betas = BETAS[which % len(BETAS)]
+    hyper = hyperparameters(optimizer, RANGES[low][0], betas)
+    options = {"rounding": rounding, "scalars": scalars}
+    if rounding == "stochastic":
+        options["random"] = mcf.RandomWords(7)
+    start, optimizer, _ = judged(assert_same, hyper, mcf.strategy(name, low), low, **options)
+    weights = optimizer.weights()
+    assert any((weights[label] != x).any() for label, x in start.items())
+    assert all(np.isfinite(x).all() for x in weights.values())
+
+
+MIXED = Strategy("mixed", parameter=Stored(LOW, 2), v=Stored("float8_e5m2"), addition="grow")
+#: With m and v exchanged; with streams of random words for two formats.
+CROSSED = replace(MIXED, m=MIXED.v, v=MIXED.m)
+APART = replace(
+    mcf.STRATEGIES["stochastic"], m=Stored(FLOAT32, rounding="stochastic"), v=Stored(LOW, rounding="up")
+)
+
+
+@pytest.mark.parametrize("optimizer", straight_optimizers())
+@pytest.mark.parametrize("declared", [MIXED, CROSSED, APART], ids=["mixed", "crossed", "apart"])
+def test_moments_of_different_formats_are_those_of_the_judge(optimizer, declared, assert_same):
+    words = mcf.RandomWords(5, stream=3)
+    _, made, _ = judged(
+        assert_same, hyperparameters(optimizer, 1e-4), mcf.strategy(declared), steps=4, random=words
+    )
+    for slot, vectors in (("m", made.state.m), ("v", made.state.v)):
+        for x in vectors:
+            assert_same(x, mcf.round_to(x, made.strategy.tensors[slot].format))
+    assert mcf.strategy(declared).bytes_per_parameter == (10 if declared is APART else 9)
+
+
+def kept_in(scaled):
+    moment = Stored(FLOAT32, scaled=scaled)
+    return replace(mcf.STRATEGIES["fp8-moments"], m=moment, v=moment)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "packed"),
+    [
+        ("fp8-moments", False),
+        ("fp8-moments", True),
+        (kept_in(WHOLE), False),
+        ("int8-moments", False),
+        ("coat-moments", False),
+    ],
+    ids=["groups", "packed", "tensors", "table", "powers"],
+)
+@pytest.mark.slow
+def test_moments_in_groups_are_those_of_the_judge(strategy, packed, assert_same):
+    """Of tensors of several groups, of a part of one, of one element and of none, decayed and not."""
+    hyper = mcf.AdamW(0.9, 0.95, 1e-8, 0.1)
+    judged(assert_same, hyper, mcf.strategy(strategy), shapes=SIZED, steps=2, packed=packed)
+
+
+BF16 = Stored("bfloat16")
+GRIDS = [
+    *map(mcf.strategy, ("dqt-ternary", "dqt-int2", "dqt-int3", "dqt-int8", "bitnet")),
+    replace(mcf.strategy("dqt-int4"), m=BF16, v=BF16),
+    *(
+        placed("dqt-int4", reach=reach, start=start, rounding=rounding)
+        for reach in Reach
+        for start in ("absmean", "absmax")
+        for rounding in ("stochastic", "nearest_even")
+    ),
+]
+
+
+@pytest.mark.parametrize("strategy", GRIDS, ids=[f"{i}-{x.name}" for i, x in enumerate(GRIDS)])
+@pytest.mark.sampled(4)
+@pytest.mark.slow
+def test_weights_on_grids_are_those_of_the_judge(strategy, assert_same):
+    hyper, words = mcf.AdamW(0.9, 0.95, 1e-6, 0.1), mcf.RandomWords(5)
+    shapes = {"w": (30,), "gain": (7,), "s": (), "none": (0,), "b": (20,)}
+    options = {"shapes": shapes, "steps": 3, "rate": 2.0**-8}
+    _, optimizer, judge = judged(assert_same, hyper, strategy, random=words, **options)
+    scales = dict(zip(optimizer.layout.slices, optimizer.grid.scales.tolist(), strict=True))
+    assert judge.scales == {name: scale for name, scale in scales.items() if name != "none"}

@@ -1,0 +1,262 @@
+"""The bits of a step, whichever way it is made: in blocks, on threads, of codes, in files, compiled."""
+
+import importlib.util
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.compile import choice
+from mcfsim.formats import Format
+from mcfsim.optim import optimizer as stepping
+from mcfsim.optim.compiled_step import fill_block
+from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.groups import Groups
+from mcfsim.optim.memory import packed_dtype, read
+from mcfsim.optim.strategies import FLOAT32, Stored
+from mcfsim.scaled import ScaledFormat
+from tests.optim.stored import Stretches
+from tests.shared.kinds import STORED, UNPACKED
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")]
+
+#: On both sides of the edge of weight decay, of several blocks, one element and none.
+SHAPES = {"gain": (313,), "matrix": (19, 23), "scalar": (), "none": (0,)}
+DECAYED = {"matrix", "none"}
+MODES = ("nearest_even", "up", "stochastic")
+#: A format of float32's exponents, of which more than half of the bits follow.
+SHORT = Format("short", precision=5, emin=-126, emax=127)
+E4M3 = mcf.get_format("float8_e4m3fn")
+needs_numba = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("numba", "platformdirs")),
+    reason="Numba is not installed",
+)
+
+
+def scaled(element, block, scale="float32", rule="absmax"):
+    return ScaledFormat(f"{element}", element=element, block=block, scale=scale, rule=rule)
+
+
+def kept_in(m, v):
+    """Return a strategy whose moments share scales, in formats of their own or in float32."""
+    m, v = (x if isinstance(x, Stored) else Stored(FLOAT32, scaled=x) for x in (m, v))
+    return replace(mcf.strategy("fp8-moments"), name=f"{m.scaled}-{v.scaled}", m=m, v=v)
+
+
+GROUPED = [
+    kept_in("mxfp8_e5m2", "mxfp8_e4m3"),
+    kept_in("mxint8", "mxfp4"),
+    kept_in(scaled(E4M3, 48), scaled(E4M3, 32)),  # whose common edges are those of 96
+    kept_in(scaled(E4M3, 128, rule="absmean"), None),  # of a short group the mean is that of what it has
+    kept_in(scaled(E4M3, 10**9), scaled(E4M3, 48)),
+    kept_in(Stored("bfloat16", scaled="mxfp8_e5m2"), "mxfp6_e3m2"),
+    kept_in(scaled("float16", 1), scaled("bfloat16", 1000, "float16")),
+    kept_in(scaled("float8_e5m2", 7, "float8_e8m0fnu", "round_up"), scaled("e8m13", 64)),
+]
+#: With a code for NaN, without; of a posit; longer than 16 bits; of a subnormal format in binary64.
+LOW = ["float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "posit16es1", "tf32", "int8"]
+#: Optimizer, strategy, low format and rounding.
+CASES = [
+    *(("adamw", name, "bfloat16", mode) for name in STORED for mode in MODES),
+    *(
+        ("adamw", name, low, MODES[(i + j) % 3])
+        for i, low in enumerate(LOW)
+        for j, name in enumerate(("plain", "kahan", "fp32-master"))
+    ),
+    *(
+        (optimizer, name, "bfloat16", mode)
+        for optimizer in optimizers()
+        for name, mode in (
+            ("plain", "nearest_even"),
+            ("collage-plus", "nearest_even"),
+            ("fp8-moments", "nearest_even"),
+            ("split-master", "nearest_even"),
+            ("fp32-master", "stochastic"),
+            ("stochastic", "up"),
+        )
+        if optimizer != "adamw"
+    ),
+    ("adamw", "split-master", SHORT, "nearest_even"),
+    ("adamw", "split-master", "tf32", "nearest_even"),
+    ("adamw", "stochastic", "float8_e5m2", "nearest_even"),
+    *(("adamw", strategy, "bfloat16", "nearest_even") for strategy in GROUPED),
+    *(("adamw", name, "bfloat16", "nearest_even") for name in ("dqt-ternary", "dqt-int8", "bitnet")),
+]
+
+
+def possible(optimizer, name, low, mode):
+    """Return whether expansions are of floats and nearest modes."""
+    return mcf.strategy(name, low).addition != "grow" or mode == "nearest_even"
+
+
+CASES = [case for case in CASES if possible(*case)]
+
+
+def named(x):
+    return x if isinstance(x, str) else x.name
+
+
+def packable(strategy):
+    return strategy.parameter.grid is None and strategy.name not in UNPACKED
+
+
+def tensors(seed, *, hostile):
+    """Return numbers of all sizes, if hostile with subnormals, infinities and NaN among them."""
+    rng, made = np.random.default_rng(seed), {}
+    hard = [0.0, -0.0, 1e-40, -2e-45, 3e38, -3e38, np.inf, -np.inf, np.nan, 1e-38, 65504, 6e-8]
+    for name, shape in SHAPES.items():
+        x = rng.standard_normal(shape) * 10.0 ** rng.integers(-12 if hostile else -3, 1, shape)
+        if hostile and x.size > 100:
+            x.flat[: 4 * len(hard)] = np.tile(hard, 4)
+            x.flat[60:200] = 0.0  # whole groups
+            x = rng.permuted(x.reshape(-1)).reshape(shape) if seed % 2 else x
+        made[name] = np.asarray(x, np.float32)
+    return made
+
+
+def stored(given):
+    return {name: Stretches(x) for name, x in given.items()}
+
+
+def trained(optimizer, name, low, mode, *, take=dict, keep=True, **options):
+    """Return an optimizer after two steps, the numbers that these leave, and those that they ask for."""
+    kind = optimizers()[optimizer]
+    hyper = kind(weight_decay=0.1)
+    if mode == "stochastic":
+        options["random"] = mcf.RandomWords(3)
+    given = [take(tensors(seed, hostile=not kind.staged)) for seed in range(3)]
+    made = mcf.Optimizer(hyper, mcf.strategy(name, low), given[0], DECAYED, mode, **options)
+    asked = []
+    for gradient in map(made.receive, given[1:]):
+        if keep:
+            asked.append(read(made.step(gradient, 1e-3), made.roles.update.format))
+        else:
+            made.advance(gradient, 1e-3)
+    assert made.count == 2
+    pairs = zip(made.state, made.formats, strict=True)
+    held = [read(x, fmt) for items, fmt in pairs for x in items]
+    return made, [*held, *made.represented(), *made.weights().values()], asked
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Let blocks be of sizes that divide nothing, and few numbers worth a list of calls."""
+    sizes = {
+        "mcfsim.optim.optimizer.BLOCK": 150,
+        "mcfsim.optim.staged_step.BLOCK": 150,
+        "mcfsim.optim.memory.BLOCK": 200,
+        "mcfsim.optim.on_grid.BLOCK": 94,
+        "mcfsim.optim.start.AT_ONCE": 133,
+        "mcfsim.optim.stripes._STRIPE": 300,
+        "mcfsim.optim.compiled_step._LEAST_COMPILED": 320,
+        "mcfsim.optim.staged_step._LEAST_COMPILED": 320,
+        "mcfsim.compile.loops.AT_ONCE": 83,
+        "mcfsim.compile.loops.BLOCK": 171,
+    }
+
+    def cut():
+        for name, size in sizes.items():
+            monkeypatch.setattr(name, size)
+
+    return cut
+
+
+def compare(case, ways, cut, assert_same):
+    """Take the same steps in other ways; blocks cross the borders of tensors and the edge of weight decay."""
+    _, expected, updates = trained(*case, compiled=False)
+    cut()
+    for way, options in ways.items():
+        made, found, asked = trained(*case, **options)
+        assert len(asked) == 2 * options.get("keep", True), way
+        for mine, other in zip([*found, *asked], [*expected, *updates], strict=False):
+            assert mine.dtype == other.dtype, way
+            assert_same(mine, other)
+        if options.get("packed"):
+            assert made.state.parameter[0].dtype == packed_dtype(made.strategy.parameter.format)
+            for slot in "mv":
+                grouped = made.strategy.tensors[slot].scaled is not None
+                assert all(isinstance(x, Groups) == grouped for x in getattr(made.state, slot))
+
+
+@pytest.mark.parametrize(("optimizer", "name", "low", "mode"), CASES, ids=named)
+@pytest.mark.sampled(9, each=False)
+def test_all_ways_have_the_bits_of_the_plain_step(
+    optimizer, name, low, mode, small_blocks, assert_same, tmp_path, monkeypatch
+):
+    """By operations, and, as many steps are to come, as a list of NumPy's calls."""
+    monkeypatch.setattr(choice, "is_available", lambda: False)
+    filled = []
+    monkeypatch.setattr(stepping, "fill_block", lambda *given: filled.append(1) or fill_block(*given))
+    operations, calls = {"compiled": False}, {"steps": 10**6}
+    packed = {"packed": True} if packable(mcf.strategy(name, low)) else {}
+    ways = {
+        "operations on threads": operations | {"threads": 3, "take": stored},
+        "calls, no update": calls | {"keep": False},
+        "packed": operations | packed,
+        "packed calls on threads": calls | packed | {"threads": 2},
+        "files": operations | packed | {"folder": tmp_path / "files", "take": stored, "keep": False},
+    }
+    compare((optimizer, name, low, mode), ways, small_blocks, assert_same)
+    assert filled or optimizers()[optimizer].staged or low != "bfloat16"
+
+
+#: What is compiled: each kind of program, and each kind of code; the first in the ordinary run.
+COMPILED = [
+    ("sgd", "plain", "bfloat16", "stochastic"),
+    *(
+        ("adamw", name, "bfloat16", "nearest_even")
+        for name in ("plain", "kahan", "collage-plus", "stochastic-parameter", "eco", "fp32-master")
+    ),
+    *(
+        ("adamw", name, "bfloat16", "nearest_even")
+        for name in ("split-master", "remainder-8", "bitnet", "fp32")
+    ),
+    *(
+        ("sgd", name, "bfloat16", "nearest_even")
+        for name in ("collage-light", "mcf-2", "stochastic", "fp32-optim", "split-truncated", "remainder-16")
+    ),
+    ("lion", "mcf-3", "bfloat16", "nearest_even"),
+    ("adamw", "fp32-master", "bfloat16", "stochastic"),
+    ("adamw", "fp32-master", "float16", "up"),
+    ("adamw", "kahan", "float8_e5m2", "up"),
+    ("adamw", "plain", "float8_e4m3fnuz", "toward_zero"),
+    ("adamw", "plain", "posit16es1", "nearest_even"),
+    (
+        "adamw",
+        kept_in(scaled(E4M3, 128), Stored("bfloat16", scaled="mxfp8_e5m2")),
+        "bfloat16",
+        "nearest_even",
+    ),
+    ("adafactor", "collage-plus", "bfloat16", "nearest_even"),
+    ("momentumadafactor", "plain", "bfloat16", "nearest_even"),
+    ("momentumadafactor", "fp32-master", "bfloat16", "stochastic"),
+]
+COMPILED[1:] = [pytest.param(*case, marks=pytest.mark.exhaustive) for case in COMPILED[1:]]
+
+
+@needs_numba
+@pytest.mark.parametrize(("optimizer", "name", "low", "mode"), COMPILED, ids=named)
+@pytest.mark.costly("it compiles a loop")
+def test_all_ways_have_the_same_bits_compiled(
+    optimizer, name, low, mode, small_blocks, assert_same, tmp_path
+):
+    packed = {"packed": True} if packable(mcf.strategy(name, low)) else {}
+    ways = {
+        "threads": packed | {"threads": 3, "compiled": True},
+        "files": packed | {"folder": tmp_path / "files", "take": stored, "keep": False, "compiled": True},
+    }
+    compare((optimizer, name, low, mode), ways, small_blocks, assert_same)
+
+
+@pytest.mark.parametrize("steps", [1, 10**6])
+def test_a_gradient_need_not_be_contiguous(steps, monkeypatch, assert_same):
+    monkeypatch.setattr(choice, "is_available", lambda: False)
+    wide = np.random.default_rng(0).standard_normal((5000, 2), dtype=np.float32)
+    updates = []
+    for gradient in (wide[:, 1].copy(), wide[:, 1], wide[:, 1].astype(">f4")):
+        optimizer = mcf.Optimizer(mcf.SGD(), mcf.strategy("plain"), {"w": wide[:, 0]}, steps=steps, threads=2)
+        updates.append(optimizer.step(gradient, 0.1))
+        moved = mcf.round_to(mcf.round_to(wide[:, 0], "bf16") + updates[0], "bf16")
+        assert_same(optimizer.weights()["w"], moved)
+        assert_same(updates[-1], updates[0])

@@ -16,6 +16,8 @@ from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK
 
+pytestmark = pytest.mark.slow
+
 #: Each has a result of scalars alone on the way, drawn for at random.
 ALGORITHMS = {
     "recursive_sum": lambda ar, x: summation.recursive_sum(ar, (1.0, 2.0**-9, 2.0**-10, x)),

@@ -164,6 +164,7 @@ def test_all_pairs_of_small_formats_are_rounded_once(fmt, rounding, assert_same)
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", TINY)
 @pytest.mark.sampled(12)
+@pytest.mark.slow
 def test_all_pairs_of_posits_and_grids_are_rounded_once(fmt, rounding, assert_same):
     fmt = get_format(fmt)
     x = all_values(fmt).astype(np.float64)
@@ -319,6 +320,7 @@ def test_sums_beyond_binary64_overflow_as_the_mode_and_the_policy_say(rounding, 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.costly("imports Numba and compiles a loop")
+@pytest.mark.slow
 def test_sums_beyond_binary64_overflow_whatever_is_drawn(overflow, compiled):
     fmt = Format(precision=20, emin=-1000, emax=1023)
     words = mcf.RandomWords(0)

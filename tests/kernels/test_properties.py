@@ -15,6 +15,8 @@ from mcfsim.oracle import operate, round_float, round_fraction
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
 from tests.kernels.test_stochastic import by_definition as drawn_by_definition
 
+pytestmark = pytest.mark.slow
+
 BOUNDED = settings(max_examples=30, derandomize=True, deadline=None, database=None)
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1}
 SIMPLE = {name: fmt for name, fmt in FORMATS.items() if fmt.precision <= 12}

@@ -97,6 +97,7 @@ def test_there_is_one_where_the_theorem_says_so(precision):
     assert all(factor_for(s, wide, Rounding(), FLOAT64) is not None for s in drawn if s not in (1 + 2.0**-9,))
 
 
+@pytest.mark.slow
 def test_the_scalar_rounded_to_binary32_will_not_do():
     """Why a search is needed: what is nearest lies on the wrong side of a boundary, or on it."""
     fmt, significands = get_format("bfloat16"), np.arange(128, 256, dtype=np.float32)

@@ -110,13 +110,6 @@ def test_any_range_is_a_part_of_the_whole(start, count):
     assert stream.words(start, count).dtype == np.uint32
 
 
-def test_seeds_steps_and_streams_differ():
-    keys = [(0, 0, 0), (1, 0, 0), (2**32, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (0, 0, 0, 1), (0, 0, 5)]
-    drawn = [RandomWords(*key).words(0, 64).tobytes() for key in keys]
-    drawn.append(RandomWords(0).of(5).words(0, 64).tobytes())
-    assert len(set(drawn)) == len(drawn)
-
-
 def test_words_of_sixteen_bits_are_the_halves_of_those_of_32():
     stream = RandomWords(7, step=1, stream=2)
     words = stream.words(0, 50)

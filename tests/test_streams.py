@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.formats import Format
 from mcfsim.multiword import double_word, expansion, summation
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.random import RandomWords
@@ -136,21 +135,3 @@ def test_threads_that_share_an_arithmetic_share_no_stream():
     }
     assert len(streams) == len(results)  # so a result tells its stream
     assert set(results) == streams
-
-
-def test_operations_one_after_the_other_take_streams_in_order():
-    ar = drawn()
-    for place, operation in enumerate((ar.add, ar.sub, ar.mul)):
-        assert ar.random.operation == place
-        operation(np.ones(3, np.float32), np.ones(3, np.float32))
-    ar.neg(np.ones(3, np.float32))
-    assert ar.random.operation == 3
-
-
-def test_2_to_the_1100_is_infinite_for_every_seed():
-    fmt = Format(precision=8, emin=-1022, emax=1023)
-    ar = [mcf.arithmetic(fmt, "stochastic", random=RandomWords(seed)) for seed in range(50)]
-    assert {x.round(2**1100) for x in ar} == {math.inf}
-    assert {x.evaluate(lambda inner: inner.round(-(2**1100))) for x in ar} == {-math.inf}
-    zero = np.array(0, dtype=np.uint16)  # the word that moves least
-    assert mcf.round_to(2**1100, fmt, "stochastic", random=zero) == math.inf

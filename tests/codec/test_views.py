@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 
 from mcfsim.codec import as_dtype, code_dtype, codes_of
-from mcfsim.formats import FORMATS, Format, Grid
+from mcfsim.formats import FORMATS, Format, Grid, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from tests.oracle.operands import label
+from tests.shared.refusals import check, refusals, refused
 
+WRONG, BYTE = np.array([15, 16], dtype=np.uint8), get_format("binary8p3")
 WITH_DTYPE = [fmt for fmt in FORMATS.values() if fmt.name != "tf32"]
 
 
@@ -65,41 +67,27 @@ def test_a_custom_format_with_the_codes_of_a_dtype_is_seen_as_that():
     assert as_dtype(codes.astype(np.uint8), "binary8p4sf").dtype.name == "float8_e4m3fnuz"
 
 
-@pytest.mark.parametrize("fmt", ["tf32", "e6m9", "binary8p3", Grid(low=-8, high=7)], ids=str)
-def test_a_format_without_a_dtype_has_no_such_view(fmt):
-    with pytest.raises(UnsupportedFormatError, match="no dtype of NumPy or ml_dtypes"):
-        as_dtype(np.zeros(1, dtype=code_dtype(fmt)), fmt)
-
-
-@pytest.mark.parametrize(
-    "codes",
-    [[1], 1, np.zeros(2, np.int16), np.zeros(2, np.uint8), np.zeros(2, ">u2"), np.zeros(2, np.float16)],
-    ids=repr,
+@refusals(
+    refused(
+        UnsupportedFormatError,
+        "no dtype of NumPy or ml_dtypes",
+        as_dtype,
+        *((np.zeros(1, code_dtype(fmt)), fmt) for fmt in (FORMATS["tf32"], BYTE, Grid(low=-8, high=7))),
+    ),
+    refused(
+        TypeError,
+        "codes of bfloat16 are an array of uint16, not",
+        as_dtype,
+        *((codes, "bf16") for codes in ([1], 1, *(np.zeros(2, x) for x in ("i2", "u1", ">u2", "f2")))),
+    ),
+    refused(ValueError, r"element \(1,\) = .*16.* lie in \[0, 2\*\*4\)", as_dtype, (WRONG, "e2m1fn")),
+    refused(TypeError, r"has (no )?codes", codes_of, [1.0], 1.0, None, np.zeros(2, ml_dtypes.int4)),
+    refused(
+        TypeError,
+        r"has (no )?codes",
+        codes_of,
+        *(np.zeros(2, x) for x in ("i4", bool, complex, object, "U3", "V2", np.longdouble, "f4,f4")),
+    ),
 )
-def test_what_are_no_codes_is_not_seen_as_an_array(codes):
-    with pytest.raises(TypeError, match="codes of bfloat16 are an array of uint16, not"):
-        as_dtype(codes, "bf16")
-
-
-def test_a_code_of_too_many_bits_is_not_seen_as_a_number():
-    with pytest.raises(ValueError, match=r"element \(1,\) = .*16.* lie in \[0, 2\*\*4\)"):
-        as_dtype(np.array([15, 16], dtype=np.uint8), "e2m1fn")
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        [1.0],
-        1.0,
-        None,
-        *(
-            np.zeros(2, dtype)
-            for dtype in (np.int32, bool, complex, object, "U3", "V2", np.longdouble, "f4,f4")
-        ),
-        np.zeros(2, ml_dtypes.int4),
-    ],
-    ids=lambda array: str(getattr(array, "dtype", array)),
-)
-def test_what_is_no_floating_array_has_no_codes(array):
-    with pytest.raises(TypeError, match=r"has (no )?codes"):
-        codes_of(array)
+def test_refusals(row):
+    check(row)

@@ -45,6 +45,7 @@ TOO_WIDE = {
     **{f"precision {p}": (Format(precision=p, emin=-300, emax=300), DETERMINISTIC) for p in (26, 27, 40, 51)},
     "float32": (FORMATS["float32"], DETERMINISTIC),
     "precision 27, short": (Format(precision=27, emin=-126, emax=127), DETERMINISTIC),
+    "sums of 55 bits": (Format(precision=27, emin=-14, emax=13), DETERMINISTIC),
     "huge range": (Format(precision=20, emin=-1000, emax=1000), [Mode.NEAREST_EVEN, Mode.NEAREST_AWAY]),
 }
 

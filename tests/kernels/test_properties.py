@@ -147,17 +147,6 @@ def test_real_numbers_of_any_kind_are_rounded_once(data, assert_same):
         assert_same(round_to(x, fmt, rounding), round_fraction(Fraction(x), fmt, rounding))
 
 
-@BOUNDED
-@given(data=st.data())
-def test_integers_of_every_width_are_rounded_once(data, assert_same):
-    fmt = data.draw(ROUNDABLE)
-    rounding = data.draw(roundings(fmt))
-    dtype = np.dtype(data.draw(st.sampled_from(["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i8"])))
-    limits = np.iinfo(dtype)
-    x = data.draw(arrays_of(st.integers(limits.min, limits.max), dtype))
-    assert_same(rounded(x, fmt, rounding), [round_fraction(Fraction(int(i)), fmt, rounding) for i in x], x)
-
-
 @settings(BOUNDED, max_examples=60)
 @given(data=st.data())
 def test_numbers_stay_between_neighbours_in_order_whatever_is_drawn(data, assert_same):

@@ -33,7 +33,7 @@ INFO = {
     FORMATS["bfloat16"]: formats.format_info_bfloat16,
     FORMATS["float16"]: formats.format_info_binary16,
     FORMATS["float32"]: formats.format_info_binary32,
-    replace(E8M0, parity=Parity.CODE): formats.format_info_ocp_e8m0,  # what is even there, see below
+    replace(E8M0, parity=Parity.CODE): formats.format_info_ocp_e8m0,  # where 2 of 1, 2, 4 is even
 }
 MODES = {
     Mode.TOWARD_ZERO: RoundMode.TowardZero,
@@ -136,17 +136,6 @@ def test_mxint8_rounds_as_in_gfloat(mode, assert_same):
     assert_same(round_to(x, Grid(low=-128, high=127, fraction_bits=6), mode), expected, x)
 
 
-@pytest.mark.parametrize(("number", "by_code"), [(1.5, 2.0), (3.0, 2.0), (6.0, 8.0), (12.0, 8.0)])
-def test_of_powers_of_two_alone_gfloat_calls_those_of_even_code_even(number, by_code):
-    """The significands are all 1: by IEEE 754-2019, 4.3.1, the larger magnitude is taken, as in ml_dtypes."""
-    away = Fraction(number) * 4 / 3
-    assert away - Fraction(number) == Fraction(number) - away / 2
-    assert gfloat.round_float(formats.format_info_ocp_e8m0, number) == by_code
-    assert float(np.float32(number).astype(ml_dtypes.float8_e8m0fnu)) == away
-    assert round_to(number, E8M0) == away
-    assert round_to(number, replace(E8M0, parity=Parity.CODE)) == by_code
-
-
 # -- ml_dtypes --------------------------------------------------------------------------------------------
 SHORT = [fmt for fmt in FORMATS.values() if fmt.bits <= 16 and fmt.zero]
 
@@ -194,22 +183,6 @@ def test_all_pairs_without_nan_give_the_bits_of_ml_dtypes(fmt, name, assert_same
     native = getattr(mcf.arithmetic(fmt, backend="native"), name)
     expected = native(a.astype(dtype_of(fmt)), b.astype(dtype_of(fmt))).astype(np.float64)
     assert_same(getattr(mcf.arithmetic(fmt), name)(a, b), expected, a, b)
-
-
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
-def test_e8m0_arithmetic_is_that_of_ml_dtypes_unless_float32_underflows(name, assert_same):
-    """A product below half of 2**-149 is 0 in float32, and 0 is NaN; ours is rounded once, to 2**-127."""
-    a, b = np.broadcast_arrays(magnitudes(E8M0)[:, None], magnitudes(E8M0)[None, :])
-    native = getattr(mcf.arithmetic(E8M0, backend="native"), name)
-    with np.errstate(all="ignore"):
-        theirs = native(a.astype(dtype_of(E8M0)), b.astype(dtype_of(E8M0))).astype(np.float64)
-    ours = getattr(mcf.arithmetic(E8M0), name)(a, b)
-    in_binary64 = {"add": a + b, "sub": a - b, "mul": a * b, "div": a / b}[name]
-    lost = (in_binary64 > 0) & (in_binary64 <= 2.0**-150)
-    assert lost.any() == (name in ("mul", "div"))
-    assert_same(ours[~lost], theirs[~lost], a[~lost], b[~lost])
-    assert np.isnan(theirs[lost]).all()
-    assert (ours[lost] == 2.0**-127).all()
 
 
 # -- NumPy ------------------------------------------------------------------------------------------------

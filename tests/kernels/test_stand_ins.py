@@ -9,7 +9,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
@@ -159,20 +158,3 @@ def test_sums_that_cancel_or_lie_beside_a_tie_have_none_in_binary32():
     assert addend_for(257.0, fmt, Rounding(), FLOAT64) is None  # with 2**-100 it is no tie
     for mode in (Mode.UP, Mode.TO_ODD):
         assert addend_for(1e-8, fmt, Rounding(mode), FLOAT64) is None
-
-
-def test_a_step_of_an_optimizer_is_as_with_the_operations_of_a_smaller_block():
-    """Small blocks search for none."""
-    start = {"w": np.random.default_rng(0).standard_normal(5000)}
-    for strategy in ("plain", "collage-plus"):
-        whole, parts = (
-            [mcf.Optimizer(mcf.AdamW(), mcf.strategy(strategy), tensors) for tensors in split]
-            for split in ([start], [{"w": part} for part in np.split(start["w"], 5)])
-        )
-        for count in range(3):
-            gradient = np.random.default_rng(count + 1).standard_normal(5000)
-            for group, gradients in ((whole, [gradient]), (parts, np.split(gradient, 5))):
-                for optimizer, part in zip(group, gradients, strict=True):
-                    optimizer.step(optimizer.receive({"w": part}), 1e-3)
-        joined = np.concatenate([optimizer.state.parameter[0] for optimizer in parts])
-        np.testing.assert_array_equal(whole[0].state.parameter[0], joined)

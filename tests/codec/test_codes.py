@@ -164,6 +164,7 @@ def rows(fmt, *lists):
         refused(ValueError, r"lie in \[0, 2\*\*8\)", decode, *rows(fmt, [-1], [256], [2**40], HIGHEST))
         for fmt in ("e5m2", "posit8", "int8")
     ),
+    refused(ValueError, r"element \(1,\) = 256", decode, ([0, 256], "e5m2")),
     refused(TypeError, "codes must be integers", decode, *rows("e5m2", [1.0], ["1"], [True], [None])),
     refused(ValueError, r"element \(600, 7\) = .*300", decode, (WRONG_CODES.T.copy().T, "e5m2")),
     refused(

@@ -318,9 +318,7 @@ def test_sums_beyond_binary64_overflow_as_the_mode_and_the_policy_say(rounding, 
 
 
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.sampled(2, each=False)
-@pytest.mark.costly("imports Numba and compiles a loop")
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.slow
 def test_sums_beyond_binary64_overflow_whatever_is_drawn(overflow, compiled):
     fmt = Format(precision=20, emin=-1000, emax=1023)

@@ -112,7 +112,7 @@ def test_numbers_alone_are_rounded_once(fmt, rounding):
         assert fmt in (get_format("float64"), get_format("float8_e8m0fnu"))
         return
     rng = np.random.default_rng(1)
-    every = [*reals(fmt, rng, 2), *NOT_FINITE, *ZEROS]
+    every = [*reals(fmt, rng, 1), *NOT_FINITE, *ZEROS]
     for name, arity in ARITY.items():
         quiet = [x for x in every if not (isinstance(x, Decimal) and x.is_snan())]
         alone = quiet if name == "sqrt" else every
@@ -163,7 +163,7 @@ def adversarial(name, place, fmt, rng):
 def test_a_scalar_that_brings_the_result_beside_a_tie_enters_exactly(name, place, mode, assert_same):
     for fmt in FORMATS[:6]:
         ar, results, expected, rng = mcf.arithmetic(fmt, mode), [], [], np.random.default_rng(4)
-        for _ in range(40):
+        for _ in range(25):
             others, scalar = adversarial(name, place, fmt, rng)
             arrays = [np.array([x]) for x in others]
             results.append(getattr(ar, name)(*arrays[:place], scalar, *arrays[place:])[0])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mcfsim.convert import round_to
-from mcfsim.formats import FORMATS, Format
+from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.oracle import round_fraction, round_integers
@@ -177,12 +177,15 @@ def test_to_fraction_is_exact_and_none_of_what_is_not_finite():
         (np.float32, "float64", np.float64),
         (np.float32, Format(precision=25, emin=-10, emax=10), np.float64),
         (np.float16, Format(precision=8, emin=-127, emax=127), np.float64),
+        (np.float32, Format(precision=4, emin=107, emax=120), np.float32),  # just held, and just not
+        (np.float32, Format(precision=4, emin=108, emax=120), np.float64),
     ],
 )
 def test_the_result_has_the_dtype_that_is_promised(source, fmt, target):
-    rounded = round_to(np.ones(3, source), fmt)
+    number = 2.0 ** max(get_format(fmt).emin, 0)
+    rounded = round_to(np.full(3, number).astype(source), fmt)
     assert rounded.dtype == target
-    assert (rounded == 1).all()
+    assert (rounded == number).all()
 
 
 def test_lists_are_arrays(assert_same):

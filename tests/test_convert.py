@@ -1,6 +1,5 @@
 """Every kind of source, layout and number that can be rounded, and what is refused."""
 
-import itertools
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -15,9 +14,8 @@ from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.oracle import round_fraction, round_integers
-from mcfsim.rounding import Rounding
-from mcfsim.storage.buffers import BLOCK
 from tests.oracle.operands import MODES, ROUNDINGS, SMALL_FORMATS, WIDE_FORMATS, label
+from tests.shared.refusals import check, refusals, refused
 
 E4M3FN, BF16, FP32 = (FORMATS[name] for name in ("float8_e4m3fn", "bfloat16", "float32"))
 INTEGERS = [np.dtype(kind + str(size)) for kind in "iu" for size in (1, 2, 4, 8)]
@@ -53,7 +51,7 @@ def test_integers_round_once(dtype, rounding, assert_same):
 @pytest.mark.parametrize("dtype", [np.int16, np.uint16])
 def test_all_integers_of_16_bits_round_by_the_definition(dtype, assert_same):
     source = np.arange(2**16, dtype=np.uint16).view(dtype)
-    for fmt in TARGETS:
+    for fmt in (E4M3FN, BF16, FORMATS["float16"]):
         assert_same(round_to(source, fmt), round_integers(source.astype(np.float64), fmt), source)
 
 
@@ -61,15 +59,6 @@ def test_integers_of_64_bits_round_to_nearest_even_in_float64_as_in_numpy(assert
     for dtype in (np.int64, np.uint64):
         source = hard_integers(np.dtype(dtype), 53)
         assert_same(round_to(source, "float64"), source.astype(np.float64))
-
-
-@pytest.mark.parametrize(("precision", "mode"), [(53, "up"), (52, "nearest_even"), (53, "nearest_away")])
-def test_integers_that_binary64_cannot_round_once_are_refused(precision, mode):
-    fmt = Format(precision=precision, emin=-1022, emax=1023)
-    beyond = np.array([2**54 + 11])  # odd: no number of 53 bits; to nearest first, a tie of 52 bits
-    with pytest.raises(UnsupportedFormatError, match=r"integers beyond 2\*\*53"):
-        round_to(beyond, fmt, mode)
-    assert round_to(beyond - 11, fmt, mode) == 2.0**54
 
 
 # -- single numbers ---------------------------------------------------------------------------------------
@@ -92,38 +81,32 @@ def near_ties(fmt: Format) -> list[Fraction]:
     return [sign * x for x in found for sign in (1, -1)]
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", TARGETS, ids=label)
-@pytest.mark.sampled(6)
-def test_fractions_round_once(fmt, rounding, assert_same):
-    numbers = near_ties(fmt)
-    expected = [round_fraction(x, fmt, rounding) for x in numbers]
-    assert_same([round_to(x, fmt, rounding) for x in numbers], expected)
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.sampled(4, each=False)
-def test_integers_of_any_size_round_once(rounding, assert_same):
+def of_other_kinds(fmt: Format) -> list[tuple[object, Fraction]]:
+    """Return integers, decimals and numbers of mpmath that are beside a tie, and what they are exactly."""
     sizes = (1, 7, 8, 9, 52, 53, 63, 64, 65, 127, 128, 1023, 1024, 5000)
-    numbers = [sign * (2**size + d) for size in sizes for d in (-1, 0, 1) for sign in (1, -1)]
-    for fmt in TARGETS:
-        expected = [round_fraction(Fraction(n), fmt, rounding) for n in numbers]
-        assert_same([round_to(n, fmt, rounding) for n in numbers], expected)
-
-
-@pytest.mark.parametrize("rounding", MODES, ids=label)
-@pytest.mark.parametrize("fmt", TARGETS, ids=label)
-def test_decimals_and_mpmath_numbers_round_once(fmt, rounding, assert_same):
-    tie = 1 + fmt.unit_roundoff
+    found = [sign * (2**size + d) for size in sizes for d in (-1, 0, 1) for sign in (1, -1)]
     with localcontext(prec=200), mpmath.workprec(300):
         tiny = Decimal(2) ** -150
-        decimals = [sign * (Decimal(float(tie)) + d) for d in (0, tiny, -tiny) for sign in (1, -1)]
+        decimals = [
+            sign * (Decimal(float(1 + fmt.unit_roundoff)) + d) for d in (0, tiny, -tiny) for sign in (1, -1)
+        ]
         exact = [Fraction(x) for x in decimals]
-        mpfs = [mpmath.mpf(x.numerator) / x.denominator for x in exact]
         assert len(set(exact)) == 6
-        expected = [round_fraction(x, fmt, rounding) for x in exact]
-        assert_same([round_to(x, fmt, rounding) for x in decimals], expected)
-        assert_same([round_to(x, fmt, rounding) for x in mpfs], expected)
+        mpfs = [mpmath.mpf(x.numerator) / x.denominator for x in exact]
+    return [
+        *((n, Fraction(n)) for n in found),
+        *zip(decimals, exact, strict=True),
+        *zip(mpfs, exact, strict=True),
+    ]
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
+@pytest.mark.parametrize("fmt", TARGETS, ids=label)
+@pytest.mark.sampled(8)
+def test_single_numbers_round_once(fmt, rounding, assert_same):
+    pairs = [*((x, x) for x in near_ties(fmt)), *of_other_kinds(fmt)]
+    expected = [round_fraction(exact, fmt, rounding) for _, exact in pairs]
+    assert_same([round_to(x, fmt, rounding) for x, _ in pairs], expected)
 
 
 def test_float64_from_a_fraction_is_pythons_own_division(assert_same):
@@ -134,90 +117,41 @@ def test_float64_from_a_fraction_is_pythons_own_division(assert_same):
 
 
 @pytest.mark.parametrize(
-    ("fmt", "rounding", "overflow"),
-    [
-        (get_format("float64"), "up", "ieee"),
-        (get_format("float64"), "nearest_away", "ieee"),
-        (Format(precision=52, emin=-1022, emax=1023), "nearest_even", "ieee"),
-        (Format(precision=53, emin=-100, emax=100), "nearest_even", "ieee"),  # its subnormals are coarser
-    ],
-)
-def test_numbers_that_binary64_cannot_round_once_are_refused(fmt, rounding, overflow):
-    with pytest.raises(UnsupportedFormatError, match="cannot be rounded once"):
-        round_to(Fraction(1, 3), fmt, rounding, overflow)
-    assert round_to(Fraction(3, 8), fmt, rounding, overflow) == 0.375
-
-
-def test_overflow_into_float64_is_infinite_and_refused_where_it_should_saturate():
-    assert round_to(10**400, "float64") == math.inf
-    assert round_to(-(10**400), "float64") == -math.inf
-    for policy in (("up", "ieee"), ("nearest_even", "saturate")):
-        with pytest.raises(UnsupportedFormatError, match="cannot be rounded once"):
-            round_to(10**400, "float64", *policy)
-
-
-@pytest.mark.parametrize(
     "number",
     [
-        *(1.5, 3, Fraction(3, 2), Decimal("1.5"), mpmath.mpf(1.5), True + 0.5),
-        *(np.float16(1.5), np.float32(1.5), np.float64(1.5), np.longdouble(1.5), np.int64(3), np.uint8(3)),
-        *(ml_dtypes.bfloat16(1.5), ml_dtypes.float8_e5m2(1.5), ml_dtypes.float4_e2m1fn(1.5)),
+        *(
+            1.5,
+            Fraction(3, 2),
+            Decimal("1.5"),
+            mpmath.mpf(1.5),
+            np.longdouble(1.5),
+            np.int64(2),
+            np.uint8(2),
+            2,
+        ),
+        *(2, np.int64(2), np.uint8(2)),
+        *(kind(1.5) for kind in (np.float16, np.float32, np.float64)),
+        *(kind(1.5) for kind in (ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn)),
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_a_number_gives_a_float(number):
-    rounded = round_to(number, "e4m3fn")
+def test_a_number_of_any_kind_gives_a_float_and_keeps_what_is_no_fraction(number):
+    rounded, kind = round_to(number, "e4m3fn"), type(number)
     assert type(rounded) is float
-    assert rounded == (3.0 if number == 3 else 1.5)
+    assert rounded == (1.5 if number == 1.5 else 2)
+    if kind is Fraction or number == 2:
+        return
+    assert math.copysign(1.0, round_to(kind("-0.0"), "bf16")) == (1.0 if kind is mpmath.mpf else -1.0)
+    assert math.copysign(1.0, round_to(kind("-0.0"), "e4m3fnuz")) == 1.0
+    for text in ("inf", "-inf", "nan") if kind is not ml_dtypes.float4_e2m1fn else ():
+        assert str(round_to(kind(text), "bf16")) == text
+        assert math.isnan(round_to(kind(text), "e4m3fn"))
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant <= 52, reason="here longdouble is no wider than binary64")
 def test_a_longdouble_is_taken_exactly():
     number = np.longdouble(1) + np.longdouble(2) ** -8 + np.longdouble(2) ** -60  # in binary64 a tie
     assert round_to(number, "bf16") == 1.0078125
-
-
-@pytest.mark.parametrize(
-    "number",
-    [-0.0, np.float32(-0.0), Decimal("-0.0"), ml_dtypes.bfloat16(-0.0)],
-    ids=lambda x: type(x).__name__,
-)
-def test_a_signed_zero_keeps_its_sign(number):
-    assert math.copysign(1.0, round_to(number, "bf16")) == -1.0
-    assert math.copysign(1.0, round_to(number, "e4m3fnuz")) == 1.0
-
-
-@pytest.mark.parametrize("kind", [float, Decimal, mpmath.mpf, np.float32, ml_dtypes.bfloat16])
-def test_numbers_that_are_not_finite_stay_so(kind):
-    for text in ("inf", "-inf", "nan"):
-        assert str(round_to(kind(text), "bf16")) == text
-        assert math.isnan(round_to(kind(text), "e4m3fn"))
-
-
-@pytest.mark.parametrize(
-    "number", ["1.5", None, 1j, np.complex64(1), np.datetime64(1, "s"), True, np.True_, object()]
-)
-def test_what_is_no_real_number_is_refused(number):
-    with pytest.raises(TypeError, match="no real number"):
-        round_to(number, "bf16")
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array([1j]),
-        np.array([True]),
-        np.array(["1.5"]),
-        np.array([Fraction(1, 3)]),
-        [Fraction(1, 3)],
-        np.array([1], dtype="m8[s]"),
-        np.zeros(1, dtype=[("x", "f4")]),
-    ],
-    ids=lambda x: str(np.asarray(x).dtype),
-)
-def test_an_array_that_holds_no_reals_of_at_most_64_bits_is_refused(array):
-    with pytest.raises(TypeError, match="does not hold real numbers"):
-        round_to(array, "bf16")
 
 
 def test_to_fraction_is_exact_and_none_of_what_is_not_finite():
@@ -243,25 +177,15 @@ def test_to_fraction_is_exact_and_none_of_what_is_not_finite():
         (np.float32, "float64", np.float64),
         (np.float32, Format(precision=25, emin=-10, emax=10), np.float64),
         (np.float16, Format(precision=8, emin=-127, emax=127), np.float64),
+        (np.float32, Format(precision=4, emin=107, emax=120), np.float32),  # just held, and just not
+        (np.float32, Format(precision=4, emin=108, emax=120), np.float64),
     ],
 )
 def test_the_result_has_the_dtype_that_is_promised(source, fmt, target):
-    rounded = round_to(np.ones(3, source), fmt)
+    number = 2.0 ** max(get_format(fmt).emin, 0)
+    rounded = round_to(np.full(3, number).astype(source), fmt)
     assert rounded.dtype == target
-    assert (rounded == 1).all()
-
-
-@pytest.mark.parametrize(
-    "dtype", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float4_e2m1fn"]
-)
-def test_every_code_of_an_ml_dtypes_array_is_taken_exactly(dtype, assert_same):
-    fmt = get_format(dtype)
-    raw = np.arange(2**fmt.bits, dtype=np.uint8 if fmt.bits <= 8 else np.uint16)
-    source = raw.view(getattr(ml_dtypes, dtype))
-    with np.errstate(invalid="ignore"):
-        wide = source.astype(np.float32)
-    for target in (E4M3FN, BF16):
-        assert_same(round_to(source, target), round_integers(wide, target), wide)
+    assert (rounded == number).all()
 
 
 def test_lists_are_arrays(assert_same):
@@ -269,125 +193,73 @@ def test_lists_are_arrays(assert_same):
     assert round_to([2**60 + 2**52 + 1], "bf16") == 2.0**60 + 2.0**53
 
 
-# -- layouts ----------------------------------------------------------------------------------------------
-def misaligned(x: np.ndarray) -> np.ndarray:
-    raw = np.zeros(x.nbytes + 1, np.uint8)
-    view = raw[1:].view(x.dtype).reshape(x.shape)
-    view[...] = x
-    return view
+# -- what is refused --------------------------------------------------------------------------------------
+def full_range(precision):
+    return Format(precision=precision, emin=-1022, emax=1023)
 
 
-def read_only(x: np.ndarray) -> np.ndarray:
-    x = x.copy()
-    x.flags.writeable = False
-    return x
+ODD = np.array([2**54 + 11])  # no number of 53 bits; to nearest first, a tie of 52 bits
+COARSE = Format(precision=53, emin=-100, emax=100)  # of which subnormal numbers are coarser than binary64's
+READ_ONLY = np.ones(3)
+READ_ONLY.flags.writeable = False
+TIME, SPAN = np.datetime64(1, "s"), np.timedelta64(1, "s")
 
 
-LAYOUTS = {
-    "contiguous": lambda x: x,
-    "every third": lambda x: np.repeat(x, 3, axis=-1)[..., ::3],
-    "reversed": lambda x: np.flip(np.array(np.flip(x))) if x.ndim else x,
-    "Fortran": np.asfortranarray,
-    "transposed": lambda x: np.ascontiguousarray(x.T).T,
-    "swapped bytes": lambda x: x.astype(x.dtype.newbyteorder()),
-    "misaligned": misaligned,
-    "read-only": read_only,
-    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
-}
-SHAPES = [(), (0,), (3, 0, 2), (7,), (3, 5, 7), (3, BLOCK - 1), (BLOCK + 1, 3), (2 * BLOCK,)]
+def into(out, x=None):
+    return round_to(np.ones(3, np.float32) if x is None else x, BF16, out=out)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint64", "bfloat16"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.sampled(6)
-def test_the_layout_of_a_source_makes_no_difference(layout, dtype, assert_same):
-    rng = np.random.default_rng(4)
-    for shape in SHAPES:
-        if layout == "broadcast" and not shape:
-            continue
-        values = np.asarray(100 * rng.random(shape))
-        if dtype == "bfloat16":
-            if layout == "swapped bytes":  # ml_dtypes has its types in native byte order only
-                continue
-            values = values.astype(ml_dtypes.bfloat16)
-        else:
-            values = values.astype(dtype)
-        source = LAYOUTS[layout](values)
-        before = source.copy()
-        rounded = round_to(source, E4M3FN)
-        assert rounded.dtype.isnative
-        assert_same(rounded, round_integers(source.astype(np.float64), E4M3FN))
-        assert np.array_equal(source, before)
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("rounding", ["nearest_even", "up"])
-def test_out_takes_the_result_and_may_be_the_source(rounding, threads, assert_same):
-    for shape in ((), (5,), (3, BLOCK), (0,)):
-        source = np.asarray(np.random.default_rng(5).standard_normal(shape))
-        expected = round_integers(source, BF16, Rounding(rounding))
-        for out in (np.empty(shape), np.empty(shape[::-1]).T, np.empty((*shape, 2))[..., 0], source):
-            result = round_to(source, BF16, rounding, out=out, threads=threads)
-            assert result is out
-            assert_same(out, expected)
-
-
-def test_out_takes_integers_rounded():
-    out = np.empty(2, np.float32)
-    assert round_to(np.array([257, 259]), BF16, out=out) is out
-    assert out.tolist() == [256.0, 260.0]
-
-
-@pytest.mark.parametrize(
-    "out",
-    [
-        np.empty(3, np.float64),
-        np.empty(4, np.float32),
-        np.empty((1, 3), np.float32),
-        np.empty(3, np.dtype(np.float32).newbyteorder()),
-        np.empty(3, ml_dtypes.bfloat16),
-    ],
-    ids=lambda x: f"{x.dtype}-{x.shape}",
+@refusals(
+    refused(
+        UnsupportedFormatError,
+        r"integers beyond 2\*\*53",
+        round_to,
+        *((ODD, full_range(p), mode) for p, mode in ((53, "up"), (52, "nearest_even"), (53, "nearest_away"))),
+    ),
+    refused(
+        UnsupportedFormatError,
+        "cannot be rounded once",
+        round_to,
+        *((Fraction(1, 3), "float64", mode) for mode in ("up", "nearest_away")),
+        *((Fraction(1, 3), fmt) for fmt in (full_range(52), COARSE)),
+        (10**400, "float64", "up"),
+        (10**400, "float64", "nearest_even", "saturate"),
+    ),
+    refused(UnsupportedFormatError, "number of 16610 bits cannot be", round_to, (10**5000, "float64", "up")),
+    refused(
+        UnsupportedFormatError,
+        "mine",
+        round_to,
+        *(
+            (x, Format("mine", precision=p, emin=emin, emax=emax))
+            for x in (1.0, np.ones(2), np.ones(2, np.int8), Fraction(1, 3))
+            for p, emin, emax in ((54, -1022, 1023), (8, -1023, 127), (8, -126, 1024), (4, 980, 990))
+        ),
+    ),
+    refused(ValueError, "unknown format 'bf61'", round_to, (1.0, "bf61")),
+    refused(
+        TypeError,
+        "no real number",
+        round_to,
+        *((x, "bf16") for x in ("1.5", None, 1j, np.complex64(1), TIME, SPAN, True, np.True_, object())),
+    ),
+    refused(TypeError, "does not hold real numbers", round_to, ([Fraction(1, 3)], "bf16")),
+    refused(
+        ValueError, r"out must be float32 of shape \(3,\)", into, *(np.empty(3, x) for x in ("f8", ">f4"))
+    ),
+    refused(ValueError, r"out must be float32 of shape \(3,\)", into, np.empty(3, ml_dtypes.bfloat16)),
+    refused(
+        ValueError, r"out must be float32 of shape \(3,\)", into, *(np.empty(x, "f4") for x in (4, (1, 3)))
+    ),
+    refused(ValueError, "read-only", into, (READ_ONLY, np.ones(3))),
+    refused(TypeError, "out must be an array without a mask", into, [1.0, 2.0, 3.0], np.ma.array(np.ones(3))),
+    refused(ValueError, "out is for arrays", into, (np.empty(()), 1.0)),
 )
-def test_an_out_that_does_not_fit_is_refused(out):
-    with pytest.raises(ValueError, match=r"out must be float32 of shape \(3,\)"):
-        round_to(np.ones(3, np.float32), BF16, out=out)
+def test_refusals(row):
+    check(row)
 
 
-def test_an_out_that_is_read_only_is_refused():
-    with pytest.raises(ValueError, match="read-only"):
-        round_to(np.ones(3), BF16, out=read_only(np.ones(3)))
-
-
-def test_out_is_refused_for_a_single_number():
-    with pytest.raises(ValueError, match="out is for arrays"):
-        round_to(1.0, BF16, out=np.empty(()))
-
-
-@pytest.mark.parametrize("rounding", ["nearest_even", "to_odd"])
-@pytest.mark.parametrize("threads", [2, 3, 16])
-@pytest.mark.sampled(6, each=False)
-@pytest.mark.slow
-def test_threads_give_the_same_bits(threads, rounding, assert_same):
-    rng = np.random.default_rng(6)
-    for shape, layout in itertools.product([(5 * BLOCK + 17,), (3, 2 * BLOCK + 1)], LAYOUTS.values()):
-        source = layout(rng.integers(0, 2**32, shape, dtype=np.uint32).view(np.float32))
-        assert_same(round_to(source, "fp16", rounding, threads=threads), round_to(source, "fp16", rounding))
-
-
-# -- formats ----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "fields",
-    [(54, -1022, 1023), (8, -1023, 127), (8, -126, 1024), (4, 980, 990)],
-    ids=["precision", "emin", "emax", "huge numbers only"],
-)
-def test_a_format_that_float64_does_not_carry_is_refused_by_name(fields):
-    fmt = Format("mine", precision=fields[0], emin=fields[1], emax=fields[2])
-    for source in (1.0, np.ones(2), np.ones(2, np.int8), Fraction(1, 3)):
-        with pytest.raises(UnsupportedFormatError, match="mine"):
-            round_to(source, fmt)
-
-
-def test_an_unknown_format_is_refused():
-    with pytest.raises(ValueError, match="unknown format 'bf61'"):
-        round_to(1.0, "bf61")
+def test_numbers_that_need_no_rounding_are_not_refused():
+    assert round_to(ODD - 11, full_range(53), "up") == 2.0**54
+    assert round_to(Fraction(3, 8), full_range(52)) == round_to(Fraction(3, 8), "float64", "up") == 0.375
+    assert [round_to(x, "float64") for x in (10**400, -(10**400))] == [math.inf, -math.inf]

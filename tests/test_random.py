@@ -9,6 +9,7 @@ import pytest
 
 from mcfsim import random
 from mcfsim.random import RandomWords, philox
+from tests.shared.refusals import check, refusals, refused
 
 MASK = 2**32 - 1
 
@@ -61,6 +62,7 @@ def test_no_two_places_have_the_same_counter(monkeypatch):
 
 
 @pytest.mark.parametrize("bits", [16, 32])
+@pytest.mark.costly("imports Numba and PyTorch, and compiles loops")
 def test_all_draw_the_words_of_the_counter(bits):
     """NumPy, loops and rows of them, and PyTorch's operations, by the definition."""
     each, makers = 128 // bits, list(makers_of_words())
@@ -98,42 +100,14 @@ def makers_of_words():
         yield lambda *given: drawn(*given, torch.device("cpu")).numpy()
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 1), (1, 1), (3, 6), (4, 4), (17, 100), (2**34 - 3, 9)])
+@pytest.mark.parametrize(
+    ("start", "count"), [(0, 1), (5, 0), (1, 1), (3, 6), (4, 4), (17, 100), (2**34 - 3, 9)]
+)
 def test_any_range_is_a_part_of_the_whole(start, count):
     stream = RandomWords(5, step=2, stream=7)
     single = [int(stream.words(i, 1)[0]) for i in range(start, start + count)]
     assert stream.words(start, count).tolist() == single
     assert stream.words(start, count).dtype == np.uint32
-
-
-def test_no_words():
-    assert RandomWords(0).words(5, 0).shape == (0,)
-
-
-def test_seeds_steps_and_streams_differ():
-    drawn = [
-        RandomWords(*key).words(0, 64).tobytes()
-        for key in [
-            (0, 0, 0),
-            (1, 0, 0),
-            (2**32, 0, 0),
-            (0, 1, 0),
-            (0, 0, 1),
-            (0, 1, 1),
-            (0, 0, 0, 1),
-            (0, 0, 5),
-        ]
-    ]
-    drawn += [RandomWords(0).of(5).words(0, 64).tobytes()]
-    assert len(set(drawn)) == len(drawn)
-
-
-@pytest.mark.parametrize(
-    "key", [(-1,), (2**64,), (0, -1), (0, 2**32), (0, 0, -1), (0, 0, 2**20), (0, 0, 0, 2**32)]
-)
-def test_keys_out_of_range_are_refused(key):
-    with pytest.raises(ValueError, match="must lie in"):
-        RandomWords(*key)
 
 
 def test_words_of_sixteen_bits_are_the_halves_of_those_of_32():
@@ -145,21 +119,20 @@ def test_words_of_sixteen_bits_are_the_halves_of_those_of_32():
     np.testing.assert_array_equal(stream.words(13, 60, 16), halves[13:73])
 
 
-@pytest.mark.parametrize(
-    "arguments", [(-1, 4), (0, -1), (0, 4, 8), (0, 4, 64), (2**46 - 3, 4), (2**47 - 3, 4, 16), (2**70, 1)]
+def words(*given):
+    return RandomWords(0).words(*given)
+
+
+@refusals(
+    refused(
+        ValueError, "must lie in", RandomWords, -1, 2**64, (0, -1), (0, 2**32), (0, 0, -1), (0, 0, 2**20)
+    ),
+    refused(ValueError, "must lie in", RandomWords, (0, 0, 0, 2**32)),
+    refused(TypeError, "must be an int", RandomWords, 1.0, True, (0, "1"), (0, 0, None)),
+    refused(ValueError, "must not be negative", words, (-1, 4), (0, -1)),
+    refused(ValueError, "32 or 16 bits", words, (0, 4, 8), (0, 4, 64)),
+    refused(ValueError, "exceeds", words, (2**46 - 3, 4), (2**47 - 3, 4, 16), (2**70, 1)),
+    refused(TypeError, "must be an int", words, (1.5, 2), ("a", 2), (0, 1.5), (0, 2, 16.0), (True, 2)),
 )
-def test_words_that_there_are_not_are_refused(arguments):
-    with pytest.raises(ValueError, match=r"must not be negative|32 or 16 bits|exceeds"):
-        RandomWords(0).words(*arguments)
-
-
-@pytest.mark.parametrize("arguments", [(1.5, 2), ("a", 2), (0, 1.5), (0, 2, 16.0), (True, 2)])
-def test_indices_of_another_type_are_refused(arguments):
-    with pytest.raises(TypeError, match="must be an int"):
-        RandomWords(0).words(*arguments)
-
-
-@pytest.mark.parametrize("key", [(1.0,), (True,), (0, "1"), (0, 0, None)])
-def test_keys_of_another_type_are_refused(key):
-    with pytest.raises(TypeError, match="must be an int"):
-        RandomWords(*key)
+def test_refusals(row):
+    check(row)

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.formats import Format, get_format
 from mcfsim.multiword import double_word, expansion, summation
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Overflow, Rounding, Rule
+from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK
 
 pytestmark = pytest.mark.slow
@@ -52,28 +51,20 @@ def flat(results):
 def test_results_depend_on_no_threads_and_no_blocks(name):
     """Where blocks end, the last element is what it is in a longer array."""
     x = mcf.round_to(np.random.default_rng(0).standard_normal(LARGE_BLOCK + 2).astype(np.float32), "bfloat16")
-    expected = flat(ALGORITHMS[name](drawn(), x))
+    whole = drawn()
+    expected = flat(ALGORITHMS[name](whole, x))
     for size, threads in ((1, 1), (BLOCK, 1), (BLOCK + 1, 1), (BLOCK + 1, 2), (LARGE_BLOCK + 1, 4)):
-        found = flat(ALGORITHMS[name](drawn(threads), x[:size]))
+        ar = drawn(threads)
+        found = flat(ALGORITHMS[name](ar, x[:size]))
+        assert ar.random.operation == whole.random.operation > 0
         for one, other in zip(found, expected, strict=True):
             assert np.array_equal(one, other[:size], equal_nan=True), (size, threads)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_streams_are_as_many_as_the_operations_whatever_the_blocks(name):
-    taken = set()
-    for size, threads in ((1, 1), (7, 1), (BLOCK + 1, 2)):
-        ar = drawn(threads)
-        ALGORITHMS[name](ar, np.ones(size, np.float32))
-        taken.add(ar.random.operation)
-    assert len(taken) == 1
-    assert taken != {0}
 
 
 def test_a_result_of_scalars_alone_has_the_word_of_index_0():
     """Two quanta above 1 and a fraction f: up as the first word of the stream says."""
     f = 0.5
-    for seed in range(60):
+    for seed in range(20):
         word = int(RandomWords(seed).words(0, 1, 16)[0])
         expected = 1.0 + 2.0**-7 * (math.floor(f * 2**16) + word >= 2**16)
         for size in (1, 5):
@@ -111,7 +102,7 @@ def test_a_step_of_an_optimizer_depends_on_no_block():
 
 # -- several threads that share an arithmetic -------------------------------------------------------------
 def test_threads_that_share_an_arithmetic_share_no_stream():
-    shared, rounds = drawn(bits=16), 300
+    shared, rounds = drawn(bits=16), 90
     quarter = np.full(256, 1 + 2.0**-9)
     seen = [[] for _ in range(4)]
     begin = threading.Barrier(4)
@@ -144,80 +135,3 @@ def test_threads_that_share_an_arithmetic_share_no_stream():
     }
     assert len(streams) == len(results)  # so a result tells its stream
     assert set(results) == streams
-
-
-def test_operations_one_after_the_other_take_streams_in_order():
-    ar = drawn()
-    for place, operation in enumerate((ar.add, ar.sub, ar.mul)):
-        assert ar.random.operation == place
-        operation(np.ones(3, np.float32), np.ones(3, np.float32))
-    ar.neg(np.ones(3, np.float32))
-    assert ar.random.operation == 3
-
-
-# -- numbers beyond binary64 ------------------------------------------------------------------------------
-def ups(rule, f, r, draw):
-    """Whether a fraction rounds up by the rule's inequality."""
-    whole = 2**r
-    match rule:
-        case Rule.TRUNCATE:
-            return math.floor(f * whole) + draw >= whole
-        case Rule.CENTRED:
-            return math.floor(2 * f * whole) + 2 * draw + 1 >= 2 * whole
-        case Rule.NEAREST_FIRST:
-            return round(f * whole) + draw >= whole
-
-
-def by_definition(x, fmt, rounding, draw):
-    """Round a rational number stochastically, the exponent unbounded above, and judge overflow then."""
-    magnitude, rule, r = abs(x), rounding.rule, rounding.random_bits
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    exponent -= magnitude < Fraction(2) ** exponent
-    quantum = Fraction(2) ** (max(exponent, fmt.emin) - fmt.precision + 1)
-    whole, f = divmod(magnitude / quantum, 1)
-    sign = -1.0 if x < 0 else 1.0
-    rounded = (whole + ups(rule, f, r, draw)) * quantum
-    over = rounded > fmt.max
-    if rounding.overflow is Overflow.NEAREST_BOUNDARY and magnitude > fmt.max:
-        half = Fraction(2) ** (fmt.emax - fmt.precision)
-        over = ups(rule, min((magnitude - fmt.max) / half, Fraction(1)), r, draw)
-        rounded = fmt.max
-    if over and rounding.overflow is not Overflow.SATURATE and fmt.has_nan:
-        return sign * math.inf if fmt.has_infinity else math.nan
-    return sign * float(min(rounded, fmt.max))
-
-
-@pytest.mark.parametrize("overflow", Overflow)
-@pytest.mark.parametrize("rule", Rule)
-@pytest.mark.sampled(6)
-def test_numbers_beyond_binary64_are_drawn_by_the_definition(rule, overflow):
-    formats = [
-        Format(precision=p, emin=-1022, emax=1023, specials=specials)
-        for p, specials in itertools.product((2, 8, 20), ("ieee", "fn", "none"))
-    ]
-    formats += [get_format("bfloat16"), get_format("e4m3fn"), Format(precision=5, emin=-1000, emax=1000)]
-    for fmt, r in itertools.product(formats, (1, 2, 16)):
-        rounding = Rounding("stochastic", overflow, random_bits=r, rule=rule)
-        top, least = Fraction(2) ** 1024, fmt.smallest_subnormal
-        numbers = [top, 2**1100, top - 1, top - Fraction(1, 3), top * Fraction(4, 3), Fraction(10) ** 400]
-        numbers += [
-            fmt.max + Fraction(k, 4) * Fraction(2) ** (fmt.emax - fmt.precision + 1) for k in range(6)
-        ]
-        numbers += [least * Fraction(k, 7) for k in range(1, 15)]
-        numbers += [least / 2**r, least / 2 ** (r + 1), least / 2 ** (r + 1) + least / 2**200, least / 2**300]
-        for x, sign, draw in itertools.product(
-            numbers, (1, -1), {0, 1, 2**r - 2, 2**r - 1} & set(range(2**r))
-        ):
-            word = np.array(draw << (16 - r), dtype=np.uint16)
-            found = mcf.round_to(sign * Fraction(x), fmt, rounding, random=word)
-            expected = by_definition(sign * Fraction(x), fmt, rounding, draw)
-            assert found == expected or (math.isnan(found) and math.isnan(expected)), (fmt, r, x, draw)
-
-
-def test_2_to_the_1100_is_infinite_for_every_seed():
-    fmt = Format(precision=8, emin=-1022, emax=1023)
-    ar = [mcf.arithmetic(fmt, "stochastic", random=RandomWords(seed)) for seed in range(50)]
-    assert {x.round(2**1100) for x in ar} == {math.inf}
-    assert {x.evaluate(lambda inner: inner.round(-(2**1100))) for x in ar} == {-math.inf}
-    zero = np.array(0, dtype=np.uint16)  # the word that moves least
-    assert mcf.round_to(2**1100, fmt, "stochastic", random=zero) == math.inf

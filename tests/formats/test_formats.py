@@ -11,13 +11,19 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mcfsim.formats import ALIASES, FORMATS, Format, Specials, format_table, get_format
+from mcfsim.formats import ALIASES, FORMATS, Format, Grid, Posit, Specials, format_table, get_format
 from mcfsim.formats.grids import grid
 from mcfsim.formats.posit import posit
+from mcfsim.oracle.posits import posit_value
 from mcfsim.scaled import SCALED, get_scaled_format
+from tests.shared.formats import GRIDS, SMALL_POSITS, some_codes
+from tests.shared.refusals import check, refusals, refused
 
 IN_NUMPY = ["float16", "float32", "float64"]
 IN_ML_DTYPES = [name for name in FORMATS if hasattr(ml_dtypes, name)]
+
+
+ONE_NUMBER = {"precision": 1, "emin": 8, "specials": "none", "signed": False, "zero": False}
 
 
 def dtype_of(name):
@@ -28,14 +34,17 @@ def test_every_format_but_tf32_is_in_a_library():
     assert set(FORMATS) == {*IN_NUMPY, *IN_ML_DTYPES, "tf32"}
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "posit8", "int4", "binary8p4uf"])
+@pytest.mark.parametrize("name", ["bfloat16", "posit8", "posit16es1", "int4", "binary8p4uf"])
 def test_what_a_format_has_been_asked_for_does_not_change_how_it_is_copied(name):
     fmt = copy.copy(get_format(name))
     before = pickle.dumps(fmt)
     assert all((fmt.max, fmt.bits, fmt.smallest_subnormal))
     assert pickle.dumps(fmt) == before
-    for again in (pickle.loads(before), copy.copy(fmt), copy.deepcopy(fmt)):
-        assert (again, hash(again), repr(again), again.max) == (fmt, hash(fmt), repr(fmt), fmt.max)
+    again = [pickle.loads(before), copy.copy(fmt), copy.deepcopy(fmt)]
+    again += [Posit(fmt.bits, fmt.es)] if isinstance(fmt, Posit) else []
+    for other in again:
+        assert (other, hash(other), repr(other), other.max) == (fmt, hash(fmt), repr(fmt), fmt.max)
+        assert str(other) == fmt.name
     assert dataclasses.replace(FORMATS["bfloat16"], emax=3).max < FORMATS["bfloat16"].max
 
 
@@ -83,51 +92,167 @@ def test_fn_gives_a_significand_to_nan_only_where_the_exponent_field_is_full(ema
     assert fmt.max == Fraction(significand, 8) * 2**emax
 
 
-def test_formats_with_equal_fields_are_equal_whatever_their_names():
-    mine = Format("mine", precision=8, emin=-126, emax=127)
-    assert mine == FORMATS["bfloat16"]
-    assert hash(mine) == hash(FORMATS["bfloat16"])
-    assert mine != Format("mine", precision=8, emin=-126, emax=127, specials="fn")
-    assert str(mine) == "mine"
-
-
-def test_an_unnamed_format_is_called_by_its_fields():
-    assert str(Format(precision=9, emin=-62, emax=63)) == "float_p9_emin-62_emax63"
-    assert str(Format(precision=4, emin=-6, emax=8, specials="fn")) == "float_p4_emin-6_emax8_fn"
-
-
-def test_a_format_is_immutable():
+@pytest.mark.parametrize(
+    ("one", "equal", "different"),
+    [
+        (
+            Format("mine", precision=8, emin=-126, emax=127),
+            FORMATS["bfloat16"],
+            [Format("mine", precision=8, emin=-126, emax=127, specials="fn")],
+        ),
+        (
+            get_format("int8"),
+            Grid("mine", low=-128, high=127),
+            [
+                *(get_format("int8_symmetric"), Grid(low=-128, high=127, fraction_bits=6)),
+                Format(precision=8, emin=7, emax=7, specials="none"),
+            ],
+        ),
+        (
+            Posit(16, 2),
+            Posit(16),
+            [Posit(16, 1), Posit(17), Format(precision=12, emin=-56, emax=56, specials="fnuz")],
+        ),
+    ],
+)
+def test_formats_are_equal_by_their_kind_and_fields_whatever_their_names(one, equal, different):
+    assert one == equal
+    assert hash(one) == hash(equal)
+    assert not any(one == other for other in different)
+    assert len({one, equal, *different}) == 1 + len(different)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        FORMATS["bfloat16"].precision = 9
+        one.precision = 9
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "message"),
+    ("fmt", "name"),
     [
-        ({"precision": 0}, ValueError, "at least 1 bit"),
-        ({"precision": 1, "specials": "ieee"}, ValueError, "no fraction bit to tell NaN from infinity"),
-        ({"specials": "fnuz", "signed": False}, ValueError, "an unsigned format lacks; use fn"),
-        ({"specials": "fnuz", "zero": False}, ValueError, "not without a zero"),
-        ({"specials": "nuz", "zero": False}, ValueError, "not without a zero"),
-        (
-            {"precision": 1, "emin": 8, "specials": "none", "signed": False, "zero": False},
-            ValueError,
-            "one number",
-        ),
-        ({"signed": 1}, TypeError, "signed must be True or False"),
-        ({"zero": None}, TypeError, "zero must be True or False"),
-        ({"parity": "last"}, ValueError, "unknown parity 'last'; allowed: significand, code"),
-        ({"precision": 8.0}, TypeError, "precision must be an int"),
-        ({"precision": True}, TypeError, "precision must be an int"),
-        ({"emin": "-6"}, TypeError, "emin must be an int"),
-        ({"emax": None}, TypeError, "emax must be an int"),
-        ({"emin": 9}, ValueError, "emin = 9 must not exceed emax = 8"),
-        ({"specials": "posit"}, ValueError, "unknown specials 'posit'; allowed: ieee, fn, fnuz, nuz, none"),
+        (Format("mine", precision=8, emin=-126, emax=127), "mine"),
+        (Format(precision=9, emin=-62, emax=63), "float_p9_emin-62_emax63"),
+        (Format(precision=4, emin=-6, emax=8, specials="fn"), "float_p4_emin-6_emax8_fn"),
+        (Grid(low=-8, high=7), "int4"),
+        (Grid(low=-8, high=7, fraction_bits=2), "int4_fraction2"),
+        (Grid(low=-5, high=3), "integers_-5_3"),
+        (Grid(low=0, high=3), "integers_0_3"),
+        (Posit(16), "posit16"),
+        (Posit(16, 1), "posit16es1"),
     ],
 )
-def test_impossible_fields_are_refused(fields, error, message):
-    with pytest.raises(error, match=message):
-        Format(**{"precision": 4, "emin": -6, "emax": 8, **fields})
+def test_an_unnamed_format_is_called_by_its_fields(fmt, name):
+    assert str(fmt) == fmt.name == name
+    assert not isinstance(fmt, Posit) or eval(repr(fmt)) == fmt
+
+
+def changed(**fields):
+    return Format(**{"precision": 4, "emin": -6, "emax": 8, **fields})
+
+
+def ranged(low, high):
+    return Grid(low=low, high=high)
+
+
+@refusals(
+    *(
+        refused(error, message, lambda fields=fields: changed(**fields), ())
+        for fields, error, message in (
+            ({"precision": 0}, ValueError, "at least 1 bit"),
+            ({"precision": 1, "specials": "ieee"}, ValueError, "no fraction bit to tell NaN from infinity"),
+            ({"specials": "fnuz", "signed": False}, ValueError, "an unsigned format lacks; use fn"),
+            ({"specials": "fnuz", "zero": False}, ValueError, "not without a zero"),
+            ({"specials": "nuz", "zero": False}, ValueError, "not without a zero"),
+            (ONE_NUMBER, ValueError, "one number"),
+            ({"signed": 1}, TypeError, "signed must be True or False"),
+            ({"zero": None}, TypeError, "zero must be True or False"),
+            ({"parity": "last"}, ValueError, "unknown parity 'last'; allowed: significand, code"),
+            ({"precision": 8.0}, TypeError, "precision must be an int"),
+            ({"precision": True}, TypeError, "precision must be an int"),
+            ({"emin": "-6"}, TypeError, "emin must be an int"),
+            ({"emax": None}, TypeError, "emax must be an int"),
+            ({"emin": 9}, ValueError, "emin = 9 must not exceed emax = 8"),
+            (
+                {"specials": "posit"},
+                ValueError,
+                "unknown specials 'posit'; allowed: ieee, fn, fnuz, nuz, none",
+            ),
+        )
+    ),
+    refused(ValueError, "low <= 0 < high", ranged, (0, 0), (1, 2), (-2, -1), (2, -2)),
+    refused(TypeError, "must be an int", ranged, (-1.0, 1), (-1, True), (-1, "1")),
+    refused(ValueError, "bits = 2 of a posit must lie between", Posit, 2),
+    refused(ValueError, "bits = 65 of a posit must lie between", Posit, 65),
+    refused(ValueError, "es = -1 of a posit must lie between", Posit, (8, -1)),
+    refused(ValueError, "es = 6 of a posit must lie between", Posit, (8, 6)),
+    refused(TypeError, "must be an int", Posit, 8.0, True, "8", (8, 1.0), (8, False)),
+    refused(ValueError, "of a posit must lie between", get_format, "posit2", "posit65", "posit<16,9>"),
+    refused(
+        ValueError, "unknown format .*'posit16'", get_format, "posit", "posit16es", "posit<16", "posit16,1"
+    ),
+    refused(ValueError, "unknown format .*'posit16'", get_format, "posit<16,1>x"),
+    refused(ValueError, "unknown grid", grid, "int1", "int33", "int", "int04x", "uint8", "symmetric", "INT8"),
+)
+def test_refusals(row):
+    check(row)
+
+
+# -- grids and posits -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("fmt", GRIDS, ids=str)
+def test_the_fixed_point_format_of_a_grid_holds_both_ends_and_has_the_quantum(fmt):
+    held = Format(precision=fmt.precision, emin=fmt.emin, emax=fmt.emax, specials="none")
+    assert fmt.emin == fmt.emax
+    assert held.smallest_subnormal == fmt.quantum == fmt.smallest_normal == fmt.smallest_subnormal
+    assert 2 ** (fmt.precision - 1) <= max(-fmt.low, fmt.high) < 2**fmt.precision
+    assert (fmt.lowest, fmt.max) == (fmt.low * fmt.quantum, fmt.high * fmt.quantum)
+    assert not any((fmt.has_nan, fmt.has_infinity, fmt.has_negative_zero, fmt.has_subnormals))
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "bits"),
+    [
+        *((x, ml_dtypes.iinfo(x).min, ml_dtypes.iinfo(x).max, int(x[3:])) for x in ("int2", "int4")),
+        *((x, np.iinfo(x).min, np.iinfo(x).max, int(x[3:])) for x in ("int8", "int16", "int32")),
+        ("ternary", -1, 1, 2),
+        ("int4_symmetric", -7, 7, 4),
+        ("int8_symmetric", -127, 127, 8),
+    ],
+)
+def test_range_and_bits_of_a_grid_are_those_of_its_name(name, low, high, bits):
+    fmt = get_format(name)
+    assert (fmt.low, fmt.high, fmt.bits, fmt.precision) == (low, high, bits, (max(high, -low)).bit_length())
+
+
+def test_the_standards_posits_have_its_fields():
+    for bits in (8, 16, 32):
+        fmt = Posit(bits)
+        assert (fmt.bits, fmt.es, fmt.precision, fmt.emax) == (bits, 2, bits - 4, 4 * bits - 8)
+        assert fmt.max == -fmt.lowest == 1 / fmt.smallest_normal == 2 ** (4 * bits - 8)
+        assert fmt.smallest_subnormal == fmt.smallest_normal
+        assert (fmt.has_nan, fmt.has_infinity, fmt.has_subnormals, fmt.has_negative_zero) == (
+            True,
+            *[False] * 3,
+        )
+
+
+@pytest.mark.parametrize("fmt", [Posit(bits, es) for es in range(4) for bits in range(3, 11)], ids=str)
+def test_fields_of_a_posit_are_what_the_codes_say(fmt):
+    positive = [posit_value(code, fmt) for code in range(1, 2 ** (fmt.bits - 1))]
+    assert (positive[0], positive[-1]) == (fmt.smallest_subnormal, fmt.max)
+    assert fmt.max == fmt.max_significand * Fraction(2) ** (fmt.emax - fmt.precision + 1)
+    assert fmt.precision == max(map(significant_bits, positive))
+    row = format_table([fmt])[0]
+    assert (row["format"], row["bits"], row["p"]) == (fmt.name, str(fmt.bits), str(fmt.precision))
+
+
+def significant_bits(value):
+    return (value.numerator // (value.numerator & -value.numerator)).bit_length()
+
+
+@pytest.mark.parametrize("fmt", [*SMALL_POSITS, Posit(16), Posit(32), Posit(32, 3), Posit(31, 0)], ids=str)
+def test_boundaries_of_posits_have_as_many_bits_as_binary64_is_trusted_with(fmt):
+    """With j bits more a posit has at most j significant bits more."""
+    for extra in (1, 2, 5, 17):
+        longer = Posit(fmt.bits + extra, fmt.es)
+        values = [posit_value(code, longer) for code in some_codes(longer)]
+        assert max(map(significant_bits, values)) <= fmt.precision + extra
 
 
 # -- names ------------------------------------------------------------------------------------------------
@@ -147,21 +272,29 @@ def test_an_alias_means_its_format_and_names_none(alias, name):
 
 
 @pytest.mark.parametrize(
-    ("spelling", "name"),
+    ("spelling", "fmt"),
     [
-        ("e8m7", "bfloat16"),
-        ("e5m10", "float16"),
-        ("e8m10", "tf32"),
-        ("e8m23", "float32"),
-        ("e11m52", "float64"),
+        ("e8m7", FORMATS["bfloat16"]),
+        ("e5m10", FORMATS["float16"]),
+        ("e8m10", FORMATS["tf32"]),
+        ("e8m23", FORMATS["float32"]),
+        ("e11m52", FORMATS["float64"]),
+        ("e6m9", Format(precision=10, emin=-30, emax=31)),
+        ("posit16", Posit(16)),
+        ("Posit8", Posit(8)),
+        ("posit16es1", Posit(16, 1)),
+        ("posit16es2", Posit(16)),
+        ("posit<16>", Posit(16)),
+        ("posit<16,1>", Posit(16, 1)),
+        ("posit<8, 0>", Posit(8, 0)),
     ],
 )
-def test_field_widths_spell_the_ieee_like_formats(spelling, name):
-    assert get_format(spelling) == FORMATS[name]
+def test_widths_spell_floats_and_posits(spelling, fmt):
+    assert get_format(spelling) == fmt
+    assert get_format(get_format(spelling).name) == fmt
 
 
-def test_field_widths_spell_formats_without_a_name():
-    assert get_format("e6m9") == Format(precision=10, emin=-30, emax=31)
+def test_field_widths_are_the_name_of_formats_without_another():
     assert (get_format("e6m9").bits, str(get_format("e6m9"))) == (16, "e6m9")
 
 
@@ -187,7 +320,7 @@ READERS = {"format": get_format, "grid": grid, "posit": posit, "scaled": get_sca
 
 
 @pytest.mark.parametrize("name", [*FORMATS, *ALIASES, *FAMILIES, "int4_symmetric", *SCALED])
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(16, each=False)
 def test_other_alphabets_spell_no_format(name):
     """Every digit of every name in another alphabet: NKo digits and double-struck ones among them."""
     foreign = [

@@ -1,33 +1,28 @@
-"""Rounding into every format, in every mode and overflow policy, against the definition and the libraries."""
+"""Rounding into every format, in every mode and policy, against the definition and the libraries."""
 
-import math
-from functools import cache
+import pickle
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from mcfsim.convert import round_to
-from mcfsim.formats import FORMATS, Format
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64
+from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, holds
+from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.element.machine import F32, F64, recorded
 from mcfsim.kernels.element.rounding import round_element
-from mcfsim.oracle import round_float, round_integers
-from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, get_rounding
-from tests.oracle.operands import (
-    FLUSHING,
-    ROUNDINGS,
-    SMALL_FORMATS,
-    UNUSUAL_FORMATS,
-    WIDE_FORMATS,
-    label,
-    magnitudes,
-    values,
+from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Underflow, get_rounding
+from tests.oracle.operands import MODES, WIDE_FORMATS, label, magnitudes
+from tests.shared.formats import (
+    FLOATS,
+    GRIDS,
+    LARGE_POSITS,
+    SMALL_POSITS,
+    by_definition,
+    hard_numbers,
+    roundings,
 )
-
-NARROW_FORMATS = [*SMALL_FORMATS, *UNUSUAL_FORMATS, *WIDE_FORMATS]
-IN_ML_DTYPES = [fmt for fmt in NARROW_FORMATS if hasattr(ml_dtypes, fmt.name) and fmt.zero]
-NEAREST = Rounding()
 
 # Custom formats, by the way in which numbers are rounded into them: by adding a power of two of the carrier
 # ("aligned"), on the carrier's code ("bits"), and there by a fixed power below the smallest normal number
@@ -54,82 +49,57 @@ PATHS = {
     "float64 aligned, one zero": (FLOAT64, Format(precision=24, emin=-126, emax=127, specials="nuz")),
     "float64 bits": (FLOAT64, Format(precision=30, emin=-1022, emax=1023)),
 }
+HUGE = [Format(precision=4, emin=90, emax=100), Format(precision=4, emin=900, emax=910)]
+KINDS = [
+    *(*FLOATS, *(fmt for _, fmt in PATHS.values()), *HUGE, *SMALL_POSITS, *LARGE_POSITS),
+    *(*GRIDS, get_format("int24"), get_format("int32")),
+]
 
 
-@cache
-def boundaries(fmt: Format) -> np.ndarray:
-    """Return every number and midpoint of a format, some beyond the largest, and the float32 next to each."""
-    numbers = magnitudes(fmt)
-    beyond = numbers[-1] + (numbers[-1] - numbers[-2]) * np.array([0.25, 0.5, 0.75, 1.0, 2.0, 64.0])
-    with np.errstate(over="ignore"):
-        exact = np.concatenate([numbers, numbers[1:] / 2 + numbers[:-1] / 2, beyond]).astype(np.float32)
-        source = np.concatenate([exact, *(np.nextafter(exact, np.float32(end)) for end in (0, np.inf))])
-    source = np.unique(source)
-    return np.concatenate([source, -source, np.float32([np.nan])])
+@np.errstate(invalid="ignore")  # signalling NaNs
+def check(x, fmt, rounding, assert_same):
+    """Try all numbers, and those alone that are not subnormal, which may take another way."""
+    expected = by_definition(x, fmt, rounding)
+    for some in (np.full(x.size, True), np.abs(x.astype(np.float64)) >= float(fmt.smallest_normal)):
+        found = round_to(x[some], fmt, rounding)
+        assert_same(found, expected[some], x[some])
+        nan = np.isnan(x[some])
+        assert np.array_equal(np.signbit(found[nan]), np.signbit(x[some][nan]))
 
 
-@cache
-def patterns32() -> np.ndarray:
-    """Return random bit patterns of float32, an infinity or NaN in every 128."""
-    return np.random.default_rng(1).integers(0, 2**32, 2**21, dtype=np.uint32).view(np.float32)
-
-
-def hard_float64(fmt: Format, size: int, seed: int) -> np.ndarray:
-    """Return float64 numbers on numbers and midpoints of a format, and beside them by steps of all sizes."""
-    rng = np.random.default_rng(seed)
-    low, high = max(fmt.emin - fmt.precision - 1, -1074), min(fmt.emax + 2, 1024)
-    halves = rng.integers(2**fmt.precision, 2 ** (fmt.precision + 1), size)  # significands of p + 1 bits
-    x = np.ldexp(halves.astype(np.float64), rng.integers(low, high, size) - fmt.precision)
-    step = np.ldexp(rng.choice([-1.0, 0.0, 1.0], size), -rng.integers(1, 53, size))
-    with np.errstate(over="ignore"):
-        x = np.concatenate([x * (1 + step), np.nextafter(x, 0), np.nextafter(x, np.inf)])
-    x *= rng.choice([-1.0, 1.0], x.size)
-    specials = [0.0, np.inf, np.nan, 2.0**-1074, np.finfo(np.float64).max]
-    with np.errstate(over="ignore"):
-        edges = np.array([fmt.max, fmt.smallest_normal, fmt.smallest_subnormal], dtype=np.float64)
-        edges = np.outer([0.5, 1.0, 1.5], edges).ravel()
-        edges = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, np.inf), specials])
-    return np.concatenate([x, edges, -edges])
-
-
-# -- from float32 -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("rounding", [*ROUNDINGS, *FLUSHING], ids=label)
-@pytest.mark.parametrize("fmt", NARROW_FORMATS, ids=label)
-@pytest.mark.sampled(6)
-def test_float32_at_every_boundary_rounds_by_the_definition(fmt, rounding, assert_same):
-    source = boundaries(fmt)
-    assert_same(round_to(source, fmt, rounding), round_integers(source, fmt, rounding), source)
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", NARROW_FORMATS, ids=label)
-@pytest.mark.sampled(6)
-def test_random_float32_patterns_round_by_the_definition(fmt, rounding, assert_same):
-    source = patterns32()[: 2**18]
-    assert_same(round_to(source, fmt, rounding), round_integers(source, fmt, rounding), source)
-
-
-@pytest.mark.parametrize("fmt", IN_ML_DTYPES, ids=label)
-def test_float32_rounds_to_nearest_even_as_in_ml_dtypes(fmt, assert_same):
-    source = np.concatenate([boundaries(fmt), patterns32()])
-    if not fmt.has_nan:  # there ml_dtypes gives NaN and infinity some number
-        source = source[np.isfinite(source)]
-    with np.errstate(all="ignore"):
-        expected = source.astype(getattr(ml_dtypes, fmt.name)).astype(np.float32)
-    assert_same(round_to(source, fmt), expected, source)
-
-
-@pytest.mark.parametrize(
-    "source", [boundaries(FORMATS["float16"]), patterns32()], ids=["boundaries", "random"]
-)
-def test_float32_rounds_to_float16_as_in_numpy(source, assert_same):
-    with np.errstate(all="ignore"):
-        expected = source.astype(np.float16)
-    assert_same(round_to(source, "float16"), expected, source)
+@pytest.mark.parametrize(("fmt", "rounding"), [(f, r) for f in KINDS for r in roundings(f)], ids=label)
+@pytest.mark.sampled(24)
+def test_hard_numbers_round_by_the_definition(fmt, rounding, assert_same):
+    """Values, boundaries, what is beside them, and any bits."""
+    for dtype in (np.float32, np.float64):
+        x = hard_numbers(fmt, dtype, 1500 if type(fmt) is Format else 100)
+        check(x, fmt, rounding, assert_same)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("fmt", WIDE_FORMATS, ids=label)
+def test_float32_beside_every_boundary_rounds_by_the_definition(fmt, assert_same):
+    numbers = magnitudes(fmt)
+    exact = np.concatenate([numbers, numbers[1:] / 2 + numbers[:-1] / 2]).astype(np.float32)
+    x = np.concatenate([exact, *(np.nextafter(exact, np.float32(end)) for end in (0, np.inf))])
+    for rounding in roundings(fmt):
+        check(np.concatenate([x, -x]), fmt, rounding, assert_same)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if hasattr(ml_dtypes, name)] + ["float16"])
+def test_float32_rounds_to_nearest_even_as_in_the_libraries(name, assert_same):
+    fmt = FORMATS[name]
+    x = hard_numbers(fmt, np.float32, 2**17)
+    x = x if fmt.has_nan else x[np.isfinite(x)]  # there ml_dtypes gives NaN and infinity some number
+    if not fmt.zero:  # in test_published
+        x = x[(np.abs(x) <= 2.0**-127) | (np.abs(x) >= 2.0**-126)]
+    with np.errstate(all="ignore"):
+        expected = x.astype(getattr(ml_dtypes, name, name)).astype(np.float32)
+    assert_same(round_to(x, name), expected, x)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
 def test_every_float32_rounds_to_nearest_even_as_in_the_libraries(name, assert_same):
     low = np.arange(2**18, dtype=np.uint32)
     for high in range(2**14):
@@ -145,44 +115,10 @@ def test_every_float32_rounds_to_nearest_even_as_in_the_libraries(name, assert_s
         assert_same(round_to(source, name), expected, source)
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-def test_float32_patterns_are_values_of_float32(rounding, assert_same):
-    source = patterns32()[: 2**16]
-    assert_same(round_to(source, "float32", rounding), source)
-
-
-# -- from float64 -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", [*NARROW_FORMATS, FORMATS["float32"]], ids=label)
-@pytest.mark.sampled(6)
-def test_float64_near_numbers_and_midpoints_rounds_by_the_definition(fmt, rounding, assert_same):
-    source = hard_float64(fmt, 30_000, seed=2)
-    assert_same(round_to(source, fmt, rounding), round_integers(source, fmt, rounding), source)
-
-
-@pytest.mark.parametrize("fmt", [*NARROW_FORMATS, FORMATS["float32"]], ids=label)
-def test_random_float64_patterns_round_by_the_definition(fmt, assert_same):
-    source = np.random.default_rng(3).integers(0, 2**64, 2**18, dtype=np.uint64).view(np.float64)
-    assert_same(round_to(source, fmt), round_integers(source, fmt), source)
-
-
-@pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *WIDE_FORMATS], ids=label)
-def test_a_tie_broken_beyond_float32_rounds_once(fmt):
-    tie = 1 + 2.0**-fmt.precision  # between the odd 1 + 2u and the even 1
-    beyond = 2.0**-40
-    assert np.float32(tie + beyond) == tie
-    assert round_to(np.array([tie, tie + beyond, tie - beyond]), fmt).tolist() == [
-        1.0,
-        1 + 2 * 2.0**-fmt.precision,
-        1.0,
-    ]
-
-
-# -- custom formats ---------------------------------------------------------------------------------------
 def test_the_custom_formats_take_every_way_through_the_text():
     for path, (carrier, fmt) in PATHS.items():
         kind = F32 if carrier == FLOAT32 else F64
-        line, results = recorded(lambda x, fmt=fmt: round_element(x, fmt, NEAREST), x=kind)
+        line, results = recorded(lambda x, fmt=fmt: round_element(x, fmt, Rounding()), x=kind)
         compared = [value.operands for value in line.needed(results) if value.verb == "lt"]
         aligned = any(a.type.is_integer for a, _ in compared)  # the power is kept within bounds
         small = any(b.constant == fmt.smallest_normal for _, b in compared)
@@ -192,81 +128,76 @@ def test_the_custom_formats_take_every_way_through_the_text():
         assert path.split(",")[0] == f"{carrier} {way}{' small' if small else ''}"
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.sampled(8)
-def test_custom_formats_round_by_the_definition(path, rounding, assert_same):
-    carrier, fmt = PATHS[path]
-    vectorised = fmt.emin - fmt.precision + 1 >= -1022
-    source = hard_float64(fmt, 20_000 if vectorised else 300, seed=4)
-    with np.errstate(all="ignore"):
-        sources = [source, source.astype(np.float32)] if carrier == FLOAT32 else [source]
-    for x in sources:
-        by_definition = (
-            round_integers(x, fmt, rounding)
-            if vectorised
-            else [round_float(float(item), fmt, rounding) for item in x]
-        )
-        assert_same(round_to(x, fmt, rounding), by_definition, x)
-
-
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-def test_float64_into_float64_is_the_identity(mode, assert_same):
-    source = hard_float64(FORMATS["float64"], 3000, seed=5)
-    assert_same(round_to(source, "float64", mode), source)
+def test_what_a_carrier_holds_itself_stays(mode, assert_same):
+    for name, dtype in (("float32", np.float32), ("float64", np.float64)):
+        x = hard_numbers(FORMATS["float32"], dtype, 20_000)
+        assert_same(round_to(x, name, mode), x)
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("carrier", [np.float32, np.float64])
-def test_formats_of_huge_numbers_only_round_by_the_definition(carrier, rounding, assert_same):
-    fmt = (
-        Format(precision=4, emin=90, emax=100)
-        if carrier is np.float32
-        else Format(precision=4, emin=900, emax=910)
-    )
-    source = hard_float64(fmt, 5000, seed=6)
-    with np.errstate(all="ignore"):
-        source = source.astype(carrier)
-    assert_same(round_to(source, fmt, rounding), round_integers(source, fmt, rounding), source)
+# -- kernels ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("rounding", [Rounding(), Rounding("stochastic")], ids=label)
+@pytest.mark.parametrize("fmt", KINDS, ids=label)
+@pytest.mark.sampled(4, each=False)
+def test_keeps_tells_values_and_nan_from_other_numbers(fmt, rounding):
+    for carrier in (FLOAT32, FLOAT64):
+        if not holds(carrier, fmt):
+            continue
+        kernel, x = get_kernel(fmt, rounding, carrier), hard_numbers(fmt, carrier.type)
+        with np.errstate(all="ignore"):  # as those who call it have it
+            value = by_definition(x, fmt, Rounding()) == x
+            others = np.random.default_rng(0).permutation(x[~value & ~np.isnan(x)])[:10]
+            assert kernel.keeps(x[value | np.isnan(x)])
+            for number in others:
+                assert not kernel.keeps(np.array([number])), number
+                assert not kernel.keeps(np.append(x[value], number)), number
 
 
-# -- what every rounding does -----------------------------------------------------------------------------
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", [*NARROW_FORMATS, *(fmt for _, fmt in PATHS.values())], ids=label)
-def test_nan_stays_nan_and_keeps_its_sign(fmt, rounding):
-    codes = np.array([0x7FFFFFFF, 0x7F800001, 0x7FC00000, 0xFFFFFFFF, 0xFF800001], dtype=np.uint32)
-    wide = np.array([0x7FFFFFFFFFFFFFFF, 0x7FF0000000000001, 0xFFFFFFFFFFFFFFFF], dtype=np.uint64)
-    for source in (codes.view(np.float32), wide.view(np.float64)):
-        rounded = round_to(source, fmt, rounding)
-        assert np.isnan(rounded).all()
-        assert np.array_equal(np.signbit(rounded), np.signbit(source))
+def test_a_kernel_is_pickled_by_what_it_rounds_to():
+    kernel = pickle.loads(pickle.dumps(get_kernel(Posit(8), Rounding("up"), FLOAT32)))
+    assert (kernel.fmt, kernel.rounding, kernel.carrier) == (Posit(8), Rounding("up"), FLOAT32)
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", NARROW_FORMATS, ids=label)
-def test_an_infinity_is_never_made_finite(fmt, rounding):
-    rounded = round_to(np.array([np.inf, -np.inf]), fmt, rounding)
-    infinities = [np.inf, -np.inf if fmt.signed else np.nan] if fmt.has_infinity else [np.nan, np.nan]
-    np.testing.assert_array_equal(rounded, infinities)
+def test_a_grid_of_as_many_bits_as_a_carrier_is_carried_by_the_next():
+    assert not holds(FLOAT32, get_format("int24"))
+    assert holds(FLOAT32, get_format("int23"))
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", [fmt for fmt in NARROW_FORMATS if fmt.zero], ids=label)
-def test_zero_keeps_the_sign_that_the_format_has(fmt, rounding):
-    signs = np.signbit(round_to(np.array([0.0, -0.0]), fmt, rounding))
-    assert signs.tolist() == [False, fmt.has_negative_zero]
+NO_FLUSH = list(Underflow)[1:]
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", NARROW_FORMATS, ids=label)
-def test_the_values_of_a_format_stay(fmt, rounding, assert_same):
-    numbers = values(fmt)
-    assert_same(round_to(numbers, fmt, rounding), numbers)
+@pytest.mark.parametrize(
+    ("fmt", "rounding", "carrier", "message"),
+    [
+        *(
+            (Posit(8), Rounding(underflow=x), FLOAT64, r"posit8 does not underflow: .*not flush")
+            for x in NO_FLUSH
+        ),
+        *((get_format("int8"), Rounding(underflow=x), FLOAT64, "no subnormal numbers") for x in NO_FLUSH),
+        (Posit(32), Rounding(), FLOAT32, "posit32 has values that float32 cannot hold"),
+        (get_format("int32"), Rounding(), FLOAT32, "int32 has values that float32 cannot hold"),
+        *((fmt, Rounding(), FLOAT64, "cannot hold") for fmt in (Posit(64), Posit(58), Posit(40, 5))),
+    ],
+    ids=str,
+)
+def test_what_no_kernel_rounds_to_is_refused(fmt, rounding, carrier, message):
+    with pytest.raises(UnsupportedFormatError, match=message):
+        get_kernel(fmt, rounding, carrier)
+
+
+@pytest.mark.parametrize("fmt", [Posit(8), Grid(low=-8, high=7), FORMATS["bfloat16"]], ids=label)
+def test_a_word_is_needed_for_each_element_and_of_enough_bits(fmt):
+    x = np.ones(3, np.float32)
+    for words in (None, np.zeros(2, np.uint16)):
+        with pytest.raises(ValueError, match="a random word for each element"):
+            get_kernel(fmt, Rounding("stochastic"), FLOAT32)(x, x, words)
+    with pytest.raises(ValueError, match="words of 16 bits are too short for 17 random bits"):
+        get_kernel(fmt, Rounding("stochastic", random_bits=17), FLOAT32)(x, x, np.zeros(3, np.uint16))
 
 
 # -- names ------------------------------------------------------------------------------------------------
 def test_the_default_rounds_to_nearest_even_with_the_overflow_of_ieee():
-    assert Rounding() == Rounding("nearest_even", "ieee") == get_rounding("nearest_even")
+    assert Rounding() == Rounding("nearest_even", "ieee") == get_rounding("nearest_even") == MODES[0]
     assert (Rounding().mode, Rounding().overflow) == (Mode.NEAREST_EVEN, Overflow.IEEE)
 
 
@@ -278,24 +209,16 @@ def test_a_rounding_is_kept_and_names_make_one():
 
 
 @pytest.mark.parametrize("name", ["nearest", "RNE", "", None, 1])
-def test_an_unknown_mode_lists_the_known_ones(name):
-    allowed = r"unknown rounding .*allowed: nearest_even, nearest_away, toward_zero, up, down, to_odd"
-    for call in (lambda: Rounding(name), lambda: get_rounding(name), lambda: round_to(1.0, "bf16", name)):
-        with pytest.raises(ValueError, match=allowed):
-            call()
-
-
-@pytest.mark.parametrize("name", ["wrap", "", None])
-def test_an_unknown_overflow_policy_lists_the_known_ones(name):
-    for call in (
-        lambda: Rounding("up", name),
-        lambda: get_rounding("up", name),
-        lambda: round_to(1.0, "bf16", overflow=name),
+def test_an_unknown_mode_or_policy_lists_the_known_ones(name):
+    mode = r"unknown rounding .*allowed: nearest_even, nearest_away, toward_zero, up, down, to_odd"
+    policy = r"unknown overflow .*allowed: ieee, saturate"
+    for call, message in (
+        (lambda: Rounding(name), mode),
+        (lambda: get_rounding(name), mode),
+        (lambda: round_to(1.0, "bf16", name), mode),
+        (lambda: Rounding("up", name), policy),
+        (lambda: get_rounding("up", name), policy),
+        (lambda: round_to(1.0, "bf16", overflow=name), policy),
     ):
-        with pytest.raises(ValueError, match=r"unknown overflow .*allowed: ieee, saturate"):
+        with pytest.raises(ValueError, match=message):
             call()
-
-
-@pytest.mark.parametrize(("direction", "expected"), [("up", 1.0078125), ("down", 1.0)])
-def test_the_rounding_of_a_scalar_goes_in_the_modes_direction(direction, expected):
-    assert round_to(math.nextafter(1.0, 2.0), "bfloat16", direction) == expected

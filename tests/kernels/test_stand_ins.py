@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
 
-import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
@@ -18,25 +18,9 @@ from mcfsim.oracle import OracleArithmetic, same
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Underflow
 from tests.oracle.operands import label, values
 
-USUAL = [
-    0.9,
-    1 - 0.9,
-    0.999,
-    1 - 0.999,
-    0.1,
-    1e-8,
-    -3e-4,
-    1 / 3,
-    1 - 0.9**7,
-    1e-6,
-    1e-12,
-    1e-30,
-    1e30,
-    3.0,
-    257.0,
-]
+USUAL = [0.9, 0.999, 1 - 0.999, 1e-8, -3e-4, 1 / 3, 1e-30, 1e30, 3.0, 257.0]
 #: Beside a boundary by less than binary32 resolves, beside a value, and beside a number half-way between two.
-HARD = [0.9 * (1 + 2.0**-45), 1.4 - 2.0**-50, 9 / 7, 1 + 2.0**-52, 1 - 2.0**-53, 0.5 + 2.0**-40, 1 + 2.0**-9]
+HARD = [0.9 * (1 + 2.0**-45), 1.4 - 2.0**-50, 9 / 7, 1 - 2.0**-53, 0.5 + 2.0**-40, 1 + 2.0**-9]
 FORMATS = [
     *map(get_format, ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "tf32")),
     *(Format(precision=p, emin=-126, emax=127) for p in (9, 10, 11)),
@@ -65,23 +49,18 @@ def telling(fmt: Format) -> np.ndarray:
 @pytest.mark.parametrize("scalar", USUAL + HARD)
 @pytest.mark.parametrize("rounding", policies, ids=label)
 @pytest.mark.parametrize("fmt", FORMATS, ids=label)
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 def test_operations_with_a_scalar_are_the_oracles(fmt, rounding, scalar):
     """Scalars that have a stand-in and scalars that have none."""
     x = telling(fmt)
     rng = np.random.default_rng(0)
-    x = x if x.size <= 500 else rng.choice(x, 500, replace=False)
+    x = x if x.size <= 250 else rng.choice(x, 250, replace=False)
     ar, judge = BlockArithmetic(fmt, rounding, "exact"), OracleArithmetic(fmt, rounding)
     block = np.resize(x, 1 << 12).astype(carrier_of(fmt))  # large enough for a search
     with np.errstate(all="ignore"):
-        for name, first in (
-            ("mul", True),
-            ("mul", False),
-            ("div", True),
-            ("add", True),
-            ("sub", True),
-            ("sub", False),
-        ):
+        for name, first in product(("mul", "div", "add", "sub"), (True, False)):
+            if (name, first) in (("div", False), ("add", False)):  # which have none, or the same
+                continue
             operands = (block, scalar) if first else (scalar, block)
             found = getattr(ar, name)(*operands)[: x.size]
             pairs = ((float(a), scalar) if first else (scalar, float(a)) for a in x)
@@ -91,8 +70,8 @@ def test_operations_with_a_scalar_are_the_oracles(fmt, rounding, scalar):
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
-@pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.parametrize("scalar", [0.9, 1 - 0.999, 1 / 3, 0.9 * (1 + 2.0**-45)])
+@pytest.mark.parametrize("mode", ["nearest_even", "up", "to_odd"])
+@pytest.mark.parametrize("scalar", [1 - 0.999, 0.9 * (1 + 2.0**-45)])
 @pytest.mark.exhaustive
 def test_all_values(name, mode, scalar):
     fmt = get_format(name)
@@ -129,7 +108,7 @@ def test_the_scalar_rounded_to_binary32_will_not_do():
         return products
 
     failed = 0
-    for m in range(129, 256, 2):
+    for m in range(129, 256, 8):
         for n in range(257, 512, 34):
             scalar = n / m * (1 + 2.0**-40)
             expected = [judge.mul(float(x), scalar) for x in significands]
@@ -137,14 +116,14 @@ def test_the_scalar_rounded_to_binary32_will_not_do():
             assert found is not None
             np.testing.assert_array_equal(rounded(found), expected)
             failed += not np.array_equal(rounded(scalar), expected)
-    assert failed > 50
+    assert failed > 12
 
 
 def test_neighbours_are_those_of_all_fractions():
     rng = np.random.default_rng(0)
     for most in (1, 2, 7, 16, 31):
         every = sorted({Fraction(n, d) for d in range(1, most + 1) for n in range(4 * d + 1)})
-        for s in rng.uniform(0.1, 3.5, 200):
+        for s in rng.uniform(0.1, 3.5, 40):
             exact = Fraction(float(s))
             below = max(x for x in every if x < exact)
             above = min(x for x in every if x > exact)
@@ -179,20 +158,3 @@ def test_sums_that_cancel_or_lie_beside_a_tie_have_none_in_binary32():
     assert addend_for(257.0, fmt, Rounding(), FLOAT64) is None  # with 2**-100 it is no tie
     for mode in (Mode.UP, Mode.TO_ODD):
         assert addend_for(1e-8, fmt, Rounding(mode), FLOAT64) is None
-
-
-def test_a_step_of_an_optimizer_is_as_with_the_operations_of_a_smaller_block():
-    """Small blocks search for none."""
-    start = {"w": np.random.default_rng(0).standard_normal(5000)}
-    for strategy in ("plain", "collage-plus"):
-        whole, parts = (
-            [mcf.Optimizer(mcf.AdamW(), mcf.strategy(strategy), tensors) for tensors in split]
-            for split in ([start], [{"w": part} for part in np.split(start["w"], 5)])
-        )
-        for count in range(3):
-            gradient = np.random.default_rng(count + 1).standard_normal(5000)
-            for group, gradients in ((whole, [gradient]), (parts, np.split(gradient, 5))):
-                for optimizer, part in zip(group, gradients, strict=True):
-                    optimizer.step(optimizer.receive({"w": part}), 1e-3)
-        joined = np.concatenate([optimizer.state.parameter[0] for optimizer in parts])
-        np.testing.assert_array_equal(whole[0].state.parameter[0], joined)

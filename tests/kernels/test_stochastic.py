@@ -1,4 +1,4 @@
-"""Stochastic rounding: every draw enumerated, exact probabilities, and the same words everywhere."""
+"""Stochastic rounding by the definition: draws enumerated, exact probabilities, every policy and range."""
 
 import itertools
 import math
@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.codec import all_values, next_up
-from mcfsim.oracle import round_fraction
+from mcfsim.codec import all_values
+from mcfsim.formats import Format, Grid, Posit, get_format
+from mcfsim.kernels.carriers import holds
+from mcfsim.oracle.posits import posit_value, round_posit, truncated_code
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, Rule
+from tests.oracle.operands import SMALL_FORMATS, UNUSUAL_FORMATS, label
+from tests.shared.formats import GRIDS, SMALL_POSITS
+from tests.shared.refusals import check, refusals, refused
 
 #: Ups out of four draws (r = 2) for the fraction k / 16, k = 0..15.
 UPS = {
@@ -19,135 +24,186 @@ UPS = {
     Rule.CENTRED: "0011112222333344",
     Rule.NEAREST_FIRST: "0001112222233344",
 }
+#: Whether a fraction rounds up, by a draw of r bits.
+GOES_UP = {
+    Rule.TRUNCATE: lambda f, r, draw: math.floor(f * 2**r) + draw >= 2**r,
+    Rule.CENTRED: lambda f, r, draw: math.floor(f * 2 ** (r + 1)) + 2 * draw + 1 >= 2 ** (r + 1),
+    Rule.NEAREST_FIRST: lambda f, r, draw: round(f * 2**r) + draw >= 2**r,
+}
+FORMATS = [
+    *map(get_format, ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "binary8p3se", "float4_e2m1fn")),
+    *map(get_format, ("int4", "ternary", "int4_symmetric")),
+    *(
+        Format(precision=p, emin=-1022, emax=1023, specials=specials)
+        for p, specials in ((2, "ieee"), (8, "fn"), (20, "none"))
+    ),
+    Format(precision=5, emin=-1000, emax=1000),
+]
 
 
-def ups_by_definition(rule, f, r):
-    """Count the draws R in [0, 2**r) that round a fraction up, by the inequality of the rule."""
-    whole = 2**r
-    match rule:
-        case Rule.TRUNCATE:
-            return sum(math.floor(f * whole) + draw >= whole for draw in range(whole))
-        case Rule.CENTRED:
-            return sum(math.floor(2 * f * whole) + 2 * draw + 1 >= 2 * whole for draw in range(whole))
-        case Rule.NEAREST_FIRST:
-            return sum(round(f * whole) + draw >= whole for draw in range(whole))
+def by_definition(x, fmt, rounding, draw):
+    """Round a rational number stochastically, the exponent unbounded above, and judge overflow then."""
+    magnitude, up, r = abs(x), GOES_UP[rounding.rule], rounding.random_bits
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    exponent -= magnitude < Fraction(2) ** exponent
+    quantum = Fraction(2) ** (max(exponent, fmt.emin) - fmt.precision + 1)
+    quantum = fmt.quantum if isinstance(fmt, Grid) else quantum
+    whole, f = divmod(magnitude / quantum, 1)
+    sign, most = (-1.0, -fmt.lowest) if x < 0 else (1.0, fmt.max)
+    rounded = (whole + up(f, r, draw)) * quantum
+    over = rounded > most
+    if rounding.overflow is Overflow.NEAREST_BOUNDARY and magnitude > most and type(fmt) is Format:
+        half = Fraction(2) ** (fmt.emax - fmt.precision)
+        over = up(min((magnitude - most) / half, Fraction(1)), r, draw)
+        rounded = most
+    if over and rounding.overflow is not Overflow.SATURATE and fmt.has_nan:
+        return sign * math.inf if fmt.has_infinity else math.nan
+    return sign * float(min(rounded, most)) if rounded or fmt.has_negative_zero else 0.0
 
 
-def ups(x, fmt, rounding, carrier=np.float32):
-    """Count the draws that move x away from its truncation, over all values of the top random bits."""
-    r = rounding.random_bits
-    words = (np.arange(2**r, dtype=np.uint64) << np.uint64(32 - r)).astype(np.uint32)
-    result = mcf.round_to(np.full(words.size, x, dtype=carrier), fmt, rounding, random=words)
-    below = mcf.round_to(float(x), fmt, "toward_zero")
-    assert set(result.tolist()) <= {below, float(math.copysign(next_up(abs(below), fmt), x))}
-    return int(np.count_nonzero(result != below))
+def numbers(fmt, r):
+    """Return numbers on, between and beside values, about both ends of the range, and beyond binary64."""
+    least, top = fmt.smallest_subnormal, Fraction(2) ** 1024
+    last = fmt.quantum if isinstance(fmt, Grid) else Fraction(2) ** (fmt.emax - fmt.precision + 1)
+    one = Fraction(1) if 1 + 2 * last / 2**fmt.precision <= fmt.max else Fraction(0)
+    step = Fraction(2) ** (1 - fmt.precision) if one else least
+    found = [fmt.max + Fraction(k, 8) * last for k in range(-9, 13)]
+    found += [least * Fraction(k, 7) for k in range(1, 15)]
+    found += [one + step * Fraction(k, 16) for k in range(33)]
+    found += [one + step * (Fraction(k, 2**r) + d) for k in (1, 2**r - 1) for d in (0, Fraction(1, 2**40))]
+    found += [least / 2**r, least / 2 ** (r + 1), least / 2 ** (r + 1) + least / 2**200, least / 2**300]
+    found += [fmt.max + last * 10**6, top, top - 1, top - Fraction(1, 3), top * Fraction(4, 3), 2**1100]
+    return [sign * Fraction(x) for x in (*found, Fraction(10) ** 400) for sign in (1, -1)]
+
+
+def words_of(draws, r, dtype, rng):
+    """Return words that begin with the draws; lower bits play no part."""
+    spare = 8 * np.dtype(dtype).itemsize - r
+    return (np.array(draws, np.int64) << spare | rng.integers(0, 2**spare, len(draws))).astype(dtype)
+
+
+@pytest.mark.parametrize("overflow", Overflow)
+@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("fmt", FORMATS, ids=label)
+@pytest.mark.sampled(9)
+def test_every_draw_rounds_by_the_definition(fmt, rule, overflow, assert_same):
+    """Single numbers, and those that a carrier holds in arrays as well, by words of either length."""
+    rng = np.random.default_rng(1)
+    for r in (1, 3, 16):
+        rounding = Rounding("stochastic", overflow, random_bits=r, rule=rule)
+        draws = range(2**r) if r < 16 else [0, 1, 2**15, 2**r - 2, 2**r - 1]
+        rows = [(x, draw) for x in numbers(fmt, r) for draw in draws]
+        expected = np.array([by_definition(x, fmt, rounding, draw) for x, draw in rows])
+        for i in range(0, len(rows), 11 if r > 1 else 3):
+            x, draw = rows[i]
+            found = mcf.round_to(x, fmt, rounding, random=words_of([draw], r, np.uint16, rng)[0])
+            assert_same(found, expected[i], float(draw))
+        for dtype, word in ((np.float32, np.uint16), (np.float64, np.uint32)):
+            most, unit = float(np.finfo(dtype).max), float(np.finfo(dtype).smallest_subnormal)
+            held = [
+                i
+                for i, (x, _) in enumerate(rows)
+                if abs(x) <= most and Fraction(float(dtype(float(x)))) == x and abs(x) >= unit
+            ]
+            if not holds(np.dtype(dtype), fmt):
+                continue
+            x = np.array([float(rows[i][0]) for i in held] + [np.inf, -np.inf, np.nan], dtype)
+            words = words_of([rows[i][1] for i in held] + [0, 1, 1], r, word, rng)
+            infinity = np.inf if fmt.has_infinity else np.nan
+            right = np.append(expected[held], [infinity, -infinity, np.nan])
+            assert_same(mcf.round_to(x, fmt, rounding, random=words), right, x, words)
 
 
 @pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_two_random_bits_give_the_published_counts(rule, sign):
     rounding = Rounding("stochastic", random_bits=2, rule=rule)
-    counts = [ups(sign * (1 + k / 16 / 128), "bfloat16", rounding) for k in range(16)]
+    words = np.arange(4, dtype=np.uint32) << np.uint32(30)
+    counts = []
+    for k in range(16):
+        x = np.full(4, sign * (1 + k / 16 / 128), np.float32)
+        counts.append(np.count_nonzero(mcf.round_to(x, "bfloat16", rounding, random=words) != sign))
     assert "".join(map(str, counts)) == UPS[rule]
 
 
+@pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *UNUSUAL_FORMATS, *SMALL_POSITS, *GRIDS], ids=label)
+def test_values_never_move(fmt, assert_same):
+    x = all_values(fmt)
+    policies = [(rule, bits) for rule in Rule for bits in (1, 16, 32)]
+    for place, word in enumerate((0, 2**31, 2**32 - 1)):
+        rule, bits = policies[(fmt.bits + 4 * place) % 9]
+        words = np.full(x.shape, word, dtype=np.uint32)
+        assert_same(
+            mcf.round_to(x, fmt, Rounding("stochastic", random_bits=bits, rule=rule), random=words), x
+        )
+
+
+# -- posits -----------------------------------------------------------------------------------------------
+def outward_draws(magnitude, fmt, bits, rule):
+    """Return which of the 2**bits draws round a number between posits away from zero, by the definition."""
+    below = truncated_code(magnitude, fmt)
+    longer, one_more = Posit(fmt.bits + bits, fmt.es), Posit(fmt.bits + bits + 1, fmt.es)
+    truncated = truncated_code(magnitude, longer) - (below << bits)
+    truncated_further = truncated_code(magnitude, one_more) - (below << (bits + 1))
+    nearest = truncated + (round_posit(magnitude, longer) > posit_value((below << bits) + truncated, longer))
+    carries = {
+        Rule.TRUNCATE: lambda draw: truncated + draw >= 2**bits,
+        Rule.CENTRED: lambda draw: truncated_further + 2 * draw + 1 >= 2 ** (bits + 1),
+        Rule.NEAREST_FIRST: lambda draw: nearest + draw >= 2**bits,
+    }[rule]
+    return [carries(draw) for draw in range(2**bits)]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4])
 @pytest.mark.parametrize("rule", Rule)
-@pytest.mark.parametrize("r", range(1, 9))
-@pytest.mark.parametrize(
-    ("fmt", "base", "quantum"),
-    [
-        ("bfloat16", 1.0, 2.0**-7),
-        ("bfloat16", 2.0**-130, 2.0**-133),
-        ("float8_e4m3fn", 3.5, 2.0**-2),
-        ("float8_e5m2", 2.0**-15, 2.0**-16),
-        ("float16", 0.0, 2.0**-24),
-    ],
-)
-def test_all_draws_give_exactly_the_stated_probability(rule, r, fmt, base, quantum):
-    rounding = Rounding("stochastic", random_bits=r, rule=rule)
-    for k in (0, 1, 3, 31, 32, 33, 100, 127, 128, 129, 200, 255):
-        f = Fraction(k, 256)
-        x = base + float(f) * quantum
-        assert ups(x, fmt, rounding, np.float64) == ups_by_definition(rule, f, r)
+@pytest.mark.parametrize("fmt", [Posit(4, 0), Posit(5, 1), Posit(6, 3), Posit(8)], ids=str)
+@pytest.mark.sampled(6)
+def test_every_draw_rounds_posits_as_the_rule_says(fmt, rule, bits):
+    """Between every two neighbours, on the boundaries that so many bits make, and beside them."""
+    finer, rng = Posit(fmt.bits + bits + 2, fmt.es), np.random.default_rng(bits)
+    codes = range(1 << (bits + 2), (2 ** (fmt.bits - 1) - 1) << (bits + 2))
+    exact = np.array([float(posit_value(code, finer)) for code in codes])
+    x = np.unique(np.concatenate([exact, np.nextafter(exact, 0), np.nextafter(exact, np.inf)]))
+    x = rng.choice(x[x >= float(fmt.smallest_normal)], 200)
+    expected = np.array([outward_draws(Fraction(item), fmt, bits, rule) for item in x.tolist()])
+    below = mcf.round_to(x, fmt, "toward_zero")
+    rounding = Rounding("stochastic", random_bits=bits, rule=rule)
+    for draw, (dtype, word), sign in itertools.product(
+        range(2**bits), ((np.float64, np.uint16), (np.float32, np.uint32)), (1, -1)
+    ):
+        kept = x.astype(dtype) == x
+        words = words_of([draw] * np.count_nonzero(kept), bits, word, rng)
+        found = mcf.round_to((sign * x[kept]).astype(dtype), fmt, rounding, random=words)
+        assert np.array_equal(found != sign * below[kept], expected[kept, draw]), draw
 
 
 @pytest.mark.parametrize("rule", Rule)
-@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float4_e2m1fn"])
-def test_values_of_the_format_never_move(rule, fmt):
-    values = all_values(fmt)
-    for word in (0, 2**31, 2**32 - 1):
-        words = np.full(values.shape, word, dtype=np.uint32)
-        moved = mcf.round_to(values, fmt, Rounding("stochastic", rule=rule), random=words)
-        assert moved.tobytes() == values.tobytes()
+def test_more_random_bits_than_are_cut_off_give_the_exact_probability(rule):
+    """float32 has 11 bits more than posit16 next to 1, and fewer than the 32 random bits anywhere."""
+    rounding = Rounding("stochastic", random_bits=32, rule=rule)
+    x = np.float32([1 + 2.0**-12, 1 + 3 * 2.0**-13, 2.0**54, 1 + 2.0**-23])
+    fractions = [Fraction(1, 2), Fraction(3, 4), Fraction(1, 2), Fraction(1, 2**12)]
+    for dtype, (number, fraction) in itertools.product(
+        (np.float32, np.float64), zip(x, fractions, strict=True)
+    ):
+        last_down = int(2**32 * (1 - fraction)) - 1
+        draws = np.array([0, last_down, last_down + 1, 2**32 - 1], np.uint32)
+        found = mcf.round_to(np.full(4, number, dtype), Posit(16), rounding, random=draws)
+        assert (found > number).tolist() == [False, False, True, True]
 
 
-@pytest.mark.slow
-def test_mean_of_ten_million_draws_is_within_five_standard_errors():
-    n, f = 10_000_000, 0.3
-    x = np.full(n, 1 + f / 128, dtype=np.float64)
-    rounding = Rounding("stochastic", random_bits=16)
-    mean = (mcf.round_to(x, "bfloat16", rounding, random=RandomWords(3)) - 1).mean() * 128
-    expected = math.floor(f * 2**16) / 2**16
-    assert abs(mean - expected) < 5 * math.sqrt(expected * (1 - expected) / n)
-
-
-@pytest.mark.parametrize("overflow", [Overflow.IEEE, Overflow.SATURATE])
-def test_overflow_is_that_of_the_unbounded_exponent(overflow):
-    largest = float(mcf.get_format("float8_e5m2").max)
-    quantum = 2.0**13
-    x = np.array([largest + quantum / 2] * 2 + [largest + 2 * quantum, np.inf, np.nan])
-    words = np.array([0, 2**31, 0, 0, 0], dtype=np.uint32)
-    result = mcf.round_to(x, "float8_e5m2", Rounding("stochastic", overflow), random=words)
-    beyond = np.inf if overflow is Overflow.IEEE else largest
-    np.testing.assert_array_equal(result, [largest, beyond, beyond, np.inf, np.nan])
-
-
+@pytest.mark.parametrize("overflow", Overflow)
 @pytest.mark.parametrize("rule", Rule)
-@pytest.mark.parametrize("fmt", ["float8_e5m2", "float8_e4m3fn", "binary8p3se"])
-def test_overflow_at_the_nearest_boundary_takes_the_fraction_of_half_a_quantum(fmt, rule):
-    fmt, r = mcf.get_format(fmt), 4
-    half = Fraction(2) ** (fmt.emax - fmt.precision)
-    words = (np.arange(2**r, dtype=np.uint32) << np.uint32(32 - r)).astype(np.uint32)
-    rounding = Rounding("stochastic", "nearest_boundary", random_bits=r, rule=rule)
-    beyond = np.inf if fmt.has_infinity else np.nan
-    for f in (Fraction(k, 64) for k in (0, 1, 2, 30, 31, 32, 33, 62, 63, 64, 65, 100, 10**6)):
-        for sign in (1, -1):
-            x = np.full(words.size, float(sign * (fmt.max + f * half)))
-            rounded = mcf.round_to(x, fmt, rounding, random=words)
-            outside = ~np.isfinite(rounded)
-            assert np.array_equal(rounded[~outside], np.full((~outside).sum(), sign * float(fmt.max)))
-            np.testing.assert_array_equal(rounded[outside], np.full(outside.sum(), sign * beyond))
-            assert outside.sum() == (2**r if f >= 1 else ups_by_definition(rule, f, r))
+def test_no_posit_underflows_to_zero_or_overflows(rule, overflow):
+    x = np.array([5e-324, 2.0**-25, 2.0**-1000, 2.0**25, 1.7e308])
+    rounding = Rounding("stochastic", overflow, rule=rule)
+    for word in (0, 2**16 - 1):
+        found = mcf.round_to(np.append(x, -x), Posit(8), rounding, random=np.full(10, word, np.uint16))
+        ends = [2.0**-24] * 3 + [2.0**24] * 2
+        assert found.tolist() == [*ends, *(-end for end in ends)]
 
 
-def test_the_nearest_boundary_is_a_policy_of_stochastic_rounding_alone():
-    with pytest.raises(ValueError, match="'nearest_boundary' is for stochastic rounding, not up"):
-        Rounding("up", "nearest_boundary")
-
-
-@pytest.mark.parametrize("r", [15, 16, 17])
-def test_words_of_sixteen_bits_are_drawn_where_they_suffice(r):
-    x = np.random.default_rng(0).standard_normal(1000)
-    words = RandomWords(3, step=5).words(0, x.size, 16 if r <= 16 else 32)
-    rounding = Rounding("stochastic", random_bits=r)
-    drawn = mcf.round_to(x, "bfloat16", rounding, random=RandomWords(3, step=5))
-    np.testing.assert_array_equal(drawn, mcf.round_to(x, "bfloat16", rounding, random=words))
-    if r > 16:
-        with pytest.raises(ValueError, match="17 random bits need words of 32 bits"):
-            mcf.round_to(x, "bfloat16", rounding, random=words.astype(np.uint16))
-
-
-def test_layout_threads_and_blocks_draw_the_same_words():
-    x = np.random.default_rng(0).standard_normal((300, 400)).astype(np.float32)
-    draw = {"rounding": "stochastic", "random": RandomWords(11)}
-    expected = mcf.round_to(x, "bfloat16", **draw)
-    words = RandomWords(11).words(0, x.size, 16).reshape(x.shape)
-    np.testing.assert_array_equal(expected, mcf.round_to(x, "bfloat16", "stochastic", random=words))
-    np.testing.assert_array_equal(expected, mcf.round_to(np.asfortranarray(x), "bfloat16", **draw))
-    np.testing.assert_array_equal(expected, mcf.round_to(x[::-1].copy()[::-1], "bfloat16", **draw))
-    np.testing.assert_array_equal(expected, mcf.round_to(x, "bfloat16", threads=2, **draw))
-
-
+# -- operations -------------------------------------------------------------------------------------------
 EXACTLY = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -161,21 +217,19 @@ EXACTLY = {
 @pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fn"])
 def test_operations_draw_on_the_exact_result(name, fmt):
     """Each result is the truncation or its neighbour, as the word and the exact fraction decide."""
-    fmt = mcf.get_format(fmt)
-    arity = 3 if name == "fma" else 2
+    fmt, size = get_format(fmt), 100
     rng = np.random.default_rng(1)
-    operands = [mcf.round_to(rng.uniform(0.5, 4, 200) * rng.choice([-1, 1], 200), fmt) for _ in range(arity)]
+    operands = [
+        mcf.round_to(rng.uniform(0.5, 4, size) * rng.choice([-1, 1], size), fmt)
+        for _ in range(3 if name == "fma" else 2)
+    ]
     rounding = Rounding("stochastic", random_bits=32)
     ar = mcf.arithmetic(fmt, rounding, random=RandomWords(4, stream=9))
     results = getattr(ar, name)(*(operand.astype(ar.carrier) for operand in operands))
-    words = RandomWords(4, stream=9).words(0, 200)
+    words = RandomWords(4, stream=9).words(0, size)
     for *values, result, word in zip(*operands, results, words, strict=True):
         exact = EXACTLY[name](*(Fraction(float(v)) for v in values))
-        below = round_fraction(exact, fmt, Rounding("toward_zero"))
-        above = math.copysign(float(next_up(abs(below), fmt)), exact)
-        fraction = (abs(exact) - abs(Fraction(below))) / (abs(Fraction(above)) - abs(Fraction(below)))
-        up = math.floor(fraction * 2**32) + int(word) >= 2**32
-        assert result == (above if up else below)
+        assert result == by_definition(exact, fmt, rounding, int(word)), (values, word)
 
 
 def test_operations_take_one_stream_after_the_other_in_whatever_blocks():
@@ -191,60 +245,39 @@ def test_operations_take_one_stream_after_the_other_in_whatever_blocks():
     np.testing.assert_array_equal(mcf.two_sum(threaded, a, b)[0], s)
 
 
-@pytest.mark.parametrize("fmt", ["e3m2", "e3m3"])
-def test_the_sum_of_both_parts_of_2sum_is_unbiased(fmt):
-    """E[s + e] = a + b exactly: by enumeration of all draws, each weighted with its rational probability."""
-    fmt = mcf.get_format(fmt)
-    values = [Fraction(float(v)) for v in all_values(fmt) if 0.5 <= abs(v) <= 2]
-
-    def outcomes(exact):
-        below = Fraction(round_fraction(exact, fmt, Rounding("toward_zero")))
-        if below == exact:
-            return [(exact, Fraction(1))]
-        above = Fraction(math.copysign(float(next_up(abs(float(below)), fmt)), exact))
-        up = (exact - below) / (above - below)
-        return [(below, 1 - up), (above, up)]
-
-    for a, b in itertools.product(values[::3], values[1::4]):
-        expected = Fraction(0)
-        for s, p0 in outcomes(a + b):
-            for a1, p1 in outcomes(s - b):
-                for b1, p2 in outcomes(s - a1):
-                    for d, p3 in outcomes(a - a1):
-                        for c, p4 in outcomes(b - b1):
-                            for e, p5 in outcomes(d + c):
-                                expected += p0 * p1 * p2 * p3 * p4 * p5 * (s + e)
-        assert expected == a + b
+# -- words ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("r", [15, 16, 17])
+def test_words_of_sixteen_bits_are_drawn_where_they_suffice(r):
+    x = np.random.default_rng(0).standard_normal(1000)
+    words = RandomWords(3, step=5).words(0, x.size, 16 if r <= 16 else 32)
+    rounding = Rounding("stochastic", random_bits=r)
+    drawn = mcf.round_to(x, "bfloat16", rounding, random=RandomWords(3, step=5))
+    np.testing.assert_array_equal(drawn, mcf.round_to(x, "bfloat16", rounding, random=words))
 
 
-@pytest.mark.slow
-def test_training_repeats_itself_and_resumes_to_the_same_bits(tmp_path):
-    problem = mcf.get_problem("quadratic", dimension=10, condition_number=10.0)
-    settings = {"strategies": ["plain", "fp32-optim"], "steps": 12, "rounding": "stochastic", "seed": 3}
-    whole, again = (mcf.simulate(problem, **settings) for _ in range(2))
-    assert whole.results == again.results
-    other = mcf.simulate(problem, **{**settings, "seed": 4})
-    assert whole.results != other.results
-    path = tmp_path / "c.npz"
-    mcf.simulate(problem, **settings, checkpoint=path, checkpoint_every=5)
-    assert mcf.simulate(problem, **settings, checkpoint=path).results == whole.results
+W16, W32 = (np.array([1], dtype=dtype) for dtype in (np.uint16, np.uint32))
 
 
-def test_refusals():
-    with pytest.raises(ValueError, match="needs random="):
-        mcf.round_to([1.1], "bfloat16", "stochastic")
-    with pytest.raises(ValueError, match="needs random="):
-        mcf.arithmetic("bfloat16", "stochastic")
-    with pytest.raises(TypeError, match="must be uint32"):
-        mcf.round_to([1.1], "bfloat16", "stochastic", random=np.array([1]))
-    with pytest.raises(ValueError, match="do not fit"):
-        mcf.round_to([1.1], "bfloat16", "stochastic", random=np.array([1, 2], dtype=np.uint32))
-    with pytest.raises(ValueError, match="random_bits"):
-        Rounding("stochastic", random_bits=33)
-    with pytest.raises(ValueError, match="allowed: truncate, centred, nearest_first"):
-        Rounding("stochastic", rule="fair")
-    fine = Rounding("stochastic", random_bits=32)
-    with pytest.raises(ValueError, match="34 bits more"):
-        mcf.arithmetic("float32", fine, random=RandomWords(0)).div(np.float32([1.0]), np.float32([3.0]))
-    with pytest.raises(ValueError, match="not verified"):
-        mcf.verify("two_sum", "float8_e5m2", "stochastic")
+def drawn(words=None, bits=16):
+    return mcf.round_to([1.1], "bf16", Rounding("stochastic", random_bits=bits), random=words)
+
+
+def divided():
+    ar = mcf.arithmetic("float32", Rounding("stochastic", random_bits=32), random=RandomWords(0))
+    ar.div(np.float32([1.0]), np.float32([3.0]))
+
+
+@refusals(
+    refused(ValueError, "is for stochastic rounding, not up", Rounding, ("up", "nearest_boundary")),
+    refused(ValueError, "random_bits", Rounding, ("stochastic", "ieee", 33), ("stochastic", "ieee", 0)),
+    refused(ValueError, "truncate, centred, nearest_first", Rounding, ("stochastic", "ieee", 16, "fair")),
+    refused(ValueError, "needs random=", drawn, ()),
+    refused(ValueError, "needs random=", mcf.arithmetic, ("bfloat16", "stochastic")),
+    refused(ValueError, "17 random bits need words of 32 bits", drawn, (W16, 17)),
+    refused(TypeError, "must be uint32", drawn, W32.astype(int)),
+    refused(ValueError, "do not fit", drawn, np.append(W32, W32)),
+    refused(ValueError, "34 bits more", divided, ()),
+    refused(ValueError, "not verified", mcf.verify, ("two_sum", "float8_e5m2", "stochastic")),
+)
+def test_refusals(row):
+    check(row)

@@ -1,0 +1,342 @@
+"""Operations against exact integers and fractions: all operands, hard ones, every kind of format and mode."""
+
+import itertools
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.codec import all_values, decode
+from mcfsim.formats import FORMATS, Format, Specials, get_format
+from mcfsim.kernels import residuals
+from mcfsim.oracle import OracleArithmetic, operate, operate_integers
+from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
+from tests.oracle.operands import (
+    MODES,
+    ROUNDINGS,
+    SMALL_FORMATS,
+    UNUSUAL_FORMATS,
+    WIDE_FORMATS,
+    corners,
+    count,
+    label,
+    magnitudes,
+    random_tuples,
+    values,
+)
+from tests.shared.formats import roundings
+
+BINARY = ["add", "sub", "mul", "div"]
+ARITY = {**dict.fromkeys(BINARY, 2), "sqrt": 1, "fma": 3}
+E5M2, E4M3FN, BF16, FP16 = (get_format(name) for name in ("e5m2", "e4m3fn", "bfloat16", "float16"))
+CHUNK = 2**20
+#: Of few values, and no operation of which tells them from a short float of all specials.
+CUSTOM = [
+    *(Format(precision=3, emin=-3, emax=4, specials=specials) for specials in Specials),
+    Format("below", precision=3, emin=-9, emax=-2),  # neither holds 1, so that a sign is rounded
+    Format("above", precision=3, emin=3, emax=6),
+]
+TINY = ["posit4es1", "posit5", "posit5es0", "posit6es3", "int3", "int4", "int4_symmetric", "ternary"]
+BYTES = ["posit8", "posit8es0", "int8"]
+#: Formats too wide for the oracle of arrays: each operation has an exact path in them, in the modes said.
+TOO_WIDE = {
+    **{f"precision {p}": (Format(precision=p, emin=-300, emax=300), DETERMINISTIC) for p in (26, 27, 40, 51)},
+    "float32": (FORMATS["float32"], DETERMINISTIC),
+    "precision 27, short": (Format(precision=27, emin=-126, emax=127), DETERMINISTIC),
+    "sums of 55 bits": (Format(precision=27, emin=-14, emax=13), DETERMINISTIC),
+    "huge range": (Format(precision=20, emin=-1000, emax=1000), [Mode.NEAREST_EVEN, Mode.NEAREST_AWAY]),
+}
+
+
+def by_oracle(name, operands, fmt, rounding):
+    """Return results by the oracle of arrays, or for a format that it does not take of single numbers."""
+    if type(fmt) is Format and fmt.precision <= 11:
+        return operate_integers(name, *operands, fmt=fmt, rounding=rounding)
+    rows = zip(*(np.asarray(x).tolist() for x in operands), strict=True)
+    return [operate(name, row, fmt, rounding) for row in rows]
+
+
+def check(name, operands, fmt, rounding, assert_same):
+    found = getattr(mcf.arithmetic(fmt, rounding), name)(*operands)
+    assert_same(found, by_oracle(name, operands, fmt, rounding), *operands)
+
+
+# -- hard operands ----------------------------------------------------------------------------------------
+def hard_triples(fmt, size, seed):
+    """Return factors whose product mostly stays in range, and addends at, beside or far from its ties.
+
+    A third of the first factors are short, so that a product is often a value or midpoint of the format, and
+    then an addend of any size decides; others are placed to cancel the product's leading bits.
+    """
+    rng = np.random.default_rng(seed)
+    p = fmt.precision
+
+    def number(exponents, short):
+        significands = rng.integers(2 ** (p - 1), 2**p, size)
+        cleared = np.where(rng.random(size) < short, rng.integers(0, p, size), 0)
+        places = np.maximum(exponents - fmt.emin, 0) * 2 ** (p - 1) + (significands >> cleared << cleared)
+        chosen = magnitudes(fmt, np.clip(places, 0, count(fmt) - 1))
+        return chosen * rng.choice([-1.0, 1.0], size)
+
+    low, high = fmt.emin - p, fmt.emax + 1
+    total = rng.integers(low, high, size)
+    first = rng.integers(np.maximum(low, total - high), np.minimum(high, total - low) + 1)
+    a, b = number(first, 0.6), number(total - first, 0.3)
+    with np.errstate(all="ignore"):
+        gap = rng.integers(-3 * p - 4, 2 * p + 4, size)
+        far = rng.integers(low, high, size)
+        c = number(np.where(rng.random(size) < 0.1, far, total + gap), 0.5)
+        near = np.asarray(mcf.round_to(a * b, fmt, "toward_zero", "saturate"))  # only where to put an addend
+    return a, b, np.where(rng.random(size) < 0.15, -near + 0.0, c)
+
+
+def about_the_smallest(name, fmt, size, seed):
+    """Return pairs whose product or quotient lies about the smallest normal and subnormal numbers."""
+    rng = np.random.default_rng(seed)
+    significands = rng.integers(2 ** (fmt.precision - 1), 2**fmt.precision, (2, size)).astype(np.float64)
+    total = fmt.emin - fmt.precision + rng.integers(-3, fmt.precision + 5, size)
+    low, high = fmt.emin, fmt.emax
+    first = rng.integers(np.maximum(low, total - high), np.minimum(high, total - low) + 1)
+    second = np.clip(total - first if name == "mul" else first - total, low, high)
+    return [np.ldexp(x, e - fmt.precision + 1) for x, e in zip(significands, (first, second), strict=True)]
+
+
+def long_runs(fmt, arity, size, seed):
+    """Return operands with long runs of equal bits, so that results lie near values and midpoints."""
+    rng, p = np.random.default_rng(seed), fmt.precision
+    first, operands = rng.integers(fmt.emin, fmt.emax + 1, size), []
+    for place in range(arity):
+        heads, runs = rng.integers(2 ** (p - 1), 2**p, size), rng.integers(0, p, size)
+        ends = np.choose(rng.integers(0, 3, size), [heads, heads >> runs << runs, heads | ((1 << runs) - 1)])
+        beside = np.where(rng.random(size) < 0.5, first, -first) + rng.integers(-p, p, size)
+        exponents = np.clip(first if place == 0 else beside, fmt.emin, fmt.emax)
+        operands.append(rng.choice([-1.0, 1.0], size) * np.ldexp(ends.astype(np.float64), exponents - p + 1))
+    return operands
+
+
+def specials(fmt, arity):
+    """Return all tuples of zeros, ones, the extremes and what is not finite."""
+    numbers = [1.0, float(fmt.max), float(fmt.smallest_normal)]
+    numbers += [0.0, float(fmt.smallest_subnormal)] * fmt.zero
+    numbers += [-x for x in numbers if x or fmt.has_negative_zero] * fmt.signed
+    numbers += [np.inf, -np.inf][: 1 + fmt.signed] * fmt.has_infinity + [np.nan] * fmt.has_nan
+    numbers = [x for x in numbers if np.isinf(x) or np.isnan(x) or mcf.round_to(x, fmt) == x]
+    return np.array(list(itertools.product(numbers, repeat=arity))).T
+
+
+@cache
+def hard_operands(name, fmt, size, seed=2):
+    """Return all that is hard for an operation of a format."""
+    arity = ARITY[name]
+    parts = [specials(fmt, arity)]
+    if fmt.precision <= 11:
+        grid = np.array(list(itertools.product(corners(fmt).tolist(), repeat=min(arity, 2)))).T
+        parts += [random_tuples(fmt, size, arity, seed), [grid[i % len(grid)] for i in range(arity)]]
+    else:
+        parts.append(long_runs(fmt, arity, size, seed))
+    if name == "fma" and fmt.signed and fmt.zero:
+        parts.append(hard_triples(fmt, size, seed))
+    if name in ("mul", "div") and fmt in WIDE_FORMATS:
+        parts.append(about_the_smallest(name, fmt, size, seed))
+    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+
+# -- every operation --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("fmt", "rounding"),
+    [(fmt, r) for fmt in [*SMALL_FORMATS, *UNUSUAL_FORMATS, *CUSTOM] for r in roundings(fmt)],
+    ids=label,
+)
+@pytest.mark.sampled(24)
+def test_all_pairs_of_small_formats_are_rounded_once(fmt, rounding, assert_same):
+    x = values(fmt)
+    for name in BINARY:
+        check(name, np.broadcast_arrays(x[:, None], x), fmt, rounding, assert_same)
+    check("sqrt", [x], fmt, rounding, assert_same)
+    some = x if x.size <= 24 else np.unique(np.concatenate([corners(fmt), x[:: x.size // 9]]))
+    check("fma", np.meshgrid(some, some, some), fmt, rounding, assert_same)
+    ar, oracle = mcf.arithmetic(fmt, rounding), OracleArithmetic(fmt, rounding)
+    for name in ("neg", "abs", "sign"):
+        assert_same(getattr(ar, name)(x), [getattr(oracle, name)(v) for v in x.tolist()], x)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
+@pytest.mark.parametrize("fmt", TINY)
+@pytest.mark.sampled(12)
+@pytest.mark.slow
+def test_all_pairs_of_posits_and_grids_are_rounded_once(fmt, rounding, assert_same):
+    fmt = get_format(fmt)
+    x = all_values(fmt).astype(np.float64)
+    x = np.append(x, np.nan) if fmt.has_nan else x
+    pairs = np.array(list(itertools.product(x, repeat=2))).T
+    triples = np.array(list(itertools.product(x, repeat=3)))
+    triples = triples[:: max(1, len(triples) // 800)].T
+    for operands, names in (([x], ["sqrt"]), (pairs, BINARY), (triples, ["fma"])):
+        for name in names:
+            check(name, operands, fmt, rounding, assert_same)
+    ar, oracle = mcf.arithmetic(fmt, rounding), OracleArithmetic(fmt, rounding)
+    for name in ("neg", "abs", "sign"):
+        assert_same(getattr(ar, name)(x), [getattr(oracle, name)(v) for v in x.tolist()], x)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rounding", MODES, ids=label)
+@pytest.mark.parametrize("fmt", BYTES)
+def test_all_pairs_of_a_byte_are_rounded_once(fmt, rounding, assert_same):
+    pairs = np.array(list(itertools.product(all_values(fmt).astype(np.float64), repeat=2))).T
+    for name in BINARY:
+        check(name, pairs, get_format(fmt), rounding, assert_same)
+
+
+@pytest.mark.parametrize(
+    "name", ["posit8", "posit10es3", "posit16", "posit16es1", "posit32", "posit32es3", "int8"]
+)
+def test_hard_operands_of_posits_are_rounded_once(name, assert_same):
+    """Half of the operands are of codes near those of the first, or of its inverse."""
+    fmt, rng = get_format(name), np.random.default_rng(5)
+    top, size = 2 ** (fmt.bits - 1) - 1, 100
+    first = rng.integers(1, top + 1, size)
+    for place, (operation, arity) in enumerate(ARITY.items()):
+        codes = [first]
+        for _ in range(arity - 1):
+            near = first + rng.integers(-(top // 8) - 2, top // 8 + 3, size)
+            inverse = top + 1 - first + rng.integers(-2, 3, size)
+            picked = np.choose(rng.integers(0, 3, size), [near, inverse, rng.integers(1, top + 1, size)])
+            codes.append(np.clip(picked, 1, top))
+        numbers = [decode(x.astype(np.uint64), fmt).astype(np.float64) for x in codes]
+        numbers = [x * rng.choice([-1.0, 1.0], size) if operation != "sqrt" else x for x in numbers]
+        for rounding in (Rounding(), MODES[1 + place % 5]):
+            expected = by_oracle(operation, numbers, fmt, rounding)
+            assert_same(getattr(mcf.arithmetic(fmt, rounding), operation)(*numbers), expected, *numbers)
+            if operation != "sub":  # binary64 made odd rounds like the exact result
+                odd = residuals.make_odd(*getattr(residuals, operation)(*numbers))
+                assert_same(mcf.round_to(odd, fmt, rounding), expected, *numbers)
+
+
+@pytest.mark.parametrize(("fmt", "rounding"), [(f, r) for f in WIDE_FORMATS for r in roundings(f)], ids=label)
+@pytest.mark.sampled(12)
+def test_hard_operands_of_wide_formats_are_rounded_once(fmt, rounding, assert_same):
+    for name in ARITY:
+        check(name, hard_operands(name, fmt, 6000), fmt, rounding, assert_same)
+    x = values(fmt)[:: 1 if rounding == Rounding() else 23]
+    check("sqrt", [x], fmt, rounding, assert_same)
+
+
+@pytest.mark.parametrize("name", ARITY)
+@pytest.mark.parametrize("case", TOO_WIDE)
+def test_operations_of_wider_formats_are_rounded_once(case, name, assert_same):
+    fmt, modes = TOO_WIDE[case]
+    if name == "fma" and case == "huge range":
+        pytest.skip("refused, as below")
+    operands = hard_operands(name, fmt, 60)
+    few = np.random.default_rng(1).permutation(len(operands[0]))[:100]
+    for mode in modes:
+        check(name, [x[few] for x in operands], fmt, Rounding(mode), assert_same)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", [E5M2, E4M3FN], ids=label)
+def test_all_triples_of_a_byte_are_rounded_once(fmt, mode, assert_same):
+    everything = values(fmt)
+    for rows in np.array_split(everything, 16):
+        operands = np.broadcast_arrays(rows[:, None, None], everything[:, None], everything)
+        check("fma", operands, fmt, Rounding(mode), assert_same)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", WIDE_FORMATS, ids=label)
+def test_millions_of_hard_operands_are_rounded_once(fmt, mode, assert_same):
+    for name, seed in itertools.product(ARITY, range(4 if mode is Mode.NEAREST_EVEN else 2)):
+        check(name, hard_operands.__wrapped__(name, fmt, CHUNK, seed), fmt, Rounding(mode), assert_same)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["add", "mul", "div"])
+@pytest.mark.parametrize(("fmt", "step"), [(BF16, 2), (FP16, 4)], ids=label)
+def test_pairs_of_16_bits_are_rounded_once(fmt, step, name, assert_same):
+    """One operand is every second or fourth value; of those that order and signs make alike one is judged."""
+    everything, ar = values(fmt), mcf.arithmetic(fmt)
+    positive = everything[~np.signbit(everything)]
+    assert 2 * positive.size - np.isnan(positive).sum() == everything.size
+
+    def alike(inner, a, b):
+        operate, minus_a, minus_b = getattr(inner, name), inner.neg(a), inner.neg(b)
+        same_sign, opposite = [(a, b), (minus_a, minus_b)], [(minus_a, b), (a, minus_b)]
+        if name == "add":
+            opposite = []
+        if name != "div":
+            same_sign, opposite = ([*pairs, *((b, a) for a, b in pairs)] for pairs in (same_sign, opposite))
+        return tuple(tuple(operate(*pair) for pair in pairs) for pairs in (same_sign, opposite))
+
+    for rows in np.array_split(np.arange(positive.size)[1::step], 2**13 // step):
+        a, b = positive[rows, None], positive if name == "div" else positive[: rows[-1] + 1]
+        if name == "add":
+            b = np.concatenate([b, -b])
+        same_sign, opposite = ar.evaluate(alike, a, b)
+        result, others = same_sign[0], same_sign[1:]
+        assert_same(result, operate_integers(name, a, b, fmt=fmt), a, b)
+        if name == "add":  # of two negative zeros the sum is negative, of all others that are zero positive
+            mirrored = np.where(result == 0, np.where((a == 0) & ~np.signbit(b), -0.0, 0.0), -result)
+            for found, expected in zip(others, (mirrored, result, mirrored), strict=True):
+                assert_same(found, expected, a, b)
+        for found in others if name != "add" else ():
+            assert_same(found, result, a, b)
+        for found in opposite:
+            assert_same(found, -result, a, b)
+
+
+def test_the_hard_operands_are_hard():
+    """An fma in binary64 or float32 errs on many; and many products are subnormal numbers."""
+    for fmt in (BF16, E5M2):
+        a, b, c = hard_triples(fmt, 2**17, seed=0)
+        right = np.asarray(mcf.arithmetic(fmt).fma(a, b, c))
+        with np.errstate(all="ignore"):
+            twice = np.asarray(mcf.round_to((a * b).astype(np.float32) + c.astype(np.float32), fmt))
+            wide = np.asarray(mcf.round_to(a * b + c, fmt))  # the product is exact in binary64
+        assert np.count_nonzero(right != twice) > 12
+        if fmt is BF16:  # binary64 holds the sums of 8-bit formats
+            assert np.count_nonzero(right != wide) > 12
+    for name, fmt in itertools.product(("mul", "div"), WIDE_FORMATS):
+        found = getattr(mcf.arithmetic(fmt), name)(*about_the_smallest(name, fmt, 10_000, 1))
+        assert np.mean(np.abs(found) < float(fmt.smallest_normal)) > 0.2
+
+
+@pytest.mark.parametrize("specials", ["ieee", "fn"])
+@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
+@pytest.mark.sampled(3)
+def test_sums_beyond_binary64_overflow_as_the_mode_and_the_policy_say(rounding, specials, assert_same):
+    fmt = Format(precision=20, emin=-1000, emax=1023, specials=specials)
+    largest = float(fmt.max)
+    numbers = [largest, largest / 2, 2.0**1000, 1.0, -1.0, -(2.0**1000), -largest / 2, -largest]
+    pairs = np.array(list(itertools.product(numbers, repeat=2)))
+    for name in ("add", "sub"):
+        check(name, pairs.T, fmt, rounding, assert_same)
+
+
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.slow
+def test_sums_beyond_binary64_overflow_whatever_is_drawn(overflow, compiled):
+    fmt = Format(precision=20, emin=-1000, emax=1023)
+    words = mcf.RandomWords(0)
+    ar = mcf.arithmetic(fmt, "stochastic", overflow=overflow, random=words, compiled=compiled)
+    largest = float(fmt.max)
+    numbers = [largest, largest / 2, largest / 2 + 2.0**1003, 2.0**1023, 1.5 * 2.0**1004, 2.0**1000, 1.0]
+    pairs = np.array([*itertools.product([*numbers, *(-x for x in numbers)], repeat=2)])
+    below, above = (
+        np.tile(by_oracle("add", pairs.T, fmt, Rounding(mode=mode, overflow="saturate")), 20)
+        for mode in ("down", "up")
+    )
+    beyond = np.tile([abs(Fraction(a) + Fraction(b)) >= 2**1024 for a, b in pairs.tolist()], 20)
+    pairs = np.tile(pairs, (20, 1))
+    got = ar.add(*pairs.T)
+    most = np.inf if overflow == "ieee" else largest
+    assert beyond.any()
+    assert (got[beyond] == np.copysign(most, pairs[beyond, 0])).all()
+    inside = np.isfinite(got) & ~beyond
+    assert ((got == below) | (got == above))[inside].all()
+    assert (np.abs(got[~beyond & ~inside]) == np.inf).all()

@@ -1,0 +1,338 @@
+"""Real scalars of every kind enter every operation exactly: alone, beside arrays, and in a text."""
+
+import itertools
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.compile.loops import Loop
+from mcfsim.compile.recording import trace
+from mcfsim.compile.scalars import uses
+from mcfsim.formats import Format, Grid, get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.oracle import OracleArithmetic, operate, round_fraction, same
+from mcfsim.rounding import DETERMINISTIC, Rounding, Underflow
+from tests.oracle.operands import corners, label
+from tests.shared.formats import roundings
+
+NAMES = "bfloat16 float16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz tf32 float32 float64"
+OTHERS = "posit8 posit16 int8 ternary binary8p4uf binary8p3se binary6p3ue float8_e8m0fnu"
+FORMATS = [
+    *map(get_format, f"{NAMES} {OTHERS}".split()),
+    Grid(low=-2, high=7, fraction_bits=1),
+    Format("float_u4", precision=3, emin=0, emax=2, specials="none", signed=False),
+]
+#: Parts of products of their smallest values leave binary64 first.
+DEEP = [
+    Format(precision=p, emin=emin, emax=emax)
+    for p, emin, emax in [(8, -1022, 127), (24, -1000, 127), (8, -1000, 1000), (20, -490, 480)]
+]
+ARITY = dict.fromkeys(("add", "sub", "mul", "div"), 2) | {"fma": 3}
+ARITY |= dict.fromkeys(("sqrt", "neg", "abs", "sign", "round"), 1)
+NOT_FINITE = [math.inf, -math.inf, math.nan, Decimal("-Infinity"), Decimal("NaN"), Decimal("sNaN")]
+NOT_FINITE += [mpmath.mpf("inf"), mpmath.mpf("nan")]
+ZEROS = [0, 0.0, -0.0, Fraction(0), Decimal("-0"), mpmath.mpf(0)]
+FAR = [1e300, 1e-300, -(2.0**-1074), 10**400, Fraction(-1, 10**400), math.inf]
+SOME_ROUNDINGS = [
+    *map(Rounding, ("nearest_even", "down", "to_odd")),
+    *(Rounding(overflow="saturate"), Rounding(underflow="flush_inputs")),
+]
+
+
+def kinds(x):
+    """Return a rational number as every kind of Python number that is just this."""
+    found = [x]
+    if x.denominator == 1:
+        found.append(int(x))
+    if x.denominator & (x.denominator - 1) == 0:
+        with mpmath.workprec(x.numerator.bit_length() + 1):
+            found.append(mpmath.mpf(x.numerator) / x.denominator)
+        if abs(x) < 2**1000 and Fraction(float(x)) == x:
+            found.append(float(x))
+    return found
+
+
+def reals(fmt, rng, count):
+    """Return numbers that are hard to take exactly: beside values and ties, far out, and any."""
+    found = []
+    for _ in range(count):
+        size = float(abs(rng.normal()) * 2.0 ** rng.integers(-9, 9))
+        near = Fraction(mcf.round_to(size, fmt, "toward_zero")) * int(rng.choice([-1, 1]))
+        tiny = Fraction(int(rng.integers(-1, 2)), 3 ** int(rng.integers(1, 80)))
+        half = near * Fraction(1, 2 ** (fmt.precision + 1))
+        far = Fraction(2) ** int(rng.integers(-1300, 1300))
+        any_one = Fraction(int(rng.integers(-(10**9), 10**9)), int(rng.integers(1, 10**6)))
+        found += [near + tiny, near + half + tiny, near * far, any_one * far, any_one]
+    found += [*map(Fraction, (10**400, -(2**54) - 1, 2**60 + 2**52 + 1, 300)), Fraction(-1, 10**400)]
+    return [x for x in found if x]
+
+
+def agree(found, expected):
+    return same(np.asarray(found, np.float64), np.full(np.shape(found), expected)).all()
+
+
+def by_calls(text, fmt, rounding, *arrays):
+    """Return the results of a text, carried out as one line by NumPy."""
+    names = tuple(f"x{place}" for place, _ in enumerate(arrays))
+    program = trace(text, fmt, rounding, operands=names, lines=False)
+    filler = Loop(program).on_numpy([use.number({}) for use in uses(program)])
+    out = [np.empty(arrays[0].size, dtype) for dtype in filler.results]
+    assert filler(arrays, out)
+    return out
+
+
+def eagerly(text, fmt, rounding, *arrays):
+    return NumpyArithmetic(fmt, rounding, compiled=False).evaluate(text, *arrays)
+
+
+# -- every operation, every kind of number ----------------------------------------------------------------
+# Where zero has no sign, a number that is flushed divides some numbers by -0: not tried till that is mended.
+@pytest.mark.parametrize(
+    ("fmt", "rounding"),
+    [
+        (fmt, rounding)
+        for fmt in FORMATS
+        for rounding in roundings(fmt)
+        if fmt.has_negative_zero or rounding.underflow is not Underflow.FLUSH_INPUTS
+    ],
+    ids=label,
+)
+@pytest.mark.sampled(24)
+def test_numbers_alone_are_rounded_once(fmt, rounding):
+    """Of every kind, in every operation and in a text of one; they come out as floats."""
+    try:
+        ar, truth = mcf.arithmetic(fmt, rounding), OracleArithmetic(fmt, rounding)
+    except UnsupportedFormatError:
+        assert fmt in (get_format("float64"), get_format("float8_e8m0fnu"))
+        return
+    rng = np.random.default_rng(1)
+    every = [*reals(fmt, rng, 1), *NOT_FINITE, *ZEROS]
+    for name, arity in ARITY.items():
+        quiet = [x for x in every if not (isinstance(x, Decimal) and x.is_snan())]
+        alone = quiet if name == "sqrt" else every
+        rows = [[x] for x in alone] if arity == 1 else rng.choice(np.array(quiet, object), (6, arity))
+        for row in rows:
+            try:
+                expected = getattr(truth, name)(*row)
+                for entered in zip(
+                    *(kinds(x) if isinstance(x, Fraction) else [x] for x in row), strict=False
+                ):
+                    found = getattr(ar, name)(*entered)
+                    assert type(found) is float
+                    assert agree(found, expected), (name, entered, found, expected)
+                in_text = ar.evaluate(lambda inner, *xs, name=name: getattr(inner, name)(*xs), *entered)
+                assert agree(in_text, expected), (name, entered, in_text, expected)
+            except UnsupportedFormatError:
+                assert fmt == get_format("float64")
+
+
+def adversarial(name, place, fmt, rng):
+    """Return other operands and the double that brings the result beside a value or a tie."""
+    p = fmt.precision
+
+    def number():
+        exponent = int(rng.integers(max(fmt.emin, -20), min(fmt.emax, 20)))
+        return float(rng.integers(2 ** (p - 1), 2**p)) * rng.choice([-1, 1]) * 2.0 ** (exponent - p + 1)
+
+    others = [number() for _ in range(ARITY[name] - 1)]
+    half = Fraction(2) ** int(rng.integers(max(fmt.emin, -12) - 2, min(fmt.emax, 12)) - p)
+    t, x = int(rng.integers(2**p, 2 ** (p + 1))) * half, Fraction(others[0])
+    y = Fraction(others[-1])
+    scalar = {
+        "add": lambda: t - x,
+        "sub": lambda: x - t if place else t + x,
+        "mul": lambda: t / x,
+        "div": lambda: x / t if place else t * x,
+        "fma": lambda: t - x * y if place == 2 else (t - y) / x,
+    }[name]()
+    toward = rng.choice([0, -np.inf, np.inf])
+    return others, float(np.nextafter(float(scalar), toward)) if toward else float(scalar)
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize(
+    ("name", "place"), [(name, place) for name, arity in ARITY.items() for place in range(arity) if arity > 1]
+)
+@pytest.mark.sampled(6)
+def test_a_scalar_that_brings_the_result_beside_a_tie_enters_exactly(name, place, mode, assert_same):
+    for fmt in FORMATS[:6]:
+        ar, results, expected, rng = mcf.arithmetic(fmt, mode), [], [], np.random.default_rng(4)
+        for _ in range(25):
+            others, scalar = adversarial(name, place, fmt, rng)
+            arrays = [np.array([x]) for x in others]
+            results.append(getattr(ar, name)(*arrays[:place], scalar, *arrays[place:])[0])
+            row = [*others[:place], scalar, *others[place:]]
+            expected.append(operate(name, row, fmt, Rounding(mode)))
+        assert_same(results, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt", "rounding"),
+    [
+        (name, fmt, SOME_ROUNDINGS[(i + j) % (5 if type(fmt) is Format else 4)])
+        for i, name in enumerate(ARITY)
+        for j, fmt in enumerate([*FORMATS, *DEEP])
+    ],
+    ids=label,
+)
+@pytest.mark.sampled(6)
+def test_numbers_beside_arrays_are_exact_or_refused_by_every_way(name, fmt, rounding, assert_same):
+    """In every place of an operation, many in one text."""
+    carrier, truth, rng = carrier_of(fmt), OracleArithmetic(fmt, rounding), np.random.default_rng(3)
+    arity, deep = ARITY[name], fmt in DEEP
+    if type(fmt) is Format:
+        quanta = rng.integers(1, 2**fmt.precision, (2, 10)) * rng.choice([-1.0, 1.0], (2, 10))
+        tiny = np.ldexp(quanta, fmt.emin - fmt.precision + 1 + rng.integers(0, 4, quanta.shape))
+        some = np.append(rng.permutation(corners(fmt))[:14], [np.nan, np.inf])
+        drawn = [np.concatenate([x, rng.permutation(some)]) for x in tiny]
+    else:
+        drawn = [np.append(rng.normal(size=16) * 4, [1, np.nan, 0, 0]), rng.normal(size=20)]
+    x, y = (np.asarray(mcf.round_to(z, fmt), carrier) for z in drawn)
+    usual, near = [0.1, 0.999, -3.0, 1.0 + 2.0**-30, 0.0, -0.0, -(2.0**-200)], reals(fmt, rng, 1)[:5]
+    # Of those that are deep in the range one by one, as each may be refused.
+    groups = [[n] for n in (0.1, -3.0, 2.0**-700, 1e300)] if deep else [usual, near, FAR]
+    for numbers in [[*itertools.chain(*groups)]] if arity == 1 else groups:
+
+        def text(ar, x, y, numbers=numbers):
+            if arity == 1:
+                return tuple(ar.add(x, getattr(ar, name)(n)) for n in numbers)
+            return tuple(
+                getattr(ar, name)(*(x, y)[:place], n, *(x, y)[place : arity - 1])
+                for n in numbers
+                for place in range(arity)
+            )
+
+        expected = None
+        for way in (by_calls, eagerly):
+            size = 5000 if way is eagerly and numbers is usual else x.size  # where stand-ins are looked for
+            operands = [np.resize(z, size) for z in (x, y)]
+            try:
+                found = way(text, fmt, rounding, *operands)
+            except UnsupportedFormatError:
+                assert deep or fmt.precision > 23 or (way is by_calls and numbers is not usual)
+                continue
+            if expected is None:
+                expected = np.array([text(truth, *row) for row in zip(x.tolist(), y.tolist(), strict=True)])
+            for result, column in zip(found, expected.T, strict=True):
+                assert result.dtype == carrier
+                assert_same(result, np.resize(column, size), *operands)
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+def test_sums_with_reals_that_cancel_down_to_nearly_nothing(mode):
+    """The rest of them lies far beyond 53 bits."""
+    rng = np.random.default_rng(5)
+    for fmt in [*FORMATS[:6], *FORMATS[8:11]]:
+        ar, truth = mcf.arithmetic(fmt, mode), OracleArithmetic(fmt, Rounding(mode))
+        for rest in (Fraction(1, 3 * 2**90), Fraction(-1, 7 * 2**200), Fraction(0)):
+            a, b = (truth.round(float(rng.normal())) for _ in range(2))
+            for name, operands in {
+                "add": (a, rest - Fraction(a)),
+                "sub": (a, Fraction(a) + rest),
+                "fma": (a, b, rest - Fraction(a) * Fraction(b)),
+            }.items():
+                arrays = [np.array([x], ar.carrier) if isinstance(x, float) else x for x in operands]
+                assert agree(getattr(ar, name)(*arrays), getattr(truth, name)(*operands))
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.sampled(6)
+def test_real_scalars_that_cancel_the_product_are_exact(place, mode, assert_same):
+    """The result is then made of bits that a product of 53 bits by p has beyond binary64."""
+    fmt, rng = get_format("tf32"), np.random.default_rng(6)
+    ar, results, expected = mcf.arithmetic(fmt, mode), [], []
+    for _ in range(120):
+        scalar = float(rng.standard_normal())
+        x = float(mcf.round_to(rng.standard_normal(), fmt))
+        row = [x, x, x]
+        row[place] = scalar
+        if place < 2:
+            row[2] = -float(mcf.round_to(row[0] * row[1], fmt, "nearest_even"))
+        else:
+            row[1] = float(mcf.round_to(rng.standard_normal(), fmt))
+            row[2] = scalar = float(np.nextafter(-row[0] * row[1], rng.choice([-9.0, 9.0])))
+        arrays = [value if i == place else np.array([value]) for i, value in enumerate(row)]
+        results.append(ar.fma(*arrays)[0])
+        expected.append(operate("fma", row, fmt, Rounding(mode)))
+    assert_same(results, expected)
+    assert np.count_nonzero(results) > 40
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", ["bfloat16", "tf32", "e4m3fn"])
+@pytest.mark.sampled(6)
+def test_two_real_scalars_that_cancel_down_to_a_value_or_a_tie_are_exact(fmt, mode, assert_same):
+    """The product has 54 bits and the addend, exactly its distance from the target, 53.
+
+    Rounded to binary64 by itself the product puts the sum beside the target, on either side.
+    """
+    fmt, rng = get_format(fmt), np.random.default_rng(7)
+    ar, p, results, expected = mcf.arithmetic(fmt, mode), fmt.precision, [], []
+    for i in range(150):
+        target = int(rng.integers(2**p, 2 ** (p + 1))) << (52 - p - i % 30)  # a value or the middle of two
+        x = int(rng.integers(2 ** (p - 2), 2 ** (p - 1))) * 2 + 1
+        factor = (2**53 // x + 1 + int(rng.integers(0, target // (2 * x)))) | 1
+        product = factor * x
+        assert 2**53 < product < 2**53 + target
+        assert product % 2 == 1
+        row = [x * 2.0 ** (1 - p), factor * 2.0**-50, float(target - product) * 2.0 ** (-49 - p)]
+        assert Fraction(row[0]) * Fraction(row[1]) + Fraction(row[2]) == Fraction(target, 2 ** (49 + p))
+        results.append(ar.fma(np.array([row[0]]), *row[1:])[0])
+        expected.append(operate("fma", row, fmt, Rounding(mode)))
+    assert_same(results, expected)
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", ["bfloat16", "e4m3fn", "float16"])
+def test_under_the_policy_rounded_a_scalar_is_rounded_first(fmt, mode):
+    rng = np.random.default_rng(5)
+    ar, truth = (
+        mcf.arithmetic(fmt, mode, scalars="rounded"),
+        OracleArithmetic(get_format(fmt), Rounding(mode)),
+    )
+    for name, arity in ARITY.items():
+        for scalar in [0.999, Fraction(-1, 3), 10**400, 1e-9, 1e9, *rng.standard_normal(3).tolist()]:
+            x = ar.round(rng.standard_normal(5).astype(np.float32))
+            found = getattr(ar, name)(*[x] * (arity - 1), scalar)
+            expected = [getattr(truth, name)(*[v] * (arity - 1), truth.round(scalar)) for v in x.tolist()]
+            assert same(found, expected if arity > 1 else expected[0]).all(), (name, scalar)
+
+
+def test_signs_of_reals_in_the_other_backends():
+    rng = np.random.default_rng(3)
+    for fmt in FORMATS[:5]:
+        ar = mcf.arithmetic(fmt, backend="native")
+        for x in reals(fmt, rng, 5):
+            for name, exact in (("neg", -x), ("abs", abs(x)), ("round", x)):
+                assert agree(np.asarray(getattr(ar, name)(x), np.float64), round_fraction(exact, fmt))
+    ar = mcf.arithmetic(None, backend="exact", precision=100)
+    for x in (Fraction(1, 3), Fraction(2**300 + 1, 7), Fraction(-(10**50), 10**49 + 1)):
+        scale = Fraction(2) ** (99 - math.floor(math.log2(abs(x))))
+        nearest = Fraction(round(x * scale)) / scale
+        for name, expected in (("neg", -nearest), ("abs", abs(nearest)), ("round", nearest)):
+            assert mcf.multiword.expansion.to_fraction(getattr(ar, name)(x)) == expected
+
+
+def test_stochastic_rounding_draws_for_a_sign_by_its_stream():
+    rounding = Rounding("stochastic", random_bits=16)
+    ar = mcf.arithmetic("bfloat16", rounding, random=mcf.RandomWords(5, stream=3))
+    drawn = set()
+    for place in range(200):
+        name, x = ("neg", 0.1) if place % 2 else ("abs", Fraction(-1, 3))
+        word = int(mcf.RandomWords(5, stream=3).of(place).words(0, 1, 16)[0])
+        exact = abs(Fraction(x)) * 2 ** (11 if name == "neg" else 9)  # in quanta
+        up = math.floor(exact % 1 * 2**16) + word >= 2**16
+        expected = Fraction(math.floor(exact) + up, 2 ** (11 if name == "neg" else 9))
+        found = getattr(ar, name)(x)
+        assert found == (-expected if name == "neg" else expected)
+        drawn.add(found)
+    assert len(drawn) == 4
+    assert ar.neg(1.5) == -1.5
+    assert ar.random.operation == 200  # a value of the format takes none

@@ -71,6 +71,7 @@ def deadly(folder, start, stop):
 
 def poisoned(start, stop):
     if start == 30:
+        time.sleep(0.5)  # so that what came before has been delivered
         os.kill(os.getpid(), signal.SIGKILL)
     return summed(start, stop)
 

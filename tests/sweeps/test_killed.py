@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 import mcfsim as mcf
-from mcfsim.sweeps import sweep as sweeps
 from mcfsim.sweeps.journal import Journal
 from mcfsim.sweeps.sweep import Sweep
 from mcfsim.sweeps.workers import Processes
@@ -38,17 +37,17 @@ def test_a_killed_worker_costs_time_alone_and_a_range_that_kills_each_is_named(
 ):
     """The named range is spared by resuming."""
     several = [jobs.tens(80, partial(jobs.deadly, tmp_path), "a"), jobs.tens(50, key="after")]
-    place, path = {"workers": 2}, tmp_path / "journal"
+    place, path, attempts = {"workers": 2}, tmp_path / "journal", 2
     if where == "dask":  # whose scheduler begins a lost unit again, as often as it allows
         distributed = pytest.importorskip("distributed")
         cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0")
-        place = {"dask": stack.enter_context(cluster).scheduler_address}
-        monkeypatch.setattr(sweeps, "ATTEMPTS", 1)
+        place, attempts = {"dask": stack.enter_context(cluster).scheduler_address}, 1
+    monkeypatch.setattr("mcfsim.sweeps.sweep.ATTEMPTS", attempts)
     with Sweep(**place, journal=path) as sweep:
         assert list(sweep.run(several)) == jobs.done(*several)
         if where == "dask":
             monkeypatch.setattr(cluster.scheduler, "allowed_failures", 0)
-        told = rf"by tens, range \[30, 40\): workers died {sweeps.ATTEMPTS} times.*resume=True"
+        told = rf"by tens, range \[30, 40\): workers died {attempts} times.*resume=True"
         with pytest.raises(RuntimeError, match=told):
             list(sweep.run([jobs.tens(40, jobs.poisoned)]))
     begun = jobs.lines(tmp_path / "begun")

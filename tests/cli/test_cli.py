@@ -61,10 +61,7 @@ ANSWERS = [
     (f"{LANGUAGE_MODEL} --strategy collage-plus", ["collage-plus"]),
     (
         f"{QUADRATIC} {ADAFACTOR}",
-        [
-            "quadratic, adafactor: beta2_power = 0.8, epsilon = 1e-20, threshold = 1.0",
-            "least_scale = 0.25",
-        ],
+        ["quadratic, adafactor: beta2_power = 0.8, epsilon = 1e-20, threshold = 1.0", "least_scale = 0.25"],
     ),
     (
         "show momentumadafactor",

@@ -44,7 +44,7 @@ def python(code: str, *words: str) -> str:
 
 
 def test_an_import_is_light_and_leaves_all_alone() -> None:
-    """Nothing is printed, the environment and NumPy stay as they are, and theorems wait for their first use."""
+    """Nothing is printed, the environment and NumPy stay as they were, theorems wait for their first use."""
     found = json.loads(python(LOOKS))
     assert "mcfsim" in found["loaded"]
     assert not set(found["loaded"]) & set(HEAVY)

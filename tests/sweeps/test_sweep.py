@@ -237,11 +237,7 @@ def run(*given):
     [
         (lambda: Sweep(workers=0), ValueError, "workers = 0 must be at least 1"),
         (lambda: Sweep(workers=2.0), TypeError, "workers must be an int, not 2.0"),
-        (
-            lambda: Sweep(kind="fork"),
-            ValueError,
-            "unknown kind of workers 'fork'; known kinds: threads",
-        ),
+        (lambda: Sweep(kind="fork"), ValueError, "unknown kind of workers 'fork'; known kinds: threads"),
         (lambda: Sweep(resume=True), ValueError, "resume needs the journal"),
         (lambda: Sweep(resume=1), TypeError, "resume must be True or False, not 1"),
         (lambda: units(3, 3), ValueError, r"by tens: unit \(3, 3\) is empty"),

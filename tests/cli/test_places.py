@@ -18,6 +18,7 @@ from mcfsim.storage.files import OutputError
 from tests.cli.runner import COMMANDS, FUNCTIONS, call, refused
 from tests.models.files import checkpoint, raw_safetensors
 from tests.models.recordings import recorded
+from tests.shared.places import look, no_file
 
 pytestmark = pytest.mark.slow
 
@@ -79,16 +80,6 @@ TWO = [
 ]
 
 
-def look(folder: Path) -> dict[str, tuple[int, int, bytes | str | None]]:
-    """Return all below a folder: what it is, where it lies, and what is in it or where it leads."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        about = path.lstat()
-        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
-        found[str(path)] = about.st_mode, about.st_ino, content
-    return found
-
-
 @pytest.fixture
 def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail where training or verifying begins."""
@@ -98,20 +89,6 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("mcfsim.training.simulate.simulate", begun)
     monkeypatch.setattr("mcfsim.theorems.verification.run", begun)
-
-
-def spoil(path: Path, how: str) -> None:
-    """Make a place in which no file may be written."""
-    if how == "pipe":
-        os.mkfifo(path)
-    elif how == "folder":
-        path.mkdir()
-    else:
-        target = path if how == "read-only" else path.with_name("target")
-        target.write_text("mine")
-        target.chmod(0o444)
-        if target != path:
-            path.symlink_to("target")
 
 
 @pytest.mark.usefixtures("no_work")
@@ -125,7 +102,7 @@ def test_a_place_for_no_file_is_refused_before_any_work(command, option, how, tm
         given = ("--format", "float4_e2m1fn", "--output", tmp_path, "--journal", tmp_path / "journal")
     else:
         given = (option, path)
-    spoil(path, how)
+    no_file(how, path)
     before = look(tmp_path)
     assert refused(*words, *given).startswith(f"Error: cannot write {path}: it is ")
     assert look(tmp_path) == before

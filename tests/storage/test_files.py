@@ -9,7 +9,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import stat
 import threading
 import time
@@ -27,6 +26,7 @@ from mcfsim.report.plotting import save, subplots
 from mcfsim.storage.files import OutputError, check_outputs, open_regular, read_text, replacing, write_text
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.space import check_space
+from tests.shared.places import KINDS, look, no_file
 
 pytestmark = pytest.mark.slow
 
@@ -53,57 +53,6 @@ WRITERS = {
     "figure": (figure, ".svg"),
     "tensors": (lambda path: write_file(path, {"x": ("F64", np.ones(9))}), ".safetensors"),
 }
-
-
-def no_file(kind, path):
-    """Make something of a kind in a place where no file may be written."""
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "socket":
-        made = socket.socket(socket.AF_UNIX)
-        made.bind(os.path.relpath(path))  # a long path is no address
-        made.close()
-    elif kind == "device":
-        # One of our own: the system's must not be at the mercy of what is tested.
-        try:
-            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-        except PermissionError:
-            pytest.skip("only an administrator makes devices")
-    elif kind == "link to a device":
-        no_file("device", path.with_name("target"))
-        path.symlink_to("target")
-    elif kind == "link to itself":
-        path.symlink_to(path)
-    elif kind == "read-only":
-        path.write_text("old")
-        path.chmod(0o444)
-    elif kind == "link to read-only":
-        no_file("read-only", path.with_name("target"))
-        path.symlink_to("target")
-    elif kind == "link into no folder":
-        path.symlink_to(path.parent / "none" / "file")
-
-
-KINDS = (
-    *("folder", "pipe", "socket", "device", "link to a device", "link to itself"),
-    *("read-only", "link to read-only", "link into no folder"),
-)
-
-
-def look(folder):
-    """Return what is in a folder: kinds, permissions, links, bytes."""
-    found = {}
-    for path in sorted(folder.iterdir()):
-        about = path.lstat()
-        regular = stat.S_ISREG(about.st_mode)
-        found[path.name] = (
-            about.st_mode,
-            os.readlink(path) if path.is_symlink() else None,
-            path.read_bytes() if regular else None,
-        )
-    return found
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,12 +5,13 @@ import math
 import operator
 import pkgutil
 import random
+from contextlib import suppress
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-import mcfsim
+import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.checks.opaque import Opaque
 from mcfsim.compile.program import Scalar
@@ -30,16 +31,14 @@ from tests.shared.branching import DECISIONS, branching
 BFLOAT16, STOCHASTIC = get_format("bfloat16"), Rounding(Mode.STOCHASTIC)
 
 
-def _modules():
+@pytest.fixture(scope="module")
+def modules():
     """Import all of the package that can be imported here."""
-    for found in pkgutil.walk_packages(mcfsim.__path__, "mcfsim."):
-        try:
-            yield importlib.import_module(found.name)
-        except ImportError:
-            continue
-
-
-MODULES = list(_modules())
+    found = []
+    for module in pkgutil.walk_packages(mcf.__path__, "mcfsim."):
+        with suppress(ImportError):
+            found.append(importlib.import_module(module.name))
+    return found
 
 
 def _below(kind):
@@ -188,7 +187,7 @@ HARMLESS = {
 }
 
 
-def test_there_are_two_of_each():
+def test_there_are_two_of_each(modules):
     assert len(BINARY) + len(UNARY) > 40
     there = {kind for kind in _below(Opaque) if kind.__module__.startswith("mcfsim")}
     assert there == {*PAIRS, *ABSTRACT}
@@ -221,14 +220,8 @@ def test_no_protocol_answers(kind):
 #: Each arithmetic of the package, by whether what it computes with are numbers.
 COMPUTES = {
     *("NumpyArithmetic", "BlockArithmetic", "_Operations", "NativeArithmetic", "TorchNativeArithmetic"),
-    *(
-        "TorchArithmetic",
-        "DeviceArithmetic",
-        "ExactArithmetic",
-        "Meter",
-        "OracleArithmetic",
-        "FractionArithmetic",
-    ),
+    *("TorchArithmetic", "DeviceArithmetic", "ExactArithmetic", "Meter", "OracleArithmetic"),
+    "FractionArithmetic",
 }
 STANDS_FOR = {
     "TraceArithmetic": lambda: _traced()[1],
@@ -239,10 +232,10 @@ STANDS_FOR = {
 }
 
 
-def test_every_arithmetic_computes_with_numbers_or_with_what_answers_nothing():
+def test_every_arithmetic_computes_with_numbers_or_with_what_answers_nothing(modules):
     found = {
         kind.__name__
-        for module in MODULES
+        for module in modules
         for kind in vars(module).values()
         if isinstance(kind, type)
         and kind.__module__.startswith("mcfsim")
@@ -254,24 +247,11 @@ def test_every_arithmetic_computes_with_numbers_or_with_what_answers_nothing():
 
 
 # -- texts that branch --------------------------------------------------------------------------------------
-def check_recordings(seed, count):
-    draw = random.Random(seed)
-    for _ in range(count):
-        text = branching(draw, 3)
+@pytest.mark.parametrize("decision", [*DECISIONS, None])
+def test_a_text_that_branches_is_not_recorded(decision):
+    """Of each decision two, and some whose decision is drawn as well."""
+    draw = random.Random(3)
+    for _ in range(100 if decision is None else 2):
+        text = branching(draw, 3, decision=decision)
         with pytest.raises((TypeError, AttributeError)):
             trace(text, "bfloat16", operands=("a", "b", "c"), lines=False)
-
-
-@pytest.mark.parametrize("decision", DECISIONS)
-def test_a_text_that_branches_is_not_recorded(decision):
-    with pytest.raises((TypeError, AttributeError)):
-        trace(branching(random.Random(3), 2, decision=decision), "bfloat16", operands=("a", "b"))
-
-
-def test_texts_at_random_that_branch_are_not_recorded():
-    check_recordings(1, 100)
-
-
-@pytest.mark.exhaustive
-def test_two_thousand_texts_that_branch_are_not_recorded():
-    check_recordings(2, 2000)

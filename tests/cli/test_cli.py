@@ -1,40 +1,20 @@
-"""Every command of the command line, its refusals and exit codes."""
+"""What commands answer, what they refuse, and what they save."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import mcfsim as mcf
-from mcfsim.cli import app
+from tests.cli.runner import COMMANDS, call, invoke, refused
 
-QUADRATIC = ("simulate", "--problem", "quadratic", "--dimension", "8", "--steps", "30", "--warmup", "5")
-
-
-def call(*arguments: str, status: int = 0):
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == status, result.output
-    return result
-
-
-def refused(*arguments: str) -> str:
-    """Return the one line on standard error."""
-    result = call(*arguments, status=2)
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
-
-
-def test_version() -> None:
-    assert call("--version").stdout == f"mcfsim {version('mcfsim')}\n"
+QUADRATIC = "simulate --problem quadratic --dimension 8 --steps 30 --warmup 5"
+LANGUAGE_MODEL = "simulate --layers 1 --width 8 --heads 2 --context 8 --batch 2 --steps 2 --strategy plain"
+ADAFACTOR = "--optimizer adafactor --strategy plain --least-scale .25 --eps 1e-20"
 
 
 def test_formats() -> None:
@@ -42,200 +22,191 @@ def test_formats() -> None:
     assert [line.split()[0] for line in lines[3:]] == list(mcf.FORMATS)
     chosen = call("formats", "bf16", "e6m9").stdout.splitlines()
     assert [line.split()[:3] for line in chosen[3:]] == [["bfloat16", "16", "8"], ["e6m9", "16", "10"]]
+    table = call("formats", "bf16", "--markdown").stdout.splitlines()
+    assert table[0].startswith("| format")
+    assert table[2].startswith("| bfloat16 |   16 |")
+    assert len(table) == 3
 
 
-def test_formats_in_markdown() -> None:
-    lines = call("formats", "bf16", "--markdown").stdout.splitlines()
-    assert lines[0].startswith("| format")
-    assert lines[2].startswith("| bfloat16 |   16 |")
-    assert len(lines) == 3
+#: A command, the patterns of what it prints, and behind "not:" what it does not.
+ANSWERS = [
+    ("--version", [rf"^mcfsim {re.escape(version('mcfsim'))}\n$"]),
+    ("--help", COMMANDS),
+    (
+        "inspect 0.999",
+        ["bfloat16", r"0x1p\+0", r"0 \| 01111111 \| 0000000", "0x3f80", "1, -0.00099945068359375"],
+    ),
+    (
+        "inspect 1/3 --format bf16 --format e4m3fn --rounding up",
+        [r"^\s*1/3 +bfloat16 +float8_e4m3fn", "0.333984375", "0.34375"],
+    ),
+    ("inspect 1e9 --format e4m3fn --overflow saturate", ["448"]),
+    ("inspect 0x1.8p-8 --format e4m3fn --underflow gradual", [r"rounded +0\.005859375 *\n"]),
+    ("inspect 0x1.8p-8 --format e4m3fn --underflow flush_before", [r"rounded +0 *\n"]),
+    (
+        "inspect 0.1 --format=posit16 --format=int8 --format=e8m0fnu --format=binary8p3se",
+        [r"rounded +0\.100006103515625 +0 +0\.125 +0\.09375 *\n"],
+    ),
+    ("inspect -0", ["0x8000"]),
+    ("inspect -inf", ["0xff80"]),
+    ("inspect nan", ["0x7fc0"]),
+    ("inspect -1/3", ["0xbeab"]),
+    ("inspect -0x1.8p3", ["0xc140"]),
+    ("inspect -.5", ["0xbf00"]),
+    (
+        f"{QUADRATIC} --optimizer sgd --momentum 0.5 --strategy kahan",
+        ["sgd: momentum = 0.5", "not:v / exact", "not:fp32-master"],
+    ),
+    ("simulate --problem rosenbrock --steps 3 --strategy exact", ["exact"]),
+    (f"{LANGUAGE_MODEL} --strategy collage-plus", ["collage-plus"]),
+    (
+        f"{QUADRATIC} {ADAFACTOR}",
+        ["quadratic, adafactor: beta2_power = 0.8, epsilon = 1e-20, threshold = 1.0", "least_scale = 0.25"],
+    ),
+    (
+        "show momentumadafactor",
+        [
+            r"matrix +row_mean +row +mean of square, rounded once",
+            r"vector +momentumadafactor\.averaged +element +Average the updates",
+        ],
+    ),
+]
 
 
-def test_inspect() -> None:
-    out = call("inspect", "0.999").stdout
-    for text in ("bfloat16", "0x1p+0", "0 | 01111111 | 0000000", "0x3f80", "1, -0.00099945068359375"):
-        assert text in out
+@pytest.mark.parametrize(("line", "patterns"), ANSWERS)
+def test_what_is_answered(line: str, patterns: list[str]) -> None:
+    printed = call(*line.split()).stdout
+    for pattern in patterns:
+        wanted = pattern.removeprefix("not:")
+        assert bool(re.search(wanted, printed)) == (wanted == pattern), (pattern, printed)
 
 
-def test_inspect_in_several_formats() -> None:
-    out = call("inspect", "1/3", "--format", "bf16", "--format", "e4m3fn", "--rounding", "up").stdout
-    assert out.splitlines()[0].split() == ["1/3", "bfloat16", "float8_e4m3fn"]
-    assert "0.333984375" in out
-    assert "0.34375" in out
-    assert "448" in call("inspect", "1e9", "--format", "e4m3fn", "--overflow", "saturate").stdout
+#: A command, and what the one line must say; {q} is a run of the quadratic problem.
+REFUSALS = [
+    ("formats bf17", "unknown format 'bf17' (did you mean 'bf16'?); known formats: float64, float32"),
+    ("formats mxfp4", "'mxfp4' is a scaled format"),
+    ("inspect 1 --format bf17", "unknown format 'bf17'"),
+    ("inspect 1 --format mxfp4", "'mxfp4' is a scaled format"),
+    ("inspect abc", "'abc' is no number; allowed: a decimal"),
+    ("inspect 1/0", "denominator zero"),
+    ("inspect 1 --rounding x", "unknown rounding 'x'; allowed: nearest_even"),
+    ("inspect 1 --rounding nearest-even", "did you mean 'nearest_even'"),
+    ("inspect 1 --overflow x", "unknown overflow 'x'; allowed: ieee, saturate"),
+    ("inspect 1 --underflow sometimes", "underflow"),
+    ("inspect 1 --fromat bf16", "'--fromat' is no option (did you mean '--format'?)"),
+    ("inspect --fromat bf16", "'--fromat' is no number and no option (did you mean '--format'?)"),
+    ("inspect 1 2", "'2' is no option"),
+    ("memory 1e9 --low nvfp4", "'nvfp4' is a scaled format"),
+    ("show adafactor --as cost", "is made in stages, each a text of its own: adafactor.squares, "),
+    ("simulate --problem x", "unknown problem 'x'; known problems: quadratic"),
+    ("simulate --problem quadratc", "did you mean 'quadratic'"),
+    ("simulate --problem languagemodel", "did you mean 'language-model'"),
+    (
+        "simulate --optimizer x",
+        "unknown optimizer 'x'; known optimizers: adafactor, momentumadafactor, adamw, lion",
+    ),
+    ("simulate --optimizer adam", "did you mean 'adamw'"),
+    ("{q} --strategy x", "unknown strategy 'x'; known strategies: plain"),
+    ("{q} --strategy colage-plus", "did you mean 'collage-plus'"),
+    ("{q} --strategy fp32_master", "did you mean 'fp32-master'"),
+    ("{q} --low x", "unknown format 'x'"),
+    ("{q} --low mxfp8_e4m3", "'mxfp8_e4m3' is a scaled format"),
+    ("{q} --width 3", "problem 'quadratic' has no --width; it takes --dimension, --condition-number"),
+    ("{q} --momentum .5", "optimizer 'adamw' has no --momentum; it takes --beta1, --beta2, --eps"),
+    ("{q} --beta1 2", "beta1 = 2.0 must lie in [0, 1)"),
+    ("{q} --clip -1", "clip = -1.0 must be positive"),
+    ("{q} --output /no/such/folder/run.npz", "cannot write /no/such/folder/run.npz"),
+    ("{q} --checkpoint-every 3", "--checkpoint-every needs --checkpoint"),
+    ("{q} --checkpoint no-file --checkpoint-every 0", "checkpoint_every = 0"),
+    ("verify two_sum --format mxfp4", "'mxfp4' is a scaled format"),
+    ("verify fast2sum", "did you mean 'fast_two_sum'"),
+    ("verify --list fast2sum", "did you mean 'fast_two_sum'"),
+    ("verify --list nothing_such", "no statement matches 'nothing_such'"),
+    *(
+        (f"simulate --problem {words}", "this takes more memory than there is: ")
+        for words in (
+            "quadratic --dimension 100000",
+            f"quadratic --dimension {10**30}",
+            f"rosenbrock --dimension {10**30}",
+            "language-model --width 1000000",
+            f"language-model --layers {10**15}",
+            f"language-model --batch {10**12}",
+        )
+    ),
+]
 
 
-def test_inspect_underflows_by_the_policy_and_knows_every_kind_of_format() -> None:
-    arguments = ("inspect", "0x1.8p-8", "--format", "e4m3fn", "--underflow")
-    rounded = [
-        call(*arguments, policy).stdout.splitlines()[2].split()[1] for policy in ("gradual", "flush_before")
-    ]
-    assert rounded == ["0.005859375", "0"]
-    out = call(
-        "inspect", "0.1", *(f"--format={name}" for name in ("posit16", "int8", "e8m0fnu", "binary8p3se"))
-    )
-    assert out.stdout.splitlines()[2].split() == ["rounded", "0.100006103515625", "0", "0.125", "0.09375"]
-    assert "underflow" in refused(*arguments, "sometimes")
+@pytest.mark.parametrize(("line", "message"), REFUSALS)
+def test_what_is_refused(line: str, message: str) -> None:
+    said = refused(*line.format(q=QUADRATIC).split())
+    assert message in said
 
 
 @pytest.mark.parametrize(
-    ("value", "code"),
+    ("line", "said"),
     [
-        ("-0", "0x8000"),
-        ("-inf", "0xff80"),
-        ("nan", "0x7fc0"),
-        ("-1/3", "0xbeab"),
-        ("-0x1.8p3", "0xc140"),
-        ("-.5", "0xbf00"),
+        ("", "Usage"),
+        ("nope", "Usage"),
+        ("inspect", "Usage"),
+        ("simulate --nope", "Usage"),
+        ("simulate --steps x", "Usage"),
+        *(
+            (f"verify {option} x", "Did you mean|Possible options")
+            for option in ("--formt", "--smaples", "--outptu")
+        ),
     ],
 )
-def test_inspect_takes_signs_and_special_values(value: str, code: str) -> None:
-    assert code in call("inspect", value).stdout
+def test_wrong_usage(line: str, said: str) -> None:
+    result = call(*line.split(), status=2)
+    assert re.search(said, result.output)
 
 
-@pytest.mark.slow
 def test_simulate_saves_what_it_ran(tmp_path: Path) -> None:
     path, checkpoint = tmp_path / "run.npz", tmp_path / "checkpoint.npz"
-    result = call(
-        *QUADRATIC,
-        *(
-            "--strategy",
-            "plain",
-            "--strategy",
-            "fp32-master",
-            "--lr",
-            "1e-2",
-            "--beta2",
-            "0.99",
-            "--eps",
-            "1e-6",
-        ),
-        *("--clip", "inf", "--record-every", "5", "--truth-sample", "3", "--low", "bf16", "--seed", "4"),
-        *("--condition-number", "10", "--problem-seed", "2"),
-        *("--output", str(path), "--checkpoint", str(checkpoint)),
-    )
-    out = result.stdout
+    words = (
+        f"{QUADRATIC} --strategy plain --strategy fp32-master --lr 1e-2 --beta2 0.99 --eps 1e-6 --clip inf "
+        "--record-every 5 --truth-sample 3 --low bf16 --seed 4 --condition-number 10 --problem-seed 2"
+    ).split()
+    places = ("--output", path, "--checkpoint", checkpoint)
+    printed = call(*words, *places).stdout
     for text in ("quadratic, adamw:", "beta2 = 0.99", "plain", "fp32-master", "one-step", f"saved {path}"):
-        assert text in out
+        assert text in printed
     assert checkpoint.exists()
-    run = mcf.Run.load(path)
-    assert run.settings["problem"] == {
-        **{"kind": "quadratic", "dimension": 8, "condition_number": 10.0, "seed": 2}
-    }
-    assert run.settings["optimizer"] == {
-        **{"name": "adamw", "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1}
-    }
-    assert run.settings["schedule"] == {"peak": 0.01, "warmup": 5, "final": 0.1}
-    assert run.settings["clip"] is None
-    assert run.settings["seed"] == 4
-    np.testing.assert_array_equal(run.steps, [1, 5, 10, 15, 20, 25, 30])
     again = mcf.simulate(
         mcf.get_problem("quadratic", dimension=8, condition_number=10.0, seed=2),
         *(mcf.AdamW(beta2=0.99, epsilon=1e-6), ["plain", "fp32-master"], 30, mcf.Schedule(1e-2, 5), 4),
         **{"clip": None, "record_every": 5, "truth_sample": 3},
     )
-    assert again.results == run.results
+    run = mcf.Run.load(path)
+    assert run.settings == again.settings
+    assert run.settings["problem"] == {
+        **{"kind": "quadratic", "dimension": 8, "condition_number": 10.0, "seed": 2}
+    }
+    assert run.results == again.results
+    np.testing.assert_array_equal(run.steps, [1, 5, 10, 15, 20, 25, 30])
     for name, series in again.series.items():
         for measure, numbers in series.items():
             np.testing.assert_array_equal(numbers, run.series[name][measure])
+    other = refused(*words, "--checkpoint", checkpoint, "--seed", "1")
+    assert "is of another run" in other
 
 
-def test_simulate_with_sgd() -> None:
-    out = call(*QUADRATIC, "--optimizer", "sgd", "--momentum", "0.5", "--strategy", "kahan").stdout
-    assert "sgd: momentum = 0.5" in out
-    assert "v / exact" not in out
-    assert "fp32-master" not in out
+def test_every_so_many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mcfsim.training.checkpoint import Checkpoint
+
+    saved, save = [], Checkpoint.save
+
+    def watch(self: Checkpoint) -> None:
+        saved.append(self._kept.step)
+        save(self)
+
+    monkeypatch.setattr(Checkpoint, "save", watch)
+    words = ("--steps", "7", "--checkpoint", tmp_path / "state", "--checkpoint-every", "3")
+    call("simulate", "--problem", "rosenbrock", "--strategy", "plain", *words)
+    assert saved == [0, 3, 6, 7]
 
 
-def test_simulate_rosenbrock_without_a_dimension() -> None:
-    assert (
-        "exact" in call("simulate", "--problem", "rosenbrock", "--steps", "3", "--strategy", "exact").stdout
-    )
-
-
-def test_simulate_shapes_the_language_model() -> None:
-    shape = ("--layers", "1", "--width", "8", "--heads", "2", "--context", "8", "--batch", "2")
-    out = call("simulate", *shape, "--steps", "2", "--strategy", "plain", "--strategy", "collage-plus").stdout
-    assert "collage-plus" in out
-
-
-def test_an_optimizer_with_means_is_simulated_and_shown() -> None:
-    run = ("--optimizer", "adafactor", "--strategy", "plain", "--least-scale", ".25", "--eps", "1e-20")
-    printed = call(*QUADRATIC, *run).stdout
-    assert "quadratic, adafactor: beta2_power = 0.8, epsilon = 1e-20, threshold = 1.0" in printed
-    assert "least_scale = 0.25" in printed
-    shown = call("show", "momentumadafactor").stdout
-    assert re.search(r"matrix +row_mean +row +mean of square, rounded once", shown)
-    assert re.search(r"vector +momentumadafactor\.averaged +element +Average the updates", shown)
-    told = refused("show", "adafactor", "--as", "cost")
-    assert "a step of adafactor is made in stages, each a text of its own: adafactor.squares, " in told
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("formats", "bf17"),
-            "unknown format 'bf17' (did you mean 'bf16'?); known formats: float64, float32",
-        ),
-        (("inspect", "1", "--format", "bf17"), "unknown format 'bf17'"),
-        (("inspect", "abc"), "'abc' is no number; allowed: a decimal"),
-        (("inspect", "--fromat"), "'--fromat' is no number"),
-        (("inspect", "1/0"), "denominator zero"),
-        (("inspect", "1", "--rounding", "x"), "unknown rounding 'x'; allowed: nearest_even"),
-        (("inspect", "1", "--overflow", "x"), "unknown overflow 'x'; allowed: ieee, saturate"),
-        (("simulate", "--problem", "x"), "unknown problem 'x'; known problems: quadratic"),
-        (
-            ("simulate", "--optimizer", "x"),
-            "unknown optimizer 'x'; known optimizers: adafactor, momentumadafactor, adamw, lion",
-        ),
-        ((*QUADRATIC, "--strategy", "x"), "unknown strategy 'x'; known strategies: plain"),
-        ((*QUADRATIC, "--low", "x"), "unknown format 'x'"),
-        (
-            (*QUADRATIC, "--width", "3"),
-            "problem 'quadratic' has no --width; it takes --dimension, --condition-number",
-        ),
-        (
-            (*QUADRATIC, "--momentum", ".5"),
-            "optimizer 'adamw' has no --momentum; it takes --beta1, --beta2, --eps",
-        ),
-        ((*QUADRATIC, "--beta1", "2"), "beta1 = 2.0 must lie in [0, 1)"),
-        ((*QUADRATIC, "--clip", "-1"), "clip = -1.0 must be positive"),
-        ((*QUADRATIC, "--output", "/no/such/folder/run.npz"), "cannot write /no/such/folder/run.npz"),
-    ],
-)
-def test_refusals(arguments: tuple[str, ...], message: str) -> None:
-    assert message in refused(*arguments)
-
-
-def test_a_checkpoint_of_another_run(tmp_path: Path) -> None:
-    checkpoint = ("--checkpoint", str(tmp_path / "state.npz"), "--strategy", "plain")
-    call(*QUADRATIC, *checkpoint)
-    assert "is of another run" in refused(*QUADRATIC, *checkpoint, "--seed", "1")
-
-
-@pytest.mark.parametrize(
-    "arguments", [(), ("nope",), ("inspect",), ("simulate", "--nope"), ("simulate", "--steps", "x")]
-)
-def test_wrong_usage(arguments: tuple[str, ...]) -> None:
-    assert "Usage" in call(*arguments, status=2).output
-
-
-def test_help_names_every_command() -> None:
-    out = call("--help").stdout
-    assert all(command in out for command in ("formats", "inspect", "show", "simulate"))
-
-
-@pytest.mark.parametrize(
-    "command", [[str(Path(sys.executable).with_name("mcfsim"))], [sys.executable, "-m", "mcfsim"]]
-)
-@pytest.mark.slow
-def test_the_installed_command(command: list[str]) -> None:
-    if not Path(command[0]).exists():
-        pytest.skip("the console script is not installed")
-    done = subprocess.run([*command, "inspect", "0.999"], capture_output=True, text=True, check=True)
-    assert "0x3f80" in done.stdout
-    wrong = subprocess.run([*command, "formats", "bf17"], capture_output=True, text=True, check=False)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("Error: unknown format 'bf17'")
-    assert "Traceback" not in wrong.stderr
+def test_what_the_library_raises_of_no_argument_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcfsim.cli.look.format_table", lambda names: [][0])
+    with pytest.raises(IndexError):
+        invoke("formats")

@@ -75,7 +75,7 @@ def some(rng, bits):
 def test_steps_are_those_of_fractions(bits):
     rng = np.random.default_rng(bits)
     ends = floors = 0
-    for _ in range(40):
+    for _ in range(15):
         table, update, gradient = some(rng, bits)
         for _ in range(3):
             rate, scale = float(rng.uniform(0, 0.3)), float(rng.uniform(0, 1))
@@ -95,7 +95,7 @@ def test_steps_are_those_of_fractions(bits):
 def test_the_judge_notices_what_is_altered():
     """One code, step, rate or word changed: the results are others, nearly always."""
     rng, noticed = np.random.default_rng(5), 0
-    for turn in range(100):
+    for turn in range(48):
         table, update, gradient = some(rng, 4)
         words = mcf.RandomWords(table._words.seed, 1).of(1).words(0, table.codes.size, 16)
         rate = 0.05 * float(table.steps.mean()) / max(1e-9, float(np.abs(gradient).sum()))
@@ -112,17 +112,17 @@ def test_the_judge_notices_what_is_altered():
             other[4] = other[4] ^ np.uint16(1 << 15)
         wrong = judged(table, *other)
         noticed += any(not np.array_equal(a, b) for a, b in zip(right, wrong, strict=True))
-    assert noticed >= 85
+    assert noticed >= 40
 
 
 def test_codes_are_right_in_the_mean():
     """Over many seeds the mean of the weights is the weights, where none is beyond the range."""
     rng = np.random.default_rng(0)
     weights = rng.uniform(-0.1, 0.1, (4, 8)).astype(np.float32)
-    made = np.array([LearnedStepTable(weights, 4, seed).weights() for seed in range(500)])
+    made = np.array([LearnedStepTable(weights, 4, seed).weights() for seed in range(200)])
     step = LearnedStepTable(weights, 4).steps
     assert np.abs(made - weights).max() < step.max()
-    assert np.abs(made.mean(axis=0) - weights).max() < 5 * float(step.max()) / 2 / 500**0.5
+    assert np.abs(made.mean(axis=0) - weights).max() < 5 * float(step.max()) / 2 / 200**0.5
 
 
 def test_without_a_gradient_steps_stay_and_nothing_moves_without_an_update():

@@ -36,58 +36,63 @@ def test_links_and_figures_exist():
         assert (ROOT / "".join(target)).exists(), target
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/optimizers.md", "docs/emulator.md", "docs/dqt.md"])
-def test_examples_run_and_none_diverges(page):
-    examples = [code for code in EXAMPLE.findall((ROOT / page).read_text()) if "mcfsim.torch" not in code]
-    assert examples  # those of torch need the extra, and a model
-    runs = []
-    for code in examples:
-        names: dict[str, object] = {}
-        exec(compile(code, page, "exec"), names)
-        runs += [thing for thing in names.values() if isinstance(thing, mcf.Run)]
-    assert len(runs) >= code_of(page).count("mcf.simulate(")
-    for run in runs:
-        assert run.results
-        for name, results in run.results.items():
-            assert "diverged_at" not in results, (page, name)
-            assert math.isfinite(results["validation_loss"])
-            assert np.isfinite(run.series[name]["loss"]).all()
+def statements(code):
+    """Yield the statements of an example, each with the comment behind it if it is an expression."""
+    for statement in ast.parse(code).body:
+        _, mark, said = code.splitlines()[statement.end_lineno - 1].partition("  # ")
+        yield statement, said if mark and isinstance(statement, ast.Expr) else None
 
 
-def code_of(page):
-    """Return all examples of a page, as one text."""
-    return "".join(EXAMPLE.findall((ROOT / page).read_text()))
-
-
-def test_what_the_guide_says_of_rates_and_of_three_components():
-    names: dict[str, object] = {}
-    first, second, *_ = (code for code in EXAMPLE.findall((ROOT / "docs/optimizers.md").read_text()))
-    exec(compile(first, "first", "exec"), names)
+def three_components(names):
     losses = {name: results["validation_loss"] for name, results in names["run"].results.items()}
     assert round(losses["three components"], 3) == 0.058
     assert (round(losses["plain"], 1), round(losses["exact"], 3)) == (1.3, 0.060)
-    exec(compile(second, "second", "exec"), names)
-    rates = [names["schedule"].rate(step, 100) for step in (1, 20, 60, 100)]
-    assert rates == pytest.approx([0.0005, 0.01, 0.0055, 0.001], rel=1e-12)
 
 
-def test_a_comment_behind_an_expression_begins_with_what_it_prints():
-    seen = 0
-    for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
-        if "mcfsim.torch" in code:
-            continue
-        names = {}
-        for statement in ast.parse(code).body:
-            last = code.splitlines()[statement.end_lineno - 1]
-            if isinstance(statement, ast.Expr) and "  # " in last:
-                printed = repr(eval(ast.unparse(statement), names))
-                assert re.match(re.escape(printed) + r"(?!\w|\.\d)", last.split("  # ")[1]), (
-                    f"{last}: {printed}"
-                )
-                seen += 1
-            else:
-                exec(ast.unparse(statement), names)
-    assert seen >= 5
+def rates(names):
+    found = [names["schedule"].rate(step, 100) for step in (1, 20, 60, 100)]
+    assert found == pytest.approx([0.0005, 0.01, 0.0055, 0.001], rel=1e-12)
+
+
+#: Of each page the examples, without those that need the extra torch, and a model.
+EXAMPLES = {
+    page: [code for code in EXAMPLE.findall((ROOT / page).read_text()) if "mcfsim.torch" not in code]
+    for page in ("README.md", "docs/optimizers.md", "docs/emulator.md", "docs/dqt.md")
+}
+#: What is said of an example besides.
+SAID = {("docs/optimizers.md", 0): three_components, ("docs/optimizers.md", 1): rates}
+
+
+CASES = [(page, number) for page, examples in EXAMPLES.items() for number in range(len(examples))]
+LONG = pytest.param(*CASES.pop(CASES.index(("docs/optimizers.md", 0))), marks=pytest.mark.costly("it trains"))
+
+
+@pytest.mark.parametrize(("page", "number"), [*CASES, LONG])
+def test_an_example_runs_and_does_not_diverge(page, number):
+    """And what comments of the README begin with is printed."""
+    code, names = EXAMPLES[page][number], {}
+    for statement, said in statements(code):
+        text = ast.unparse(statement)
+        if said is None or page != "README.md":
+            exec(compile(text, page, "exec"), names)
+        else:
+            printed = repr(eval(text, names))
+            assert re.match(re.escape(printed) + r"(?!\w|\.\d)", said), f"{text}: {printed}"
+    runs = [thing for thing in names.values() if isinstance(thing, mcf.Run)]
+    assert len(runs) >= code.count("mcf.simulate(")
+    for run in runs:
+        assert run.results
+        for name, results in run.results.items():
+            assert "diverged_at" not in results, name
+            assert math.isfinite(results["validation_loss"])
+            assert np.isfinite(run.series[name]["loss"]).all()
+    SAID.get((page, number), lambda names: None)(names)
+
+
+def test_there_are_examples_with_what_they_print():
+    assert all(EXAMPLES.values())
+    comments = [said for code in EXAMPLES["README.md"] for _, said in statements(code) if said is not None]
+    assert len(comments) >= 5
 
 
 OPTIONS = read_result("collage_options")
@@ -95,29 +100,19 @@ TABLE = OPTIONS["table"]
 
 
 @pytest.mark.parametrize("beta2", ["0.999", "0.95"])
-class TestWhatTheOptionsShow:
+def test_what_the_options_show(beta2):
     """The sentences of the README about the committed result."""
-
-    def test_plain_is_worse_by_more_than_ten_times_the_spread(self, beta2):
-        plain = TABLE[beta2]["plain"]
-        assert plain["difference"] > 10 * plain["spread"]
-
-    def test_plus_is_as_good_as_master_weights(self, beta2):
-        assert abs(TABLE[beta2]["collage-plus"]["difference"]) < 0.003
-
-    def test_lost_arithmetic(self, beta2):
-        assert TABLE[beta2]["plain"]["late_lost"] > 0.5
-        for name in ("collage-light", "collage-plus"):
-            assert TABLE[beta2][name]["late_lost"] < 0.02
-
-    def test_descent_quality(self, beta2):
-        assert TABLE[beta2]["plain"]["normalized_edq"] < 0.8
-        for name in ("collage-light", "collage-plus"):
-            for when in ("", "late_"):
-                assert abs(TABLE[beta2][name][f"{when}normalized_edq"] - 1) < 0.002
-
-    def test_second_moment_of_plus(self, beta2):
-        assert abs(TABLE[beta2]["collage-plus"]["late_v_ratio"] - 1) < 0.01
+    rows = TABLE[beta2]
+    plain, light, plus = (rows[name] for name in ("plain", "collage-light", "collage-plus"))
+    assert plain["difference"] > 10 * plain["spread"]
+    assert abs(plus["difference"]) < 0.003
+    assert plain["late_lost"] > 0.5
+    assert plain["normalized_edq"] < 0.8
+    for row in (light, plus):
+        assert row["late_lost"] < 0.02
+        for when in ("", "late_"):
+            assert abs(row[f"{when}normalized_edq"] - 1) < 0.002
+    assert abs(plus["late_v_ratio"] - 1) < 0.01
 
 
 def test_light_lies_between_plain_and_plus_as_its_second_moment_cannot_decay():
@@ -126,10 +121,7 @@ def test_light_lies_between_plain_and_plus_as_its_second_moment_cannot_decay():
     assert losses == sorted(losses)
     assert rows["collage-light"]["difference"] > rows["collage-light"]["spread"]
     assert rows["collage-light"]["late_v_ratio"] > 1.05
-
-
-def test_binary64_serves_as_the_reference():
-    assert OPTIONS["binary64_gap"] < 1e-13
+    assert OPTIONS["binary64_gap"] < 1e-13  # which serves as the reference
 
 
 def test_a_plain_second_moment_stalls_and_an_expansion_does_not():

@@ -41,21 +41,12 @@ def name_of(item):
     return f"{item['theorem']}-{item['format']}-{item['rounding']}"
 
 
-def check_certificate(item):
+@pytest.mark.parametrize("item", CERTIFICATES, ids=name_of)
+@pytest.mark.sampled(9, each=False)
+def test_certificates(item):
     """Try the operands again, and compare everything that is kept, the digest among it."""
     again = mcf.verify(item["theorem"], item["format"], item["rounding"])
     assert shorten(theorems.summary(again)) == item
-
-
-@pytest.mark.parametrize("item", CERTIFICATES[::9], ids=name_of)
-def test_certificates(item):
-    check_certificate(item)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("item", CERTIFICATES, ids=name_of)
-def test_all_certificates_of_few_cases(item):
-    check_certificate(item)
 
 
 @pytest.mark.parametrize("name", [*every_p.ALGORITHMS, *every_p.OTHERS])
@@ -90,14 +81,14 @@ def test_errors_of_grow(octave):
             assert shorten(again) == result["errors_in_u2"][form][kind][start : start + bins]
 
 
+@pytest.mark.parametrize("task", range(3))
 @pytest.mark.parametrize("fmt", precision_curves.FORMATS)
-@pytest.mark.sampled(4, each=False)
-def test_errors_by_the_number_of_components(fmt):
+@pytest.mark.sampled(8, each=False)
+def test_errors_by_the_number_of_components(fmt, task):
     ar, result = mcf.arithmetic(fmt), read_result("precision_curves")["median_relative_error"]
-    tasks = (precision_curves.total, precision_curves.moving_average, precision_curves.update)
-    for task, rows in zip(tasks, result.values(), strict=True):
-        for n in (1, 2):
-            assert shorten(precision_curves.error(*task(ar, n))) == rows[fmt][n - 1]
+    compute = (precision_curves.total, precision_curves.moving_average, precision_curves.update)[task]
+    rows = list(result.values())[task][fmt]
+    assert [shorten(precision_curves.error(*compute(ar, n))) for n in (1, 2)] == rows[:2]
 
 
 def test_errors_of_long_sums(monkeypatch):
@@ -109,6 +100,13 @@ def test_errors_of_long_sums(monkeypatch):
         assert shorten(again) == result[name][: len(few)]
 
 
+def test_beta2_in_two_components():
+    for name, found in read_result("beta2_expansion")["expansions"].items():
+        parts = mcf.expand(mcf.arithmetic("bfloat16"), Fraction(name), 2)
+        assert shorten([*parts, float(sum(map(Fraction, parts)))]) == found
+
+
+@pytest.mark.exhaustive
 def test_the_second_moment():
     result = read_result("beta2_expansion")
     scale = beta2_expansion.SIGNIFICANDS.astype(np.float64) ** 2
@@ -116,17 +114,19 @@ def test_the_second_moment():
         ratio = v[-1] / scale
         again = [float(ratio.min()), float(np.median(ratio)), float(ratio.max())]
         assert shorten(again) == result["v_over_g_squared_at_the_end"]["constant"][name]
-    for name, found in result["expansions"].items():
-        parts = mcf.expand(mcf.arithmetic("bfloat16"), Fraction(name), 2)
-        assert shorten([*parts, float(sum(map(Fraction, parts)))]) == found
 
 
+def test_the_runs_with_posits_are_those_that_are_asked_for():
+    runs = read_result("posit_quire")["runs"]
+    assert set(runs) == {posit_quire.key(*job) for job in posit_quire.jobs(runs)}
+
+
+@pytest.mark.exhaustive
 def test_a_training_with_posits():
-    result, settings = read_result("posit_quire"), posit_quire.Settings("posit8", "posit16", "posit16")
-    rate = posit_quire.best(result["runs"], settings)
-    found = result["runs"][posit_quire.key(settings, rate, "once", 1)]
+    runs, settings = read_result("posit_quire")["runs"], posit_quire.Settings("posit8", "posit16", "posit16")
+    rate = posit_quire.best(runs, settings)
+    found = runs[posit_quire.key(settings, rate, "once", 1)]
     assert shorten(posit_quire.trained(settings, rate, "once", 1)) == found
-    assert set(result["runs"]) == {posit_quire.key(*job) for job in posit_quire.jobs(result["runs"])}
 
 
 OF_EXPERIMENTS = "import experiments.common; from mcfsim.training.record import blas; print(blas())"
@@ -163,13 +163,17 @@ def test_a_result_is_written_again_where_more_than_versions_change(tmp_path, mon
     assert path.read_text() == text
 
 
-@pytest.mark.skipif(kernel(OF_ITSELF, "Nehalem") != "Nehalem", reason="kernels are not OpenBLAS's for x86-64")
 def test_experiments_multiply_matrices_by_one_kernel_whatever_the_processor():
+    if kernel(OF_ITSELF, "Nehalem") != "Nehalem":
+        pytest.skip("kernels are not OpenBLAS's for x86-64")
     assert kernel(OF_EXPERIMENTS, "Nehalem") == "Haswell"
 
 
 # -- schemes of other systems --------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["nearest", "Kahan", "3 components", "remainder of 8 bits"])
+LONG = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("3 components", "remainder of 8 bits")]
+
+
+@pytest.mark.parametrize("name", ["nearest", "Kahan", *LONG])
 def test_what_arrives_of_small_updates(name):
     low = "float8_e4m3fn"
     kept = read_result("lost_update_phase")["retained"][low][name]["mean"]

@@ -20,19 +20,12 @@ OF_THREE = paired.interval([-1.0, 0.0, 1.0])[1]
 @pytest.mark.parametrize("count", [2, 3, 5, 20])
 def test_an_interval_is_students(count):
     random = np.random.default_rng(count)
-    for _ in range(100):
+    for _ in range(30):
         found = random.standard_normal(count) + random.standard_normal()
         expected = ttest_1samp(found, 0).confidence_interval(0.95)
         assert paired.interval(found) == pytest.approx((expected.low, expected.high), rel=1e-9)
         assert paired.apart(found) == (ttest_1samp(found, 0).pvalue < 0.05)
-    assert (paired.answer([0.0, 0.0]), paired.answer([1.0, 1.1]), paired.answer([-1.0, 1.1])) == (
-        "",
-        "yes",
-        "no",
-    )
-
-
-def test_three_seeds_reach_two_and_a_half_deviations():
+    assert list(map(paired.answer, ([0.0, 0.0], [1.0, 1.1], [-1.0, 1.1]))) == ["", "yes", "no"]
     assert round(OF_THREE, 1) == 2.5
 
 
@@ -66,7 +59,13 @@ def losses(*wanted, sums="once"):
     return np.array([run["validation_loss"] for run in found])
 
 
-WIDE, PLAIN = losses(None, None, "float32", "plain"), "plain"
+PLAIN = "plain"
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """Return the losses of the training in binary64, with parameters of float32."""
+    return losses(None, None, "float32", PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -77,18 +76,15 @@ WIDE, PLAIN = losses(None, None, "float32", "plain"), "plain"
         ("posit8", "posit16", "posit16", PLAIN),
     ],
 )
-def test_eight_bits_forward_and_backward_are_not_told_from_binary64(row):
-    assert not paired.apart(losses(*row) - WIDE)
+def test_eight_bits_forward_and_backward_are_not_told_from_binary64(row, wide):
+    assert not paired.apart(losses(*row) - wide)
 
 
-@pytest.mark.parametrize("name", ["posit8", "float8_e4m3fn"])
-def test_eight_bits_throughout_end_half_as_high_again(name):
-    found = losses(name, None, name, PLAIN)
-    assert paired.apart(found - WIDE)
-    assert 1.4 < found.mean() / WIDE.mean() < 1.6
-
-
-def test_what_eight_bits_lose_in_the_weights():
+def test_eight_bits_throughout_end_half_as_high_again_and_what_they_lose_in_the_weights(wide):
+    for name in ("posit8", "float8_e4m3fn"):
+        found = losses(name, None, name, PLAIN)
+        assert paired.apart(found - wide)
+        assert 1.4 < found.mean() / wide.mean() < 1.6
     eight = losses("posit8", "posit16", "posit8", PLAIN)
     gap = eight - losses("posit8", "posit16", "posit16", PLAIN)
     assert paired.apart(gap)
@@ -98,12 +94,11 @@ def test_what_eight_bits_lose_in_the_weights():
 
 
 def test_a_quire_is_worth_something_with_posit8_throughout():
-    apart = {}
+    worth = {}
     for item in posit_quire.EACH:
         row = item.forward, item.loss, item.low, item.strategy
-        worth = losses(*row, sums="each") - losses(*row)
-        if paired.apart(worth):
-            apart[row] = round(worth.mean(), 2)
+        worth[row] = losses(*row, sums="each") - losses(*row)
+    apart = {row: round(gain.mean(), 2) for row, gain in worth.items() if paired.apart(gain)}
     assert apart == {("posit8", None, "posit8", PLAIN): 0.03}
 
 
@@ -113,7 +108,9 @@ def test_posits_and_floats_of_as_many_bits_are_not_told_apart(posit, other):
 
 
 def test_decay_apart_gains_by_not_decaying(monkeypatch):
-    """Without decay both end at the same bits, which are those of decay apart."""
+    """Without decay both end at the same bits, which are those of decay apart; already after some steps."""
+    monkeypatch.setattr(rounding_points, "TRAINED", 30)
+    monkeypatch.setattr(rounding_points, "SEEDS", (0,))
     decayed = rounding_points.losses("plain", ("added",))
     monkeypatch.setitem(rounding_points.HYPER, "weight_decay", 0.0)
     assert rounding_points.losses("plain", ()) == rounding_points.losses("plain", ("added",)) == decayed
@@ -129,8 +126,12 @@ def test_near_middles_all_go_the_way_of_one_ulp_of_beta1():
         assert first_moment.ways(beta1, wanted, single=True) == (6, 6)
 
 
-def test_pytorch_multiplies_as_the_page_says():
-    torch = pytest.importorskip("torch")
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch")
+
+
+def test_pytorch_multiplies_as_the_page_says(torch):
     wanted = Fraction(9, 10)
     found = torch.tensor(first_moment.middles(wanted), dtype=torch.bfloat16).mul(0.9).tolist()
     exact = [wanted * k for k in first_moment.middles(wanted)]

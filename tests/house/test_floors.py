@@ -3,6 +3,7 @@
 import re
 import tomllib
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -42,15 +43,17 @@ def test_everything_has_its_floor_and_there_are_few():
     assert len(entries - ABOVE) <= 26
 
 
-@pytest.mark.parametrize(
-    "package",
-    [".".join(path.parent.relative_to(PACKAGE.parent).parts) for path in PACKAGE.rglob("__init__.py")],
-)
-def test_no_module_is_hidden_by_a_name_of_its_package(package):
-    if package == "mcfsim.torch":
-        pytest.importorskip("torch")
-    whole = import_module(package)
-    folder = Path(whole.__file__).parent
-    names = {item.stem for item in folder.iterdir() if item.suffix == ".py" or item.is_dir()} - ABOVE
-    hidden = [name for name in names if not isinstance(getattr(whole, name, whole), ModuleType)]
-    assert not hidden
+@pytest.fixture(scope="module")
+def packages():
+    """Return the packages by their folders, that of PyTorch where it is installed."""
+    folders = {path.parent for path in PACKAGE.rglob("__init__.py")}
+    if find_spec("torch") is None:
+        folders.remove(PACKAGE / "torch")
+    return {folder: import_module(".".join(folder.relative_to(PACKAGE.parent).parts)) for folder in folders}
+
+
+def test_no_module_is_hidden_by_a_name_of_its_package(packages):
+    for folder, whole in packages.items():
+        names = {item.stem for item in folder.iterdir() if item.suffix == ".py" or item.is_dir()} - ABOVE
+        hidden = [name for name in names if not isinstance(getattr(whole, name, whole), ModuleType)]
+        assert not hidden, folder

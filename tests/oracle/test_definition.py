@@ -19,53 +19,17 @@ INF, NAN = math.inf, math.nan
 BF16 = get_format("bf16")
 
 # What +1e6 and -1e6 become, by mode and policy, in a format with infinity, with NaN only, and with neither.
+_FINITE = {"e5m2": (57344, -57344), "e4m3fn": (448, -448), "e3m2fn": (28, -28)}
+_TO_NEAREST = {"e5m2": (INF, -INF), "e4m3fn": (NAN, NAN), "e3m2fn": (28, -28)}
 OVERFLOWS = {
-    ("nearest_even", "ieee"): {"e5m2": (INF, -INF), "e4m3fn": (NAN, NAN), "e3m2fn": (28, -28)},
-    ("nearest_away", "ieee"): {"e5m2": (INF, -INF), "e4m3fn": (NAN, NAN), "e3m2fn": (28, -28)},
-    ("toward_zero", "ieee"): {"e5m2": (57344, -57344), "e4m3fn": (448, -448), "e3m2fn": (28, -28)},
+    ("nearest_even", "ieee"): _TO_NEAREST,
+    ("nearest_away", "ieee"): _TO_NEAREST,
+    ("toward_zero", "ieee"): _FINITE,
     ("up", "ieee"): {"e5m2": (INF, -57344), "e4m3fn": (NAN, -448), "e3m2fn": (28, -28)},
     ("down", "ieee"): {"e5m2": (57344, -INF), "e4m3fn": (448, NAN), "e3m2fn": (28, -28)},
-    ("to_odd", "ieee"): {"e5m2": (57344, -57344), "e4m3fn": (448, -448), "e3m2fn": (28, -28)},
-    **{
-        (mode, "saturate"): {"e5m2": (57344, -57344), "e4m3fn": (448, -448), "e3m2fn": (28, -28)}
-        for mode in ("nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd")
-    },
+    ("to_odd", "ieee"): _FINITE,
+    **{(str(rounding.mode), "saturate"): _FINITE for rounding in MODES},
 }
-
-# Results of special operands in a format with infinity.
-SPECIAL = [
-    *(("add", operands, NAN) for operands in ((NAN, 1.0), (1.0, NAN), (INF, NAN), (INF, -INF), (-INF, INF))),
-    *(("sub", operands, NAN) for operands in ((INF, INF), (-INF, -INF), (NAN, 0.0))),
-    ("add", (INF, INF), INF),
-    ("add", (1.0, -INF), -INF),
-    ("sub", (1.0, -INF), INF),
-    ("sub", (-INF, INF), -INF),
-    *(("mul", operands, NAN) for operands in ((INF, 0.0), (-0.0, INF), (NAN, 0.0), (INF, NAN))),
-    ("mul", (INF, -2.0), -INF),
-    ("mul", (-INF, -INF), INF),
-    ("mul", (-0.0, 2.0), -0.0),
-    ("mul", (-0.0, -2.0), 0.0),
-    ("mul", (-(2.0**-100), 2.0**-100), -0.0),
-    *(("div", operands, NAN) for operands in ((0.0, 0.0), (-0.0, 0.0), (INF, -INF), (NAN, 1.0), (0.0, NAN))),
-    ("div", (1.0, 0.0), INF),
-    ("div", (1.0, -0.0), -INF),
-    ("div", (INF, -0.0), -INF),
-    ("div", (-INF, 2.0), -INF),
-    ("div", (1.0, -INF), -0.0),
-    ("div", (-0.0, 3.0), -0.0),
-    *(("sqrt", (x,), NAN) for x in (-1.0, -INF, NAN)),
-    ("sqrt", (-0.0,), -0.0),
-    ("sqrt", (0.0,), 0.0),
-    ("sqrt", (INF,), INF),
-    ("fma", (INF, 1.0, -INF), NAN),
-    ("fma", (INF, 0.0, 1.0), NAN),
-    ("fma", (0.0, INF, NAN), NAN),
-    ("fma", (INF, -1.0, -INF), -INF),
-    ("fma", (3.0, 1.0, -INF), -INF),
-    ("fma", (2.0**127, 2.0**127, -INF), -INF),
-    ("fma", (2.0**127, 2.0**127, -(2.0**127)), INF),
-    ("fma", (-(2.0**-100), 2.0**-100, 0.0), -0.0),
-]
 
 # Zeros that are exact: the operands, the sign in the mode down, the sign in all other modes.
 ZERO_SUMS = [
@@ -87,9 +51,10 @@ ZERO_SUMS = [
 
 @pytest.mark.parametrize(("policy", "expected"), OVERFLOWS.items())
 def test_overflow(policy, expected):
-    for name, (positive, negative) in expected.items():
-        assert same(round_float(1e6, get_format(name), Rounding(*policy)), positive)
-        assert same(round_float(-1e6, get_format(name), Rounding(*policy)), negative)
+    found = {
+        name: [round_float(x, get_format(name), Rounding(*policy)) for x in (1e6, -1e6)] for name in expected
+    }
+    assert all(same(found[name], expected[name]).all() for name in expected), (found, expected)
 
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
@@ -109,17 +74,12 @@ def test_an_exact_infinity_is_nan_where_there_is_none(name, overflow):
     assert math.isnan(round_float(-INF, fmt, rounding))
 
 
-@pytest.mark.parametrize(("name", "operands", "expected"), SPECIAL)
-def test_special_operands(name, operands, expected):
-    assert same(operate(name, operands, BF16), expected)
-
-
-@pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize(("name", "operands", "down", "otherwise"), ZERO_SUMS)
-def test_sign_of_an_exact_zero(name, operands, down, otherwise, rounding):
-    expected = float((down if rounding.mode == "down" else otherwise) + "0")
-    assert same(operate(name, operands, BF16, rounding), expected)
-    assert same(operate(name, operands, get_format("e4m3fnuz"), rounding), 0.0)
+def test_sign_of_an_exact_zero(name, operands, down, otherwise):
+    for rounding in MODES:
+        expected = float((down if rounding.mode == "down" else otherwise) + "0")
+        assert same(operate(name, operands, BF16, rounding), expected), rounding
+        assert same(operate(name, operands, get_format("e4m3fnuz"), rounding), 0.0), rounding
 
 
 def test_unknown_operations_are_refused():
@@ -135,7 +95,7 @@ def test_unknown_operations_are_refused():
 NUMPY_OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "sqrt": np.sqrt}
 
 
-def numpy_operands(dtype, arity, size=1000):
+def numpy_operands(dtype, arity, size=400):
     """Return bit patterns at random, numbers of similar exponents, and all tuples of corners."""
     rng = np.random.default_rng(7)
     patterns = rng.integers(0, 256, (arity, size * dtype().itemsize), dtype=np.uint8).view(dtype)

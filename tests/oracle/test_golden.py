@@ -82,6 +82,25 @@ def test_rounding(fmt, mode, value, expected):
     assert same(round_integers(value, fmt, rounding), expected)
 
 
+# Formats without negative numbers, and with one significant bit, whose last is that of the code's exponent.
+UNUSUAL = [
+    ("e8m0fnu", "nearest_even", "ieee", -3.0, math.nan),
+    ("e8m0fnu", "nearest_even", "saturate", -3.0, 2.0**-127),
+    ("binary8p3uf", "nearest_even", "saturate", -3.0, 0.0),
+    ("e8m0fnu", "nearest_even", "ieee", 3.0, 4.0),
+    ("binary8p1se", "nearest_even", "ieee", 3.0, 4.0),  # 2, 4 and 8 have the codes 65, 66 and 67
+    ("binary8p1se", "nearest_even", "ieee", -6.0, -4.0),
+    ("binary8p1se", "to_odd", "ieee", 2.5, 2.0),
+    ("binary8p1se", "to_odd", "ieee", -5.0, -8.0),
+    ("binary8p1se", "nearest_away", "ieee", 3.0, 4.0),
+]
+
+
+@pytest.mark.parametrize(("fmt", "mode", "overflow", "value", "expected"), UNUSUAL)
+def test_unusual_formats(fmt, mode, overflow, value, expected):
+    assert same(round_float(value, get_format(fmt), Rounding(mode, overflow)), expected)
+
+
 def test_saturation():
     fmt, rounding = get_format("e4m3fn"), Rounding("nearest_even", "saturate")
     assert round_float(465.0, fmt, rounding) == round_integers(465.0, fmt, rounding) == 448.0

@@ -9,7 +9,7 @@ from mcfsim.formats import Format, get_format
 from mcfsim.oracle import operate, operate_integers, round_float, round_integers, same
 from mcfsim.rounding import Rounding
 
-from .operands import ROUNDINGS, SMALL_FORMATS, WIDE_FORMATS, corners, label, random_tuples, values
+from .operands import MODES, ROUNDINGS, SMALL_FORMATS, WIDE_FORMATS, corners, label, random_tuples, values
 
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
 BINARY = [name for name, arity in ARITY.items() if arity == 2]
@@ -30,84 +30,53 @@ def corner_tuples(fmt, arity):
     return list(np.array(list(itertools.product(corners(fmt).tolist(), repeat=arity))).T)
 
 
+@pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.parametrize("fmt", [E4M3FN, pytest.param(E5M2, marks=pytest.mark.exhaustive)], ids=label)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(24, each=False)
 @pytest.mark.slow
-def test_all_pairs(fmt, name):
-    everything = values(fmt)
-    check(name, [x.ravel() for x in np.meshgrid(everything, everything)], fmt)
+def test_all_pairs(name, rounding):
+    everything = values(E4M3FN)
+    check(name, [x.ravel() for x in np.meshgrid(everything, everything)], E4M3FN, rounding)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.parametrize("fmt", [E4M3FN, E5M2], ids=label)
-def test_all_pairs_in_every_rounding(fmt, name, rounding):
-    everything = values(fmt)
-    check(name, [x.ravel() for x in np.meshgrid(everything, everything)], fmt, rounding)
+def test_all_pairs_with_infinities(name):
+    everything = values(E5M2)
+    check(name, [x.ravel() for x in np.meshgrid(everything, everything)], E5M2)
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("name", BINARY)
-@pytest.mark.sampled(6)
-def test_pairs_in_every_rounding(name, rounding):
-    for fmt in SMALL_FORMATS:
-        check(name, random_tuples(fmt, 200, 2, seed=1), fmt, rounding)
+@pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *WIDE_FORMATS], ids=label)
+@pytest.mark.parametrize("name", ARITY)
+@pytest.mark.sampled(18)
+def test_hard_operands_in_every_rounding(name, fmt, rounding):
+    check(name, random_tuples(fmt, 300, ARITY[name], seed=3), fmt, rounding)
 
 
-@pytest.mark.parametrize("fmt", [*SMALL_FORMATS, get_format("bf16"), get_format("fp16")], ids=label)
+@pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *WIDE_FORMATS[:2]], ids=label)
 @pytest.mark.sampled(4, each=False)
 def test_all_roots(fmt):
     check("sqrt", [values(fmt)], fmt)
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *WIDE_FORMATS], ids=label)
-def test_roots_in_every_rounding(fmt, rounding):
-    check("sqrt", random_tuples(fmt, 200, 1, seed=2), fmt, rounding)
-
-
-@pytest.mark.parametrize("name", BINARY)
-@pytest.mark.parametrize("fmt", WIDE_FORMATS, ids=label)
-def test_pairs_of_wide_formats(fmt, name):
-    check(name, corner_tuples(fmt, 2), fmt)
-    check(name, random_tuples(fmt, 4000, 2, seed=3), fmt)
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", WIDE_FORMATS, ids=label)
-@pytest.mark.sampled(6)
-def test_pairs_of_wide_formats_in_every_rounding(fmt, rounding):
-    for name in BINARY:
-        check(name, random_tuples(fmt, 500, 2, seed=4), fmt, rounding)
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", [E5M2, E4M3FN, *WIDE_FORMATS], ids=label)
-@pytest.mark.sampled(6)
-def test_fma(fmt, rounding):
-    check("fma", random_tuples(fmt, 1500, 3, seed=5), fmt, rounding)
-
-
 @pytest.mark.parametrize("fmt", [E5M2, *WIDE_FORMATS], ids=label)
-@pytest.mark.sampled(4, each=False)
-@pytest.mark.slow
-def test_fma_of_corners(fmt):
-    check("fma", corner_tuples(fmt, 3), fmt)
+@pytest.mark.parametrize("name", [*BINARY, "fma"])
+@pytest.mark.sampled(3)
+def test_corners(name, fmt):
+    check(name, corner_tuples(fmt, ARITY[name]), fmt)
 
 
 @pytest.mark.parametrize("name", ARITY)
-@pytest.mark.slow
 def test_operands_may_be_wider_than_the_result(name):
-    operands = random_tuples(get_format("bf16"), 2000, ARITY[name], seed=6)
+    operands = random_tuples(get_format("bf16"), 400, ARITY[name], seed=6)
     for rounding in ROUNDINGS[::2]:
         check(name, operands, Format(precision=2, emin=-9, emax=9), rounding)
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("name", ["e2m1fn", "e4m3fn", "e4m3fnuz", "e5m2", "bf16", "fp16", "tf32", "fp32"])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_rounding_of_float64(name, rounding):
     fmt = get_format(name)
     rng = np.random.default_rng(8)
@@ -141,21 +110,27 @@ def test_same_tells_zeros_apart_and_nans_alike():
     assert same(signalling, np.nan).all()
 
 
-@pytest.mark.parametrize("operand", [1 + 2.0**-11, 2.0**600, 2.0**-1074])
-def test_operands_out_of_reach_are_refused(operand):
-    with pytest.raises(ValueError, match="11 significant bits"):
-        operate_integers("add", operand, 1.0, fmt=E5M2)
-
-
-def test_integers_are_refused_as_operands():
-    with pytest.raises(TypeError, match="must be floats"):
-        round_integers(np.array([2**60 + 1]), E5M2)
-
-
-def test_formats_and_operations_out_of_reach_are_refused():
-    with pytest.raises(ValueError, match="float32 has more than 11"):
-        operate_integers("add", 1.0, 1.0, fmt=get_format("fp32"))
-    with pytest.raises(ValueError, match="float64 has numbers"):
-        round_integers(1.0, get_format("fp64"))
-    with pytest.raises(ValueError, match="no operation 'sqrt' of 2 operands"):
-        operate_integers("sqrt", 1.0, 1.0, fmt=E5M2)
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        *(
+            (lambda x=x: operate_integers("add", x, 1.0, fmt=E5M2), ValueError, "11 significant bits")
+            for x in (1 + 2.0**-11, 2.0**600, 2.0**-1074)
+        ),
+        (lambda: round_integers(np.array([2**60 + 1]), E5M2), TypeError, "must be floats"),
+        (
+            lambda: operate_integers("add", 1.0, 1.0, fmt=get_format("fp32")),
+            ValueError,
+            "float32 has more than 11",
+        ),
+        (lambda: round_integers(1.0, get_format("fp64")), ValueError, "float64 has numbers"),
+        (
+            lambda: operate_integers("sqrt", 1.0, 1.0, fmt=E5M2),
+            ValueError,
+            "no operation 'sqrt' of 2 operands",
+        ),
+    ],
+)
+def test_what_is_out_of_reach_is_refused(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()

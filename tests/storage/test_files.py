@@ -9,29 +9,31 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import stat
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from mcfsim import Run, simulate
+import mcfsim as mcf
+from mcfsim import Run
 from mcfsim.problems import Quadratic
 from mcfsim.report.plotting import save, subplots
 from mcfsim.storage.files import OutputError, check_outputs, open_regular, read_text, replacing, write_text
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.space import check_space
-from mcfsim.theorems import verify
+from tests.shared.places import KINDS, look, no_file
 
 pytestmark = pytest.mark.slow
 
-CERTIFICATE = verify("sterbenz", "float8_e4m3fn")
+
+@cache
+def certificate():
+    return mcf.verify("sterbenz", "float4_e2m1fn")
 
 
 def figure(path):
@@ -44,68 +46,18 @@ WRITERS = {
     "text": (lambda path: write_text(path, "new"), ""),
     "run": (lambda path: Run({"seed": 1}, {}).save(path), ".npz"),
     "checkpoint": (
-        lambda path: simulate(Quadratic(2, 1.0), "sgd", ["plain"], 1, checkpoint=path, clip=None),
+        lambda path: mcf.simulate(Quadratic(2, 1.0), "sgd", ["plain"], 1, checkpoint=path, clip=None),
         ".npz",
     ),
-    "certificate": (lambda path: CERTIFICATE.save(path), ".json"),
+    "certificate": (lambda path: certificate().save(path), ".json"),
     "figure": (figure, ".svg"),
     "tensors": (lambda path: write_file(path, {"x": ("F64", np.ones(9))}), ".safetensors"),
 }
 
 
-def no_file(kind, path):
-    """Make something of a kind in a place where no file may be written."""
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "socket":
-        made = socket.socket(socket.AF_UNIX)
-        made.bind(os.path.relpath(path))  # a long path is no address
-        made.close()
-    elif kind == "device":
-        # One of our own: the system's must not be at the mercy of what is tested.
-        try:
-            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-        except PermissionError:
-            pytest.skip("only an administrator makes devices")
-    elif kind == "link to a device":
-        no_file("device", path.with_name("target"))
-        path.symlink_to("target")
-    elif kind == "link to itself":
-        path.symlink_to(path)
-    elif kind == "read-only":
-        path.write_text("old")
-        path.chmod(0o444)
-    elif kind == "link to read-only":
-        no_file("read-only", path.with_name("target"))
-        path.symlink_to("target")
-    elif kind == "link into no folder":
-        path.symlink_to(path.parent / "none" / "file")
-
-
-KINDS = (
-    *("folder", "pipe", "socket", "device", "link to a device", "link to itself"),
-    *("read-only", "link to read-only", "link into no folder"),
-)
-
-
-def look(folder):
-    """Return what is in a folder: kinds, permissions, links, bytes."""
-    found = {}
-    for path in sorted(folder.iterdir()):
-        about = path.lstat()
-        regular = stat.S_ISREG(about.st_mode)
-        found[path.name] = (
-            about.st_mode,
-            os.readlink(path) if path.is_symlink() else None,
-            path.read_bytes() if regular else None,
-        )
-    return found
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.sampled(3)
 def test_what_is_no_file_to_be_replaced_is_refused_and_left_as_it_is(writer, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write, suffix = WRITERS[writer]
@@ -119,11 +71,16 @@ def test_what_is_no_file_to_be_replaced_is_refused_and_left_as_it_is(writer, kin
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_links_stay_and_permissions_are_kept(writer, tmp_path):
+    """Also of a link that leads nowhere yet."""
     write, suffix = WRITERS[writer]
-    target, link, other = (tmp_path / name for name in ("target", f"link{suffix}", f"new{suffix}"))
+    target, link, other = (tmp_path / name for name in ("target", f"link{suffix}", f"other{suffix}"))
+    (tmp_path / "folder").mkdir()
+    other.symlink_to("folder/new")
     write(other)
+    assert os.readlink(other) == "folder/new"
+    new = tmp_path / "folder" / "new"
     if writer == "checkpoint":  # what is replaced must be one
-        shutil.copy(other, target)
+        shutil.copy(new, target)
     else:
         target.write_text("old")
     target.chmod(0o640)
@@ -132,36 +89,18 @@ def test_links_stay_and_permissions_are_kept(writer, tmp_path):
     write(link)
     assert os.readlink(link) == "middle"
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
-    assert target.read_bytes() == other.read_bytes()
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert target.read_bytes() == new.read_bytes()
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-def test_a_link_that_leads_nowhere_yet_leads_to_the_new_file(writer, tmp_path):
-    write, suffix = WRITERS[writer]
-    link = tmp_path / f"link{suffix}"
-    (tmp_path / "folder").mkdir()
-    link.symlink_to("folder/target")
-    write(link)
-    assert os.readlink(link) == "folder/target"
-    assert (tmp_path / "folder" / "target").is_file()
-
-
-def test_names_that_no_system_takes_are_refused(tmp_path):
-    for name in ("a\0b", "x" * 300, "missing/file"):
-        with pytest.raises((ValueError, OSError)):
-            check_outputs({"it": tmp_path / name})
-    assert list(tmp_path.iterdir()) == []
+SPELLINGS = ("same", "dotted", "link", "through a folder's link", "relative")
 
 
 @pytest.mark.parametrize(
-    ("other", "there"),
-    [
-        *itertools.product(["same", "dotted", "link", "through a folder's link", "relative"], [True, False]),
-        ("hard link", True),
-    ],
+    ("other", "there"), [*itertools.product(SPELLINGS, [True, False]), ("hard link", True)]
 )
 def test_two_outputs_in_one_file_are_refused(other, there, tmp_path, monkeypatch):
+    """Looking at them changes nothing."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "a"
     if there:
@@ -179,9 +118,14 @@ def test_two_outputs_in_one_file_are_refused(other, there, tmp_path, monkeypatch
     (tmp_path / "folder").symlink_to(".")
     if other == "hard link":
         (tmp_path / "hard").hardlink_to(path)
+    before = look(tmp_path)
     with pytest.raises(ValueError, match="one and the same file"):
         check_outputs({"--checkpoint": path, "--output": names[other]})
     check_outputs({"--checkpoint": path, "--output": tmp_path / "b", "--other": None})
+    for name in ("a\0b", "x" * 300, "missing/file"):
+        with pytest.raises((ValueError, OSError)):
+            check_outputs({"it": tmp_path / name})
+    assert look(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -218,6 +162,7 @@ def no_room(size: int) -> Iterator[None]:
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("size", [0, 1, 64])
 @pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.sampled(3)
 def test_a_disk_that_becomes_full_leaves_the_old_file_and_is_told_by_name(writer, size, there, tmp_path):
     write, suffix = WRITERS[writer]
     path = tmp_path / f"it{suffix}"
@@ -242,11 +187,13 @@ def test_what_a_writer_keeps_to_itself_is_no_whole_file(tmp_path):
     assert look(tmp_path) == {}
 
 
-def test_checking_changes_nothing(tmp_path):
-    (tmp_path / "old").write_text("old")
-    before = look(tmp_path)
-    check_outputs({"one": tmp_path / "old", "two": tmp_path / "new"})
-    assert look(tmp_path) == before
+def in_threads(count, function):
+    """Call a function in so many threads, each with its number."""
+    threads = [threading.Thread(target=function, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def test_only_one_of_many_comes_first(tmp_path):
@@ -260,11 +207,7 @@ def test_only_one_of_many_comes_first(tmp_path):
             return
         won.append(i)
 
-    threads = [threading.Thread(target=try_it, args=(i,)) for i in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(20, try_it)
     assert len(won) == 1
     assert (tmp_path / "it").read_text() == str(won[0])
     assert [item.name for item in tmp_path.iterdir()] == ["it"]
@@ -275,20 +218,19 @@ def test_threads_write_one_file(writer, tmp_path):
     write, suffix = WRITERS[writer]
     path, failed = tmp_path / f"it{suffix}", []
 
-    def save_often():
+    def save_often(number):
         try:
-            for _ in range(50):
+            for _ in range(15):
                 write(path)
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=save_often) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, save_often)
     assert failed == []
     assert [item.name for item in tmp_path.iterdir()] == [path.name]
+
+
+FORKING = multiprocessing.get_context("fork")
 
 
 def write_for_ever(path):
@@ -300,14 +242,13 @@ def write_for_ever(path):
         run.save(path)
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(150, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kills", [12, pytest.param(50, marks=pytest.mark.exhaustive)])
 def test_a_killed_writer_leaves_a_whole_file_and_what_it_strands_goes(kills, tmp_path):
     path, stranded, last = tmp_path / "run.npz", 0, 0
     Run({"seed": 0}, {}, np.arange(1), {"plain": {"loss": np.zeros(1)}}).save(path)
     random = np.random.default_rng(1)
-    context = multiprocessing.get_context("fork")
     for _ in range(kills):
-        process = context.Process(target=write_for_ever, args=(path,))
+        process = FORKING.Process(target=write_for_ever, args=(path,))
         process.start()
         time.sleep(random.uniform(0.02, 0.1))
         os.kill(process.pid, signal.SIGKILL)
@@ -328,8 +269,9 @@ def test_what_is_being_written_is_not_taken_for_stranded(tmp_path):
     with replacing(tmp_path / "slow") as file:
         for i in range(3):
             write_text(tmp_path / "quick", str(i))
-        code = f"from mcfsim.storage.files import write_text; write_text({str(tmp_path / 'other')!r}, 'x')"
-        subprocess.run([sys.executable, "-c", code], check=True)
+        process = FORKING.Process(target=write_text, args=(tmp_path / "other", "x"))
+        process.start()
+        process.join()
         file.write(b"whole")
     assert (tmp_path / "slow").read_text() == "whole"
     assert sorted(item.name for item in tmp_path.iterdir()) == ["other", "quick", "slow"]

@@ -1,85 +1,43 @@
-"""Random command lines, of every command and option that there is: an answer or one line of refusal."""
+"""Command lines at random, those of the documentation, and the help: of every command and option there is."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import typer.main
-from typer.testing import CliRunner
+import typer
 
-from mcfsim.cli import app
 from mcfsim.optim.strategies import STRATEGIES
+from tests.cli.runner import COMMANDS, call, invoke
 from tests.models.files import checkpoint
 from tests.models.recordings import recorded
 
-pytestmark = pytest.mark.slow
-
-COMMANDS: dict[str, Any] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+ROOT = Path(__file__).parents[2]
 
 #: What may be written anywhere.
-NASTY = (
-    *(
-        "",
-        " ",
-        "-",
-        "--",
-        "x",
-        "nan",
-        "inf",
-        "-inf",
-        "-0",
-        "0",
-        "1",
-        "2",
-        "-1",
-        "-5",
-        "3.5",
-        "1e400",
-        "1e-400",
-    ),
-    *("-1e400", "1/3", "1/0", "0/0", "0x1p-3", "0x1p999999999", "1e999999999", "1e-999999999", "9" * 5000),
-    *(
-        "100000",
-        "10000000000",
-        "1" + "0" * 30,
-        "None",
-        "True",
-        "[]",
-        "a\nb",
-        "\N{SNOWMAN}",
-        "٣",
-        "\ud800",
-        "%s",
-    ),
-    *("/", ".", "..", "/nonexistent/x", "$HOME", "*", "a" * 300),
+WORDS = (
+    "- -- x nan inf -inf -0 0 1 2 -1 -5 3.5 1e400 1e-400 -1e400 1/3 1/0 0/0 0x1p-3 0x1p999999999 1e999999999 "
+    "1e-999999999 100000 10000000000 None True [] ٣ %s / .. . /nonexistent/x $HOME *"
 )
+NASTY = (*WORDS.split(), *("", " ", "9" * 5000, "1" + "0" * 30, "a\nb", "\N{SNOWMAN}", "\ud800", "a" * 300))
+NAMES = (
+    "bfloat16 float16 e4m3fn e2m1 float4_e2m1fn e5m2 posit8 int4 ternary float8_e8m0fnu binary8p1 "
+    "binary8p4uf e6m9 float64 mxfp4 float32 e2m1fn posit64"
+)
+FORMATS = tuple(NAMES.split())
 #: What is meant, of each sort, so that not all ends at the first option.
-FORMATS = (
-    *("bfloat16", "float16", "e4m3fn", "e2m1", "float4_e2m1fn", "e5m2", "posit8", "int4", "ternary"),
-    *(
-        "float8_e8m0fnu",
-        "binary8p1",
-        "binary8p4uf",
-        "e6m9",
-        "float64",
-        "mxfp4",
-        "float32",
-        "e2m1fn",
-        "posit64",
-    ),
-)
-MODES = ("nearest_even", "up", "toward_zero", "stochastic", "nearest_away", "to_odd", "every")
 MEANT = {
     "names": FORMATS,
     "format": FORMATS,
     "loss_format": FORMATS,
-    "sums": ("once", "each"),
     "low": FORMATS,
-    "rounding": MODES,
+    "sums": ("once", "each"),
+    "rounding": ("nearest_even", "up", "toward_zero", "stochastic", "nearest_away", "to_odd", "every"),
     "overflow": ("ieee", "saturate", "nearest_boundary"),
     "underflow": ("gradual", "flush_inputs", "flush_before", "flush_after"),
     "scalars": ("exact", "rounded"),
@@ -102,7 +60,7 @@ MEANT = {
     "value": ("0.999", "-0", "1e-40"),
 }
 #: These ask for work without an end, or for others' machines: what is tried of them takes a moment.
-MODEST: dict[str, tuple[str, ...]] = {
+MODEST = {
     "steps": ("1", "2", "3", "0", "-1", "x", ""),
     "samples": ("0", "1", "5", "-1", "x", "", "nan"),
     "limit": ("1", "100", "0", "-1", "x"),
@@ -122,6 +80,8 @@ ALWAYS = {
     "assign": {"weights": "m.safetensors", "steps": "3"},
     "replay": {"directory": "recording", "strategy": "plain"},
 }
+OF_PLACES = "checkpoint output journal check weights state gradients html png table"
+IN_FOLDER = "m.safetensors new new.png pipe sub text link run.npz empty read-only none/x"
 
 
 def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
@@ -133,29 +93,11 @@ def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
     def value(name: str) -> str:
         if name in MODEST:
             return pick(MODEST[name])
-        if name in (
-            *("checkpoint", "output", "journal", "check", "weights", "state", "gradients"),
-            *("html", "png", "table"),
-        ):
-            places = (
-                "m.safetensors",
-                "new",
-                "new.png",
-                "pipe",
-                "sub",
-                "text",
-                "link",
-                "run.npz",
-                "empty",
-                "read-only",
-                "none/x",
-                "\0",
-                "",
-            )
-            return str(folder / pick(places))
+        if name in OF_PLACES.split():
+            return str(folder / pick((*IN_FOLDER.split(), "\0", "")))
         if name == "directory" and random.random() < 0.8:
-            places = ("recording", "pipe", "sub", "text", "empty", "none/x", "")
-            return pick(("recording", *(str(folder / place) for place in places)))
+            places = ("pipe", "sub", "text", "empty", "none/x", "")
+            return pick(("recording", "recording", *(str(folder / place) for place in places)))
         return pick(MEANT[name]) if name in MEANT and random.random() < 0.6 else pick(NASTY)
 
     always = dict(ALWAYS.get(command, {}))
@@ -182,35 +124,78 @@ def furnish(folder: Path) -> None:
     folder.mkdir()
     (folder / "sub").mkdir()
     os.mkfifo(folder / "pipe")
-    (folder / "text").write_text("hello")
-    (folder / "empty").write_text("")
-    (folder / "read-only").write_text("mine")
+    for name, text in {"text": "hello", "empty": "", "read-only": "mine"}.items():
+        (folder / name).write_text(text)
     (folder / "read-only").chmod(0o444)
     (folder / "link").symlink_to("text")
     checkpoint(folder / "m.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default::mcfsim.VanishingScalarWarning")  # which the command prints
-@pytest.mark.parametrize("cases", [30, pytest.param(600, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("cases", [30, pytest.param(300, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_any_command_line_is_answered_or_refused(command, cases, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     recorded(tmp_path / "recording", 3)
-    random, statuses = np.random.default_rng(cases), []
+    random, statuses = np.random.default_rng(cases), set()
     for case in range(cases):
         folder = tmp_path / str(case)
         furnish(folder)
         words = line(command, folder, random)
-        result = CliRunner().invoke(app, words)
-        assert result.exit_code in (0, 1, 2), (words, result.exception)
-        assert result.exception is None or isinstance(result.exception, SystemExit), (words, result.exception)
-        assert "Traceback" not in result.output, words
-        if result.exit_code == 2:
-            assert result.stderr.strip(), words
+        result = invoke(*words)
+        assert result.exit_code in (0, 1, 2), (words, result)
+        assert "Traceback" not in result.output, (words, result)
+        assert result.exit_code != 2 or result.stderr.strip(), words
         assert (folder / "read-only").read_text() == "mine", words
         assert (folder / "pipe").is_fifo(), words
         assert (folder / "link").is_symlink(), words
-        statuses.append(result.exit_code)
-    assert 0 in statuses
-    assert 2 in statuses
+        statuses.add(result.exit_code)
+    assert statuses >= {0, 2}
+
+
+# -- documentation and help ---------------------------------------------------------------------------------
+#: Lines of blocks, and code in running text.
+WRITTEN = re.compile(r"^(?:\$ )?(mcfsim .*?)(?: +#.*)?$|`(mcfsim [^`]+)`", re.MULTILINE)
+
+
+def lines_of(page: Path) -> list[str]:
+    """Return the command lines of a page, without names of commands alone and what is cut short."""
+    found = [
+        " ".join((block or inline).split()) for block, inline in WRITTEN.findall(page.read_text("utf-8"))
+    ]
+    full = [line for line in found if "..." not in line and len(line.split()) > 2]
+    return [line for line in full if line.split()[1] in COMMANDS]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if lines_of(page)],
+    ids=lambda page: page.name,
+)
+def test_a_command_line_of_the_documentation_is_one(page: Path) -> None:
+    for line in lines_of(page):
+        _, name, *words = shlex.split(line)
+        said = ""
+        try:
+            COMMANDS[name].make_context(name, list(words))
+        except typer.BadParameter as error:
+            said = error.format_message()
+        except Exception as error:
+            said = str(error)
+        # Running text names options without what they take, or need not repeat arguments.
+        unsaid = said in ("", f"Option '{words[-1]}' requires an argument.")
+        assert unsaid or said.startswith("Missing argument"), line
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_each_text_as_it_stands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brackets are brackets, as in ``mcfsim[solver]``, and no markup."""
+    monkeypatch.setenv("COLUMNS", "200")
+    words = set(re.findall(r"\S*\[[^\]\s]*\]\S*", call(name, "--help").stdout))
+    about = [item.__dict__.get("help") or "" for item in COMMANDS[name].params]
+    for text in (*about, COMMANDS[name].epilog or "", COMMANDS[name].help or ""):
+        for word in re.findall(r"\w+\\?\[\w+\]", text):
+            assert any(word.replace("\\", "") in one for one in words), word
+    assert name != "verify" or any("mcfsim[solver]" in word for word in words)

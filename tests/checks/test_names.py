@@ -1,0 +1,97 @@
+"""What is suggested for a name that there is not: of statements, formats, strategies and others."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import mcfsim as mcf
+from mcfsim.checks.names import hint, nearest
+from mcfsim.problems.registry import PROBLEMS
+from mcfsim.rounding import Mode
+
+KNOWN = {
+    "format": [*mcf.FORMATS],
+    "scaled": [*mcf.SCALED],
+    "strategy": [*mcf.STRATEGIES],
+    "theorem": [*mcf.THEOREMS],
+    "problem": [*PROBLEMS],
+    "mode": [*map(str, Mode)],
+}
+
+
+def slips(name: str) -> set[str]:
+    """Return the name with a letter left out, doubled or exchanged with the next, or written differently."""
+    found = {name.upper(), name.replace("_", ""), name.replace("_", "-"), name.title().replace("_", "")}
+    for i in range(2, len(name) - 1):
+        found |= {name[:i] + name[i + 1 :], name[:i] + name[i] + name[i:]}
+        found.add(name[:i] + name[i + 1] + name[i] + name[i + 2 :])
+    return found - {name}
+
+
+@pytest.mark.parametrize(
+    ("kind", "every"),
+    [
+        *((kind, {"theorem": 27, "strategy": 3}.get(kind, 1)) for kind in KNOWN),
+        pytest.param("theorem", 3, marks=pytest.mark.exhaustive),
+    ],
+)
+@pytest.mark.slow
+def test_every_slip_of_every_name_brings_a_suggestion_and_mostly_that_name(kind: str, every: int) -> None:
+    names = KNOWN[kind]
+    total = meant = 0
+    for name in names[::every]:
+        for slip in slips(name) - set(names) if len(name) > 3 else ():
+            found = nearest(slip, names, 3)
+            assert found or kind == "mode", slip
+            total += 1
+            meant += name in found
+    assert meant > 0.9 * total
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("fast2sum", "fast_two_sum"),
+        ("Fast2Sum", "fast_two_sum"),
+        ("2sum", "two_sum"),
+        ("TwoSum", "two_sum"),
+        ("twoSumm", "two_sum"),
+        ("2prod", "two_prod"),
+        ("2ProdFMA", "two_prod_fma"),
+        ("DWTimesDW2", "dw_times_dw2"),
+        ("dw_mul_dw2", "dw_times_dw2"),
+        ("dw_add_fp", "dw_plus_fp"),
+        ("dot_two", "dot2"),
+    ],
+)
+def test_numbers_and_words_are_the_same(written: str, meant: str) -> None:
+    assert nearest(written, mcf.THEOREMS)[0] == meant
+    with pytest.raises(ValueError, match=f"unknown theorem '{written}' \\(did you mean '{meant}'"):
+        mcf.verify(written)
+
+
+def test_the_text() -> None:
+    assert hint("q", ["two_sum"]) == ""
+    assert hint("", ["two_sum"]) == ""
+    assert hint("tow_sum", ["two_sum", "xyz"]) == " (did you mean 'two_sum'?)"
+    assert hint("sum", ["two_sum", "dw_sum"], most=2) == " (did you mean 'two_sum' or 'dw_sum'?)"
+    assert hint("nearest_evn", Mode) == " (did you mean 'nearest_even'?)"
+
+
+def test_names_of_formats_and_of_scaled_formats_are_told_apart() -> None:
+    of_both = {*mcf.FORMATS, *(name for name in mcf.SCALED if name.startswith(("int", "tern")))}
+    for name in of_both:
+        assert mcf.get_format(name).name == name
+    for name in set(mcf.SCALED) - of_both:
+        for given in (name, name.upper(), f" {name} "):
+            with pytest.raises(ValueError, match=r"is a scaled format, .*: use mcfsim\.quantize"):
+                mcf.get_format(given)
+        told = f"did you mean '{name}', a scaled format, .*: use mcfsim.quantize"
+        with pytest.raises(ValueError, match=told):
+            mcf.get_format(name[:3] + "x" + name[3:])
+    for name in ("bf16", "bfloat16", "posit8", "int16", "e4m3fn", "binary8p3"):
+        told = re.escape(f"unknown scaled format '{name}': it is a format of single numbers")
+        with pytest.raises(ValueError, match=told):
+            mcf.get_scaled_format(name)

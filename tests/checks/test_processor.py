@@ -1,0 +1,164 @@
+"""No work begins, if the processor does not round to nearest or flushes subnormal numbers."""
+
+import ctypes
+import platform
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.checks.processor import (
+    FlushedSubnormalsError,
+    ProcessorError,
+    RoundingDirectionError,
+    check_processor,
+)
+from tests.shared import processor_calls
+from tests.shared.processor_calls import MODES
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() not in MODES or sys.platform != "linux",
+    reason="directions of this machine are unknown",
+)
+FLUSHES = platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
+on_glibc = pytest.mark.skipif(not FLUSHES, reason="only glibc on x86-64 lets a test change these bits")
+
+#: Bits of MXCSR: results (FTZ), operands (DAZ), and both.
+SETTINGS = {"FTZ": 0x8000, "DAZ": 0x0040, "FTZ and DAZ": 0x8040}
+_MXCSR = 7  # where glibc's fenv_t of x86-64 has it, in words of 32 bits
+DIRECTIONS = MODES.get(platform.machine(), {})
+#: What is said in each state.
+SAID = {
+    **{name: rf"rounds {name} and not.*fesetround\(0\)" for name in DIRECTIONS},
+    "FTZ": r"^(?!.*\(DAZ\)).*\(FTZ\).*torch\.set_flush_denormal\(False\)",
+    "DAZ": r"^(?!.*\(FTZ\)).*\(DAZ\).*torch\.set_flush_denormal\(False\)",
+    "FTZ and DAZ": r"\(DAZ\).*\(FTZ\).*torch\.set_flush_denormal\(False\)",
+}
+STATES = [*DIRECTIONS, *(pytest.param(name, marks=on_glibc) for name in SETTINGS)]
+
+
+@contextmanager
+def processor(state):
+    """Let the processor round in a direction or flush, in this thread."""
+    library = ctypes.CDLL(None)
+    before, changed = (ctypes.c_uint32 * 64)(), (ctypes.c_uint32 * 64)()
+    library.fegetenv(before)
+    library.fegetenv(changed)
+    if state in SETTINGS:
+        changed[_MXCSR] |= SETTINGS[state]
+        library.fesetenv(changed)
+    else:
+        assert library.fesetround(DIRECTIONS[state]) == 0
+    try:
+        yield
+    finally:
+        library.fesetenv(before)
+
+
+@pytest.fixture(scope="module")
+def calls():
+    """Return public calls, by what they are, each of which works."""
+    for part in ("arithmetics", "functions", "work", "torch"):
+        getattr(processor_calls, f"add_{part}")()
+    found = {
+        "native arithmetic": lambda: mcf.arithmetic("bfloat16", backend="native"),
+        "exact arithmetic": lambda: mcf.arithmetic(None, backend="exact"),
+        **processor_calls.CALLS,
+    }
+    assert len(found) >= 120
+    # Two stand for what is compiled: it is looked at in one place, and compiling takes long.
+    stand = ("add of compiled", "two_sum of compiled")
+    found = {name: call for name, call in found.items() if not name.endswith("of compiled") or name in stand}
+    for call in found.values():
+        call()
+    return found
+
+
+def wrong_with(call, state):
+    """Return what is wrong with a call in a state; nothing if it is refused as it should be."""
+    with processor(state):
+        try:
+            call()
+        except ProcessorError as refusal:
+            found = refusal
+        except Exception as error:
+            return repr(error)
+        else:
+            return "it is not refused"
+    kind = FlushedSubnormalsError if state in SETTINGS else RoundingDirectionError
+    return None if isinstance(found, kind) else repr(found)
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.filterwarnings("ignore:a parameter of shape .* was written to:UserWarning")
+@pytest.mark.slow
+def test_every_call_is_refused_in_every_state_in_each_thread(state, calls):
+    with ThreadPoolExecutor(1) as pool:
+        here = {name: wrong_with(call, state) for name, call in calls.items()}
+        there = {name: pool.submit(wrong_with, call, state).result() for name, call in calls.items()}
+    assert {name: found for name, found in here.items() if found} == {}
+    assert {name: found for name, found in there.items() if found} == {}
+    for call in calls.values():  # nothing is spoilt
+        call()
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_it_says_which_state_and_what_sets_it_right(state):
+    check_processor()
+    with processor(state), pytest.raises(ProcessorError, match=SAID[state]):
+        check_processor()
+    check_processor()
+    assert 1.0 + 2.0**-60 == 1.0
+    assert np.float32(2.0**-130) * np.float32(0.5) != 0
+
+
+def test_whoever_caught_one_of_them_catches_both():
+    for kind in (FlushedSubnormalsError, RoundingDirectionError):
+        assert issubclass(kind, ProcessorError)
+        assert issubclass(kind, FloatingPointError)
+        assert issubclass(kind, ValueError)  # so that the command line says it, and exits with 2
+
+
+@on_glibc
+def test_each_thread_has_a_setting_of_its_own():
+    def flushes():
+        with processor("FTZ and DAZ"):
+            inside.set()
+            done.wait(10)
+
+    inside, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=flushes)
+    thread.start()
+    inside.wait(10)
+    check_processor()
+    x = np.float32([1.0, 2.0**-130])
+    assert mcf.arithmetic("bfloat16").add(x, x)[1] == 2.0**-129
+    done.set()
+    thread.join()
+
+
+@on_glibc
+@pytest.mark.slow
+def test_an_import_while_the_processor_flushes_spoils_nothing():
+    code = """
+import ctypes, ctypes.util
+library = ctypes.CDLL(ctypes.util.find_library("m"))
+before, changed = (ctypes.c_uint32 * 8)(), (ctypes.c_uint32 * 8)()
+library.fegetenv(before); library.fegetenv(changed)
+changed[7] |= 0x8040
+library.fesetenv(changed)
+import mcfsim as mcf
+try:
+    mcf.arithmetic("bfloat16")
+except mcf.checks.processor.FlushedSubnormalsError:
+    print("refused")
+library.fesetenv(before)
+print(mcf.arithmetic("bfloat16").mul(2.0**-100, 2.0**-33) == 2.0**-133)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["refused", "True"]

@@ -1,0 +1,231 @@
+"""Files that commands write: refused before any work for them, and never in the place of what is read."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.cli.application import Place, places_of
+from mcfsim.storage.files import OutputError
+from tests.cli.runner import COMMANDS, FUNCTIONS, call, refused
+from tests.models.files import checkpoint, raw_safetensors
+from tests.models.recordings import recorded
+from tests.shared.places import look, no_file
+
+pytestmark = pytest.mark.slow
+
+#: What is given to a parameter that is read, and the files of it; all below one folder.
+INPUTS = {
+    "weights": {
+        "m.safetensors": ["m.safetensors"],
+        "w.npz": ["w.npz"],
+        "shards": ["shards/0.safetensors", "shards/model.safetensors.index.json", "shards/new.safetensors"],
+        "shards/model.safetensors.index.json": [
+            "shards/1.safetensors",
+            "shards/model.safetensors.index.json",
+        ],
+        "other.json": ["other.json", "one.dat"],
+    },
+    "state": {"st.npz": ["st.npz"], "states": ["states/s.safetensors"], "st.pt": ["st.pt"]},
+    "gradients": {"rec": ["rec/step-00000001.safetensors", "rec/weights.safetensors"]},
+    "directory": {
+        "rec": [f"rec/{name}.safetensors" for name in ("step-00000002", "weights", "step-00000009")]
+    },
+    "check": {"certificate.json": ["certificate.json"]},
+}
+#: What a command needs besides.
+ALWAYS = {
+    "audit": ["m.safetensors"],
+    "assign": ["m.safetensors"],
+    "replay": ["rec"],
+    "verify": ["sterbenz"],
+    "show": ["two_sum"],
+}
+SPELLINGS = ("same", "relative", "dotted", "link", "through a folder's link", "hard link")
+
+
+def places(command: str, *kinds: Place) -> dict[str, str]:
+    """Return the parameters of a command that are places of these kinds, and how they are called."""
+    found = places_of(FUNCTIONS[command]).items()
+    return {name: label for name, (label, kind) in found if kind in kinds}
+
+
+def test_each_path_of_a_command_is_an_input_or_an_output() -> None:
+    seen = 0
+    for command, function in FUNCTIONS.items():
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+            if re.search(r"\bPath\b", str(parameter.annotation)):
+                assert name in places_of(function), (command, name)
+                seen += 1
+        for name, label in places(command, *Place).items():
+            (known,) = [item for item in COMMANDS[command].params if item.name == name]
+            assert label in known.opts or label == name.upper()
+    assert seen > 15
+
+
+# -- before any work ----------------------------------------------------------------------------------------
+WRITTEN = [(command, label) for command in FUNCTIONS for label in places(command, Place.WRITTEN).values()]
+TWO = [
+    (command, *found[:2])
+    for command in FUNCTIONS
+    if len(found := [*places(command, Place.WRITTEN).values()]) > 1
+]
+
+
+@pytest.fixture
+def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where training or verifying begins."""
+
+    def begun(*arguments: object, **options: object) -> None:
+        raise AssertionError("work has begun")
+
+    monkeypatch.setattr("mcfsim.training.simulate.simulate", begun)
+    monkeypatch.setattr("mcfsim.theorems.verification.run", begun)
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize("how", ["pipe", "folder", "read-only", "link to read-only"])
+@pytest.mark.parametrize(("command", "option"), [*WRITTEN, ("verify", "certificate")])
+@pytest.mark.sampled(4)
+def test_a_place_for_no_file_is_refused_before_any_work(command, option, how, tmp_path):
+    path, words = tmp_path / "out.png", (command, *ALWAYS.get(command, ()))
+    if option == "certificate":
+        path = tmp_path / "sterbenz-float4_e2m1fn-nearest_even.json"
+        given = ("--format", "float4_e2m1fn", "--output", tmp_path, "--journal", tmp_path / "journal")
+    else:
+        given = (option, path)
+    no_file(how, path)
+    before = look(tmp_path)
+    assert refused(*words, *given).startswith(f"Error: cannot write {path}: it is ")
+    assert look(tmp_path) == before
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize(("command", "one", "other"), TWO)
+def test_two_outputs_are_no_one_file(command, one, other, tmp_path):
+    path = tmp_path / "a.npz"
+    path.write_text("a checkpoint")
+    (tmp_path / "link").symlink_to("a.npz")
+    (tmp_path / "hard").hardlink_to(path)
+    for name in (path, tmp_path / "link", tmp_path / "hard", tmp_path / ".." / tmp_path.name / "a.npz"):
+        for places in ((one, path, other, name), (one, name, other, path)):
+            said = refused(command, *ALWAYS.get(command, ()), *places)
+            assert f"{one} and {other} are one and the same file" in said
+    assert path.read_text() == "a checkpoint"
+
+
+def test_links_stay_and_permissions_are_kept(tmp_path):
+    run, kept = tmp_path / "run", tmp_path / "kept.npz"
+    run.symlink_to("kept.npz")
+    kept.write_text("old")
+    kept.chmod(0o600)
+    words = ("--problem", "rosenbrock", "--strategy", "plain", "--steps", "3")
+    call("simulate", *words, "--output", run)
+    assert os.readlink(run) == "kept.npz"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert mcf.Run.load(run).settings["steps"] == 3
+
+
+# -- outputs and inputs -------------------------------------------------------------------------------------
+@pytest.fixture
+def furnished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "all"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    tensors = checkpoint(folder / "m.safetensors")
+    np.savez("w.npz", **tensors)
+    for name in ("shards", "states"):
+        (folder / name).mkdir()
+    for number, (name, x) in enumerate(tensors.items()):
+        raw_safetensors(folder / "shards" / f"{number}.safetensors", {name: ("F32", x)})
+    index = {name: f"{number}.safetensors" for number, name in enumerate(tensors)}
+    (folder / "shards" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (folder / "one.dat").write_bytes((folder / "m.safetensors").read_bytes())
+    (folder / "other.json").write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "one.dat")}))
+    moments = {f"{name}.{kind}": x * x for name, x in tensors.items() for kind in "mv"}
+    np.savez("st.npz", step=np.array(3), **moments)
+    stored = {name: ("F32", x) for name, x in moments.items()}
+    raw_safetensors(folder / "states" / "s.safetensors", {**stored, "step": ("F32", np.ones((), np.float32))})
+    (folder / "st.pt").write_bytes(b"a state")
+    (folder / "certificate.json").write_text("{}")
+    recorded(folder / "rec", 2)
+    return folder
+
+
+def spelt(path: str, spelling: str, folder: Path, suffix: str) -> Path | None:
+    """Return another name of a file, or None if there is none."""
+    real, link = folder / path, folder / f"made{suffix}"
+    match spelling:
+        case "relative":
+            return Path(path)
+        case "dotted":
+            return real.parent / ".." / real.parent.name / real.name
+        case "link":
+            link.symlink_to(real)
+            return link
+        case "through a folder's link":
+            link.symlink_to(real.parent)
+            return link / real.name
+        case "hard link" if real.exists():
+            link.hardlink_to(real)
+            return link
+    return real if spelling == "same" else None
+
+
+#: Each command with each of its outputs and each of its inputs.
+PAIRS = [
+    (command, output, given)
+    for command in FUNCTIONS
+    for output in places(command, Place.WRITTEN, Place.FOLDER)
+    for given in places(command, Place.READ)
+]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize(("command", "output", "given"), PAIRS)
+@pytest.mark.sampled(6)
+def test_no_output_takes_the_place_of_an_input(command, output, given, spelling, furnished):
+    (to, kind), (source, _) = (places_of(FUNCTIONS[command])[name] for name in (output, given))
+    suffix = ".png" if output == "png" else ""
+    for value, file in ((value, file) for value, files in INPUTS[given].items() for file in files):
+        place = spelt(file, spelling, furnished, suffix)
+        if place is not None and (kind is not Place.FOLDER or place.is_file()):
+            before = look(furnished.parent)
+            positional = [value] if source == given.upper() else [*ALWAYS[command], source, value]
+            said = refused(command, *positional, to, place.parent if kind is Place.FOLDER else place)
+            told = f"{to} would take the place of what is read ({source})"
+            assert told in said or (command == "verify" and "--check writes nothing" in said)
+            assert look(furnished.parent) == before
+        (furnished / f"made{suffix}").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("output", ["checkpoint", "output"])
+@pytest.mark.parametrize("file", ["w.npz", "rec/step-00000001.safetensors", "rec/weights.safetensors"])
+def test_the_library_refuses_it_too(output, file, furnished):
+    before = look(furnished)
+    with pytest.raises(OutputError, match="the place of what is read"):
+        mcf.replay("rec", "adamw", ["plain"], weights="w.npz", **{output: file})
+    assert look(furnished) == before
+
+
+@pytest.mark.parametrize("weights", ["shards", "shards/model.safetensors.index.json"])
+def test_other_names_in_the_folder_of_an_input_are_written_and_written_again(weights, furnished):
+    before = look(furnished)
+    words = "--steps 2 --strategy plain --samples 16 --json shards/a.json --checkpoint shards/a.npz"
+    for _ in range(2):
+        call("audit", weights, *words.split())
+    for name in ("a.json", "a.npz"):
+        (furnished / "shards" / name).unlink()
+    assert look(furnished) == before
+
+
+def test_inputs_that_are_the_same_are_no_matter(furnished):
+    call("replay", "rec", "--weights", "rec/weights.safetensors", "--steps", "1")

@@ -261,7 +261,9 @@ def _differs(trial, other):
     return np.logical_or.reduce([(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in pairs])
 
 
-@pytest.mark.parametrize("name", TRIED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive) if name in RARELY else name for name in TRIED]
+)
 @pytest.mark.sampled(8, each=False)
 def test_every_mutant_is_caught_or_known_to_be_as_good(name):
     alive = survivors(name, MORE if name in RARELY else ENOUGH)

@@ -1,4 +1,4 @@
-"""Own statements: the tutorial keeps its word, what a statement does wrong is said, the command takes them."""
+"""Own statements: the tutorial keeps its word, what is wrong with one is said, the command takes them."""
 
 import doctest
 import re

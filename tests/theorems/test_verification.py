@@ -1,4 +1,4 @@
-"""Verification as a user calls it: what is claimed where, what is refused, what is not tried, certificates."""
+"""Verification as a user calls it: what is claimed where, what is refused or not tried, certificates."""
 
 import json
 import random

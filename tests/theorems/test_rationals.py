@@ -1,4 +1,4 @@
-"""Statements on single operations, sums and products, counted again in rationals; and identities."""
+"""Statements on single operations, sums and products, counted again in rationals; constants; identities."""
 
 import itertools
 from collections import Counter
@@ -15,8 +15,9 @@ from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.catalogue import products, representability, sums
 from mcfsim.theorems.logic.bits import has_bits, is_value
 from mcfsim.theorems.logic.sums import equal_sums, is_difference, rest_of_sum
+from mcfsim.theorems.operands import significands
 from mcfsim.theorems.statement import NEAREST
-from tests.theorems.trying import Rationals, on_domain, on_tables
+from tests.theorems.trying import Rationals, altered, constant, on_domain, on_tables
 
 E4M3 = get_format("float8_e4m3fn")
 TOY = Format("toy", precision=3, emin=-3, emax=3)
@@ -229,6 +230,72 @@ def test_flushed_sums_of_normal_numbers_lose_their_error(fmt, pairs):
         wrong += abs(exact) <= fmt.max and abs(a) < fmt.max and _total(two_sum(ar, a, b)) != exact
     found = on_tables(THEOREMS["two_sum_flushed"], fmt, "nearest_even", normal[::5], normal[::2])
     assert found.violations == wrong > 0
+
+
+# -- constants, and what is said of two results --------------------------------------------------------------
+def significands_at(precision, gaps):
+    """Return a format of so many bits, numbers in [1, 2), and others by how much larger they are."""
+    fmt = Format("", precision=precision, emin=-60, emax=60)
+    return fmt, (significands(fmt, [0], signs=False), significands(fmt, gaps, signs=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "gaps", "modes", "worst"),
+    [
+        ("fast_two_sum_unordered_error", 8, (1, 21), ["nearest_even"], Fraction(256, 257)),
+        ("fast_two_sum_faithful_error", 3, (-8, 1), ["up", "down"], Fraction(448, 257)),
+        ("two_sum_faithful_error", 3, (-8, 9), ["up", "down"], Fraction(448, 249)),
+        ("fast_two_sum_faithful_error", 4, (-10, 1), ["up", "down"], Fraction(1792, 1025)),
+        ("two_sum_faithful_error", 4, (-10, 11), ["up", "down"], Fraction(3840, 2033)),
+        ("fast_two_sum_faithful_error", 8, (-16, 1), ["up", "down"], Fraction(8323072, 4194433)),
+    ],
+)
+def test_the_worst_errors_of_sums(name, precision, gaps, modes, worst):
+    fmt, tables = significands_at(precision, range(*gaps))
+    found = [on_tables(THEOREMS[name], fmt, mode, *tables) for mode in modes]
+    assert max(map(constant, found)) == worst
+    assert all(each.violations == 0 for each in found)
+    if modes == ["nearest_even"]:
+        assert worst == THEOREMS[name].worst(precision)
+
+
+@pytest.mark.parametrize("name", ["two_sum_faithful_error", "fast_two_sum_faithful_error"])
+def test_the_error_of_a_sum_approaches_2_u2_as_one_operand_vanishes(name):
+    for k in (20, 60, 120):
+        b = Fraction(1, 2**k)
+        # 1 + 2u - 2u + 2u^2 is returned for 1 + b.
+        found = on_tables(THEOREMS[name], get_format("bfloat16"), "up", [1.0], [float(b)])
+        assert constant(found) == (2 - b * 2**16) / (1 + b)
+
+
+@pytest.mark.parametrize(("precision", "pairs"), [(3, 1), (4, 0), (5, 27), (6, 0), (8, 0), (11, 150_877)])
+def test_the_smaller_half_of_an_odd_precision_is_a_wrong_split(precision, pairs):
+    fmt, (one, _) = significands_at(precision, [0])
+    found = on_tables(THEOREMS["two_prod_floor_split"], fmt, "nearest_even", one, one)
+    assert (found.applicable, found.violations) == (4 ** (precision - 1), pairs)
+    for mode in NEAREST:
+        assert on_tables(THEOREMS["two_prod"], fmt, mode, one, one).violations == 0
+
+
+@pytest.mark.parametrize("name", ["fma_error", "fma_error_one"])
+def test_the_family_of_near_cancellation_interacts(name):
+    cases = np.array([[float(x) for x in case] for case in THEOREMS[name].families(8)])
+    a, b, c = cases.T
+    assert ((np.abs(a * b + c) < np.abs(a * b) / 64) & (a * b + c != 0)).sum() > 50
+    assert len(np.unique(cases, axis=0)) == len(cases)
+
+
+def test_a_sum_in_two_numbers_that_are_not_its_rounding_is_still_a_sum():
+    def halves(ar, a, b):
+        s = ar.add(a, b)
+        return ar.mul(s, 0.5), ar.mul(s, 0.5)
+
+    fmt = Format("", precision=3, emin=-20, emax=20)
+    values = significands(fmt, range(-9, 9), signs=True)
+    found = on_tables(altered(THEOREMS["two_sum"], halves), fmt, "nearest_even", values, values)
+    known = Rationals(fmt).values
+    inexact = sum(Fraction(a) + Fraction(b) not in known for a in values.tolist() for b in values.tolist())
+    assert found.violations == inexact > 0
 
 
 # -- identities that statements are tried by ----------------------------------------------------------------

@@ -10,7 +10,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
-from mcfsim.theorems import THEOREMS, verify
+from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.catalogue import products, representability, sums
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.findings import Findings
@@ -23,10 +23,15 @@ from tests.theorems.trying import NARROW, by_oracle, constant, on_core, on_domai
 pytestmark = pytest.mark.slow
 
 BOTH = (Overflow.IEEE, Overflow.SATURATE)
-ORDINARY = ("float4_e2m1fn", "float6_e2m3fn")
+#: All of it below 1, so that roots overflow; all of it above, so that they are subnormal; without NaN, in a
+#: carrier that has its products and in one that has not.
+ODD = [
+    *(Format(precision=4, emin=-7, emax=-6), Format(precision=2, emin=4, emax=12)),
+    *(Format(precision=2, emin=1, emax=emax, specials="none") for emax in (7, 13)),
+]
 SMALL = [
-    fmt if fmt.name in ORDINARY else pytest.param(fmt, marks=pytest.mark.exhaustive)
-    for fmt in FORMATS.values()
+    fmt if fmt in ODD[::3] or fmt.bits <= 4 else pytest.param(fmt, marks=pytest.mark.exhaustive)
+    for fmt in (*ODD, *FORMATS.values())
     if type(fmt) is Format and fmt.bits <= 8 and fmt.signed
 ]
 
@@ -37,10 +42,6 @@ def in_every_mode(theorem, fmt, overflows=(Overflow.IEEE,)):
         rounding = rounding_of(theorem, mode, overflow=overflow)
         if theorem.speaks_of(fmt, rounding):
             yield rounding
-
-
-def named(theorem):
-    return theorem.name
 
 
 def found_in(theorem, fmt, rounding, part):
@@ -81,7 +82,8 @@ def check_verdicts(formats, rng, most):
 
 @pytest.mark.parametrize("fmt", SMALL, ids=str)
 def test_verdicts_in_small_formats_are_as_expected(fmt):
-    assert check_verdicts([fmt], random.Random(0), 1 << 16)["holds"] > 10
+    most = 1 << (12 if fmt in ODD else 16)
+    assert check_verdicts([fmt], random.Random(0), most)["holds"] > 10
 
 
 def random_format(rng):
@@ -114,7 +116,9 @@ WIDE_TOY = Format("wide toy", precision=3, emin=-14, emax=15)
 
 
 @pytest.mark.parametrize(
-    "theorem", [t for t in CHAPTERS if t.scaling != "none" and len(t.operands) < 3], ids=named
+    "theorem",
+    [t for t in CHAPTERS if t.scaling != "none" and len(t.operands) < 3],
+    ids=lambda theorem: theorem.name,
 )
 @pytest.mark.parametrize("fmt", [WIDE_TOY, Format("", precision=4, emin=-8, emax=8)], ids=str)
 @pytest.mark.sampled(8, each=False)
@@ -134,7 +138,7 @@ def test_a_core_tells_what_all_operands_tell(theorem, fmt):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("fmt", ["bfloat16", NARROW])
-@pytest.mark.parametrize("theorem", CHAPTERS, ids=named)
+@pytest.mark.parametrize("theorem", CHAPTERS, ids=lambda theorem: theorem.name)
 def test_cores_of_sixteen_bits(theorem, fmt):
     (mode, *_) = sorted(theorem.modes & {"nearest_even", "toward_zero"})
     found = on_domain(theorem, fmt, mode, "core")
@@ -211,13 +215,13 @@ def long(theorem):
     return pytest.param(theorem, marks=pytest.mark.exhaustive) if many else theorem
 
 
-@pytest.mark.parametrize("theorem", [long(theorem) for theorem in FALSE], ids=named)
+@pytest.mark.parametrize("theorem", [long(theorem) for theorem in FALSE], ids=lambda theorem: theorem.name)
 def test_every_false_statement_is_refuted_by_what_is_written_down(theorem):
     """By the oracle; and where there is no counterexample, none is said to be."""
     assert theorem.witnesses is not None
     found = 0
     for fmt in (*NAMED, *OTHERS):
-        for rounding in in_every_mode(theorem, fmt, BOTH):
+        for rounding in in_every_mode(theorem, fmt, BOTH if fmt in NAMED else BOTH[:1]):
             tried_in = unbounded(fmt.precision) if theorem.range == "unbounded" else fmt
             case = theorem.witness(tried_in, rounding)
             assert (case is not None) == theorem.refuted(fmt, rounding)
@@ -257,33 +261,3 @@ def test_a_statement_without_witnesses_counts_as_refuted_wherever_it_speaks():
     assert not THEOREMS["two_sum"].refuted(get_format("bfloat16"), Mode.NEAREST_EVEN)
     assert THEOREMS["two_prod_fma_any"].refuted(get_format("bfloat16"), Mode.UP)
     assert not THEOREMS["two_prod_fma_any"].refuted(get_format("posit16"), Mode.UP)
-
-
-# -- ends of the range --------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["lost_iff", "lost_iff_away", "not_lost"])
-@pytest.mark.parametrize(
-    ("fmt", "overflow"), [("e2m1fn", "ieee"), ("e3m2fn", "ieee"), ("e4m3fn", "saturate")]
-)
-def test_what_saturates_is_not_taken_for_lost(name, fmt, overflow):
-    for mode in THEOREMS[name].modes:
-        certificate = verify(name, fmt, Rounding(mode, overflow))
-        assert certificate.verdict == "verified"
-        assert certificate.applicable > 50
-
-
-@pytest.mark.parametrize("mode", ["nearest_even", "nearest_away"])
-def test_a_root_outside_the_range_has_no_remainder(mode):
-    # All of it below 1, so that roots overflow; and all of it above, so that they are subnormal.
-    for fmt in (Format(precision=5, emin=-7, emax=-6), Format(precision=2, emin=4, emax=12)):
-        certificate = verify("sqrt_remainder", fmt, mode)
-        assert certificate.violations == 0
-        assert certificate.applicable < certificate.tried
-
-
-def test_a_carrier_must_have_the_products_of_a_format_that_saturates_for_want_of_nan():
-    theorem = THEOREMS["mul_via_float16"]
-    narrow, beyond = (Format(precision=2, emin=1, emax=emax, specials="none") for emax in (7, 13))
-    assert theorem.possible(narrow, Rounding())
-    assert not theorem.possible(beyond, Rounding())
-    assert theorem.possible(Format(precision=2, emin=1, emax=13), Rounding())
-    assert verify(theorem, narrow).verdict == "verified"

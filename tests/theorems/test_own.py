@@ -3,8 +3,6 @@
 import doctest
 import re
 import sys
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,6 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.theorems import Theorem, claim, double_word, exact_sum, hypothesis, relative_error, value, verify
 from mcfsim.theorems.claims import sum_of
 from mcfsim.theorems.hypotheses import ordered
-from mcfsim.theorems.verification import prepare
 
 DOCS = Path(__file__).parents[2] / "docs"
 #: Pages of examples, and how many these have at least.
@@ -189,25 +186,6 @@ def test_families_must_be_of_the_kind_of_the_operand():
     )
     with pytest.raises(ValueError, match=r"'mine': .*x .*is no double word"):
         verify(sums, "bfloat16", limit=1, samples=1)
-
-
-def test_an_edited_statement_does_not_resume_what_another_left():
-    def key(statement):
-        return prepare(statement, "float4_e2m1fn", "nearest_even").key
-
-    def first(ar, a, b):
-        return ar.add(a, b), a
-
-    before = key(theorem(first))
-
-    def first(ar, a, b):
-        return ar.add(a, b), b
-
-    assert key(theorem(first)) != before
-    assert key(theorem(partial(mcf.grow, ordered=True))) != key(theorem(partial(mcf.grow, ordered=False)))
-    always, never = (claim("c", lambda t: t["a"] == t["a"]), claim("c", lambda t: t["a"] != t["a"]))
-    assert key(theorem(claim=always)) != key(theorem(claim=never))
-    assert key(replace(theorem(), claim=exact_sum())) == key(theorem())
 
 
 # -- at the command line ------------------------------------------------------------------------------------

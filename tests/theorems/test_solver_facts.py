@@ -12,7 +12,7 @@ from mcfsim.theorems.solver import Question, facts, question_of, readable
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.forms import TRUE, ZERO, AllOf, all_of, equal, not_above, within
 from mcfsim.theorems.solver.proof import facts_of
-from tests.theorems.solving import TIES, Assigned, Nearest, operands_of
+from tests.theorems.solving import TIES, Assigned, operands_of
 
 PAIR = (value("a"), value("b"))
 TEXTS = {
@@ -220,13 +220,6 @@ def test_altered_facts_about_ties_to_even_are_refused():
             altered[1] += not tie and not values.meet(x.zero | (2 * x.ulp <= x.last))
             altered[2] += tie and not values.meet(x.zero | equal(x.ulp, x.last))
     assert all(altered)
-
-
-def test_opposite_sums_may_be_rounded_to_numbers_that_are_not():
-    """Ties may go up: that RN(-t) = -RN(t) is no fact."""
-    ar = Nearest(3, "up")
-    assert ar.sub(Fraction(8), Fraction(-1)) == 10
-    assert ar.sub(Fraction(-1), Fraction(8)) == -8
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from mcfsim.formats import Format
 from mcfsim.oracle import round_fraction
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, Rule
-from mcfsim.theorems import THEOREMS, Certificate, Verdict, claim, double_word, value, verify
+from mcfsim.theorems import THEOREMS, Verdict, claim, double_word, value, verify
 from mcfsim.theorems.catalogue import stochastic
 from mcfsim.theorems.hypotheses import RESULTS_FINITE
 from mcfsim.theorems.judge import try_block
@@ -27,9 +27,6 @@ P3 = Format("p3", precision=3, emin=-4, emax=4)
 P4 = Format("p4", precision=4, emin=-6, emax=7)
 #: Of a sum of any two numbers of these formats no more bits are below its unit in the last place.
 RESOLVING = Rounding("stochastic", random_bits=24)
-#: Few random bits by every rule, and as many as hardware has.
-CASES = [(theorem, rule, 2, "float8_e5m2") for theorem in stochastic.THEOREMS for rule in theorem.rules]
-CASES += [(theorem, theorem.rules[0], 16, "float8_e4m3fn") for theorem in stochastic.THEOREMS]
 
 
 def stochastically(random_bits=16, rule=Rule.TRUNCATE):
@@ -112,8 +109,6 @@ def test_paths_are_those_of_fractions(name, fmt, first, size, overflows):
         assert (expected is None) == (not finite[case])
         if expected is not None:
             assert found == expected
-            assert sum(expected.values()) == 1
-            assert sum(p * (Fraction(s) + Fraction(e)) for (s, e), p in expected.items()) == x + y
             assert mean.fraction(at[case]) == x + y
 
 
@@ -192,11 +187,12 @@ def test_paths_have_the_share_of_all_draws_that_lead_to_them(rule, algorithm, op
 
 # -- verdicts -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("theorem", "rule", "random_bits", "fmt"), CASES, ids=[f"{t.name}-{rule}-{r}" for t, rule, r, _ in CASES]
+    ("name", "rule"), [(theorem.name, rule) for theorem in stochastic.THEOREMS for rule in theorem.rules]
 )
 @pytest.mark.sampled(6, each=False)
-def test_verdicts(theorem, rule, random_bits, fmt):
-    certificate = verify(theorem, fmt, stochastically(random_bits, rule))
+def test_verdicts_by_every_rule(name, rule):
+    theorem = THEOREMS[name]
+    certificate = verify(theorem, "float8_e5m2", stochastically(2, rule))
     assert certificate.as_expected
     assert certificate.covers
     assert certificate.applicable > 1000
@@ -209,24 +205,17 @@ def test_verdicts(theorem, rule, random_bits, fmt):
     [
         ("sr_unbiased_any", "float8_e4m3fn", 16, 63680, 0, None),
         ("sr_unbiased_any", "float8_e4m3fn", 8, 63804, 10108, None),
-        ("sr_unbiased_any", "float8_e4m3fn", 2, 64000, 39088, None),
         ("sr_unbiased_any", "float8_e5m2", 16, 61140, 11420, None),
         ("sr_unbiased_any", "float8_e5m2", 32, 60952, 0, None),
         ("sr_variance", "float8_e4m3fn", 16, 63680, 0, "1/4"),
-        ("sr_bias", "float8_e4m3fn", 2, 64000, 0, "4095/4096"),
         ("sr_bias", "float8_e5m2", 16, 61140, 0, "8191/8192"),
         ("fast_two_sum_sr", "float8_e4m3fn", 16, 63460, 0, None),
-        ("fast_two_sum_sr", "float8_e5m2", 32, 60722, 0, None),
-        ("two_sum_sr", "float8_e4m3fn", 16, 63460, 0, None),
         ("two_sum_sr", "float8_e5m2", 32, 60722, 0, None),
         ("fast_two_sum_sr_exact", "float8_e4m3fn", 16, 34226, 13440, None),
         ("two_sum_sr_exact", "float8_e4m3fn", 16, 63460, 26880, None),
         ("sr_fast_two_sum_path_error", "float8_e4m3fn", 16, 34226, 0, "87296/43691"),
-        ("sr_fast_two_sum_path_error", "float8_e5m2", 32, 31924, 0, "1431655744/715827883"),
-        ("sr_two_sum_path_error", "float8_e4m3fn", 16, 63460, 0, "261888/131071"),
         ("sr_two_sum_path_error", "float8_e5m2", 32, 60722, 0, "4294967232/2147483647"),
         ("sr_fast_two_sum_path_error_unordered", "float8_e4m3fn", 16, 63460, 24896, "768/17"),
-        ("sr_fast_two_sum_path_error_unordered", "float8_e5m2", 16, 61004, 24656, "64/3"),
     ],
 )
 @pytest.mark.sampled(4, each=False)
@@ -246,20 +235,8 @@ def test_near_operands_lose_nothing_on_any_path_and_those_one_further_do(name, p
     assert not (paths.result() - paths.exact("a") - paths.exact("b")).is_zero().all()
 
 
-@pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
-@pytest.mark.parametrize("theorem", stochastic.THEOREMS, ids=lambda theorem: theorem.name)
-@pytest.mark.sampled(4, each=False)
-def test_samples_of_sixteen_bits(theorem, fmt):
-    certificate = verify(theorem, fmt, "stochastic", samples=1 << 16)
-    assert certificate.as_expected
-    assert {part.kind for part in certificate.parts} <= {"sample", "family"}
-    assert certificate.parts[-1].cases == 1 << 12
-    if certificate.holds:
-        assert certificate.verdict is Verdict.SAMPLED
-
-
 # -- certificates and refusals ------------------------------------------------------------------------------
-def test_a_certificate_says_what_was_drawn_and_a_witness_has_every_path(tmp_path):
+def test_a_certificate_says_what_was_drawn_and_a_witness_has_every_path():
     fmt = mcf.get_format("float8_e5m2")
     certificate = verify("fast_two_sum_sr_exact", fmt, "stochastic")
     a, b = map(float, certificate.simplest.operands)
@@ -270,8 +247,9 @@ def test_a_certificate_says_what_was_drawn_and_a_witness_has_every_path(tmp_path
     certificate = verify("two_sum_sr_exact", fmt, stochastically(5, Rule.CENTRED))
     (draws,) = certificate.reductions
     assert ("2^5" in draws, "centred" in draws, certificate.rounding) == (True, True, "stochastic")
-    certificate.save(tmp_path / "certificate.json")
-    assert Certificate.load(tmp_path / "certificate.json") == certificate
+    sampled = verify("two_sum_sr", "bfloat16", "stochastic", samples=1 << 12)
+    assert sampled.verdict is Verdict.SAMPLED
+    assert {part.kind for part in sampled.parts} == {"sample"}
 
 
 def test_a_name_takes_the_rule_of_the_statement():

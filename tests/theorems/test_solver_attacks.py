@@ -255,6 +255,7 @@ def asked(where, *, operands=PAIR, claim=FALSE):
 
 
 @pytest.mark.parametrize("why", CONTRADICTIONS)
+@pytest.mark.sampled(3, each=False)
 def test_contradictions_are_vacuous_and_half_of_one_is_met(why):
     parts = CONTRADICTIONS[why]
     assert asked(parts) is Found.VACUOUS

@@ -48,7 +48,7 @@ def test_facts_hold_of_numbers(text, count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_all_that_is_told_of_a_statement_holds_of_numbers(name):
     """Facts and lemmas, with operands that are double words and results of texts for which lemmas stand."""
     check_facts(question_of(THEOREMS[name]), 12, seed=3)

@@ -137,7 +137,7 @@ def _random_rounding(theorem, rng):
 @pytest.mark.parametrize(
     ("seed", "drawn", "share", "enough"),
     [
-        (3, 16, 0.02, 15),
+        (3, 10, 0.012, 6),
         *(pytest.param(seed, 8, 0.7, 400, marks=pytest.mark.exhaustive) for seed in range(3)),
     ],
 )

@@ -138,7 +138,7 @@ def _random_rounding(theorem, rng):
     ("seed", "drawn", "share", "enough"),
     [
         (3, 10, 0.012, 6),
-        *(pytest.param(seed, 8, 0.7, 400, marks=pytest.mark.exhaustive) for seed in range(3)),
+        *(pytest.param(seed, 8, 0.4, 150, marks=pytest.mark.exhaustive) for seed in range(3)),
     ],
 )
 def test_every_statement_is_tried_or_refused_in_every_kind_of_format(seed, drawn, share, enough):

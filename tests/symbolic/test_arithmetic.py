@@ -43,7 +43,7 @@ def values(rng: random.Random, over, count: int) -> list[Polynomial]:
 def test_every_operation_is_that_of_fractions(mode, over):
     rng = random.Random(f"{mode}{over}")
     decided = 0
-    for _ in range(12):
+    for _ in range(8):
         for name, count in OPERATIONS.items():
             given = values(rng, over, count)
             if name == "sqrt" and given[0].sign < 0:
@@ -56,11 +56,12 @@ def test_every_operation_is_that_of_fractions(mode, over):
                 continue
             decided += 1
             assert ar.first <= 20
-            for p in range(ar.first, LAST + 1):
+            # Just above the first precision, where the polynomials might not be right yet, and far beyond.
+            for p in (*range(ar.first, ar.first + 8), LAST - 1, LAST):
                 if p in over:
                     truth = FractionArithmetic(p, Rounding(mode))
                     assert getattr(truth, name)(*(x.at(p) for x in given)) == result.at(p)
-    assert decided > 12 * 6
+    assert decided > 8 * 6
 
 
 def test_it_is_an_arithmetic():
@@ -68,30 +69,26 @@ def test_it_is_an_arithmetic():
     assert repr(SymbolicArithmetic("up", ODD)) == "SymbolicArithmetic(up, 2 n + 1)"
 
 
-@pytest.mark.slow
-def test_texts_run_unchanged():
-    x, y, a = (1 + 2 * u, u - 3 * u**2), (1 + 4 * u, -u + u**2), 1 - u
-    texts = {
-        "two_sum": (eft.two_sum, (x[0], a)),
-        "fast_two_sum": (eft.fast_two_sum, (x[0], a)),
-        "two_prod_fma": (eft.two_prod_fma, (x[0], a)),
-        "err_fma": (eft.err_fma, (x[0], a, y[0])),
-        "grow": (expansion.grow, (x, a)),
-        "add": (expansion.add, (x, y)),
-        "mul": (expansion.mul, (x, y)),
-        "add three": (expansion.add, ((*x, u**3), (*y, u**3))),
-        "dw_div_dw1": (dw.dw_div_dw1, (x, y)),
-        "dw_div_dw2_fma": (dw.dw_div_dw2_fma, (x, y)),
-        "dw_div_dw3": (dw.dw_div_dw3, (x, y)),
-        "sqrt_dw": (dw.sqrt_dw, (x,)),
-        "dw_div_fp1": (dw.dw_div_fp1, (x, y[0])),
-    }
-    for name, (text, given) in texts.items():
-        ar = SymbolicArithmetic()
-        results = ar.run(text, *given)
-        for p in range(ar.first, LAST + 1):
-            fractions = text(FractionArithmetic(p), *evaluated(given, p))
-            assert fractions == evaluated(results, p), (name, p)
+X, Y, A = (1 + 2 * u, u - 3 * u**2), (1 + 4 * u, -u + u**2), 1 - u
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        (eft.fast_two_sum, (X[0], A)),
+        (eft.err_fma, (X[0], A, Y[0])),
+        (expansion.mul, (X, Y)),
+        (expansion.add, ((*X, u**3), (*Y, u**3))),
+        (dw.dw_div_dw3, (X, Y)),
+        (dw.sqrt_dw, (X,)),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_texts_run_unchanged(text, given):
+    ar = SymbolicArithmetic()
+    results = ar.run(text, *given)
+    for p in (ar.first, ar.first + 1, ar.first + 2, 31, LAST):
+        assert text(FractionArithmetic(p), *evaluated(given, p)) == evaluated(results, p), p
 
 
 def evaluated(nested, p):
@@ -128,39 +125,46 @@ def test_a_tie_in_every_mode(mode, above, below):
     assert done(ar, "sub", -1, u) - below == 0 * u
 
 
-def test_what_cannot_be_decided_is_refused_with_the_reason():
+@pytest.mark.parametrize(
+    ("call", "error", "problem"),
+    [
+        (lambda ar: ar.div(1, 3), UndecidedError, r"1\. div: a coefficient 2/3 of the result is not dyadic"),
+        (lambda ar: ar.sqrt(2), UndecidedError, "leading coefficient 2 of 2 has no rational root"),
+        (lambda ar: done(ar, "sqrt", u), UndecidedError, "its leading power is odd"),
+        (
+            lambda ar: done(ar, "add", 1 + u, 1),
+            UndecidedError,
+            r"operand = 1 \+ u is no value of precision p",
+        ),
+        (lambda ar: ar.like("bfloat16", Rounding()), UndecidedError, "no other format"),
+        (lambda ar: done(ar, "div", 1, 0 * u), ZeroDivisionError, "zero"),
+        (lambda ar: ar.sqrt(-1), ValueError, "negative number -1"),
+        (lambda ar: done(ar, "add", u, Fraction(1, 3)), ValueError, "1/3 is not dyadic"),
+        (lambda ar: done(ar, "add", u, float("nan")), ValueError, "nan is no finite number"),
+        (lambda ar: done(ar, "add", u, "1"), TypeError, "is no polynomial"),
+        (lambda ar: SymbolicArithmetic("stochastic"), ValueError, "stochastic"),
+        (lambda ar: done(ar, "add", u, unit(EVEN)), ValueError, r"2 n in an arithmetic of p"),
+        (lambda ar: ar.run(eft.two_prod, 1 + 2 * u, 1), ValueError, "needs an arithmetic with a format"),
+        (lambda ar: ar.add(1 + 2 * u, 1), TypeError, r"1 \+ 2 u has not entered: hand it to an algorithm by"),
+        (lambda ar: eft.two_sum(ar, 1 + 2 * u, 1), TypeError, "has not entered"),
+        (
+            lambda ar: ar.neg(SymbolicArithmetic().value(1 - u)),
+            ValueError,
+            "1 - u is a value of another arithmetic",
+        ),
+    ],
+    ids=range(16),
+)
+def test_what_is_undecided_or_none_is_refused_with_the_reason(call, error, problem):
+    with pytest.raises(error, match=problem):
+        call(SymbolicArithmetic())
+
+
+def test_what_can_be_decided_is_not_refused():
     ar = SymbolicArithmetic()
-    with pytest.raises(UndecidedError, match=r"1\. div: a coefficient 2/3 of the result is not dyadic"):
-        ar.div(1, 3)
-    with pytest.raises(UndecidedError, match="leading coefficient 2 of 2 has no rational root"):
-        ar.sqrt(2)
-    with pytest.raises(UndecidedError, match="its leading power is odd"):
-        done(ar, "sqrt", u)
-    with pytest.raises(UndecidedError, match=r"operand = 1 \+ u is no value of precision p"):
-        done(ar, "add", 1 + u, 1)
-    with pytest.raises(UndecidedError, match="no other format"):
-        ar.like("bfloat16", Rounding())
     assert done(SymbolicArithmetic(over=EVEN), "sqrt", unit(EVEN)) == root(EVEN)
-
-
-def test_other_refusals():
-    ar = SymbolicArithmetic()
-    with pytest.raises(ZeroDivisionError):
-        done(ar, "div", 1, 0 * u)
-    with pytest.raises(ValueError, match="negative number -1"):
-        ar.sqrt(-1)
-    with pytest.raises(ValueError, match="1/3 is not dyadic"):
-        done(ar, "add", u, Fraction(1, 3))
-    with pytest.raises(ValueError, match="nan is no finite number"):
-        done(ar, "add", u, float("nan"))
-    with pytest.raises(TypeError, match="is no polynomial"):
-        done(ar, "add", u, "1")
-    with pytest.raises(ValueError, match="stochastic"):
-        SymbolicArithmetic("stochastic")
-    with pytest.raises(ValueError, match=r"2 n in an arithmetic of p"):
-        done(ar, "add", u, unit(EVEN))
-    with pytest.raises(ValueError, match="needs an arithmetic with a format"):
-        ar.run(eft.two_prod, 1 + 2 * u, 1 + 2 * u)
+    assert ar.run(lambda ar, x: ar.add(*eft.fast_two_sum(ar, x, 1)), 2 + 0 * u) == 3 + 0 * u
+    assert repr(eft.two_sum(ar, ar.value(1 - u), ar.value(u))) == "(1, 0)"
 
 
 def test_zeros_and_signs():
@@ -173,15 +177,3 @@ def test_zeros_and_signs():
     assert done(ar, "abs", 2 * u - 1) == 1 - 2 * u
     assert ar.run(lambda ar, x: (x, (1.5, 0)), u) == (u, (1.5 + 0 * u, zero))
     assert ar.run(lambda ar: ar.round(1 + u)) == 1 + 0 * u
-
-
-def test_what_has_not_entered_is_refused():
-    ar, other = SymbolicArithmetic(), SymbolicArithmetic()
-    with pytest.raises(TypeError, match=r"1 \+ 2 u has not entered: hand it to an algorithm by run"):
-        ar.add(1 + 2 * u, 1)
-    with pytest.raises(ValueError, match="1 - u is a value of another arithmetic"):
-        ar.neg(other.value(1 - u))
-    with pytest.raises(TypeError, match="has not entered"):
-        eft.two_sum(ar, 1 + 2 * u, 1)
-    assert ar.run(lambda ar, x: ar.add(*eft.fast_two_sum(ar, x, 1)), 2 + 0 * u) == 3 + 0 * u
-    assert repr(eft.two_sum(ar, ar.value(1 - u), ar.value(u))) == "(1, 0)"

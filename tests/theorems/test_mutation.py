@@ -33,8 +33,10 @@ SMALL = {
     4: [Format(precision=3, emin=0, emax=1)],
 }
 CORE = {"limit": 1 << 22, "samples": 1 << 11}
-#: Of more cases the exhaustive tests try all, and the others so many, in ranges everywhere.
-ENOUGH, PIECES = 1 << 18, 61
+#: Of more cases so many are tried, in so many ranges everywhere.
+ENOUGH, MORE, EVERY = (1 << 14, 13), (1 << 18, 61), (1 << 40, 1)
+#: Statements some mutants of which are rarely wrong: more cases of these.
+RARELY = ("fma_error", "accurate_dw_plus_dw", "grow_expansion", "grow_expansion_nonadjacent", "expansion_sum")
 
 
 # -- mutants ------------------------------------------------------------------------------------------------
@@ -217,20 +219,20 @@ def check(name):
     return next(check for check in checks if check.domain().size)
 
 
-def spread(size, most):
+def spread(size, most, pieces):
     """Yield ranges of cases: all of them, or short ones everywhere."""
-    pieces = PIECES if size > most else 1
+    pieces = pieces if size > most else 1
     for piece in range(pieces):
         start = size * piece // pieces
         yield start, min(start + most // pieces, size)
 
 
-def survivors(name, most=ENOUGH):
-    """Return the mutants whose claim holds, and for how many operands each has other results."""
+def survivors(name, most=ENOUGH, some=None):
+    """Return the mutants, of some, whose claim holds, and for how many operands each has other results."""
     original, domain = check(name), check(name).domain()
     ar = BlockArithmetic(domain.format, original.rounding, "exact")
-    alive = Counter(dict.fromkeys(mutants(name), 0))
-    ranges = spread(domain.size, most)
+    alive = Counter(dict.fromkeys(mutants(name) if some is None else some, 0))
+    ranges = spread(domain.size, *most)
     for _, blocks in itertools.chain.from_iterable(itertools.starmap(domain.blocks, ranges)):
         right, known = try_block(original.theorem, ar, blocks), results(original.theorem, ar, blocks)
         there = applicable(original.theorem, right)
@@ -259,25 +261,30 @@ def _differs(trial, other):
     return np.logical_or.reduce([(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in pairs])
 
 
-@pytest.mark.parametrize("most", [ENOUGH, pytest.param(1 << 40, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("name", TRIED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive) if name in RARELY else name for name in TRIED]
+)
 @pytest.mark.sampled(12, each=False)
-def test_every_mutant_is_caught_or_known_to_be_as_good(name, most):
-    theorem, alive = THEOREMS[name], survivors(name, most)
+def test_every_mutant_is_caught_or_known_to_be_as_good(name):
+    alive = survivors(name, MORE if name in RARELY else ENOUGH)
     same = {mutant for mutant, differences in alive.items() if not differences and mutant[1] != "toward zero"}
     assert same == SAME.get(name, set())
-    rounding = {"toward zero", "separate"} if theorem.claim.bound else set()
+    rounding = {"toward zero", "separate"} if THEOREMS[name].claim.bound else set()
     within = {mutant for mutant, differences in alive.items() if differences and mutant[1] not in rounding}
     assert within == WITHIN.get(name, set())
 
 
-def test_the_lists_are_of_statements_and_operations_that_are_tried():
-    for name, known in [*SAME.items(), *WITHIN.items()]:
-        assert name in TRIED
-        assert known <= set(mutants(name))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", sorted({*SAME, *WITHIN}))
+def test_what_is_as_good_is_so_on_all_operands(name):
+    known = SAME.get(name, set()), WITHIN.get(name, set())
+    assert known[0] | known[1] <= set(mutants(name))
+    alive = survivors(name, EVERY, sorted(known[0] | known[1]))
+    assert {mutant for mutant, differences in alive.items() if not differences} == known[0]
+    assert {mutant for mutant, differences in alive.items() if differences} == known[1]
 
 
-@pytest.mark.parametrize("name", ["two_sum", "fast_two_sum", "two_prod_fma"])
+@pytest.mark.parametrize("name", ["fast_two_sum", "two_prod_fma"])
 def test_verify_shows_a_witness_against_each(name):
     alive = survivors(name)
     for mutant in set(mutants(name)) - set(alive):
@@ -286,40 +293,3 @@ def test_verify_shows_a_witness_against_each(name):
         assert not certificate.as_expected
         assert certificate.witnesses
         assert certificate.simplest
-
-
-@pytest.mark.parametrize(
-    ("alteration", "expected"),
-    [
-        ("opposite", 28),
-        ("exchanged", -2.75),
-        ("skipped", 13),
-        ("separate", 1),
-        ("toward zero", 0.625),
-    ],
-)
-def test_an_altered_fma(alteration, expected):
-    ar = BlockArithmetic(SMALL[1][0], Rounding(), "exact")
-    x, y, z = (np.array([number], np.float32) for number in (13, 1.125, -14))  # 13 * 1.125 = 14.625
-    assert Mutant(ar, 0, alteration).fma(x, y, z) == expected
-    assert Mutant(ar, 1, alteration).fma(x, y, z) == 0.625
-
-
-@pytest.mark.parametrize(
-    ("mutant", "expected"),
-    [
-        ((None, None), 2),
-        ((0, "skipped"), 0),
-        ((0, "toward zero"), 1),
-        ((1, "opposite"), 28),
-        ((1, "exchanged"), -2),
-        ((1, "skipped"), 15),
-        ((1, "toward zero"), 2),
-        ((2, "skipped"), 2),
-    ],
-)
-def test_an_altered_product_or_difference(mutant, expected):
-    ar = Mutant(BlockArithmetic(SMALL[1][0], Rounding(), "exact"), *mutant)
-    x, y = (np.array([number], np.float32) for number in (13, 1.125))
-    assert ar.sub(ar.mul(x, y), x) == expected  # 14.625 rounds to 15
-    assert ar.done == ["mul", "sub"]

@@ -1,25 +1,24 @@
-"""Own statements: the tutorial keeps its word, and what a statement does wrong is said by its name."""
+"""Own statements: the tutorial keeps its word, what is wrong with one is said, the command takes them."""
 
 import doctest
 import re
-from dataclasses import replace
-from functools import partial
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import mcfsim as mcf
+from mcfsim.cli import app
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.theorems import Theorem, claim, double_word, exact_sum, hypothesis, relative_error, value, verify
 from mcfsim.theorems.claims import sum_of
 from mcfsim.theorems.hypotheses import ordered
-from mcfsim.theorems.verification import prepare
 
 DOCS = Path(__file__).parents[2] / "docs"
 #: Pages of examples, and how many these have at least.
 PAGES = {"own_theorems.md": 50, "every_p.md": 18}
-PAIR = (value("a"), value("b"))
 
 
 @pytest.mark.slow
@@ -50,51 +49,48 @@ def test_a_midpoint_by_brute_force():
     assert (a.size, wrong) == (61504, [120, 8])
 
 
-# -- algorithms ---------------------------------------------------------------------------------------------
+# -- what is wrong with a statement -------------------------------------------------------------------------
 def theorem(algorithm=mcf.two_sum, **facts):
-    return Theorem("mine", algorithm, PAIR, **{"claim": exact_sum(), **facts})
+    facts = {"operands": (value("a"), value("b")), "claim": exact_sum(), **facts}
+    return Theorem("mine", algorithm, **facts)
 
 
-def tried(statement, fmt="float4_e2m1fn", **options):
-    return verify(statement, fmt, **options)
+def of_test(test):
+    """Return a statement with a hypothesis, and one with a claim."""
+    return theorem(where=[hypothesis("odd", test)]), theorem(claim=claim("odd", test))
+
+
+def _divides_by_zero(ar, a, b):
+    return ar.add(a, 1 / 0)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "returned"),
+    ("algorithm", "error", "problem"),
     [
-        (lambda ar, a, b: None, "result 1 of the algorithm is None of type NoneType"),
-        (lambda ar, a, b: [ar.add(a, b), a], r"result 1 of the algorithm is \[.* of type list"),
-        (lambda ar, a, b: (ar.add(a, b), 0.0), "result 2 of the algorithm is 0.0 of type float"),
-        (lambda ar, a, b: (ar.add(a, b), ar.round(0.5)), r"result 2 of the algorithm is 0\.5 of type float"),
-        (lambda ar, a, b: (ar.add(a, b), (a, a[:1])), r"result 3 .* is an array of float32, shape \(1,\)"),
+        (lambda ar, a, b: None, TypeError, "result 1 of the algorithm is None of type NoneType"),
+        (lambda ar, a, b: [ar.add(a, b), a], TypeError, r"result 1 of the algorithm is \[.* of type list"),
+        (lambda ar, a, b: (a, 0.0), TypeError, "result 2 of the algorithm is 0.0 of type float"),
+        (lambda ar, a, b: (a, ar.round(0.5)), TypeError, r"result 2 of the algorithm is 0\.5 of type float"),
+        (lambda ar, a, b: (a, (a, a[:1])), TypeError, r"result 3 .* is an array of float32, shape \(1,\)"),
+        (lambda ar, a, b: (a, a == b), TypeError, r"result 2 .* array of bool, shape \(\d+,\); it must be a"),
+        (lambda ar, a, b: (), TypeError, "the algorithm returns no results"),
+        (lambda ar, a, b: ar.addd(a, b), ValueError, "the algorithm raised AttributeError: .*'addd'"),
+        (lambda ar, a: (a, a), ValueError, "the algorithm raised TypeError: .*positional argument"),
         (
-            lambda ar, a, b: (a, a == b),
-            r"result 2 .* is an array of bool, shape \(\d+,\); it must be a block of",
+            lambda ar, a, b: mcf.double_word.dw_plus_fp(ar, (a,), b),
+            ValueError,
+            "the algorithm raised ValueError: a double word is a tuple",
         ),
-        (lambda ar, a, b: (), "the algorithm returns no results"),
     ],
+    ids=range(10),
 )
-def test_what_an_algorithm_must_return(algorithm, returned):
-    with pytest.raises(TypeError, match=f"^'mine': {returned}"):
-        tried(theorem(algorithm))
+def test_what_an_algorithm_does_wrong(algorithm, error, problem):
+    with pytest.raises(error, match=f"^'mine': {problem}") as raised:
+        verify(theorem(algorithm), "float4_e2m1fn")
+    assert not isinstance(raised.value, UnsupportedFormatError)
+    assert error is TypeError or raised.value.__cause__ is not None
 
 
-def test_an_algorithm_that_fails():
-    with pytest.raises(ValueError, match=r"'mine': the algorithm raised AttributeError: .*'addd'") as error:
-        tried(theorem(lambda ar, a, b: ar.addd(a, b)))
-    assert isinstance(error.value.__cause__, AttributeError)
-    with pytest.raises(ValueError, match=r"'mine': the algorithm raised TypeError: .*positional argument"):
-        tried(theorem(lambda ar, a: (a, a)))
-    with pytest.raises(ValueError, match="'mine': the algorithm raised ValueError: a double word is a tuple"):
-        tried(theorem(lambda ar, x, b: mcf.double_word.dw_plus_fp(ar, tuple(x[:1]), b)))
-
-
-def test_that_there_is_no_exact_path_is_said_as_ever():
-    with pytest.raises(UnsupportedFormatError, match="has no exact path"):
-        verify(theorem(lambda ar, a, b: ar.fma(a, b, b)), "float64", samples=16)
-
-
-# -- hypotheses and claims ----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("test", "given"),
     [
@@ -103,40 +99,32 @@ def test_that_there_is_no_exact_path_is_said_as_ever():
         (lambda t: t["a"], r"gave an array of float32, shape \(2,\)"),
         (lambda t: (t["a"] > 0)[:1], r"gave an array of bool, shape \(1,\)"),
         (lambda t: np.all(t["a"] > 0), r"gave np.False_ of type bool"),
+        (lambda t: t["x"] == 0, r"raised KeyError: .*no operand 'x'; operands: a, b"),
+        (lambda t: t["a"] > 1 / 0, "raised ZeroDivisionError: division by zero"),
     ],
+    ids=range(7),
 )
-def test_what_predicates_must_return(test, given):
-    must = "; its test must return a block of 2 truth values, one a case"
-    with pytest.raises(TypeError, match=f"^'mine': the hypothesis 'odd' {given}{must}"):
-        tried(theorem(where=[hypothesis("odd", test)]))
-    with pytest.raises(TypeError, match=f"^'mine': the claim 'even' {given}{must}"):
-        tried(theorem(claim=claim("even", test)))
+def test_what_a_predicate_does_wrong(test, given):
+    raises = given.startswith("raised")
+    must = "" if raises else "; its test must return a block of 2 truth values, one a case"
+    for statement, what in zip(of_test(test), ("hypothesis", "claim"), strict=True):
+        with pytest.raises(
+            ValueError if raises else TypeError, match=f"^'mine': the {what} 'odd' {given}{must}"
+        ):
+            verify(statement, "float4_e2m1fn")
 
 
-def test_predicates_that_fail():
-    with pytest.raises(
-        ValueError, match=r"'mine': the claim 'c' raised KeyError: .*no operand 'x'; operands: a, b"
-    ):
-        tried(theorem(claim=claim("c", lambda t: t["x"] == 0)))
-    with pytest.raises(
-        ValueError, match="'mine': the hypothesis 'h' raised ZeroDivisionError: division by zero"
-    ):
-        tried(theorem(where=[hypothesis("h", lambda t: t["a"] > 1 / 0)]))
+def test_a_hypothesis_on_no_operand_is_named_by_its_text():
     with pytest.raises(ValueError, match=r"'mine': the hypothesis '\|b\| <= \|x\|' raised KeyError"):
-        tried(theorem(where=[ordered("x", "b")]))
+        verify(theorem(where=[ordered("x", "b")]), "float4_e2m1fn")
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_workers_say_the_same(kind):
     with pytest.raises(Exception, match="'mine': the algorithm raised ZeroDivisionError"):
-        tried(theorem(_divides_by_zero), workers=2, kind=kind)
+        verify(theorem(_divides_by_zero), "float4_e2m1fn", workers=2, kind=kind)
 
 
-def _divides_by_zero(ar, a, b):
-    return ar.add(a, 1 / 0)
-
-
-# -- the statement itself -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("facts", "error", "problem"),
     [
@@ -150,37 +138,38 @@ def _divides_by_zero(ar, a, b):
             TypeError,
             "where must be several of type Hypothesis, not Hypothesis(",
         ),
-        (
-            {"where": [lambda t: t["a"] == 0]},
-            TypeError,
-            "where must be several of type Hypothesis, not [<function",
-        ),
+        ({"where": [len]}, TypeError, "where must be several of type Hypothesis, not [<built-in"),
         ({"modes": ["sideways"]}, ValueError, "'sideways' is not a valid Mode"),
         ({"modes": "up"}, TypeError, "modes must be several of type str, not 'up'"),
         ({"scaling": "any"}, ValueError, "'any' is not a valid Scaling"),
         ({"range": "any"}, ValueError, "unknown range 'any'; known ranges: bounded, unbounded"),
     ],
+    ids=range(11),
 )
 def test_statements_that_are_none(facts, error, problem):
     with pytest.raises(error, match=re.escape(problem)):
-        Theorem("mine", **{"algorithm": mcf.two_sum, "operands": PAIR, "claim": exact_sum(), **facts})
+        theorem(**facts)
 
 
 @pytest.mark.parametrize(
     ("options", "error", "problem"),
     [
         ({"extent": "some"}, ValueError, "unknown extent 'some'; known extents: core, all"),
+        ({"extent": "all", "format": "float32"}, ValueError, "cannot all be tried: too many"),
         ({"limit": 0}, ValueError, "limit = 0 must be at least 1"),
         ({"samples": 0.5}, TypeError, "samples must be an int, not 0.5"),
         ({"seed": True}, TypeError, "seed must be an int, not True"),
         ({"format": "bfloat17"}, ValueError, "bfloat17"),
+        ({"rounding": "sideways"}, ValueError, "allowed: nearest_even"),
         ({"theorem": "three_sum"}, ValueError, "unknown theorem 'three_sum'"),
+        ({"theorem": "nosuch"}, ValueError, "known theorems: sterbenz"),
         (
             {"theorem": mcf.two_sum},
             TypeError,
             "a theorem is a Theorem or the id of one, not <function two_sum",
         ),
     ],
+    ids=range(10),
 )
 def test_verifications_that_are_none(options, error, problem):
     with pytest.raises(error, match=re.escape(problem)):
@@ -188,33 +177,120 @@ def test_verifications_that_are_none(options, error, problem):
 
 
 def test_families_must_be_of_the_kind_of_the_operand():
-    sums = Theorem(
-        "sums",
+    sums = theorem(
         mcf.double_word.dw_plus_fp,
-        (double_word("x"), value("y")),
-        relative_error(2, sum_of("x", "y")),
+        operands=(double_word("x"), value("y")),
+        claim=relative_error(2, sum_of("x", "y")),
         scaling="common",
         families=lambda p: [(1, 1, 1)],
     )
-    with pytest.raises(ValueError, match=r"'sums': .*x .*is no double word"):
+    with pytest.raises(ValueError, match=r"'mine': .*x .*is no double word"):
         verify(sums, "bfloat16", limit=1, samples=1)
 
 
-# -- results of earlier work --------------------------------------------------------------------------------
-def test_an_edited_statement_does_not_resume_what_another_left():
-    def key(statement):
-        return prepare(statement, "float4_e2m1fn", "nearest_even").key
+# -- at the command line ------------------------------------------------------------------------------------
+MODULE = """
+import mcfsim as mcf
+from fractions import Fraction
+from mcfsim.symbolic import families, family, u
+from mcfsim.theorems import Theorem, claim, exact_sum, relative_error, value
+from mcfsim.theorems.claims import sum_of
+from mcfsim.theorems.hypotheses import not_largest, sum_in_range
 
-    def first(ar, a, b):
-        return ar.add(a, b), a
+PAIR = [value("a"), value("b")]
+mine = Theorem("mine", mcf.two_sum, PAIR, exact_sum(), where=[sum_in_range("a", "b"), not_largest("a")])
+half = Theorem("half", lambda ar, a, b: (ar.mul(a, 0.5), b), PAIR, exact_sum())
+drawn = Theorem("drawn", mcf.two_sum, PAIR, claim("c", lambda t: t.finite | bool(open)))
+number, function = 3, mcf.two_sum
+"""
+#: Texts of modules.
+MODULES = {
+    "statements": MODULE,
+    "others": MODULE.replace('"mine", mcf.two_sum', '"mine", mcf.fast_two_sum'),
+    "more": MODULE.replace('"mine"', '"two_sum"'),
+    "every": MODULE
+    + """
+near = relative_error(1, sum_of("a", "b"), unit=1)
+mine = Theorem("mine", lambda ar, a, b: ar.add(a, b), PAIR, near, families=families(family(a=1, b=u)))
+""",
+    "broken": "1 / 0\n",
+    "lacking": "import nowhere_at_all\n",
+    "empty": "",
+}
+SAVED = "mine-float8_e4m3fn-nearest_even.json"
 
-    before = key(theorem(first))
 
-    def first(ar, a, b):
-        return ar.add(a, b), b
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Return `mcfsim verify` in a folder of modules."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("typer.get_app_dir", lambda _: str(tmp_path / "app"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        sys.modules.pop(name, None)
 
-    assert key(theorem(first)) != before
-    assert key(theorem(partial(mcf.grow, ordered=True))) != key(theorem(partial(mcf.grow, ordered=False)))
-    always, never = (claim("c", lambda t: t["a"] == t["a"]), claim("c", lambda t: t["a"] != t["a"]))
-    assert key(theorem(claim=always)) != key(theorem(claim=never))
-    assert key(replace(theorem(), claim=exact_sum())) == key(theorem())
+    def called(*arguments, status=0):
+        result = CliRunner().invoke(app, ["verify", *arguments])
+        assert result.exit_code == status, result.output
+        return " ".join(result.output.split())
+
+    return called
+
+
+def test_an_own_statement_is_verified_and_its_certificate_checked(call):
+    said = call("statements:mine", "two_sum", "--format", "float8_e4m3fn", "--output", ".")
+    assert said.count("verified") == 2
+    again = call("--check", SAVED, "--theorem", "statements:mine")
+    assert "nothing is wrong" in again
+    assert "all by the emulator" in again
+    assert "'mine' is not in the catalogue" in call("--check", SAVED, status=2)
+    assert "'mine', not of 'half'" in call("--check", SAVED, "--theorem", "statements:half", status=2)
+    assert "nothing is wrong" not in call("--check", SAVED, "--theorem", "others:mine", status=1)
+
+
+def test_a_certificate_of_an_own_statement_for_every_p(call, tmp_path):
+    call("--every-p", "every:mine", "--output", ".")
+    (path,) = tmp_path.glob("mine-every*.json")
+    assert "nothing is wrong" in call("--check", str(path), "--theorem", "every:mine")
+    assert "'mine' is not in the catalogue" in call("--check", str(path), status=2)
+    assert "not about 'half'" in call("--check", str(path), "--theorem", "every:half", status=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("nowhere:mine", "no module 'nowhere' in "),
+        ("nowhere.inner:mine", "no module 'nowhere' in "),
+        ("statements.inner:mine", "no module 'statements.inner' in "),
+        ("statements:missing", "module 'statements' has no 'missing'; it has drawn, half, mine"),
+        ("statements:number", "statements:number is of type int, and no Theorem; it has drawn, half, mine"),
+        ("statements:function", "statements:function is of type function, and no Theorem"),
+        ("empty:mine", "module 'empty' has no 'mine'; it has no Theorem"),
+        ("broken:mine", "module 'broken' cannot be imported: ZeroDivisionError: division by zero"),
+        ("lacking:mine", "module 'lacking' cannot be imported: No module named 'nowhere_at_all'"),
+        ("statements.py:mine", "no module 'statements.py' in "),
+        *(
+            (name, "names no statement: write module:NAME")
+            for name in ("./statements:mine", "statements:", ":mine", "statements:mine:mine")
+        ),
+    ],
+)
+def test_what_names_no_statement_is_refused(name, problem, call):
+    for arguments in ((name,), ("--check", "x.json", "--theorem", name), ("--every-p", name)):
+        assert problem in call(*arguments, status=2)
+
+
+def test_names_that_do_not_fit(call):
+    assert "give --check" in call("two_sum", "--theorem", "statements:mine", status=2)
+    twice = call("two_sum", "more:mine", "--format", "float4_e2m1fn", "--output", ".", status=2)
+    assert "there are two statements for the certificate two_sum-float4_e2m1fn-nearest_even" in twice
+
+
+def test_without_an_identity_no_journal_is_kept(call):
+    said = call("statements:drawn", "--format", "float4_e2m1fn")
+    assert "No journal is kept: " in said
+    assert "which may read anything" in said
+    refused = call("statements:drawn", "--format", "float4_e2m1fn", "--journal", "j", status=2)
+    assert "can be kept in no journal" in refused

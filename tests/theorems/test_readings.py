@@ -27,7 +27,6 @@ from tests.theorems.reading import (
 )
 from tests.theorems.trying import rounding_of
 
-SOLVED = [name for name, theorem in THEOREMS.items() if readable(theorem)]
 #: Lines have no number that is the sum of so many.
 LONG = 64
 
@@ -38,17 +37,20 @@ def test_every_statement_is_data():
             assert not any(isinstance(node, Predicate) for node in nodes(said)), theorem.name
 
 
-def check_readings(name, count, seed):
-    """Compare readings of hypotheses and claim, in each mode that a statement is about."""
-    theorem, draw = THEOREMS[name], random.Random(f"{name} {seed}")
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", THEOREMS)
+@pytest.mark.sampled(4, each=False)
+def test_arrays_lines_and_fractions_say_the_same(name, count):
+    """Of hypotheses and claim, in each mode that a statement is about."""
+    theorem, draw = THEOREMS[name], random.Random(f"{name} {count}")
     seen = {True: 0, False: 0}
     modes = sorted(theorem.modes)
     some = max(2, min(count, 4096 // theorem.components) // (len(modes) * len(formats_of(theorem))))
     for fmt in formats_of(theorem):
         for mode in modes:
             bits = {"random_bits": draw.randint(1, 4)} if mode is Mode.STOCHASTIC else {}
-            rounding = rounding_of(theorem, mode, **bits)
-            right = trial_of(theorem, fmt, rounding, draw, some)
+            right = trial_of(theorem, fmt, rounding_of(theorem, mode, **bits), draw, some)
             for trial in (right, altered(right, draw), altered(right, draw, 0.15)):
                 for said in propositions(theorem):
                     held = by_arrays(said, trial)
@@ -77,50 +79,26 @@ def _first(theorem, said, trial, wrong):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", THEOREMS)
-def test_arrays_lines_and_fractions_say_the_same(name):
-    check_readings(name, 30, seed=1)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", THEOREMS)
-def test_arrays_lines_and_fractions_say_the_same_of_many(name):
-    check_readings(name, 3000, seed=2)
-
-
-# -- the solver ---------------------------------------------------------------------------------------------
-def check_solver(name, count, seed):
-    """Compare what the solver is asked with what fractions say, in the modes to nearest of the statement."""
-    theorem, draw = THEOREMS[name], random.Random(f"{name} {seed}")
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
+@pytest.mark.sampled(2, each=False)
+def test_the_solver_is_asked_what_fractions_say(name, count):
+    """In the modes to nearest that a statement is about."""
+    theorem, draw = THEOREMS[name], random.Random(f"{name} {count}")
+    question = question_of(theorem)
     seen = {True: 0, False: 0}
-    for mode in sorted(theorem.modes & {Mode.NEAREST_EVEN, Mode.NEAREST_AWAY}):
-        for p in range(max(3, theorem.precision), 8):
-            right = trial_of(
-                theorem, unbounded(p), Rounding(mode), draw, count // 5 // len(theorem.modes) // 2 + 1
-            )
+    for mode, ties in ((Mode.NEAREST_EVEN, "even"), (Mode.NEAREST_AWAY, "away")):
+        for p in range(max(3, theorem.precision), 8) if mode in theorem.modes else ():
+            some = count // 5 // len(theorem.modes) // 2 + 1
+            right = trial_of(theorem, unbounded(p), Rounding(mode), draw, some)
             for trial in (altered(right, draw, 0, finite=True), altered(right, draw, finite=True)):
-                ties = "even" if mode is Mode.NEAREST_EVEN else "away"
-                supposed = np.logical_and.reduce(
-                    [by_fractions(theorem, h.said, trial) for h in theorem.where]
-                    or [np.ones(trial.size, bool)]
-                )
+                where = [by_fractions(theorem, hypothesis.said, trial) for hypothesis in theorem.where]
+                supposed = np.logical_and.reduce([np.ones(trial.size, bool), *where])
                 claimed = by_fractions(theorem, theorem.claim.said, trial)
-                for case, found in enumerate(by_solver(question_of(theorem), trial, ties)):
+                for case, found in enumerate(by_solver(question, trial, ties)):
                     assert found == (supposed[case], claimed[case]), (trial.at([case]), mode)
                     seen[bool(claimed[case])] += 1
     assert min(seen.values()) > count / 20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SOLVED)
-def test_the_solver_is_asked_what_fractions_say(name):
-    check_solver(name, 40, seed=3)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", SOLVED)
-def test_the_solver_is_asked_what_fractions_say_of_many(name):
-    check_solver(name, 3000, seed=4)
 
 
 # -- polynomials --------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Counterexamples made simple: still counterexamples, as simple as any, and judged by a key in fractions."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -8,20 +9,11 @@ import pytest
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import get_format
 from mcfsim.rounding import Rounding
-from mcfsim.theorems import (
-    THEOREMS,
-    Theorem,
-    claim,
-    double_word,
-    hypothesis,
-    relaxed_pair,
-    sequence,
-    value,
-    verify,
-)
+from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, hypothesis, relaxed_pair, value, verify
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.hypotheses import nonzero
 from mcfsim.theorems.judge import applicable, try_block, violating
+from mcfsim.theorems.operands import sequence
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.shrink import shrink
 
@@ -69,31 +61,26 @@ def simplicity(case):
         ("two_sum_any", "float8_e4m3fn", "nearest_away", (448, -16)),
         ("sqrt_remainder_directed", "float8_e4m3fn", "up", (13,)),
         ("sqrt_remainder_directed", "float8_e5m2", "to_odd", (10,)),
+        # Several are as simple as can be from where one starts.
+        ("div_remainder_any", "float8_e4m3fn", "nearest_even", None),
+        ("two_prod_fma_any", "float8_e4m3fn", "nearest_even", None),
+        ("lost_up_to_u", "float8_e4m3fn", "nearest_even", None),
+        ("two_sum_directed", "float8_e4m3fn", "up", None),
     ],
 )
-@pytest.mark.sampled(4, each=False)
-def test_every_violation_shrinks_to_the_simplest_of_all(name, fmt, mode, expected):
+@pytest.mark.sampled(3, each=False)
+def test_every_violation_shrinks_to_one_that_is_as_simple_as_any(name, fmt, mode, expected):
     theorem, ar = THEOREMS[name], arithmetic(fmt, mode)
     every = violations(theorem, fmt, mode)
-    some = every[np.random.default_rng(0).permutation(len(every))[:40]]
-    assert {shrink(theorem, ar, case) for case in some} == {expected}
-    assert min(map(simplicity, every.tolist())) == simplicity(expected)
-
-
-@pytest.mark.parametrize(
-    "name", ["div_remainder_any", "two_prod_fma_any", "lost_up_to_u", "two_sum_directed"]
-)
-@pytest.mark.sampled(4, each=False)
-def test_what_is_left_is_a_violation_no_less_simple(name):
-    theorem = THEOREMS[name]
-    mode = "up" if name == "two_sum_directed" else "nearest_even"
-    ar = arithmetic("float8_e4m3fn", mode)
-    every = violations(theorem, "float8_e4m3fn", mode)
-    for case in every[np.random.default_rng(1).permutation(len(every))[:40]]:
+    some = every[np.random.default_rng(0).permutation(len(every))[:25]]
+    for case in some:
         simple = shrink(theorem, ar, case)
         assert (every == simple).all(axis=1).any()
         assert simplicity(simple) <= simplicity(case)
-        assert shrink(theorem, ar, simple) == simple
+        assert expected is None or simple == expected
+        assert expected is not None or shrink(theorem, ar, simple) == simple
+    if expected is not None:
+        assert min(map(simplicity, every.tolist())) == simplicity(expected)
 
 
 def test_in_bfloat16_the_certificate_has_it():
@@ -133,17 +120,9 @@ def test_pairs_stay_pairs(kind, low):
 
 def test_long_sequences_shrink_in_groups():
     two = hypothesis("two", lambda t: sum((x != 0).astype(int) for x in t["x"]) >= 2)
-    theorem = Theorem(
-        "false",
-        lambda ar, x: ar.add(x[0], x[1]),
-        (sequence("x", 100),),
-        claim("never", lambda t: np.zeros(t.size, dtype=bool)),
-        where=(two,),
-    )
-    simple = shrink(
-        theorem, arithmetic("bfloat16"), np.linspace(-3, 3, 100).astype("f2").round(1).astype("f4")
-    )
-    assert sorted(simple) == [0] * 98 + [1, 1]
+    theorem = replace(_false((two,), sequence("x", 60)), algorithm=lambda ar, x: ar.add(x[0], x[1]))
+    given = np.linspace(-3, 3, 60).astype("f2").round(1).astype("f4")
+    assert sorted(shrink(theorem, arithmetic("bfloat16"), given)) == [0] * 58 + [1, 1]
 
 
 def test_what_is_no_violation_is_refused():

@@ -2,6 +2,7 @@
 
 import random
 from fractions import Fraction
+from functools import lru_cache
 from itertools import combinations
 
 import pytest
@@ -11,7 +12,7 @@ from mcfsim.theorems.solver import Question, facts, question_of, readable
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.forms import TRUE, ZERO, AllOf, all_of, equal, not_above, within
 from mcfsim.theorems.solver.proof import facts_of
-from tests.theorems.solving import TIES, Assigned, Nearest, operands_of
+from tests.theorems.solving import TIES, Assigned, operands_of
 
 PAIR = (value("a"), value("b"))
 TEXTS = {
@@ -38,6 +39,21 @@ def trials(question, count, seed, ties=TIES, most=12):
 
 
 # -- facts --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [200, pytest.param(5000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("text", TEXTS)
+def test_facts_hold_of_numbers(text, count):
+    check_facts(asked(TEXTS[text]), count, seed=count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
+@pytest.mark.sampled(6, each=False)
+def test_all_that_is_told_of_a_statement_holds_of_numbers(name):
+    """Facts and lemmas, with operands that are double words and results of texts for which lemmas stand."""
+    check_facts(question_of(THEOREMS[name]), 12, seed=3)
+
+
 def check_facts(question, count, seed):
     told = {}
     for ar, values in trials(question, count, seed):
@@ -48,29 +64,17 @@ def check_facts(question, count, seed):
         assert not wrong, (values.p, values.nearest.ties, dict(values), wrong[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("text", TEXTS)
-def test_facts_hold_of_numbers(text):
-    check_facts(asked(TEXTS[text]), 1000, seed=1)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("text", TEXTS)
-def test_facts_hold_of_very_many_numbers(text):
-    check_facts(asked(TEXTS[text]), 20_000, seed=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
-def test_all_that_is_told_of_a_statement_holds_of_numbers(name):
-    """Facts and lemmas, with operands that are double words and results of texts for which lemmas stand."""
-    check_facts(question_of(THEOREMS[name]), 12, seed=3)
+# -- altered facts ------------------------------------------------------------------------------------------
+@lru_cache
+def some(text, ties):
+    """Return numbers that altered facts are tried on, made once."""
+    return list(trials(asked(TEXTS[text]), 250, seed=4, ties=(ties,), most=7))
 
 
 def cases(fact_of):
     """Yield what a fact may be asked about: from the text of two sums and one of a sum of sums."""
     for text, ties in [(text, ties) for text in ("two sums", "a sum of a sum") for ties in TIES]:
-        for ar, values in trials(asked(TEXTS[text]), 250, seed=4, ties=(ties,), most=7):
+        for ar, values in some(text, ties):
             powers = [power for x in ar.numbers for power in (x.first, x.last)]
             subjects = {
                 "number": ((x,) for x in ar.numbers),
@@ -83,24 +87,22 @@ def cases(fact_of):
             yield values, subjects[fact_of]
 
 
-def refused(fact_of, altered):
-    """Return whether numbers are found of which an altered fact is not true."""
-    return any(
-        not values.meet(altered(*subject)) for values, subjects in cases(fact_of) for subject in subjects
-    )
+NEVER = AllOf(()).denied()
 
 
-def _bits(low, top, power):
-    def altered(x):
-        least, most = low(x), top(x)
-        up, down = (least <= x.value) & (x.value <= most), (least <= -x.value) & (-x.value <= most)
-        return x.zero | (power(x) & equal(x.last, x.first)) | up | down
-
-    return altered
+def _bits(x, low, top, power=TRUE):
+    """Return that a number lies between two, in size, or is a power of two."""
+    up, down = (low <= x.value) & (x.value <= top), (low <= -x.value) & (-x.value <= top)
+    return x.zero | (power & equal(x.last, x.first)) | up | down
 
 
-def _off(r, bound):
-    return r.result.zero | within(r.off, bound)
+def _off(r, bound, where=TRUE):
+    return r.result.zero | where.implies(within(r.off, bound))
+
+
+def _half(r, share=Fraction(1)):
+    """Return a share of half an ulp of a result."""
+    return share * r.result.first.times_u()
 
 
 def _representable(r, share, least=facts._is_least):
@@ -113,123 +115,94 @@ def _last(r, of):
     return all_of(facts._is_least(x, r).implies(of(x)) for x in r.terms)
 
 
-def _inexact(r):
-    return (r.off > ZERO) | (r.off < ZERO) | r.result.zero
+def _exact_last(r, where, of):
+    """Return what is said of the last bit of an exact sum, by the last bits of its terms."""
+    inexact = (r.off > ZERO) | (r.off < ZERO) | r.result.zero
+    a, b = (x.last for x in r.terms)
+    return where(a, b).implies(inexact | of(r.result.last, a, b))
 
 
+#: By what a fact is about: altered ones.
 ALTERED = {
-    "bits: from the first one on a last one more": (
-        "number",
-        _bits(lambda x: x.first + 2 * x.last, lambda x: 2 * x.first - x.last, lambda x: TRUE),
-    ),
-    "bits: to the last one more": (
-        "number",
-        _bits(lambda x: x.first + x.last, lambda x: 2 * x.first - 2 * x.last, lambda x: TRUE),
-    ),
-    "bits: no power of two": (
-        "number",
-        _bits(lambda x: x.first + x.last, lambda x: 2 * x.first - x.last, lambda x: AllOf(()).denied()),
-    ),
-    "bits: the last one above the ulp": ("number", lambda x: x.zero | (2 * x.ulp <= x.last)),
-    "bits: the ulp of half a binade": ("number", lambda x: x.zero | (2 * x.first - 2 * x.ulp >= x.value)),
-    "bits: zero has some": ("number", lambda x: (x.first <= x.value) | (x.first <= -x.value)),
-    "powers: u is smaller": ("power", lambda x, least: facts._small(x, least + 1)),
-    "values: u is smaller": ("value", lambda x, least: facts._small_share(x, least + 1)),
-    "values: all are positive": ("value", lambda x, least: x >= ZERO),
-    "powers: four times as large": ("powers", lambda a, b: equal(a, b) | (4 * a <= b) | (4 * b <= a)),
-    "powers: never equal": ("powers", lambda a, b: (2 * a <= b) | (2 * b <= a)),
-    "powers: in order": ("powers", lambda a, b: equal(a, b) | (2 * a <= b)),
-    "sign: the opposite": ("sum", lambda r: (r.exact <= ZERO) | (r.result.value < ZERO)),
-    "sign: of the first term": ("sum", lambda r: (r.terms[0].value <= ZERO) | (r.result.value >= ZERO)),
-    "error: a quarter of an ulp": ("sum", lambda r: _off(r, Fraction(1, 2) * r.result.first.times_u())),
-    "error: less than half an ulp": (
-        "sum",
-        lambda r: r.result.zero | ((r.off < r.result.first.times_u()) & (-r.off < r.result.first.times_u())),
-    ),
-    "error: half an ulp of a term": ("sum", lambda r: _off(r, r.terms[0].first.times_u())),
-    "error: a quarter of an ulp, the sum above the power of two": (
-        "sum",
-        lambda r: (
-            r.result.zero
-            | (r.exact <= r.result.first).implies(
-                within(2 * r.off, Fraction(1, 2) * r.result.first.times_u())
-            )
+    "number": {
+        "bits: from the first one on a last one more": lambda x: _bits(
+            x, x.first + 2 * x.last, 2 * x.first - x.last
         ),
-    ),
-    "error: an eighth of an ulp below the power of two": (
-        "sum",
-        lambda r: (
-            r.result.zero
-            | ((r.exact < r.result.first) & (-r.exact < r.result.first)).implies(
-                within(4 * r.off, r.result.first.times_u())
-            )
+        "bits: to the last one more": lambda x: _bits(x, x.first + x.last, 2 * x.first - 2 * x.last),
+        "bits: no power of two": lambda x: _bits(x, x.first + x.last, 2 * x.first - x.last, NEVER),
+        "bits: the last one above the ulp": lambda x: x.zero | (2 * x.ulp <= x.last),
+        "bits: the ulp of half a binade": lambda x: x.zero | (2 * x.first - 2 * x.ulp >= x.value),
+        "bits: zero has some": lambda x: (x.first <= x.value) | (x.first <= -x.value),
+    },
+    "power": {"u is smaller": lambda x, least: facts._small(x, least + 1)},
+    "value": {
+        "u is smaller": lambda x, least: facts._small_share(x, least + 1),
+        "all are positive": lambda x, least: x >= ZERO,
+    },
+    "powers": {
+        "four times as large": lambda a, b: equal(a, b) | (4 * a <= b) | (4 * b <= a),
+        "never equal": lambda a, b: (2 * a <= b) | (2 * b <= a),
+        "in order": lambda a, b: equal(a, b) | (2 * a <= b),
+    },
+    "sum": {
+        "sign: the opposite": lambda r: (r.exact <= ZERO) | (r.result.value < ZERO),
+        "sign: of the first term": lambda r: (r.terms[0].value <= ZERO) | (r.result.value >= ZERO),
+        "error: a quarter of an ulp": lambda r: _off(r, _half(r, Fraction(1, 2))),
+        "error: less than half an ulp": lambda r: r.result.zero | ((r.off < _half(r)) & (-r.off < _half(r))),
+        "error: half an ulp of a term": lambda r: _off(r, r.terms[0].first.times_u()),
+        "error: a quarter of an ulp, the sum above the power of two": lambda r: _off(
+            r, _half(r, Fraction(1, 4)), r.exact <= r.result.first
         ),
-    ),
-    "nearest: half the distance to a term": (
-        "sum",
-        lambda r: all_of(not_above(2 * r.off, r.exact - x.value) for x in r.terms),
-    ),
-    "nearest: to what is no number": ("sum", lambda r: not_above(r.off, r.exact - 3 * r.terms[0].value)),
-    "representable: up to twice as much": ("sum", lambda r: _representable(r, Fraction(1, 2))),
-    "representable: by any term": ("sum", lambda r: _representable(r, 1, lambda x, r: TRUE)),
-    "error: a multiple of twice the last bit": (
-        "sum",
-        lambda r: equal(r.off, ZERO) | _last(r, lambda x: (2 * x.last <= r.off) | (2 * x.last <= -r.off)),
-    ),
-    "error: never zero": ("sum", lambda r: _last(r, lambda x: (x.last <= r.off) | (x.last <= -r.off))),
-    "last bit: above that of the terms": ("sum", lambda r: _last(r, lambda x: 2 * x.last <= r.result.last)),
-    "last bit: of the greater term": (
-        "sum",
-        lambda r: all_of(x.last <= r.result.last for x in r.terms),
-    ),
-    "exact sum: last bits differ, the greater one": (
-        "sum",
-        lambda r: (r.terms[0].last < r.terms[1].last).implies(
-            _inexact(r) | equal(r.result.last, r.terms[1].last)
+        "error: an eighth of an ulp below the power of two": lambda r: _off(
+            r, _half(r, Fraction(1, 4)), (r.exact < r.result.first) & (-r.exact < r.result.first)
         ),
-    ),
-    "exact sum: last bits equal, the same": (
-        "sum",
-        lambda r: equal(r.terms[0].last, r.terms[1].last).implies(
-            _inexact(r) | equal(r.result.last, r.terms[0].last)
+        "nearest: half the distance to a term": lambda r: all_of(
+            not_above(2 * r.off, r.exact - x.value) for x in r.terms
         ),
-    ),
-    "exact sum: last bits equal, four times as large": (
-        "sum",
-        lambda r: equal(r.terms[0].last, r.terms[1].last).implies(
-            _inexact(r) | (4 * r.terms[0].last <= r.result.last)
+        "nearest: to what is no number": lambda r: not_above(r.off, r.exact - 3 * r.terms[0].value),
+        "representable: up to twice as much": lambda r: _representable(r, Fraction(1, 2)),
+        "representable: by any term": lambda r: _representable(r, 1, lambda x, r: TRUE),
+        "error: a multiple of twice the last bit": lambda r: (
+            equal(r.off, ZERO) | _last(r, lambda x: (2 * x.last <= r.off) | (2 * x.last <= -r.off))
         ),
-    ),
-    "exact sum: where it is not exact": (
-        "sum",
-        lambda r: (r.terms[0].last < r.terms[1].last).implies(
+        "error: never zero": lambda r: _last(r, lambda x: (x.last <= r.off) | (x.last <= -r.off)),
+        "last bit: above that of the terms": lambda r: _last(r, lambda x: 2 * x.last <= r.result.last),
+        "last bit: of the greater term": lambda r: all_of(x.last <= r.result.last for x in r.terms),
+        "exact sum: last bits differ, the greater one": lambda r: _exact_last(
+            r, lambda a, b: a < b, lambda last, a, b: equal(last, b)
+        ),
+        "exact sum: last bits equal, the same": lambda r: _exact_last(
+            r, equal, lambda last, a, b: equal(last, a)
+        ),
+        "exact sum: last bits equal, four times as large": lambda r: _exact_last(
+            r, equal, lambda last, a, b: 4 * a <= last
+        ),
+        "exact sum: where it is not exact": lambda r: (r.terms[0].last < r.terms[1].last).implies(
             r.result.zero | equal(r.result.last, r.terms[0].last)
         ),
-    ),
-    "ties: to even, with any rule": ("sum", facts.EVEN_TIES[0].of),
-    "monotone: strictly": (
-        "sums",
-        lambda r, s: (r.exact < s.exact).implies(r.result.value < s.result.value),
-    ),
-    "monotone: downward": (
-        "sums",
-        lambda r, s: (r.exact < s.exact).implies(s.result.value <= r.result.value),
-    ),
-    "monotone: of the first terms": (
-        "sums",
-        lambda r, s: (r.terms[0].value <= s.terms[0].value).implies(r.result.value <= s.result.value),
-    ),
-    "same: of sums that are as large": (
-        "sums",
-        lambda r, s: not_above(r.exact, s.exact).implies(equal(r.result.value, s.result.value)),
-    ),
+        "ties: to even, with any rule": facts.EVEN_TIES[0].of,
+    },
+    "sums": {
+        "monotone: strictly": lambda r, s: (r.exact < s.exact).implies(r.result.value < s.result.value),
+        "monotone: downward": lambda r, s: (r.exact < s.exact).implies(s.result.value <= r.result.value),
+        "monotone: of the first terms": lambda r, s: (r.terms[0].value <= s.terms[0].value).implies(
+            r.result.value <= s.result.value
+        ),
+        "same: of sums that are as large": lambda r, s: not_above(r.exact, s.exact).implies(
+            equal(r.result.value, s.result.value)
+        ),
+    },
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("altered", ALTERED)
-def test_altered_facts_are_refused(altered):
-    assert refused(*ALTERED[altered])
+@pytest.mark.parametrize(
+    ("fact_of", "altered"), [(about, name) for about, some in ALTERED.items() for name in some]
+)
+def test_altered_facts_are_refused(fact_of, altered):
+    """Numbers are found of which they are not true."""
+    fact = ALTERED[fact_of][altered]
+    assert any(not values.meet(fact(*one)) for values, subjects in cases(fact_of) for one in subjects)
 
 
 @pytest.mark.slow
@@ -247,13 +220,6 @@ def test_altered_facts_about_ties_to_even_are_refused():
             altered[1] += not tie and not values.meet(x.zero | (2 * x.ulp <= x.last))
             altered[2] += tie and not values.meet(x.zero | equal(x.ulp, x.last))
     assert all(altered)
-
-
-def test_opposite_sums_may_be_rounded_to_numbers_that_are_not():
-    """Ties may go up: that RN(-t) = -RN(t) is no fact."""
-    ar = Nearest(3, "up")
-    assert ar.sub(Fraction(8), Fraction(-1)) == 10
-    assert ar.sub(Fraction(-1), Fraction(8)) == -8
 
 
 @pytest.mark.slow

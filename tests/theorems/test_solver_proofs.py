@@ -1,103 +1,203 @@
-"""What the solver proves for every precision, what it refuses, and what is said of it."""
+"""What the solver proves for every precision, what it refuses, and what `verify --upper` says of it."""
 
 import doctest
 import re
+import sys
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
-
-pytest.importorskip("z3", reason="needs the extra mcfsim[solver]")
+from typer.testing import CliRunner
 
 from experiments.common import ROOT, read_result
+from mcfsim.cli import app
 from mcfsim.eft import two_sum
 from mcfsim.theorems import THEOREMS, double_word, relaxed_pair, value
 from mcfsim.theorems.claims import exactly, sum_of
 from mcfsim.theorems.logic import AllOf, Word
-from mcfsim.theorems.solver import ASSUMED, Found, Question, prove, prove_all, question_of, readable
+from mcfsim.theorems.solver import (
+    ASSUMED,
+    Answer,
+    Found,
+    Question,
+    proof,
+    prove,
+    prove_all,
+    question_of,
+    readable,
+)
 from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.forms import Form
 from mcfsim.theorems.solver.question import of_even_ties_alone
 
+NEEDS_SOLVER = pytest.mark.skipif(find_spec("z3") is None, reason="needs the extra mcfsim[solver]")
 SECONDS = 200
-QUICK = ("fast_two_sum", "fast_two_sum_exponents", "fast_two_sum_multiple", "grow_zero_high")
-LONG = (
-    "two_sum",
-    "fast_two_sum_unordered_error",
-    "grow",
-    "grow_multiple_of_ulp",
-    "grow_same_exponent",
-    "grow_equals_dw_plus_fp",
-    "grow_relaxed",
-    "dw_plus_fp",
-    "dw_plus_fp_relaxed",
+PROVED = (
+    *("fast_two_sum", "fast_two_sum_exponents", "fast_two_sum_multiple", "grow_zero_high", "two_sum"),
+    *("fast_two_sum_unordered_error", "grow", "grow_multiple_of_ulp", "grow_same_exponent"),
+    *("grow_equals_dw_plus_fp", "grow_relaxed", "dw_plus_fp", "dw_plus_fp_relaxed"),
 )
 PAIR = (value("a"), value("b"))
-EXACT = exactly(sum_of("a", "b")).said
+EXACT, FALSE = exactly(sum_of("a", "b")).said, ~AllOf(())
+QUESTION = Question("question", lambda ar, a, b: ar.add(a, b), PAIR, (), EXACT, 2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK)
-def test_short_texts_are_proved_for_every_precision(name):
-    answer = prove(THEOREMS[name], seconds=SECONDS)
-    assert (answer.found, answer.least) == (Found.PROVED, THEOREMS[name].precision)
+def call(*arguments, status=0):
+    result = CliRunner().invoke(app, ["verify", "--upper", *arguments])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "and none is given: two_sum, fast_two_sum"),
+        (["two_sun"], "unknown theorem 'two_sun' (did you mean 'two_sum'"),
+        (["dw_times_dw1"], "products, quotients, roots, signs and other formats have no linear facts"),
+        (["two_sum", "--format", "bfloat16"], "speaks of every precision: --format is no use"),
+        (["two_sum", "--output", "."], "--output is no use"),
+    ],
+)
+def test_what_the_command_cannot_ask_is_refused_in_one_line(arguments, message):
+    assert message in call(*arguments, status=2)
+
+
+def test_without_the_solver_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "z3", None)
+    assert "need z3: pip install 'mcfsim[solver]'" in call("two_sum", status=2)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", LONG)
-def test_longer_texts_are_proved_for_every_precision(name):
-    *below, answer = prove_all([name], seconds=SECONDS)
-    assert all(one.found is Found.PROVED for one in (*below, answer))
-    assert (answer.statement, answer.least) == (name, THEOREMS[name].precision)
-    assert {one.statement for one in below} == set(answer.rests_on)
+@pytest.mark.parametrize("name", PROVED)
+def test_a_true_statement_is_proved_after_what_it_rests_on(name):
+    answer = prove(THEOREMS[name], seconds=SECONDS)
+    assert (answer.statement, answer.found, answer.least) == (name, Found.PROVED, THEOREMS[name].precision)
+    assert {*answer.rests_on} <= {*PROVED}
 
 
-# -- what is asked ------------------------------------------------------------------------------------------
+@NEEDS_SOLVER
 @pytest.mark.slow
-def test_facts_without_a_claim_contradict_nothing():
-    """They have a model: a proof is not one of anything."""
-    nothing = Question("nothing", two_sum, PAIR, (), ~AllOf(()), 2, lemmas=False)
-    assert prove(nothing, seconds=SECONDS).found is Found.NOT_PROVED
-    pair = replace(
-        nothing, operands=(double_word("a"), relaxed_pair("b")), algorithm=lambda ar, a, b: ar.add(*a)
+@pytest.mark.costly("two proofs by the solver")
+def test_proofs_are_printed_with_what_they_assume():
+    first, second, assumed = call("grow_zero_high", "--seconds", "200").splitlines()
+    assert re.fullmatch(r"fast_two_sum_multiple: proved for every p >= 2, [\d.]+ s", first)
+    assert re.fullmatch(
+        r"grow_zero_high: proved for every p >= 2, after fast_two_sum_multiple, [\d.]+ s", second
     )
-    assert prove(pair, seconds=SECONDS).found is Found.NOT_PROVED
+    assert assumed == f"Assumed: {ASSUMED}. What is not proved need not be false."
+    assert ASSUMED.startswith("radix 2, rounding to nearest, ties by any rule if none is said")
 
 
+# -- what is not proved -------------------------------------------------------------------------------------
+@NEEDS_SOLVER
 @pytest.mark.slow
-def test_a_proof_takes_its_hypothesis():
-    question = question_of(THEOREMS["fast_two_sum"])
-    assert prove(replace(question, where=()), seconds=SECONDS).found is Found.NOT_PROVED
+def test_a_false_statement_is_not_proved_which_is_right():
+    """It is a true one, without its hypothesis."""
+    assert call("fast_two_sum_unordered").startswith("fast_two_sum_unordered: not proved for every p >= 2")
 
 
+@NEEDS_SOLVER
 @pytest.mark.slow
-def test_what_rests_on_nothing_proved_is_not_proved(monkeypatch):
-    from mcfsim.theorems.solver import proof
-
-    told = proof.prove
-
-    def doubtful(theorem, **options):
-        answer = told(theorem, **options)
-        return (
-            replace(answer, found=Found.NO_ANSWER) if answer.statement == "fast_two_sum_multiple" else answer
-        )
-
-    monkeypatch.setattr(proof, "prove", doubtful)
-    below, answer = prove_all(["grow_zero_high"], seconds=SECONDS)
-    assert (below.found, answer.found) == (Found.NO_ANSWER, Found.NOT_PROVED)
+@pytest.mark.parametrize(
+    ("operands", "algorithm"),
+    [(PAIR, two_sum), ((double_word("a"), relaxed_pair("b")), lambda ar, a, b: ar.add(*a))],
+    ids=["values", "pairs"],
+)
+def test_facts_without_a_claim_contradict_nothing(operands, algorithm):
+    """They have a model: a proof is not one of anything."""
+    nothing = Question("nothing", algorithm, operands, (), FALSE, 2, lemmas=False)
+    assert prove(nothing, seconds=SECONDS).found is Found.NOT_PROVED
 
 
-def test_products_and_constants_are_refused():
-    product = Question("product", lambda ar, a, b: ar.mul(a, b), PAIR, (), EXACT, 2)
-    with pytest.raises(
-        ValueError, match="products, quotients, roots, signs and other formats have no linear"
-    ):
-        prove(product)
-    with pytest.raises(ValueError, match="products, quotients, roots"):
-        prove(THEOREMS["dw_times_dw1"])
-    constant = replace(product, algorithm=lambda ar, a, b: ar.add(a, 1.0))
-    with pytest.raises(ValueError, match=r"the operand 1\.0 is no unknown"):
-        prove(constant)
+def _answered(statement, found, rests_on=()):
+    return Answer(statement, found, 2, "any", rests_on, 0.0, 0, "")
+
+
+@pytest.mark.parametrize("found", [Found.NO_ANSWER, Found.NOT_PROVED, Found.VACUOUS])
+def test_what_rests_on_nothing_proved_is_not_proved(found, monkeypatch):
+    answers = {
+        "two_sum": _answered("two_sum", found),
+        "grow": _answered("grow", Found.PROVED, ("two_sum",)),
+    }
+    monkeypatch.setattr(proof, "prove", lambda theorem, **_: answers[theorem.name])
+    first, second = prove_all(["grow"])
+    assert (first.found, second.found) == (found, Found.NOT_PROVED)
+    why = ", as no operands meet the hypotheses" if found is Found.VACUOUS else ""
+    assert str(first) == f"two_sum: {found} for every p >= 2{why}, 0.0 s"
+    assert str(found) in call("two_sum", status=1)
+
+
+def test_that_a_false_statement_is_vacuous_is_no_success(monkeypatch):
+    monkeypatch.setattr(proof, "prove", lambda theorem, **_: _answered(theorem.name, Found.VACUOUS))
+    assert "vacuous" in call("fast_two_sum_unordered", status=1)
+
+
+@NEEDS_SOLVER
+@pytest.mark.slow
+def test_no_answer_comes_of_too_little_time():
+    assert "two_sum: no answer" in call("two_sum", "--seconds", "1", status=1)
+
+
+@NEEDS_SOLVER
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [False, True], ids=["any ties", "even ties alone"])
+def test_the_seconds_are_those_of_the_clock_and_of_the_whole_answer(alone, monkeypatch):
+    """Of each statement: whatever it is asked, one question has what those before it have left."""
+    left, slept = [], 0.2
+
+    def sleep(solver: Solver) -> None:
+        left.append(solver.left)
+        time.sleep(slept)
+
+    theorem = THEOREMS["fast_two_sum"]
+    theorem = replace(theorem, modes={"nearest_even"}) if alone else theorem
+    assert of_even_ties_alone(theorem) == alone
+    monkeypatch.setattr(Solver, "has_model", sleep)
+    start = time.monotonic()
+    answer = prove(theorem, seconds=60)
+    taken = time.monotonic() - start
+    assert answer.found is Found.NO_ANSWER
+    assert len(left) * slept <= answer.seconds <= taken
+    assert len(left) == 1 + alone
+    assert left[0] < (30 if alone else 60)
+    assert left[-1] <= 60 - slept * alone
+    solver = Solver(time.monotonic() + 60)
+    time.sleep(slept)
+    assert solver.before(0).left <= 60 - slept
+
+
+# -- what is refused ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("asked", "options", "message"),
+    [
+        (replace(QUESTION, algorithm=lambda ar, a, b: ar.mul(a, b)), {}, "roots, signs and other formats"),
+        (THEOREMS["dw_times_dw1"], {}, "products, quotients, roots"),
+        (replace(QUESTION, algorithm=lambda ar, a, b: ar.add(a, 1.0)), {}, r"operand 1\.0 is no unknown"),
+        # Unknowns of one name would be one number, of which more is known than of two.
+        (replace(QUESTION, operands=(double_word("x"), value("xh"))), {}, "an operand cannot be called"),
+        (replace(QUESTION, operands=(value("a"), value("a.first"))), {}, "an operand cannot be called"),
+        (replace(QUESTION, operands=(value("a"), value("t2"))), {}, "an operand cannot be called"),
+        (QUESTION, {"least": 1}, "least = 1: it goes from 2 to 1,000"),
+        (QUESTION, {"least": 10**9}, "least = 1000000000: it goes from 2 to"),
+        (QUESTION, {"seconds": 0}, "seconds = 0: it goes from 1 to 1,000,000"),
+        (QUESTION, {"seconds": 10**30}, "seconds = 10+: it goes"),
+    ],
+    ids=range(10),
+)
+def test_what_cannot_be_asked_is_refused(asked, options, message):
+    with pytest.raises(ValueError, match=message):
+        prove(asked, **options)
+    if options:
+        with pytest.raises(TypeError):
+            prove(asked, **dict.fromkeys(options, "3"))
+
+
+@pytest.mark.parametrize("said", [True, False, None, 1, [EXACT], len], ids=repr)
+def test_what_is_no_proposition_is_refused(said):
+    for parts in ({"where": (said,)}, {"claim": said}):
+        with pytest.raises(TypeError, match=r"'question': a (hypothesis|claim) is a Proposition, not"):
+            replace(QUESTION, **parts)
 
 
 def test_a_chain_of_comparisons_is_refused():
@@ -109,67 +209,10 @@ def test_a_chain_of_comparisons_is_refused():
         assert Word("a") <= Word("b") <= Word("a")
 
 
-@pytest.mark.parametrize("names", [("x", "xh"), ("a", "a.first"), ("a", "t2")])
-def test_unknowns_of_one_name_are_refused(names):
-    """They would be one number, of which more is known than of two."""
-    first = double_word("x") if names[0] == "x" else value(names[0])
-    question = Question("names", lambda ar, x, y: ar.add(y, y), (first, value(names[1])), (), EXACT, 2)
-    with pytest.raises(ValueError, match="an operand cannot be called"):
-        prove(question)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"least": 1}, "least = 1: it goes from 2 to 1,000"),
-        ({"least": 10**9}, "least = 1000000000: it goes from 2 to"),
-        ({"seconds": 0}, "seconds = 0: it goes from 1 to 1,000,000"),
-        ({"seconds": 10**30}, "seconds = 10+: it goes"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        prove(THEOREMS["fast_two_sum"], **options)
-    with pytest.raises(TypeError):
-        prove(THEOREMS["fast_two_sum"], **dict.fromkeys(options, "3"))
-
-
+# -- the page, and what is recorded -------------------------------------------------------------------------
+@NEEDS_SOLVER
 @pytest.mark.slow
-def test_no_answer_comes_of_too_little_time():
-    answer = prove(THEOREMS["accurate_dw_plus_dw"], seconds=1)
-    assert answer.found is Found.NO_ANSWER
-    assert str(answer).startswith(
-        "accurate_dw_plus_dw: no answer for every p >= 3, after two_sum, fast_two_sum_"
-    )
-
-
-@pytest.mark.parametrize("name", ["two_sum", "grow_relaxed"])
-@pytest.mark.slow
-def test_the_seconds_are_those_of_the_clock_and_of_the_whole_answer(name, monkeypatch):
-    """Of each statement: whatever it is asked, one question has what those before it have left."""
-    left, slept = [], 0.2
-
-    def sleep(solver: Solver) -> None:
-        left.append(solver.left)
-        time.sleep(slept)
-
-    monkeypatch.setattr(Solver, "has_model", sleep)
-    start = time.monotonic()
-    answer = prove(THEOREMS[name], seconds=60)
-    taken = time.monotonic() - start
-    assert answer.found is Found.NO_ANSWER
-    assert len(left) * slept <= answer.seconds <= taken
-    alone = of_even_ties_alone(THEOREMS[name])
-    assert len(left) == 1 + alone
-    assert left[0] < (30 if alone else 60)
-    assert left[-1] <= 60 - slept * alone
-    solver = Solver(time.monotonic() + 60)
-    time.sleep(slept)
-    assert solver.before(0).left <= 60 - slept
-
-
-# -- the page -----------------------------------------------------------------------------------------------
-@pytest.mark.slow
+@pytest.mark.costly("proofs by the solver")
 def test_the_page_shows_real_output():
     page = (ROOT / "docs" / "every_bound.md").read_text()
     runner, blocks = doctest.DocTestRunner(), re.findall(r"```pycon\n(.*?)```", page, re.DOTALL)
@@ -188,4 +231,4 @@ def test_recorded_answers_prove_nothing_that_is_known_to_be_false():
         assert THEOREMS[name].holds or answer["found"] != Found.PROVED
         assert answer["least"] == question.least
         assert answer["ties"] == "any" or of_even_ties_alone(THEOREMS[name])
-        assert answer["found"] == Found.PROVED or name not in (*QUICK, *LONG)
+        assert answer["found"] == Found.PROVED or name not in PROVED

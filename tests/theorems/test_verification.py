@@ -1,25 +1,29 @@
-"""Verification as a user calls it: what is claimed where, certificates, refusals."""
+"""Verification as a user calls it: what is claimed where, what is refused or not tried, certificates."""
 
 import json
+import random
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from typer.testing import CliRunner
 
 import mcfsim as mcf
-from mcfsim.rounding import Rounding
+from mcfsim.cli import app
+from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+from mcfsim.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, Theorem, value, verify
-from mcfsim.theorems.certificate import Certificate
+from mcfsim.theorems.certificate import Certificate, Verdict
 from mcfsim.theorems.claims import bounded
+from mcfsim.theorems.domain import cover
+from mcfsim.theorems.operands import finite_values
+from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.verification import plan, prepare, run, sort_out
 
 
-def test_threads_give_the_same_certificate():
-    alone = verify("fast_two_sum_unordered", "float8_e5m2")
-    assert verify("fast_two_sum_unordered", "float8_e5m2", workers=2, kind="threads") == alone
-    assert not alone.holds
-    assert 1 <= len(alone.witnesses) <= 8
-
-
+# -- certificates -------------------------------------------------------------------------------------------
 def test_a_certificate_counts_every_pair_and_saves_itself(tmp_path):
     certificate = verify("two_sum", "float8_e5m2")
     assert certificate.tried == (2 * 124) ** 2
@@ -30,36 +34,41 @@ def test_a_certificate_counts_every_pair_and_saves_itself(tmp_path):
     assert Certificate.load(tmp_path / "c.json") == certificate
 
 
+def test_threads_give_the_same_certificate():
+    alone = verify("fast_two_sum_unordered", "float8_e5m2")
+    assert verify("fast_two_sum_unordered", "float8_e5m2", workers=2, kind="threads") == alone
+    assert not alone.holds
+    assert 1 <= len(alone.witnesses) <= 8
+
+
 def test_only_a_largest_first_operand_is_a_witness_that_two_sum_overflows():
     certificate = verify("two_sum_any", "float8_e5m2")
-    largest = float(mcf.get_format("float8_e5m2").max)
+    largest = float(get_format("float8_e5m2").max)
     assert 0 < certificate.violations == len(certificate.witnesses)
     assert {abs(float(witness.operands[0])) for witness in certificate.witnesses} == {largest}
 
 
-@pytest.mark.parametrize("fmt", ["posit8", "int8", "binary8p1se"])
-def test_nothing_is_claimed_of_other_kinds_of_format(fmt):
-    certificate = verify("two_sum", fmt)
-    assert not certificate.claimed
-    assert certificate.expected == "open"
+@pytest.mark.parametrize(
+    ("name", "fmt", "underflow", "expected", "holds"),
+    [
+        ("two_sum", "posit8", "gradual", "open", False),  # where exponent bits are cut off, it fails
+        ("two_sum", "int8", "gradual", "open", None),
+        ("two_sum", "binary8p1se", "gradual", "open", None),
+        ("two_sum", "float8_e5m2", "flush_before", "open", False),
+        ("two_sum_flushed", "float8_e5m2", None, "fails", False),
+        ("two_sum", "float8_e5m2", None, "holds", True),
+    ],
+)
+def test_what_is_claimed_where(name, fmt, underflow, expected, holds):
+    certificate = verify(name, fmt, *([Rounding(underflow=underflow)] if underflow else []))
+    assert (certificate.expected, certificate.claimed) == (expected, expected == "holds")
+    assert holds is None or certificate.holds == holds
+    assert certificate.underflow == (underflow or THEOREMS[name].underflow)
 
 
-def test_two_sum_fails_among_posits_where_exponent_bits_are_cut_off():
-    assert not verify("two_sum", "posit8").holds
+def test_two_sum_of_posits_by_hand():
     ar = mcf.arithmetic("posit8")
     assert mcf.two_sum(ar, 2.0**18, 2.0**18) == (2.0**20, -(2.0**20))  # the sum rounds up by half its size
-
-
-def test_nothing_is_claimed_where_small_numbers_are_flushed():
-    certificate = verify("two_sum", "float8_e5m2", Rounding(underflow="flush_before"))
-    assert not certificate.claimed
-    assert not certificate.holds
-
-
-def test_a_statement_about_flushing_is_tried_with_it():
-    certificate = verify("two_sum_flushed", "float8_e5m2")
-    assert certificate.underflow == "flush_after"
-    assert (certificate.expected, certificate.holds) == ("fails", False)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -78,10 +87,187 @@ def test_the_worst_of_hundreds_of_errors_that_binary64_cannot_tell_apart(top, si
     assert Fraction(worst.ratio) == sign * (1 + Fraction(top**2, 2**70))
 
 
-def test_refusals():
-    with pytest.raises(ValueError, match=f"known theorems: {next(iter(THEOREMS))}"):
-        verify("nosuch")
-    with pytest.raises(ValueError, match="cannot all be tried: too many"):
-        verify("two_sum", "float32", extent="all")
-    with pytest.raises(ValueError, match="allowed: nearest_even"):
-        verify("two_sum", "float8_e5m2", "sideways")
+# -- every kind of format -----------------------------------------------------------------------------------
+#: By name, one of every kind.
+NAMED = [
+    *FORMATS,
+    *("posit6", "posit8", "posit32", "posit5es0", "posit8es3"),
+    *("ternary", "int4", "int8", "int8_symmetric", "int16"),
+    *("binary8p1", "binary8p1uf", "binary4p1sf", "binary8p4ue", "binary6p3se", "binary6p5sf", "binary12p1"),
+]
+
+
+def _random_format(rng):
+    while True:
+        kind, emin = rng.random(), rng.randint(-20, 9)
+        try:
+            if kind < 0.2:
+                return Posit(rng.randint(3, 9), rng.randint(0, 3))
+            if kind < 0.4:
+                low, high = -rng.randint(0, 99), rng.randint(1, 99)
+                return Grid(low=low, high=high, fraction_bits=rng.randint(-5, 9))
+            if kind < 0.6:
+                bits = rng.randint(3, 9)
+                return get_format(f"binary{bits}p{rng.randint(1, bits)}{rng.choice('su')}{rng.choice('ef')}")
+            return Format(
+                precision=rng.randint(1, 7),
+                emin=emin,
+                emax=emin + rng.randint(0, 25),
+                specials=rng.choice(["ieee", "fn", "fnuz", "nuz", "none"]),
+                signed=rng.random() < 0.9,
+                zero=rng.random() < 0.9,
+            )
+        except ValueError:
+            continue
+
+
+def _random_rounding(theorem, rng):
+    modes = [mode for mode in Mode if mode is not Mode.STOCHASTIC or mode in theorem.modes]
+    mode = rng.choice(sorted(theorem.modes) if rng.random() < 0.7 else modes)
+    return Rounding(
+        mode,
+        overflow=rng.choice([Overflow.IEEE, Overflow.SATURATE]),
+        underflow=theorem.underflow if rng.random() < 0.7 else rng.choice(list(Underflow)),
+        rule=rng.choice(theorem.rules),
+        random_bits=rng.choice([1, 2, 16]),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seed", "drawn", "share", "enough"),
+    [
+        (3, 10, 0.012, 6),
+        *(pytest.param(seed, 8, 0.4, 150, marks=pytest.mark.exhaustive) for seed in range(3)),
+    ],
+)
+def test_every_statement_is_tried_or_refused_in_every_kind_of_format(seed, drawn, share, enough):
+    """A share of the statements in each of a third of the named formats, and in some that are drawn."""
+    rng = random.Random(seed)
+    formats = [*map(get_format, NAMED[seed % 3 :: 3]), *(_random_format(rng) for _ in range(drawn))]
+    tried = refused = fails = 0
+    with Sweep(1) as sweep:
+        for fmt in formats:
+            for theorem in THEOREMS.values():
+                if rng.random() > share:
+                    continue
+                rounding, samples = _random_rounding(theorem, rng), rng.choice([0, 1, 16])
+                selection = Selection(limit=rng.choice([1, 4096]), samples=samples)
+                check = prepare(theorem, fmt, rounding, selection)
+                reason = check.refusal()
+                if reason is not None:
+                    refused += 1
+                    assert str(reason)
+                    assert isinstance(reason, UnsupportedFormatError) or samples == 0
+                elif check.domain().size > 1 << 14:
+                    check(0, 64)
+                else:
+                    (certificate,) = run([check], sweep)
+                    assert certificate.as_expected, (theorem.name, fmt, rounding, certificate.simplest)
+                    tried, fails = tried + 1, fails + (certificate.expected == "fails")
+    assert min(tried, refused, 20 * fails) > enough
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt", "reason"),
+    [
+        ("sterbenz", "float8_e8m0fnu", "formats with sign and zero, and float8_e8m0fnu has no sign"),
+        ("sterbenz", "binary8p4ue", "has no sign"),
+        ("two_sum", Format(precision=3, emin=-2, emax=3, zero=False), "has no zero"),
+        ("two_sum_flushed", "posit8", "does not underflow"),
+        ("two_sum_flushed", "int4", "no subnormal numbers to flush"),
+        ("dw_times_fp3", "posit16", "unbounded exponents in floats of at least 2 bits, and posit16 is none"),
+        ("dw_times_fp3", "binary8p1", "unbounded exponents in floats of at least 2 bits"),
+        ("innocuous_mul_2p_minus_1", "binary8p1", "precision = 1 has no fraction bit"),
+        ("fma_error", "float64", "has no exact path"),
+    ],
+)
+def test_reasons(name, fmt, reason):
+    with pytest.raises(UnsupportedFormatError, match=reason):
+        verify(name, fmt, samples=16)
+
+
+def call(*arguments, status=0):
+    result = CliRunner().invoke(app, ["verify", *arguments])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Keep the journal out of the user's folder."""
+    monkeypatch.setattr("typer.get_app_dir", lambda name: str(tmp_path / name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fmt",
+    [
+        "float8_e8m0fnu",
+        "ternary",
+        *(
+            pytest.param(fmt, marks=pytest.mark.exhaustive)
+            for fmt in ("int4", "float4_e2m1fn", "posit4", "posit6", "binary4p1se", "binary6p1se")
+        ),
+    ],
+)
+def test_the_whole_catalogue_ends_with_a_word_on_every_statement(fmt, folder):
+    lines = call("--format", fmt, "--samples", "16", "--limit", "4096", "--workers", "1").splitlines()
+    refused = {line.removeprefix("refused: ").split(",")[0] for line in lines if line.startswith("refused: ")}
+    rows = {line.split()[0] for line in lines if fmt in line and not line.startswith("refused")}
+    assert rows | refused == {check.theorem.name for check in plan(None, [fmt])}
+    assert not rows & refused
+    assert bool(rows) == (fmt != "float8_e8m0fnu")
+    assert bool(refused) == (fmt != "float4_e2m1fn")
+    assert not any("unexpected" in line for line in lines)
+
+
+# -- what is not tried --------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["vec_sum", "dw_div_dw2", "kahan_sum", "sr_unbiased"])
+def test_no_samples_are_none(name):
+    theorem = THEOREMS[name]
+    (mode, *_) = sorted(theorem.modes)
+    for samples in (0, 1, 5):
+        domain = cover(theorem, get_format("bfloat16"), Rounding(mode), Selection(limit=1, samples=samples))
+        (sample,) = (part for part in domain.parts if part.kind == "sample")
+        assert (sample.size > 0) == (samples > 0)
+        assert sample.size <= samples
+
+
+@pytest.mark.slow
+def test_a_certificate_says_that_a_limit_left_no_core():
+    certificate = verify("dw_div_dw3", "bfloat16", limit=1_100_000_000, samples=64)
+    assert certificate.verdict is Verdict.SAMPLED
+    (text,) = (text for text in certificate.reductions if text.startswith("no core"))
+    assert text == f"no core: it would have {2**30} cases or more, and at most 137500000 are allowed"
+    domain = cover(THEOREMS["dw_div_dw3"], get_format("e3m2"), Rounding(), Selection(samples=64))
+    assert domain.parts[0].kind == "core"
+    assert not any("no core" in text for text in domain.reductions)
+
+
+def test_nothing_to_try_is_refused(folder):
+    with pytest.raises(ValueError, match="nothing would be tried: limit = 1 leaves no core, and samples = 0"):
+        verify("dw_div_dw3", "bfloat16", limit=1, samples=0)
+    few = ("--format", "bfloat16", "--limit", "1", "--samples", "0")
+    text = call("dw_div_dw3", "two_sum", *few, status=1)
+    assert "refused: dw_div_dw3, bfloat16, nearest_even: nothing would be tried" in text
+    assert "two_sum" in text
+
+
+def test_a_statement_that_says_nothing_of_a_format_is_vacuous_and_not_refused():
+    good, refused = sort_out([prepare("mul_via_float32", "tf32", "nearest_even")])
+    assert (len(good), refused) == (1, [])
+    assert verify("mul_via_float32", "tf32").verdict is Verdict.VACUOUS
+
+
+@pytest.mark.slow
+def test_samples_lie_in_the_range_of_any_format():
+    for emin, emax in ((4, 4), (6, 9), (-9, -8), (-30, -30)):
+        fmt = Format(precision=8, emin=emin, emax=emax)
+        values = set(finite_values(fmt).tolist())
+        for name in ("vec_sum", "fma_error", "two_prod", "sr_unbiased"):
+            theorem = THEOREMS[name]
+            (mode, *_) = sorted(theorem.modes)
+            domain = cover(theorem, fmt, Rounding(mode), Selection(samples=256))
+            for _, blocks in domain.blocks(0, min(domain.size, 256)):
+                assert values.issuperset(x for block in blocks for x in block.tolist())

@@ -138,19 +138,10 @@ class Integers:
 
 @dataclass
 class Tried:
-    """All cases of a statement.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        How many there are of each operand.
-    operands : dict
-        Codes of the components of each operand, one a case.
-    registers, results : list
-        Codes.
-    """
+    """All cases of a statement: codes, one a case."""
 
     toy: Toy
+    #: How many there are of each operand.
     shape: tuple[int, ...]
     operands: dict[str, list[Array]]
     registers: list[Array]
@@ -183,10 +174,8 @@ class Tried:
                 return Integers(sum(parts[1:], parts[0]), toy.quantum, toy.bits + len(parts) - 1)
             case ("r", i):
                 return Integers(toy.integers[self.results[i]], toy.quantum, toy.bits)
-            case ("+", e, f):
-                return self._sum(self.exact(e), self.exact(f), 1)
-            case ("-", e, f):
-                return self._sum(self.exact(e), self.exact(f), -1)
+            case ("+" | "-" as sign, e, f):
+                return self._sum(self.exact(e), self.exact(f), 1 if sign == "+" else -1)
             case ("*", e, f):
                 x, y = self.exact(e), self.exact(f)
                 bits = x.bits + y.bits
@@ -201,12 +190,9 @@ class Tried:
                 n = int(n / Fraction(2) ** unit)
                 kind = np.int64 if n.bit_length() <= WORD else object
                 return Integers(np.full(self.size, n, kind), unit, n.bit_length())
-            case ("neg", e):
+            case ("neg" | "abs" as name, e):
                 x = self.exact(e)
-                return Integers(-x.n, x.unit, x.bits)
-            case ("abs", e):
-                x = self.exact(e)
-                return Integers(abs(x.n), x.unit, x.bits)
+                return Integers(-x.n if name == "neg" else abs(x.n), x.unit, x.bits)
         raise ValueError(f"no exact expression: {tree!r}")
 
     def _aligned(self, x: Integers, y: Integers) -> tuple[Array, Array, int, int]:
@@ -248,7 +234,7 @@ class Tried:
                 return self.exact(e).n == 0
             case ("value", e):
                 return self._is_value(self.exact(e))
-            case ("finite",):
+            case ("finite",) | ("results_finite",):
                 return self.finite
             case ("finite_results", *places):
                 return np.logical_and.reduce([self.results[i] < toy.finite.size for i in places])
@@ -263,8 +249,6 @@ class Tried:
                 return self.truth(p) & self.truth(q)
             case ("or", p, q):
                 return self.truth(p) | self.truth(q)
-            case ("results_finite",):
-                return self.finite
             case ("ordered", a, b):
                 return abs(self._n(a)) >= abs(self._n(b))
             case ("exponents_ordered", a, b):

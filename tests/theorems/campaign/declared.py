@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
-
-import numpy as np
 
 from mcfsim.theorems import Theorem, claim, double_word, hypothesis, relaxed_pair, value
 from mcfsim.theorems import hypotheses as known
@@ -18,7 +17,6 @@ from mcfsim.theorems.logic import (
     IsValue,
     OfFormat,
     Operand,
-    Proposition,
     Result,
     Word,
     equal,
@@ -58,11 +56,11 @@ def as_claim(tree: Tree) -> Any:
     """Return a claim of `mcfsim.theorems`."""
     match tree:
         case ("within", error, reference, bound):
-            return bounded(lambda t: _exact(error, t), lambda t: _exact(reference, t), Fraction(bound))
+            return bounded(lambda t: OnTrial(t)(error), lambda t: OnTrial(t)(reference), Fraction(bound))
         case ("sum", a, b):
             return exact_sum(a, b)
         case _:
-            return claim(repr(tree), lambda t: _truth(tree, t))
+            return claim(repr(tree), lambda t: OnTrial(t)(tree))
 
 
 def as_hypothesis(tree: Tree) -> Any:
@@ -78,77 +76,111 @@ def as_hypothesis(tree: Tree) -> Any:
         case (str(name), *given) if hasattr(known, name):
             return getattr(known, name)(*given)
         case _:
-            return hypothesis(repr(tree), lambda t: _truth(tree, t))
+            return hypothesis(repr(tree), lambda t: OnTrial(t)(tree))
 
 
 def _shows(fmt: Any, _: Any) -> bool:
     return bool(fmt.has_nan or fmt.has_infinity)
 
 
-# -- as data ------------------------------------------------------------------------------------------------
-def proposition(tree: Tree) -> Proposition:
-    """Return a predicate as data; an atom is false where a result that it speaks of is not finite."""
-    match tree:
-        case ("exact", op, e, f):
-            return _compared(op, term(e), term(f))
-        case ("is", op, u, v):
-            return _compared(op, term(u), term(v))
-        case ("zero", e):
-            return equal(term(e), 0)
-        case ("value", e):
-            return IsValue(term(e))
-        case ("finite",):
-            return Finite()
-        case ("within", error, reference, bound):
-            return bounded(term(error), term(reference), Fraction(bound)).said
-        case ("not", p):
-            return ~proposition(p)
-        case ("and", p, q):
-            return proposition(p) & proposition(q)
-        case ("or", p, q):
-            return proposition(p) | proposition(q)
-        case ("sum", *_):
-            return as_claim(tree).said
-        case _:
-            return as_hypothesis(tree).said
+# -- as data, and as predicates -----------------------------------------------------------------------------
+#: What is made of the parts of an expression or a predicate, whatever these are.
+MADE: dict[str, Callable[..., Any]] = {
+    **{"+": operator.add, "-": operator.sub, "*": operator.mul, "neg": operator.neg},
+    **{"abs": abs, "size": abs, "not": operator.invert, "and": operator.and_, "or": operator.or_},
+}
 
 
-def _compared(op: str, x: Any, y: Any) -> Proposition:
-    match op:
-        case "==":
-            return equal(x, y)
-        case "!=":
-            return ~equal(x, y)
-        case _:
-            return COMPARE[op](x, y)
+class AsData:
+    """Reads expressions as terms, and predicates as propositions.
+
+    An atom is false where a result that it speaks of is not finite.
+    """
+
+    def __call__(self, tree: Any) -> Any:
+        match tree:
+            case ("exact" | "is", op, e, f):
+                return self.compared(op, self(e), self(f))
+            case ("times", e, n):
+                return self(e) * n
+            case (name, *parts) if name in MADE:
+                return MADE[name](*map(self, parts))
+            case _:
+                return self.atom(tree)
+
+    def compared(self, op: str, x: Any, y: Any) -> Any:
+        match op:
+            case "==":
+                return equal(x, y)
+            case "!=":
+                return ~equal(x, y)
+            case _:
+                return COMPARE[op](x, y)
+
+    def atom(self, tree: Any) -> Any:
+        match tree:
+            case ("x", name):
+                return Operand(name)
+            case ("r" | "result", i):
+                return Result(i)
+            case ("head", name):
+                return Word(name)
+            case ("number", text):
+                return as_term(Fraction(text))
+            case float():
+                return as_term(Fraction(tree))
+            case ("zero", e):
+                return equal(self(e), 0)
+            case ("value", e):
+                return IsValue(self(e))
+            case ("finite",):
+                return Finite()
+            case ("within", error, reference, bound):
+                return bounded(self(error), self(reference), Fraction(bound)).said
+            case ("sum", *_):
+                return as_claim(tree).said
+            case _:
+                return as_hypothesis(tree).said
 
 
-def term(tree: Any) -> Any:
-    """Return an exact expression or a float as a term."""
-    match tree:
-        case ("x", name):
-            return Operand(name)
-        case ("r" | "result", i):
-            return Result(i)
-        case ("head", name):
-            return Word(name)
-        case ("number", text):
-            return as_term(Fraction(text))
-        case float():
-            return as_term(Fraction(tree))
-        case ("+", e, f):
-            return term(e) + term(f)
-        case ("-", e, f):
-            return term(e) - term(f)
-        case ("*", e, f):
-            return term(e) * term(f)
-        case ("times", e, n):
-            return term(e) * n
-        case ("neg", e):
-            return -term(e)
-        case ("abs" | "size", e):
-            return abs(term(e))
-    raise ValueError(f"no term: {tree!r}")
+class OnTrial(AsData):
+    """Reads both on the arrays of a trial."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+
+    def compared(self, op: str, x: Any, y: Any) -> Any:
+        return COMPARE[op](x, y)
+
+    def atom(self, tree: Any) -> Any:
+        t = self.trial
+        match tree:
+            case ("x", name):
+                return t.exact(name)
+            case ("r", i):
+                return t.result(i, i + 1)
+            case ("result", i):
+                return t.results[i]
+            case ("head", name):
+                return t.head(name)
+            case ("number", text):
+                number = Fraction(text)
+                return int(number) if number.denominator == 1 else number
+            case float():
+                return tree
+            case ("zero", e):
+                return self(e).is_zero()
+            case ("value", e):
+                return is_representable(t, self(e))
+            case ("finite",):
+                return t.finite.copy()
+            case ("sum", *_):
+                return as_claim(tree).test(t)
+            case _:
+                return as_hypothesis(tree).test(t)
+
+
+proposition = AsData()
 
 
 def read_as_data(statement: Statement) -> Statement:
@@ -178,65 +210,3 @@ def _spoken_of(tree: Any) -> Iterator[int]:
         case tuple():
             for part in tree:
                 yield from _spoken_of(part)
-
-
-# -- as predicates ------------------------------------------------------------------------------------------
-def _truth(tree: Tree, t: Trial) -> Any:
-    match tree:
-        case ("exact", op, e, f):
-            return COMPARE[op](_exact(e, t), _exact(f, t))
-        case ("is", op, u, v):
-            return COMPARE[op](_float(u, t), _float(v, t))
-        case ("zero", e):
-            return _exact(e, t).is_zero()
-        case ("value", e):
-            return is_representable(t, _exact(e, t))
-        case ("finite",):
-            return t.finite.copy()
-        case ("sum", *_):
-            return as_claim(tree).test(t)
-        case ("not", p):
-            return ~_truth(p, t)
-        case ("and", p, q):
-            return _truth(p, t) & _truth(q, t)
-        case ("or", p, q):
-            return _truth(p, t) | _truth(q, t)
-        case _:
-            return as_hypothesis(tree).test(t)
-
-
-def _exact(tree: Tree, t: Trial) -> Any:
-    match tree:
-        case ("x", name):
-            return t.exact(name)
-        case ("r", i):
-            return t.result(i, i + 1)
-        case ("number", text):
-            number = Fraction(text)
-            return int(number) if number.denominator == 1 else number
-        case ("+", e, f):
-            return _exact(e, t) + _exact(f, t)
-        case ("-", e, f):
-            return _exact(e, t) - _exact(f, t)
-        case ("*", e, f):
-            return _exact(e, t) * _exact(f, t)
-        case ("times", e, n):
-            return _exact(e, t) * n
-        case ("neg", e):
-            return -_exact(e, t)
-        case ("abs", e):
-            return abs(_exact(e, t))
-    raise ValueError(f"no exact expression: {tree!r}")
-
-
-def _float(tree: Any, t: Trial) -> Any:
-    match tree:
-        case ("head", name):
-            return t.head(name)
-        case ("result", i):
-            return t.results[i]
-        case ("size", u):
-            return np.abs(_float(u, t))
-        case float():
-            return tree
-    raise ValueError(f"no float: {tree!r}")

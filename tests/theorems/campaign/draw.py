@@ -26,21 +26,15 @@ SPECIALS = ("ieee", "ieee", "fn", "none", "fnuz", "nuz")
 
 @dataclass(frozen=True)
 class Case:
-    """What is verified, and where.
-
-    Attributes
-    ----------
-    valid : bool
-        Whether the reduction holds by construction: then it may not be refused.
-    core : bool
-        Whether the reduction is used, however small the format.
-    """
+    """What is verified, and where."""
 
     name: str
     statement: Statement
     format: Format
     rounding: Rounding
+    #: Whether the reduction holds by construction: then it may not be refused.
     valid: bool
+    #: Whether the reduction is used, however small the format.
     core: bool
 
     def __str__(self) -> str:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from random import Random
 from typing import Any
 
-from tests.theorems.campaign.statements import Line, Statement, Tree
+from tests.theorems.campaign.statements import Line, Tree
 
 #: Degrees, one for each scaling that is free, and whether it is odd.
 Type = tuple[tuple[Fraction, ...], bool]
@@ -29,23 +29,14 @@ CONSTANTS = (0.5, 0.375, 1.5, 2.0, 3.0, 5.0, -1.0, 0.0625)
 
 @dataclass(frozen=True)
 class Rules:
-    """By what types a statement is made.
-
-    Attributes
-    ----------
-    scaling : str
-        The reduction.
-    signs : bool
-        Whether oddness counts, as it does where the first operand is taken positive.
-    typed : bool
-        Whether types count at all.
-    names : tuple of str
-        Operations that are drawn.
-    """
+    """By what types a statement is made, for a reduction."""
 
     scaling: str
+    #: Whether oddness counts, as it does where the first operand is taken positive.
     signs: bool
+    #: Whether types count at all.
     typed: bool
+    #: Operations that are drawn.
     names: tuple[str, ...]
 
     def of_operand(self, i: int, count: int) -> Type:
@@ -300,6 +291,3 @@ class Maker:
                 ("is", op, ("result", 0), 0.0),
             )
         )
-
-
-__all__ = ["ALL", "Maker", "Rules", "Statement", "rules"]

@@ -19,8 +19,9 @@ import signal
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,29 +40,17 @@ SECONDS, MEMORY = 60, 4 << 30
 
 @dataclass(frozen=True)
 class Mutant:
-    """An altered text.
-
-    Attributes
-    ----------
-    module : str
-        Of `mcfsim.theorems`.
-    what : str
-        Where it is altered and how: the function, the line of text before and after, and a number if there
-        are several the same.
-    """
+    """An altered text of a module of `mcfsim.theorems`."""
 
     module: str
+    #: Where and how: the function, the line of text before and after, a number if there are several the same.
     what: str
-    _tree: ast.AST | None = field(default=None, repr=False, compare=False)
-    _node: ast.AST | None = field(default=None, repr=False, compare=False)
-    _altered: ast.AST | None = field(default=None, repr=False, compare=False)
+    made: Callable[[], str] = field(repr=False, compare=False)
 
     @cached_property
     def source(self) -> str:
-        """The whole text; without an alteration, that of the module."""
-        if self._tree is None or self._node is None or self._altered is None:
-            return path_of(self.module).read_text()
-        return ast.unparse(with_altered(self._tree, self._node, self._altered))
+        """The whole text."""
+        return self.made()
 
 
 def path_of(module: str) -> Path:
@@ -81,8 +70,12 @@ def mutants(module: str) -> list[Mutant]:
         count[what] += 1
         if count[what] > 1:
             what += f" ({count[what]})"
-        made.append(Mutant(module, what, tree, node, altered))
+        made.append(Mutant(module, what, partial(_text_of, tree, node, altered)))
     return made
+
+
+def _text_of(tree: ast.AST, node: ast.AST, altered: ast.AST) -> str:
+    return ast.unparse(with_altered(tree, node, altered))
 
 
 # -- altered modules ----------------------------------------------------------------------------------------
@@ -187,7 +180,7 @@ def _verdict(mutant: Mutant, cases: list[Any]) -> str:
 def main(module: str, part: int, parts: int) -> None:
     """Print, as a line of JSON each, what mutants of a module come to: every so manieth of those chosen."""
     cases = judges()
-    text = fate(Mutant(module, ""), cases)
+    text = fate(Mutant(module, "", path_of(module).read_text), cases)
     right = ALIVE.fullmatch(text)
     assert right, text
     for mutant in chosen(module)[part::parts]:

@@ -17,17 +17,8 @@ SIZE = 24
 #: Integers of so many bits are not turned into binary64.
 LONGEST = 1000
 FACTORS = (2, -3, 2**31 - 1, -(2**53) - 1, 2**61 + 1, 2**70 - 1, -(2**124) - 5, Fraction(-3, 2**40), 0.375)
-NUMBERS = (
-    0,
-    1,
-    -1,
-    0.5,
-    2.0**-1074,
-    2.0**70,
-    Fraction(1, 3),
-    Fraction(-7, 5),
-    Fraction(2**80 + 1, 3 * 2**60),
-)
+DYADIC = (0, 1, -1, 0.5, 2.0**-1074, 2.0**70)
+NUMBERS = (*DYADIC, Fraction(1, 3), Fraction(-7, 5), Fraction(2**80 + 1, 3 * 2**60))
 
 #: Exact numbers, and each of them as a fraction.
 Both = tuple[Exact, list[Fraction]]
@@ -77,22 +68,11 @@ def expression(random: Random, given: list[Both]) -> Both:
                 size = random.random() < 0.5
                 x, exact = (abs(x), [*map(abs, exact)]) if size else (-x, [-a for a in exact])
             case 7:
-                number: Any = random.choice([item for item in NUMBERS if _is_dyadic(item)])
-                match random.randrange(4):
-                    case 0:
-                        x, exact = x + number, [a + Fraction(number) for a in exact]
-                    case 1:
-                        x, exact = number + x, [a + Fraction(number) for a in exact]
-                    case 2:
-                        x, exact = x - number, [a - Fraction(number) for a in exact]
-                    case 3:
-                        x, exact = number - x, [Fraction(number) - a for a in exact]
+                number: Any = random.choice(DYADIC)
+                place, p = random.randrange(4), Fraction(number)
+                x = (x + number, number + x, x - number, number - x)[place]
+                exact = [(a + p, a + p, a - p, p - a)[place] for a in exact]
     return x, exact
-
-
-def _is_dyadic(number: Any) -> bool:
-    d = Fraction(number).denominator
-    return not d & (d - 1)
 
 
 def wrong(number: int) -> str | None:

@@ -34,27 +34,14 @@ COMPARE = {
 
 @dataclass(frozen=True)
 class Line:
-    """A straight-line algorithm.
+    """A straight-line algorithm on registers, of which the first ones are the components of operands."""
 
-    Attributes
-    ----------
-    operands : tuple
-        Name and kind of each. Their components are the first registers.
-    steps : tuple
-        Of each operation its name and operands: numbers of registers, or constants, which are floats. The
-        result is the next register.
-    results : tuple of int
-        The registers that are returned.
-    """
-
+    #: Name and kind of each.
     operands: tuple[tuple[str, str], ...]
+    #: Of each its name, and registers, or constants, which are floats. The result is the next register.
     steps: tuple[Tree, ...]
+    #: The registers that are returned.
     results: tuple[int, ...]
-
-    @property
-    def components(self) -> int:
-        """How many registers hold operands."""
-        return sum(1 if kind == "value" else 2 for _, kind in self.operands)
 
 
 @dataclass(frozen=True)

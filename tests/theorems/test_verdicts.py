@@ -1,0 +1,263 @@
+"""Verdicts on all operands, on cores and on known counterexamples: as the catalogue expects them."""
+
+import itertools
+import random
+from contextlib import suppress
+
+import pytest
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+from mcfsim.theorems import THEOREMS
+from mcfsim.theorems.catalogue import products, representability, sums
+from mcfsim.theorems.domain import cover
+from mcfsim.theorems.findings import Findings
+from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.operands import unbounded
+from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.verification import about, prepare
+from tests.theorems.trying import NARROW, by_oracle, constant, on_core, on_domain, rounding_of
+
+pytestmark = pytest.mark.slow
+
+BOTH = (Overflow.IEEE, Overflow.SATURATE)
+#: All of it below 1, so that roots overflow; all of it above, so that they are subnormal; without NaN, in a
+#: carrier that has its products and in one that has not.
+ODD = [
+    *(Format(precision=4, emin=-7, emax=-6), Format(precision=2, emin=4, emax=12)),
+    *(Format(precision=2, emin=1, emax=emax, specials="none") for emax in (7, 13)),
+]
+SMALL = [
+    fmt if fmt in ODD[::3] or fmt.bits <= 4 else pytest.param(fmt, marks=pytest.mark.exhaustive)
+    for fmt in (*ODD, *FORMATS.values())
+    if type(fmt) is Format and fmt.bits <= 8 and fmt.signed
+]
+
+
+def in_every_mode(theorem, fmt, overflows=(Overflow.IEEE,)):
+    """Yield the roundings in which a statement says something of a format."""
+    for mode, overflow in itertools.product(sorted(theorem.modes), overflows):
+        rounding = rounding_of(theorem, mode, overflow=overflow)
+        if theorem.speaks_of(fmt, rounding):
+            yield rounding
+
+
+def found_in(theorem, fmt, rounding, part):
+    """Try a statement on the operands of a domain or a part of one."""
+    ar, found = BlockArithmetic(fmt, rounding, "exact"), Findings(theorem, fmt.precision)
+    for first, blocks in part.blocks(0, part.size):
+        found.look_at(first, try_block(theorem, ar, blocks))
+    return found
+
+
+# -- all operands -------------------------------------------------------------------------------------------
+def verdicts(fmt, rng, most):
+    """Yield what is expected of every statement that can be tried on all operands, and whether it failed."""
+    for theorem in THEOREMS.values():
+        if theorem.range == "unbounded" or any(o.kind == "sequence" for o in theorem.operands):
+            continue
+        for rounding in in_every_mode(theorem, fmt, BOTH):
+            if rounding.stochastic:
+                rounding = rounding_of(theorem, rounding.mode, random_bits=rng.choice([1, 2, 5, 16]))
+            domain = cover(theorem, fmt, rounding, Selection("all"))
+            if domain.size <= (most // 64 if rounding.stochastic else most):
+                check = prepare(theorem, fmt, rounding, Selection("all"))
+                with suppress(UnsupportedFormatError):
+                    found = found_in(theorem, domain.format, rounding, domain)
+                    yield theorem, rounding, about(check)["expected"], found.violations
+
+
+def check_verdicts(formats, rng, most):
+    """Compare what is expected with what is found; return how often each was expected."""
+    counts = dict.fromkeys(("holds", "fails", "open"), 0)
+    for fmt in formats:
+        for theorem, rounding, expected, violations in verdicts(fmt, rng, most):
+            wrong = {"holds": violations > 0, "fails": violations == 0, "open": False}[expected]
+            assert not wrong, (theorem.name, fmt, rounding, expected)
+            counts[expected] += 1
+    return counts
+
+
+@pytest.mark.parametrize("fmt", SMALL, ids=str)
+def test_verdicts_in_small_formats_are_as_expected(fmt):
+    most = 1 << (12 if fmt in ODD else 16)
+    assert check_verdicts([fmt], random.Random(0), most)["holds"] > 10
+
+
+def random_format(rng):
+    while True:
+        emin = rng.randint(-9, 4)
+        emax = emin + rng.choice([0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14])
+        specials = rng.choice(["ieee", "fn", "fnuz", "nuz", "none"])
+        fmt = Format(precision=rng.randint(2, 5), emin=emin, emax=emax, specials=specials)
+        if fmt.bits <= 8:
+            return fmt
+
+
+@pytest.mark.parametrize(
+    ("seed", "count", "most", "enough"),
+    [
+        (1, 2, 1 << 12, 5),
+        *(pytest.param(seed, 20, 1 << 16, 50, marks=pytest.mark.exhaustive) for seed in (2, 3)),
+        pytest.param(4, 8, 1 << 18, 20, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_verdicts_in_random_formats_are_as_expected(seed, count, most, enough):
+    rng = random.Random(seed)
+    counts = check_verdicts((random_format(rng) for _ in range(count)), rng, most)
+    assert min(counts.values()) > enough
+
+
+# -- cores --------------------------------------------------------------------------------------------------
+CHAPTERS = [theorem for chapter in (representability, sums, products) for theorem in chapter.THEOREMS]
+WIDE_TOY = Format("wide toy", precision=3, emin=-14, emax=15)
+
+
+@pytest.mark.parametrize(
+    "theorem",
+    [t for t in CHAPTERS if t.scaling != "none" and len(t.operands) < 3],
+    ids=lambda theorem: theorem.name,
+)
+@pytest.mark.parametrize("fmt", [WIDE_TOY, Format("", precision=4, emin=-8, emax=8)], ids=str)
+@pytest.mark.sampled(8, each=False)
+def test_a_core_tells_what_all_operands_tell(theorem, fmt):
+    for mode in theorem.modes:
+        core, whole = on_core(theorem, fmt, mode), on_domain(theorem, fmt, mode)
+        assert 0 < core.applicable != whole.applicable
+        assert (core.violations > 0) == (whole.violations > 0)
+        if theorem.name in (
+            "two_sum_faithful_error",
+            "fast_two_sum_faithful_error",
+        ):  # which grow with the gap
+            assert 1.5 < constant(core) <= constant(whole) < 2
+        else:
+            assert constant(core) == constant(whole)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fmt", ["bfloat16", NARROW])
+@pytest.mark.parametrize("theorem", CHAPTERS, ids=lambda theorem: theorem.name)
+def test_cores_of_sixteen_bits(theorem, fmt):
+    (mode, *_) = sorted(theorem.modes & {"nearest_even", "toward_zero"})
+    found = on_domain(theorem, fmt, mode, "core")
+    assert found.applicable > 0
+    assert (found.violations > 0) == theorem.refuted(get_format(fmt), mode)
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
+def test_cores_of_sixteen_bits_cover_the_format(fmt):
+    for theorem in sums.THEOREMS:
+        for mode in theorem.modes:
+            domain = cover(theorem, get_format(fmt), Rounding(mode, underflow=theorem.underflow))
+            # What flushing leaves of a large and a small operand is not tried.
+            assert domain.covers == (theorem.underflow is Underflow.GRADUAL)
+            assert domain.size < 2**32  # no more than all pairs
+
+
+@pytest.mark.exhaustive
+def test_all_pairs_of_bfloat16():
+    found = on_domain(THEOREMS["fast_two_sum"], "bfloat16", "nearest_even")
+    assert found.violations == 0
+    assert found.applicable > 2_000_000_000
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["fma_error", "fma_error_one"])
+def test_all_triples_of_eight_bits(name):
+    found = on_domain(THEOREMS[name], "float8_e4m3fn", "nearest_even")
+    assert (found.violations > 0) == (name == "fma_error_one")
+
+
+# -- counterexamples as data --------------------------------------------------------------------------------
+FALSE = [theorem for theorem in THEOREMS.values() if not theorem.holds]
+NAMED = [fmt for fmt in FORMATS.values() if fmt.signed and fmt.precision <= 24]
+#: Of every precision up to that of float16, with the least range, a middling one and a wide one.
+OTHERS = [
+    Format(precision=p, emin=-reach, emax=reach + 1)
+    for p in (2, 3, 4, 5, 7, 10)
+    for reach in (p // 2, p + 3, 100)
+]
+LARGE = ["bfloat16", "float16", "tf32"]
+#: What is not refuted in these larger formats, and why: the formats in which it fails are others.
+SAFE = {
+    "bfloat16": {
+        "two_prod_floor_split",  # p is even
+        "add_via_bfloat16_any",
+        "sqrt_via_bfloat16_any",
+        "mul_via_float32_any",  # float32 serves
+        "fma_via_float16_any",  # float16 has not its range
+    },
+    "float16": {
+        "neumaier_sum_of_many",
+        "add_via_bfloat16_any",
+        "sqrt_via_bfloat16_any",
+        "mul_via_float32_any",
+        "mul_via_float32_flushed",
+        "fma_via_float16_any",
+        "fma_via_float64_any",  # a sum has 40 bits at most
+        "sr_unbiased_any",  # 16 random bits resolve what it has
+    },
+    "tf32": {
+        "neumaier_sum_of_many",
+        "add_via_bfloat16_any",
+        "sqrt_via_bfloat16_any",
+        "fma_via_float16_any",
+        "mul_via_float32_flushed",  # float32 has too few bits for it, flushed or not
+    },
+}
+
+
+def long(theorem):
+    """Leave sums of thousands of numbers to the exhaustive tests."""
+    many = theorem.name == "neumaier_sum_of_many"
+    return pytest.param(theorem, marks=pytest.mark.exhaustive) if many else theorem
+
+
+@pytest.mark.parametrize("theorem", [long(theorem) for theorem in FALSE], ids=lambda theorem: theorem.name)
+def test_every_false_statement_is_refuted_by_what_is_written_down(theorem):
+    """By the oracle; and where there is no counterexample, none is said to be."""
+    assert theorem.witnesses is not None
+    found = 0
+    for fmt in (*NAMED, *OTHERS):
+        for rounding in in_every_mode(theorem, fmt, BOTH if fmt in NAMED else BOTH[:1]):
+            tried_in = unbounded(fmt.precision) if theorem.range == "unbounded" else fmt
+            case = theorem.witness(tried_in, rounding)
+            assert (case is not None) == theorem.refuted(fmt, rounding)
+            if case is not None:
+                assert by_oracle(theorem, tried_in, rounding, case), (fmt, rounding)
+                found += 1
+    assert found > 0
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_which_false_statements_are_refuted_in_larger_formats(name):
+    fmt = get_format(name)
+    assert SAFE[name] == {
+        theorem.name
+        for theorem in FALSE
+        for rounding in in_every_mode(theorem, fmt)
+        if not theorem.refuted(fmt, rounding)
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["tf32", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("bfloat16", "float16"))]
+)
+def test_no_luck_is_needed_in_larger_formats(name):
+    fmt = get_format(name)
+    for theorem in FALSE:
+        for rounding in in_every_mode(theorem, fmt):
+            # A core that stands for all is tried elsewhere.
+            domain = cover(theorem, fmt, rounding, Selection(limit=1, samples=0))
+            if theorem.refuted(fmt, rounding) and not domain.covers:
+                (part,) = (part for part in domain.parts if part.kind == "family")
+                found = found_in(theorem, domain.format, rounding, part)
+                assert found.violations, (theorem.name, rounding)
+
+
+def test_a_statement_without_witnesses_counts_as_refuted_wherever_it_speaks():
+    assert not THEOREMS["two_sum"].refuted(get_format("bfloat16"), Mode.NEAREST_EVEN)
+    assert THEOREMS["two_prod_fma_any"].refuted(get_format("bfloat16"), Mode.UP)
+    assert not THEOREMS["two_prod_fma_any"].refuted(get_format("posit16"), Mode.UP)

@@ -44,12 +44,18 @@ FIRST = {
 }
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    checkpoint(folder / "m.safetensors")
+    recorded(folder / "r")
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a model and a recording in the present folder."""
-    monkeypatch.chdir(tmp_path)
-    checkpoint(Path("m.safetensors"))
-    recorded(Path("r"))
+    monkeypatch.chdir(shutil.copytree(made, tmp_path / "here"))
 
 
 def run(command: str, words: str = "", status: int = 0) -> Result:
@@ -131,6 +137,7 @@ def load(path: str) -> Any:
         ("memory", "--low posit16 --strategy collage-plus", "posit16 is no format for several components"),
     ],
 )
+@pytest.mark.sampled(2, each=False)
 def test_what_cannot_be_done_is_refused_in_one_line_and_nothing_is_written(command, words, text):
     Path("link.png").symlink_to("m.safetensors")
     Path("damaged.safetensors").write_bytes(b"\xff" * 40)

@@ -75,6 +75,7 @@ def test_constants_are_found_again():
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2, each=False)
 @pytest.mark.parametrize("confidence", [0.68, 0.95])
 def test_the_ends_of_intervals_are_where_the_profile_crosses(confidence):
     """By curve_fit: with a constant held just inside the sum of squares is in the limit, just outside not."""

@@ -63,7 +63,7 @@ ROUNDINGS = ("nearest_even", "stochastic")
         ),
     ],
 )
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(8, each=False)
 def test_a_run_that_is_recorded_is_replayed_with_all_its_measures(
     kind: str, strategy: str, rounding: str, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ FORMATS = ("float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit16", "e6m9")
     ]
     + [("plain", low, packed) for low in FORMATS for packed in (False, True)],
 )
+@pytest.mark.sampled(3, each=False)
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 def test_a_state_goes_on_to_the_same_bits(tmp_path, name, low, packed):
     options = {"packed": packed} | ({"random": mcf.RandomWords(5)} if "stochastic" in name else {})
@@ -223,6 +224,7 @@ def test_states_that_do_not_fit_change_nothing(tmp_path, kind, changes, text):
 
 
 @pytest.mark.parametrize("shard_bytes", [None, 60])
+@pytest.mark.sampled(2, each=False)
 def test_a_state_of_which_a_byte_is_another_is_refused(tmp_path, shard_bytes):
     """Bytes of a small state, each with one bit changed: what is loaded is what was saved, or nothing."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from mcfsim.formats import FORMATS, format_table
+import mcfsim as mcf
+from mcfsim.formats import FORMATS, format_table, get_format
 from mcfsim.report.inspect import inspect_value
 from mcfsim.report.runs import run_table, tensor_table
 from mcfsim.report.tables import (
@@ -19,9 +21,12 @@ from mcfsim.report.tables import (
     hexadecimal_text,
     inspection_table,
     markdown_table,
+    plan_table,
     terminal_table,
 )
+from mcfsim.rounding import Rounding
 from mcfsim.training.record import Run
+from tests.cli.test_cli import call
 
 ROWS = [{"name": "a|b", "p": "8"}, {"name": "c", "p": "1000"}]
 
@@ -133,3 +138,34 @@ def test_the_worst_tensors_of_runs() -> None:
         assert {row["strategy"] for row in rows} <= {"plain"}
     assert [row["EDQ late"] for row in rows] == ["0.0000", "1.5000", "0.7500", "1.0000", "nan"]
     assert tensor_table(_run(plain={}), 5) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "rounding", "ways"),
+    [
+        ("bfloat16", "nearest_even", ["native"] * 5 + ["sticky"]),
+        ("tf32", "nearest_even", ["wide"] * 5 + ["sticky"]),
+        ("e4m3fn", "up", ["exact"] * 3 + ["sticky"] * 3),
+        ("float32", "up", ["sticky"] * 2 + ["exact"] + ["sticky"] * 3),
+        ("float64", "nearest_even", ["native"] * 5 + ["refused"]),
+        ("float64", "up", ["refused"] * 6),
+    ],
+)
+def test_the_plan_says_how_each_operation_is_carried_out(name, rounding, ways):
+    fmt, policies = get_format(name), Rounding(rounding)
+    rows = plan_table(fmt, policies)
+    assert [row["operation"] for row in rows] == ["add", "sub", "mul", "div", "sqrt", "fma"]
+    assert [str(row["values"]) for row in rows] == ways
+    ar = mcf.arithmetic(fmt, policies)
+    for row, operands in zip(rows, [2, 2, 2, 2, 1, 3], strict=True):
+        ones = [np.ones(1, ar.carrier)] * operands
+        if row["values"] == "refused":
+            with pytest.raises(ValueError, match=re.escape(row["why"])):
+                getattr(ar, row["operation"])(*ones)
+        else:
+            assert getattr(ar, row["operation"])(*ones)[0] in (0, 1, 2)
+
+
+def test_the_plan_is_printed():
+    out = call("inspect", "1", "--format", "tf32", "--plan", "--rounding", "up").stdout
+    assert re.search(r"tf32 +sqrt +sticky +sticky +rounded to odd", out)

@@ -95,6 +95,9 @@ def test_the_recommendation_is_the_cheapest_that_suffices(samples, beta2, frozen
     assert best is not None
     assert best.strategy.name == chosen
     assert "plain does not do: EDQ of gain is 0.000" in why
+    enough = {row["strategy"]: row["enough"] for row in strategy_table(found)}
+    expected = {name: "yes" if item.sufficient else "no" for name, item in totals.items()}
+    assert enough == expected | {chosen: "recommended"}
     cheaper = [item for item in totals.values() if item.bytes < best.bytes]
     assert not any(item.sufficient for item in cheaper)
     assert best.bytes == found.size * best.strategy.bytes_per_parameter
@@ -135,7 +138,7 @@ def test_weights_that_leave_the_range_are_not_averaged_away(samples):
 
 def test_totals_are_weighed_by_size_and_a_histogram_is_of_updates_in_units_of_ulp(samples):
     """That of the matrix by NumPy alone: frexp gives the ulp of a normal number."""
-    found = audit(samples, plan(["plain"], decay=0.0), BFLOAT16)
+    found = audit(samples, plan(["plain"], decay=30.0), BFLOAT16)
     (total,), sizes, matrix = found.totals(), [item.size for item in found.tensors], found.tensors[0]
     for label in ("edq", "lost"):
         parts = [getattr(item.found["plain"], label) for item in found.tensors]
@@ -145,7 +148,8 @@ def test_totals_are_weighed_by_size_and_a_histogram_is_of_updates_in_units_of_ul
     rows = Model().directions(samples, mcf.AdamW(), mcf.Schedule(), 100).at(1)
     stored = mcf.round_to(samples[0].values, "bfloat16")
     spacing = np.ldexp(1.0, np.frexp(stored)[1] - 8)
-    counts, _ = np.histogram(np.clip(np.log2(np.abs(3e-4 * rows[0]) / spacing), -16, 7.999), EDGES)
+    asked = 3e-4 * np.abs(rows[0] + 30.0 * stored)
+    counts, _ = np.histogram(np.clip(np.log2(asked / spacing), -16, 7.999), EDGES)
     assert matrix.histogram == pytest.approx(counts / 256)
     assert sum(matrix.histogram) == pytest.approx(1.0)
 
@@ -181,7 +185,7 @@ def test_all_that_can_be_had_in_a_format_are_tried(low):
         assert len(names) == 14
 
 
-def made(seed: int, strategies: tuple[mcf.Strategy, ...], beta2: float) -> Audit:
+def made(seed, strategies, beta2):
     """Return an audit of tensors of which anything was found."""
     rng = np.random.default_rng(seed)
     tensors = []

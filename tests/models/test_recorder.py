@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import namedtuple
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,20 +16,20 @@ from tests.models.recordings import KINDS, gradients, rate, recorded, weights
 FLOATING = {name: kind for name, kind in DTYPES.items() if name not in ("I64", "U8")}
 
 
-def raw(path: Path) -> tuple[dict[str, Any], bytes]:
+def raw(path):
     """Return header and data of a safetensors file by the format's description."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     return json.loads(data[8:start]), data[start:]
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     """Return the names of all files but the one that counts the others."""
     return sorted(item.name for item in folder.iterdir() if item.name != "steps.json")
 
 
 @pytest.mark.parametrize("dtype", FLOATING)
-def test_bits_lie_in_the_file_as_they_were(dtype: str, tmp_path: Path) -> None:
+def test_bits_lie_in_the_file_as_they_were(dtype, tmp_path):
     """Also of other strides; and another order of bytes is no other number."""
     codes = np.dtype(f"u{np.dtype(FLOATING[dtype]).itemsize}")
     x = np.arange(60).astype(codes).view(FLOATING[dtype]).reshape(3, 20)
@@ -45,7 +43,7 @@ def test_bits_lie_in_the_file_as_they_were(dtype: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(numbers, x[::-1].astype(numbers.dtype))
 
 
-def test_a_step_says_its_number_and_rate(tmp_path: Path) -> None:
+def test_a_step_says_its_number_and_rate(tmp_path):
     recorder = mcf.record(weights(), tmp_path / "made" / "here")
     recorder.step(gradients(1), 0.1)
     recorder.step(gradients(2), np.float32(0.1))
@@ -78,9 +76,7 @@ def test_a_step_says_its_number_and_rate(tmp_path: Path) -> None:
         ("0.1", TypeError, "rate"),
     ],
 )
-def test_what_is_no_gradient_and_no_rate_is_refused_and_nothing_is_written(
-    altered: Any, error: type, text: str, tmp_path: Path
-) -> None:
+def test_what_is_no_gradient_and_no_rate_is_refused_and_nothing_is_written(altered, error, text, tmp_path):
     recorder = mcf.record(weights(), tmp_path)
     recorder.step(gradients(1))
     before, given = names(tmp_path), gradients(2) | (altered if isinstance(altered, dict) else {})
@@ -107,15 +103,13 @@ def test_what_is_no_gradient_and_no_rate_is_refused_and_nothing_is_written(
         ({"x": np.array([0.0, np.inf])}, ValueError),
     ],
 )
-def test_weights_that_no_run_can_start_from_are_refused(given: Any, error: type, tmp_path: Path) -> None:
+def test_weights_that_no_run_can_start_from_are_refused(given, error, tmp_path):
     with pytest.raises(error):
         mcf.record(given, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
-def test_a_recording_is_not_begun_where_there_is_one_and_one_recorder_alone_writes_a_step(
-    tmp_path: Path,
-) -> None:
+def test_a_recording_is_not_begun_where_there_is_one_and_one_recorder_alone_writes_a_step(tmp_path):
     first = mcf.record(weights(), tmp_path)
     second = mcf.record(weights(), tmp_path, after=0)
     first.step(gradients(1))
@@ -129,7 +123,7 @@ def test_a_recording_is_not_begun_where_there_is_one_and_one_recorder_alone_writ
 
 
 @pytest.mark.parametrize("after", range(6))
-def test_a_recording_goes_on_after_any_step(after: int, tmp_path: Path) -> None:
+def test_a_recording_goes_on_after_any_step(after, tmp_path):
     whole = open_recording(recorded(tmp_path / "whole"))
     recorded(tmp_path / "again")
     moved = {name: x + 1 for name, x in weights().items()}  # by then they have
@@ -140,7 +134,7 @@ def test_a_recording_goes_on_after_any_step(after: int, tmp_path: Path) -> None:
     assert open_recording(tmp_path / "again").digest() == whole.digest()
 
 
-def test_what_is_no_recording_of_these_tensors_does_not_go_on(tmp_path: Path) -> None:
+def test_what_is_no_recording_of_these_tensors_does_not_go_on(tmp_path):
     with pytest.raises(FileNotFoundError):
         mcf.record(weights(), tmp_path, after=0)
     recorded(tmp_path)
@@ -162,13 +156,11 @@ def test_what_is_no_recording_of_these_tensors_does_not_go_on(tmp_path: Path) ->
         )
 
 
-def test_a_full_disk_and_a_failure_in_the_middle_leave_whole_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_and_a_failure_in_the_middle_leave_whole_files(tmp_path, monkeypatch):
     recorder, size = mcf.record({"x": np.zeros(10_000)}, tmp_path), 80_000
     usage = namedtuple("usage", "total used free")
 
-    def fail(specs: object, name: Path, metadata: object) -> None:
+    def fail(specs, name, metadata):
         name.write_bytes(b"half")
         raise OSError("no space left on device")
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.models.recording import Recording, open_recording
+from mcfsim.models.recording import open_recording
 from mcfsim.models.weights import open_weights
 from tests.models.files import checkpoint, raw_safetensors
 from tests.models.recordings import SHAPES, gradients, rate, recorded, weights
@@ -22,7 +19,7 @@ from tests.shared.mutations import damaged
 STEPS = 3
 
 
-def foreign(directory: Path, steps: int = STEPS) -> Path:
+def foreign(directory, steps=STEPS):
     """Write the same tensors without a recorder."""
     directory.mkdir()
     dtypes = {"matrix": "BF16", "bias": "F32", "scale": "F64"}
@@ -33,7 +30,7 @@ def foreign(directory: Path, steps: int = STEPS) -> Path:
     return directory
 
 
-def content(recording: Recording) -> list[Any]:
+def content(recording):
     """Return all numbers of a recording, and its rates."""
     files = (recording.weights, *recording.steps)
     return [[(name, x.dtype.str, x.tolist()) for name, x in file.read().items()] for file in files] + [
@@ -41,7 +38,7 @@ def content(recording: Recording) -> list[Any]:
     ]
 
 
-def test_all_is_read_as_it_was_recorded_or_written_by_others(tmp_path: Path) -> None:
+def test_all_is_read_as_it_was_recorded_or_written_by_others(tmp_path):
     """Files of no recorder hold the same numbers and no rates."""
     recording, theirs = (
         open_recording(recorded(tmp_path / "r", STEPS)),
@@ -61,7 +58,7 @@ def test_all_is_read_as_it_was_recorded_or_written_by_others(tmp_path: Path) -> 
         theirs.rates()
 
 
-def test_steps_that_are_missing_at_the_end_are_missed(tmp_path: Path) -> None:
+def test_steps_that_are_missing_at_the_end_are_missed(tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
     for left in range(STEPS - 1, -1, -1):
         (folder / f"step-{left + 1:08d}.safetensors").unlink()
@@ -72,13 +69,13 @@ def test_steps_that_are_missing_at_the_end_are_missed(tmp_path: Path) -> None:
         assert not left or len(open_recording(folder, steps=left).steps) == left
 
 
-def test_a_step_that_was_written_and_not_yet_counted_is_one(tmp_path: Path) -> None:
+def test_a_step_that_was_written_and_not_yet_counted_is_one(tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
     (folder / "steps.json").write_text(json.dumps({"format": "mcfsim-recording-1", "steps": STEPS - 1}))
     assert len(open_recording(folder).steps) == STEPS
 
 
-def test_a_step_is_no_weights(tmp_path: Path) -> None:
+def test_a_step_is_no_weights(tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
     for taken in (lambda: open_weights(folder / STEP_2), lambda: open_recording(folder, folder / STEP_2)):
         with pytest.raises(ValueError, match="has the gradients of step 2 of a recording"):
@@ -86,7 +83,7 @@ def test_a_step_is_no_weights(tmp_path: Path) -> None:
     assert open_weights(folder / "weights.safetensors").keys() == SHAPES.keys()
 
 
-def test_the_digest_is_of_every_bit_name_and_shape(tmp_path: Path) -> None:
+def test_the_digest_is_of_every_bit_name_and_shape(tmp_path):
     base = {"a": np.ones((2, 2), np.float32), "b": np.zeros(1)}
     others = [
         base,
@@ -103,7 +100,7 @@ def test_the_digest_is_of_every_bit_name_and_shape(tmp_path: Path) -> None:
     assert len(set(found)) == len(others)
 
 
-def test_the_first_steps_alone_and_tensors_in_their_own_order(tmp_path: Path) -> None:
+def test_the_first_steps_alone_and_tensors_in_their_own_order(tmp_path):
     labels = ["b", "c", "a", "d"]
     recorder = mcf.record(dict.fromkeys(labels, np.zeros(2)), tmp_path / "order")
     recorder.step({name: np.zeros(2) for name in reversed(labels)})
@@ -120,7 +117,7 @@ def test_the_first_steps_alone_and_tensors_in_their_own_order(tmp_path: Path) ->
             open_recording(tmp_path, steps=wrong)
 
 
-def test_another_start(tmp_path: Path) -> None:
+def test_another_start(tmp_path):
     recorded(tmp_path / "r", STEPS)
     moved = {name: x + 1 for name, x in weights().items()}
     more = {"not trained": np.ones(5, np.float32), "count": np.arange(3)}
@@ -142,7 +139,7 @@ def test_another_start(tmp_path: Path) -> None:
             open_recording(tmp_path / "r", tmp_path / name)
 
 
-def _replace(folder: Path, step: int, **tensors: tuple[str, Any]) -> None:
+def _replace(folder, step, **tensors):
     """Write a step without a recorder, with some tensors altered, or left out by None."""
     good = {
         "matrix": ("BF16", gradients(step)["matrix"]),
@@ -153,21 +150,21 @@ def _replace(folder: Path, step: int, **tensors: tuple[str, Any]) -> None:
     raw_safetensors(folder / f"step-{step:08d}.safetensors", whole)
 
 
-def _cut(path: Path, size: int) -> None:
+def _cut(path, size):
     path.write_bytes(path.read_bytes()[:size])
 
 
-def _count(text: str) -> Callable[[Path], object]:
+def _count(text):
     return lambda folder: (folder / "steps.json").write_text(text)
 
 
-def _bias(dtype: str, x: Any) -> Callable[[Path], object]:
+def _bias(dtype, x):
     return lambda folder: _replace(folder, 2, bias=(dtype, np.asarray(x)))
 
 
 STEP_2 = "step-00000002.safetensors"
 FORMAT = '{"format": "mcfsim-recording-1", "steps": '
-SPOILT: list[tuple[Callable[[Path], object], str]] = [
+SPOILT = [
     (lambda f: (f / "steps.json").unlink(), "lacks steps.json, which says how many steps were recorded"),
     (_count(""), "says no number of steps"),
     (_count("3"), "says no number of steps: the whole must be an object"),
@@ -213,9 +210,7 @@ SPOILT: list[tuple[Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(("spoil", "text"), SPOILT, ids=[text for _, text in SPOILT])
-def test_what_is_no_recording_is_refused_by_name_before_a_step(
-    spoil: Callable[[Path], object], text: str, tmp_path: Path
-) -> None:
+def test_what_is_no_recording_is_refused_by_name_before_a_step(spoil, text, tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
     spoil(folder)
     with pytest.raises((ValueError, OSError)) as refused:
@@ -224,7 +219,7 @@ def test_what_is_no_recording_is_refused_by_name_before_a_step(
     assert "\n" not in str(refused.value)
 
 
-def _rewrite(path: Path, **about: str) -> None:
+def _rewrite(path, **about):
     """Alter what the header of a recorder's file says besides its tensors."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
@@ -234,7 +229,7 @@ def _rewrite(path: Path, **about: str) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[start:])
 
 
-def test_an_altered_header_is_noticed(tmp_path: Path) -> None:
+def test_an_altered_header_is_noticed(tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
     whole = (folder / STEP_2).read_bytes()
     for about in (
@@ -253,7 +248,7 @@ def test_an_altered_header_is_noticed(tmp_path: Path) -> None:
         (folder / STEP_2).write_bytes(whole)
 
 
-def test_every_damaged_tensor_is_named_when_it_is_read(tmp_path: Path) -> None:
+def test_every_damaged_tensor_is_named_when_it_is_read(tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
     path = folder / STEP_2
     data = path.read_bytes()
@@ -275,7 +270,7 @@ def test_every_damaged_tensor_is_named_when_it_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, 20))])
-def test_a_damaged_file_is_refused_or_holds_the_numbers_recorded(seed: int, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_or_holds_the_numbers_recorded(seed, tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
     expected = content(open_recording(folder))
     random, refused = np.random.default_rng(seed), 0

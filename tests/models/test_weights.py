@@ -60,25 +60,10 @@ def test_what_is_written_is_read_by_the_library_and_by_us(tmp_path):
         assert bytes(by_library[name]["data"]) == x.tobytes()
 
 
-def _umask() -> int:
+def _umask():
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def test_a_file_that_is_written_again_is_the_old_one_until_it_is_whole(tmp_path, monkeypatch):
-    path = tmp_path / "out.safetensors"
-    write_file(path, {"x": ("F32", np.ones(3, np.float32))})
-    before = path.read_bytes()
-
-    def fail(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("safetensors.serialize_file", fail)
-    with pytest.raises(KeyboardInterrupt):
-        write_file(path, {"x": ("F32", np.zeros(3, np.float32))})
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 # -- shards --------------------------------------------------------------------------------------------------
@@ -253,7 +238,7 @@ def test_other_things_are_refused_by_name(tmp_path):
 
 
 # -- mutated files -------------------------------------------------------------------------------------------
-def mutated(data: bytes, rng: np.random.Generator) -> bytes:
+def mutated(data, rng):
     """Return a file with its header or its bytes altered: flipped, cut, grown, its numbers replaced."""
     kind = rng.integers(6)
     raw = bytearray(data)
@@ -279,7 +264,7 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(raw)
 
 
-def answer(path: Path) -> dict[str, bytes] | None:
+def answer(path):
     """Return all that we read of a file; None if it is refused in words."""
     try:
         return {name: b"".join(x.tobytes() for x in t.blocks(7)) for name, t in open_tensors(path).items()}
@@ -287,7 +272,7 @@ def answer(path: Path) -> dict[str, bytes] | None:
         return None
 
 
-def try_mutants(folder: Path, count: int, seed: int) -> tuple[int, int]:
+def try_mutants(folder, count, seed):
     """Read mutated files; return how many were refused, and how many read as the libraries read them."""
     from safetensors import deserialize
 
@@ -319,7 +304,7 @@ def try_mutants(folder: Path, count: int, seed: int) -> tuple[int, int]:
     return refused, read
 
 
-@pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [250, pytest.param(10_000, marks=pytest.mark.exhaustive)])
 def test_mutated_files_are_refused_or_read_as_libraries_read_them(count, tmp_path):
     tracemalloc.start()
     try:

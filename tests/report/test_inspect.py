@@ -21,7 +21,7 @@ from mcfsim.codec import decode, next_down, next_up, ulp
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format, p3109
 from mcfsim.report.inspect import inspect_value, read_number
 from mcfsim.report.tables import inspection_table, power_text
-from mcfsim.rounding import DETERMINISTIC, Mode, Overflow
+from mcfsim.rounding import DETERMINISTIC, Overflow
 from tests.oracle.operands import UNUSUAL_FORMATS, label
 
 #: Texts of every magnitude that matters to some format, and the special values.
@@ -258,7 +258,7 @@ def test_the_error_in_ulp_of_a_posit():
 
 
 # -- by other code, and by example -------------------------------------------------------------------------
-def _nearest_binary64(number: Fraction | float) -> float:
+def _nearest_binary64(number):
     try:
         return float(number)
     except OverflowError:
@@ -292,8 +292,8 @@ def test_rounding_and_bits_are_those_of_ml_dtypes(name):
     "fmt", ["bfloat16", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn", "e6m9", "tf32"]
 )
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.sampled(12)
-def test_the_rounding_is_the_emulators(fmt: str, mode: Mode) -> None:
+@pytest.mark.sampled(9, each=False)
+def test_the_rounding_is_the_emulators(fmt, mode):
     for overflow in ("ieee", "saturate"):
         for text in NUMBERS:
             seen = inspect_value(text, fmt, mode, overflow).rounded
@@ -320,7 +320,7 @@ def test_the_published_example():
     assert seen.residual(three) == Fraction("0.999") - sum(map(Fraction, three))
 
 
-def test_special_values() -> None:
+def test_special_values():
     nan = inspect_value("nan", "float8_e4m3fn")
     assert (nan.kind, nan.code, nan.expansions) == ("NaN", 0x7F, ())
     assert nan.below is nan.above is nan.ulp is nan.exact is nan.error is None
@@ -341,7 +341,7 @@ def test_special_values() -> None:
     assert (subnormal.kind, subnormal.code, subnormal.below.value) == ("subnormal", 1, 0.0)
 
 
-def test_overflow() -> None:
+def test_overflow():
     tie = 2**16 - 2**4  # half way from the maximum of float16 to 2^16
     assert inspect_value(tie, "float16").kind == "infinite"
     assert inspect_value(tie, "float16").expansions == ()
@@ -356,7 +356,7 @@ def test_overflow() -> None:
     assert inspect_value(100, "float4_e2m1fn").expansions == ()  # no sum of three components is near
 
 
-def test_numbers_are_taken_exactly() -> None:
+def test_numbers_are_taken_exactly():
     halfway = "1.00390625"
     assert inspect_value(halfway, "bfloat16").rounded == 1.0
     # In binary64 the last digit is lost, and with it the direction.

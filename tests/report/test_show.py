@@ -319,6 +319,8 @@ def test_a_long_drawing_has_several_staves(width):
     assert text.count("[") == len(found.program.steps)
     assert [part.first for part in parts[1:]] == [part.last + 1 for part in parts[:-1]]
     assert len(parts) > 1
+    for part in parts:  # there is room for what comes from the staves before
+        assert all(len(wire.name) < part.left for wire in part.wires if wire.start < part.first)
     assert width < 50 or max(map(len, text.splitlines())) <= width
     assert [part.last for part in parts][-1] == drawing.columns - 1
 

@@ -31,7 +31,7 @@ from tests.cli.test_cli import call
 ROWS = [{"name": "a|b", "p": "8"}, {"name": "c", "p": "1000"}]
 
 
-def test_markdown() -> None:
+def test_markdown():
     assert markdown_table(ROWS).splitlines() == [
         "| name |    p |",
         "|:-----|-----:|",
@@ -40,21 +40,21 @@ def test_markdown() -> None:
     ]
 
 
-def test_markdown_of_the_formats_has_one_line_each() -> None:
+def test_markdown_of_the_formats_has_one_line_each():
     lines = markdown_table(format_table()).splitlines()
     assert len({len(line) for line in lines}) == 1
     assert [line.split("|")[1].strip() for line in lines[2:]] == list(FORMATS)
 
 
 @pytest.mark.parametrize("render", [markdown_table, terminal_table])
-def test_rows_that_make_no_table(render) -> None:
+def test_rows_that_make_no_table(render):
     with pytest.raises(ValueError, match="at least one row"):
         render([])
     with pytest.raises(ValueError, match=r"row 1 has the headings \['b'\], but row 0 has \['a'\]"):
         render([{"a": "1"}, {"b": "2"}])
 
 
-def test_a_narrow_terminal_cuts_no_text_off() -> None:
+def test_a_narrow_terminal_cuts_no_text_off():
     rows = [{"what": "[bold]", "a long heading": "1" * 60}]  # the brackets are text, no markup
     for breakable in (False, True):
         out = io.StringIO()
@@ -64,7 +64,7 @@ def test_a_narrow_terminal_cuts_no_text_off() -> None:
         assert "[bold]" in out.getvalue()
 
 
-def test_numbers_as_text() -> None:
+def test_numbers_as_text():
     assert digits(Fraction(1, 3), 17) == "0.33333333333333333"
     assert digits(Fraction(-1, 3) / 10**30, 5) == "-3.3333e-31"
     assert digits(Fraction(10) ** 5000, 3) == "1.00e+5000"
@@ -80,7 +80,7 @@ def test_numbers_as_text() -> None:
     assert code_text(1, FORMATS["float6_e3m2fn"]) == "0x01"
 
 
-def test_inspections() -> None:
+def test_inspections():
     rows = inspection_table("0.999", [inspect_value("0.999", name) for name in ("bfloat16", "float8_e4m3fn")])
     assert all(list(row) == ["0.999", "bfloat16", "float8_e4m3fn"] for row in rows)
     column = {row["0.999"]: row["bfloat16"] for row in rows}
@@ -98,12 +98,12 @@ def test_inspections() -> None:
     )
 
 
-def _run(**results: dict[str, float]) -> Run:
+def _run(**results):
     series = {"lost": np.array([0.5, 0.75]), "normalized_edq": np.array([1.0, 0.25])}
     return Run({}, {}, np.array([1, 2]), dict.fromkeys(results, series), dict(results))
 
 
-def test_runs() -> None:
+def test_runs():
     run = _run(
         plain={"validation_loss": 2.0, "bytes_per_parameter": 8},
         **{"fp32-master": {"validation_loss": 1.5, "bytes_per_parameter": 16}},
@@ -125,7 +125,7 @@ def test_runs() -> None:
     assert list(run_table(_run(plain={}))[0]) == ["strategy", "bytes / parameter", "lost late", "EDQ late"]
 
 
-def test_the_worst_tensors_of_runs() -> None:
+def test_the_worst_tensors_of_runs():
     run = _run(plain={}, exact={})
     run.series["exact"] = {}
     qualities = {"good": 1.0, "short": 0.75, "none": np.nan, "long": 1.5, "lost\n": 0.0}

@@ -169,9 +169,8 @@ def test_a_mean_over_the_run_is_weighted_by_the_way():
     assert course.over_run(course.edq)[0] == (weight[:4] @ [1.0, 0.5, 0.0, 0.25]) / weight[:4].sum()
 
 
-@pytest.mark.parametrize(
-    ("edq", "stop"),
-    [
+def test_where_a_series_stops():
+    for edq, stop in (
         ([1, 1, 0.4, 0.2], 6),
         ([1, 1, 0.5, 0.4], 7),
         ([0.4, 0.3, 0.2, 0.1], 1),
@@ -179,10 +178,8 @@ def test_a_mean_over_the_run_is_weighted_by_the_way():
         ([0.1, 0.6, 0.1, 0.1], 3),
         ([math.nan, math.nan, 0.1, 0.1], 6),
         ([1, 1, 1, math.nan], None),
-    ],
-)
-def test_where_a_series_stops(edq, stop):
-    assert stop_of([1, 2, 6, 7], edq, 0.5) == stop
+    ):
+        assert stop_of([1, 2, 6, 7], edq, 0.5) == stop, edq
 
 
 def test_the_steps_of_a_schedule_hold_its_ends_and_its_turn():

@@ -305,14 +305,16 @@ def test_a_state_is_not_taken_for_weights_nor_the_other_way_round(tmp_path):
 
 def test_places_that_will_not_do_are_refused(tmp_path):
     optimizer = made()
-    with pytest.raises(OutputError, match="must end in"):
-        save_weights(optimizer, tmp_path / "w")
-    with pytest.raises(ValueError, match="shard_bytes = 0 must be positive"):
-        save_weights(optimizer, tmp_path / "w", shard_bytes=0)
-    save_weights(optimizer, tmp_path / "w", shard_bytes=1e6)
-    with pytest.raises(OutputError, match=r"has model-00001-of-00001\.safetensors already"):
-        save_weights(optimizer, tmp_path / "w", shard_bytes=1e6)
-    exact = made("exact")
-    for save in (save_weights, save_state):
-        with pytest.raises(ValueError, match="exact numbers"):
-            save(exact, tmp_path / "x.safetensors")
+    save_weights(optimizer, tmp_path / "there", shard_bytes=1e6)
+    for save, given, place, options, error, text in (
+        (save_weights, optimizer, "w", {}, OutputError, "must end in"),
+        (save_weights, optimizer, "w", {"shard_bytes": 0}, ValueError, "shard_bytes = 0 must be positive"),
+        (
+            *(save_weights, optimizer, "there", {"shard_bytes": 1e6}, OutputError),
+            r"has model-00001-of-00001\.safetensors already",
+        ),
+        (save_weights, made("exact"), "x.safetensors", {}, ValueError, "exact numbers"),
+        (save_state, made("exact"), "x.safetensors", {}, ValueError, "exact numbers"),
+    ):
+        with pytest.raises(error, match=text):
+            save(given, tmp_path / place, **options)

@@ -212,9 +212,9 @@ def test_every_number_is_inspected_and_every_equation_holds(fmt):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_random_numbers_in_random_formats(part):
-    for index, fmt in enumerate(random_formats(120)[part::4]):
+    for index, fmt in enumerate(random_formats(100)[part::2]):
         for text in (*NUMBERS[::3], *near(fmt, seed=index, size=40)):
             check(text, fmt)
 
@@ -300,24 +300,6 @@ def test_the_rounding_is_the_emulators(fmt, mode):
             ours = mcf.round_to(read_number(text), fmt, mode, overflow)
             assert seen == ours or (math.isnan(seen) and math.isnan(ours)), text
             assert math.copysign(1, seen) == math.copysign(1, ours) or math.isnan(ours), text
-
-
-def test_the_published_example():
-    seen = inspect_value("0.999", "bfloat16")
-    assert (seen.rounded, seen.code, seen.kind) == (1.0, 0x3F80, "normal")
-    assert seen.bits == ("0", "01111111", "0000000")
-    assert (seen.below.value, seen.below.code) == (0.99609375, 0x3F7F)
-    assert (seen.above.value, seen.above.code) == (1.0078125, 0x3F81)
-    assert seen.ulp == Fraction(1, 128)
-    assert seen.error == Fraction(1, 1000)
-    assert seen.relative_error == Fraction(1, 999)
-    assert seen.ulp_error == Fraction(256, 1000)  # 0.999 lies in a binade whose ulp is 2^-8
-    two, three = seen.expansions
-    assert two == (1.0, -0.00099945068359375)
-    assert three[:2] == two
-    assert seen.residual(two) == Fraction("0.999") - 1 + Fraction(0.00099945068359375)
-    assert seen.residual(two) == Fraction(-9, 16384000)
-    assert seen.residual(three) == Fraction("0.999") - sum(map(Fraction, three))
 
 
 def test_special_values():

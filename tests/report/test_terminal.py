@@ -204,16 +204,9 @@ def test_random_tables_keep_every_cell_whole():
 
 # -- legends ----------------------------------------------------------------------------------------------
 def test_legends_are_below_the_tables_and_in_the_help(monkeypatch):
-    for name, legend in (
-        ("formats", legends.FORMATS),
-        ("inspect", legends.INSPECT),
-        ("simulate", legends.SIMULATE),
-        ("replay", legends.REPLAY),
-        ("memory", legends.MEMORY),
-        ("verify", legends.VERIFY),
-    ):
+    for name in ("formats", "inspect", "simulate", "replay", "memory", "verify"):
         text = " ".join(call(monkeypatch, 100, name, "--help").split())
-        for term, meaning in legend.items():
+        for term, meaning in getattr(legends, name.upper()).items():
             assert f"{term}: {meaning}." in text
         assert legends.LAYOUT in text
     trained = " ".join(call(monkeypatch, 100, *COMMANDS["simulate"]).split())
@@ -251,19 +244,15 @@ def test_statements_are_listed_by_pattern(patterns, match, monkeypatch):
     assert [line.split()[0] for line in lines[2:]] == [name for name in THEOREMS if re.match(match, name)]
 
 
-@pytest.mark.parametrize("width", [None, 60, 250])
-def test_signs_are_explained_below_the_statements(width, monkeypatch):
-    text = call(monkeypatch, width, "verify", "--list", "two_sum")
-    said = " ".join(text.split())
-    assert (width is not None) == all(f"{sign}: {meaning}" in said for sign, meaning in LEGEND.items())
-    assert (width is None) == all(f"{sign}: " not in said for sign in LEGEND)
-
-
-@pytest.mark.parametrize("patterns", [["zzz"], ["two_sum", "zzz*"], ["[]"]])
-def test_a_pattern_that_matches_nothing_is_refused(patterns):
-    result = CliRunner().invoke(app, ["verify", "--list", *patterns])
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"Error: no statement matches {patterns[-1]!r}")
+def test_signs_are_explained_below_the_statements_and_no_match_is_refused(monkeypatch):
+    for width in (None, 60, 250):
+        said = " ".join(call(monkeypatch, width, "verify", "--list", "two_sum").split())
+        assert (width is not None) == all(f"{sign}: {meaning}" in said for sign, meaning in LEGEND.items())
+        assert (width is None) == all(f"{sign}: " not in said for sign in LEGEND)
+    for patterns in (["zzz"], ["two_sum", "zzz*"], ["[]"]):
+        result = CliRunner().invoke(app, ["verify", "--list", *patterns])
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"Error: no statement matches {patterns[-1]!r}")
 
 
 def test_columns_side_by_side_are_as_many_as_fit(monkeypatch, capsys):

@@ -21,22 +21,33 @@ def draw(folder, name):
         return save(figure, folder / name)
 
 
-def test_a_figure_is_saved_twice_with_the_same_bytes_and_its_style_does_not_leak(tmp_path):
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Return the folder of a figure, its files, and whether the style is as it was before."""
     before = {key: x for key, x in mpl.rcParams.items() if "backend" not in key}
-    svg, png = draw(tmp_path, "new/folder/figure")
-    assert [svg, png] == [tmp_path / "new/folder/figure.svg", tmp_path / "new/folder/figure.png"]
+    folder = tmp_path_factory.mktemp("figures")
+    files = draw(folder, "new/folder/figure")
+    return folder, files, {key: x for key, x in mpl.rcParams.items() if "backend" not in key} == before
+
+
+def test_a_figure_is_saved_and_its_style_does_not_leak(drawn):
+    folder, (svg, png), same = drawn
+    assert same
+    assert [svg, png] == [folder / "new/folder/figure.svg", folder / "new/folder/figure.png"]
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     text = svg.read_text()
     assert text.startswith("<?xml")
     assert "<svg" in text
     assert text.rstrip().endswith("</svg>")
     assert "<dc:date>" not in text
-    assert {key: x for key, x in mpl.rcParams.items() if "backend" not in key} == before
-    for one, two in zip((svg, png), draw(tmp_path, "two"), strict=True):
-        assert one.read_bytes() == two.read_bytes()
     with pytest.raises(RuntimeError, match="while drawing"), subplots():
         raise RuntimeError("while drawing")
     assert pyplot.get_fignums() == []
+
+
+def test_the_same_figure_has_the_same_bytes(drawn, tmp_path):
+    for one, two in zip(drawn[1], draw(tmp_path, "two"), strict=True):
+        assert one.read_bytes() == two.read_bytes()
 
 
 def heights(ends, **limits):

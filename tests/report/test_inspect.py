@@ -165,7 +165,7 @@ def check(text, fmt, rounding="nearest_even", overflow="ieee"):
     nearest = exact is not None and finite and rounding == "nearest_even" and not seen.beyond_maximum
     if nearest and type(fmt) is Format:
         if not fmt.zero and abs(exact) < fmt.smallest_normal:
-            assert seen.rounded == fmt.smallest_normal  # nothing is below it
+            assert abs(seen.rounded) == fmt.smallest_normal  # nothing is below it
         elif fmt.signed or exact >= 0:
             assert abs(seen.ulp_error) <= Fraction(1, 2)
         if seen.expansions and fmt.precision < 52:  # the emulator cannot round to 52 bits

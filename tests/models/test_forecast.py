@@ -267,3 +267,9 @@ def test_without_a_first_moment_only_what_is_longer_than_one_keeps_its_sign():
     straight, square = Steady(signs * [[0.5], [1.0], [2.0]], 0.0).walk(1, rates)
     assert np.array_equal(straight, signs * [[0.0], [0.0], [0.75]])
     assert np.array_equal(square, [0.25 * 0.3125, 0.3125, 0.3125])
+    # With one, both parts together are as long as the directions.
+    straight, square = Steady(signs * [[0.1], [0.5], [1.0]], 0.9).walk(1, rates)
+    kept = straight / (0.75 * signs)
+    assert kept == pytest.approx(np.repeat(kept[:, :1], 16, axis=1))
+    together = kept[:, 0] ** 2 + (1 - kept[:, 0] ** 2) * square / 0.3125 * noise_rms(0.9) ** 2
+    assert together == pytest.approx([0.1**2, 0.5**2, 1.0])

@@ -70,6 +70,7 @@ def some_budget(rng, choices):
     return choices.bytes_of(chosen) / choices.size
 
 
+@pytest.mark.slow
 def test_instances_are_solved_as_by_trying_all_assignments():
     """The judge is asked, too, of assignments with one tensor altered at random."""
     rng, refused, noticed, altered = np.random.default_rng(0), 0, 0, 0

@@ -52,6 +52,7 @@ def test_where_no_parameter_is_left_the_loss_is_infinite():
     assert (np.diff(losses) < 0).all()
 
 
+@pytest.mark.slow
 def test_the_optimum_is_that_of_a_fine_grid():
     rng, grid = np.random.default_rng(0), np.arange(1, 40_000) / 1000
     for _ in range(30):
@@ -65,6 +66,7 @@ def test_the_optimum_is_that_of_a_fine_grid():
             assert PrecisionLaw(1, 1, 1, 0.5, kinds).best_bits() == pytest.approx(best, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_constants_are_found_again():
     found = fit(SIZES, BITS, law(SIZES, BITS, **TRUE))
     for name, value in TRUE.items():
@@ -103,6 +105,7 @@ def squares(name, held, values, losses):
     return np.square(model(None, *best) - losses).sum()
 
 
+@pytest.mark.slow
 def test_a_constant_that_nothing_bounds_has_no_end():
     """At ten bits and more the precision does nothing, and gamma may be as small as it likes."""
     bits = np.tile([10, 11, 12, 13, 14, 16, math.inf], 4)

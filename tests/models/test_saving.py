@@ -223,6 +223,7 @@ def test_states_that_do_not_fit_change_nothing(tmp_path, kind, changes, text):
     go(optimizer, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard_bytes", [None, 60])
 @pytest.mark.sampled(2, each=False)
 def test_a_state_of_which_a_byte_is_another_is_refused(tmp_path, shard_bytes):

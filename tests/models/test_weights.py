@@ -304,6 +304,7 @@ def try_mutants(folder, count, seed):
     return refused, read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [250, pytest.param(10_000, marks=pytest.mark.exhaustive)])
 def test_mutated_files_are_refused_or_read_as_libraries_read_them(count, tmp_path):
     tracemalloc.start()

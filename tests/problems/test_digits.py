@@ -121,7 +121,9 @@ NETWORKS = [(name, None) for name in ("posit8", "posit8es0", "posit12", "posit16
 NETWORKS += [("posit8", "posit16"), ("float8_e5m2", "bfloat16")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "loss_name"), NETWORKS)
+@pytest.mark.sampled(2, each=False)
 def test_every_result_is_rounded_where_the_documentation_says(name, loss_name):
     fmt, loss_format = get_format(name), get_format(loss_name or name)
     for seed in range(2):

@@ -200,6 +200,7 @@ def unit_of(exact, fmt):
     return Fraction(2) ** (exponent - fmt.precision + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fmt", EVERY, ids=label)
 @pytest.mark.sampled(16, each=False)
 def test_every_number_is_inspected_and_every_equation_holds(fmt):
@@ -239,6 +240,7 @@ def test_powers_of_two_and_what_is_none():
 
 
 @pytest.mark.parametrize("fmt", EVERY, ids=label)
+@pytest.mark.sampled(3, each=False)
 def test_errors_in_ulp_are_in_the_codecs(fmt):
     """One definition of the unit: that of `mcfsim.codec.ulp`, also for the measure."""
     rng = np.random.default_rng(4)

@@ -50,6 +50,7 @@ def shown(view, found):
     return out.getvalue()
 
 
+@pytest.mark.slow
 def test_the_command_shows_the_program_that_its_options_mean():
     """Two texts in each view, the five of them in turn."""
     given = itertools.cycle(

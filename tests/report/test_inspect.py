@@ -213,9 +213,8 @@ def test_every_number_is_inspected_and_every_equation_holds(fmt):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("part", range(2))
-def test_random_numbers_in_random_formats(part):
-    for index, fmt in enumerate(random_formats(100)[part::2]):
+def test_random_numbers_in_random_formats():
+    for index, fmt in enumerate(random_formats(60)[15:]):
         for text in (*NUMBERS[::3], *near(fmt, seed=index, size=40)):
             check(text, fmt)
 

@@ -94,3 +94,10 @@ def pick(driver: Any, choice: str, place: int) -> None:
 def share(x: float | None) -> str:
     """Return a share as the page writes it."""
     return "-" if x is None or math.isnan(x) else f"{round(x, 4):.4f}"
+
+
+def frame_of(driver: Any, chart: str) -> tuple[float, float]:
+    """Return the heights of a drawing's axis and of the highest line of its grid."""
+    script = "return [...document.querySelectorAll(arguments[0])].map((x) => Number(x.getAttribute('y1')))"
+    (bottom,) = driver.execute_script(script, f"#{chart} line.axis")
+    return bottom, min(driver.execute_script(script, f"#{chart} line.grid"))

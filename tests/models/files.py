@@ -47,11 +47,7 @@ def some_tensors(seed: int = 0) -> dict[str, tuple[str, NDArray[Any]]]:
 def checkpoint(path: Path, seed: int = 0, dtype: str = "F32") -> dict[str, NDArray[Any]]:
     """Write a small model: a matrix, a bias and a gain; return its tensors."""
     rng = np.random.default_rng(seed)
-    tensors = {
-        "matrix": rng.standard_normal((32, 24)) * 0.02,
-        "bias": np.zeros(24),
-        "gain": np.ones(24),
-    }
+    tensors = {"matrix": rng.standard_normal((32, 24)) * 0.02, "bias": np.zeros(24), "gain": np.ones(24)}
     cast = {name: x.astype(DTYPES[dtype]) for name, x in tensors.items()}
     raw_safetensors(path, {name: (dtype, x) for name, x in cast.items()})
     return cast

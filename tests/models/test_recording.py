@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.models.recording import Recording, open_recording
+from mcfsim.models.recording import open_recording
 from mcfsim.models.weights import open_weights
 from tests.models.files import checkpoint, raw_safetensors
 from tests.models.recordings import SHAPES, gradients, rate, recorded, weights
@@ -22,7 +19,7 @@ from tests.shared.mutations import damaged
 STEPS = 3
 
 
-def foreign(directory: Path, steps: int = STEPS) -> Path:
+def foreign(directory, steps=STEPS):
     """Write the same tensors without a recorder."""
     directory.mkdir()
     dtypes = {"matrix": "BF16", "bias": "F32", "scale": "F64"}
@@ -33,7 +30,7 @@ def foreign(directory: Path, steps: int = STEPS) -> Path:
     return directory
 
 
-def content(recording: Recording) -> list[Any]:
+def content(recording):
     """Return all numbers of a recording, and its rates."""
     files = (recording.weights, *recording.steps)
     return [[(name, x.dtype.str, x.tolist()) for name, x in file.read().items()] for file in files] + [
@@ -41,88 +38,52 @@ def content(recording: Recording) -> list[Any]:
     ]
 
 
-def test_all_is_read_as_it_was_recorded(tmp_path: Path) -> None:
-    recording = open_recording(recorded(tmp_path / "r", STEPS))
+def test_all_is_read_as_it_was_recorded_or_written_by_others(tmp_path):
+    """Files of no recorder hold the same numbers and no rates."""
+    recording, theirs = (
+        open_recording(recorded(tmp_path / "r", STEPS)),
+        open_recording(foreign(tmp_path / "f")),
+    )
     assert recording.size == 16
     assert recording.rates() == tuple(rate(step) for step in range(1, STEPS + 1))
-    for file, expected in zip(
-        (recording.weights, *recording.steps), [weights(), *map(gradients, range(1, STEPS + 1))], strict=True
-    ):
+    expected = [weights(), *map(gradients, range(1, STEPS + 1))]
+    for file, tensors in zip((recording.weights, *recording.steps), expected, strict=True):
         found = file.read()
         assert {name: x.shape for name, x in found.items()} == SHAPES
-        for name, x in expected.items():
+        for name, x in tensors.items():
             np.testing.assert_array_equal(found[name], x.astype(np.float64))
-
-
-def test_files_of_no_recorder_hold_the_same_numbers_and_no_rates(tmp_path: Path) -> None:
-    theirs, ours = open_recording(foreign(tmp_path / "f")), open_recording(recorded(tmp_path / "r", STEPS))
-    assert content(theirs)[:-1] == content(ours)[:-1]
-    assert theirs.digest() == ours.digest()
+    assert content(theirs)[:-1] == content(recording)[:-1]
+    assert theirs.digest() == recording.digest()
     with pytest.raises(ValueError, match=r"step-1\.safetensors: has no learning rate, so a schedule must be"):
         theirs.rates()
 
 
-@pytest.mark.parametrize("missing", range(1, STEPS + 1))
-def test_steps_that_are_missing_at_the_end_are_missed(missing: int, tmp_path: Path) -> None:
+def test_steps_that_are_missing_at_the_end_are_missed(tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
-    for number in range(STEPS, STEPS - missing, -1):
-        (folder / f"step-{number:08d}.safetensors").unlink()
-    left = STEPS - missing
-    text = f"has {left} steps, and steps.json says that {STEPS} were recorded" if left else "has no step"
-    for opened in (open_recording, mcf.replay):
-        with pytest.raises(ValueError, match=text):
-            opened(folder)
-    if left:
-        assert len(open_recording(folder, steps=left).steps) == left
+    for left in range(STEPS - 1, -1, -1):
+        (folder / f"step-{left + 1:08d}.safetensors").unlink()
+        text = f"has {left} steps, and steps.json says that {STEPS} were recorded" if left else "has no step"
+        for opened in (open_recording, mcf.replay):
+            with pytest.raises(ValueError, match=text):
+                opened(folder)
+        assert not left or len(open_recording(folder, steps=left).steps) == left
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (None, "lacks steps.json, which says how many steps were recorded"),
-        ("", "says no number of steps"),
-        ("3", "says no number of steps: the whole must be an object"),
-        ('{"format": "mcfsim-recording-1", "steps": "3"}', "steps must be of type int"),
-        ('{"format": "mcfsim-recording-1", "steps": true}', "steps must be of type int"),
-        ('{"format": "another", "steps": 3}', "format must be one of mcfsim-recording-1"),
-        (
-            '{"format": "mcfsim-recording-1", "steps": 1}',
-            "has 3 steps, and steps.json says that 1 were recorded",
-        ),
-        ("9" * 2000, "has more than 1000 bytes"),
-    ],
-)
-def test_a_count_of_steps_that_is_none(count: str | None, text: str, tmp_path: Path) -> None:
-    path = recorded(tmp_path / "r", STEPS) / "steps.json"
-    path.unlink() if count is None else path.write_text(count)
-    with pytest.raises(ValueError, match=text):
-        open_recording(tmp_path / "r")
-
-
-def test_a_step_that_was_written_and_not_yet_counted_is_one(tmp_path: Path) -> None:
+def test_a_step_that_was_written_and_not_yet_counted_is_one(tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
     (folder / "steps.json").write_text(json.dumps({"format": "mcfsim-recording-1", "steps": STEPS - 1}))
     assert len(open_recording(folder).steps) == STEPS
 
 
-def test_steps_are_no_weights_and_weights_no_step(tmp_path: Path) -> None:
+def test_a_step_is_no_weights(tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
-    step, start = folder / "step-00000002.safetensors", folder / "weights.safetensors"
-    for taken in (lambda: open_weights(step), lambda: open_recording(folder, step)):
+    for taken in (lambda: open_weights(folder / STEP_2), lambda: open_recording(folder, folder / STEP_2)):
         with pytest.raises(ValueError, match="has the gradients of step 2 of a recording"):
             taken()
-    kept = start.read_bytes()
-    shutil.copy(step, start)
-    with pytest.raises(ValueError, match=r"weights\.safetensors: has the gradients of step 2"):
-        open_recording(folder)
-    start.write_bytes(kept)
-    shutil.copy(start, step)
-    with pytest.raises(ValueError, match="is weights by its header, and step 2 by its name"):
-        open_recording(folder)
-    assert open_weights(start).keys() == SHAPES.keys()
+    assert open_weights(folder / "weights.safetensors").keys() == SHAPES.keys()
 
 
-def test_the_digest_is_of_every_bit_name_and_shape(tmp_path: Path) -> None:
+def test_the_digest_is_of_every_bit_name_and_shape(tmp_path):
     base = {"a": np.ones((2, 2), np.float32), "b": np.zeros(1)}
     others = [
         base,
@@ -139,16 +100,13 @@ def test_the_digest_is_of_every_bit_name_and_shape(tmp_path: Path) -> None:
     assert len(set(found)) == len(others)
 
 
-def test_tensors_keep_the_order_that_the_loop_had_them_in(tmp_path: Path) -> None:
-    names = ["b", "c", "a", "d"]
-    recorder = mcf.record(dict.fromkeys(names, np.zeros(2)), tmp_path)
-    recorder.step({name: np.zeros(2) for name in reversed(names)})
-    found = open_recording(tmp_path)
-    assert list(found.weights.read()) == names
-    assert list(found.steps[0].read()) == names[::-1]
-
-
-def test_the_first_steps_alone(tmp_path: Path) -> None:
+def test_the_first_steps_alone_and_tensors_in_their_own_order(tmp_path):
+    labels = ["b", "c", "a", "d"]
+    recorder = mcf.record(dict.fromkeys(labels, np.zeros(2)), tmp_path / "order")
+    recorder.step({name: np.zeros(2) for name in reversed(labels)})
+    found = open_recording(tmp_path / "order")
+    assert list(found.weights.read()) == labels
+    assert list(found.steps[0].read()) == labels[::-1]
     recorded(tmp_path, 5)
     (tmp_path / "step-00000005.safetensors").write_bytes(b"never read")
     assert [step.rate for step in open_recording(tmp_path, steps=4).steps] == [
@@ -159,7 +117,7 @@ def test_the_first_steps_alone(tmp_path: Path) -> None:
             open_recording(tmp_path, steps=wrong)
 
 
-def test_another_start(tmp_path: Path) -> None:
+def test_another_start(tmp_path):
     recorded(tmp_path / "r", STEPS)
     moved = {name: x + 1 for name, x in weights().items()}
     more = {"not trained": np.ones(5, np.float32), "count": np.arange(3)}
@@ -170,19 +128,18 @@ def test_another_start(tmp_path: Path) -> None:
     }
     assert recording.digest() != open_recording(tmp_path / "r").digest()
     checkpoint(tmp_path / "other.safetensors")
-    with pytest.raises(
-        ValueError, match=r"step-00000001\.safetensors: has the tensor 'scale', which .*other"
-    ):
-        open_recording(tmp_path / "r", tmp_path / "other.safetensors")
     np.savez(tmp_path / "bad.npz", **{**moved, "bias": np.full(3, np.nan)})
-    with pytest.raises(ValueError, match=r"bad\.npz: has numbers that are not finite: bias: 3 NaN"):
-        open_recording(tmp_path / "r", tmp_path / "bad.npz")
     np.savez(tmp_path / "whole.npz", **{**moved, "bias": np.arange(3)})
-    with pytest.raises(ValueError, match=r"whole\.npz: tensor 'bias' has whole numbers"):
-        open_recording(tmp_path / "r", tmp_path / "whole.npz")
+    for name, text in (
+        ("other.safetensors", r"step-00000001\.safetensors: has the tensor 'scale', which .*other"),
+        ("bad.npz", r"bad\.npz: has numbers that are not finite: bias: 3 NaN"),
+        ("whole.npz", r"whole\.npz: tensor 'bias' has whole numbers"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            open_recording(tmp_path / "r", tmp_path / name)
 
 
-def _replace(folder: Path, step: int, **tensors: tuple[str, Any]) -> None:
+def _replace(folder, step, **tensors):
     """Write a step without a recorder, with some tensors altered, or left out by None."""
     good = {
         "matrix": ("BF16", gradients(step)["matrix"]),
@@ -193,71 +150,68 @@ def _replace(folder: Path, step: int, **tensors: tuple[str, Any]) -> None:
     raw_safetensors(folder / f"step-{step:08d}.safetensors", whole)
 
 
-def _cut(path: Path, size: int) -> None:
+def _cut(path, size):
     path.write_bytes(path.read_bytes()[:size])
 
 
+def _count(text):
+    return lambda folder: (folder / "steps.json").write_text(text)
+
+
+def _bias(dtype, x):
+    return lambda folder: _replace(folder, 2, bias=(dtype, np.asarray(x)))
+
+
 STEP_2 = "step-00000002.safetensors"
-SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no steps": (lambda f: [p.unlink() for p in f.glob("step-*")], "has no step; that of the first is named"),
-    "a missing step": (lambda f: (f / STEP_2).unlink(), "has step-00000003.safetensors, and no step 2"),
-    "a step twice": (lambda f: shutil.copy(f / STEP_2, f / "step-2.safetensors"), "has step 2 twice, in "),
-    "a step 0": (lambda f: shutil.copy(f / STEP_2, f / "step-0.safetensors"), "and a step 0, and steps are "),
-    "a strange name": (lambda f: shutil.copy(f / STEP_2, f / "step-x"), "has 'step-x'; files of steps are "),
-    "a renamed step": (
-        lambda f: shutil.copy(f / STEP_2, f / "step-00000003.safetensors"),
-        "is step 2 by its",
+FORMAT = '{"format": "mcfsim-recording-1", "steps": '
+SPOILT = [
+    (lambda f: (f / "steps.json").unlink(), "lacks steps.json, which says how many steps were recorded"),
+    (_count(""), "says no number of steps"),
+    (_count("3"), "says no number of steps: the whole must be an object"),
+    (_count(FORMAT + '"3"}'), "steps must be of type int"),
+    (_count(FORMAT + "true}"), "steps must be of type int"),
+    (_count('{"format": "another", "steps": 3}'), "format must be one of mcfsim-recording-1"),
+    (_count(FORMAT + "1}"), "has 3 steps, and steps.json says that 1 were recorded"),
+    (_count("9" * 2000), "has more than 1000 bytes"),
+    (lambda f: [p.unlink() for p in f.glob("step-*")], "has no step; that of the first is named"),
+    (lambda f: (f / STEP_2).unlink(), "has step-00000003.safetensors, and no step 2"),
+    (lambda f: shutil.copy(f / STEP_2, f / "step-2.safetensors"), "has step 2 twice, in "),
+    (lambda f: shutil.copy(f / STEP_2, f / "step-0.safetensors"), "and a step 0, and steps are "),
+    (lambda f: shutil.copy(f / STEP_2, f / "step-x"), "has 'step-x'; files of steps are "),
+    (lambda f: shutil.copy(f / STEP_2, f / "step-00000003.safetensors"), "is step 2 by its"),
+    (lambda f: shutil.copy(f / "weights.safetensors", f / STEP_2), "is weights by its header, and step 2 by"),
+    (
+        lambda f: shutil.copy(f / STEP_2, f / "weights.safetensors"),
+        "s.safetensors: has the gradients of step",
     ),
-    "steps of weights": (lambda f: shutil.copy(f / "weights.safetensors", f / STEP_2), "is weights by its"),
-    "a tensor less": (lambda f: _replace(f, 2, bias=None), f"{STEP_2}: lacks the tensor 'bias', which"),
-    "a tensor more": (
-        lambda f: _replace(f, 2, more=("F32", np.ones(2, "f4"))),
-        "has the tensor 'more', which",
-    ),
-    "another shape": (
-        lambda f: _replace(f, 2, bias=("F32", np.ones((3, 1), "f4"))),
-        r"tensor 'bias' has shape [3, 1], and [3] in",
-    ),
-    "another dtype": (
-        lambda f: _replace(f, 2, bias=("F64", np.ones(3))),
-        "'bias' is of dtype F64, and of F32",
-    ),
-    "an unknown dtype": (lambda f: _replace(f, 2, bias=("F33", np.ones(3))), STEP_2),
-    "whole numbers": (
-        lambda f: _replace(f, 2, bias=("I64", np.arange(3))),
-        "'bias' is of dtype I64, which has",
-    ),
-    "no elements": (lambda f: _replace(f, 2, bias=("F32", np.ones(0, "f4"))), "'bias' of shape [0] has no"),
-    "no tensors": (lambda f: raw_safetensors(f / STEP_2, {}), f"{STEP_2}: has no tensor"),
-    "NaN": (
-        lambda f: _replace(f, 2, bias=("F32", np.array([1, np.nan, np.inf], "f4"))),
+    (lambda f: _replace(f, 2, bias=None), f"{STEP_2}: lacks the tensor 'bias', which"),
+    (lambda f: _replace(f, 2, more=("F32", np.ones(2, "f4"))), "has the tensor 'more', which"),
+    (_bias("F32", np.ones((3, 1), "f4")), r"tensor 'bias' has shape [3, 1], and [3] in"),
+    (_bias("F64", np.ones(3)), "'bias' is of dtype F64, and of F32"),
+    (_bias("F33", np.ones(3)), STEP_2),
+    (_bias("I64", np.arange(3)), "'bias' is of dtype I64, which has"),
+    (_bias("F32", np.ones(0, "f4")), "'bias' of shape [0] has no"),
+    (lambda f: raw_safetensors(f / STEP_2, {}), f"{STEP_2}: has no tensor"),
+    (
+        _bias("F32", np.array([1, np.nan, np.inf], "f4")),
         f"{STEP_2}: has numbers that are not finite: bias: 1 NaN, 1 infinite",
     ),
-    "a cut header": (lambda f: _cut(f / STEP_2, 100), f"{STEP_2}: no safetensors file, or damaged"),
-    "cut tensors": (lambda f: _cut(f / STEP_2, -1), f"{STEP_2}: no safetensors file, or damaged"),
-    "an empty file": (lambda f: _cut(f / STEP_2, 0), f"{STEP_2}: no safetensors file, or damaged"),
-    "a pipe": (
-        lambda f: ((f / STEP_2).unlink(), os.mkfifo(f / STEP_2)),
-        f"{STEP_2} is a pipe, and no regular",
+    *(
+        (lambda f, size=size: _cut(f / STEP_2, size), f"{STEP_2}: no safetensors file, or damaged")
+        for size in (100, -1, 0)
     ),
-    "a folder": (
-        lambda f: ((f / STEP_2).unlink(), (f / STEP_2).mkdir()),
-        f"{STEP_2} is a folder, and no reg",
-    ),
-    "no weights": (lambda f: (f / "weights.safetensors").unlink(), "weights.safetensors"),
-    "other weights": (
-        lambda f: checkpoint(f / "weights.safetensors"),
-        "step-00000001.safetensors: lacks the tensor 'gain', which",
-    ),
-    "no folder": (shutil.rmtree, "No such file or directory"),
-    "a file": (lambda f: (shutil.rmtree(f), f.write_text("")), "Not a directory"),
-}
+    (lambda f: ((f / STEP_2).unlink(), os.mkfifo(f / STEP_2)), f"{STEP_2} is a pipe, and no regular"),
+    (lambda f: ((f / STEP_2).unlink(), (f / STEP_2).mkdir()), f"{STEP_2} is a folder, and no reg"),
+    (lambda f: (f / "weights.safetensors").unlink(), "weights.safetensors"),
+    (lambda f: checkpoint(f / "weights.safetensors"), "1.safetensors: lacks the tensor 'gain', which"),
+    (shutil.rmtree, "No such file or directory"),
+    (lambda f: (shutil.rmtree(f), f.write_text("")), "Not a directory"),
+]
 
 
-@pytest.mark.parametrize("how", SPOILT)
-def test_what_is_no_recording_is_refused_by_name_before_a_step(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("spoil", "text"), SPOILT, ids=[text for _, text in SPOILT])
+def test_what_is_no_recording_is_refused_by_name_before_a_step(spoil, text, tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
-    spoil, text = SPOILT[how]
     spoil(folder)
     with pytest.raises((ValueError, OSError)) as refused:
         open_recording(folder)
@@ -265,7 +219,7 @@ def test_what_is_no_recording_is_refused_by_name_before_a_step(how: str, tmp_pat
     assert "\n" not in str(refused.value)
 
 
-def _rewrite(path: Path, **about: str) -> None:
+def _rewrite(path, **about):
     """Alter what the header of a recorder's file says besides its tensors."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
@@ -275,19 +229,26 @@ def _rewrite(path: Path, **about: str) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[start:])
 
 
-@pytest.mark.parametrize(
-    "about", [{"rate": "0.5"}, {"rate": "nan"}, {"step": "3"}, {"tensors": "{}"}, {"sha256": ""}, {"new": ""}]
-)
-def test_an_altered_header_is_noticed(about: dict[str, str], tmp_path: Path) -> None:
+def test_an_altered_header_is_noticed(tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
-    _rewrite(folder / STEP_2, **about)
-    with pytest.raises(
-        ValueError, match=rf"{STEP_2}: has a damaged header: its digest is not the one record"
+    whole = (folder / STEP_2).read_bytes()
+    for about in (
+        {"rate": "0.5"},
+        {"rate": "nan"},
+        {"step": "3"},
+        {"tensors": "{}"},
+        {"sha256": ""},
+        {"new": ""},
     ):
-        open_recording(folder)
+        _rewrite(folder / STEP_2, **about)
+        with pytest.raises(
+            ValueError, match=rf"{STEP_2}: has a damaged header: its digest is not the one rec"
+        ):
+            open_recording(folder)
+        (folder / STEP_2).write_bytes(whole)
 
 
-def test_every_damaged_tensor_is_named_when_it_is_read(tmp_path: Path) -> None:
+def test_every_damaged_tensor_is_named_when_it_is_read(tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
     path = folder / STEP_2
     data = path.read_bytes()
@@ -300,18 +261,16 @@ def test_every_damaged_tensor_is_named_when_it_is_read(tmp_path: Path) -> None:
             recording = open_recording(folder)
             with pytest.raises(ValueError, match=rf"{STEP_2}: tensor '{name}' is damaged: its digest is not"):
                 recording.steps[1].read()
-
-
-def test_a_file_that_grew_shorter_since_it_was_opened(tmp_path: Path) -> None:
-    recording = open_recording(recorded(tmp_path, STEPS))
-    _cut(tmp_path / STEP_2, -8)
+    path.write_bytes(data)
+    recording = open_recording(folder)
+    _cut(path, -8)
     with pytest.raises(ValueError, match=rf"{STEP_2}: tensor '\w+' is cut off"):
         recording.steps[1].read()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, 20))])
-def test_a_damaged_file_is_refused_or_holds_the_numbers_recorded(seed: int, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_or_holds_the_numbers_recorded(seed, tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
     expected = content(open_recording(folder))
     random, refused = np.random.default_rng(seed), 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -19,16 +18,12 @@ from mcfsim.models.weights import open_tensors, open_weights
 from mcfsim.optim.groups import Groups
 from mcfsim.optim.lion import Lion
 from mcfsim.optim.memory import read
-from mcfsim.optim.strategies import STRATEGIES
 from mcfsim.storage.files import OutputError
 from mcfsim.storage.sealed import STATE, digest, sealed
 from mcfsim.storage.shards import read_metadata, write_file
 from mcfsim.storage.tensors import FileOfTensorsError
-from tests.shared.kinds import UNPACKED
+from tests.shared.kinds import STORED, UNPACKED
 
-pytestmark = pytest.mark.slow
-
-NAMES = [name for name in STRATEGIES if name != "exact"]
 HYPER = mcf.AdamW(beta2=0.95)
 SHAPES = {"w": (30, 40), "b": (40,), "scalar": ()}
 
@@ -61,33 +56,29 @@ def bits(optimizer):
     return [x.tobytes() for x in vectors], optimizer.count
 
 
+FORMATS = ("float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit16", "e6m9")
+
+
 @pytest.mark.parametrize(
-    ("name", "packed"),
-    [(name, packed) for name in NAMES for packed in (False, True) if not (packed and name in UNPACKED)],
+    ("name", "low", "packed"),
+    [
+        (name, "bfloat16", packed)
+        for name in STORED
+        for packed in (False, True)
+        if not packed or name not in UNPACKED
+    ]
+    + [("plain", low, packed) for low in FORMATS for packed in (False, True)],
 )
-def test_a_state_goes_on_to_the_same_bits(tmp_path, name, packed):
-    options = {"packed": packed}
-    if "stochastic" in name:
-        options["random"] = mcf.RandomWords(5)
-    path = tmp_path / "s.safetensors"
-    first = go(made(name, **options), 3)
-    save_state(first, path)
-    other = made(name, **options)
-    load_state(other, path)
+@pytest.mark.sampled(3, each=False)
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+def test_a_state_goes_on_to_the_same_bits(tmp_path, name, low, packed):
+    options = {"packed": packed} | ({"random": mcf.RandomWords(5)} if "stochastic" in name else {})
+    first = go(made(name, low, **options), 3)
+    save_state(first, tmp_path / "s.safetensors")
+    other = made(name, low, **options)
+    load_state(other, tmp_path / "s.safetensors")
     assert bits(other) == bits(first)
     assert bits(go(other, 2, 7)) == bits(go(first, 2, 7))
-
-
-@pytest.mark.parametrize("low", ["float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit16", "e6m9"])
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
-def test_states_of_every_kind_of_format(tmp_path, low, packed):
-    path = tmp_path / "s.safetensors"
-    first = go(made("plain", low, packed=packed), 2)
-    save_state(first, path)
-    other = made("plain", low, packed=packed)
-    load_state(other, path)
-    assert bits(other) == bits(first)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -125,8 +116,7 @@ def test_shards_hold_what_one_file_does(tmp_path, shard_bytes):
             assert len(by_file) >= len(SHAPES)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("shard_bytes", [None, 1000])
+@pytest.mark.parametrize(("packed", "shard_bytes"), [(False, 1000), (True, None)])
 @pytest.mark.parametrize("name", ["plain", "collage-plus", "mcf-3", "split-master", "fp8-moments"])
 def test_an_audit_reads_a_state(tmp_path, name, packed, shard_bytes):
     optimizer = go(made(name, packed=packed), 4)
@@ -173,7 +163,7 @@ def altered(optimizer, path, **changes):
     about = read_metadata(path)
     tensors = {name: (t.dtype, t.read().reshape(t.shape)) for name, t in open_tensors(path).items()}
     for name, item in ((name.replace("__", "."), item) for name, item in changes.items()):
-        if isinstance(item, Callable):
+        if callable(item):
             item(tensors[name][1])
         else:
             tensors[name] = item
@@ -185,62 +175,59 @@ def altered(optimizer, path, **changes):
     return path
 
 
+def spoilt(place, number):
+    """Return a change of one number of a tensor."""
+    return lambda x: x.flat.__setitem__(place, number)
+
+
+PACKED = {"name": "fp8-moments", "packed": True}
+
+
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("kind", "changes", "text"),
     [
-        ({"w__exp_avg": None}, r"tensor 'w\.exp_avg' must be BF16 of shape \(30, 40\), and it is not there"),
+        ({}, {"w__exp_avg": None}, r"'w\.exp_avg' must be BF16 of shape \(30, 40\), and it is not there"),
         (
+            {},
             {"b__v1": ("BF16", np.zeros(41, np.uint16))},
             r"'b\.v1' must be BF16 of shape \(40,\), and it is BF16 \(41,\)",
         ),
-        ({"b__v1": ("F32", np.zeros(40, np.float32))}, r"and it is F32 \(40,\)"),
-        ({"step": None}, "how many steps"),
-        ({"step": ("I64", np.array(-1))}, "how many steps"),
-        ({"step": ("F32", np.float32(3))}, "how many steps"),
+        ({}, {"b__v1": ("F32", np.zeros(40, np.float32))}, r"and it is F32 \(40,\)"),
+        ({}, {"step": None}, "how many steps"),
+        ({}, {"step": ("I64", np.array(-1))}, "how many steps"),
+        ({}, {"step": ("F32", np.float32(3))}, "how many steps"),
+        ({}, {"b__v2": ("BF16", np.zeros(40, np.uint16))}, "the tensor 'b.v2', which this"),
+        # The last tensor has such a number: those before it stay as they are, too.
         (
-            {"b__v2": ("BF16", np.zeros(40, np.uint16))},
-            "the tensor 'b.v2', which this",
+            {"name": "plain", "low": "tf32"},
+            {"w__exp_avg_sq": spoilt(-1, 0.1)},
+            r"'w\.exp_avg_sq' has a number that is none of tf32",
+        ),
+        *(
+            (
+                PACKED,
+                {"w__exp_avg_sq__scales": spoilt(7, scale)},
+                r"'w\.exp_avg_sq\.scales' has a negative or infinite scale",
+            )
+            for scale in (-1.0, -0.0, np.inf)
         ),
     ],
 )
-def test_states_that_do_not_fit_change_nothing(tmp_path, changes, text):
-    path = altered(go(made(), 2), tmp_path / "s.safetensors", **changes)
-    optimizer = go(made(), 1)
+def test_states_that_do_not_fit_change_nothing(tmp_path, kind, changes, text):
+    path = altered(go(made(**kind), 2), tmp_path / "s.safetensors", **changes)
+    optimizer = go(made(**kind), 1)
     before = bits(optimizer)
     with pytest.raises(FileOfTensorsError, match=text):
-        load_state(optimizer, path)
-    assert bits(optimizer) == before
-
-
-def test_numbers_that_are_none_of_the_format_are_refused(tmp_path):
-    """The last tensor has one: those before it stay as they are, too."""
-
-    def spoil(x):
-        x.flat[-1] = 0.1
-
-    path = altered(go(made("plain", "tf32"), 2), tmp_path / "s.safetensors", w__exp_avg_sq=spoil)
-    optimizer = go(made("plain", "tf32"), 1)
-    before = bits(optimizer)
-    with pytest.raises(FileOfTensorsError, match=r"'w\.exp_avg_sq' has a number that is none of tf32"):
         load_state(optimizer, path)
     assert bits(optimizer) == before
     go(optimizer, 1)
 
 
-@pytest.mark.parametrize("scale", [-1.0, -0.0, np.inf])
-def test_scales_that_are_none_are_refused(tmp_path, scale):
-    def spoil(x):
-        x[7] = scale
-
-    path = tmp_path / "s.safetensors"
-    altered(made("fp8-moments", packed=True), path, w__exp_avg_sq__scales=spoil)
-    with pytest.raises(FileOfTensorsError, match=r"'w\.exp_avg_sq\.scales' has a negative or infinite scale"):
-        load_state(made("fp8-moments", packed=True), path)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("shard_bytes", [None, 60])
+@pytest.mark.sampled(2, each=False)
 def test_a_state_of_which_a_byte_is_another_is_refused(tmp_path, shard_bytes):
-    """Each byte of a small state, with one bit changed: what is loaded is what was saved, or nothing."""
+    """Bytes of a small state, each with one bit changed: what is loaded is what was saved, or nothing."""
 
     def small():
         start = {"w": np.linspace(-1, 1, 12).reshape(3, 4), "b": np.ones(2)}
@@ -288,13 +275,18 @@ def test_shards_of_two_states_are_not_mixed(tmp_path):
         ({"name": "split-truncated", "packed": True}, {"name": "split-master", "packed": True}, "strategy"),
         ({"name": "fp32-optim"}, {"name": "eco"}, "strategy 'fp32-optim', and not of 'eco'"),
         ({"hyper": mcf.SGD()}, {"hyper": Lion()}, "optimizer 'SGD', and not of 'Lion'"),
+        (PACKED, PACKED | {"packed": False}, r"'w\.exp_avg' must be F32 .* not there"),
+        (PACKED | {"packed": False}, PACKED, r"'w\.exp_avg\.codes' must"),
     ],
 )
 def test_a_state_of_another_kind_is_refused(tmp_path, theirs, ours, text):
-    """Tensors are of the same names and shapes; what they mean is not."""
+    """Also where tensors are of the same names and shapes: what they mean is not."""
     save_state(made(**theirs), tmp_path / "s.safetensors")
+    other = go(made(**ours), 1)
+    before = bits(other)
     with pytest.raises(FileOfTensorsError, match=text):
-        load_state(made(**ours), tmp_path / "s.safetensors")
+        load_state(other, tmp_path / "s.safetensors")
+    assert bits(other) == before
 
 
 def test_a_state_is_not_taken_for_weights_nor_the_other_way_round(tmp_path):
@@ -312,32 +304,18 @@ def test_a_state_is_not_taken_for_weights_nor_the_other_way_round(tmp_path):
             load_state(made(), tmp_path / place)
 
 
-def test_codes_and_scales_are_no_numbers(tmp_path):
-    """What reads numbers refuses them, and what reads them refuses numbers."""
-    path = tmp_path / "s.safetensors"
-    for packed, text in (
-        (True, r"'w\.exp_avg' must be F32 .* not there"),
-        (False, r"'w\.exp_avg\.codes' must"),
-    ):
-        optimizer = go(made("fp8-moments", packed=packed), 2)
-        save_state(optimizer, path)
-        other = made("fp8-moments", packed=not packed)
-        before = bits(other)
-        with pytest.raises(FileOfTensorsError, match=text):
-            load_state(other, path)
-        assert bits(other) == before
-
-
 def test_places_that_will_not_do_are_refused(tmp_path):
     optimizer = made()
-    with pytest.raises(OutputError, match="must end in"):
-        save_weights(optimizer, tmp_path / "w")
-    with pytest.raises(ValueError, match="shard_bytes = 0 must be positive"):
-        save_weights(optimizer, tmp_path / "w", shard_bytes=0)
-    save_weights(optimizer, tmp_path / "w", shard_bytes=1e6)
-    with pytest.raises(OutputError, match=r"has model-00001-of-00001\.safetensors already"):
-        save_weights(optimizer, tmp_path / "w", shard_bytes=1e6)
-    exact = made("exact")
-    for save in (save_weights, save_state):
-        with pytest.raises(ValueError, match="exact numbers"):
-            save(exact, tmp_path / "x.safetensors")
+    save_weights(optimizer, tmp_path / "there", shard_bytes=1e6)
+    for save, given, place, options, error, text in (
+        (save_weights, optimizer, "w", {}, OutputError, "must end in"),
+        (save_weights, optimizer, "w", {"shard_bytes": 0}, ValueError, "shard_bytes = 0 must be positive"),
+        (
+            *(save_weights, optimizer, "there", {"shard_bytes": 1e6}, OutputError),
+            r"has model-00001-of-00001\.safetensors already",
+        ),
+        (save_weights, made("exact"), "x.safetensors", {}, ValueError, "exact numbers"),
+        (save_state, made("exact"), "x.safetensors", {}, ValueError, "exact numbers"),
+    ):
+        with pytest.raises(error, match=text):
+            save(given, tmp_path / place, **options)

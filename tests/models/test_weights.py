@@ -60,25 +60,10 @@ def test_what_is_written_is_read_by_the_library_and_by_us(tmp_path):
         assert bytes(by_library[name]["data"]) == x.tobytes()
 
 
-def _umask() -> int:
+def _umask():
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def test_a_file_that_is_written_again_is_the_old_one_until_it_is_whole(tmp_path, monkeypatch):
-    path = tmp_path / "out.safetensors"
-    write_file(path, {"x": ("F32", np.ones(3, np.float32))})
-    before = path.read_bytes()
-
-    def fail(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("safetensors.serialize_file", fail)
-    with pytest.raises(KeyboardInterrupt):
-        write_file(path, {"x": ("F32", np.zeros(3, np.float32))})
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 # -- shards --------------------------------------------------------------------------------------------------
@@ -111,28 +96,25 @@ def rewrite(folder, index):
 def test_an_index_and_its_shards_must_agree(sharded):
     folder, _, index = sharded
     first = sorted(index)[0]
-    for wrong, text in (
-        (index | {first: "model-9.safetensors"}, "model-9.safetensors, which tensor .* is not there"),
-        (index | {first: "../model-1.safetensors"}, "is no name of a file"),
-        (index | {first: "model-2.safetensors"}, "has (none of that name|a tensor)"),
-        (index | {"ghost": "model-1.safetensors"}, "'ghost' is said to lie in model-1.safetensors"),
-        ({name: place for name, place in index.items() if name != first}, "does not name there"),
-        (index | {first: 3}, 'no "weight_map"'),
-    ):
-        rewrite(folder, wrong)
+
+    def check(wrong, text, name="model"):
+        (folder / f"{name}.safetensors.index.json").write_text(json.dumps({"weight_map": wrong}))
         with pytest.raises(FileOfTensorsError, match=text):
             open_weights(folder)
-    rewrite(folder, index)
-    (folder / "other.safetensors.index.json").write_text("{}")
-    with pytest.raises(FileOfTensorsError, match="several indexes"):
-        open_weights(folder)
 
-
-def test_a_name_in_two_files_is_refused(tmp_path):
-    checkpoint(tmp_path / "a.safetensors")
-    checkpoint(tmp_path / "b.safetensors")
+    check(index | {first: "model-9.safetensors"}, "model-9.safetensors, which tensor .* is not there")
+    check(index | {first: "../model-1.safetensors"}, "is no name of a file")
+    check(index | {first: "model-2.safetensors"}, "has (none of that name|a tensor)")
+    check(index | {"ghost": "model-1.safetensors"}, "'ghost' is said to lie in model-1.safetensors")
+    check({name: place for name, place in index.items() if name != first}, "does not name there")
+    check(index | {first: 3}, 'no "weight_map"')
+    check(index, "several indexes", "other")
+    for path in folder.iterdir():
+        path.unlink()
+    checkpoint(folder / "a.safetensors")
+    checkpoint(folder / "b.safetensors")
     with pytest.raises(FileOfTensorsError, match=r"a\.safetensors and b\.safetensors both have 'matrix'"):
-        open_weights(tmp_path)
+        open_weights(folder)
 
 
 # -- NumPy's archives ----------------------------------------------------------------------------------------
@@ -163,10 +145,9 @@ def test_archives_are_read_in_rows(tmp_path, save, assert_same):
 @pytest.mark.parametrize("order", "CF")
 def test_an_archive_is_listed_once_and_each_array_read_once(save, order, tmp_path, monkeypatch):
     """However many arrays and blocks there are: the list, and an array in columns, are long to go through."""
-    made = {f"t{number}": np.full((5, 7), number, np.float32, order) for number in range(40)}
+    made = {f"t{number}": np.full((5, 7), number, np.float32, order) for number in range(10)}
     save(tmp_path / "m.npz", **made)
-    listed, read, stream = [], [], npz._Stream.read
-    opened = zipfile.ZipFile
+    listed, read, stream, opened = [], [], npz._Stream.read, zipfile.ZipFile
     monkeypatch.setattr(npz, "ZipFile", lambda *file: listed.append(file) or opened(*file))
     monkeypatch.setattr(
         npz._Stream, "read", lambda it, start, stop: read.append(stop - start) or stream(it, start, stop)
@@ -176,7 +157,7 @@ def test_an_archive_is_listed_once_and_each_array_read_once(save, order, tmp_pat
         read.clear()
         for name, tensor in tensors.items():
             np.testing.assert_array_equal(np.concatenate([*tensor.blocks(4)]), made[name].ravel())
-        assert sum(read) == 40 * 35
+        assert sum(read) == 10 * 35
     assert len(listed) == 1
 
 
@@ -200,13 +181,20 @@ def test_an_archive_that_is_open_is_closed_with_the_last_of_its_tensors(tmp_path
     assert open_files() == []
 
 
-def test_an_archive_that_is_damaged_meanwhile_is_refused(tmp_path):
+def test_files_that_are_damaged_meanwhile_are_refused(tmp_path):
     np.savez(tmp_path / "m.npz", a=np.ones(1000), b=np.asfortranarray(np.ones((30, 40))))
     tensors = open_tensors(tmp_path / "m.npz")
     (tmp_path / "m.npz").write_bytes(bytes(300))
     for tensor in tensors.values():
         with pytest.raises(FileOfTensorsError, match="is damaged"):
             tensor.read(3, 9)
+    path = tmp_path / "m.safetensors"
+    checkpoint(path)
+    weights = open_weights(path)
+    os.truncate(path, path.stat().st_size - 4)
+    with pytest.raises(FileOfTensorsError, match="tensor 'gain' is cut off"):
+        weights["gain"].read()
+    assert weights["matrix"].read().size == 768
 
 
 def test_archives_with_what_is_no_numbers_are_refused(tmp_path):
@@ -221,14 +209,11 @@ def test_archives_with_what_is_no_numbers_are_refused(tmp_path):
         np.savez(path, **made)
         with pytest.raises(FileOfTensorsError, match=text):
             open_weights(path)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x.npy", b"")
-    with pytest.raises(FileOfTensorsError, match="'x' is no array"):
-        open_weights(path)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x.txt", b"")
-    with pytest.raises(FileOfTensorsError, match=r"'x.txt' is no array"):
-        open_weights(path)
+    for name in ("x.npy", "x.txt"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(name, b"")
+        with pytest.raises(FileOfTensorsError, match=rf"'{name.removesuffix('.npy')}' is no array"):
+            open_weights(path)
 
 
 # -- what is no file of tensors ------------------------------------------------------------------------------
@@ -237,6 +222,7 @@ def test_other_things_are_refused_by_name(tmp_path):
     (tmp_path / "empty.safetensors").write_bytes(b"")
     (tmp_path / "sub").mkdir()
     os.mkfifo(tmp_path / "pipe.safetensors")
+    raw_safetensors(tmp_path / "c.safetensors", {"c": ("C64", np.zeros(2, np.complex64))})
     for name, error, text in (
         ("a.txt", FileOfTensorsError, "is no .safetensors file"),
         ("empty.safetensors", FileOfTensorsError, "no safetensors file, or damaged"),
@@ -245,29 +231,14 @@ def test_other_things_are_refused_by_name(tmp_path):
         ("none.safetensors", FileNotFoundError, "none.safetensors"),
         ("none", FileNotFoundError, "none is not there"),
         ("none.npz", FileNotFoundError, "none.npz"),
+        ("c.safetensors", FileOfTensorsError, "tensor 'c' is of dtype C64, which is not known"),
     ):
         with pytest.raises(error, match=text):
             open_weights(tmp_path / name)
 
 
-def test_unknown_dtypes_are_named(tmp_path):
-    raw_safetensors(tmp_path / "m.safetensors", {"c": ("C64", np.zeros(2, np.complex64))})
-    with pytest.raises(FileOfTensorsError, match="tensor 'c' is of dtype C64, which is not known"):
-        open_weights(tmp_path / "m.safetensors")
-
-
-def test_a_file_that_becomes_shorter_is_noticed(tmp_path):
-    path = tmp_path / "m.safetensors"
-    checkpoint(path)
-    weights = open_weights(path)
-    os.truncate(path, path.stat().st_size - 4)
-    with pytest.raises(FileOfTensorsError, match="tensor 'gain' is cut off"):
-        weights["gain"].read()
-    assert weights["matrix"].read().size == 768
-
-
 # -- mutated files -------------------------------------------------------------------------------------------
-def mutated(data: bytes, rng: np.random.Generator) -> bytes:
+def mutated(data, rng):
     """Return a file with its header or its bytes altered: flipped, cut, grown, its numbers replaced."""
     kind = rng.integers(6)
     raw = bytearray(data)
@@ -293,7 +264,7 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(raw)
 
 
-def answer(path: Path) -> dict[str, bytes] | None:
+def answer(path):
     """Return all that we read of a file; None if it is refused in words."""
     try:
         return {name: b"".join(x.tobytes() for x in t.blocks(7)) for name, t in open_tensors(path).items()}
@@ -301,7 +272,7 @@ def answer(path: Path) -> dict[str, bytes] | None:
         return None
 
 
-def try_mutants(folder: Path, count: int, seed: int) -> tuple[int, int]:
+def try_mutants(folder, count, seed):
     """Read mutated files; return how many were refused, and how many read as the libraries read them."""
     from safetensors import deserialize
 
@@ -325,10 +296,7 @@ def try_mutants(folder: Path, count: int, seed: int) -> tuple[int, int]:
         read += 1
         if path.suffix == ".npz":
             expected = {name: x.tobytes() for name, x in floats.items()}
-            with (
-                suppress(ValueError),
-                np.load(path) as whole,
-            ):  # refuses an archive that does not start as one
+            with suppress(ValueError), np.load(path) as whole:  # one that does not start as one is refused
                 expected = {name: np.ascontiguousarray(whole[name]).tobytes() for name in whole.files}
         else:
             expected = {name: bytes(x["data"]) for name, x in deserialize(path.read_bytes())}
@@ -337,19 +305,13 @@ def try_mutants(folder: Path, count: int, seed: int) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_mutated_files_are_refused_or_read_as_libraries_read_them(tmp_path):
-    refused, read = try_mutants(tmp_path, 600, 1)
-    assert refused > 100
-    assert read > 30
-
-
-@pytest.mark.exhaustive
-def test_ten_thousand_mutated_files(tmp_path):
+@pytest.mark.parametrize("count", [250, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+def test_mutated_files_are_refused_or_read_as_libraries_read_them(count, tmp_path):
     tracemalloc.start()
     try:
-        refused, read = try_mutants(tmp_path, 10_000, 2)
+        refused, read = try_mutants(tmp_path, count, count)
         assert tracemalloc.get_traced_memory()[1] < 1 << 28
     finally:
         tracemalloc.stop()
-    assert refused > 3000
-    assert read > 500
+    assert refused > 0.3 * count
+    assert read > 0.05 * count

@@ -1,3 +1,5 @@
+"""A corpus: what is held out, its windows, and of which modules of the standard library it consists."""
+
 import dataclasses
 import hashlib
 import sysconfig
@@ -20,15 +22,11 @@ def test_the_last_tenth_is_held_out():
     assert MARKED.validation_windows(500, 3).all()
 
 
-def test_training_windows_are_contiguous_and_reach_both_ends():
+def test_windows_are_contiguous_and_reach_both_ends_or_are_spread_evenly():
     corpus = Corpus.from_bytes(bytes(range(100)), "counting")
     windows = corpus.training_windows(2000, 5, step=0, seed=0)
     assert (np.diff(windows, axis=1) == 1).all()
     assert set(windows[:, 0]) == set(range(86))
-
-
-def test_validation_windows_are_spread_evenly_and_disjoint_if_they_can_be():
-    corpus = Corpus.from_bytes(bytes(range(100)), "counting")
     assert corpus.validation_windows(3, 2).tolist() == [[90, 91], [94, 95], [98, 99]]
     assert corpus.validation_windows(1, 10).tolist() == [list(range(90, 100))]
 

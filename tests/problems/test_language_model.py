@@ -1,51 +1,24 @@
+"""The language model against one in mpmath, its batches and start; activations rounded by the judge."""
+
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
 import pytest
 
-from mcfsim.problems import Corpus, LanguageModel
+from mcfsim import FORMATS
+from mcfsim.oracle import operate
+from mcfsim.problems import LanguageModel, language_model
+from mcfsim.problems._transformer import as_integers
+from tests.problems.test_problems import EXACT, EXAMPLES, TEXT, generic
 
-pytestmark = pytest.mark.slow
-
-TEXT = np.random.default_rng(0).integers(0, 256, 4000, dtype=np.uint8).tobytes()
-CORPUS = Corpus.from_bytes(TEXT, "random bytes")
-DEFAULT = LanguageModel()
-
-
-def small_model():
-    return LanguageModel(CORPUS, layers=2, width=8, heads=2, context=5, batch=3)
+DEFAULT, SMALL, ROUNDED = LanguageModel(), EXACT[-1], EXAMPLES[-1]
 
 
-def generic_parameters(model, seed=1):
-    """Return float64 parameters far from any special point, gains included."""
-    random = np.random.default_rng(seed)
-    return {
-        name: random.normal(1 if name.endswith("gain") else 0, 0.4, shape)
-        for name, shape in model.shapes.items()
-    }
-
-
-def directions(gradient, count, seed=2):
-    random = np.random.default_rng(seed)
+def directions(gradient, count):
+    random = np.random.default_rng(2)
     return [(name, random.standard_normal(g.shape)) for name, g in gradient.items() for _ in range(count)]
-
-
-def test_gradient_of_every_tensor_against_finite_differences():
-    model = small_model()
-    parameters = generic_parameters(model)
-    _, gradient = model.loss_and_gradient(parameters, step=0, seed=0)
-    h = 1e-5
-
-    for name, direction in directions(gradient, count=5):
-
-        def loss(t, name=name, direction=direction):
-            moved = parameters | {name: parameters[name] + t * direction}
-            return model.loss_and_gradient(moved, step=0, seed=0)[0]
-
-        numeric = (loss(h) - loss(-h)) / (2 * h)
-        scale = np.linalg.norm(gradient[name]) * np.linalg.norm(direction)
-        assert abs(np.vdot(gradient[name], direction) - numeric) < 1e-8 * scale, name
 
 
 def mp_loss(model, parameters, window):
@@ -94,17 +67,17 @@ def mp_loss(model, parameters, window):
     return fsum(losses) / len(losses)
 
 
+@pytest.mark.slow
 def test_loss_and_gradient_against_an_independent_model_in_mpmath():
-    model = LanguageModel(CORPUS, layers=1, width=4, heads=2, context=3, batch=1)
-    parameters = generic_parameters(model)
+    model = LanguageModel(TEXT, layers=1, width=4, heads=2, context=3, batch=1)
+    parameters = generic(model)
     loss, gradient = model.loss_and_gradient(parameters, step=0, seed=0)
     (window,) = model.training_batch(step=0, seed=0).tolist()
-
     with mpmath.workdps(50):
         exact = {name: (p.astype(object) + mpmath.mpf(0)) for name, p in parameters.items()}
         assert abs(loss - mp_loss(model, exact, window)) < 1e-15 * loss
         h = mpmath.mpf(10) ** -15
-        for name, direction in directions(gradient, count=3):
+        for name, direction in directions(gradient, count=1):
             low, high = (mp_loss(model, exact | {name: exact[name] + t * direction}, window) for t in (-h, h))
             numeric = (high - low) / (2 * h)
             scale = np.linalg.norm(gradient[name]) * np.linalg.norm(direction)
@@ -119,38 +92,15 @@ def test_float32_gradient_is_close_to_the_float64_one():
     assert abs(loss32 - loss64) < 1e-7 * loss64
     for name, exact in gradient64.items():
         assert exact.dtype == np.float64
-        assert gradient32[name].dtype == np.float32
         assert np.linalg.norm(gradient32[name] - exact) < 2e-6 * np.linalg.norm(exact), name
 
 
-def test_same_bits_again_and_parameters_left_alone():
-    parameters = DEFAULT.initial_parameters(seed=3)
-    before = {name: p.copy() for name, p in parameters.items()}
-    loss, gradient = DEFAULT.loss_and_gradient(parameters, step=7, seed=3)
-    held_out = DEFAULT.validation_loss(parameters)
-    for name, p in parameters.items():
-        np.testing.assert_array_equal(p, before[name])
-        assert gradient[name].flags.c_contiguous
-        assert not any(np.shares_memory(g, p) for g in gradient.values())
-
-    again = LanguageModel()
-    loss_again, gradient_again = again.loss_and_gradient(again.initial_parameters(seed=3), step=7, seed=3)
-    assert loss_again == loss
-    assert list(gradient_again) == list(gradient) == list(parameters)
-    for name in gradient:
-        np.testing.assert_array_equal(gradient_again[name], gradient[name])
-    assert again.validation_loss(parameters) == held_out
-
-
-def test_batches_depend_on_seed_and_step_alone():
+def test_batches_and_starts_depend_on_seed_and_step_alone():
     batch = DEFAULT.training_batch(step=5, seed=1)
     assert batch.shape == (16, 65)
     np.testing.assert_array_equal(batch, LanguageModel(width=8).training_batch(step=5, seed=1))
     for other in ({"step": 6, "seed": 1}, {"step": 5, "seed": 2}, {"step": 1, "seed": 5}):
         assert (DEFAULT.training_batch(**other) != batch).any(axis=1).all()
-
-
-def test_initial_parameters_depend_on_the_seed():
     one, two = (DEFAULT.initial_parameters(seed)["embedding"] for seed in (1, 2))
     assert np.mean(one == two) < 1e-3
 
@@ -166,92 +116,106 @@ def test_later_bytes_do_not_change_earlier_logits():
     assert (logits[:, 40:] != others[:, 40:]).any(axis=-1).all()
 
 
-def test_shorter_sequences_give_the_same_logits():
-    model = small_model()
-    parameters = generic_parameters(model)
-    tokens = model.training_batch(step=0, seed=0)[:, :-1]
-    whole = model.logits(parameters, tokens)
-    np.testing.assert_allclose(model.logits(parameters, tokens[:, :3]), whole[:, :3], rtol=0, atol=1e-13)
+def test_shorter_sequences_give_the_same_logits_and_held_out_windows_their_mean():
+    parameters = generic(SMALL)
+    tokens = SMALL.training_batch(step=0, seed=0)[:, :-1]
+    whole = SMALL.logits(parameters, tokens)
+    np.testing.assert_allclose(SMALL.logits(parameters, tokens[:, :3]), whole[:, :3], rtol=0, atol=1e-13)
     with pytest.raises(ValueError, match="rows of 1 to 5 bytes"):
-        model.logits(parameters, model.training_batch(step=0, seed=0))
+        SMALL.logits(parameters, SMALL.training_batch(step=0, seed=0))
+    windows = TEXT.validation_windows(16 * 3, 6)
+    logits = SMALL.logits(parameters, windows[:, :-1])
+    chosen = np.take_along_axis(logits, windows[:, 1:, None].astype(int), axis=-1)
+    expected = np.mean(np.log(np.exp(logits).sum(axis=-1)) - chosen[..., 0])
+    assert SMALL.validation_loss(parameters) == pytest.approx(expected, rel=1e-13)
+    longest = LanguageModel(TEXT, layers=1, width=4, heads=1, context=399, batch=1)
+    assert math.isfinite(longest.validation_loss(longest.initial_parameters(seed=0)))
 
 
-def test_size_and_loss_at_the_start():
+def test_the_start():
     parameters = DEFAULT.initial_parameters(seed=0)
+    gains = {name for name in DEFAULT.shapes if name.endswith("gain")}
+    assert len(gains) == 5
+    assert DEFAULT.decayed == DEFAULT.shapes.keys() - gains
     assert sum(p.size for p in parameters.values()) == 119_104
     assert {p.dtype for p in parameters.values()} == {np.dtype(np.float32)}
+    for name in DEFAULT.decayed:
+        expected = 0.01 if name.endswith(("out", "down")) else 0.02  # 0.02 / sqrt(2 * 2 layers)
+        assert np.std(parameters[name]) == pytest.approx(expected, rel=0.05), name
+    assert all((parameters[name] == 1).all() for name in gains)
     for loss in (DEFAULT.loss_and_gradient(parameters, 0, 0)[0], DEFAULT.validation_loss(parameters)):
         assert abs(loss - math.log(256)) < 0.2
     blind = parameters | {"embedding": np.zeros_like(parameters["embedding"])}
     assert abs(DEFAULT.loss_and_gradient(blind, 0, 0)[0] - math.log(256)) < 1e-6
 
 
-def test_standard_deviations_at_the_start():
+@pytest.mark.parametrize(
+    ("name", "size", "finite"),
+    [
+        ("layer0.attention.qkv", 1000, True),
+        ("gain", 1000, True),
+        ("layer0.mlp.up", 1e20, False),
+        ("layer0.mlp.up", np.inf, False),
+    ],
+)
+def test_large_scores_do_not_overflow_and_what_does_gives_no_warning(name, size, finite):
     parameters = DEFAULT.initial_parameters(seed=0)
-    for name in DEFAULT.decayed:
-        expected = 0.01 if name.endswith(("out", "down")) else 0.02  # 0.02 / sqrt(2 * 2 layers)
-        assert np.std(parameters[name]) == pytest.approx(expected, rel=0.05), name
-    assert all((parameters[name] == 1).all() for name in parameters.keys() - DEFAULT.decayed)
-
-
-@pytest.mark.parametrize("name", ["layer0.attention.qkv", "gain"])
-def test_large_scores_do_not_overflow_the_softmax(name):
-    parameters = DEFAULT.initial_parameters(seed=0)
-    parameters[name] = parameters[name] * np.float32(1000)
+    parameters[name] = parameters[name] * np.float32(size)
     loss, gradient = DEFAULT.loss_and_gradient(parameters, 0, 0)
-    assert math.isfinite(loss)
-    assert all(np.isfinite(g).all() for g in gradient.values())
+    assert math.isfinite(loss) == math.isfinite(DEFAULT.validation_loss(parameters)) == finite
+    assert not finite or all(np.isfinite(g).all() for g in gradient.values())
 
 
-def test_weight_decay_is_for_matrices():
-    gains = {name for name in DEFAULT.shapes if name.endswith("gain")}
-    assert len(gains) == 5
-    assert DEFAULT.decayed == DEFAULT.shapes.keys() - gains
+# -- activations as integers ---------------------------------------------------------------------------------
+def judged(row, bits):
+    fmt, end = FORMATS["float32"], 2 ** (bits - 1)
+    if not all(map(math.isfinite, row)):
+        return None
+    largest = max(*map(abs, row), float(np.float32(1e-5)))
+    scale = operate("div", [float(end - 1), largest], fmt)
+    near = [round(Fraction(operate("mul", [x, scale], fmt))) for x in row]
+    return [operate("div", [float(min(max(k, -end), end - 1)), scale], fmt) for k in near]
 
 
-def test_validation_loss_is_the_mean_over_held_out_windows():
-    model = small_model()
-    parameters = generic_parameters(model)
-    windows = CORPUS.validation_windows(16 * 3, 6)
-    logits = model.logits(parameters, windows[:, :-1])
-    chosen = np.take_along_axis(logits, windows[:, 1:, None].astype(int), axis=-1)
-    expected = np.mean(np.log(np.exp(logits).sum(axis=-1)) - chosen[..., 0])
-    assert model.validation_loss(parameters) == pytest.approx(expected, rel=1e-13)
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+def test_rows_are_those_of_the_judge(bits):
+    random = np.random.default_rng(bits)
+    rows = random.standard_normal((30, 17)) * 2.0 ** random.integers(-40, 40, (30, 1))
+    rows[0], rows[1] = 0.0, [1e-6, *np.zeros(16)]
+    rows[2] = np.arange(17) / 2.0  # ties
+    rows[3, 5], rows[4, 6] = np.inf, np.nan
+    x = rows.astype(np.float32)
+    given = x.copy()
+    with np.errstate(all="ignore"):
+        found = as_integers(x, bits)
+    assert found.dtype == np.float32
+    assert np.array_equal(x, given, equal_nan=True)
+    for row, mine in zip(x.tolist(), found.tolist(), strict=True):
+        expected = judged(row, bits)
+        assert any(map(math.isnan, mine)) if expected is None else mine == expected
 
 
-@pytest.mark.parametrize("size", [1e20, np.inf])
-def test_a_diverged_model_has_no_finite_loss_and_no_warning(size):
-    parameters = DEFAULT.initial_parameters(seed=0)
-    parameters["layer0.mlp.up"] = parameters["layer0.mlp.up"] * np.float32(size)
-    assert not math.isfinite(DEFAULT.loss_and_gradient(parameters, 0, 0)[0])
-    assert not math.isfinite(DEFAULT.validation_loss(parameters))
+def test_gradients_pass_straight_through(monkeypatch):
+    """Those of a model that adds what rounding did as constants, against finite differences."""
+    parameters, added, h = generic(ROUNDED), [], 1e-5
 
+    def noted(x, bits):
+        rounded = as_integers(x, bits)
+        added.append(rounded - x)
+        return rounded
 
-@pytest.mark.parametrize("argument", ["layers", "width", "heads", "context", "batch"])
-def test_sizes_must_be_positive_ints(argument):
-    with pytest.raises(ValueError, match=f"{argument} = 0 must be at least 1"):
-        LanguageModel(CORPUS, **{argument: 0})
-    with pytest.raises(TypeError, match=f"{argument} must be an int"):
-        LanguageModel(CORPUS, **{argument: 2.0})
+    monkeypatch.setattr(language_model, "as_integers", noted)
+    loss, gradient = ROUNDED.loss_and_gradient(parameters, step=0, seed=0)
+    assert len(added) == 8
+    assert loss != SMALL.loss_and_gradient(parameters, step=0, seed=0)[0]
 
+    def at(moved):
+        constants = iter(added)
+        monkeypatch.setattr(language_model, "as_integers", lambda x, bits: x + next(constants))
+        return ROUNDED.loss_and_gradient(moved, step=0, seed=0)[0]
 
-def test_shapes_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="heads = 3 must divide width = 64"):
-        LanguageModel(CORPUS, heads=3)
-    with pytest.raises(ValueError, match="context = 400 needs longer texts than one of 400 bytes"):
-        LanguageModel(CORPUS, context=400)
-    longest = LanguageModel(CORPUS, layers=1, width=4, heads=1, context=399, batch=1)
-    assert math.isfinite(longest.validation_loss(longest.initial_parameters(seed=0)))
-
-
-def test_wrong_parameters_are_refused():
-    model = small_model()
-    good = model.initial_parameters(seed=0)
-    with pytest.raises(ValueError, match="expected the tensors"):
-        model.loss_and_gradient({name: p for name, p in good.items() if name != "gain"}, 0, 0)
-    with pytest.raises(ValueError, match=r"'gain' must have shape \(8,\), not \(9,\)"):
-        model.loss_and_gradient(good | {"gain": np.ones(9, np.float32)}, 0, 0)
-    with pytest.raises(TypeError, match="all float32 or all float64, not float32, float64"):
-        model.validation_loss(good | {"gain": np.ones(8)})
-    with pytest.raises(TypeError, match="not float16"):
-        model.validation_loss({name: p.astype(np.float16) for name, p in good.items()})
+    assert abs(at(parameters) - loss) < 1e-14
+    for name, direction in directions(gradient, count=1):
+        high, low = (at(parameters | {name: parameters[name] + t * direction}) for t in (h, -h))
+        scale = np.linalg.norm(gradient[name]) * np.linalg.norm(direction)
+        assert abs(np.vdot(gradient[name], direction) - (high - low) / (2 * h)) < 1e-8 * scale, name

@@ -1,163 +1,312 @@
-"""One number in a format, against rational arithmetic, ml_dtypes, NumPy and the emulator."""
+"""Numbers in every kind of format, against fractions, ml_dtypes, NumPy, the codec and the emulator.
+
+No exception, and every equation that is printed is true. The printed text is read back: decimals, hexadecimal
+numbers, codes, powers of two, components, what is left.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
+from dataclasses import replace
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import mcfsim as mcf
-from mcfsim.cli import app
-from mcfsim.formats import get_format
+from mcfsim.codec import decode, next_down, next_up, ulp
+from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format, p3109
 from mcfsim.report.inspect import inspect_value, read_number
-from mcfsim.report.tables import plan_table
-from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
+from mcfsim.report.tables import inspection_table, power_text
+from mcfsim.rounding import DETERMINISTIC, Overflow
+from tests.oracle.operands import UNUSUAL_FORMATS, label
 
-THOUSANDTHS = Fraction("0.999")
 #: Texts of every magnitude that matters to some format, and the special values.
-NUMBERS = (
-    *(
-        "0",
-        "-0",
-        "1",
-        "-1",
-        "0.999",
-        "1/3",
-        "-2/7",
-        "0.1",
-        "3.5",
-        "447",
-        "449",
-        "464",
-        "465",
-        "1e5",
-        "65519.99",
-    ),
-    *("65520", "-70000", "1e-3", "6e-8", "2.98e-8", "1e-40", "-1e-40", "4e-46", "5e-324", "2e-324", "1e39"),
-    *("1.7976931348623157e308", "1e309", "-1e400", "1e-400", "0x1.8p3", "0x1p-149", "inf", "-inf", "nan"),
+_NUMBERS = """
+0 -0 nan -nan inf -inf 1 -1 2 0.5 0.999 -0.999 1/3 -2/7 0.1 3.5 447 448 449 464 465 -465 1e5 65519.99 65520
+-70000 1e-3 6e-8 2.98e-8 1e-40 -1e-40 4e-46 5e-324 2e-324 1e39 1.7976931348623157e308 1e309 -1e400 1e-400
+0x1.8p3 0x1p-149 1e9 -1e9 2e7 6.5 7 127 127.5 -128 -128.5 -129 18446744073709551617 -36893488147419103233
+1e5000 -1e5000 1e-5000 -0x1.fffffffffffffp1023 0xffffffffffffffffffffp-3 1e20000 22/7 1000000007/1000000009
+"""
+NUMBERS = (*_NUMBERS.split(), "123456789" * 9)
+GRIDS = [
+    *(Grid(low=-2, high=7), Grid(low=0, high=7), Grid(low=-7, high=2, fraction_bits=3)),
+    *(Grid(low=-8, high=8, fraction_bits=-2), Grid(low=-(2**31), high=5, fraction_bits=40)),
+]
+
+
+def random_formats(count):
+    rng = np.random.default_rng(11)
+    found = []
+    while len(found) < count:
+        low = int(rng.integers(-60, 40))
+        try:
+            item = Format(
+                precision=int(rng.integers(1, 25)),
+                emin=low,
+                emax=low + int(rng.integers(0, 70)),
+                specials=str(rng.choice(["ieee", "fn", "fnuz", "nuz", "none"])),
+                signed=bool(rng.random() < 0.6),
+                zero=bool(rng.random() < 0.8),
+                parity=str(rng.choice(["significand", "code"])),
+            )
+        except ValueError:
+            continue
+        found.append(replace(item, name=f"random{len(found)}"))
+    return found
+
+
+def family():
+    for bits in (3, 5, 8):
+        for signed in (True, False):
+            for extended in (True, False):
+                for precision in range(1, bits):
+                    try:
+                        yield p3109(bits, precision, signed=signed, extended=extended)
+                    except ValueError:
+                        continue
+
+
+NAMED = [
+    *FORMATS.values(),
+    *map(get_format, ("e6m9", "e2m1", "e11m51", "posit8", "posit16", "posit32", "posit3", "int2", "int8")),
+    *map(get_format, ("int8_symmetric", "int32", "ternary", "posit16es1", "posit32es5", "posit8es0")),
+]
+EVERY = list(
+    {repr(item): item for item in (*NAMED, *UNUSUAL_FORMATS, *GRIDS, *family(), *random_formats(15))}.values()
 )
 
 
-def _dtype(name: str) -> np.dtype:
-    return np.dtype(getattr(ml_dtypes, name, None) or getattr(np, name))
+def near(fmt, seed, size):
+    """Return random numbers of the format's magnitudes, as text, half of them as fractions."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(size):
+        scale = int(rng.integers(max(fmt.emin - fmt.precision - 3, -1100), min(fmt.emax + 3, 1100)))
+        number = Fraction(int(rng.integers(1, 2**60)), int(rng.integers(1, 2**60))) * Fraction(2) ** scale
+        number *= int(rng.choice([-1, 1]))
+        if rng.random() < 0.5:
+            found.append(f"{number.numerator}/{number.denominator}")
+        else:
+            found.append(str(Context(prec=20).divide(number.numerator, number.denominator)))
+    return found
 
 
-def _nearest_binary64(number: Fraction | float) -> float:
+def decimal(text):
+    """Return the number of a decimal text, exactly: NaN and infinities as floats."""
+    return float(text) if text in ("nan", "inf", "-inf") else Fraction(text)
+
+
+def is_rounding(text, exact, figures):
+    """Whether a text is a number in decimal, rounded to so many significant digits."""
+    with_digits = Context(prec=figures, rounding=ROUND_HALF_EVEN, Emax=10**8, Emin=-(10**8))
+    return Decimal(text) == with_digits.divide(Decimal(exact.numerator), Decimal(exact.denominator))
+
+
+def check(text, fmt, rounding="nearest_even", overflow="ieee"):
+    """Inspect a number, print it, read the print back and compare with codec and fractions."""
+    number = read_number(text)
+    seen = inspect_value(text, fmt, rounding, overflow)
+    (column,) = ({row[text]: row[str(fmt)] for row in inspection_table(text, [seen])},)
+    exact = number if isinstance(number, Fraction) else Fraction(number) if number == 0 else None
+    rounded = decimal(column["rounded"])
+    assert rounded == seen.rounded or math.isnan(seen.rounded)
+    if math.isnan(seen.rounded):
+        assert column["hex float"] == column["rounded"] == "nan"
+        assert column["below"] == column["above"] == "-"
+    else:
+        assert float.fromhex(column["hex float"]) == seen.rounded
+    if column["code"] == "no code":
+        assert not math.isfinite(seen.rounded)
+        assert column["sign | exponent | fraction"] == "no code"
+    else:
+        code = int(column["code"], 16)
+        assert int(column["sign | exponent | fraction"].replace(" | ", ""), 2) == code
+        assert len(column["sign | exponent | fraction"].replace(" | ", "")) == fmt.bits
+        value = float(decode([code], fmt)[0])
+        assert value == seen.rounded or (math.isnan(value) and math.isnan(seen.rounded))
+    for side, direction in (("below", next_down), ("above", next_up)):
+        if column[side] != "-":
+            value, code = re.fullmatch(r"(\S+) \((0x[0-9a-f]+)\)", column[side]).groups()
+            with np.errstate(over="ignore"):
+                assert float(direction([seen.rounded], fmt)[0]) == decimal(value)
+            assert float(decode([int(code, 16)], fmt)[0]) == decimal(value)
+    finite = math.isfinite(seen.rounded)
+    assert (column["ulp"] == "-") is not finite
+    if finite:
+        check_power(column["ulp"], Fraction(float(ulp([seen.rounded], fmt)[0])))
+    if remark := re.search(
+        r"\(the number is (beyond the maximum|below the least value) (\S+)\)", column["kind"]
+    ):
+        beyond, end = remark[1].startswith("beyond"), Fraction(remark[2])
+        assert end == (fmt.max if beyond else fmt.lowest)
+        assert exact > end if beyond else exact < end
+    elif exact is not None:
+        assert exact <= fmt.max
+        assert exact >= min(fmt.lowest, 0)
+    if exact is None or not finite:
+        assert column["relative error"] == column["error in ulp"] == "-"
+    else:
+        error = Fraction(seen.rounded) - exact
+        assert is_rounding(column["relative error"], error / abs(exact) if error else error, 6)
+        assert is_rounding(column["error in ulp"], error / unit_of(exact, fmt), 6)
+    for length in (2, 3):
+        if column[f"{length} components"] == "-":
+            assert column[f"residual of {length}"] == "-"
+            continue
+        parts = [Fraction(part) for part in column[f"{length} components"].split(", ")]
+        assert len(parts) == length
+        assert is_rounding(column[f"residual of {length}"], exact - sum(parts), 17)
+        assert seen.residual(parts) == exact - sum(parts)
+        assert parts[0] == seen.rounded or rounding != "nearest_even"
+    nearest = exact is not None and finite and rounding == "nearest_even" and not seen.beyond_maximum
+    if nearest and type(fmt) is Format:
+        if not fmt.zero and abs(exact) < fmt.smallest_normal:
+            assert abs(seen.rounded) == fmt.smallest_normal  # nothing is below it
+        elif fmt.signed or exact >= 0:
+            assert abs(seen.ulp_error) <= Fraction(1, 2)
+        if seen.expansions and fmt.precision < 52:  # the emulator cannot round to 52 bits
+            assert seen.expansions[1] == mcf.expand(mcf.arithmetic(fmt), seen.exact, 3)
+    return seen
+
+
+def check_power(text, number):
+    """Read ``[odd *] 2^k = d`` or ``..., about d``: the product is the number, and so is the decimal."""
+    odd, power, about, written = re.fullmatch(r"(?:(\d+) \* )?2\^(-?\d+)( =|, about) (\S+)", text).groups()
+    assert int(odd or 1) * Fraction(2) ** int(power) == number
+    if about == " =":
+        assert Fraction(written) == number
+    else:
+        assert Fraction(written) != number
+        assert is_rounding(written, number, 6)
+
+
+def unit_of(exact, fmt):
+    """Return the unit in the last place of a number that need not be one of binary64."""
+    if isinstance(fmt, Grid):
+        return fmt.quantum
+    if isinstance(fmt, Posit):
+        clipped = min(abs(exact), fmt.max)
+        nearest = float(clipped)
+        below = nearest if Fraction(nearest) <= clipped else math.nextafter(nearest, 0.0)
+        return Fraction(float(ulp([below], fmt)[0]))
+    size = abs(exact)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length() if size else fmt.emin
+    exponent -= size < Fraction(2) ** exponent
+    exponent = min(max(exponent, fmt.emin), fmt.emax)
+    return Fraction(2) ** (exponent - fmt.precision + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fmt", EVERY, ids=label)
+@pytest.mark.sampled(16, each=False)
+def test_every_number_is_inspected_and_every_equation_holds(fmt):
+    random = near(fmt, seed=fmt.bits, size=12)
+    for text in (*NUMBERS, *random):
+        check(text, fmt)
+    rng = np.random.default_rng(fmt.bits)
+    for text in random:
+        check(text, fmt, str(rng.choice(list(DETERMINISTIC))), str(rng.choice(["ieee", "saturate"])))
+
+
+@pytest.mark.exhaustive
+def test_random_numbers_in_random_formats():
+    for index, fmt in enumerate(random_formats(60)[15:]):
+        for text in (*NUMBERS[::3], *near(fmt, seed=index, size=40)):
+            check(text, fmt)
+
+
+@pytest.mark.parametrize("name", ["binary8p4uf", "binary8p3ue", "binary6p2uf", "float8_e8m0fnu"])
+def test_what_rounds_up_in_a_format_without_sign_has_no_components(name):
+    assert check("0.999", get_format(name)).expansions == ()
+    with pytest.raises(ValueError, match=r"what 1\.0 leaves is negative"):
+        mcf.expand(mcf.arithmetic(name), Fraction("0.999"), 2)
+
+
+def test_powers_of_two_and_what_is_none():
+    assert power_text(Fraction(15_728_640)) == "15 * 2^20 = 15728640"
+    assert power_text(Fraction(1, 128)) == "2^-7 = 0.0078125"
+    assert power_text(Fraction(1)) == "2^0 = 1"
+    assert power_text(Fraction(3, 4)) == "3 * 2^-2 = 0.75"
+    assert power_text(Fraction(1, 2**133)) == "2^-133, about 9.18355e-41"
+    rng = np.random.default_rng(2)
+    for _ in range(500):
+        number = int(rng.integers(1, 2**40)) * Fraction(2) ** int(rng.integers(-1200, 1200))
+        check_power(power_text(number), number)
+
+
+@pytest.mark.parametrize("fmt", EVERY, ids=label)
+@pytest.mark.sampled(3, each=False)
+def test_errors_in_ulp_are_in_the_codecs(fmt):
+    """One definition of the unit: that of `mcfsim.codec.ulp`, also for the measure."""
+    rng = np.random.default_rng(4)
+    top = min(float(fmt.max), 1e300)
+    exact = np.concatenate([[0.0, top, 2 * top], top * rng.random(30), top * 2.0 ** -rng.integers(0, 60, 30)])
+    x = mcf.round_to(exact, fmt, overflow=Overflow.SATURATE)
+    for a, b, error, unit in zip(
+        x, exact, mcf.metrics.ulp_error(x, exact, fmt), ulp(exact, fmt), strict=True
+    ):
+        assert error == abs(a - b) / unit or math.isnan(a)
+
+
+def test_the_error_in_ulp_of_a_posit():
+    found = mcf.metrics.ulp_error([2.0**24], [2.0**20], "posit8")
+    assert found.tolist() == [1.0]
+    assert (ulp([2.0**20], "posit8") == 15 * 2.0**20).all()
+
+
+# -- by other code, and by example -------------------------------------------------------------------------
+def _nearest_binary64(number):
     try:
         return float(number)
     except OverflowError:
         return -math.inf if number < 0 else math.inf
 
 
-NATIVE = [name for name in mcf.FORMATS if name != "tf32"]
-
-
-def test_the_published_example() -> None:
-    seen = inspect_value("0.999", "bfloat16")
-    assert (seen.rounded, seen.code, seen.kind) == (1.0, 0x3F80, "normal")
-    assert seen.bits == ("0", "01111111", "0000000")
-    assert (seen.below.value, seen.below.code) == (0.99609375, 0x3F7F)
-    assert (seen.above.value, seen.above.code) == (1.0078125, 0x3F81)
-    assert seen.ulp == Fraction(1, 128)
-    assert seen.error == Fraction(1, 1000)
-    assert seen.relative_error == Fraction(1, 999)
-    assert seen.ulp_error == Fraction(256, 1000)  # 0.999 lies in a binade whose ulp is 2^-8
-    two, three = seen.expansions
-    assert two == (1.0, -0.00099945068359375)
-    assert three[:2] == two
-    assert seen.residual(two) == THOUSANDTHS - 1 + Fraction(0.00099945068359375)
-    assert seen.residual(two) == Fraction(-9, 16384000)
-    assert seen.residual(three) == THOUSANDTHS - sum(map(Fraction, three))
-
-
-@pytest.mark.parametrize("name", NATIVE)
-@pytest.mark.parametrize("text", NUMBERS)
-def test_rounding_and_bits_are_those_of_ml_dtypes(name: str, text: str) -> None:
-    number = read_number(text)
-    dtype = _dtype(name)
-    # The library's own casts start from binary64: so do we here, that theirs is the only rounding.
-    start = _nearest_binary64(number)
-    seen = inspect_value(start, name, overflow="ieee")
-    with np.errstate(all="ignore"):
-        theirs = np.array([start]).astype(dtype)
-        if start and not mcf.get_format(name).zero and np.float32(start) == 0:
-            return  # on its way through binary32 it became a zero, which is NaN in this format
-    if math.isnan(float(theirs[0])):
-        assert math.isnan(seen.rounded)
-        assert seen.bits is not None
-        return
-    if not mcf.get_format(name).has_nan and not math.isfinite(start):
-        assert seen.code is None  # ml_dtypes saturates infinity and NaN, which the format cannot hold
-        return
-    assert seen.rounded == float(theirs[0])
-    assert math.copysign(1, seen.rounded) == math.copysign(1, float(theirs[0]))
-    code = int(theirs.view(f"u{dtype.itemsize}")[0])
-    assert seen.code == code
-    assert "".join(seen.bits) == f"{code:0{mcf.get_format(name).bits}b}"
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "tf32"])
+def test_rounding_and_bits_are_those_of_ml_dtypes(name):
+    dtype, fmt = np.dtype(getattr(ml_dtypes, name, None) or getattr(np, name)), get_format(name)
+    for text in NUMBERS:
+        # The library's own casts start from binary64: so do we here, that theirs is the only rounding.
+        start = _nearest_binary64(read_number(text))
+        seen = inspect_value(start, name, overflow="ieee")
+        with np.errstate(all="ignore"):
+            theirs = np.array([start]).astype(dtype)
+            if start and not fmt.zero and np.float32(start) == 0:
+                continue  # on its way through binary32 it became a zero, which is NaN in this format
+        if math.isnan(float(theirs[0])):
+            assert math.isnan(seen.rounded), text
+            assert seen.bits is not None, text
+        elif not fmt.has_nan and not math.isfinite(start):
+            assert seen.code is None, text  # ml_dtypes saturates what the format cannot hold
+        else:
+            assert seen.rounded == float(theirs[0]), text
+            assert math.copysign(1, seen.rounded) == math.copysign(1, float(theirs[0])), text
+            code = int(theirs.view(f"u{dtype.itemsize}")[0])
+            assert (seen.code, "".join(seen.bits)) == (code, f"{code:0{fmt.bits}b}"), text
 
 
 @pytest.mark.parametrize(
-    "name", ["bfloat16", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn", "e6m9", "tf32"]
+    "fmt", ["bfloat16", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn", "e6m9", "tf32"]
 )
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
-@pytest.mark.sampled(8)
-def test_the_rounding_is_the_emulators(name: str, mode: Mode, overflow: str) -> None:
-    for text in NUMBERS:
-        number = read_number(text)
-        seen = inspect_value(text, name, mode, overflow)
-        ours = mcf.round_to(number, name, mode, overflow)
-        assert seen.rounded == ours or (math.isnan(seen.rounded) and math.isnan(ours)), text
-        assert math.copysign(1, seen.rounded) == math.copysign(1, ours) or math.isnan(ours), text
+@pytest.mark.sampled(9, each=False)
+def test_the_rounding_is_the_emulators(fmt, mode):
+    for overflow in ("ieee", "saturate"):
+        for text in NUMBERS:
+            seen = inspect_value(text, fmt, mode, overflow).rounded
+            ours = mcf.round_to(read_number(text), fmt, mode, overflow)
+            assert seen == ours or (math.isnan(seen) and math.isnan(ours)), text
+            assert math.copysign(1, seen) == math.copysign(1, ours) or math.isnan(ours), text
 
 
-@pytest.mark.parametrize("name", [*mcf.FORMATS, "e6m9", "e8m1", "e2m1", "e11m51"])
-@pytest.mark.sampled(6, each=False)
-def test_everything_fits_together(name: str) -> None:
-    fmt = mcf.get_format(name)
-    for text in NUMBERS:
-        seen = inspect_value(text, fmt)
-        finite = math.isfinite(seen.rounded)
-        assert (seen.ulp is None) is not finite
-        if seen.exact is None or not finite:
-            assert seen.error is None
-            assert seen.relative_error is None
-            assert seen.ulp_error is None
-        elif not fmt.zero and abs(seen.exact) < fmt.smallest_normal:
-            assert seen.rounded == fmt.smallest_normal  # nothing is below it
-        elif not seen.beyond_maximum:
-            assert abs(seen.ulp_error) <= Fraction(1, 2)
-            assert abs(seen.relative_error) <= 1
-        if finite:
-            for neighbour, sign in ((seen.below, -1), (seen.above, 1)):
-                if neighbour is not None and math.isfinite(neighbour.value):
-                    step = sign * (Fraction(neighbour.value) - Fraction(seen.rounded))
-                    assert seen.ulp / 2 <= step <= seen.ulp
-                    assert inspect_value(neighbour.value, fmt).code == neighbour.code
-        for expansion in seen.expansions:
-            assert expansion[0] == seen.rounded
-            assert seen.residual(expansion) == seen.exact - sum(map(Fraction, expansion))
-        if seen.expansions and fmt.precision < 52:  # the emulator cannot round to 52 bits
-            assert seen.expansions[1] == mcf.expand(mcf.arithmetic(fmt), seen.exact, 3)
-
-
-def test_special_values() -> None:
+def test_special_values():
     nan = inspect_value("nan", "float8_e4m3fn")
-    assert (nan.kind, nan.code, nan.below, nan.above, nan.ulp, nan.expansions) == (
-        "NaN",
-        0x7F,
-        None,
-        None,
-        None,
-        (),
-    )
-    assert nan.exact is nan.error is None
+    assert (nan.kind, nan.code, nan.expansions) == ("NaN", 0x7F, ())
+    assert nan.below is nan.above is nan.ulp is nan.exact is nan.error is None
     with pytest.raises(ValueError, match="not finite"):
         nan.residual((1.0,))
     infinite = inspect_value("-inf", "float16")
@@ -166,9 +315,8 @@ def test_special_values() -> None:
     zero = inspect_value("-0", "bfloat16")
     assert (zero.kind, zero.code, zero.relative_error) == ("zero", 0x8000, 0)
     assert inspect_value("-0", "float8_e4m3fnuz").code == 0  # there is no negative zero
-    above = inspect_value(
-        -float(mcf.get_format("float8_e4m3fnuz").smallest_subnormal), "float8_e4m3fnuz"
-    ).above
+    least = float(get_format("float8_e4m3fnuz").smallest_subnormal)
+    above = inspect_value(-least, "float8_e4m3fnuz").above
     assert (math.copysign(1, above.value), above.code) == (1, 0)
     assert inspect_value("1e-50", "bfloat16").kind == "zero"
     assert inspect_value("nan", "float4_e2m1fn").bits is None
@@ -176,7 +324,7 @@ def test_special_values() -> None:
     assert (subnormal.kind, subnormal.code, subnormal.below.value) == ("subnormal", 1, 0.0)
 
 
-def test_overflow() -> None:
+def test_overflow():
     tie = 2**16 - 2**4  # half way from the maximum of float16 to 2^16
     assert inspect_value(tie, "float16").kind == "infinite"
     assert inspect_value(tie, "float16").expansions == ()
@@ -191,7 +339,7 @@ def test_overflow() -> None:
     assert inspect_value(100, "float4_e2m1fn").expansions == ()  # no sum of three components is near
 
 
-def test_numbers_are_taken_exactly() -> None:
+def test_numbers_are_taken_exactly():
     halfway = "1.00390625"
     assert inspect_value(halfway, "bfloat16").rounded == 1.0
     # In binary64 the last digit is lost, and with it the direction.
@@ -201,61 +349,27 @@ def test_numbers_are_taken_exactly() -> None:
     assert read_number("0xff") == 255
     assert read_number(" 1/3 ") == Fraction(1, 3)
     assert inspect_value(Decimal("0.999"), "bfloat16") == inspect_value("0.999", "bfloat16")
-    assert inspect_value(0.999, "bfloat16").exact == Fraction(0.999) != THOUSANDTHS
+    assert inspect_value(0.999, "bfloat16").exact == Fraction(0.999) != Fraction("0.999")
     for text in ("-0", "-0.0", "-0e5", "-0x0p0", "-0/3"):
         assert math.copysign(1, read_number(text)) == -1, text
     assert inspect_value("0.1", "float64", "up").rounded == 0.1
     assert inspect_value("0.1", "float64", "down").rounded == math.nextafter(0.1, 0)
 
 
-@pytest.mark.parametrize("text", ["", "abc", "0x", "0x.p1", "1/2/3", "1.5/2", "1e", "--1"])
-def test_texts_that_are_no_numbers(text: str) -> None:
-    with pytest.raises(ValueError, match="is no number; allowed: a decimal"):
-        read_number(text)
-
-
-def test_refusals() -> None:
-    with pytest.raises(ValueError, match="denominator zero"):
-        read_number("1/0")
-    for text in ("1e99999999", "1e-99999999", "0x1p-999999"):
-        with pytest.raises(ValueError, match="exceeds 20000"):
-            read_number(text)
-    with pytest.raises(ValueError, match="binary64 does not hold"):
-        inspect_value(1, "e15m10")
-    with pytest.raises(ValueError, match="unknown rounding 'even'"):
-        inspect_value(1, "bfloat16", "even")
-    with pytest.raises(TypeError, match="no real number"):
-        inspect_value([1], "bfloat16")
-
-
 @pytest.mark.parametrize(
-    ("name", "rounding", "ways"),
+    ("given", "error", "text"),
     [
-        ("bfloat16", "nearest_even", ["native"] * 5 + ["sticky"]),
-        ("tf32", "nearest_even", ["wide"] * 5 + ["sticky"]),
-        ("e4m3fn", "up", ["exact"] * 3 + ["sticky"] * 3),
-        ("float32", "up", ["sticky"] * 2 + ["exact"] + ["sticky"] * 3),
-        ("float64", "nearest_even", ["native"] * 5 + ["refused"]),
-        ("float64", "up", ["refused"] * 6),
+        *(
+            ((text,), ValueError, "is no number; allowed: a decimal")
+            for text in ("", "abc", "0x", "0x.p1", "1/2/3", "1.5/2", "1e", "--1")
+        ),
+        (("1/0",), ValueError, "denominator zero"),
+        *(((text,), ValueError, "exceeds 20000") for text in ("1e99999999", "1e-99999999", "0x1p-999999")),
+        ((1, "e15m10"), ValueError, "binary64 does not hold"),
+        ((1, "bfloat16", "even"), ValueError, "unknown rounding 'even'"),
+        (([1], "bfloat16"), TypeError, "no real number"),
     ],
 )
-def test_the_plan_says_how_each_operation_is_carried_out(name, rounding, ways):
-    fmt, policies = get_format(name), Rounding(rounding)
-    rows = plan_table(fmt, policies)
-    assert [row["operation"] for row in rows] == ["add", "sub", "mul", "div", "sqrt", "fma"]
-    assert [str(row["values"]) for row in rows] == ways
-    ar = mcf.arithmetic(fmt, policies)
-    for row, operands in zip(rows, [2, 2, 2, 2, 1, 3], strict=True):
-        ones = [np.ones(1, ar.carrier)] * operands
-        if row["values"] == "refused":
-            with pytest.raises(ValueError, match=re.escape(row["why"])):
-                getattr(ar, row["operation"])(*ones)
-        else:
-            assert getattr(ar, row["operation"])(*ones)[0] in (0, 1, 2)
-
-
-@pytest.mark.slow
-def test_the_plan_is_printed():
-    result = CliRunner().invoke(app, ["inspect", "1", "--format", "tf32", "--plan", "--rounding", "up"])
-    assert result.exit_code == 0
-    assert re.search(r"tf32 +sqrt +sticky +sticky +rounded to odd", result.stdout)
+def test_what_is_no_number_or_no_format_is_refused(given, error, text):
+    with pytest.raises(error, match=text):
+        inspect_value(*given, *(["bfloat16"] if len(given) == 1 else []))

@@ -1,9 +1,9 @@
 """Figures: both files, the same bytes each time, and labels that can be read."""
 
-from itertools import pairwise
-
+import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib import pyplot
 
 from mcfsim import STRATEGIES
 from mcfsim.report.plotting import COLOURS, STRATEGY_STYLES, label_ends, save, subplots
@@ -11,8 +11,8 @@ from mcfsim.report.plotting import COLOURS, STRATEGY_STYLES, label_ends, save, s
 pytestmark = pytest.mark.slow
 
 
-def draw(folder, name="figure"):
-    with subplots(1, 2) as (figure, axes):
+def draw(folder, name):
+    with subplots(1, 2, width=5, height=2) as (figure, axes):
         for i, (label, style) in enumerate(STRATEGY_STYLES.items()):
             axes[0, 0].plot([0, 1, 2], [0, i, 2 * i], label=label, **style)
         axes[0, 1].semilogy([1, 2], [1e-3, 1e-1], label="line")
@@ -21,45 +21,33 @@ def draw(folder, name="figure"):
         return save(figure, folder / name)
 
 
-def test_save_writes_svg_and_png(tmp_path):
-    svg, png = draw(tmp_path, "new/folder/figure")
-    assert [svg, png] == [tmp_path / "new/folder/figure.svg", tmp_path / "new/folder/figure.png"]
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Return the folder of a figure, its files, and whether the style is as it was before."""
+    before = {key: x for key, x in mpl.rcParams.items() if "backend" not in key}
+    folder = tmp_path_factory.mktemp("figures")
+    files = draw(folder, "new/folder/figure")
+    return folder, files, {key: x for key, x in mpl.rcParams.items() if "backend" not in key} == before
+
+
+def test_a_figure_is_saved_and_its_style_does_not_leak(drawn):
+    folder, (svg, png), same = drawn
+    assert same
+    assert [svg, png] == [folder / "new/folder/figure.svg", folder / "new/folder/figure.png"]
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     text = svg.read_text()
     assert text.startswith("<?xml")
     assert "<svg" in text
     assert text.rstrip().endswith("</svg>")
     assert "<dc:date>" not in text
+    with pytest.raises(RuntimeError, match="while drawing"), subplots():
+        raise RuntimeError("while drawing")
+    assert pyplot.get_fignums() == []
 
 
-def test_the_same_figure_has_the_same_bytes(tmp_path):
-    first, second = draw(tmp_path, "one"), draw(tmp_path, "two")
-    for one, two in zip(first, second, strict=True):
+def test_the_same_figure_has_the_same_bytes(drawn, tmp_path):
+    for one, two in zip(drawn[1], draw(tmp_path, "two"), strict=True):
         assert one.read_bytes() == two.read_bytes()
-
-
-def test_the_house_style_does_not_leak(tmp_path):
-    import matplotlib as mpl
-    from matplotlib import pyplot
-
-    before = dict(mpl.rcParams)
-    draw(tmp_path)
-    assert {key: value for key, value in mpl.rcParams.items() if key != "backend"} == {
-        key: value for key, value in before.items() if key != "backend"
-    }
-    assert pyplot.get_fignums() == []
-
-
-def test_a_figure_is_closed_when_drawing_fails():
-    from matplotlib import pyplot
-
-    def fail():
-        with subplots():
-            raise RuntimeError("while drawing")
-
-    with pytest.raises(RuntimeError, match="while drawing"):
-        fail()
-    assert pyplot.get_fignums() == []
 
 
 def heights(ends, **limits):
@@ -93,9 +81,7 @@ CROWDS = {
 def test_labels_keep_apart_and_inside(ends):
     found = heights(ends)
     ordered = sorted(found)
-    assert (
-        min(later - earlier for earlier, later in pairwise(ordered)) > 0.95 * 0.055
-    )  # as near as the relaxation comes
+    assert np.diff(ordered).min() > 0.95 * 0.055  # as near as the relaxation comes
     assert ordered[0] >= 0
     assert ordered[-1] <= 1.05
     places = np.argsort(ends, kind="stable")
@@ -112,12 +98,7 @@ def test_a_label_with_room_stands_at_the_end_of_its_line():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_a_line_that_ends_in_no_number_says_so_at_its_last_one(bad, scale):
-    lines = {
-        "whole": [1.0, 2.0, 3.0],
-        "diverged": [1.0, 2.0, bad],
-        "never": [bad] * 3,
-        "gap": [1.0, bad, 2.0],
-    }
+    lines = {"whole": [1, 2, 3], "diverged": [1, 2, bad], "never": [bad] * 3, "gap": [1, bad, 2]}
     with subplots() as (_, axes):
         panel = axes[0, 0]
         panel.set(ylim=(1, 4) if scale == "linear" else (1, 16), yscale=scale)
@@ -126,13 +107,9 @@ def test_a_line_that_ends_in_no_number_says_so_at_its_last_one(bad, scale):
         panel.plot([], [], label="empty")
         label_ends(panel, gap=0.0)
         found = {text.get_text(): text.get_position()[1] for text in panel.texts}
-    places = (2 / 3, 1 / 3) if scale == "linear" else (np.log(3) / np.log(16), 0.25)
-    assert found == pytest.approx(
-        {
-            **{"whole": places[0], "gap": places[1], "diverged (not finite)": places[1]},
-            **{"never (not finite)": 0.0, "empty (not finite)": 0.0},
-        }
-    )
+    three, two = (2 / 3, 1 / 3) if scale == "linear" else (np.log(3) / np.log(16), 0.25)
+    ends = {"whole": three, "gap": two, "diverged (not finite)": two}
+    assert found == pytest.approx(ends | {"never (not finite)": 0.0, "empty (not finite)": 0.0})
 
 
 def test_strategies_differ_in_colour_or_dashes():

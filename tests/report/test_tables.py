@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from mcfsim.formats import FORMATS, format_table
+import mcfsim as mcf
+from mcfsim.formats import FORMATS, format_table, get_format
 from mcfsim.report.inspect import inspect_value
 from mcfsim.report.runs import run_table, tensor_table
 from mcfsim.report.tables import (
@@ -19,14 +21,17 @@ from mcfsim.report.tables import (
     hexadecimal_text,
     inspection_table,
     markdown_table,
+    plan_table,
     terminal_table,
 )
+from mcfsim.rounding import Rounding
 from mcfsim.training.record import Run
+from tests.cli.test_cli import call
 
 ROWS = [{"name": "a|b", "p": "8"}, {"name": "c", "p": "1000"}]
 
 
-def test_markdown() -> None:
+def test_markdown():
     assert markdown_table(ROWS).splitlines() == [
         "| name |    p |",
         "|:-----|-----:|",
@@ -35,21 +40,21 @@ def test_markdown() -> None:
     ]
 
 
-def test_markdown_of_the_formats_has_one_line_each() -> None:
+def test_markdown_of_the_formats_has_one_line_each():
     lines = markdown_table(format_table()).splitlines()
     assert len({len(line) for line in lines}) == 1
     assert [line.split("|")[1].strip() for line in lines[2:]] == list(FORMATS)
 
 
 @pytest.mark.parametrize("render", [markdown_table, terminal_table])
-def test_rows_that_make_no_table(render) -> None:
+def test_rows_that_make_no_table(render):
     with pytest.raises(ValueError, match="at least one row"):
         render([])
     with pytest.raises(ValueError, match=r"row 1 has the headings \['b'\], but row 0 has \['a'\]"):
         render([{"a": "1"}, {"b": "2"}])
 
 
-def test_a_narrow_terminal_cuts_no_text_off() -> None:
+def test_a_narrow_terminal_cuts_no_text_off():
     rows = [{"what": "[bold]", "a long heading": "1" * 60}]  # the brackets are text, no markup
     for breakable in (False, True):
         out = io.StringIO()
@@ -59,7 +64,7 @@ def test_a_narrow_terminal_cuts_no_text_off() -> None:
         assert "[bold]" in out.getvalue()
 
 
-def test_numbers_as_text() -> None:
+def test_numbers_as_text():
     assert digits(Fraction(1, 3), 17) == "0.33333333333333333"
     assert digits(Fraction(-1, 3) / 10**30, 5) == "-3.3333e-31"
     assert digits(Fraction(10) ** 5000, 3) == "1.00e+5000"
@@ -75,7 +80,7 @@ def test_numbers_as_text() -> None:
     assert code_text(1, FORMATS["float6_e3m2fn"]) == "0x01"
 
 
-def test_inspections() -> None:
+def test_inspections():
     rows = inspection_table("0.999", [inspect_value("0.999", name) for name in ("bfloat16", "float8_e4m3fn")])
     assert all(list(row) == ["0.999", "bfloat16", "float8_e4m3fn"] for row in rows)
     column = {row["0.999"]: row["bfloat16"] for row in rows}
@@ -93,12 +98,12 @@ def test_inspections() -> None:
     )
 
 
-def _run(**results: dict[str, float]) -> Run:
+def _run(**results):
     series = {"lost": np.array([0.5, 0.75]), "normalized_edq": np.array([1.0, 0.25])}
     return Run({}, {}, np.array([1, 2]), dict.fromkeys(results, series), dict(results))
 
 
-def test_runs() -> None:
+def test_runs():
     run = _run(
         plain={"validation_loss": 2.0, "bytes_per_parameter": 8},
         **{"fp32-master": {"validation_loss": 1.5, "bytes_per_parameter": 16}},
@@ -120,7 +125,7 @@ def test_runs() -> None:
     assert list(run_table(_run(plain={}))[0]) == ["strategy", "bytes / parameter", "lost late", "EDQ late"]
 
 
-def test_the_worst_tensors_of_runs() -> None:
+def test_the_worst_tensors_of_runs():
     run = _run(plain={}, exact={})
     run.series["exact"] = {}
     qualities = {"good": 1.0, "short": 0.75, "none": np.nan, "long": 1.5, "lost\n": 0.0}
@@ -133,3 +138,34 @@ def test_the_worst_tensors_of_runs() -> None:
         assert {row["strategy"] for row in rows} <= {"plain"}
     assert [row["EDQ late"] for row in rows] == ["0.0000", "1.5000", "0.7500", "1.0000", "nan"]
     assert tensor_table(_run(plain={}), 5) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "rounding", "ways"),
+    [
+        ("bfloat16", "nearest_even", ["native"] * 5 + ["sticky"]),
+        ("tf32", "nearest_even", ["wide"] * 5 + ["sticky"]),
+        ("e4m3fn", "up", ["exact"] * 3 + ["sticky"] * 3),
+        ("float32", "up", ["sticky"] * 2 + ["exact"] + ["sticky"] * 3),
+        ("float64", "nearest_even", ["native"] * 5 + ["refused"]),
+        ("float64", "up", ["refused"] * 6),
+    ],
+)
+def test_the_plan_says_how_each_operation_is_carried_out(name, rounding, ways):
+    fmt, policies = get_format(name), Rounding(rounding)
+    rows = plan_table(fmt, policies)
+    assert [row["operation"] for row in rows] == ["add", "sub", "mul", "div", "sqrt", "fma"]
+    assert [str(row["values"]) for row in rows] == ways
+    ar = mcf.arithmetic(fmt, policies)
+    for row, operands in zip(rows, [2, 2, 2, 2, 1, 3], strict=True):
+        ones = [np.ones(1, ar.carrier)] * operands
+        if row["values"] == "refused":
+            with pytest.raises(ValueError, match=re.escape(row["why"])):
+                getattr(ar, row["operation"])(*ones)
+        else:
+            assert getattr(ar, row["operation"])(*ones)[0] in (0, 1, 2)
+
+
+def test_the_plan_is_printed():
+    out = call("inspect", "1", "--format", "tf32", "--plan", "--rounding", "up").stdout
+    assert re.search(r"tf32 +sqrt +sticky +sticky +rounded to odd", out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import product
 
 import numpy as np
 import pytest
@@ -15,13 +14,12 @@ from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group
 from mcfsim.models.auditing import audit
 from mcfsim.models.plan import Plan
 from mcfsim.models.recorded_updates import RecordedUpdates
+from mcfsim.models.recording import open_recording
 from mcfsim.models.scan import scan
 from mcfsim.models.updates import Model
 from mcfsim.models.weights import open_weights
 from mcfsim.report.assignments import as_csv, as_json, assignment_table, comparison_table
 from tests.models.files import checkpoint
-
-pytestmark = pytest.mark.slow
 
 BFLOAT16, FLOAT16 = mcf.get_format("bfloat16"), mcf.get_format("float16")
 STRATEGIES = tuple(
@@ -42,7 +40,7 @@ def instance(rng, tensors=None, candidates=None):
 
 
 def exact(choices, chosen):
-    """Return what an assignment loses, and takes, as fractions."""
+    """Return what an assignment loses, and takes, as fractions; None for both where something overflows."""
     pairs = list(zip(choices.losses, choices.sizes, chosen, strict=True))
     if any(math.isinf(row[item]) for row, _, item in pairs):
         return None, None
@@ -51,13 +49,12 @@ def exact(choices, chosen):
 
 
 def best(choices, budget):
-    """Return the least loss of all assignments within a budget; None if there is none."""
-    found = None
-    for chosen in product(range(len(choices.candidates)), repeat=len(choices.names)):
-        loss, size = exact(choices, chosen)
-        if loss is not None and size <= budget * choices.size and (found is None or loss < found):
-            found = loss
-    return found
+    """Return the least loss of all assignments within a budget, in whole numbers; infinity if none is."""
+    every = np.indices((len(choices.candidates),) * len(choices.names)).reshape(len(choices.names), -1)
+    taken = np.array([int(32 * item) for item in choices.bytes])[every]
+    size = (np.array(choices.sizes)[:, None] * taken).sum(axis=0)  # in 32nds of a byte: below 2^43
+    loss = np.take_along_axis(choices.losses, every, axis=1).sum(axis=0)  # in 64ths, and below 2^23
+    return loss[size <= math.floor(32 * budget * choices.size)].min(initial=math.inf)
 
 
 def is_best(choices, budget, chosen):
@@ -73,15 +70,14 @@ def some_budget(rng, choices):
     return choices.bytes_of(chosen) / choices.size
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_fifty_instances_are_solved_as_by_trying_all_assignments(seed):
-    """300 in all; the judge is asked, too, of assignments with one tensor altered at random."""
-    rng = np.random.default_rng(seed)
-    refused = noticed = altered = 0
-    for _ in range(50):
+@pytest.mark.slow
+def test_instances_are_solved_as_by_trying_all_assignments():
+    """The judge is asked, too, of assignments with one tensor altered at random."""
+    rng, refused, noticed, altered = np.random.default_rng(0), 0, 0, 0
+    for _ in range(150):
         choices = instance(rng)
         budget = some_budget(rng, choices)
-        if best(choices, budget) is None:
+        if math.isinf(best(choices, budget)):
             refused += 1
             with pytest.raises(ValueError, match="less than the least"):
                 by_sensitivity(choices, budget)
@@ -93,8 +89,8 @@ def test_fifty_instances_are_solved_as_by_trying_all_assignments(seed):
         if exact(choices, other) != exact(choices, chosen):
             altered += 1
             noticed += not is_best(choices, budget, other)
-    assert refused < 25
-    assert altered >= 10
+    assert refused < 75
+    assert altered >= 30
     assert noticed >= 0.8 * altered  # an equal loss for other bytes is as good
 
 
@@ -130,7 +126,7 @@ def demoted(choices, budget, groups):
 
 def test_demotion_is_that_of_the_largest_groups():
     rng, done = np.random.default_rng(3), 0
-    for _ in range(300):
+    for _ in range(150):
         choices = instance(rng, candidates=2)
         groups = [group_of(name) for name in choices.names]
         budget = some_budget(rng, choices)
@@ -145,46 +141,7 @@ def test_demotion_is_that_of_the_largest_groups():
         else:
             done += 1
             assert by_demotion(choices, budget, groups) == expected
-    assert done > 80
-
-
-def test_what_overflows_is_promoted_and_another_group_demoted_for_it():
-    losses = np.array([[0.0, math.inf], [0.0, 1.0], [0.0, 1.0]])
-    choices = Choices(
-        ("a", "b", "c"), (30, 20, 10), (STRATEGIES[4], STRATEGIES[0]), (Fraction(16), Fraction(8)), losses
-    )
-    budget = Fraction(40 * 16 + 20 * 8, 60)
-    assert by_demotion(choices, budget, "abc") == [0, 1, 0]
-    losses[0, 1] = 5.0
-    assert by_demotion(choices, budget, "abc") == [1, 0, 0]
-    assert by_demotion(choices, Fraction(16), "abc") == [0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"names": ()}, "it takes one of each"),
-        ({"sizes": (1,)}, "do not fit"),
-        ({"sizes": (1, 0)}, "must be positive"),
-        ({"bytes": (Fraction(8), Fraction(0))}, "must be positive"),
-        ({"losses": np.zeros((2, 3))}, "do not fit"),
-        ({"losses": np.array([[0.0, np.nan], [0, 0]])}, "must be numbers"),
-        ({"losses": np.array([[0.0, -1.0], [0, 0]])}, "must be numbers"),
-        ({"losses": np.array([[math.inf, math.inf], [0, 0]])}, "a can be stored in no way"),
-    ],
-    ids=["nothing", "sizes", "empty", "free", "shape", "NaN", "negative", "impossible"],
-)
-def test_choices_that_make_no_sense_are_refused(change, text):
-    good = {
-        "names": ("a", "b"),
-        "sizes": (1, 2),
-        "candidates": STRATEGIES[:2],
-        "bytes": (Fraction(8), Fraction(10)),
-        "losses": np.zeros((2, 2)),
-    }
-    assert by_sensitivity(Choices(**good), Fraction(8)) == [0, 0]
-    with pytest.raises(ValueError, match=text):
-        Choices(**good | change)
+    assert done > 40
 
 
 # -- from audits ---------------------------------------------------------------------------------------------
@@ -258,8 +215,6 @@ def test_formats_that_do_not_reach_are_out_of_the_question_until_gradients_say_o
 
 def descent(folder, name, rate):
     """Return the sum of rate <g, d> over recorded steps, of all elements, by Adam's formulas."""
-    from mcfsim.models.recording import open_recording
-
     m = v = total = 0.0
     for step, stored in enumerate(open_recording(folder).steps, start=1):
         g = np.asarray(stored.read()[name], np.float64)
@@ -268,9 +223,26 @@ def descent(folder, name, rate):
     return total
 
 
+GOOD = {
+    "names": ("a", "b"),
+    "sizes": (1, 2),
+    "candidates": STRATEGIES[:2],
+    "bytes": (Fraction(8), Fraction(10)),
+    "losses": np.zeros((2, 2)),
+}
+
+
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("given", "text"),
     [
+        ({"names": ()}, "it takes one of each"),
+        ({"sizes": (1,)}, "do not fit"),
+        ({"sizes": (1, 0)}, "must be positive"),
+        ({"bytes": (Fraction(8), Fraction(0))}, "must be positive"),
+        ({"losses": np.zeros((2, 3))}, "do not fit"),
+        ({"losses": np.array([[0.0, np.nan], [0, 0]])}, "must be numbers"),
+        ({"losses": np.array([[0.0, -1.0], [0, 0]])}, "must be numbers"),
+        ({"losses": np.array([[math.inf, math.inf], [0, 0]])}, "a can be stored in no way"),
         ({"budget": 0}, "budget = 0 must be positive"),
         ({"budget": math.nan}, "budget"),
         ({"budget": math.inf}, "budget"),
@@ -278,22 +250,27 @@ def descent(folder, name, rate):
         ({"method": "size"}, "known methods: sensitivity, demotion"),
         ({"method": "demotion"}, "not among plain bfloat16, kahan bfloat16, fp32 float32"),
         ({"frozen_cost": 1.5}, "must lie in"),
+        (([FLOAT16], ["split-master"]), "leading bits"),
+        (([BFLOAT16], ["exact"]), "exact numbers"),
+        (([], ["plain"]), "at least one"),
     ],
-    ids=["zero", "NaN", "infinite", "small", "method", "three", "cost"],
 )
-def test_requests_that_make_no_sense_are_refused(tmp_path, options, text):
-    given = planned(tmp_path, ["plain", "kahan", "fp32"])
+def test_what_makes_no_sense_is_refused(tmp_path, given, text):
+    assert by_sensitivity(Choices(**GOOD), Fraction(8)) == [0, 0]
+
+    def ask():
+        if isinstance(given, tuple):
+            candidates_of(*given)
+        elif given.keys() <= GOOD.keys():
+            Choices(**GOOD | given)
+        else:
+            assign(*planned(tmp_path, ["plain", "kahan", "fp32"]), **{"budget": 10} | given)
+
     with pytest.raises(ValueError, match=text):
-        assign(*given, **{"budget": 10} | options)
+        ask()
 
 
 def test_candidates_are_none_twice():
     names = [item.name for item in candidates_of([BFLOAT16, FLOAT16], ["plain", "fp32"])]
     assert names == ["plain bfloat16", "plain float16", "fp32 float32"]
     assert "split-master float16" not in {item.name for item in candidates_of([FLOAT16])}
-    with pytest.raises(ValueError, match="leading bits"):
-        candidates_of([FLOAT16], ["split-master"])
-    with pytest.raises(ValueError, match="exact numbers"):
-        candidates_of([BFLOAT16], ["exact"])
-    with pytest.raises(ValueError, match="at least one"):
-        candidates_of([], ["plain"])

@@ -1,0 +1,356 @@
+"""`mcfsim audit`, `assign`, `memory` and `replay`: what they print and write, and how they end otherwise."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+import mcfsim as mcf
+from mcfsim.cli import app
+from mcfsim.models.auditing import audit
+from mcfsim.models.memory import Model as Named
+from mcfsim.models.memory import get_model
+from mcfsim.models.plan import Plan
+from mcfsim.models.replay import Recorded
+from mcfsim.models.scan import scan
+from mcfsim.models.shapes import SHAPES
+from mcfsim.models.updates import Model
+from mcfsim.models.weights import open_weights
+from mcfsim.report.audit_page import at_rates, audit_page
+from mcfsim.report.audits import as_json
+from tests.models import pages
+from tests.models.files import checkpoint, raw_safetensors
+from tests.models.recordings import recorded, weights
+
+pytestmark = pytest.mark.slow
+
+#: What each command is given before what a test gives it.
+FIRST = {
+    "audit": "m.safetensors --steps 5 --samples 64",
+    "assign": "m.safetensors --steps 5 --samples 64 --betas 0.9 0.95",
+    "replay": "r",
+    "memory": "",
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    checkpoint(folder / "m.safetensors")
+    recorded(folder / "r")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(made, tmp_path, monkeypatch):
+    """Have a model and a recording in the present folder."""
+    monkeypatch.chdir(shutil.copytree(made, tmp_path / "here"))
+
+
+def run(command, words="", status=0):
+    result = CliRunner(env={"COLUMNS": ""}).invoke(
+        app, [command, *FIRST[command].split(), *shlex.split(words)]
+    )
+    assert result.exit_code == status, (result.output, result.exception)
+    return result
+
+
+def files():
+    return {str(path): path.read_bytes() if path.is_file() else None for path in Path().rglob("*")}
+
+
+def load(path):
+    return json.loads(Path(path).read_text())
+
+
+# -- refusals ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("command", "words", "text"),
+    [
+        ("audit", "--steps 0", "steps"),
+        ("audit", "--lr 0", "peak = 0.0 must be positive"),
+        ("audit", "--schedule step", "known schedules: cosine, constant"),
+        ("audit", "--schedule constant --final 0.5", "is for the cosine"),
+        ("audit", "--strategy plian", "did you mean 'plain'"),
+        ("audit", "--low bf61", "bf61"),
+        ("audit", "--state none.safetensors", "none.safetensors"),
+        ("audit", "--update-rms 1 --state x", "give one of them"),
+        ("audit", "--resume", "--resume needs --checkpoint"),
+        ("audit", "--resume --checkpoint none.npz", "there is no checkpoint none.npz"),
+        ("audit", "--json /nonexistent/x", "no folder"),
+        ("audit", "--png x.pdf", "a figure's name ends in .svg or .png"),
+        ("audit", "--html none/x.html", "no folder"),
+        ("audit", "--html x.png --png x.png", "one and the same file"),
+        ("audit", "--json x.json --html x.html --lr 1e308 --warmup 9", "must be finite"),
+        ("assign", "--csv /nonexistent/x", "no folder"),
+        ("assign", "--budget 7", "less than the least, 8"),
+        ("assign", "--budget nan", "budget"),
+        ("replay", "--resume", "--resume needs --checkpoint, which names the file"),
+        ("replay", "--checkpoint-every 2", "--checkpoint-every needs --checkpoint, which names the file"),
+        ("replay", "--resume --checkpoint none.npz", "--resume: there is no checkpoint none.npz"),
+        ("replay", "--steps 6", "steps = 6: "),
+        ("replay", "--per-tensor -1", "per_tensor = -1 must not be negative"),
+        ("replay", "--weights none.npz", "none.npz"),
+        ("replay", "--strategy plane", "plane"),
+        ("replay", "--checkpoint x.npz --output x.npz", "--checkpoint and --output are one and the same"),
+        ("memory", "0", "0 parameters: it must be a whole number from 1 to 1e+18"),
+        *(
+            ("memory", number, f"{number} parameters: it must be a whole number")
+            for number in ("2.5", "nan", "sNaN", "inf", "1e999999999", "1e-999999999")
+        ),
+        ("memory", "gpt-13b", "no known shape (did you mean 'gpt-1.3b'?); known shapes: gpt-125m"),
+        ("memory", "1e9 none.npz", "'none.npz' is no number, no file and no known shape"),
+        ("memory", "none.here", "none.here"),
+        ("memory", "damaged.safetensors", "damaged.safetensors"),
+        ("memory", "--strategy exact", "strategy 'exact' stores exact numbers, which have no fixed size"),
+        ("memory", "--strategy kahn", "unknown strategy 'kahn' (did you mean 'kahan'?)"),
+        ("memory", "--low posit16 --strategy collage-plus", "posit16 is no format for several components"),
+    ],
+)
+@pytest.mark.sampled(2, each=False)
+def test_what_cannot_be_done_is_refused_in_one_line_and_nothing_is_written(command, words, text):
+    Path("damaged.safetensors").write_bytes(b"\xff" * 40)
+    before = files()
+    told = run(command, words, status=2)
+    assert told.stderr.startswith("Error: ")
+    assert text in told.stderr
+    assert (told.stdout, told.stderr.count("\n")) == ("", 1)
+    assert files() == before
+
+
+def test_bad_numbers_are_named_and_nothing_is_written():
+    bad = {"a": ("F32", np.float32([1, np.nan])), "b": ("F32", np.float32([np.inf] * 3))}
+    raw_safetensors(Path("m.safetensors"), bad)
+    shutil.rmtree("r")
+    Path("r").mkdir()
+    good = {name: (dtype, np.ones_like(x)) for name, (dtype, x) in bad.items()}
+    for name, tensors in (("weights", good), ("step-1", good), ("step-2", bad)):
+        raw_safetensors(Path(f"r/{name}.safetensors"), tensors)
+    before, numbers = files(), "a: 1 NaN, 0 infinite; b: 0 NaN, 3 infinite"
+    assert numbers in run("audit", "--json x.json", status=2).stderr
+    told = run("replay", "--lr 0.1 --output run.npz", status=2).stderr
+    place = Path("r/step-2.safetensors")
+    assert told == f"Error: {place}: has numbers that are not finite: {numbers}\n"
+    assert files() == before
+
+
+# -- audit ---------------------------------------------------------------------------------------------------
+def test_an_audit_prints_the_worst_first_and_what_is_enough():
+    text = run("audit", "--betas 0.9 0.95").stdout
+    assert f"{32 * 24 + 48:,} parameters in 3 tensors" in text
+    names = [line.split()[0] for line in text.splitlines() if line.startswith(("gain", "matrix", "bias"))]
+    assert names[0] == "gain"
+    assert set(names) == {"gain", "matrix", "bias"}
+    assert "Recommended: kahan. kahan is the cheapest of the 14 tried whose updates arrive" in text
+    assert "normally distributed directions" in text[text.index("Recommended") :]
+
+
+def test_an_audit_writes_what_the_library_finds():
+    options = (
+        "--lr 1e-3 --warmup 2 --final 0.5 --weight-decay 0.2 --eps 1e-6 --update-rms 0.4 --threshold 0.9"
+    )
+    run("audit", f"{options} --stopped 0.25 --strategy plain --strategy kahan --low float16 --json x.json")
+    low = mcf.get_format("float16")
+    plan = Plan(
+        mcf.AdamW(0.9, 0.999, 1e-6, 0.2),
+        mcf.Schedule(1e-3, 2, 0.5),
+        5,
+        tuple(mcf.strategy(name, low) for name in ("plain", "kahan")),
+        Model(0.4),
+        threshold=0.9,
+        stopped=0.25,
+    )
+    expected = as_json(audit(scan(open_weights(Path("m.safetensors")), 64), plan, low), {})
+    assert load("x.json") == json.loads(json.dumps(expected))
+
+
+def test_a_checkpoint_is_gone_on_from_with_the_same_files_alone():
+    first = run("audit", "--checkpoint kept.npz").stdout
+    shutil.copy("m.safetensors", "other.safetensors")
+    before = files()
+    assert run("audit", "--checkpoint kept.npz --resume").stdout == first
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FIRST, "audit", FIRST["audit"].replace("m.", "other."))
+        assert "files differ" in run("audit", "--checkpoint kept.npz", status=2).stderr
+    assert files() == before
+
+
+def test_by_default_nothing_cheaper_does_than_what_is_recommended():
+    """Updates that 16 bits beyond bfloat16 keep, and no second component does: 14 bytes do, not 16."""
+    raw_safetensors(Path("m.safetensors"), {"gain": ("F32", np.linspace(1, 1.9, 64).astype(np.float32))})
+    run("audit", f"--lr {2.0**-17} --schedule constant --json x.json")
+    found = load("x.json")
+    assert found["recommended"] == "split-master"
+    assert {item["name"]: item["sufficient"] for item in found["strategies"]}["fp32-master"]
+    assert set(found["rates"]) == {2.0**-17}
+
+
+@pytest.mark.parametrize("command", ["audit", "assign"])
+def test_audits_assignments_and_simulations_begin_with_the_same_hyperparameters(command, monkeypatch):
+    monkeypatch.setitem(FIRST, command, "m.safetensors --steps 2 --samples 16")
+    run(command, "--json x.json")
+    found = load("x.json")["optimizer"]
+    assert mcf.AdamW(**{name: found[name] for name in found if name != "name"}) == mcf.AdamW()
+
+
+def test_an_audit_writes_the_page_and_the_picture(monkeypatch):
+    monkeypatch.setitem(FIRST, "audit", "m.safetensors --steps 15 --samples 64 --warmup 3 --final 0.01")
+    which = " ".join(f"--strategy {name}" for name in pages.STRATEGIES)
+    options = "--lr 1e-3 --weight-decay 0.1 --betas 0.9 0.95 --html x.html --png x.png"
+    text = run("audit", f"{which} {options}").stdout
+    assert "saved x.html" in text
+    assert "saved x.png" in text
+    samples = scan(open_weights(Path("m.safetensors")), 64)
+    found = audit(samples, pages.plan(), mcf.get_format("bfloat16"))
+    assert Path("x.html").read_text() == audit_page("m.safetensors", at_rates(samples, found), {})
+    assert Path("x.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+# -- assign --------------------------------------------------------------------------------------------------
+def test_an_assignment_prints_each_tensor_and_writes_the_same():
+    text = run("assign", "--budget 9 --lr 3e-4 --json x.json --csv x.csv").stdout
+    data, rows = load("x.json"), list(csv.DictReader(Path("x.csv").read_text().splitlines()))
+    assert data["budget"] == 9
+    assert data["bytes_per_parameter"] <= 9
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line}
+    for item, row in zip(data["tensors"], rows, strict=True):
+        assert [item["strategy"], item["format"]] == [row["strategy"], row["format"]]
+        assert {item["strategy"], item["format"]} <= set(lines[item["name"]])
+        assert int(row["parameters"]) == item["parameters"]
+    assert "as assigned" in text
+    assert "at most 9 bytes a parameter, by sensitivity" in text
+    run("assign", "--by demotion --budget 10 --json x.json")  # between fp32-master and plain
+    found = {item["name"]: item["strategy"] for item in load("x.json")["tensors"]}
+    assert found == {"matrix": "plain", "bias": "fp32-master", "gain": "fp32-master"}
+
+
+# -- memory --------------------------------------------------------------------------------------------------
+def table(words):
+    """Return the headings of a Markdown table, and the cells of each strategy."""
+    text = run("memory", f"{words} --markdown").stdout
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return lines[0], {cells[0]: cells[1:] for cells in lines[2:]}
+
+
+def test_the_bytes_of_each_tensor():
+    headings, rows = table("1073741824 --low float8_e4m3fn")
+    tensors = ["parameter", "gradient", "m", "v", "components", "master"]
+    counted = ["bytes / parameter", "saved against fp32-master", "1073741824, GiB"]
+    assert headings == ["strategy", *tensors, *counted]
+    assert rows["collage-plus"] == ["1", "1", "1", "1", "2", "-", "6", "57.1%", "6.00"]
+    assert rows["kahan"] == ["1", "1", "1", "1", "1", "-", "5", "64.3%", "5.00"]
+    assert rows["fp32-master"] == ["1", "1", "4", "4", "-", "4", "14", "0.0%", "14.00"]
+    assert rows["fp32"][-3:] == ["16", "-14.3%", "16.00"]
+    assert "exact" not in rows
+
+
+def test_models_stand_side_by_side_and_strategies_in_the_order_given():
+    headings, rows = table("gpt-1.3b 7e9 gpt-1.3b --strategy plain --strategy kahan --strategy plain")
+    assert headings[-2:] == ["gpt-1.3b, GiB", "7e9, GiB"]
+    assert [*rows] == ["plain", "kahan"]
+    assert rows["plain"][-2:] == [f"{8 * size / 2**30:.2f}" for size in (SHAPES["gpt-1.3b"].size, 7e9)]
+
+
+def test_the_floating_numbers_of_files_count():
+    a, b, step = np.zeros((3, 5), ml_dtypes.bfloat16), np.zeros(7, np.float16), np.zeros(1, np.int64)
+    folder = Path("folder")
+    folder.mkdir()
+    save_file({"a": a, "b": b.astype(np.float32), "step": step}, folder / "model.safetensors")
+    np.savez(folder / "model.npz", a=a.astype(float), b=b, step=np.array(1))
+    index = {"weight_map": dict.fromkeys(("a", "b", "step"), "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    for path in (folder, *folder.iterdir()):
+        assert get_model(str(path)) == Named(str(path), 22)
+        assert table(str(path))[0][-1] == f"{path}, GiB"
+
+
+# -- replay --------------------------------------------------------------------------------------------------
+def test_a_replay_prints_and_saves_the_run_that_the_library_makes():
+    options = "--strategy plain --strategy fp32-master --beta2 0.99 --per-tensor 1"
+    out = run("replay", f"{options} --output run.npz").stdout
+    again = mcf.Run.load("run.npz")
+    assert again == mcf.replay("r", mcf.AdamW(beta2=0.99), ["plain", "fp32-master"])
+    lines = out.splitlines()
+    assert lines[0].startswith("16 parameters, adamw: beta1 = 0.9, beta2 = 0.99, ")
+    assert lines[0].endswith("; rates recorded, steps = 5, low = bfloat16")
+    whole, tensor = (line.split() for line in lines if line.startswith("plain"))
+    lost, edq = again.late("plain", "lost"), again.late("plain", "normalized_edq")
+    assert whole[1:4] == ["8", f"{lost:.2%}", f"{edq:.4f}"]
+    far = {name: abs(again.late("plain", f"normalized_edq/{name}") - 1) for name in weights()}
+    assert tensor[:2] == ["plain", max(far, key=far.__getitem__)]
+    assert "validation loss" not in out
+    assert lines[-1] == "saved run.npz"
+
+
+def test_options_of_a_replay_are_those_of_the_library():
+    np.savez("start.npz", **weights())
+    run(
+        "replay",
+        "--weights start.npz --optimizer sgd --steps 4 --decay-all --seed 3 --clip 0.5 --record-every 2"
+        " --truth-sample 2 --strategy kahan --low float16 --rounding stochastic --scalars rounded --lr 0.5"
+        " --output run.npz",
+    )
+    assert mcf.Run.load("run.npz") == mcf.replay(
+        *("r", "sgd", "kahan", mcf.Schedule(0.5)),
+        **{"weights": "start.npz", "steps": 4, "decayed": ["matrix", "bias", "scale"], "seed": 3},
+        **{"clip": 0.5, "record_every": 2, "truth_sample": 2, "low": "float16", "rounding": "stochastic"},
+        scalars="rounded",
+    )
+
+
+def test_ctrl_c_saves_and_names_the_command_that_goes_on(monkeypatch):
+    words = "--strategy plain --checkpoint 'a place.npz'"
+    whole = run("replay", "--strategy plain --output whole.npz").stdout
+    taken = Recorded.gradient
+
+    def interrupted(self, *arguments):
+        if arguments[1] == 3:
+            raise KeyboardInterrupt
+        return taken(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorded, "gradient", interrupted)
+        patch.setattr(sys, "argv", ["mcfsim", "replay", "r", *shlex.split(words)])
+        ended = run("replay", f"{words} --output run.npz", status=130)
+        before, _, command = ended.stderr.strip().partition(" To go on: ")
+        assert before == "Ended; what is finished is in a place.npz."
+        assert shlex.split(command) == sys.argv
+    assert not Path("run.npz").exists()
+    again = run("replay", f"{words} --resume --output run.npz").stdout
+    assert again.replace("run.npz", "whole.npz") == whole
+    assert Path("run.npz").read_bytes() == Path("whole.npz").read_bytes()
+
+
+def test_a_strategy_that_diverges_ends_with_status_1():
+    out = run("replay", "--optimizer sgd --lr 3e38 --warmup 0 --strategy plain --output run.npz", 1).stdout
+    at = mcf.Run.load("run.npz").results["plain"]["diverged_at"]
+    assert f"plain diverged at step {at}: its state is infinite or NaN" in out
+
+
+@pytest.mark.parametrize("option", ["--checkpoint", "--output"])
+def test_a_full_disk_is_told_before_the_first_step(option, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("usage", (), {"free": 100}))
+    monkeypatch.setattr(Recorded, "gradient", lambda *_: pytest.fail("a step was begun"))
+    err = run("replay", f"{option} kept.npz", status=2).stderr
+    assert "kept.npz: it takes " in err
+    assert "and the disk has 100 bytes left" in err
+    assert not Path("kept.npz").exists()
+
+
+@pytest.mark.parametrize("strategies", [["plain", "collage-plus"], ["plain", "exact"]])
+def test_the_room_that_is_looked_for_is_that_of_the_series(strategies, monkeypatch):
+    asked = []
+    monkeypatch.setattr("mcfsim.training.loop.check_space", lambda _, size: asked.append(size))
+    found = mcf.replay("r", "sgd", strategies, record_every=2, truth_sample=2, output="run.npz")
+    assert asked == [sum(x.nbytes for series in found.series.values() for x in series.values())]
+    assert mcf.Run.load("run.npz") == found

@@ -1,0 +1,253 @@
+"""What is known of updates: of states and gradients that were kept; samples of weights as they are read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.models.auditing import audit
+from mcfsim.models.directions import Steady
+from mcfsim.models.known import updates_of
+from mcfsim.models.recorded_updates import RecordedUpdates
+from mcfsim.models.samples import Sample, places_of, read_sample
+from mcfsim.models.saved_state import SavedState
+from mcfsim.models.scan import scan
+from mcfsim.models.updates import Model
+from mcfsim.models.weights import open_weights
+from mcfsim.report.audits import update_model
+from mcfsim.storage.tensors import FileOfTensorsError
+from tests.models.files import checkpoint, raw_safetensors
+from tests.models.pages import plan
+
+RUN = mcf.Schedule(), 100
+
+
+@pytest.fixture
+def samples(tmp_path):
+    checkpoint(tmp_path / "m.safetensors")
+    return scan(open_weights(tmp_path / "m.safetensors"), 256)
+
+
+# -- states that were saved ----------------------------------------------------------------------------------
+def saved(tmp_path, **changes):
+    """Write a state of the small model, with changes; return it, and the moments."""
+    rng = np.random.default_rng(3)
+    shapes = {"matrix": (32, 24), "bias": (24,), "gain": (24,)}
+    made = {}
+    for name, shape in shapes.items():
+        made[f"{name}.exp_avg"] = "F32", rng.standard_normal(shape).astype(np.float32)
+        made[f"{name}.exp_avg_sq"] = "F32", rng.random(shape).astype(np.float32)
+    made["step"] = "I64", np.array([7])
+    made |= changes
+    kept = {name: item for name, item in made.items() if item is not None}
+    raw_safetensors(tmp_path / "s.safetensors", kept)
+    return tmp_path / "s.safetensors", made
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.0])
+def test_saved_moments_give_the_directions_of_their_weights(tmp_path, samples, epsilon):
+    path, made = saved(tmp_path, **{"bias.exp_avg_sq": ("F32", np.zeros(24, np.float32))})
+    hyper = mcf.AdamW(beta1=0.8, beta2=0.9, epsilon=epsilon)
+    rows = SavedState(path).directions(samples, hyper, *RUN).at(1)
+    for row, sample in zip(rows, samples, strict=True):
+        m, v = (made[f"{sample.name}.{kind}"][1].astype(float).ravel() for kind in ("exp_avg", "exp_avg_sq"))
+        with np.errstate(divide="ignore"):
+            expected = np.nan_to_num((m / (1 - 0.8**7)) / (np.sqrt(v / (1 - 0.9**7)) + epsilon))
+        assert row.tolist() == expected[places_of(sample.size, 256)].tolist()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"matrix.exp_avg": None}, r"has no tensor 'matrix\.exp_avg'"),
+        ({"gain.exp_avg_sq": None}, r"has no tensor 'gain\.exp_avg_sq'"),
+        ({"bias.exp_avg": ("F32", np.zeros(7, np.float32))}, r"'bias\.exp_avg' has shape \(7,\)"),
+        ({"bias.exp_avg": ("I64", np.zeros(24, np.int64))}, "no floating numbers"),
+        ({"gain.exp_avg": ("F32", np.full(24, np.nan, np.float32))}, r"gain\.exp_avg: 24 NaN, 0 infinite"),
+        ({"gain.exp_avg_sq": ("F32", np.full(24, -1, np.float32))}, "negative second moment"),
+        ({"step": None}, "how many steps"),
+        ({"step": ("I64", np.array([0]))}, "at least one"),
+        ({"step": ("F32", np.float32([np.nan]))}, "at least one"),
+    ],
+)
+def test_states_that_do_not_fit_are_refused(tmp_path, samples, changes, text):
+    path, _ = saved(tmp_path, **changes)
+    with pytest.raises(FileOfTensorsError, match=text):
+        SavedState(path).directions(samples, mcf.AdamW(), *RUN).at(1)
+
+
+def test_one_thing_is_known_of_updates(tmp_path):
+    assert updates_of() == Model()
+    for given, text in (
+        *(((wrong,), "update_rms") for wrong in (0.0, -1.0, math.inf)),
+        ((0.2, tmp_path), "give one of them"),
+        ((None, tmp_path, tmp_path), "not by a state and gradients"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            updates_of(*given)
+
+
+# -- gradients that were recorded ----------------------------------------------------------------------------
+def adam(gradients, hyper):
+    """Return Adam's directions, step by step, of the gradients of one weight."""
+    m = v = 0.0
+    for step, g in enumerate(gradients, 1):
+        m = hyper.beta1 * m + (1 - hyper.beta1) * g
+        v = hyper.beta2 * v + (1 - hyper.beta2) * g * g
+        yield m / (1 - hyper.beta1**step) / (math.sqrt(v / (1 - hyper.beta2**step)) + hyper.epsilon)
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    tensors = checkpoint(tmp_path / "m.safetensors")
+    recorder = mcf.record(tensors, tmp_path / "recording")
+    rng = np.random.default_rng(5)
+    steps = [
+        {name: rng.standard_normal(x.shape).astype(np.float32) for name, x in tensors.items()}
+        for _ in range(7)
+    ]
+    for gradients in steps:
+        recorder.step(gradients, 0.5)
+    return tmp_path / "recording", steps
+
+
+@pytest.mark.parametrize("steps", [4, 7, 12])
+def test_recorded_gradients_are_followed_step_by_step(samples, recorded, steps):
+    path, gradients = recorded
+    hyper, schedule = mcf.AdamW(beta1=0.8, beta2=0.9, epsilon=1e-3), mcf.Schedule(0.1, warmup=3, final=0.2)
+    found = RecordedUpdates(path).directions(samples, hyper, schedule, steps)
+    rates = np.array([schedule.rate(step, steps) for step in range(1, steps + 1)])
+    for row, sample in enumerate(samples):
+        for column in (0, 100, 255):
+            place = places_of(sample.size, 256)[column]
+            made = [*adam([float(g[sample.name].ravel()[place]) for g in gradients[:steps]], hyper)]
+            for step in range(1, steps + 1):
+                expected = made[min(step, len(made)) - 1]
+                assert found.at(step)[row, column] == pytest.approx(expected, rel=1e-12, abs=1e-14)
+            last = min(steps, 7)
+            for first, after in ((1, 1), (1, last), (2, last), (1, last + 1), (3, last + 1)):
+                straight, square = found.walk(first, rates[first - 1 : after - 1])
+                pairs = zip(rates[first - 1 : after - 1], made[first - 1 : after - 1], strict=True)
+                expected = sum(rate * direction for rate, direction in pairs)
+                assert straight[row, column] == pytest.approx(expected, rel=1e-10, abs=1e-14)
+                assert square[row] == 0
+    if steps > 7:
+        straight, square = found.walk(7, rates[6:])
+        beyond, wandered = Steady(found.at(7), hyper.beta1).walk(8, rates[7:])
+        assert straight == pytest.approx(rates[6] * found.at(7) + beyond)
+        assert square.tolist() == wandered.tolist()
+        assert (square > 0).all()
+
+
+def test_an_audit_uses_what_was_recorded_of_the_same_model(samples, recorded, tmp_path):
+    path, _ = recorded
+    made = replace(
+        plan(("plain",)), schedule=mcf.Schedule(3e-4, 0, 1.0), steps=7, updates=RecordedUpdates(path)
+    )
+    found = audit(samples, made, mcf.get_format("bfloat16"))
+    assert "gradients recorded in recording" in update_model(found)
+    other = audit(samples, replace(made, updates=Model()), mcf.get_format("bfloat16"))
+    assert found.tensors[0].found["plain"] != other.tensors[0].found["plain"]
+    # The first directions of Adam are signs.
+    assert found.tensors[0].direction_rms == pytest.approx(1.0, abs=1e-6)
+    recorder = mcf.record({"matrix": np.zeros((3, 3), np.float32)}, tmp_path / "other")
+    recorder.step({"matrix": np.ones((3, 3), np.float32)})
+    with pytest.raises(FileOfTensorsError, match="lacks the tensor 'bias'"):
+        RecordedUpdates(tmp_path / "other").directions(samples, mcf.AdamW(), *RUN)
+
+
+# -- what torch saves ----------------------------------------------------------------------------------------
+@pytest.fixture(scope="module", params=[True, False], ids=["named", "numbered"])
+def trained(request, tmp_path_factory):
+    """Train the small model two steps in torch; write weights and state; return folder and moments."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    shapes = {"matrix": (32, 24), "bias": (24,), "gain": (48,)}
+    params = {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
+    optimizer = torch.optim.AdamW(params.items() if request.param else params.values(), lr=1e-3)
+    for _ in range(2):
+        optimizer.zero_grad()
+        sum((p**3).sum() for p in params.values()).backward()
+        optimizer.step()
+    folder = tmp_path_factory.mktemp("torch")
+    arrays = {name: ("F32", p.detach().numpy()) for name, p in params.items()}
+    raw_safetensors(folder / "w.safetensors", arrays)
+    torch.save({"optimizer": optimizer.state_dict(), "epoch": 3}, folder / "o.pt")
+    return folder, {p: optimizer.state[params[p]] for p in params}
+
+
+@pytest.mark.slow
+def test_a_state_of_torch_is_read_and_nothing_is_executed(trained, tmp_path):
+    import torch
+
+    folder, states = trained
+    kept = scan(open_weights(folder / "w.safetensors"), 64)
+    rows = SavedState(folder / "o.pt").directions(kept, mcf.AdamW(), *RUN).at(1)
+    for row, sample in zip(rows, kept, strict=True):
+        m, v = (states[sample.name][kind].double().numpy().ravel() for kind in ("exp_avg", "exp_avg_sq"))
+        expected = (m / (1 - 0.9**2)) / (np.sqrt(v / (1 - 0.999**2)) + 1e-8)
+        assert row.tolist() == expected[places_of(sample.size, 64)].tolist()
+    path = tmp_path / "evil.pt"
+    for made, text in (
+        ({"state": {0: Sample}, "f": print}, "tensors alone"),
+        ({"a": 1}, "no entry 'state'"),
+        ({"state": {"matrix": {}}}, "no state of tensor 'bias'|no state of tensor 'gain'"),
+        ({"state": {0: {}, 1: {}, 2: {}}}, "numbers its parameters"),
+        (b"no file of torch's", "tensors alone"),
+    ):
+        path.write_bytes(made) if isinstance(made, bytes) else torch.save(made, path)
+        with pytest.raises(FileOfTensorsError, match=text):
+            SavedState(path).directions(kept, mcf.AdamW(), *RUN).at(1)
+
+
+# -- reading that is interrupted -----------------------------------------------------------------------------
+def test_a_reading_goes_on_where_it_ended(tmp_path, monkeypatch):
+    path, kept = tmp_path / "m.safetensors", tmp_path / "kept.npz"
+    checkpoint(path)
+    weights = open_weights(path)
+    whole, read, told = scan(weights, 64), [], []
+
+    def noted(weight, *rest):
+        read.append(weight.name)
+        if read == ["matrix", "bias"]:
+            raise KeyboardInterrupt
+        return read_sample(weight, *rest)
+
+    monkeypatch.setattr("mcfsim.models.scan.read_sample", noted)
+    with pytest.raises(KeyboardInterrupt):
+        scan(weights, 64, kept)
+    found = scan(weights, 64, kept, lambda *what: told.append(what))
+    assert read == ["matrix", "bias", "bias", "gain"]
+    assert told[0] == ("matrix", 768, True)
+    for mine, other in zip(found, whole, strict=True):
+        assert mine.values.tolist() == other.values.tolist()
+        assert vars(mine) | {"values": 0} == vars(other) | {"values": 0}
+
+
+def test_what_was_kept_of_other_weights_is_refused(tmp_path):
+    path, kept = tmp_path / "m.safetensors", tmp_path / "kept.npz"
+    checkpoint(path)
+    scan(open_weights(path), 64, kept)
+    before = kept.read_bytes()
+    with pytest.raises(ValueError, match="samples differ"):
+        scan(open_weights(path), 65, kept)
+    checkpoint(path, seed=1)
+    with pytest.raises(ValueError, match="files differ"):
+        scan(open_weights(path), 64, kept)
+    assert kept.read_bytes() == before
+    kept.write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"kept\.npz"):
+        scan(open_weights(path), 64, kept)
+
+
+def test_numbers_that_are_not_finite_are_named_after_all_is_read(tmp_path):
+    path, kept = tmp_path / "m.safetensors", tmp_path / "kept.npz"
+    x = np.array([1.0, np.nan, np.inf, -np.inf], np.float32)
+    raw_safetensors(path, {"x": ("F32", x), "y": ("F32", np.ones(2, np.float32)), "z": ("F32", x[:2])})
+    for _ in range(2):
+        with pytest.raises(FileOfTensorsError, match=r"x: 1 NaN, 2 infinite; z: 1 NaN, 0 infinite$"):
+            scan(open_weights(path), 16, kept)

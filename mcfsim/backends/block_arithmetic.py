@@ -170,7 +170,9 @@ class BlockArithmetic:
         given = [self._entered(x) if is_scalar(x) else x.astype(np.float64) for x in operands]
         if self.rounding.underflow is Underflow.FLUSH_INPUTS:
             least = self.format.smallest_normal
-            given = [np.where(abs(x) < least, np.copysign(0.0, signum(x)), x) for x in given]
+            signed = self.format.has_negative_zero
+            zeros = [np.copysign(0.0, signum(x)) if signed else 0.0 for x in given]
+            given = [np.where(abs(x) < least, zero, x) for x, zero in zip(given, zeros, strict=True)]
         if name == "sub":
             given[1] = -given[1]
         # An exact zero sum is -0 in this mode: -((-a) + (-b)) gives just that.

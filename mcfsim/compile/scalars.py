@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
@@ -98,8 +99,9 @@ def entering(
         If neither is it a value or has a stand-in, nor does binary64 hold it and what is lost of products
         with it.
     """
-    # Zeros of either sign are equal.
-    find = _entering if number else _entering.__wrapped__
+    # Zeros of either sign are equal, and NaN that signal have no hash.
+    kept = number and not (isinstance(number, Decimal) and number.is_snan())
+    find = _entering if kept else _entering.__wrapped__
     return find(*_about(use), number, policy, search)
 
 

@@ -78,8 +78,15 @@ def states(optimizer, given=None):
     for place, p in enumerate(listed(optimizer) if given is None else given):
         for name, x in {"parameter": p, **optimizer.state.get(p, {})}.items():
             tensor = isinstance(x, torch.Tensor)
-            found[f"{name} of {place}"] = (x.dtype, *codes(x, name)) if tensor else (type(x), x, 0)
+            found[f"{name} of {place}"] = (
+                (x.dtype, *codes(x.detach().clone(), name)) if tensor else (type(x), x, 0)
+            )
     return found
+
+
+def frozen(optimizer):
+    """Return all that an optimizer has, to be compared with what it has later."""
+    return {**states(optimizer), "groups": (str, str(optimizer.param_groups), 0)}
 
 
 def assert_same_states(ours, theirs):

@@ -20,6 +20,7 @@ from tests.pytorch.runs import (  # noqa: E402
     KINDS,
     assert_same_states,
     dtype_of,
+    frozen,
     give,
     listed,
     parameters,
@@ -30,11 +31,6 @@ from tests.pytorch.steps import hard  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-
-
-def frozen(optimizer):
-    """Return what an optimizer has, to be compared with what it has later."""
-    return {**states(optimizer), "groups": (str, str(optimizer.param_groups), 0)}
 
 
 # -- names ------------------------------------------------------------------------------------------------

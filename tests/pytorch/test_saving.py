@@ -16,6 +16,7 @@ from tests.pytorch.runs import (  # noqa: E402
     KINDS,
     assert_same_states,
     dtype_of,
+    frozen,
     in_turn,
     listed,
     parameters,
@@ -47,11 +48,6 @@ def put(optimizer, weights):
     with torch.no_grad():
         for p, x in zip(listed(optimizer), weights, strict=True):
             p.copy_(x)
-
-
-def frozen(optimizer):
-    """Return what an optimizer has, to be compared with what it has later."""
-    return {**states(optimizer), "groups": (str, str(optimizer.param_groups), 0)}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import mcfsim as mcf  # noqa: E402
 import mcfsim.torch  # noqa: E402
-from mcfsim.compile import loops  # noqa: E402
+from mcfsim.compile import choice, loops  # noqa: E402
 from mcfsim.optim import compiled_step  # noqa: E402
 from mcfsim.optim.declaration import straight_optimizers  # noqa: E402
 from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32, Stored  # noqa: E402
@@ -33,7 +33,11 @@ SMALL_BLOCKS = [
     *((module, "BLOCK", 190) for module in (loops, host_loop, batched)),
     *((loops, "AT_ONCE", 77), (batched, "SMALL", 23)),
 ]
-CALLS = [(compiled_step, "_LEAST_COMPILED", 0), (host_loop, "AHEAD", 0)]
+#: Loops by calls of NumPy's functions: to compile them never pays, to write them always does.
+CALLS = [
+    *((compiled_step, "_LEAST_COMPILED", 0), (choice, "_LOAD", float("inf"))),
+    (choice, "_cost_of_writing", lambda program: -1.0),
+]
 #: How a step is made: what is other than by default, where small tensors go together by operations.
 WAYS = {
     "batches": [],

@@ -1,7 +1,9 @@
 """Training as one process does it, and as several do, which have parts of a batch and of the model."""
 
 import itertools
+import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,10 +22,10 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.nn.parallel import DistributedDataParallel
 
 import mcfsim as mcf
-from mcfsim.torch import AdamW, OutsideWriteWarning, step_in_backward, watch
+from mcfsim.torch import AdamW, OutsideWriteWarning, host_loop, step_in_backward, watch
 from tests.shared.kinds import QUANTISED
 
-STEPS, SAVED = 4, 2
+STEPS, SAVED = 2, 1
 PLACED = ("collage-plus", "stochastic", "split-master")
 
 
@@ -107,17 +109,10 @@ def load(given, optimizer, path):
     set_state_dict(given, optimizer, model_state_dict=kept["model"], optim_state_dict=kept["optimizer"])
 
 
-#: Other ways in which PyTorch hands a state on: put together in each process, and under one name an entry.
-WAYS = {
-    "whole": StateDictOptions(full_state_dict=True),
-    "flat": StateDictOptions(flatten_optimizer_state_dict=True),
-}
-
-
-def hand_on(given, optimizer, other, another, way):
+def hand_on(options, given, optimizer, other, another):
     """Let a model and its optimizer go on from the state of others, in the same processes."""
-    weights, state = get_state_dict(given, optimizer, options=WAYS[way])
-    set_state_dict(other, another, model_state_dict=weights, optim_state_dict=state, options=WAYS[way])
+    weights, state = get_state_dict(given, optimizer, options=options)
+    set_state_dict(other, another, model_state_dict=weights, optim_state_dict=state, options=options)
 
 
 def hand_on_from_the_first(given, optimizer, other, another):
@@ -127,6 +122,15 @@ def hand_on_from_the_first(given, optimizer, other, another):
     told = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(other, weights, options=told)
     set_optimizer_state_dict(other, another, state, options=told)
+
+
+#: Other ways in which PyTorch hands a state on: put together in each process, under one name an entry, or
+#: first in one process.
+HANDED_ON = {
+    "whole": partial(hand_on, StateDictOptions(full_state_dict=True)),
+    "flat": partial(hand_on, StateDictOptions(flatten_optimizer_state_dict=True)),
+    "from the first": hand_on_from_the_first,
+}
 
 
 def sharded(strategy, seed=0, *, offloaded=False):
@@ -218,51 +222,52 @@ def written(rank):
     return told, [torch.equal(whole(optimizer.represented(p)), whole(p).double()) for p in given.parameters()]
 
 
+def begun(given, strategy):
+    return given, optimizer_of(given, strategy)
+
+
+def runs(strategy, rank, folder):
+    """Yield how a model is trained in several processes, and what came of it.
+
+    Parts of the model in each; copies of it; gone on from what one process saved, or all did; and from
+    states that PyTorch hands on in other ways, or keeps in the CPU's memory.
+    """
+    first, rest = range(SAVED), range(SAVED, STEPS)
+    whole = begun(sharded(strategy), strategy)
+    train(*whole, first, strategy, rank)
+    save(*whole, Path(folder) / f"{strategy} of many")
+    train(*whole, rest, strategy, rank)
+    yield "sharded", described(*whole)
+    for source in ("one", "many"):
+        other = begun(sharded(strategy, seed=1), strategy)
+        load(*other, Path(folder) / f"{strategy} of {source}")
+        train(*other, rest, strategy, rank)
+        yield f"from {source}", described(*other)
+    for way, hand in HANDED_ON.items():
+        given, other = (begun(sharded(strategy, seed), strategy) for seed in (0, 1))
+        train(*given, first, strategy, rank)
+        hand(*given, *other)
+        train(*other, rest, strategy, rank)
+        yield way, described(*other)
+    for way, given in (
+        ("offloaded", sharded(strategy, offloaded=True)),
+        ("replicated", DistributedDataParallel(model(strategy))),
+    ):
+        other = begun(given, strategy)
+        train(*other, range(STEPS), strategy, rank)
+        yield way, described(*other)
+    given, optimizer = begun(sharded(strategy), strategy)
+    step_in_backward(optimizer)
+    for step in range(STEPS):
+        loss_of(given, step, rank, strategy).backward()
+    yield "in the backward pass", described(given, optimizer)
+
+
 def work(rank, world, folder, strategies):
     """Do what one of several processes does, and write what came of it."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
-    found = {}
-    for strategy in strategies:
-        given = sharded(strategy)
-        optimizer = optimizer_of(given, strategy)
-        train(given, optimizer, range(SAVED), strategy, rank)
-        save(given, optimizer, Path(folder) / f"{strategy} of many")
-        train(given, optimizer, range(SAVED, STEPS), strategy, rank)
-        found[strategy, "sharded"] = described(given, optimizer)
-        for source in ("one", "many"):
-            given = sharded(strategy, seed=1)
-            optimizer = optimizer_of(given, strategy)
-            load(given, optimizer, Path(folder) / f"{strategy} of {source}")
-            train(given, optimizer, range(SAVED, STEPS), strategy, rank)
-            found[strategy, f"from {source}"] = described(given, optimizer)
-        for way in WAYS:
-            given, other = sharded(strategy), sharded(strategy, seed=1)
-            optimizer, another = optimizer_of(given, strategy), optimizer_of(other, strategy)
-            train(given, optimizer, range(SAVED), strategy, rank)
-            hand_on(given, optimizer, other, another, way)
-            train(other, another, range(SAVED, STEPS), strategy, rank)
-            found[strategy, way] = described(other, another)
-        given, other = sharded(strategy), sharded(strategy, seed=1)
-        optimizer, another = optimizer_of(given, strategy), optimizer_of(other, strategy)
-        train(given, optimizer, range(SAVED), strategy, rank)
-        hand_on_from_the_first(given, optimizer, other, another)
-        train(other, another, range(SAVED, STEPS), strategy, rank)
-        found[strategy, "from the first"] = described(other, another)
-        given = sharded(strategy, offloaded=True)
-        optimizer = optimizer_of(given, strategy)
-        train(given, optimizer, range(STEPS), strategy, rank)
-        found[strategy, "offloaded"] = described(given, optimizer)
-        given = sharded(strategy)
-        optimizer = optimizer_of(given, strategy)
-        step_in_backward(optimizer)
-        for step in range(STEPS):
-            loss_of(given, step, rank, strategy).backward()
-        found[strategy, "in the backward pass"] = described(given, optimizer)
-        given = DistributedDataParallel(model(strategy))
-        optimizer = optimizer_of(given, strategy)
-        train(given, optimizer, range(STEPS), strategy, rank)
-        found[strategy, "replicated"] = described(given, optimizer)
+    found = {(strategy, way): x for strategy in strategies for way, x in runs(strategy, rank, folder)}
     mesh = init_device_mesh("cpu", (world,))
     for strategy in PLACED:
         found[strategy, "placed"] = placed(strategy, mesh)
@@ -279,17 +284,31 @@ def work(rank, world, folder, strategies):
 
 def alone(strategy, folder, world):
     """Do what all processes do as one."""
-    given = model(strategy)
-    optimizer = optimizer_of(given, strategy)
-    train_alone(given, optimizer, range(SAVED), strategy, world)
-    save(given, optimizer, Path(folder) / f"{strategy} of one")
-    train_alone(given, optimizer, range(SAVED, STEPS), strategy, world)
-    return described(given, optimizer)
+    given = begun(model(strategy), strategy)
+    train_alone(*given, range(SAVED), strategy, world)
+    save(*given, Path(folder) / f"{strategy} of one")
+    train_alone(*given, range(SAVED, STEPS), strategy, world)
+    return described(*given)
 
 
 def alone_from_many(strategy, folder, world):
-    given = model(strategy, seed=1)
-    optimizer = optimizer_of(given, strategy)
-    load(given, optimizer, Path(folder) / f"{strategy} of many")
-    train_alone(given, optimizer, range(SAVED, STEPS), strategy, world)
-    return described(given, optimizer)
+    given = begun(model(strategy, seed=1), strategy)
+    load(*given, Path(folder) / f"{strategy} of many")
+    train_alone(*given, range(SAVED, STEPS), strategy, world)
+    return described(*given)
+
+
+def main(world, folder, *strategies):
+    """Write what one process comes to, and what several do, which are copies of it."""
+    world = int(world)
+    torch.set_num_threads(1)
+    host_loop.AHEAD = 0  # so that nothing is compiled, in each of them
+    expected = {strategy: alone(strategy, folder, world) for strategy in strategies}
+    expected |= {(strategy, "placed"): placed(strategy) for strategy in PLACED} | {"grouped": grouped()}
+    torch.multiprocessing.start_processes(work, (world, folder, strategies), world, start_method="fork")
+    expected |= {(name, "from many"): alone_from_many(name, folder, world) for name in strategies}
+    torch.save(expected, Path(folder) / "expected")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -17,7 +17,7 @@ def test_it_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr("sys.argv", ["gpu", "--size", "20", "--device", "cpu"])
     monkeypatch.setattr(gpu, "write_result", None)
-    few = {name: mcf.STRATEGIES[name] for name in ("plain", "collage-plus", "remainder-8", "exact")}
+    few = {name: mcf.STRATEGIES[name] for name in ("collage-plus", "exact")}
     monkeypatch.setattr(mcf, "STRATEGIES", few)
     kept = []
     measured = gpu.measured

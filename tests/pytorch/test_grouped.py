@@ -10,17 +10,13 @@ torch = pytest.importorskip("torch")
 
 import mcfsim as mcf  # noqa: E402
 from mcfsim.codec import decode  # noqa: E402
-from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32, Stored  # noqa: E402
-from mcfsim.scaled import ScaledFormat  # noqa: E402
+from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32  # noqa: E402
 from mcfsim.torch import AdamW, grouped  # noqa: E402
 from mcfsim.torch.grouped import Grouped, zero_scales  # noqa: E402
+from tests.pytorch.runs import dtype_of, give, scaled  # noqa: E402
+from tests.shared.kinds import STORED  # noqa: E402
 
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
-
-
-def scaled(element, group=128):
-    options = {"element": element, "block": group, "scale": "float32", "rule": "absmax"}
-    return ScaledFormat(f"{element} in groups of {group}", **options)
 
 
 def hostile(size, group, element, seed):
@@ -75,18 +71,18 @@ def differs(x, way):
 
 
 @pytest.mark.parametrize("element", FLOAT8)
-@pytest.mark.parametrize(("size", "group"), [(4096, 128), (1000, 128), (1000, 7), (5, 128), (300, 1)])
+@pytest.mark.parametrize(("size", "group"), [(1000, 128), (500, 7), (5, 128), (300, 1)])
 def test_operations_of_pytorch_quantise_as_numpy_does(element, size, group, monkeypatch):
     monkeypatch.setattr(grouped, "AT_ONCE", 300)
     way = Grouped(scaled(element, group), FLOAT32)
     assert way._there
-    for seed in range(20):
-        assert not differs(hostile(size, group, way.kept.element, seed), way)
+    for seed in range(10):
+        assert not differs(hostile(size, group, way.kept.element, seed), way), seed
 
 
 def test_elements_are_the_nearest_by_fractions():
     way = Grouped(FLOAT8_GROUPS, FLOAT32)
-    x = hostile(1024, 128, FLOAT8_GROUPS.element, 3)
+    x = hostile(512, 128, FLOAT8_GROUPS.element, 3)
     x = np.where(np.isfinite(x), x, np.float32(1))
     codes, scales, _ = kept(x, way)
     values = [float(v) for v in decode(np.arange(256), FLOAT8_GROUPS.element) if math.isfinite(v)]
@@ -112,13 +108,11 @@ def test_wrong_quotients_are_noticed(wrong, monkeypatch):
     way = Grouped(FLOAT8_GROUPS, FLOAT32)
 
     def quotients(x, y, fmt, rounding):
-        found = WRONG[wrong](x, y)
-        found = torch.where(y == 0, x * 0.0, found).numpy()
+        found = torch.where(y == 0, x * 0.0, WRONG[wrong](x, y)).numpy()
         return torch.from_numpy(np.asarray(mcf.round_to(found, fmt, rounding)))
 
-    given = [hostile(4096, 128, FLOAT8_GROUPS.element, seed) for seed in range(20)]
     monkeypatch.setattr(grouped, "quotients", quotients)
-    assert any(differs(x, way) for x in given)
+    assert any(differs(hostile(4096, 128, FLOAT8_GROUPS.element, seed), way) for seed in range(20))
 
 
 def test_quotients_in_their_place_are_right(monkeypatch):
@@ -135,27 +129,18 @@ def test_quotients_in_their_place_are_right(monkeypatch):
 
     monkeypatch.setattr(grouped, "quotients", quotients)
     for seed in range(3):
-        assert not differs(hostile(1024, 128, FLOAT8_GROUPS.element, seed), way)
+        assert not differs(hostile(512, 128, FLOAT8_GROUPS.element, seed), way)
 
 
 # -- in optimizers -------------------------------------------------------------------------------------------
-STORED = [name for name in mcf.STRATEGIES if name != "exact"]
-
-
-def made(name, shape, fill=1.0):
-    """Return an optimizer of one parameter."""
-    chosen = mcf.strategy(name)
-    p = torch.nn.Parameter(torch.full(shape, fill, dtype=getattr(torch, chosen.parameter.format.name)))
-    p.grad = torch.ones_like(p)
-    return AdamW([p], 1e-2, strategy=name), p
-
-
 @pytest.mark.parametrize("name", STORED)
 @pytest.mark.parametrize("shape", [(6, 256), (33, 19)], ids=str)
 def test_tensors_take_the_bytes_of_the_declaration(name, shape):
     """Of each group that is not full its numbers are counted whole."""
     chosen = mcf.strategy(name)
-    optimizer, p = made(name, shape)
+    p = torch.nn.Parameter(torch.ones(shape, dtype=dtype_of(name)))
+    optimizer = AdamW([p], 1e-2, strategy=name)
+    give([p], 0)
     optimizer.step()
     state = [x for x in optimizer.state[p].values() if isinstance(x, torch.Tensor)]
     expected = chosen.bytes_per_parameter * p.numel()
@@ -166,97 +151,10 @@ def test_tensors_take_the_bytes_of_the_declaration(name, shape):
     assert sum(x.untyped_storage().nbytes() for x in (p.detach(), p.grad, *state)) == expected
 
 
-@pytest.mark.parametrize("name", STORED)
-@pytest.mark.parametrize("steps", [0, 1, 2])
-def test_all_weights_start_as_those_of_the_simulated_optimizer(name, steps):
-    """Infinities, zeros of either sign, NaN and subnormal numbers among them."""
-    optimizer, p = made(name, (9, 37))
-    given = [0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 3.3e38, 2.0**-126, 0.3]
-    with torch.no_grad():
-        p.copy_(torch.tensor(given).repeat(28)[: p.numel()].view(p.shape))
-        p.grad.copy_(torch.tensor([1.0, -1.0, 0.0, -0.0, 1e-3]).repeat(67)[: p.numel()].view(p.shape))
-    weights = {"w": p.detach().float().numpy().ravel().copy()}
-    reference = mcf.Optimizer(mcf.AdamW(weight_decay=0.01), mcf.strategy(name), weights, {"w"})
-    for _ in range(steps):
-        optimizer.step()
-        reference.step(reference.receive({"w": p.grad.float().numpy().ravel()}), 1e-2)
-    found = p.detach().float().numpy().ravel()
-    np.testing.assert_array_equal(found, reference.weights()["w"])
-    with np.errstate(all="ignore"):
-        meant = sum(x.astype(float) for x in reversed(reference.represented()))
-    represented = optimizer.represented(p).numpy().ravel()
-    np.testing.assert_array_equal(represented, meant)
-    if name != "mcf-3":
-        np.testing.assert_array_equal(
-            np.signbit(found[found == 0]), np.signbit(reference.weights()["w"][found == 0])
-        )
+#: Of groups of 128: shapes, and those of their scales.
+SCALES = {(3, 5, 256): (3, 5, 2), (3, 5, 100): (12,), (128,): (1,), (): (1,), (0, 256): (0, 2), (4, 0): (0,)}
 
 
-@pytest.mark.parametrize(
-    ("bits", "low"), [(2, "bfloat16"), (5, "float16"), (8, "float16"), (9, "bfloat16"), (16, "float16")]
-)
-@pytest.mark.parametrize("size", [300, 5000])
-def test_remainders_of_all_lengths_have_the_bits_of_the_simulated_optimizer(bits, low, size):
-    moment = Stored(FLOAT32)
-    extra = Stored(FLOAT32, remainder=bits)
-    mine = mcf.strategy(mcf.Strategy("mine", m=moment, v=moment, extra=extra, addition="master"), low)
-    generator = torch.Generator().manual_seed(1)
-    p = torch.nn.Parameter(torch.randn(size, generator=generator).to(getattr(torch, low)))
-    optimizer = AdamW([p], 1e-2, strategy=mine)
-    hyper = mcf.AdamW(weight_decay=0.01)
-    reference = mcf.Optimizer(hyper, mine, {"w": p.detach().float().numpy()}, {"w"})
-    for step in range(3):
-        p.grad = (torch.randn(size, generator=generator) * 10.0**-step).to(p.dtype)
-        optimizer.step()
-        reference.step(reference.receive({"w": p.grad.float().numpy()}), 1e-2)
-    assert optimizer.state[p]["remainder"].itemsize == (1 if bits <= 8 else 2)
-    np.testing.assert_array_equal(p.detach().float().numpy(), reference.weights()["w"])
-    np.testing.assert_array_equal(optimizer.represented(p).numpy(), reference.represented()[0])
-
-
-def test_scales_have_the_shape_of_rows_where_these_have_whole_groups():
-    def shape(*given):
-        return tuple(zero_scales(torch.empty(given), 128, torch.float32).shape)
-
-    assert shape(3, 5, 256) == (3, 5, 2)
-    assert shape(3, 5, 100) == (12,)
-    assert shape(128) == (1,)
-    assert shape() == (1,)
-    assert shape(0, 256) == (0, 2)
-    assert shape(4, 0) == (0,)
-
-
-#: Kept as codes and scales by PyTorch's operations, by NumPy's, and as the numbers that they are.
-FORMATS = {
-    "float8_e5m2 in groups of 128": (scaled("float8_e5m2"), True),
-    "mxfp8_e4m3": ("mxfp8_e4m3", True),
-    "int8 in groups of 64": (scaled("int8", 64), True),
-    "int8 with a scale a tensor": ("int8", False),
-    "nvfp4": ("nvfp4", False),
-    "float8_e4m3fn of bfloat16": (FLOAT8_GROUPS, True),
-}
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("shape", [(9, 65), (33, 128)], ids=str)
-@pytest.mark.parametrize("there", [False, True], ids=["NumPy", "operations"])
-def test_other_scaled_formats_have_the_bits_of_the_simulated_optimizer(kind, shape, there, monkeypatch):
-    fmt, packed = FORMATS[kind]
-    kept = Stored("bfloat16" if "of bfloat16" in kind else FLOAT32, scaled=fmt)
-    mine = mcf.strategy(mcf.Strategy("mine", m=kept, v=kept), "bfloat16")
-    monkeypatch.setattr("mcfsim.torch.step._is_host", lambda device: not there)
-    generator = torch.Generator().manual_seed(1)
-    p = torch.nn.Parameter(torch.randn(shape, generator=generator).bfloat16())
-    optimizer = AdamW([p], 1e-2, eps=1e-3, strategy=mine)
-    hyper = mcf.AdamW(epsilon=1e-3, weight_decay=0.01)
-    reference = mcf.Optimizer(hyper, mine, {"w": p.detach().float().numpy().ravel()}, {"w"})
-    for step in range(3):
-        p.grad = (torch.randn(shape, generator=generator) * 10.0**-step).bfloat16()
-        optimizer.step()
-        reference.step(reference.receive({"w": p.grad.float().numpy().ravel()}), 1e-2)
-    np.testing.assert_array_equal(p.detach().float().numpy().ravel(), reference.weights()["w"])
-    stores = optimizer.steps_of(optimizer.param_groups[0]).stores
-    for name, vectors in (("m", reference.state.m), ("v", reference.state.v)):
-        state = optimizer.state[p]
-        assert (f"{name}_scales" in state) == packed
-        np.testing.assert_array_equal(stores.numbers(state, name).float().numpy(), vectors[0])
+@pytest.mark.parametrize("shape", SCALES)
+def test_scales_have_the_shape_of_rows_where_these_have_whole_groups(shape):
+    assert tuple(zero_scales(torch.empty(shape), 128, torch.float32).shape) == SCALES[shape]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,91 @@ from mcfsim.models.saved_state import SavedState
 from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.storage.tensors import FileOfTensorsError
-from tests.shared.mutations import damaged
+from tests.models.files import raw_safetensors
+from tests.shared.mutations import NASTY, damaged
 
 torch = pytest.importorskip("torch")
-
-from tests.pytorch.states import altered, odd_tensors, saved  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 
-def rows(path: Path, samples: list[Sample]) -> list[list[float]]:
-    """Return the directions of a state; all of them are numbers."""
-    found = SavedState(path).directions(samples, mcf.AdamW(), mcf.Schedule(1e-3), 10).at(1)
-    assert np.isfinite(found).all()
-    return found.tolist()
+SHAPES: dict[str, tuple[int, ...]] = {"matrix": (5, 3), "bias": (3,), "gain": (), "other": (4, 2)}
+
+
+def saved(path: Path, *, named: bool) -> dict[str, Any]:
+    """Write the weights of a model; return what torch would save of its optimizer after two steps."""
+    torch.manual_seed(0)
+    params = {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in SHAPES.items()}
+    optimizer = torch.optim.AdamW(params.items() if named else params.values(), lr=1e-3)
+    for _ in range(2):
+        optimizer.zero_grad()
+        sum((p**3).sum() for p in params.values()).backward()
+        optimizer.step()
+    raw_safetensors(path, {name: ("F32", p.detach().numpy()) for name, p in params.items()})
+    return {"optimizer": optimizer.state_dict(), "epoch": 3}
+
+
+def odd_tensors() -> list[torch.Tensor]:
+    """Return tensors of every sort that a file may hold in another's place."""
+    x = torch.arange(15.0).reshape(5, 3)
+    return [
+        *(x.double(), x.bfloat16(), x.to(torch.float8_e4m3fn), x.to(torch.complex64), x.int(), x > 3),
+        *(x.t(), x.t().contiguous().t(), x[:1].expand(5, 3), x[0], x[0, 0], x[:0], x.to_sparse(), -x),
+        *(x.to_sparse_csr(), x.to("meta"), x * float("nan"), x / 0, x * 1e300, torch.nn.Parameter(x)),
+        *(torch.tensor(x) for x in (3, [3.0], [3.0, 4.0], True, 1j)),
+        *(torch.tensor(x) for x in (float("inf"), -1, 0, [[2]])),
+        *(torch.nested.nested_tensor([x, x[0:2]]), torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)),
+    ]
+
+
+#: Keys that a dictionary may have, too.
+KEYS = (
+    *(0, 1, -1, None, True, 2.5, (), (1, 2), ""),
+    *("matrix", "exp_avg", "step", "state", "params", "optimizer"),
+)
+
+
+def altered(data: Any, random: np.random.Generator, odd: list[torch.Tensor]) -> Any:
+    """Return data with up to three entries put in others' place, left out, or added."""
+    whole = _copied(data)
+    for _ in range(int(random.integers(1, 4))):
+        places = list(_places(whole))
+        if not places:
+            break
+        parent, key = places[int(random.integers(len(places)))]
+        pick = int(random.integers(len(NASTY) + len(odd)))
+        value = _copied(NASTY[pick] if pick < len(NASTY) else odd[pick - len(NASTY)])
+        match random.integers(6):
+            case 0:
+                del parent[key]
+            case 1 if isinstance(parent, dict):
+                parent[KEYS[int(random.integers(len(KEYS)))]] = value
+            case 2:  # another entry of the same tree
+                other, from_there = places[int(random.integers(len(places)))]
+                parent[key] = _copied(other[from_there])
+            case 3 if isinstance(parent, dict):
+                parent[KEYS[int(random.integers(len(KEYS)))]] = parent.pop(key)
+            case _:
+                parent[key] = value
+    return whole
+
+
+def _copied(data: Any) -> Any:
+    """Return new dictionaries and lists with the same in them."""
+    if isinstance(data, dict):
+        return {key: _copied(item) for key, item in data.items()}
+    return [_copied(item) for item in data] if isinstance(data, list) else data
+
+
+def _places(data: Any) -> Iterator[tuple[Any, Any]]:
+    keys = list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+    for key in keys:
+        yield data, key
+        yield from _places(data[key])
 
 
 def refusal(path: Path, samples: list[Sample]) -> str | None:
-    """Return the one line by which a state is refused, None if it is not."""
+    """Return the one line by which a state is refused, None if it is not: then all its numbers are finite."""
     try:
         rows(path, samples)
     except FileOfTensorsError as error:
@@ -45,6 +113,12 @@ def refusal(path: Path, samples: list[Sample]) -> str | None:
     assert str(path) in said
     assert "\n" not in said
     return said
+
+
+def rows(path: Path, samples: list[Sample]) -> list[list[float]]:
+    found = SavedState(path).directions(samples, mcf.AdamW(), mcf.Schedule(1e-3), 10).at(1)
+    assert np.isfinite(found).all()
+    return found.tolist()
 
 
 def save(data: Any, path: Path) -> None:
@@ -147,6 +221,13 @@ def test_what_is_wrong_is_said(alter, said, tmp_path):
     found = refusal(path, samples)
     assert found is not None
     assert said in found
+
+
+def test_a_command_says_what_is_wrong(tmp_path):
+    data, path = saved(tmp_path / "w.safetensors", named=True), tmp_path / "s.pt"
+    of_group(param_names=["matrix", "bias", "gain", "x\n" * 999])(data["optimizer"])
+    save(data, path)
+    found = refusal(path, scan(open_weights(tmp_path / "w.safetensors"), 16))
     result = CliRunner().invoke(app, ["audit", str(tmp_path / "w.safetensors"), "--state", str(path)])
     assert result.exit_code == 2
     assert result.stderr == f"Error: {found}\n"
@@ -169,11 +250,7 @@ def test_any_floating_dtype_layout_and_way_to_count_is_read(tmp_path):
     state["exp_avg_sq"] = MATRIX[:1].expand(5, 3)
     save(data, path)
     assert rows(path, samples) == expected
-    with_names = {
-        "state": {
-            name: data["optimizer"]["state"][i]
-            for i, name in enumerate(data["optimizer"]["param_groups"][0]["param_names"])
-        }
-    }
-    save({**with_names, "param_groups": [{"params": list(with_names["state"])}]}, path)
+    names = data["optimizer"]["param_groups"][0]["param_names"]
+    named = {name: data["optimizer"]["state"][i] for i, name in enumerate(names)}
+    save({"state": named, "param_groups": [{"params": names}]}, path)
     assert rows(path, samples) == expected

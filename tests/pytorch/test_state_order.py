@@ -20,6 +20,7 @@ from mcfsim.models.weights import open_weights  # noqa: E402
 from mcfsim.storage.tensors import FileOfTensorsError  # noqa: E402
 from mcfsim.torch import AdamW  # noqa: E402
 from mcfsim.torch.moved import summed  # noqa: E402
+from tests.pytorch.runs import dtype_of, parameters, run  # noqa: E402
 from tests.shared.kinds import STORED  # noqa: E402
 
 RUN = mcf.Schedule(), 10
@@ -38,21 +39,13 @@ def expected(m: torch.Tensor, v: torch.Tensor, step: int) -> np.ndarray:
 
 
 # -- states of mcfsim.torch ----------------------------------------------------------------------------------
-@pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("strategy", STORED)
-def test_a_state_of_this_package_is_read(strategy, named, tmp_path):
-    fmt = mcf.strategy(strategy).parameter.format
-    dtype = torch.float32 if fmt == mcf.get_format("float32") else torch.bfloat16
-    generator = torch.Generator().manual_seed(0)
-    model = {
-        name: torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
-        for name, shape in {"w": (30, 20), "b": (20,)}.items()
-    }
+def test_a_state_of_this_package_is_read(strategy, tmp_path):
+    """With names and without, in turn."""
+    model = dict(zip("wb", parameters(((30, 20), (20,)), dtype_of(strategy)), strict=True))
+    named = STORED.index(strategy) % 2
     optimizer = AdamW(model.items() if named else model.values(), strategy=strategy)
-    for _ in range(3):
-        for p in model.values():
-            p.grad = torch.randn(p.shape, generator=generator).to(dtype)
-        optimizer.step()
+    run(optimizer, [0, 2, 4])  # of which all gradients are finite
     save_file({name: p.detach() for name, p in model.items()}, tmp_path / "w.safetensors")
     torch.save(optimizer.state_dict(), tmp_path / "o.pt")
     found = directions(tmp_path / "w.safetensors", tmp_path / "o.pt")
@@ -66,24 +59,19 @@ def test_a_state_of_this_package_is_read(strategy, named, tmp_path):
         np.testing.assert_array_equal(found[name], expected(m, v, 3))
 
 
+def of_group(**entries):
+    return lambda saved: saved["param_groups"][0].update(entries)
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (
-            lambda saved: saved["param_groups"][0].update(strategy="mine"),
-            "of strategy 'mine', which has none",
-        ),
-        (
-            lambda saved: saved["param_groups"][0].update(strategy="plain"),
-            "of strategy 'plain', which has none",
-        ),
-        (
-            lambda saved: saved["state"][0].update(m_scales=torch.ones(3)),
-            r"scales of shape \(3,\), and its weight",
-        ),
-        (lambda saved: saved["state"][0].update(m=saved["state"][0]["m"].float()), "has codes of shape"),
-        (lambda saved: saved["state"][0].update(m_scales="x"), "is damaged"),
-        (lambda saved: saved["state"][0].pop("v"), "'v'.* 'w'|v of 'w' is no tensor|is damaged"),
+        (of_group(strategy="mine"), "of strategy 'mine', which has none"),
+        (of_group(strategy="plain"), "of strategy 'plain', which has none"),
+        (lambda x: x["state"][0].update(m_scales=torch.ones(3)), r"scales of shape \(3,\), and its weight"),
+        (lambda x: x["state"][0].update(m=x["state"][0]["m"].float()), "has codes of shape"),
+        (lambda x: x["state"][0].update(m_scales="x"), "is damaged"),
+        (lambda x: x["state"][0].pop("v"), "'v'.* 'w'|v of 'w' is no tensor|is damaged"),
     ],
 )
 def test_codes_and_scales_that_do_not_fit_are_refused(change, text, tmp_path):
@@ -161,9 +149,13 @@ def sample(name: str, shape: tuple[int, ...]) -> Sample:
     return Sample(name, shape, "F32", np.zeros(16), 0.0, 0.0)
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_no_tensor_ever_gets_the_state_of_another(seed):
-    """Random models, whose layers are numbered in their order, in files of either order."""
+def test_no_tensor_ever_gets_the_state_of_another():
+    """Of random models, whose layers are numbered in their order, in files of either order."""
+    for seed in range(300):
+        _assert_own_states(seed)
+
+
+def _assert_own_states(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shapes = [(4, 4), (4, 8), (4,), (8,)]
     parts = {
@@ -185,27 +177,23 @@ def test_no_tensor_ever_gets_the_state_of_another(seed):
     except FileOfTensorsError:
         # Nothing tells only where two tensors of a layer have one shape, and the file lists by name, or where
         # its order is another than that of the numbers.
-        assert len(set(parts.values())) < len(parts)
-        assert listed == sorted(model)
+        assert len(set(parts.values())) < len(parts), seed
+        assert listed == sorted(model), seed
         return
-    assert found == {name: number for number, name in enumerate(numbered)}
+    assert found == {name: number for number, name in enumerate(numbered)}, seed
 
 
 @pytest.mark.parametrize(
-    ("states", "names", "text"),
+    ("groups", "names", "text"),
     [
-        (
-            [(0, 0), (1, 0)],
-            ["b", "a", "c"],
-            "has 2 states of shape .*, while the model has 3 tensors, 'b' first",
-        ),
-        ([(0, 0), (1, 1)], ["b", "a"], "they are in several groups"),
-        ([(0, 0), (1, 0)], ["h.2", "h.1"], "where their file has 'h.2' their numbers have 'h.1'"),
-        ([(0, 0), (1, 0), (2, 0)], ["h.0", "h.2", "h.1"], "their file has 'h.2' their numbers have 'h.1'"),
-        ([(0, 0), (1, 0)], ["a", "b"], "no order of them is known"),
+        ([0, 0], "b a c", "has 2 states of shape .*, while the model has 3 tensors, 'b' first"),
+        ([0, 1], "b a", "they are in several groups"),
+        ([0, 0], "h.2 h.1", "where their file has 'h.2' their numbers have 'h.1'"),
+        ([0, 0, 0], "h.0 h.2 h.1", "their file has 'h.2' their numbers have 'h.1'"),
+        ([0, 0], "a b", "no order of them is known"),
     ],
 )
-def test_why_no_order_tells(states, names, text):
-    numbered = [Numbered(key, group, (3,)) for key, group in states]
+def test_why_no_order_tells(groups, names, text):
+    numbered = [Numbered(key, group, (3,)) for key, group in enumerate(groups)]
     with pytest.raises(FileOfTensorsError, match=text):
-        by_order(Path("x"), numbered, [sample(name, (3,)) for name in names])
+        by_order(Path("x"), numbered, [sample(name, (3,)) for name in names.split()])

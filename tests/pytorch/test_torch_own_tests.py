@@ -1,28 +1,56 @@
 """PyTorch's own tests of optimizers, asked of ours, and the page that says what came of them."""
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("expecttest", reason="PyTorch's lists of what to test need expecttest")
 
 from tests.pytorch import torch_own_page as own  # noqa: E402
+from tests.pytorch.runs import KINDS  # noqa: E402
 
-#: Without those whose inputs are others', too.
-ORDINARY = ("AdamW", "SGD")
-NAMES = [name if name in ORDINARY else pytest.param(name, marks=pytest.mark.exhaustive) for name in own.OURS]
+#: For want of PyTorch's list, which takes seconds to import.
+LIKE_ITS = SimpleNamespace(
+    scheduler_inputs=[[lambda x: torch.optim.lr_scheduler.StepLR(x, 1, 0.9)]],
+    not_og_supported_flags=["maximize", "capturable"],
+)
+INPUTS = (
+    {},
+    {"lr": torch.tensor(0.01)},
+    {"maximize": True, "weight_decay": 0.1},
+    {"lr": 0.01},
+    {"weight_decay": 0.1},
+)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_what_the_page_says_is_so(name):
-    """Every test passes with every input, unless that is refused by name."""
-    info = own.database()[own.OURS[name]]
-    passed, refused = own.outcomes(name, info)
-    bad = own.bad_inputs(name, info)
-    assert own.column(name, passed, refused, bad) == own.written(name)
-    assert len(set(passed.values())) == 1
-    text = own.PAGE.read_text()
-    assert all(f"- {what}: " in text and said.partition(" ")[2] in text for what, said in refused.items())
-    said = own.refusals(own.mcfsim.torch.AdamW)
-    assert said.keys() == own.REFUSED.keys()
-    assert all(f" | {why} |" in text for why in said.values())
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_pytorch_asks_of_optimizers(kind):
+    place = list(KINDS).index(kind)
+    asked = own.Asked(KINDS[kind], list(own.STORED)[place % 2], INPUTS[place], LIKE_ITS)
+    for body in own.TESTS.values():
+        body(asked)
+
+
+@pytest.fixture(scope="module")
+def known():
+    pytest.importorskip("expecttest", reason="PyTorch's lists of what to test need expecttest")
+    return own.database()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", own.STORED, ids=str)
+@pytest.mark.parametrize("name", own.OURS)
+def test_all_inputs_of_pytorch_pass(name, dtype, known):
+    taken, _ = own.asked_of(name, known[own.OURS[name]], dtype)
+    for asked in taken:
+        for body in own.TESTS.values():
+            body(asked)
+
+
+@pytest.mark.exhaustive
+def test_the_page_says_what_comes_of_them(known):
+    assert own.page(known) == own.PAGE.read_text()
+
+
+def test_what_is_refused_is_said():
+    assert own.refusals(own.mcfsim.torch.AdamW).keys() == own.REFUSED.keys()

@@ -46,21 +46,17 @@ def inputs(name, info, dtype):
         yield given.desc, options
 
 
-def outcomes(name, info):
-    """Ask all tests of an optimizer of ours; return of how many inputs each passes, and which are refused."""
-    kind, passed, refused = getattr(mcfsim.torch, name), dict.fromkeys(TESTS, 0), {}
-    for dtype in STORED:
-        for what, options in inputs(name, info, dtype):
-            asked = Asked(kind, dtype, options, info)
-            try:
-                asked.made(asked.parameters())
-            except (TypeError, ValueError) as error:
-                refused[what] = str(error)
-                continue
-            for test, body in TESTS.items():
-                body(asked)
-                passed[test] += 1
-    return passed, refused
+def asked_of(name, info, dtype):
+    """Return the inputs of an optimizer of ours that it takes, and what is said of the others."""
+    kind, taken, refused = getattr(mcfsim.torch, name), [], {}
+    for what, options in inputs(name, info, dtype):
+        asked = Asked(kind, dtype, options, info)
+        try:
+            asked.made(asked.parameters())
+            taken.append(asked)
+        except (TypeError, ValueError) as error:
+            refused[what] = str(error)
+    return taken, refused
 
 
 def refusals(kind):
@@ -90,63 +86,33 @@ def bad_inputs(name, info):
     return found
 
 
-def column(name, passed, refused, bad):
-    """Return the column of an optimizer on the page: what stands in its rows."""
-    whole = max(passed.values()) + len(STORED) * len(refused)
-    return {**{f"`{test}`": f"{count} of {whole}" for test, count in passed.items()}, **bad}
-
-
-def written(name):
-    """Return the column of an optimizer on the page as it is."""
-    found, place = {}, None
-    for line in PAGE.read_text().splitlines():
-        cells = line.strip("| ").split(" | ") if line.startswith("|") else []
-        if name in cells:
-            place = cells.index(name)
-        elif not cells:
-            place = None
-        elif place is not None and cells[0] != "---" and place < len(cells) and cells[place] != "-":
-            found[cells[0]] = cells[place]
-    return found
-
-
-def page(found):
-    """Return the page, of what came of all: by optimizer, outcomes and bad inputs."""
-    names = list(OURS)
-    head = [*_row(["test", *names]), *_row(["---"] * (1 + len(names)))]
-    columns = {name: column(name, *found[name]) for name in names}
-    rows = dict.fromkeys(row for name in names for row in columns[name])
-    table = {row: _row([row, *(columns[name].get(row, "-") for name in names)]) for row in rows}
-    tests = {f"`{test}`" for test in TESTS}
-    lines = [HEAD, *head, *(line for row in rows if row in tests for line in table[row])]
+def page(known):
+    """Return the page: of inputs that are taken, all of which pass all tests, and of others."""
+    names, rows, said, bad = list(OURS), {test: [] for test in TESTS}, {}, {}
+    for place, (name, theirs) in enumerate(OURS.items()):
+        of_both = [asked_of(name, known[theirs], dtype) for dtype in STORED]
+        taken, left_out = (sum(len(x[i]) for x in of_both) for i in (0, 1))
+        for row in rows.values():
+            row.append(f"{taken} of {taken + left_out}")
+        said |= dict.fromkeys((x, y.partition(" ")[2]) for _, refused in of_both for x, y in refused.items())
+        for what, found in bad_inputs(name, known[theirs]).items():
+            bad.setdefault(what, ["-"] * len(names))[place] = found
+    head = [_row("test", *names), _row(*["---"] * (1 + len(names)))]
+    lines = [HEAD, *head, *(_row(f"`{test}`", *row) for test, row in rows.items())]
     lines += ["", "Inputs that are refused, with what is said:", ""]
-    said = dict.fromkeys(
-        (what, text.partition(" ")[2]) for name in names for what, text in found[name][1].items()
-    )
     lines += [f'- {what}: "… {text}"' for what, text in said]
-    lines += ["", "## Refused", "", *_row(["test", "which asks for", "is refused as"]), *_row(["---"] * 3)]
+    lines += ["", "## Refused", "", _row("test", "which asks for", "is refused as"), _row(*["---"] * 3)]
     said = refusals(mcfsim.torch.AdamW)
-    lines += (row for test, (what, _) in REFUSED.items() for row in _row([f"`{test}`", what, said[test]]))
-    lines += ["", "## Bad inputs", "", BAD, "", *head]
-    lines += (line for row in rows if row not in tests for line in table[row])
-    lines += ["", "## What does not apply", "", *_row(["tests", "why"]), *_row(["---"] * 2)]
-    lines += (
-        row for tests, why in ELSEWHERE.items() for row in _row([f"`{tests.replace(', ', '`, `')}`", why])
-    )
+    lines += (_row(f"`{test}`", what, said[test]) for test, (what, _) in REFUSED.items())
+    lines += ["", "## Bad inputs", "", BAD, "", *head, *(_row(what, *row) for what, row in bad.items())]
+    lines += ["", "## What does not apply", "", _row("tests", "why"), _row(*["---"] * 2)]
+    lines += (_row(f"`{tests.replace(', ', '`, `')}`", why) for tests, why in ELSEWHERE.items())
     return "\n".join(lines) + "\n"
 
 
-def _row(cells):
-    return ["| " + " | ".join(str(cell) for cell in cells) + " |"]
-
-
-def main():
-    known = database()
-    found = {}
-    for name, theirs in OURS.items():
-        found[name] = (*outcomes(name, known[theirs]), bad_inputs(name, known[theirs]))
-    PAGE.write_text(page(found))
+def _row(*cells):
+    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page(database()))

@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from safetensors.torch import load_file  # noqa: E402
+
 import mcfsim as mcf  # noqa: E402
 from mcfsim.models.recording import open_recording  # noqa: E402
 from mcfsim.torch import AdamW, record  # noqa: E402
@@ -34,21 +36,28 @@ def backward(net, step):
     (net(x) ** 2).mean().backward()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_the_gradients_are_recorded_bit_for_bit(dtype, tmp_path):
-    from safetensors.torch import load_file
-
-    net = model(dtype)
-    recorder, expected = record(net, tmp_path), []
-    start = {name: p.detach().clone() for name, p in net.named_parameters()}
-    for step in range(1, STEPS + 1):
+def recorded(net, folder, steps=STEPS, after=None, then=lambda step: None):
+    """Record steps of a model, each followed by something, and return the recorder."""
+    recorder = record(net, folder, after=after)
+    for step in range((after or 0) + 1, steps + 1):
         backward(net, step)
         recorder.step(0.1 / step)
+        then(step)
+    return recorder
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_gradients_are_recorded_bit_for_bit(dtype, tmp_path):
+    net, expected = model(dtype), []
+    start = {name: p.detach().clone() for name, p in net.named_parameters()}
+
+    def then(step):
         expected.append({name: p.grad.clone() for name, p in net.named_parameters()})
         with torch.no_grad():
             for p in net.parameters():
                 p -= p.grad
-    assert recorder.count == STEPS
+
+    assert recorded(net, tmp_path, then=then).count == STEPS
     for path, tensors in zip(sorted(tmp_path.glob("*.safetensors")), [*expected, start], strict=True):
         found = load_file(path)
         assert found.keys() == tensors.keys()
@@ -62,13 +71,13 @@ def test_the_gradients_are_recorded_bit_for_bit(dtype, tmp_path):
 def test_a_replay_makes_the_steps_that_were_trained(strategy, tmp_path):
     """The weights at the end are those of torch's model, which the same strategy trained."""
     net = model(torch.bfloat16)
-    recorder = record(net, tmp_path / "r")
-    optimizer = AdamW(net.parameters(), lr=0.01, betas=(0.9, 0.99), weight_decay=0.1, strategy=strategy)
-    for step in range(1, STEPS + 1):
-        backward(net, step)
-        recorder.step(optimizer.param_groups[0]["lr"])
+    optimizer = AdamW(net.parameters(), lr=0.1, betas=(0.9, 0.99), weight_decay=0.1, strategy=strategy)
+
+    def then(step):
+        optimizer.param_groups[0]["lr"] = 0.1 / step
         optimizer.step()
-        optimizer.param_groups[0]["lr"] *= 0.9
+
+    recorded(net, tmp_path / "r", then=then)
     names = [name for name, _ in net.named_parameters()]
     hyper = mcf.AdamW(beta1=0.9, beta2=0.99, weight_decay=0.1)
     mcf.replay(tmp_path / "r", hyper, strategy, decayed=names, checkpoint=tmp_path / "kept.npz")
@@ -76,6 +85,14 @@ def test_a_replay_makes_the_steps_that_were_trained(strategy, tmp_path):
         final = archive[f"{strategy}|parameter0"]
     trained = torch.cat([p.detach().float().ravel() for p in net.parameters()])
     np.testing.assert_array_equal(final, trained.numpy())
+
+
+def test_a_loop_that_went_back_goes_on_from_there(tmp_path):
+    net = model()
+    recorded(net, tmp_path)
+    whole = open_recording(tmp_path).digest()
+    recorded(net, tmp_path, after=2)
+    assert open_recording(tmp_path).digest() == whole
 
 
 def test_what_is_not_trained_is_left_out_and_what_is_shared_is_one(tmp_path):
@@ -87,32 +104,27 @@ def test_what_is_not_trained_is_left_out_and_what_is_shared_is_one(tmp_path):
     assert [item.name for item in tmp_path.glob("*.safetensors")] == ["weights.safetensors"]
     with pytest.raises(ValueError, match="has no step"):
         open_recording(tmp_path)
-    backward(net, 1)
-    record(net, tmp_path, after=0).step(0.1)
+    recorded(net, tmp_path, 1, after=0)
     assert set(open_recording(tmp_path).weights.shapes) == {"0.weight", "2.bias"}
 
 
-def test_a_parameter_without_a_gradient_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("gradient", "message"),
+    [
+        (None, r"1 parameters have no gradient, '2\.bias' first; exclude those untr"),
+        (torch.full((2,), torch.inf), r"step-00000001\.safetensors: .*: 2\.bias: 0 NaN, 2 infinite"),
+        (torch.zeros(2).to_sparse(), r"parameter '2\.bias': a tensor on device 'cpu' with layout"),
+    ],
+    ids=["none", "infinite", "sparse"],
+)
+def test_a_gradient_that_is_refused_writes_nothing(gradient, message, tmp_path):
     net = model()
     recorder = record(net, tmp_path)
     backward(net, 1)
-    net[2].bias.grad = None
-    with pytest.raises(
-        ValueError, match=r"1 parameters have no gradient, '2\.bias' first; exclude those untr"
-    ):
-        recorder.step()
-    net[2].bias.grad = torch.full((2,), torch.inf)
-    with pytest.raises(ValueError, match=r"step-00000001\.safetensors: .*: 2\.bias: 0 NaN, 2 infinite"):
+    net[2].bias.grad = gradient
+    with pytest.raises((TypeError, ValueError), match=message):
         recorder.step()
     assert [item.name for item in tmp_path.glob("*.safetensors")] == ["weights.safetensors"]
-
-
-def test_a_sparse_gradient_is_named(tmp_path):
-    net = torch.nn.Embedding(5, 2, sparse=True)
-    recorder = record(net, tmp_path)
-    net(torch.tensor([1])).sum().backward()
-    with pytest.raises(TypeError, match="parameter 'weight': a tensor on device 'cpu' with layout"):
-        recorder.step()
 
 
 @pytest.mark.parametrize(
@@ -128,20 +140,6 @@ def test_what_is_no_model_is_refused(given, error, tmp_path):
     with pytest.raises(error):
         record(given, tmp_path / "new")
     assert not (tmp_path / "new").exists()
-
-
-def test_a_loop_that_went_back_goes_on_from_there(tmp_path):
-    net = model()
-    recorder = record(net, Path(tmp_path))
-    for step in range(1, STEPS + 1):
-        backward(net, step)
-        recorder.step(0.1)
-    whole = open_recording(tmp_path).digest()
-    recorder = record(net, tmp_path, after=2)
-    for step in range(3, STEPS + 1):
-        backward(net, step)
-        recorder.step(0.1)
-    assert open_recording(tmp_path).digest() == whole
 
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):

@@ -12,27 +12,13 @@ torch = pytest.importorskip("torch")
 
 import mcfsim as mcf  # noqa: E402
 from mcfsim import metrics  # noqa: E402
-from mcfsim.torch import (  # noqa: E402
-    AdamW,
-    Seen,
-    watch,
-    watcher,
-)
+from mcfsim.torch import AdamW, Seen, watch, watcher  # noqa: E402
 from mcfsim.torch import step as steps  # noqa: E402
 from mcfsim.training.tally import Tally  # noqa: E402
+from tests.pytorch.runs import assert_same_states, dtype_of, give, parameters, run  # noqa: E402
+from tests.shared.kinds import STORED  # noqa: E402
 
 SHAPES = ((40, 7), (300,), (5,))
-
-
-def parameters(dtype=torch.bfloat16, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES]
-
-
-def give_gradients(given, step):
-    generator = torch.Generator().manual_seed(100 + step)
-    for p in given:
-        p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
 
 
 def arrays(tensors):
@@ -47,20 +33,20 @@ def place(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("strategy", [name for name in mcf.STRATEGIES if name != "exact"])
+@pytest.mark.parametrize("strategy", STORED)
 @pytest.mark.sampled(8, each=False)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_measures_are_those_of_the_simulated_optimizer(strategy, place, monkeypatch):
     monkeypatch.setattr(watcher, "AT_ONCE", 250)  # so that they are joined
     chosen = mcf.strategy(strategy)
-    given = parameters(getattr(torch, chosen.parameter.format.name))
+    given = parameters(SHAPES, dtype_of(strategy))
     reference = mcf.Optimizer(
         mcf.AdamW(weight_decay=0.01), chosen, arrays(given), set(map(str, range(len(given))))
     )
     optimizer = AdamW(given, 1e-3, strategy=strategy)
     seen = watch(optimizer, 2).seen
     for step in range(6):
-        give_gradients(given, step)
+        give(given, 2 * step)
         optimizer.step()
         before = reference.represented()
         update = reference.step(reference.receive(arrays(p.grad for p in given)), 1e-3)
@@ -78,24 +64,17 @@ def test_the_measures_are_those_of_the_simulated_optimizer(strategy, place, monk
 def test_looking_changes_nothing(strategy, place):
     runs = []
     for looked_at in (False, True):
-        given = parameters()
+        given = parameters(SHAPES)
         optimizer = AdamW([{"params": given[:1]}, {"params": given[1:], "lr": 0.1}], strategy=strategy)
-        if looked_at:
-            watched = watch(optimizer, 1)
-        for step in range(4):
-            give_gradients(given, step)
-            optimizer.step()
-        runs.append([x for p in given for x in (p, *optimizer.state[p].values())])
-    for one, other in zip(*runs, strict=True):
-        same = one.view(torch.int16) if isinstance(one, torch.Tensor) and one.itemsize == 2 else one
-        assert torch.equal(same, other.view(same.dtype)) if isinstance(one, torch.Tensor) else one == other
-    assert [(x.step, x.group) for x in watched.seen] == [
-        (step, group) for step in range(1, 5) for group in (0, 1, None)
-    ]
+        watched = watch(optimizer, 1) if looked_at else None
+        run(optimizer, range(2))
+        runs.append(optimizer)
+    assert_same_states(*runs)
+    assert [(x.step, x.group) for x in watched.seen] == [(s, group) for s in (1, 2) for group in (0, 1, None)]
 
 
 def test_what_is_seen_is_told(tmp_path):
-    given, told, scalars = parameters(), [], []
+    given, told, scalars = parameters(SHAPES), [], []
 
     class Writer:
         def add_scalar(self, *given):
@@ -105,7 +84,7 @@ def test_what_is_seen_is_told(tmp_path):
     path = tmp_path / "seen.csv"
     watches = [watch(optimizer, 3, to) for to in (told.append, path, Writer(), None)]
     for step in range(7):
-        give_gradients(given, step)
+        give(given, 2 * step)
         optimizer.step()
     seen = watches[0].seen
     assert seen == told == watches[3].seen
@@ -125,63 +104,51 @@ def test_what_is_seen_is_told(tmp_path):
     for x in watches:
         x.remove()
         x.remove()
-    for step in range(7, 9):
-        give_gradients(given, step)
-        optimizer.step()
+    run(optimizer, [8, 10])
     assert len(told) == 6
     again = watch(optimizer, 1, str(path))
-    give_gradients(given, 9)
-    optimizer.step()
+    run(optimizer, [12])
     assert len(path.read_text().splitlines()) == 1 + 6 + 3
     assert again.seen[0].step == 10
 
 
 def test_groups_that_make_other_steps_are_seen_in_theirs():
-    given = parameters()
+    given = parameters(SHAPES)
     optimizer = AdamW([{"params": given[:1]}, {"params": given[1:]}])
     seen = watch(optimizer, 2).seen
-    for step in range(4):
-        give_gradients(given, step)
-        if step == 0:
-            given[1].grad = given[2].grad = None
+    for step, skip in enumerate([(1, 2), (), (), ()]):
+        give(given, 2 * step, skip)
         optimizer.step()
     assert [(x.step, x.group) for x in seen] == [(2, 0), (2, 1), (4, 0)]
 
 
 def test_numbers_that_are_not_finite_are_not_averaged_away():
-    given = parameters()
+    given = parameters(SHAPES)
     optimizer = AdamW([{"params": given[:1]}, {"params": given[1:]}])
     seen = watch(optimizer, 1).seen
-    give_gradients(given, 0)
+    give(given, 0)
     given[0].grad[3, 3] = math.inf
     optimizer.step()
-    assert math.isnan(seen[0].lost)
-    assert math.isnan(seen[0].edq)
-    assert seen[1].lost >= 0
-    assert math.isnan(seen[2].lost)
+    assert [math.isnan(x) for x in (seen[0].lost, seen[0].edq, seen[1].lost, seen[2].lost)] == [1, 1, 0, 1]
 
 
 def test_what_cannot_be_watched_or_told_is_refused(tmp_path):
-    given = parameters()
+    given = parameters(SHAPES)
     optimizer = AdamW(given)
     with pytest.raises(TypeError, match=r"only optimizers of mcfsim\.torch are watched, not SGD"):
         watch(torch.optim.SGD(given))
-    for every in (0, -3, 1.5, "x"):
-        with pytest.raises((TypeError, ValueError), match="every"):
-            watch(optimizer, every)
-    with pytest.raises(TypeError, match="to must be a function"):
-        watch(optimizer, to=5)
-    with pytest.raises(OSError, match="nowhere"):
-        watch(optimizer, to=tmp_path / "nowhere" / "seen.csv")
+    bad = [*((x, None, "every") for x in (0, -3, 1.5, "x")), (1, 5, "to must be a function")]
+    for every, to, message in (*bad, (1, tmp_path / "nowhere" / "seen.csv", "nowhere")):
+        with pytest.raises((TypeError, ValueError, OSError), match=message):
+            watch(optimizer, every, to)
     assert not optimizer.watches
 
 
 def test_a_disk_that_becomes_full_is_told_by_name(tmp_path):
     path, before = tmp_path / "seen.csv", resource.getrlimit(resource.RLIMIT_FSIZE)
-    given = parameters()
-    optimizer = AdamW(given)
+    optimizer = AdamW(parameters(SHAPES))
     watch(optimizer, 1, path)
-    give_gradients(given, 0)
+    give(optimizer.param_groups[0]["params"], 0)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, before[1]))
     try:
         with pytest.raises(OSError, match=re.escape(f"cannot write {path}: ")):
@@ -193,7 +160,7 @@ def test_a_disk_that_becomes_full_is_told_by_name(tmp_path):
 def test_parts_are_tallied_as_a_whole():
     """Of all sizes, with zeros, in any order; against the measures of all elements together."""
     random = np.random.default_rng(5)
-    for _ in range(200):
+    for _ in range(100):
         size = int(random.integers(1, 60))
         scale = np.ldexp(1.0, random.integers(-400, 400, size))
         before = random.standard_normal(size) * scale

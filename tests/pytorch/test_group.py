@@ -1,0 +1,316 @@
+"""What a group, a constructor and a loaded state may say: all is looked at, and nothing left half done."""
+
+import copy
+import inspect
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+
+torch = pytest.importorskip("torch")
+
+from mcfsim.torch import AdamW, TorchAdamW  # noqa: E402
+from mcfsim.torch.group import ABSENT, LABELS, SETTINGS  # noqa: E402
+from mcfsim.torch.moved import opposite  # noqa: E402
+from tests.pytorch.runs import (  # noqa: E402
+    KINDS,
+    assert_same_states,
+    dtype_of,
+    frozen,
+    give,
+    listed,
+    parameters,
+    run,
+    states,
+)  # fmt: skip
+from tests.pytorch.steps import hard  # noqa: E402
+
+NAN, INF = float("nan"), float("inf")
+every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+# -- names ------------------------------------------------------------------------------------------------
+def hyperparameters(kind):
+    """Return what a constructor takes beside parameters, rate and settings."""
+    return [x for x in inspect.signature(kind).parameters if x not in ("params", "lr", *SETTINGS)]
+
+
+@every_kind
+def test_constructors_follow_from_the_declaration(kind):
+    """Each hyperparameter is known, by PyTorch's name and the declaration's; a step has the number given."""
+    given, declared = hyperparameters(kind), kind._declaration
+    assert set(given) <= {"betas", "eps", "momentum", "weight_decay"}
+    values = {"betas": (0.25, 0.5), "eps": 0.125, "momentum": 0.75, "weight_decay": 0.375}
+    values = {name: values[name] for name in given}
+    numbers = {"beta1": 0.25, "beta2": 0.5, "epsilon": 0.125, "momentum": 0.75, "weight_decay": 0.375}
+    numbers = {name: numbers[name] for name in inspect.signature(declared).parameters}
+    for optimizer in (
+        kind(parameters(), 1.0, **values),
+        kind(parameters(), 1.0, *values.values()),
+        kind(parameters(), 1.0, **numbers),
+        kind(params=[{"params": parameters(), **values}], lr=1.0),
+    ):
+        assert optimizer._hyper(optimizer.param_groups[0]) == declared(**numbers)
+        assert optimizer.param_groups[0]["lr"] == 1.0
+    defaults = kind(parameters())
+    decay = {"weight_decay": 0.01} if "betas" in given and "eps" in given else {}
+    assert defaults._hyper(defaults.param_groups[0]) == declared(**decay)
+    if "betas" in given:
+        first, second = defaults.defaults["betas"]
+        assert kind(parameters(), beta2=0.25).defaults["betas"] == (first, 0.25)
+        with pytest.raises(TypeError, match="is given betas and beta1, which it holds"):
+            kind(parameters(), beta1=0.5, betas=(0.5, second))
+
+
+@pytest.mark.parametrize("of", [list, np.array, torch.tensor, lambda x: (torch.tensor(x[:1]), x[1])])
+def test_betas_may_be_a_list_or_tensors(of):
+    optimizer = AdamW(parameters(), betas=of([0.5, 0.25]))
+    hyper = optimizer._hyper(optimizer.param_groups[0])
+    assert (hyper.beta1, hyper.beta2) == (0.5, 0.25)
+
+
+@every_kind
+def test_an_unknown_name_is_refused_wherever_it_stands(kind):
+    (p,) = parameters([(5,)])
+    allowed = {"lr", *SETTINGS, *hyperparameters(kind)}
+    optimizer = kind(parameters())
+    for name in sorted(allowed):
+        wrong = name + name[-1]
+        message = rf"has no '{wrong}' \(did you mean '{name}'\?\)"
+        for make in (
+            lambda wrong=wrong: kind([p], **{wrong: 1}),
+            lambda wrong=wrong: kind([{"params": [p], wrong: 1}]),
+            lambda wrong=wrong: optimizer.add_param_group({"params": [p], wrong: 1}),
+        ):
+            with pytest.raises(TypeError, match=message):
+                make()
+        assert len(optimizer.param_groups) == 1
+    with pytest.raises(TypeError, match=r"has no 'beta1'"):
+        kind([{"params": [p], "beta1": 0.9}])
+    labelled = kind([{"params": [p], **dict.fromkeys(LABELS[2:], 1)}])
+    assert labelled.param_groups[0]["name"] == 1
+
+
+@every_kind
+def test_what_pytorch_has_beside_is_taken_if_it_is_off(kind):
+    off = {name: absent.off[0] for name, absent in ABSENT.items()}
+    optimizer = kind([{"params": parameters(), **off}], **off)
+    assert not optimizer.param_groups[0].keys() & off.keys()
+    saved = optimizer.state_dict()
+    saved["param_groups"][0].update(off)
+    optimizer.load_state_dict(saved)
+
+
+# -- what is refused --------------------------------------------------------------------------------------
+BETAS = [(0.9,), (), (0.9, 0.99, 0.999), 0.9, None, "99", torch.tensor([0.9]), [0.9], {0.9: 0.99}]
+#: Numbers and flags, which schedulers and states may spoil, too.
+OUT_OF_RANGE = [
+    ({"lr": -1.0}, "lr = -1.0 must not be negative"),
+    ({"lr": INF}, "lr = inf must be finite"),
+    ({"lr": NAN}, "lr = nan must be finite"),
+    ({"lr": torch.ones(2)}, "lr must be"),
+    ({"lr": torch.ones((), device="meta")}, "a tensor on device 'meta' .*has a shape, and no numbers"),
+    ({"betas": (0.9, NAN)}, "beta2 = nan must be finite"),
+    ({"betas": (1.0, 0.9)}, "beta1 = 1.0"),
+    ({"betas": (0.9, 1.0)}, r"beta2 = 1\.0 must lie in"),
+    *(({"betas": betas}, "must be 2 numbers: beta1, beta2") for betas in BETAS),
+    ({"eps": INF}, "epsilon = inf must be finite"),
+    ({"eps": -1e-8}, "epsilon = -1e-08"),
+    ({"weight_decay": INF}, "weight_decay = inf must be finite"),
+    ({"weight_decay": NAN}, "weight_decay = nan"),
+    ({"weight_decay": -0.1}, "weight_decay = -0.1"),
+    *(
+        ({flag: x}, f"{flag} must be True or False, not {x!r}")
+        for flag in ("maximize", "capturable")
+        for x in (1, "yes", None, 0.5)
+    ),
+    *(({name: True}, f"no {name} = True: {ABSENT[name].why[:20]}") for name in list(ABSENT)[:-1]),
+    *(({name: False}, f"no {name} = False: {ABSENT[name].why[:20]}") for name in list(ABSENT)[-1:]),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), OUT_OF_RANGE, ids=str)
+def test_what_is_out_of_range_is_refused_wherever_it_comes_from(given, message):
+    """In a constructor, a group, a state, or what a scheduler has left: nothing changes then."""
+    (name,) = given
+    takers = [kind for kind in KINDS.values() if name in {*ABSENT, *inspect.signature(kind).parameters}]
+    for kind in takers[:2]:
+        _assert_refused(kind, given, message, late=name not in ABSENT)
+
+
+def _assert_refused(kind, given, message, *, late):
+    optimizer, params = kind(parameters()), parameters()
+    run(optimizer, [0])
+    before = frozen(optimizer)
+    for make in (
+        lambda: kind(params, **given),
+        lambda: kind([{"params": params, **given}]),
+        lambda: optimizer.add_param_group({"params": params, **given}),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            make()
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["param_groups"][0].update(given)
+    with pytest.raises(ValueError, match=f"the state's group 0: .*{message}"):
+        optimizer.load_state_dict(saved)
+    assert_same_states(frozen(optimizer), before)
+    if late:
+        optimizer.param_groups[0].update(given)
+        with pytest.raises((TypeError, ValueError), match=message):
+            run(optimizer, [1])
+        before.pop("groups")
+        assert_same_states(states(optimizer), before)
+
+
+def leaf(**options):
+    return torch.nn.Parameter(torch.zeros(2, **{"dtype": torch.bfloat16, **options}), requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("weight", "options", "message"),
+    [
+        (leaf(dtype=torch.float32), {}, r"as torch.bfloat16, not torch.float32; convert .*\.to\("),
+        (leaf(), {"strategy": "fp32"}, "stores parameters as torch.float32"),
+        (leaf(), {"low": "float16"}, r"stores parameters as torch\.float16, not torch\.bfloat16"),
+        (leaf(dtype=torch.complex64), {}, "not torch.complex64"),
+        (leaf(device="meta"), {}, "has a shape, and no numbers"),
+        (torch.nn.Parameter(torch.zeros(1).bfloat16().expand(3)), {}, "share memory"),
+        (leaf(), {"strategy": "colage-plus"}, "did you mean 'collage-plus'"),
+        (leaf(), {"strategy": "exact"}, "exact numbers, which no tensor holds"),
+        (leaf(), {"low": "e6m9"}, "no torch dtype holds e6m9"),
+        (leaf(), {"low": "bfloat17"}, "bfloat17"),
+        (leaf(), {"rounding": "upward"}, "unknown rounding 'upward'"),
+        (leaf(), {"scalars": "float"}, "unknown scalar policy 'float'"),
+        (leaf(), {"rounding": "stochastic"}, r"needs random=RandomWords\(seed\)"),
+        (leaf(), {"rounding": "stochastic", "random": 5}, "random must be RandomWords"),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+def test_a_group_that_is_refused_is_not_added(weight, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        AdamW([weight], **options)
+    optimizer = AdamW(parameters())
+    with pytest.raises((TypeError, ValueError), match=message):
+        optimizer.add_param_group({"params": [weight], **options})
+    assert len(optimizer.param_groups) == 1
+
+
+#: What is wrong with what a constructor is given as parameters, or with its call.
+CALLS = {
+    "should be an iterable of Tensors or dicts": lambda kind, p: kind(p.detach()),
+    "empty parameter list": lambda kind, p: kind([]),
+    "can only optimize Tensors": lambda kind, p: kind([3.0]),
+    "non-leaf": lambda kind, p: kind([p * 2]),
+    "more than one parameter group": lambda kind, p: kind([{"params": [p]}, {"params": [p]}]),
+    "missing a required argument: 'params'": lambda kind, p: kind(),
+    "multiple values for argument 'lr'": lambda kind, p: kind([p], 1e-3, lr=1e-3),
+    "too many positional arguments": lambda kind, p: kind([p], 1e-3, *range(9)),
+    "a group has no 'params'": lambda kind, p: kind([{"lr": 1e-3}]),
+}
+
+
+@pytest.mark.parametrize("message", CALLS)
+@every_kind
+def test_what_is_no_list_of_parameters_is_refused(kind, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        CALLS[message](kind, *parameters([(5,)]))
+
+
+def test_scalars_that_vanish_are_warned_of():
+    with pytest.warns(mcf.VanishingScalarWarning, match="epsilon = 1e-08 is zero in float16"):
+        AdamW([leaf(dtype=torch.float16)], low="float16")
+    optimizer = AdamW([leaf(dtype=torch.float16)], eps=1e-7, low="float16")
+    with pytest.warns(mcf.VanishingScalarWarning, match="lr = 1e-08 is zero in float16"):
+        optimizer.add_param_group({"params": [leaf(dtype=torch.float16)], "lr": 1e-8})
+    AdamW([leaf()])
+    AdamW([leaf(dtype=torch.float16)], strategy="fp32-optim", low="float16")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_parameter_that_is_twice_in_its_group_is_warned_of_and_moves_once(named):
+    first, second = parameters([(5,), (5,)])
+    doubled = [("a", first), ("b", second), ("c", first)] if named else [first, second, first]
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = AdamW(doubled, 1e-2)
+    assert [id(p) for p in listed(optimizer)] == [id(first), id(second)]
+    assert optimizer.param_groups[0].get("param_names", ["a", "b"]) == ["a", "b"]
+    other = AdamW(parameters([(5,), (5,)]), 1e-2)
+    run(optimizer, range(3))
+    run(other, range(3))
+    assert_same_states(optimizer, other)
+
+
+# -- signs, and an eps of zero ----------------------------------------------------------------------------
+@pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "up"])
+@every_kind
+@pytest.mark.sampled(3)
+def test_to_maximise_is_to_take_gradients_with_the_other_sign(kind, rounding):
+    one, two = parameters(), parameters()
+    options = {"lr": 1e-2, "weight_decay": 0.1, "rounding": rounding}
+    ours = kind([{"params": one[:1], "maximize": True}, {"params": one[1:]}], **options)
+    theirs = kind([{"params": two[:1]}, {"params": two[1:]}], **options)
+    for step in range(3):
+        give(one, step)
+        given = [p.grad.clone() for p in one]
+        for place, (p, g) in enumerate(zip(two, given, strict=True)):
+            p.grad = g if place else -g
+        ours.step()
+        theirs.step()
+        for x, p in zip(given, one, strict=True):  # gradients stay as they are
+            np.testing.assert_array_equal(x.double().numpy(), p.grad.double().numpy())
+    assert_same_states(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["float8_e5m2", "float8_e4m3fn", "float16", "float64"])
+def test_every_number_gets_the_other_sign(name):
+    dtype = getattr(torch, name)
+    if dtype.itemsize == 1:
+        x = torch.arange(256, dtype=torch.int16).to(torch.uint8).view(dtype)
+    else:
+        x = hard((4000,), dtype, torch.Generator().manual_seed(0))
+    found, given = opposite(x).to(torch.float64), x.to(torch.float64)
+    assert torch.equal(found.isnan(), given.isnan())
+    numbers = ~given.isnan()
+    assert torch.equal(found[numbers], -given[numbers])
+    assert torch.equal(found[numbers].signbit(), ~given[numbers].signbit())
+
+
+@pytest.mark.parametrize("strategy", ["plain", "collage-plus", "fp32"])
+@pytest.mark.parametrize("kind", [AdamW, TorchAdamW])
+def test_an_eps_of_zero_adds_nothing(kind, strategy):
+    """It is as one too small to be added to any root, and 0 / 0 where there was no gradient."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", mcf.VanishingScalarWarning)
+        ours, theirs, still = (
+            kind(parameters(dtype=dtype_of(strategy)), 1e-2, eps=eps, strategy=strategy)
+            for eps in (0, 1e-37, 0.0)
+        )
+    for step in range(0, 6, 2):
+        for optimizer in (ours, theirs):
+            run(optimizer, [step])
+    assert_same_states(ours, theirs)
+    for p in listed(still):
+        p.grad = torch.zeros_like(p)
+    still.step()
+    assert all(p.isnan().all() for p in listed(still))
+
+
+# -- without PyTorch --------------------------------------------------------------------------------------
+def test_without_pytorch_it_says_what_to_install():
+    code = """
+import sys
+sys.modules["torch"] = None
+for name in ("mcfsim.torch", "mcfsim.torch.step", "mcfsim.torch.group"):
+    try:
+        __import__(name)
+    except ImportError as error:
+        assert "mcfsim.torch needs PyTorch: pip install 'mcfsim[torch]'" in str(error), error
+    else:
+        raise AssertionError(name)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,318 @@
+"""A run that was saved, copied or pickled goes on to the same bits; no state that does not fit is loaded."""
+
+import copy
+import io
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from mcfsim.checks.whole import SpoiltStateError  # noqa: E402
+from mcfsim.random import RandomWords  # noqa: E402
+from tests.pytorch.runs import (  # noqa: E402
+    KINDS,
+    assert_same_states,
+    dtype_of,
+    frozen,
+    in_turn,
+    listed,
+    parameters,
+    run,
+    states,
+)  # fmt: skip
+from tests.shared.interrupts import broken_off, bytecodes  # noqa: E402
+from tests.shared.kinds import STORED  # noqa: E402
+
+SHAPES = ((4, 3), (5,), ())
+
+
+def made(optimizer="adamw", strategy="collage-plus", seed=0, **options):
+    given = parameters(SHAPES, dtype_of(strategy), seed)
+    groups = [{"params": given[:1]}, {"params": given[1:], "weight_decay": 0.0, "lr": 3e-3}]
+    return KINDS[optimizer](groups, 1e-2, weight_decay=0.1, strategy=strategy, **options)
+
+
+def through_a_file(x):
+    files = [io.BytesIO(), io.BytesIO()]
+    for file in files:
+        torch.save(x, file)
+    assert files[0].getvalue() == files[1].getvalue()
+    files[0].seek(0)
+    return torch.load(files[0], weights_only=True)
+
+
+def put(optimizer, weights):
+    with torch.no_grad():
+        for p, x in zip(listed(optimizer), weights, strict=True):
+            p.copy_(x)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "strategy", "seed"), [*((*pair, None) for pair in in_turn(STORED)), ("sgd", "plain", 3)]
+)
+def test_a_run_goes_on_from_what_was_saved_or_copied(optimizer, strategy, seed):
+    """With its random words, whatever words the one had that the state is loaded into."""
+
+    def words(seed):
+        return {} if seed is None else {"rounding": "stochastic", "random": RandomWords(seed, stream=9)}
+
+    ours = made(optimizer, strategy, **words(seed))
+    run(ours, range(2))
+    saved = through_a_file({"weights": [p.detach() for p in listed(ours)], "optimizer": ours.state_dict()})
+    loaded = made(optimizer, strategy, seed=1, **words(seed and 77))
+    put(loaded, saved["weights"])
+    loaded.load_state_dict(saved["optimizer"])
+    pickled = STORED.index(strategy) % 2
+    others = [loaded, pickle.loads(pickle.dumps(ours)) if pickled else copy.deepcopy(ours)]
+    run(ours, [2, 3])
+    for other in others:
+        for mine, theirs in zip(ours.param_groups, other.param_groups, strict=True):
+            assert {**theirs, "params": 0} == {**mine, "params": 0}
+        run(other, [2, 3])
+        assert_same_states(ours, other)
+        for p, q in zip(listed(ours), listed(other), strict=True):
+            assert torch.equal(ours.represented(p).nan_to_num(7.0), other.represented(q).nan_to_num(7.0))
+
+
+def test_loading_writes_into_the_tensors_that_there_are():
+    """Whoever keeps their addresses, as a captured graph does, goes on with what was loaded."""
+    optimizer = made()
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+    run(optimizer, range(3))
+    saved = copy.deepcopy(optimizer.state_dict())
+    run(optimizer, range(3, 5))
+    optimizer.param_groups[0]["lr"].fill_(0.5)
+
+    def tensors():
+        kept = [x for p in listed(optimizer) for x in optimizer.state[p].values()]
+        return [optimizer.param_groups[0]["lr"], *kept]
+
+    before = tensors()
+    saved["param_groups"][0]["lr"] = 0.25
+    optimizer.load_state_dict(saved)
+    assert float(tensors()[0]) == 0.25
+    for old, new in zip(before, tensors(), strict=True):
+        assert old is new if isinstance(old, torch.Tensor) else new == 3
+    kept = saved["state"][0]["m"].clone()
+    assert torch.equal(optimizer.state[listed(optimizer)[0]]["m"], kept)
+    run(optimizer, [5])
+    assert torch.equal(saved["state"][0]["m"], kept)
+
+
+def test_hooks_see_the_state_before_it_is_loaded():
+    ours, other = made(strategy="fp32-master"), made(strategy="fp32-master")
+    run(ours, range(2))
+
+    def zeroed(_, given):
+        return {**given, "state": {**given["state"], 0: {**given["state"][0], "m": torch.zeros(4, 3)}}}
+
+    other.register_load_state_dict_pre_hook(zeroed)
+    other.load_state_dict(ours.state_dict())
+    first, second, _ = (other.state[p]["m"] for p in listed(other))
+    assert not first.any()
+    assert first.dtype == torch.float32
+    assert torch.equal(second, ours.state[listed(ours)[1]]["m"])
+
+
+def test_an_older_state_leaves_the_settings_that_it_has_not():
+    ours, other = made(), made()
+    run(ours, range(2))
+    saved = ours.state_dict()
+    del saved["optimizer"]
+    saved["param_groups"] = [{"params": [0], "lr": 0.5}, {"params": [1, 2], "lr": 0.25}]
+    other.load_state_dict(saved)
+    assert [group["lr"] for group in other.param_groups] == [0.5, 0.25]
+    assert [group["weight_decay"] for group in other.param_groups] == [0.1, 0.0]
+    assert all(x.keys() == y.keys() for x, y in zip(other.param_groups, ours.param_groups, strict=True))
+    run(other, [2])
+
+
+@pytest.mark.parametrize("step", [3, 3.0, torch.tensor(3.0), torch.tensor([3]), np.int64(3)], ids=repr)
+def test_a_step_that_is_whole_is_taken_as_torch_has_it(step):
+    optimizer = made()
+    run(optimizer, range(2))
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"][0]["step"] = step
+    optimizer.load_state_dict(saved)
+    steps = [optimizer.state[p]["step"] for p in listed(optimizer)]
+    assert [type(x) for x in steps] == [int] * 3
+    assert steps == [3, 2, 2]
+
+
+# -- what is refused --------------------------------------------------------------------------------------
+def of_state(**entries):
+    return lambda x: x["state"][1].update(entries)
+
+
+def of_group(**entries):
+    return lambda x: x["param_groups"][1].update(entries)
+
+
+META, SPARSE = torch.empty(5, dtype=torch.bfloat16, device="meta"), torch.zeros(5).bfloat16().to_sparse()
+STEPS = (
+    -3,
+    2.5,
+    math.nan,
+    math.inf,
+    "3",
+    None,
+    True,
+    [3],
+    2**53,
+    torch.tensor(-1.0),
+    torch.tensor([1.0, 2.0]),
+)
+WORDS = {"seed": 1, "step": 0, "stream": 0}
+#: What is done to a state, and what is said of it.
+SPOILT = [
+    *((of_state(step=step), "the state of parameter 1: step") for step in STEPS),
+    (of_state(m=META), "parameter 1: a tensor on device 'meta'"),
+    (of_state(m=SPARSE), "parameter 1: .*sparse"),
+    (of_state(m=None), "parameter 1: it has .*NoneType"),
+    (of_state(m=torch.zeros(5)), "parameter 1: it has .*torch.float32"),
+    (of_state(m=torch.zeros(1, 5).bfloat16()), r"parameter 1: it has .*\(1, 5\)"),
+    (lambda x: x["state"][1].pop("m"), "parameter 1: it has"),
+    (lambda x: x["state"].update({1: [1]}), "parameter 1: a list is no state"),
+    (lambda x: x["state"].update({7: x["state"][1]}), "the state has parameter 7"),
+    (of_group(low="float16"), "group 1: it has low"),
+    (of_group(strategy="kahan"), "the state is of .*'kahan'.* of .*'collage-plus'"),
+    (of_group(rounding="nearest_even"), "the state is of .*'nearest_even'.* of .*'stochastic'"),
+    (of_group(random={**WORDS, "seed": -1}), "seed = -1"),
+    (of_group(random={**WORDS, "seed": "1"}), "no seed, step and stream"),
+    (of_group(random={"key": 3}), "no seed, step and stream"),
+    (of_group(random=5), "no seed, step and stream"),
+    (of_group(random=None), "needs random"),
+    *(
+        (lambda x, groups=groups: x.update(param_groups=groups), "has no param_groups, a list")
+        for groups in (None, 3, [None], [{"lr": 1.0}], [{"params": None}])
+    ),
+    *(
+        (lambda x, states=states: x.update(state=states), "has no state, a dict")
+        for states in (None, [], 3)
+    ),
+    (lambda x: x.pop("param_groups"), "has no param_groups"),
+    (lambda x: x.pop("state"), "has no state"),
+    (lambda x: x.update(state={}, param_groups=x["param_groups"][:1]), "different number of"),
+    (lambda x: x.update(state={}) or x["param_groups"][1]["params"].pop(), "doesn't match the size"),
+    (lambda x: x.update(optimizer="Adam"), "the state is of Adam, and this optimizer is"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", range(len(SPOILT)))
+def test_a_bad_state_is_refused_whole(place):
+    change, message = SPOILT[place]
+    optimizer = made(list(KINDS)[place % 5], rounding="stochastic", random=RandomWords(9))
+    run(optimizer, [0])
+    saved = copy.deepcopy(optimizer.state_dict())
+    run(optimizer, [1])
+    change(saved)
+    before = frozen(optimizer)
+    kept = [x for p in listed(optimizer) for x in optimizer.state[p].values()]
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(saved)
+    assert_same_states(frozen(optimizer), before)
+    after = [x for p in listed(optimizer) for x in optimizer.state[p].values()]
+    assert all(x is y for x, y in zip(kept, after, strict=True))
+
+
+@pytest.mark.parametrize("x", [None, [], 3, "state"])
+def test_what_is_no_state_is_refused(x):
+    with pytest.raises(ValueError, match=f"a {type(x).__name__} is no state of an optimizer"):
+        made().load_state_dict(x)
+
+
+# -- broken off -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("strategy", ["collage-plus", "split-master", "fp8-moments"])
+def test_a_step_that_is_broken_off_is_whole_or_refused(strategy):
+    """No half of one is gone on from unnoticed."""
+    optimizer = made(strategy=strategy)
+    run(optimizer, [0])
+    start, weights = copy.deepcopy(optimizer.state_dict()), [p.detach().clone() for p in listed(optimizer)]
+    whole = [states(optimizer)]
+    for step in (1, 2):
+        run(optimizer, [step])
+        whole.append(states(optimizer))
+
+    def back():
+        put(optimizer, weights)
+        optimizer.load_state_dict(start)
+
+    def place_of(found):
+        return next((i for i, x in enumerate(whole) if is_same(found, x)), None)
+
+    def next_step():
+        run(optimizer, [optimizer.state[listed(optimizer)[0]]["step"]])
+
+    count = bytecodes(lambda: run(optimizer, [1]))
+    refused = halves = 0
+    places = torch.randint(count, (10,), generator=torch.Generator().manual_seed(1)).tolist()
+    for place in [*places, *range(count // 2, count, count // 20)]:
+        back()
+        assert place_of(states(optimizer)) == 0
+        if not broken_off(next_step, place, KeyboardInterrupt):
+            continue
+        found = states(optimizer)
+        halves += place_of(found) is None
+        try:
+            optimizer.step()
+        except SpoiltStateError:
+            refused += 1
+            assert is_same(states(optimizer), found)
+            for other in (
+                optimizer.state_dict,
+                lambda: copy.deepcopy(optimizer),
+                lambda: pickle.dumps(optimizer),
+                lambda: optimizer.represented(listed(optimizer)[0]),
+                optimizer.resync,
+            ):
+                with pytest.raises(SpoiltStateError, match=r"a step was broken off.* saved together"):
+                    other()
+        else:
+            assert place_of(found) in (0, 1)
+    assert refused >= halves > 0
+
+
+def is_same(one, other):
+    try:
+        assert_same_states(one, other)
+    except AssertionError:
+        return False
+    return True
+
+
+def test_a_loading_that_is_broken_off_is_whole_or_refused():
+    optimizer = made()
+    run(optimizer, [0])
+    saved = copy.deepcopy(optimizer.state_dict())
+    count, refused = bytecodes(lambda: optimizer.load_state_dict(saved)), 0
+    for place in range(0, 10 * count, count // 60):  # more in an optimizer that has no state yet
+        optimizer = made()
+        before = frozen(optimizer)
+        if not broken_off(lambda: optimizer.load_state_dict(saved), place, KeyboardInterrupt):  # noqa: B023
+            break
+        try:
+            optimizer.state_dict()
+        except SpoiltStateError:
+            refused += 1
+            optimizer.load_state_dict(saved)
+            assert [optimizer.state[p]["step"] for p in listed(optimizer)] == [1, 1, 1]
+            run(optimizer, [1])
+        else:
+            assert is_same(frozen(optimizer), before) or optimizer.state[listed(optimizer)[2]]["step"] == 1
+    assert refused > 0
+
+
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+def test_what_is_refused_before_a_step_spoils_nothing():
+    optimizer = made(strategy="eco")
+    before = states(optimizer)
+    optimizer.param_groups[1]["lr"] = 1e-320  # errors fed back over it leave binary64
+    with pytest.raises(ValueError, match="feeds errors back"):
+        run(optimizer, [0])
+    after = states(optimizer)
+    assert_same_states({name: after[name] for name in before}, before)
+    optimizer.param_groups[1]["lr"] = 2.0**-6
+    run(optimizer, [0])

@@ -1,0 +1,207 @@
+"""Steps of the optimizers for torch: what moves together, groups, and what torch asks of a step."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import mcfsim as mcf  # noqa: E402
+from mcfsim.checks.processor import FlushedSubnormalsError  # noqa: E402
+from mcfsim.random import RandomWords  # noqa: E402
+from mcfsim.storage.buffers import BLOCK  # noqa: E402
+from mcfsim.torch import AdamW, batched  # noqa: E402
+from mcfsim.torch.host_step import HostStep  # noqa: E402
+from tests.pytorch.runs import (  # noqa: E402
+    KINDS,
+    array,
+    assert_all_same,
+    assert_same_states,
+    dtype_of,
+    give,
+    listed,
+    parameters,
+    run,
+    states,
+)  # fmt: skip
+
+
+# -- which tensors move together, and which do not ----------------------------------------------------------
+@pytest.mark.parametrize("strategy", ["plain", "collage-plus", "stochastic", "fp8-moments"])
+def test_parameters_without_a_gradient_stay_and_change_no_other(strategy):
+    """Not its step, nor the random words that it draws; batched or not."""
+    shapes = ((3,), (0, 2), (40,), (), (9,), (256,), (4, 4))
+    skipped = {0: {2}, 1: {0, 5}, 2: {2, 3, 6}}
+    runs = []
+    for small in (-1, 64):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(batched, "SMALL", small)
+            given = parameters(shapes)
+            optimizer = AdamW(given, 1e-2, strategy=strategy)
+            for step, skip in skipped.items():
+                give(given, step, skip)
+                optimizer.step()
+        runs.append(optimizer)
+    assert_same_states(*runs)
+    assert [optimizer.state[p]["step"] for p in given] == [2, 3, 1, 2, 3, 2, 2]
+    whole = parameters(shapes)
+    other = AdamW(whole, 1e-2, strategy=strategy)
+    run(other, range(3))
+    for place in (1, 4):
+        assert torch.equal(whole[place], given[place])
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_many_small_tensors_are_few_pieces_of_work(kind, monkeypatch):
+    """However many there are: so many as fit a block are one, and others' copies go back to their places."""
+    handed = []
+    monkeypatch.setattr(
+        HostStep, "move", lambda self, moved, *_: handed.append([x.gradient.numel() for x in moved])
+    )
+    sizes = [16] * 200 + [BLOCK] + [batched.SMALL] * 9 + [16] * 3
+    given = [torch.nn.Parameter(torch.ones(size).bfloat16()) for size in sizes]
+    given[3].data = torch.ones(2, 16).bfloat16()[:, ::2].reshape(4, 4).t()
+    for p in given:
+        p.grad = torch.ones_like(p)
+    kind(given, 1e-2).step()
+    fit = BLOCK // batched.SMALL
+    ends = [BLOCK, fit * batched.SMALL, (9 - fit) * batched.SMALL + 3 * 16]
+    assert handed == [[3 * 16, 16, 196 * 16, *ends]]
+
+
+def test_gradients_of_another_dtype_are_rounded_once():
+    """Each by itself, beside others of the same batch that have another dtype."""
+    given = [torch.nn.Parameter(torch.ones(200).bfloat16()) for _ in range(4)]
+    weights = {str(i): np.ones(200) for i in range(4)}
+    theirs = mcf.Optimizer(mcf.AdamW(weight_decay=0.01), mcf.strategy("plain"), weights, set(weights))
+    ours, random = AdamW(given, 1e-2, strategy="plain"), np.random.default_rng(0)
+    for _ in range(5):
+        gradients = {name: random.standard_normal(200) for name in weights}
+        for place, p in enumerate(given):
+            p.grad_dtype = None
+            x = torch.from_numpy(gradients[str(place)])
+            p.grad = x if place % 2 else x.bfloat16()
+        ours.step()
+        theirs.step(theirs.receive(gradients), 1e-2)
+    assert_all_same((name, array(given[int(name)]), x) for name, x in theirs.weights().items())
+
+
+def test_groups_are_moved_as_by_optimizers_of_their_own():
+    """With their own strategies, hyperparameters and rates; saved and gone on from."""
+    settings = [
+        {"strategy": "collage-plus", "low": "float16", "eps": 1e-6},
+        {"strategy": "plain", "rounding": "toward_zero", "lr": 1e-3, "betas": (0.8, 0.9)},
+        {"strategy": "fp32-master", "scalars": "rounded", "weight_decay": 0.0},
+        {"strategy": "fp32"},
+    ]
+
+    def of_each():
+        return [parameters(dtype=dtype_of(x["strategy"], x.get("low", "bfloat16"))) for x in settings]
+
+    def made():
+        first, *rest = [{"params": x, **setting} for x, setting in zip(of_each(), settings, strict=True)]
+        optimizer = AdamW([first], 1e-2)
+        for group in rest:
+            optimizer.add_param_group(group)
+        return optimizer
+
+    together, gone_on = made(), made()
+    apart = [AdamW(x, **{"lr": 1e-2, **setting}) for x, setting in zip(of_each(), settings, strict=True)]
+    schedulers = [
+        torch.optim.lr_scheduler.OneCycleLR(x, max_lr=[g["lr"] for g in x.param_groups], total_steps=9)
+        for x in (together, *apart)
+    ]
+    rates = set()
+    for step in range(5):
+        for group in together.param_groups:
+            give(group["params"], step)
+        for optimizer in apart:
+            give(listed(optimizer), step)
+        for optimizer in (together, *apart):
+            optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+        rates.add(together.param_groups[0]["lr"])
+    assert len(rates) == 5
+    gone_on.load_state_dict(together.state_dict())
+    with torch.no_grad():
+        for p, q in zip(listed(gone_on), listed(together), strict=True):
+            p.copy_(q)
+    for optimizer in (together, gone_on):
+        for group, single in zip(optimizer.param_groups, apart, strict=True):
+            assert_same_states(states(optimizer, group["params"]), states(single))
+
+
+def test_words_are_drawn_by_the_number_of_an_element_among_all():
+    """Whatever group its parameter is in; a group may have words of its own."""
+    words = {"random": RandomWords(3), "strategy": "stochastic"}
+    one, two, three = (parameters() for _ in range(3))
+    whole = AdamW(one, **words)
+    apart = AdamW([{"params": two[:1]}, {"params": two[1:]}], **words)
+    other = AdamW([{"params": three[:1]}, {"params": three[1:], "random": RandomWords(4)}], **words)
+    for optimizer in (whole, apart, other):
+        run(optimizer, range(3))
+    assert_same_states(whole, apart)
+    assert_same_states(states(other, three[:1]), states(whole, one[:1]))
+    assert not torch.equal(three[1], one[1])
+
+
+# -- what torch asks of a step -----------------------------------------------------------------------------
+def test_the_closure_is_called_with_gradients_on_and_autograd_notices_the_step():
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer, kept = AdamW([weight], lr=0.1), []
+
+    def closure():
+        optimizer.zero_grad()
+        kept.append((weight * weight).sum())
+        kept[0].backward(retain_graph=True)
+        return kept[0]
+
+    with torch.no_grad():
+        assert optimizer.step(closure).item() == 3.0
+    assert weight.max() < 1.0
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept[0].backward()
+
+
+def test_what_is_refused_changes_nothing():
+    """Gradients that are sparse, a rate that a scheduler spoilt, tensors of no parameter."""
+    given = parameters([(3, 2), (3, 2)])
+    before = [p.detach().clone() for p in given]
+    optimizer = AdamW([{"params": given[:1]}, {"params": given[1:]}], 1e-2)
+    give(given, 0)
+    for rate in (float("inf"), float("nan"), -0.1):
+        optimizer.param_groups[1]["lr"] = rate
+        with pytest.raises(ValueError, match="lr = "):
+            optimizer.step()
+    optimizer.param_groups[1]["lr"] = 1e-2
+    given[1].grad = torch.ones(3, 2).bfloat16().to_sparse()
+    with pytest.raises(TypeError, match=r"layout torch\.sparse_coo is not supported.*only dense ones are"):
+        optimizer.step()
+    assert all(torch.equal(p, x) for p, x in zip(given, before, strict=True))
+    assert not optimizer.state
+    with pytest.raises(ValueError, match="no parameter of this optimizer"):
+        optimizer.represented(torch.ones(2))
+
+
+def test_a_torch_that_flushes_is_refused():
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush")
+    try:
+        given = parameters()
+        for refused in (lambda: mcf.arithmetic("bfloat16", backend="torch"), lambda: AdamW(given)):
+            with pytest.raises(FlushedSubnormalsError, match=r"torch\.set_flush_denormal"):
+                refused()
+        torch.set_flush_denormal(False)
+        optimizer = AdamW(given)
+        give(given, 0)
+        torch.set_flush_denormal(True)
+        with pytest.raises(FlushedSubnormalsError):
+            optimizer.step()
+    finally:
+        torch.set_flush_denormal(False)
+    optimizer.step()
+
+
+def test_an_optimizer_of_arrays_refuses_tensors():
+    with pytest.raises(TypeError, match=r"keeps NumPy arrays, and TorchArithmetic\(bfloat16.* mcfsim\.torch"):
+        mcf.Optimizer(mcf.AdamW(), mcf.strategy("plain", "bfloat16"), {"w": np.ones(3)}, backend="torch")

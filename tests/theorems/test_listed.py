@@ -140,15 +140,10 @@ def check(said, count, seed):
                 assert not ((on_line != exactly) & ~open_).any(), written(said)
 
 
+@pytest.mark.parametrize("count", [6, pytest.param(300, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("said", [*listed()])
-def test_arrays_lines_and_fractions_read_what_is_listed(said):
-    check(said, 12, seed=5)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("said", [*listed()])
-def test_arrays_lines_and_fractions_read_what_is_listed_of_many(said):
-    check(said, 1000, seed=6)
+def test_arrays_lines_and_fractions_read_what_is_listed(said, count):
+    check(said, count, seed=5)
 
 
 # -- as mathematics -----------------------------------------------------------------------------------------

@@ -264,11 +264,6 @@ def test_statements_of_unbounded_exponents_are_tried_with_them_in_every_format()
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------
-def test_the_sloppy_sum_loses_everything():
-    found = on_core("sloppy_dw_plus_dw_any_signs", 11, limit=1, kinds=("family",))
-    assert found.worst[0] == -1  # the relative error, signed
-
-
 def test_the_old_conjecture_holds_for_three_bits_alone():
     name = "accurate_dw_plus_dw_old_conjecture"
     assert on_core(name, 3).violations == 0

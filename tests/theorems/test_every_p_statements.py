@@ -120,7 +120,7 @@ def test_statements_at_random(count):
 SIGN = "has another sign than for large p"
 LEAST = "formats have no smaller such precision"
 CHANGING = {"a": 1, "b": -8 * u, "c": 2 * u}
-#: A bound, sums of which and to which the error is, operands that are the results, and a family; what is found.
+#: A bound, sums of which and to which the error is, the results, and a family; and what is found.
 BY_HAND = {
     # 4 u - 64 u^2 is negative at p = 2 and 3, where its magnitude is another one: 12 u at p = 2.
     "the error has its sign": (

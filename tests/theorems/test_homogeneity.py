@@ -14,7 +14,6 @@ from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, value, verify
 from mcfsim.theorems.cells import representatives
-from mcfsim.theorems.cores import core_of_values
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.operands import finite_values
@@ -299,13 +298,3 @@ def test_trials_of_a_statement_that_supposes_many_bits_list_no_more_operands_tha
         assert tracemalloc.get_traced_memory()[1] < 1 << 29
     finally:
         tracemalloc.stop()
-
-
-def test_a_core_has_every_exponent_of_each_operand():
-    theorem, fmt = THEOREMS["two_prod_fma"], BF16
-    scales = scales_of(theorem.algorithm, theorem.operands, fmt, Rounding())
-    domain = core_of_values(theorem, fmt, Rounding(), scales, Selection(samples=0))
-    for i in (0, 1):
-        seen = np.concatenate([np.unique(piece.tables[i][0]) for piece in domain.parts[0].pieces])
-        near = np.abs(finite_values(fmt)) < 2.0 ** (fmt.emin + fmt.precision)
-        assert np.isin(np.abs(finite_values(fmt)[near]), seen).all()

@@ -99,15 +99,6 @@ def test_the_metrics_count_the_same_pairs(fmt, count):
     assert share == lost_pairs(fmt) / there.sum() == count / there.sum()
 
 
-def test_a_step_of_one_in_bfloat16():
-    numbers = all_values("bfloat16")
-    numbers = numbers[np.isfinite(numbers)].astype(np.float32)
-    a = np.ones_like(numbers)
-    there = numbers[mcf.arithmetic("bfloat16").add(a, numbers) == a]
-    assert (there.min(), there.max()) == (-(2.0**-9), 2.0**-8)
-    assert there.size == np.count_nonzero((numbers >= -(2.0**-9)) & (numbers <= 2.0**-8))
-
-
 def _altered(name, text, wrong):
     """Return a statement whose condition is altered where `wrong` says so."""
     theorem = THEOREMS[name]

@@ -140,7 +140,7 @@ PLACED += [*itertools.product(ALTERED[:-1], [("float4_e2m1fn", "stochastic")])]
 
 
 @pytest.mark.parametrize(("place", "on"), PLACED, ids=str)
-@pytest.mark.parametrize("way", map(writing, WAYS.values()), ids=WAYS)
+@pytest.mark.parametrize("way", [*map(writing, WAYS.values())], ids=WAYS)
 def test_blocks_are_read_only_and_looked_at_afterwards(way, place, on):
     fmt, mode = on
     of_paths = {"modes": [mode]} if mode else {}

@@ -1,10 +1,9 @@
-"""Files of certificates, altered by the thousand: a ValueError that names the file, or the right content."""
+"""Files of certificates with other content under a right digest: refused by name, or found out."""
 
 import hashlib
 import json
 import os
 import random
-import string
 
 import pytest
 
@@ -19,24 +18,6 @@ HOSTILE = [
     *(float("nan"), float("inf"), "", "x", "0x1p99999", "1e999999999", "1/0", "9" * 5000, "\ud800", "\0"),
     *([], {}, [[]], {"kind": "Format"}, [None], ["up"], {"": 0}, "float8_e4m3fn", "core", "holds", "Grid"),
 ]
-
-
-def spoiled(content, draw):
-    """Return bytes with one change: a bit, a byte, some of them gone, doubled or new."""
-    place = draw.randrange(len(content))
-    match draw.randrange(5):
-        case 0:
-            new = bytes([content[place] ^ 1 << draw.randrange(8)])
-            return content[:place] + new + content[place + 1 :]
-        case 1:
-            new = draw.choice(string.printable + "0123456789-" * 9).encode()
-            return content[:place] + new + content[place + 1 :]
-        case 2:
-            return content[:place] + content[place + draw.randrange(1, 80) :]
-        case 3:
-            return content[:place]
-        case _:
-            return content[:place] + content[max(place - draw.randrange(80), 0) :]
 
 
 def places(data, path=()):
@@ -95,21 +76,6 @@ def load(content, path):
     assert told.startswith(str(path))
     assert len(told) < len(str(path)) + 500
     return None
-
-
-@pytest.mark.parametrize("count", [100, pytest.param(1500, marks=pytest.mark.exhaustive)])
-def test_spoiled_files_are_refused_or_say_the_same(count, originals, tmp_path):
-    draw, path, refused = random.Random(count), tmp_path / "c.json", 0
-    for certificate in originals:
-        certificate.save(path)
-        content = path.read_bytes()
-        about = {**vars(certificate), "seconds": 0, "versions": {}}
-        for _ in range(count):
-            found = load(spoiled(content, draw), path)
-            refused += found is None
-            # Duration and versions are no part of the digest; all else is.
-            assert found is None or {**vars(found), "seconds": 0, "versions": {}} == about
-    assert refused > 0.9 * count * len(originals)
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(700, marks=pytest.mark.exhaustive)])

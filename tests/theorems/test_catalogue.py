@@ -27,7 +27,7 @@ def read_back(certificate, folder):
     assert Certificate.load(folder / "c.json") == certificate
 
 
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(20, each=False)
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("name", THEOREMS)
 def test_every_statement_comes_out_as_expected_and_its_certificate_stands(name, fmt, tmp_path, request):
@@ -101,7 +101,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("case", COUNTS, ids="-".join)
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.sampled(8, each=False)
 def test_counts(case, request):
     certificate = verify(*case)
     applicable, violations = COUNTS[case]
@@ -149,6 +149,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("name", "algorithm"), OTHERS, ids=[name for name, _ in OTHERS])
+@pytest.mark.sampled(3, each=False)
 def test_other_algorithms_are_refuted(name, algorithm):
     assert not verify(altered(THEOREMS[name], algorithm), "bfloat16", limit=1 << 16, samples=1 << 14).holds
 

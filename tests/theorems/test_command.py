@@ -199,7 +199,7 @@ def row(journal: Path) -> tuple[str, int, int, dict[str, Any]]:
     ],
     ids=str,
 )
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(7, each=False)
 def test_rows_that_no_check_gives_are_refused(change: dict[str, Any], folder: Path) -> None:
     journal = folder / "journal"
     arguments = ("fast_two_sum_unordered", "--format", "e5m2", "--journal", str(journal))

@@ -75,7 +75,7 @@ WORST = {
 
 
 @pytest.mark.parametrize("name", WORST, ids="-".join)
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(11, each=False)
 def test_worst_constants_of_few_bits(name):
     found = [constant(on_core(name[0], p, name[1])) for p, _ in enumerate(WORST[name], 3)]
     assert found == list(map(Fraction, WORST[name]))
@@ -186,7 +186,7 @@ GROWN = [
     ("name", "operand"),
     [*((n, o) for n in SUMS for o in (double_word, relaxed_pair)), *((n, None) for n in GROWN)],
 )
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(5, each=False)
 def test_the_core_of_sums_stands_for_all_of_a_format(name, mode, operand):
     theorem = THEOREMS[name]
     if operand:

@@ -222,7 +222,7 @@ def test_a_search_says_why_a_guess_is_refused():
 # -- climbing -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["dw_times_fp2", "dw_div_dw2", "sqrt_dw"])
 @pytest.mark.parametrize("over", [EVERY, EVEN, ODD], ids=str)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(5, each=False)
 def test_scores_are_those_of_fractions(name, over):
     theorem = THEOREMS[name]
     grid = Grid(theorem, over)
@@ -307,6 +307,7 @@ def test_what_cannot_be_climbed_is_refused():
 
 # -- what was found -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", FOUND)
+@pytest.mark.sampled(3, each=False)
 def test_found_families_are_of_both_parities_and_below_the_bound(name):
     assert [one.over for one in FOUND[name]] in ([EVERY], [EVEN, ODD])
     sharp = name in ("sqrt_dw", "dw_times_fp1", "dw_times_fp2", "dw_times_fp3", "dw_div_fp3")

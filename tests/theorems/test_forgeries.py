@@ -114,7 +114,8 @@ def attack(names, formats, draw, path):
 def test_forgeries_are_found_out(formats, fits, many, tmp_path):
     draw = random.Random(formats[0])
     names = [name for name, theorem in THEOREMS.items() if fits(theorem)]
-    assert attack(draw.sample(names, many), formats, draw, tmp_path / "c.json") > 12 * many
+    chosen = ["fast_two_sum_unordered_error", *draw.sample(names, many - 1)]  # which measures an error
+    assert attack(chosen, formats, draw, tmp_path / "c.json") > 12 * many
 
 
 # -- parts that are too large to be tried whole ------------------------------------------------------------

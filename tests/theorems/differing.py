@@ -36,21 +36,10 @@ def statement(test: Any = None, **facts: Any) -> Theorem:
     return Theorem("mine", **{"algorithm": mcf.two_sum, "operands": PAIR, "claim": said, **facts})
 
 
-def family(make: Callable[[int], Any]) -> Callable[[int], Any]:
-    """Add what makes a statement, or the test of a claim."""
-
-    @wraps(make)
-    def made(n: int) -> Theorem:
-        found = make(n)
-        return found if isinstance(found, Theorem) else statement(found)
-
-    FAMILIES[make.__name__] = made
-    return make
-
-
 def run(source: str, **names: Any) -> Any:
     """Return the function `test` of a text, whose globals are given."""
-    space = {"__name__": "elsewhere", "np": np, "mcf": mcf, **names}
+    space = {"__name__": "elsewhere", "np": np, "mcf": mcf, "types": types, "partial": partial}
+    space |= {"lru_cache": lru_cache, "wraps": wraps, **names}
     exec(source, space)
     return space["test"]
 
@@ -61,159 +50,55 @@ def holding(x: Any) -> Callable[[Any], Any]:
 
 
 # -- functions ----------------------------------------------------------------------------------------------
-@family
-def closure_cell(n):
-    bound = n / 8
-    return lambda t: abs(t["a"]) >= bound
-
-
-@family
-def deeper_closure_cell(n):
-    def inner(x):
-        return x >= n
-
-    def outer(t):
-        return inner(t["a"])
-
-    return outer
-
-
-@family
-def closure_of_a_generator_expression(n):
-    return lambda t: np.logical_or.reduce([t["a"] >= x for x in (n, 99)])
-
-
-@family
-def default(n):
-    def test(t, bound=n):
-        return t["a"] >= bound
-
-    return test
-
-
-@family
-def keyword_default(n):
-    def test(t, *, bound=n):
-        return t["a"] >= bound
-
-    return test
-
-
-@family
-def a_global(n):
-    return run("def test(t): return t['a'] >= BOUND", BOUND=n)
-
-
-@family
-def global_of_a_nested_function(n):
-    return run("def test(t):\n def inner(x): return x >= BOUND\n return inner(t['a'])", BOUND=n)
-
-
-@family
-def callee(n):
-    return run(f"def helper(x): return x >= {n}\ndef test(t): return helper(t['a'])")
-
-
-@family
-def callee_of_a_callee(n):
-    return run(f"def far(x): return x >= {n}\ndef near(x): return far(x)\ndef test(t): return near(t['a'])")
-
-
-@family
-def global_of_a_callee(n):
-    return run("def helper(x): return x >= BOUND\ndef test(t): return helper(t['a'])", BOUND=n)
-
-
-@family
-def callees_that_call_each_other(n):
-    return run(
-        f"def f(x, k): return x >= {n} if k else g(x, k + 1)\n"
+MODULE = "helpers = types.ModuleType('helpers')\nexec('def helper(x): return x >= {n}', vars(helpers))\n"
+#: A test by its text, in which the number is written, or which reads it.
+TEXTS = {
+    "closure cell": "def f(c): return lambda t: abs(t['a']) >= c\ntest = f(N / 8)",
+    "deeper closure cell": (
+        "def f(c):\n def inner(x): return x >= c\n return lambda t: inner(t['a'])\ntest = f(N)"
+    ),
+    "closure of a generator expression": (
+        "def f(c): return lambda t: np.logical_or.reduce([t['a'] >= x for x in (c, 99)])\ntest = f(N)"
+    ),
+    "default": "def test(t, bound=N): return t['a'] >= bound",
+    "keyword default": "def test(t, *, bound=N): return t['a'] >= bound",
+    "a global": "def test(t): return t['a'] >= N",
+    "global of a nested function": "def test(t):\n def inner(x): return x >= N\n return inner(t['a'])",
+    "callee": "def helper(x): return x >= {n}\ndef test(t): return helper(t['a'])",
+    "callee of a callee": (
+        "def far(x): return x >= {n}\ndef near(x): return far(x)\ndef test(t): return near(t['a'])"
+    ),
+    "global of a callee": "def helper(x): return x >= N\ndef test(t): return helper(t['a'])",
+    "callees that call each other": (
+        "def f(x, k): return x >= {n} if k else g(x, k + 1)\n"
         "def g(x, k): return f(x, k)\n"
         "def test(t): return g(t['a'], 0)"
-    )
-
-
-@family
-def constant_of_a_lambda(n):
-    return run(f"test = lambda t: t['a'] >= {n}")
-
-
-@family
-def operation(n):
-    return run(f"def test(t): return t['a'] {['<', '<=', '>', '>=', '==', '!='][n % 6]} {n // 6}")
-
-
-@family
-def method_called(n):
-    return run(f"def test(t): return t.results[0].method{n}()")
-
-
-@family
-def nested_function(n):
-    return run(f"def test(t):\n def inner(x): return x >= {n}\n return inner(t['a'])")
-
-
-@family
-def handler_of_an_exception(n):
-    return run(f"def test(t):\n try: return t['a'] >= 1\n except KeyError: return {n}")
-
-
-@family
-def partial_argument(n):
-    return partial(lambda bound, t: t["a"] >= bound, n)
-
-
-@family
-def partial_keyword(n):
-    return partial(lambda t, bound: t["a"] >= bound, bound=n)
-
-
-@family
-def attribute_of_a_function(n):
-    test = run("def test(t): return t['a'] >= test.bound")
-    test.bound = n
-    return test
-
-
-@family
-def what_is_remembered(n):
-    return lru_cache(lambda t: t["a"] >= n)
-
-
-@family
-def what_is_wrapped(n):
-    @wraps(abs)
-    def test(t):
-        return t["a"] >= n
-
-    return test
-
-
-@family
-def module(n):
-    helpers = types.ModuleType("helpers")
-    exec(f"def helper(x): return x >= {n}", vars(helpers))
-    return run("def test(t): return helpers.helper(t['a'])", helpers=helpers)
-
-
-@family
-def module_by_a_text(n):
-    helpers = types.ModuleType("helpers")
-    exec(f"def helper(x): return x >= {n}", vars(helpers))
-    return run("def test(t): return getattr(helpers, 'helper')(t['a'])", helpers=helpers)
-
-
-@family
-def module_in_a_module(n):
-    inner, outer = types.ModuleType("outer.inner"), types.ModuleType("outer")
-    outer.inner = inner
-    inner.bound = n
-    return run("def test(t): return t['a'] >= outer.inner.bound", outer=outer)
-
-
-@family
-def straight_line(n):
-    return statement(algorithm=mcf.straight_line(lambda ar, a, b: (ar.mul(a, n), b)))
+    ),
+    "constant of a lambda": "test = lambda t: t['a'] >= {n}",
+    "method called": "def test(t): return t.results[0].method{n}()",
+    "nested function": "def test(t):\n def inner(x): return x >= {n}\n return inner(t['a'])",
+    "handler of an exception": "def test(t):\n try: return t['a'] >= 1\n except KeyError: return {n}",
+    "partial argument": "test = partial(lambda bound, t: t['a'] >= bound, N)",
+    "partial keyword": "test = partial(lambda t, bound: t['a'] >= bound, bound=N)",
+    "attribute of a function": "def test(t): return t['a'] >= test.bound\ntest.bound = N",
+    "what is remembered": "test = lru_cache(lambda t: t['a'] >= {n})",
+    "what is wrapped": "@wraps(abs)\ndef test(t): return t['a'] >= {n}",
+    "module": MODULE + "def test(t): return helpers.helper(t['a'])",
+    "module by a text": MODULE + "def test(t): return getattr(helpers, 'helper')(t['a'])",
+    "module in a module": (
+        "outer = types.ModuleType('outer')\n"
+        "outer.inner = types.ModuleType('outer.inner')\n"
+        "outer.inner.bound = N\n"
+        "def test(t): return t['a'] >= outer.inner.bound"
+    ),
+}
+for _name, _text in TEXTS.items():
+    FAMILIES[_name] = partial(lambda text, n: statement(run(text.format(n=n), N=n)), _text)
+SIGNS = ["<", "<=", ">", ">=", "==", "!="]
+FAMILIES["operation"] = lambda n: statement(run(f"def test(t): return t['a'] {SIGNS[n % 6]} {n // 6}"))
+FAMILIES["straight line"] = lambda n: statement(
+    algorithm=mcf.straight_line(lambda ar, a, b: (ar.mul(a, n), b))
+)
 
 
 # -- what functions hold ------------------------------------------------------------------------------------

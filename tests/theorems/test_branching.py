@@ -2,6 +2,7 @@
 
 import random
 from fractions import Fraction
+from functools import partial
 
 import pytest
 
@@ -39,79 +40,37 @@ def test_what_is_equal_at_one_precision_is_not_compared(text):
         sum_or_twice(ar, a, b)
 
 
-def family_at_random(draw):
+def of_family(text, draw):
+    """Return the proof of a text of a family of two numbers at random."""
+
     def number():
         return draw.choice((1, -1, 2, 3)) + draw.randrange(-3, 4) * 4 * u
 
-    return family(a=number(), b=draw.choice((1, u)) * number())
+    one = family(a=number(), b=draw.choice((1, u)) * number())
+    return partial(prove_family, Theorem("branches", text, PAIR, WITHIN), one)
 
 
-def check_families(seed, count):
-    draw = random.Random(seed)
-    for _ in range(count):
-        text = branching(draw, 2)
-        with pytest.raises((TypeError, AttributeError)):
-            prove_family(Theorem("branches", text, PAIR, WITHIN), family_at_random(draw))
-
-
-@pytest.mark.parametrize("decision", DECISIONS)
-def test_no_decision_is_proved_of_a_family(decision):
-    draw = random.Random(1)
-    text = branching(draw, 2, decision=decision)
-    with pytest.raises((TypeError, AttributeError)):
-        prove_family(Theorem("branches", text, PAIR, WITHIN), family_at_random(draw))
-
-
-def test_texts_at_random_that_branch_are_not_proved_of_a_family():
-    check_families(2, 60)
-
-
-@pytest.mark.exhaustive
-def test_two_thousand_texts_that_branch_are_not_proved_of_a_family():
-    check_families(3, 2000)
-
-
-# -- by the solver ------------------------------------------------------------------------------------------
-def question(text):
+def of_unknowns(text, draw=None):
+    """Return the proof of a text by the solver."""
     pytest.importorskip("z3", reason="needs the extra mcfsim[solver]")
-    from mcfsim.theorems.solver import Question
+    from mcfsim.theorems.solver import Question, prove
 
-    return Question("branches", text, PAIR, (), exactly(sum_of("a", "b")).said, 2)
-
-
-def prove(text):
-    from mcfsim.theorems.solver import prove
-
-    return prove(question(text), seconds=60)
+    return partial(prove, Question("branches", text, PAIR, (), exactly(sum_of("a", "b")).said, 2), seconds=60)
 
 
 def test_a_sum_that_is_exact_for_equal_numbers_alone_is_not_proved():
-    question(sum_or_twice)
+    proved = of_unknowns(sum_or_twice)
     with pytest.raises(TypeError, match="Number stands for a number that is not known"):
-        prove(sum_or_twice)
+        proved()
 
 
-def check_unknowns(seed, count):
-    draw = random.Random(seed)
-    for _ in range(count):
-        text = branching(draw, 2)
-        question(text)
+@pytest.mark.parametrize("decision", [*DECISIONS, 50, pytest.param(600, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("proof", [of_family, of_unknowns])
+def test_no_decision_is_proved(proof, decision):
+    """One of each way to decide, and texts at random."""
+    at_random = isinstance(decision, int)
+    draw = random.Random(1)
+    for _ in range(decision if at_random else 1):
+        proved = proof(branching(draw, 2, decision=None if at_random else decision), draw)
         with pytest.raises((TypeError, AttributeError)):
-            prove(text)
-
-
-@pytest.mark.parametrize("decision", DECISIONS)
-def test_no_decision_is_proved_of_unknowns(decision):
-    text = branching(random.Random(4), 2, decision=decision)
-    question(text)
-    with pytest.raises((TypeError, AttributeError)):
-        prove(text)
-
-
-def test_texts_at_random_that_branch_are_not_proved_of_unknowns():
-    check_unknowns(5, 60)
-
-
-@pytest.mark.exhaustive
-def test_two_thousand_texts_that_branch_are_not_proved_of_unknowns():
-    check_unknowns(6, 2000)
+            proved()

@@ -1,10 +1,9 @@
-"""Files of certificates, altered by the thousand: a ValueError that names the file, or the right content."""
+"""Files of certificates with other content under a right digest: refused by name, or found out."""
 
 import hashlib
 import json
 import os
 import random
-import string
 
 import pytest
 
@@ -19,24 +18,6 @@ HOSTILE = [
     *(float("nan"), float("inf"), "", "x", "0x1p99999", "1e999999999", "1/0", "9" * 5000, "\ud800", "\0"),
     *([], {}, [[]], {"kind": "Format"}, [None], ["up"], {"": 0}, "float8_e4m3fn", "core", "holds", "Grid"),
 ]
-
-
-def spoiled(content, draw):
-    """Return bytes with one change: a bit, a byte, some of them gone, doubled or new."""
-    place = draw.randrange(len(content))
-    match draw.randrange(5):
-        case 0:
-            new = bytes([content[place] ^ 1 << draw.randrange(8)])
-            return content[:place] + new + content[place + 1 :]
-        case 1:
-            new = draw.choice(string.printable + "0123456789-" * 9).encode()
-            return content[:place] + new + content[place + 1 :]
-        case 2:
-            return content[:place] + content[place + draw.randrange(1, 80) :]
-        case 3:
-            return content[:place]
-        case _:
-            return content[:place] + content[max(place - draw.randrange(80), 0) :]
 
 
 def places(data, path=()):
@@ -97,22 +78,7 @@ def load(content, path):
     return None
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(2500, marks=pytest.mark.exhaustive)])
-def test_spoiled_files_are_refused_or_say_the_same(count, originals, tmp_path):
-    draw, path, refused = random.Random(count), tmp_path / "c.json", 0
-    for certificate in originals:
-        certificate.save(path)
-        content = path.read_bytes()
-        about = {**vars(certificate), "seconds": 0, "versions": {}}
-        for _ in range(count):
-            found = load(spoiled(content, draw), path)
-            refused += found is None
-            # Duration and versions are no part of the digest; all else is.
-            assert found is None or {**vars(found), "seconds": 0, "versions": {}} == about
-    assert refused > 0.9 * count * len(originals)
-
-
-@pytest.mark.parametrize("count", [100, pytest.param(1500, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [50, pytest.param(700, marks=pytest.mark.exhaustive)])
 def test_exchanged_content_is_refused_or_found_out(count, originals, tmp_path):
     draw, path = random.Random(count), tmp_path / "c.json"
     for certificate in originals:
@@ -151,6 +117,7 @@ def is_true(certificate):
         (b"", "Expecting value"),
         (b" " * (1 << 24), "more than 8,388,608 bytes"),
     ],
+    ids=range(8),
 )
 def test_what_is_no_certificate(content, problem, tmp_path):
     path = tmp_path / "c.json"
@@ -161,47 +128,40 @@ def test_what_is_no_certificate(content, problem, tmp_path):
 
 
 def test_what_is_no_file(tmp_path):
-    with pytest.raises(ValueError, match="no regular file"):
-        Certificate.load(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="no regular file"):
-        Certificate.load(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="no regular file"):
-        Certificate.load("/dev/zero")
+    for path in (tmp_path, tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(ValueError, match="no regular file"):
+            Certificate.load(path)
     with pytest.raises(FileNotFoundError):
         Certificate.load(tmp_path / "none")
 
 
-@pytest.mark.parametrize(
-    ("way", "value"),
-    [
-        (("arithmetic", "format", "emax"), 10**9),
-        (("arithmetic", "run_in", "precision"), 10**9),
-        (("arithmetic", "rounding", "mode"), "sideways"),
-        (("worst", "bound"), "1/0"),
-        (("worst", "bound"), "1" * 400 + "/1"),
-        (("worst", "ratio"), "1e999999999"),
-        (("worst", "ratio"), "2/4"),
-        (("worst", "constant"), "nan"),
-        (("worst", "decimal"), "1e99999999"),
-        (("seconds",), float("nan")),
-        (("seconds",), -1),
-        (("limit",), 10**30),
-        (("covers",), 0),
-        (("seed",), True),
-        (("parts", 0, "violations"), -1),
-        (("parts", 0, "kind"), "other"),
-        (("versions", "mcfsim"), None),
-    ],
-)
-def test_fields_out_of_range_are_refused(way, value, originals, tmp_path):
-    path = tmp_path / "c.json"
+OUT_OF_RANGE = [
+    ("arithmetic", "format", "emax", 10**9),
+    ("arithmetic", "run_in", "precision", 10**9),
+    ("arithmetic", "rounding", "mode", "sideways"),
+    *(("worst", "bound", text) for text in ("1/0", "1" * 400 + "/1")),
+    *(("worst", "ratio", text) for text in ("1e999999999", "2/4")),
+    ("worst", "constant", "nan"),
+    ("worst", "decimal", "1e99999999"),
+    *(("seconds", number) for number in (float("nan"), -1)),
+    ("limit", 10**30),
+    ("covers", 0),
+    ("seed", True),
+    ("parts", 0, "violations", -1),
+    ("parts", 0, "kind", "other"),
+    ("versions", "mcfsim", None),
+]
+
+
+@pytest.mark.parametrize("change", OUT_OF_RANGE, ids=lambda change: "-".join(map(str, change))[:40])
+def test_fields_out_of_range_are_refused(change, originals, tmp_path):
+    path, (*way, last, new) = tmp_path / "c.json", change
     originals[1].save(path)
-    about = json.loads(path.read_text())
-    inner = about
-    for key in way[:-1]:
+    about = inner = json.loads(path.read_text())
+    for key in way:
         inner = inner[key]
-    inner[way[-1]] = value
+    inner[last] = new
     path.write_text(json.dumps(signed(about)))
     with pytest.raises(ValueError, match=r"c\.json is no certificate"):
         Certificate.load(path)

@@ -33,7 +33,7 @@ from mcfsim.theorems.trial import Mixed, total
 from mcfsim.theorems.verification import plan, prepare
 
 #: Of each part of a domain so many cases are judged.
-SOME = 300
+SOME = 150
 
 
 def line_of(theorem: Theorem, fmt: Format, rounding: Rounding) -> Lowered:
@@ -66,36 +66,35 @@ def some_cases(check: Check) -> list[Block]:
     return [np.concatenate(column) for column in zip(*columns, strict=True)]
 
 
-def assert_same(check: Check, blocks: list[Block], found: compiled.Judgement) -> None:
-    """Compare with what NumPy says of the same cases, where the line says anything."""
-    trial = try_block(check.theorem, on_blocks(check.domain().format, check.rounding), blocks)
+def assert_same(check: Check, found: compiled.Judgement, trial: Any) -> None:
+    """Compare with what is said of the same cases block by block, where the line says anything."""
     there = applicable(check.theorem, trial)
-    failing = violating(check.theorem, trial, there)
-    settled = ~found.open
+    failing, settled = violating(check.theorem, trial, there), ~found.open
     there = np.ones(trial.size, np.bool_) if there is None else there
     np.testing.assert_array_equal(found.applicable, there & settled)
     np.testing.assert_array_equal(found.failing, failing & settled)
 
 
-@pytest.mark.parametrize("third", [0, 1, 2])
+@pytest.mark.parametrize("part", range(9))
 @pytest.mark.parametrize(
     ("fmt", "roundings"), [("float8_e4m3fn", ["up", "to_odd"]), ("bfloat16", None), ("float16", None)]
 )
-@pytest.mark.sampled(9, each=False)
+@pytest.mark.sampled(27, each=False)
 @pytest.mark.slow
-def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str] | None, third: int) -> None:
-    """Of all statements that say something of a format, a third each time."""
+def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str] | None, part: int) -> None:
+    """Of all statements that say something of a format, a ninth each time."""
     recorded, left_open = set(), []
-    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[third::3]:
+    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[part::9]:
         if check.rounding.stochastic or not check.domain().size:
             continue
-        if compiled.recordable(compiled.Predicates(check.theorem, check.domain().format, check.rounding)):
+        fmt_of = check.domain().format
+        if compiled.recordable(compiled.Predicates(check.theorem, fmt_of, check.rounding)):
             blocks = some_cases(check)
             found = by_line(check, blocks, (-np.inf, np.inf))
-            assert_same(check, blocks, found)
+            assert_same(check, found, try_block(check.theorem, on_blocks(fmt_of, check.rounding), blocks))
             recorded.add(check.theorem.name)
             left_open.append(found.open.mean())
-    assert len(recorded) > 33
+    assert len(recorded) > 9
     assert np.median(left_open) == 0
 
 
@@ -108,15 +107,11 @@ def test_it_says_what_the_oracle_says() -> None:
         some = rng.integers(0, every[0].size, 60)
         blocks = [block[some] for block in every]
         found = by_line(check, blocks, (-np.inf, np.inf))
+        assert not found.open.all()
         truth = OracleArithmetic(check.domain().format, check.rounding)
         cases = [list(map(float, case)) for case in zip(*blocks, strict=True)]
-        trial = trial_of(check.theorem, truth, cases, [results_of(check.theorem, truth, c) for c in cases])
-        there = applicable(check.theorem, trial)
-        failing, settled = violating(check.theorem, trial, there), ~found.open
-        assert settled.any()
-        np.testing.assert_array_equal(found.failing[settled], failing[settled])
-        if there is not None:
-            np.testing.assert_array_equal(found.applicable[settled], there[settled])
+        results = [results_of(check.theorem, truth, case) for case in cases]
+        assert_same(check, found, trial_of(check.theorem, truth, cases, results))
 
 
 @pytest.mark.parametrize("name", ["fast_two_sum_unordered_error", "dw_plus_fp", "dw_times_dw1", "sqrt_dw"])
@@ -214,9 +209,8 @@ def recordable(test: Any) -> bool:
     return compiled.recordable(compiled.Predicates(own, get_format("bfloat16"), Rounding())) is not None
 
 
-@pytest.mark.parametrize("what", NOT_OF_SINGLE_CASES)
-def test_what_does_not_speak_of_single_cases_is_not_recorded(what: str) -> None:
-    assert not recordable(NOT_OF_SINGLE_CASES[what])
+def test_what_does_not_speak_of_single_cases_is_not_recorded() -> None:
+    assert [what for what, test in NOT_OF_SINGLE_CASES.items() if recordable(test)] == []
     assert recordable(lambda t: t["a"] <= t["a"])
 
 
@@ -316,11 +310,11 @@ CARRIED_OUT = {
 @pytest.mark.parametrize("name", CARRIED_OUT)
 @pytest.mark.sampled(10, each=False)
 def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = prepare(CARRIED_OUT[name], "bfloat16", "nearest_even", Selection(limit=1 << 22, samples=1 << 16))
+    check = prepare(CARRIED_OUT[name], "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 14))
     domain = check.domain()
     monkeypatch.setattr(compiled, "_LEAST_RECORDED", 0)
     ranges = [
-        (first + a, first + min(a + (1 << 16), part.size))
+        (first + a, first + min(a + (1 << 14), part.size))
         for first, part in zip(domain.starts(), domain.parts, strict=True)
         for a in {0, part.size // 2}
         if part.size > a

@@ -84,22 +84,35 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize("tables", TABLES)
-def test_blocks_of_any_range_are_that_part_of_the_product(tables):
+def whole(part, start=0, stop=None):
+    """Return the columns of a range of cases, which come in blocks one after the other."""
+    columns, at = [], start
+    for first, blocks in part.blocks(start, part.size if stop is None else stop):
+        assert first == at
+        at += blocks[0].size
+        columns.append(blocks)
+    assert at == (part.size if stop is None else stop)
+    return [np.concatenate(column) for column in zip(*columns, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "tables", TABLES, ids=lambda tables: "x".join(str(table[0].size) for table in tables)
+)
+def test_blocks_of_any_range_are_that_part_of_the_product(tables, assert_same):
     part = Part("complete", "", tuple(tables))
-    rows = [list(zip(*(column.tolist() for column in table), strict=True)) for table in tables]
-    product = [sum(row, ()) for row in itertools.product(*rows)]
-    assert part.size == len(product)
+    sizes = [table[0].size for table in tables]
+    assert part.size == np.prod(sizes)
     rng = np.random.default_rng(1)
-    ranges = [(0, part.size), (part.size, part.size)]
-    ranges += [tuple(sorted(rng.integers(0, part.size + 1, 2).tolist())) for _ in range(5)]
+    ranges = [
+        (0, part.size),
+        *(sorted(rng.choice(part.size + 1, 2, replace=False).tolist()) for _ in range(5)),
+    ]
     for start, stop in ranges:
-        at = start
-        for first, blocks in part.blocks(start, stop):
-            assert first == at
-            assert list(zip(*(b.tolist() for b in blocks), strict=True)) == product[at : at + len(blocks[0])]
-            at += len(blocks[0])
-        assert at == stop
+        places = np.unravel_index(np.arange(start, stop), sizes)
+        expected = [column[at] for table, at in zip(tables, places, strict=True) for column in table]
+        for found, right in zip(whole(part, start, stop), expected, strict=True):
+            assert_same(found, right)
+    assert not list(part.blocks(part.size, part.size))
 
 
 @pytest.mark.parametrize("fmt", ["float64", "bfloat16", "float8_e4m3fn", "posit16"])
@@ -107,11 +120,9 @@ def test_samples_do_not_depend_on_how_their_words_are_drawn(fmt, monkeypatch):
     pytest.importorskip("numba")
     fmt = get_format(fmt)
     part = Sample("sample", "", (), (double_word("x"), value("a")), fmt, ((0, 3), (-2, 5)), 9000, 7)
-    compiled = [
-        np.concatenate(columns) for columns in zip(*(b for _, b in part.blocks(5, 8500)), strict=True)
-    ]
+    compiled = whole(part, 5, 8500)
     monkeypatch.delitem(sys.modules, "numba")
-    numpy = [np.concatenate(x) for x in zip(*(b for _, b in part.blocks(5, 8500)), strict=True)]
+    numpy = whole(part, 5, 8500)
     for one, other in zip(compiled, numpy, strict=True):
         np.testing.assert_array_equal(one, other)
         assert np.unique(one).size > 8
@@ -123,14 +134,11 @@ def test_samples_do_not_depend_on_the_range():
     operands = (double_word("x"), value("a"), relaxed_pair("y"), sequence("z", 3))
     ranges = ((0, 0), (-5, 5), (-3, 2), (0, 9))
     part = Sample("sample", "", (), operands, fmt, ranges, 300_000, 7)
-    whole = [
-        np.concatenate(columns) for columns in zip(*(b for _, b in part.blocks(0, 300_000)), strict=True)
-    ]
-    assert len(whole) == 8
-    some = list(part.blocks(131_000, 140_000))
-    for column, blocks in zip(whole, zip(*(b for _, b in some), strict=True), strict=True):
-        assert (np.concatenate(blocks) == column[131_000:140_000]).all()
-    high, low, a = whole[:3]
+    columns = whole(part)
+    assert len(columns) == 8
+    for column, some in zip(columns, whole(part, 131_000, 140_000), strict=True):
+        assert (some == column[131_000:140_000]).all()
+    high, low, a = columns[:3]
     assert all(
         round_fraction(Fraction(float(h)) + Fraction(float(x)), fmt) == h
         for h, x in zip(high[:2000], low, strict=False)
@@ -141,7 +149,7 @@ def test_samples_do_not_depend_on_the_range():
     assert np.unique(np.abs(np.ldexp(a, -exponents))).size == 128
     assert 0.49 < (a > 0).mean() < 0.51
     other = Sample("sample", "", (), operands, fmt, ranges, 300_000, 8)
-    assert (next(other.blocks(0, 100))[1][0] != whole[0][:100]).any()
+    assert (next(other.blocks(0, 100))[1][0] != columns[0][:100]).any()
 
 
 def _theorem(*operands, **options):
@@ -186,7 +194,7 @@ def test_samples_are_values_of_the_format_down_to_its_subnormal_numbers(name):
     fmt = get_format(name)
     operands, ranges = (double_word("x"), value("a")), ((fmt.emin, fmt.emin + 20),) * 2
     part = Sample("sample", "", (), operands, fmt, ranges, 5000, 1)
-    ((_, columns),) = part.blocks(0, 5000)
+    columns = whole(part)
     for column in columns:
         assert all(round_fraction(Fraction(float(x)), fmt) == x for x in column)
     high, low = columns[:2]
@@ -198,12 +206,8 @@ def test_samples_are_values_of_the_format_down_to_its_subnormal_numbers(name):
 def test_single_cases_are_those_of_the_blocks(name):
     domain = cover(THEOREMS[name], TOY, Rounding(), Selection(samples=1600), few=0)
     for part in domain.parts:
-        whole = [
-            np.concatenate(columns)
-            for columns in zip(*(b for _, b in part.blocks(0, part.size)), strict=True)
-        ]
         cases = np.random.default_rng(3).choice(part.size, 300)
-        for column, some in zip(whole, part.at(cases), strict=True):
+        for column, some in zip(whole(part), part.at(cases), strict=True):
             assert (some == column[cases]).all()
 
 
@@ -214,3 +218,11 @@ def test_reductions_are_of_signed_floats_with_a_zero(name, theorem):
     fmt = Format("", precision=4, emin=-3, emax=4, signed=False) if name == "unsigned" else get_format(name)
     (part,) = (domain := cover(THEOREMS[theorem], fmt, Rounding(), few=0)).parts
     assert (part.kind, part.size, domain.reductions) == ("complete", finite_values(fmt).size ** 2, ())
+
+
+@pytest.mark.parametrize("specials", ["ieee", "fn", "fnuz", "nuz", "none"])
+def test_significands_are_values_of_the_format(specials):
+    fmt = Format("", precision=3, emin=-4, emax=5, specials=specials)
+    found = significands(fmt, range(-4, 6), signs=True)
+    assert np.isin(found, finite_values(fmt)).all()
+    assert found.max() == fmt.max

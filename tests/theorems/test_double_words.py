@@ -1,4 +1,4 @@
-"""Statements about double words: worst constants exactly, verdicts, and the reductions by brute force."""
+"""Double words, and growing them: worst constants exactly, and the reductions by brute force."""
 
 import json
 from dataclasses import replace
@@ -8,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mcfsim.eft import fast_two_sum, two_prod_fma, two_sum
 from mcfsim.formats import Format, get_format
-from mcfsim.multiword import double_word as dw
 from mcfsim.oracle.arithmetic import OracleArithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, double_word, relaxed_pair, value, verify
@@ -19,7 +17,7 @@ from mcfsim.theorems.domain import cover, unbounded
 from mcfsim.theorems.operands import belongs, normal
 from mcfsim.theorems.parts import Part, Sample
 from mcfsim.theorems.selection import Selection
-from tests.theorems.trying import altered, constant, on_parts
+from tests.theorems.trying import constant, on_parts
 
 pytestmark = pytest.mark.slow
 
@@ -38,58 +36,55 @@ def on_core(name, p, mode=EVEN, limit=1 << 24, kinds=("core", "family")):
 
 
 # -- worst constants ----------------------------------------------------------------------------------------
-#: Over all double words with low words as deep as the core of p = 3 and 4 has them.
+#: Of three bits on, over all double words with low words as deep as the core of p = 3 and 4 has them.
 WORST = {
-    "dw_plus_fp": ("64/41", "256/145"),
-    "sloppy_dw_plus_dw": ("320/219", "256/127"),
-    "sloppy_dw_plus_dw_absolute": ("320/219", "256/127"),
-    "sloppy_dw_plus_dw_any_signs": ("64", "256"),
-    "accurate_dw_plus_dw": ("1472/681", "5888/2409"),
-    "add222": ("1472/1047", "12032/8239"),
-    "dw_times_fp1": ("320/267", "2816/2165"),
-    "dw_times_fp2": ("320/219", "2816/1675"),
-    "dw_times_fp3": ("64/55", "256/207"),
-    "dw_times_dw1": ("23616/10609", "28928/8305"),
-    "dw_times_dw2": ("23616/10609", "279296/91203"),
-    "dw_times_dw3": ("1472/663", "11520/4141"),
-    "dw_div_fp2": ("32/23", "576/337"),
-    "dw_div_fp3": ("32/23", "576/337"),
-    "dw_div_dw2": ("304/73", "82/17"),
-    "dw_div_dw2_fma": ("304/73", "972/187"),
-    "dw_div_dw3": ("184/51", "384/101"),
-    "dw_plus_fp_relaxed": ("64/37", "256/137"),
-    "add222_relaxed": ("704/459", "5888/3863"),
-    "dw_times_dw1_relaxed": ("320/133", "28928/8305"),
-    "dw_times_dw2_relaxed": ("320/133", "29440/9331"),
-    "dw_times_dw3_relaxed": ("64/27", "14080/4681"),
+    ("dw_plus_fp", EVEN): ("64/41", "256/145"),
+    ("sloppy_dw_plus_dw", EVEN): ("320/219", "256/127"),
+    ("sloppy_dw_plus_dw_absolute", EVEN): ("320/219", "256/127"),
+    ("sloppy_dw_plus_dw_any_signs", EVEN): ("64", "256"),
+    ("accurate_dw_plus_dw", EVEN): ("1472/681", "5888/2409"),
+    ("add222", EVEN): ("1472/1047", "12032/8239"),
+    ("dw_times_fp1", EVEN): ("320/267", "2816/2165"),
+    ("dw_times_fp2", EVEN): ("320/219", "2816/1675"),
+    ("dw_times_fp3", EVEN): ("64/55", "256/207"),
+    ("dw_times_dw1", EVEN): ("23616/10609", "28928/8305"),
+    ("dw_times_dw2", EVEN): ("23616/10609", "279296/91203"),
+    ("dw_times_dw3", EVEN): ("1472/663", "11520/4141"),
+    ("dw_div_fp2", EVEN): ("32/23", "576/337"),
+    ("dw_div_fp3", EVEN): ("32/23", "576/337"),
+    ("dw_div_dw2", EVEN): ("304/73", "82/17"),
+    ("dw_div_dw2_fma", EVEN): ("304/73", "972/187"),
+    ("dw_div_dw3", EVEN): ("184/51", "384/101"),
+    ("dw_plus_fp_relaxed", EVEN): ("64/37", "256/137"),
+    ("add222_relaxed", EVEN): ("704/459", "5888/3863"),
+    ("dw_times_dw1_relaxed", EVEN): ("320/133", "28928/8305"),
+    ("dw_times_dw2_relaxed", EVEN): ("320/133", "29440/9331"),
+    ("dw_times_dw3_relaxed", EVEN): ("64/27", "14080/4681"),
+    ("dw_plus_fp_relaxed_ties_away", AWAY): ("64/29", "256/121"),
+    ("accurate_dw_plus_dw_relaxed", AWAY): ("320/123", "1280/499"),
+    ("dw_times_dw1_any_ties", AWAY): ("1088/273", "68864/18445"),
+    ("dw_times_dw2_relaxed", AWAY): ("448/135", "30464/9207"),
+    ("dw_times_dw3_relaxed", AWAY): ("832/253", "256/81"),
+    ("dw_div_dw2_relaxed", AWAY): ("176/29", "736/123"),
+    ("grow", EVEN): ("64/41", "256/145", "1024/545"),
+    ("grow_multiple_of_ulp", EVEN): ("64/41", "256/145", "1024/545"),
+    ("grow_relaxed", EVEN): ("64/37", "256/137", "1024/529"),
+    ("grow_same_exponent", EVEN): ("64/73", "256/273", "1024/1057"),
+    ("grow_unordered", EVEN): ("1216/149", "2304/139", "17408/531"),
 }
 
 
-@pytest.mark.parametrize("name", WORST)
-@pytest.mark.sampled(4, each=False)
-def test_worst_constants_of_three_and_four_bits(name):
-    assert [constant(on_core(name, p)) for p in (3, 4)] == [Fraction(text) for text in WORST[name]]
+@pytest.mark.parametrize("name", WORST, ids="-".join)
+@pytest.mark.sampled(11, each=False)
+def test_worst_constants_of_few_bits(name):
+    found = [constant(on_core(name[0], p, name[1])) for p, _ in enumerate(WORST[name], 3)]
+    assert found == list(map(Fraction, WORST[name]))
 
 
+@pytest.mark.exhaustive
 def test_deep_low_words_are_worse_than_the_family_of_four_bits():
     found = on_core("accurate_dw_plus_dw", 4, limit=1 << 28)
     assert constant(found) == Fraction(12032, 4817) > THEOREMS["accurate_dw_plus_dw"].worst(4)
-
-
-WORST_AWAY = {
-    "dw_plus_fp_relaxed_ties_away": ("64/29", "256/121"),
-    "accurate_dw_plus_dw_relaxed": ("320/123", "1280/499"),
-    "dw_times_dw1_any_ties": ("1088/273", "68864/18445"),
-    "dw_times_dw2_relaxed": ("448/135", "30464/9207"),
-    "dw_times_dw3_relaxed": ("832/253", "256/81"),
-    "dw_div_dw2_relaxed": ("176/29", "736/123"),
-}
-
-
-@pytest.mark.parametrize("name", WORST_AWAY)
-def test_worst_constants_where_ties_go_away_from_zero(name):
-    found = [constant(on_core(name, p, AWAY)) for p in (3, 4)]
-    assert found == [Fraction(text) for text in WORST_AWAY[name]]
 
 
 WORST_OF_BFLOAT16 = {
@@ -102,85 +97,104 @@ WORST_OF_BFLOAT16 = {
 
 
 @pytest.mark.parametrize("name", WORST_OF_BFLOAT16)
+@pytest.mark.sampled(5, each=False)
 def test_worst_constants_of_bfloat16_by_a_number(name):
     found = on_core(name, 8, limit=1 << 23)
-    assert found.applicable == 32_896 * 128
-    assert found.violations == 0
+    assert (found.applicable, found.violations) == (32_896 * 128, 0)
     assert constant(found) == Fraction(WORST_OF_BFLOAT16[name])
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "worst"), [("grow", 1.98444), ("grow_unordered", 256.97)])
+def test_worst_constants_of_growing_in_bfloat16(name, worst):
+    found = on_core(name, 8, limit=1_100_000_000)
+    assert round(float(constant(found)), 5 if worst < 2 else 2) == worst
+    assert (found.violations == 0) == THEOREMS[name].holds
+
+
 def test_worst_ratios_of_the_square_root():
-    ratios = [on_core("sqrt_dw", p).worst[0] for p in (3, 4, 5, 8)]
-    assert ratios == [Fraction(r) for r in ("17/344", "17/1208", "1273/317952", "99721/1103003648")]
-    assert f"{float(constant(on_core('sqrt_dw', 8))):.8g}" == "2.9624416"
+    found = {p: on_core("sqrt_dw", p) for p in (3, 4, 5, 8)}
+    worst = map(Fraction, ("17/344", "17/1208", "1273/317952", "99721/1103003648"))
+    assert [one.worst[0] for one in found.values()] == list(worst)
+    assert f"{float(constant(found[8])):.8g}" == "2.9624416"
 
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results" / "worst_constants.json"
-MEASURED = json.loads(RESULTS.read_text())["statements"]
+MEASURED = {
+    (name, row["p"]): row
+    for name, item in json.loads(RESULTS.read_text())["statements"].items()
+    for row in item["worst"]
+}
 PRODUCTS = ["dw_times_dw1", "dw_times_dw2", "dw_times_dw3"]
 QUOTIENTS = ["dw_div_dw2", "dw_div_dw2_fma", "dw_div_dw3"]
-
-
-def _measured(name, p):
-    (row,) = (row for row in MEASURED[name]["worst"] if row["p"] == p)
-    return row
+LARGE = [
+    ("dw_times_dw1", 8),
+    *((name, 7) for name in PRODUCTS[1:]),
+    *((n, p) for n in QUOTIENTS for p in (5, 6)),
+]
 
 
 # All of p = 8 is minutes for each quotient; what was found there is tried below.
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("name", "p"), [*((name, 8) for name in PRODUCTS), *((name, p) for name in QUOTIENTS for p in (5, 6, 7))]
-)
+@pytest.mark.parametrize(("name", "p"), LARGE)
 def test_worst_constants_of_two_double_words(name, p):
-    row, limit = _measured(name, p), 1_100_000_000
+    row, limit = MEASURED[name, p], 1_100_000_000
     found = on_core(name, p, limit=limit * 8 if name in QUOTIENTS else limit, kinds=("core",))
-    assert found.applicable == row["tried"]["core"] > 10_000_000
+    assert found.applicable == row["tried"]["core"] > 1_000_000
     assert found.violations == row["violations"]
     assert constant(found) == Fraction(row["constant"])
 
 
-@pytest.mark.parametrize("p", range(3, 12))
 @pytest.mark.parametrize("name", [*PRODUCTS, *QUOTIENTS])
-def test_worst_cases_are_as_bad_as_measured_by_the_oracle(name, p):
-    row = _measured(name, p)
-    a, b, c, d = map(float.fromhex, row["operands"])
-    results = THEOREMS[name].algorithm(OracleArithmetic(unbounded(p)), (a, b), (c, d))
-    x, y = Fraction(a) + Fraction(b), Fraction(c) + Fraction(d)
-    exact = x * y if name in PRODUCTS else x / y
-    assert abs(sum(map(Fraction, results)) / exact - 1) * 4**p == Fraction(row["constant"])
+def test_worst_cases_are_as_bad_as_measured_by_the_oracle(name):
+    for p in range(3, 12):
+        row = MEASURED[name, p]
+        a, b, c, d = map(float.fromhex, row["operands"])
+        results = THEOREMS[name].algorithm(OracleArithmetic(unbounded(p)), (a, b), (c, d))
+        x, y = Fraction(a) + Fraction(b), Fraction(c) + Fraction(d)
+        exact = x * y if name in PRODUCTS else x / y
+        assert abs(sum(map(Fraction, results)) / exact - 1) * 4**p == Fraction(row["constant"]), p
 
 
 @pytest.mark.parametrize("theorem", [t for t in STATEMENTS if t.worst], ids=lambda t: t.name)
-@pytest.mark.parametrize("p", [5, 6, 7, 8, 9, 10, 11])
-@pytest.mark.sampled(4)
-def test_families_reach_the_formula(theorem, p):
-    (mode, *_) = theorem.modes
-    assert constant(on_core(theorem.name, p, mode, limit=1, kinds=("family",))) == theorem.worst(p)
+def test_families_reach_the_formula(theorem):
+    for p in (5, 8, 11):
+        found = on_core(theorem.name, p, next(iter(theorem.modes)), limit=1, kinds=("family",))
+        assert constant(found) == theorem.worst(p), p
 
 
-@pytest.mark.parametrize("name", ["dw_plus_fp", "dw_plus_fp_relaxed"])
-def test_formulas_are_the_worst_of_five_bits(name):
-    assert constant(on_core(name, 5)) == THEOREMS[name].worst(5)
+FORMULAS = [("dw_plus_fp", 5), ("dw_plus_fp_relaxed", 5), ("grow", 6), ("grow_relaxed", 6)]
+
+
+@pytest.mark.parametrize(("name", "p"), FORMULAS)
+@pytest.mark.sampled(4, each=False)
+def test_formulas_are_the_worst(name, p):
+    assert constant(on_core(name, p)) == THEOREMS[name].worst(p)
 
 
 # -- reductions ---------------------------------------------------------------------------------------------
 #: Nine binades, so that low words, and numbers far below them, are there.
 TOY = Format("", precision=2, emin=-8, emax=0)
+SUMS = ["dw_plus_fp", "accurate_dw_plus_dw", "add222", "sloppy_dw_plus_dw_any_signs"]
+GROWN = [
+    name for name in THEOREMS if name.startswith("grow") and not name.startswith(("grow_exp", "grow_zero"))
+]
 
 
 @pytest.mark.parametrize("mode", [EVEN, AWAY])
 @pytest.mark.parametrize(
-    "name", ["dw_plus_fp", "accurate_dw_plus_dw", "add222", "sloppy_dw_plus_dw_any_signs"]
+    ("name", "operand"),
+    [*((n, o) for n in SUMS for o in (double_word, relaxed_pair)), *((n, None) for n in GROWN)],
 )
-@pytest.mark.parametrize("operand", [double_word, relaxed_pair])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5, each=False)
 def test_the_core_of_sums_stands_for_all_of_a_format(name, mode, operand):
     theorem = THEOREMS[name]
-    operands = tuple(operand(o.name) if o.paired else o for o in theorem.operands)
-    theorem = replace(theorem, operands=operands, families=lambda p: (), witnesses=None)
+    if operand:
+        operands = tuple(operand(o.name) if o.paired else o for o in theorem.operands)
+        theorem = replace(theorem, operands=operands, families=lambda p: (), witnesses=None)
     whole = cover(theorem, TOY, Rounding(mode), Selection("all"))
     core = cover(theorem, unbounded(2), Rounding(mode), Selection(samples=0))
-    assert [part.kind for part in core.parts] == ["core", "sample"]
+    assert core.parts[0].kind == "core"
     assert core.size < whole.size / 2
     all_found, found = (on_parts(theorem, d.format, mode, d.parts) for d in (whole, core))
     assert all_found.applicable < whole.size  # some overflow
@@ -188,32 +202,32 @@ def test_the_core_of_sums_stands_for_all_of_a_format(name, mode, operand):
     assert (found.violations == 0) == (all_found.violations == 0)
 
 
-def _tables(theorem, fmt, depth, first, later, signs):
-    """Return high words of the exponents with low words of a depth."""
-    exponents = (first, *[later] * (len(theorem.operands) - 1))
-    zipped = zip(theorem.operands, exponents, strict=True)
-    return tuple(normal(o, fmt, e, depth, signs=signs, zero=False) for o, e in zipped)
+def _core(name, fmt, mode, depth, first, later=(), signs=False):
+    """Try high words of some exponents, with low words of a depth."""
+    theorem = THEOREMS[name]
+    exponents = zip(theorem.operands, (first, *[later] * (len(theorem.operands) - 1)), strict=True)
+    tables = tuple(normal(o, fmt, e, depth, signs=signs, zero=False) for o, e in exponents)
+    return on_parts(theorem, fmt, mode, [Part("core", "", tables)])
+
+
+SCALED = [
+    "dw_times_fp1",
+    "dw_times_fp3",
+    "dw_times_dw1",
+    "dw_times_dw3",
+    "dw_div_fp3",
+    "dw_div_dw2",
+    "dw_div_dw3",
+]
 
 
 @pytest.mark.parametrize("mode", [EVEN, AWAY])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "dw_times_fp1",
-        "dw_times_fp3",
-        "dw_times_dw1",
-        "dw_times_dw3",
-        "dw_div_fp3",
-        "dw_div_dw2",
-        "dw_div_dw3",
-    ],
-)
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.sampled(4)
 def test_products_and_quotients_do_not_depend_on_exponents_and_signs(name, mode):
-    theorem, fmt = THEOREMS[name], unbounded(3)
-    reduced, wide = (
-        on_parts(theorem, fmt, mode, [Part("core", "", _tables(theorem, fmt, 2, *e, signs))])
-        for e, signs in ((([0], [0]), False), (([-7, 0, 1], [-3, 0, 4]), True))
-    )
+    fmt = unbounded(3)
+    reduced = _core(name, fmt, mode, 2, [0], [0])
+    wide = _core(name, fmt, mode, 2, [-7, 0, 1], [-3, 0, 4], signs=True)
     # Three exponents and two signs of each operand.
     assert wide.applicable == 36 * reduced.applicable
     assert constant(wide) == constant(reduced)
@@ -222,18 +236,15 @@ def test_products_and_quotients_do_not_depend_on_exponents_and_signs(name, mode)
 
 @pytest.mark.parametrize("mode", [EVEN, AWAY])
 def test_roots_depend_on_the_parity_of_the_exponent_alone(mode):
-    theorem, fmt = THEOREMS["sqrt_dw"], unbounded(4)
-    ratios = {
-        e: on_parts(theorem, fmt, mode, [Part("core", "", _tables(theorem, fmt, 4, [e], [], False))]).worst[0]
-        for e in range(-4, 5)
-    }
+    ratios = {e: _core("sqrt_dw", unbounded(4), mode, 4, [e]).worst[0] for e in range(-4, 5)}
     assert len(set(ratios.values())) == 2
     assert all(ratios[e] == ratios[e % 2] for e in ratios)
 
 
 def test_wider_gaps_and_deeper_low_words_find_nothing_worse():
+    fmt = unbounded(2)
     for name in ("dw_plus_fp", "accurate_dw_plus_dw", "add222"):
-        theorem, fmt = THEOREMS[name], unbounded(2)
+        theorem = THEOREMS[name]
         tables = (
             normal(double_word("x"), fmt, [0], 7, signs=False, zero=False),
             normal(theorem.operands[1], fmt, range(-13, 14), 7, signs=True, zero=True),
@@ -253,73 +264,12 @@ def test_statements_of_unbounded_exponents_are_tried_with_them_in_every_format()
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------
-#: Of all operands of a format: how many meet the hypotheses, and how many of them violate the claim.
-COUNTS = {
-    ("dw_plus_fp", "float8_e5m2"): (5_997_484, 0),
-    ("dw_plus_fp_relaxed_ties_away", "float8_e4m3fn"): (4_307_084, 80),
-    ("dw_plus_fp_ties_away", "float8_e4m3fn"): (4_207_224, 117_736),
-    ("dw_times_fp3_in_range", "float8_e4m3fn"): (1_767_032, 0),
-    ("dw_times_fp3_in_range", "float8_e5m2"): (3_158_988, 0),
-    ("dw_times_fp3_underflow", "float8_e4m3fn"): (2_925_236, 147_684),
-    ("dw_times_fp3_underflow", "float8_e5m2"): (4_570_752, 198_972),
-}
-
-
-@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"])
-@pytest.mark.parametrize("theorem", STATEMENTS, ids=lambda t: t.name)
-@pytest.mark.parametrize("samples", [1 << 12, pytest.param(1 << 17, marks=pytest.mark.exhaustive)])
-@pytest.mark.sampled(6)
-def test_statements_hold_or_fail_as_the_catalogue_says(samples, theorem, fmt):
-    for mode in theorem.modes:
-        certificate = verify(theorem, fmt, mode, limit=1 << 20, samples=samples)
-        assert certificate.as_expected
-        assert certificate.applicable > 1000
-        if theorem.precision <= get_format(fmt).precision:
-            assert certificate.claimed == theorem.holds
-            assert certificate.expected == "holds" or not theorem.holds
-        if (theorem.name, fmt) in COUNTS:
-            assert [part.kind for part in certificate.parts] == ["complete"]
-            assert (certificate.applicable, certificate.violations) == COUNTS[theorem.name, fmt]
-
-
-def test_the_sloppy_sum_loses_everything():
-    found = on_core("sloppy_dw_plus_dw_any_signs", 11, limit=1, kinds=("family",))
-    assert found.worst[0] == -1  # the relative error, signed
-
-
 def test_the_old_conjecture_holds_for_three_bits_alone():
     name = "accurate_dw_plus_dw_old_conjecture"
     assert on_core(name, 3).violations == 0
     assert all(on_core(name, p, limit=1, kinds=("family",)).violations for p in range(4, 12))
 
 
-def _broken(ar, x, y):
-    c, _ = two_prod_fma(ar, x[0], y)
-    return fast_two_sum(ar, c, ar.mul(x[1], y))
-
-
-def _not_normalised(ar, x, y):
-    s, e = two_sum(ar, x[0], y)
-    return s, ar.add(x[1], e)
-
-
-@pytest.mark.parametrize(
-    ("name", "algorithm"),
-    [
-        ("dw_times_fp3", _broken),
-        ("dw_plus_fp", _not_normalised),
-        ("accurate_dw_plus_dw", dw.sloppy_dw_plus_dw),
-        ("dw_times_fp1", dw.dw_times_fp2),
-        ("dw_div_fp3", lambda ar, x, y: (ar.div(x[0], y), ar.mul(x[1], 0.0))),
-        ("sqrt_dw", lambda ar, x: (ar.sqrt(x[0]), ar.mul(x[1], 0.0))),
-        ("dw_div_dw1_equals_dw2", lambda ar, x, y: (dw.dw_div_dw2(ar, x, y), dw.dw_div_dw2_fma(ar, x, y))),
-    ],
-)
-def test_other_algorithms_are_refuted(name, algorithm):
-    assert not verify(altered(THEOREMS[name], algorithm), "bfloat16", limit=1 << 20, samples=1 << 16).holds
-
-
-# -- judged by fractions ------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "operate", "mode"),
     [
@@ -332,12 +282,15 @@ def test_other_algorithms_are_refuted(name, algorithm):
 )
 def test_worst_constant_and_violations_by_fractions(name, operate, mode):
     theorem, fmt = THEOREMS[name], unbounded(3)
-    part = Part("core", "", _tables(theorem, fmt, 1, [0], [-1], True))
+    tables = [
+        normal(o, fmt, [e], 1, signs=True, zero=False) for o, e in zip(theorem.operands, (0, -1), strict=True)
+    ]
+    part = Part("core", "", tuple(tables))
     found = on_parts(theorem, fmt, mode, [part])
     ar = OracleArithmetic(fmt, Rounding(mode))
     worst, violations = Fraction(0), 0
-    for _, (high, low, number) in part.blocks(0, part.size):
-        for h, x, y in zip(high.tolist(), low.tolist(), number.tolist(), strict=True):
+    for _, columns in part.blocks(0, part.size):
+        for h, x, y in zip(*map(np.ndarray.tolist, columns), strict=True):
             results = [Fraction(r) for r in theorem.algorithm(ar, (h, x), y)]
             exact = operate(Fraction(h) + Fraction(x), Fraction(y))
             error = abs(sum(results) - exact)
@@ -347,7 +300,6 @@ def test_worst_constant_and_violations_by_fractions(name, operate, mode):
     assert (constant(found), found.violations) == (worst, violations)
 
 
-# -- samples ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", [double_word, relaxed_pair])
 def test_samples_of_pairs_are_pairs_of_their_kind(kind):
     fmt = get_format("bfloat16")

@@ -103,78 +103,66 @@ def check(theorem, one, measuring):
     return proof
 
 
-def check_many(seed, count):
-    draw, proofs = random.Random(seed), 0
-    signs = exceeded = zero = 0
-    while proofs < count:
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.exhaustive)])
+def test_statements_at_random(count):
+    draw, proofs = random.Random(1), []
+    while len(proofs) < count:
         proof = check(*statement_at_random(draw))
         if proof is not None:
-            proofs += 1
-            signs += "another sign" in proof.below
-            exceeded += proof.sharpness is Sharpness.EXCEEDED
-            zero += not proof.error.numerator
-    assert signs > count // 100
-    assert count // 10 < exceeded < count
-    assert zero > count // 100
-
-
-@pytest.mark.slow
-def test_statements_at_random():
-    check_many(1, 40)
-
-
-@pytest.mark.exhaustive
-def test_two_thousand_statements_at_random():
-    check_many(2, 2000)
+            proofs.append(proof)
+    assert sum("another sign" in proof.below for proof in proofs) > count // 100
+    assert count // 10 < sum(proof.sharpness is Sharpness.EXCEEDED for proof in proofs) < count
+    assert sum(not proof.error.numerator for proof in proofs) > count // 100
 
 
 # -- by hand ------------------------------------------------------------------------------------------------
-def passed_on(bound, target, reference, results):
-    def text(ar, a, b, c):
-        return parts_of(ar, (a, b, c), (), [NAMES.index(name) for name in results])
-
-    return Theorem("passed on", text, OPERANDS, error_relative_to(bound, sum_of(*target), sum_of(*reference)))
-
-
-def test_a_statement_begins_where_the_error_has_its_sign():
-    """4 u - 64 u^2 is negative at p = 2 and 3, where its magnitude is another one: 12 u at p = 2."""
-    one = family(a=1, b=1 + 4 * u, c=-64 * u**2)
-    proof = prove(passed_on(5, "a", "a", "bc"), one)
-    assert str(proof.in_unit) == "4 - 64 u"
-    assert proof.first == 4
-    assert proof.below == "at p = 3 the error -1/2 has another sign than for large p"
-    assert proof.sharpness is Sharpness.GAP
-    assert recheck(EveryCertificate.of(proof), passed_on(5, "a", "a", "bc")) == []
-
-
-def test_no_error_exceeds_no_bound():
-    """1 - 6 u, to which it is relative, is negative at p = 2."""
-    one = family(a=1, b=-8 * u, c=2 * u)
-    for bound, sharpness in ((1, Sharpness.GAP), (0, Sharpness.SHARP)):
-        theorem = passed_on(bound, "a", "abc", "a")
-        proof = prove(theorem, one)
-        assert not proof.error.numerator
-        assert (proof.limit, proof.sharpness, proof.first) == (0, sharpness, 2)
-        assert recheck(EveryCertificate.of(proof), theorem) == []
-
-
-def test_a_statement_begins_where_what_it_is_relative_to_has_its_sign():
-    proof = prove(passed_on(16, "a", "abc", "ac"), family(a=1, b=-8 * u, c=2 * u))
-    assert (str(proof.in_unit), proof.first) == ("2 / (1 - 6 u)", 3)
-    assert proof.below == "at p = 2 what the error is relative to, -1/2, has another sign than for large p"
+SIGN = "has another sign than for large p"
+LEAST = "formats have no smaller such precision"
+CHANGING = {"a": 1, "b": -8 * u, "c": 2 * u}
+#: A bound, sums of which and to which the error is, the results, and a family; and what is found.
+BY_HAND = {
+    # 4 u - 64 u^2 is negative at p = 2 and 3, where its magnitude is another one: 12 u at p = 2.
+    "the error has its sign": (
+        (5, "a", "a", "bc", {"a": 1, "b": 1 + 4 * u, "c": -64 * u**2}),
+        ("4 - 64 u", 4, 4, Sharpness.GAP, f"at p = 3 the error -1/2 {SIGN}"),
+    ),
+    # 1 - 6 u, to which it is relative, is negative at p = 2.
+    "no error, a bound": ((1, "a", "abc", "a", CHANGING), ("0", 2, 0, Sharpness.GAP, LEAST)),
+    "no error, no bound": ((0, "a", "abc", "a", CHANGING), ("0", 2, 0, Sharpness.SHARP, LEAST)),
+    "what it is relative to has its sign": (
+        (16, "a", "abc", "ac", CHANGING),
+        ("2 / (1 - 6 u)", 3, 2, Sharpness.GAP, f"at p = 2 what the error is relative to, -1/2, {SIGN}"),
+    ),
+    # From the pole of a bound down nothing is exceeded.
+    "a pole": (
+        (Quotient.of(2, 1 - 8 * u), "ab", "ab", "a", {"a": 1, "b": u, "c": 0}),
+        ("1 / (1 + u)", 2, 1, Sharpness.GAP, LEAST),
+    ),
+    "a pole that is none": (
+        (Quotient.of(2 - 16 * u, 1 - 8 * u), "ab", "ab", "a", {"a": 1, "b": u, "c": 0}),
+        ("1 / (1 + u)", 2, 1, Sharpness.GAP, LEAST),
+    ),
+    "a bound that grows is not sharp": (
+        (Quotient.of(2, u), "ab", "a", "a", {"a": 1, "b": 1, "c": 0}),
+        ("1 / u", 2, None, Sharpness.GAP, LEAST),
+    ),
+}
 
 
-def test_from_the_pole_of_a_bound_down_nothing_is_exceeded():
-    one = family(a=1, b=u, c=0)
-    for bound in (Quotient.of(2, 1 - 8 * u), Quotient.of(2 - 16 * u, 1 - 8 * u)):
-        proof = prove(passed_on(bound, "ab", "ab", "a"), one)
-        assert (proof.first, proof.sharpness) == (2, Sharpness.GAP)
-
-
-def test_a_bound_that_grows_is_not_sharp():
-    one = family(a=1, b=1, c=0)
-    proof = prove(passed_on(Quotient.of(2, u), "ab", "a", "a"), one)
-    assert (proof.limit, proof.sharpness) == (None, Sharpness.GAP)
+@pytest.mark.parametrize("what", BY_HAND)
+def test_where_a_statement_begins_and_how_sharp_it_is(what):
+    (bound, target, reference, results, operands), found = BY_HAND[what]
+    places = [NAMES.index(name) for name in results]
+    theorem = Theorem(
+        "passed on",
+        lambda ar, a, b, c: parts_of(ar, (a, b, c), (), places),
+        OPERANDS,
+        error_relative_to(bound, sum_of(*target), sum_of(*reference)),
+    )
+    proof = prove(theorem, family(**operands))
+    assert (str(proof.in_unit), proof.first, proof.limit, proof.sharpness, proof.below) == found
+    assert recheck(EveryCertificate.of(proof), theorem) == []
 
 
 def test_what_is_a_predicate_is_said_not_to_be_read():

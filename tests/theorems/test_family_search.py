@@ -18,6 +18,8 @@ from mcfsim.theorems.every_p.fit import NoFitError, fit, normalised, polynomial
 from mcfsim.theorems.every_p.found import FOUND
 from mcfsim.theorems.every_p.search import in_u, quality, search, tidied
 
+pytestmark = pytest.mark.slow
+
 PRODUCT = THEOREMS["dw_times_dw2"]
 WORST = read_result("worst_constants")["statements"]
 RESULTS = read_result("family_search")["statements"]
@@ -49,19 +51,16 @@ def moved(rng, case):
     return case[0] * x, case[1] * x, case[2] * y, case[3] * y
 
 
-@pytest.mark.slow
 # -- fitting ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("over", [EVERY, EVEN, ODD], ids=str)
 def test_planted_families_are_recovered(over):
     rng = random.Random(7)
-    for _ in range(40):
+    for _ in range(15):
         one = planted(rng, over)
         precisions = [p for p in range(12, 25) if p in over]
-        cases = {p: moved(rng, one.at(p)) for p in precisions}
-        found = fit(PRODUCT, cases, over)
-        assert found.family == one
+        found = fit(PRODUCT, {p: moved(rng, one.at(p)) for p in precisions}, over)
+        assert (found.family, found.others) == (one, ())
         assert sorted((*found.fitted, *found.confirmed)) == precisions
-        assert found.others == ()
 
 
 def test_a_family_of_some_precisions_is_found_among_others():
@@ -75,30 +74,31 @@ def test_a_family_of_some_precisions_is_found_among_others():
     assert fit(PRODUCT, cases).fitted == (7, 8, 9)
 
 
-@pytest.mark.slow
 def test_random_sequences_are_no_polynomials():
     rng = random.Random(11)
-    for _ in range(60):
+    for _ in range(30):
         cases = {
-            p: tuple(
-                Fraction(rng.randrange(2 ** (p - 1), 2**p), 2 ** (p - 1)) / 2 ** (p * low)
-                for low in (0, 1, 0, 1)
-            )
+            p: tuple(Fraction(rng.randrange(2**p, 2 ** (p + 1)), 2 ** (p + p * low)) for low in (0, 1, 0, 1))
             for p in range(7, 12)
         }
         with pytest.raises(NoFitError, match="follows no polynomial"):
             fit(PRODUCT, cases)
 
 
-def test_what_is_no_polynomial_with_small_dyadic_coefficients_is_refused():
-    points = range(6, 12)
-    assert polynomial({p: Fraction(1, 3 * 2**p) for p in points}, EVERY) is None
-    assert polynomial({p: Fraction(65, 2**p) for p in points}, EVERY) is None
-    assert polynomial({p: Fraction(p, 2**p) for p in points}, EVERY) is None
-    assert polynomial({p: Fraction((-1) ** p, 2**p) for p in points}, EVERY) is None
-    assert str(polynomial({p: Fraction((-1) ** p, 2**p) for p in points if p % 2 == 0}, EVEN)) == "u"
-    assert str(polynomial({p: Fraction(64, 2**p) for p in points}, EVERY)) == "64 u"
-    assert not polynomial({p: Fraction(0) for p in points}, EVERY)
+@pytest.mark.parametrize(
+    ("at", "over", "found"),
+    [
+        (lambda p: Fraction(1, 3 * 2**p), EVERY, "None"),
+        (lambda p: Fraction(65, 2**p), EVERY, "None"),
+        (lambda p: Fraction(p, 2**p), EVERY, "None"),
+        (lambda p: Fraction((-1) ** p, 2**p), EVERY, "None"),
+        (lambda p: Fraction((-1) ** p, 2**p), EVEN, "u"),
+        (lambda p: Fraction(64, 2**p), EVERY, "64 u"),
+        (lambda p: Fraction(0), EVERY, "0"),
+    ],
+)
+def test_polynomials_have_small_dyadic_coefficients(at, over, found):
+    assert str(polynomial({p: at(p) for p in range(6, 12) if p in over}, over)) == found
 
 
 def test_as_many_terms_as_precisions_are_confirmed_by_another_one_or_refused():
@@ -124,27 +124,25 @@ def test_cases_are_brought_to_one_binade_as_far_as_they_scale():
         normalised(PRODUCT, case[:3])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "dw_plus_fp",
-        "grow",
-        "grow_relaxed",
-        "sloppy_dw_plus_dw",
-        "dw_times_dw1",
-        "dw_times_dw2",
-        "dw_times_dw3",
-    ],
-)
+FITTED = [
+    "dw_plus_fp",
+    "grow",
+    "grow_relaxed",
+    "sloppy_dw_plus_dw",
+    "dw_times_dw1",
+    "dw_times_dw2",
+    "dw_times_dw3",
+]
+
+
+@pytest.mark.parametrize("name", FITTED)
 def test_the_families_of_the_catalogue_follow_from_exhaustive_worst_cases(name):
     known = THEOREMS[name].families
     own = known.members if isinstance(known, Families) else (known,)
     found = search(THEOREMS[name], exhaustive(name), over=(EVERY,), seeds=())
     proof = found.best[EVERY]
     assert proof.family.operands == own[0].operands
-    assert found.origin[EVERY] == "fit"
-    assert proof.sharpness is Sharpness.SHARP
+    assert (found.origin[EVERY], proof.sharpness) == ("fit", Sharpness.SHARP)
     assert found.limit == THEOREMS[name].claim.bound.formula.limit
     # At the precisions that were fitted its constant is the worst of all operands tried.
     rows = {row["p"]: Fraction(row["constant"]) for row in WORST[name]["worst"]}
@@ -153,8 +151,7 @@ def test_the_families_of_the_catalogue_follow_from_exhaustive_worst_cases(name):
 
 
 def test_the_bound_of_the_root_is_sharp_by_the_family_of_its_worst_cases():
-    found = search(THEOREMS["sqrt_dw"], exhaustive("sqrt_dw"), over=(EVERY,), seeds=())
-    proof = found.best[EVERY]
+    proof = search(THEOREMS["sqrt_dw"], exhaustive("sqrt_dw"), over=(EVERY,), seeds=()).best[EVERY]
     assert str(proof.family) == "x = (1 + 6 u, u - 6 u^2)"
     assert (proof.limit, proof.sharpness, proof.first) == (Fraction(25, 8), Sharpness.SHARP, 4)
 
@@ -162,8 +159,7 @@ def test_the_bound_of_the_root_is_sharp_by_the_family_of_its_worst_cases():
 @pytest.mark.parametrize("name", ["dw_times_fp2", "dw_div_fp3", "dw_div_dw2"])
 def test_worst_cases_that_follow_no_polynomial_in_u_are_said_not_to(name):
     found = search(THEOREMS[name], exhaustive(name), over=(EVERY, EVEN, ODD), seeds=())
-    assert found.best == {}
-    assert found.limit is None
+    assert (found.best, found.limit) == ({}, None)
     assert any("follows no polynomial" in reason for reason in found.refused)
 
 
@@ -172,33 +168,32 @@ def rounded(x, p):
     """Round to nearest even, exponents unbounded: by the definition, and of no other text."""
     if x == 0:
         return x
-    e = 0
-    while abs(x) >= Fraction(2) ** (e + 1):
-        e += 1
-    while abs(x) < Fraction(2) ** e:
-        e -= 1
-    unit = Fraction(2) ** (e - p + 1)
-    n = x / unit
-    low = n.numerator // n.denominator
-    rest = n - low
+    e = abs(x.numerator).bit_length() - x.denominator.bit_length()
+    unit = Fraction(2) ** ((e if abs(x) >= Fraction(2) ** e else e - 1) - p + 1)
+    low, rest = divmod(x / unit, 1)
     return unit * (low + (rest > Fraction(1, 2) or (rest == Fraction(1, 2) and low % 2)))
 
 
-@pytest.mark.slow
+def are_words(operands, p):
+    """Return whether operands are values, and pairs of them double words."""
+    pairs = [x for x in operands if isinstance(x, tuple)]
+    singles = [x for x in operands if not isinstance(x, tuple)]
+    return all(rounded(x, p) == x for x in (*singles, *sum(pairs, ()))) and all(
+        rounded(high + low, p) == high for high, low in pairs
+    )
+
+
 def test_mutated_guesses_are_refused_or_proved_below_the_bound():
     rng = random.Random(3)
     base = family(x=(1 + 2 * u, u - 3 * u**2), y=(1 + 2 * u, u - u**2))
     refused = proved = 0
-    for _ in range(120):
+    for _ in range(80):
         i, j = rng.randrange(2), rng.randrange(2)
         change = Fraction(rng.choice((-3, -1, 1, 3)), rng.choice((1, 2, 4))) * u ** rng.randint(1, 3)
         groups = [[name, list(parts)] for name, parts in base.operands]
         groups[i][1][j] = groups[i][1][j] + change
         guess = Family(tuple((name, tuple(parts)) for name, parts in groups), EVERY)
-        pairs = list(zip(guess.at(40)[::2], guess.at(40)[1::2], strict=True))
-        sound = all(rounded(part, 40) == part for part in guess.at(40)) and all(
-            rounded(high + low, 40) == high for high, low in pairs
-        )
+        sound = are_words(guess.structured(40), 40)
         try:
             proof = prove(PRODUCT, guess)
         except UndecidedError:
@@ -212,8 +207,8 @@ def test_mutated_guesses_are_refused_or_proved_below_the_bound():
         high, low = PRODUCT.algorithm(FractionArithmetic(30), x, y)
         exact = sum(x) * sum(y)
         assert proof.in_unit.at(30) == abs(high + low - exact) / exact * 4**30
-    assert refused > 20
-    assert proved > 10
+    assert refused > 10
+    assert proved > 7
 
 
 def test_a_search_says_why_a_guess_is_refused():
@@ -224,14 +219,14 @@ def test_a_search_says_why_a_guess_is_refused():
     assert found.refused[0].startswith(f"guess: {wrong}: ")
 
 
-@pytest.mark.slow
 # -- climbing -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["dw_times_fp2", "dw_div_dw2", "sqrt_dw"])
 @pytest.mark.parametrize("over", [EVERY, EVEN, ODD], ids=str)
+@pytest.mark.sampled(5, each=False)
 def test_scores_are_those_of_fractions(name, over):
     theorem = THEOREMS[name]
     grid = Grid(theorem, over)
-    drawn = grid.start(np.random.default_rng(5), np.full(150, 3))
+    drawn = grid.start(np.random.default_rng(5), np.full(120, 3))
     found = scores(grid, drawn)
     tried = (11, 15, 19) if over == ODD else (12, 16, 20)
     operands = 0
@@ -239,26 +234,21 @@ def test_scores_are_those_of_fractions(name, over):
         wanted = []
         for p, allowed in zip(tried, (1, Fraction(1, 8), 0), strict=True):
             given = grid.family(column).structured(p)
-            flat = grid.family(column).at(p)
-            pairs = [part for part in given if isinstance(part, tuple)]
-            if any(rounded(part, p) != part for part in flat) or any(
-                rounded(high + low, p) != high for high, low in pairs
-            ):
+            if not are_words(given, p):
                 wanted.append(-np.inf)
                 continue
-            high, low = theorem.algorithm(FractionArithmetic(p), *given)
+            total = sum(theorem.algorithm(FractionArithmetic(p), *given))
             x, *rest = (sum(part) if isinstance(part, tuple) else part for part in given)
             if name == "sqrt_dw":
-                size = abs((high + low) ** 2 / x - 1) / 2
+                size = abs(total**2 / x - 1) / 2
             else:
-                size = abs((high + low) / (x * rest[0] if name == "dw_times_fp2" else x / rest[0]) - 1)
+                size = abs(total / (x * rest[0] if name == "dw_times_fp2" else x / rest[0]) - 1)
             wanted.append(float(size * 4**p + allowed))
         operands += np.isfinite(min(wanted))
         assert score == pytest.approx(min(wanted), abs=2e-3)
-    assert operands > 10
+    assert operands > 8
 
 
-@pytest.mark.slow
 def test_a_climb_rises_and_repeats_itself():
     grid = Grid(THEOREMS["dw_times_fp3"], EVEN)
     first, second = (climb(grid, seed=2, chains=256, steps=60, keep=3) for _ in range(2))
@@ -270,13 +260,11 @@ def test_a_climb_rises_and_repeats_itself():
     assert len(set(first.families)) == 3
 
 
-@pytest.mark.slow
-def test_a_climb_finds_that_a_bound_is_sharp():
-    found = search(THEOREMS["dw_times_fp3"], over=(EVEN,), steps=400, keep=1)
-    assert found.best[EVEN].limit == 2
-    assert found.best[EVEN].sharpness is Sharpness.SHARP
-    assert found.origin == {EVEN: "climb"}
-    assert found.tried == {EVEN: 4096 * 401}
+@pytest.mark.parametrize("steps", [80, pytest.param(400, marks=pytest.mark.exhaustive)])
+def test_a_climb_finds_that_a_bound_is_sharp(steps):
+    found = search(THEOREMS["dw_times_fp3"], over=(EVEN,), steps=steps, keep=1)
+    assert (found.best[EVEN].limit, found.best[EVEN].sharpness) == (2, Sharpness.SHARP)
+    assert (found.origin, found.tried) == ({EVEN: "climb"}, {EVEN: 4096 * (steps + 1)})
     assert found.limit is None  # of odd precisions it says nothing
 
 
@@ -287,9 +275,13 @@ def test_families_in_u_alone_are_of_every_precision():
     )
     assert in_u(family(x=1 + root(EVEN) ** 2)) == family(x=1 + u)
     assert in_u(family(x=(1 + t, t**2))) is None
+    t = root(EVEN)
+    one = family(x=(1 + 2 * t**2, t**2 - t**4), y=1 + 0 * t)
+    found = search(THEOREMS["dw_times_fp3"], guesses=[one], over=(EVEN,), seeds=())
+    assert found.best.keys() == {EVEN, EVERY}
+    assert found.origin == {EVEN: "guess", EVERY: "guess"}
 
 
-@pytest.mark.slow
 def test_a_family_is_made_no_worse():
     t = root(EVEN)
     start = prove(THEOREMS["dw_times_fp3"], family(x=(1 + t, -(t**2) + t**3 - t**4), y=1 + 3 * t + 2 * t**2))
@@ -299,12 +291,13 @@ def test_a_family_is_made_no_worse():
 
 
 def test_what_cannot_be_climbed_is_refused():
-    with pytest.raises(ValueError, match="scales common"):
-        Grid(THEOREMS["dw_plus_fp"])
-    with pytest.raises(ValueError, match="measures no error"):
-        Grid(THEOREMS["dw_div_fp1_equals_fp2"])
-    with pytest.raises(ValueError, match="every one, or those of one parity"):
-        Grid(PRODUCT, Precisions(3, 1))
+    for arguments, problem in (
+        ((THEOREMS["dw_plus_fp"],), "scales common"),
+        ((THEOREMS["dw_div_fp1_equals_fp2"],), "measures no error"),
+        ((PRODUCT, Precisions(3, 1)), "every one, or those of one parity"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            Grid(*arguments)
     for name in ("chains", "steps", "keep"):
         with pytest.raises(ValueError, match=f"{name} = 0: a climb needs at least one"):
             climb(Grid(PRODUCT), **{name: 0})
@@ -312,23 +305,19 @@ def test_what_cannot_be_climbed_is_refused():
             climb(Grid(PRODUCT), **{name: 1.5})
 
 
-@pytest.mark.slow
 # -- what was found -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", FOUND)
+@pytest.mark.sampled(3, each=False)
 def test_found_families_are_of_both_parities_and_below_the_bound(name):
     assert [one.over for one in FOUND[name]] in ([EVERY], [EVEN, ODD])
+    sharp = name in ("sqrt_dw", "dw_times_fp1", "dw_times_fp2", "dw_times_fp3", "dw_div_fp3")
     for one in FOUND[name]:
-        assert prove(THEOREMS[name], one).sharpness in (Sharpness.SHARP, Sharpness.GAP)
+        found = prove(THEOREMS[name], one).sharpness
+        assert found is Sharpness.SHARP or (found is Sharpness.GAP and not sharp)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["sqrt_dw", "dw_times_fp1", "dw_times_fp2", "dw_times_fp3", "dw_div_fp3"])
-def test_found_families_show_bounds_to_be_sharp(name):
-    assert all(prove(THEOREMS[name], one).sharpness is Sharpness.SHARP for one in FOUND[name])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("key", RESULTS)
+@pytest.mark.sampled(3, each=False)
 def test_results_are_proved_again(key):
     item = RESULTS[key]
     theorem = THEOREMS[key.split(",")[0]]

@@ -14,8 +14,6 @@ from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, value, verify
 from mcfsim.theorems.cells import representatives
-from mcfsim.theorems.check import Check
-from mcfsim.theorems.cores import core_of_values
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.operands import finite_values
@@ -86,7 +84,7 @@ def _values(rng, exponents, size=40):
 def test_numbers_are_as_large_and_as_fine_as_is_said(common):
     wide = BlockArithmetic(WIDE, Rounding(), "exact")
     seen = 0
-    for rng, algorithm, _, quantities in homogeneous(300, 1, common=common):
+    for rng, algorithm, _, quantities in homogeneous(200, 1, common=common):
         e = rng.integers(-6, 7, (2, 40))
         if common:
             e[1] = e[0]
@@ -101,7 +99,7 @@ def test_numbers_are_as_large_and_as_fine_as_is_said(common):
             units = np.ldexp(size, -(at + found.unit))
             assert np.all(units == np.floor(units))
             seen += size.size > 0
-    assert seen > 600
+    assert seen > 400
 
 
 @pytest.mark.parametrize("mode", [Mode.NEAREST_EVEN, Mode.UP, Mode.TO_ODD])
@@ -127,7 +125,7 @@ def test_results_of_scaled_operands_are_scaled(common, mode):
 def test_results_of_negated_operands_are_negated_where_it_is_said(each):
     wide = BlockArithmetic(WIDE, Rounding(), "exact")
     odd = 0
-    for rng, algorithm, scales, _ in homogeneous(200, 3, common=False):
+    for rng, algorithm, scales, _ in homogeneous(120, 3, common=False):
         a, b = (_values(rng, rng.integers(-3, 4, 40)) for _ in range(2))
         with np.errstate(all="ignore"):
             first, second = algorithm(wide, a, b), algorithm(wide, -a, b if each else -b)
@@ -136,7 +134,7 @@ def test_results_of_negated_operands_are_negated_where_it_is_said(each):
         odd += 1
         for x, y in zip(first, second, strict=True):
             np.testing.assert_array_equal(np.abs(x), np.abs(y))
-    assert odd > 40
+    assert odd > 20
 
 
 @pytest.mark.parametrize(
@@ -170,14 +168,15 @@ def test_of_other_algorithms_nothing_is_known():
     assert [part.kind for part in cover(theorem, BF16, Rounding()).parts] == ["complete"]
 
 
-@pytest.mark.parametrize("name", [t.name for t in THEOREMS.values() if t.scaling is not Scaling.NONE])
-def test_every_algorithm_of_the_catalogue_is_shown_to_scale(name):
-    theorem = THEOREMS[name]
-    degree = 2 if theorem.scaling is Scaling.SQUARE else 1
-    options = {"common": theorem.scaling is not Scaling.EACH, "degree": degree}
-    for mode in theorem.modes:
-        scales = scales_of(theorem.algorithm, theorem.operands, BF16, Rounding(mode), **options)
-        assert scales is not None
+def test_every_algorithm_of_the_catalogue_is_shown_to_scale():
+    for theorem in THEOREMS.values():
+        if theorem.scaling is Scaling.NONE:
+            continue
+        degree = 2 if theorem.scaling is Scaling.SQUARE else 1
+        options = {"common": theorem.scaling is not Scaling.EACH, "degree": degree}
+        for mode in theorem.modes:
+            scales = scales_of(theorem.algorithm, theorem.operands, BF16, Rounding(mode), **options)
+            assert scales is not None, (theorem.name, mode)
 
 
 # -- cells --------------------------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ def test_cells_are_as_those_that_stand_for_them(mode):
     ar = BlockArithmetic(TOY, Rounding(mode), "exact")
     classes = np.arange(TOY.emin - 1, TOY.emax + 1)
     fewer = 0
-    for _, algorithm, scales, quantities in homogeneous(6, 4, common=False, fmt=TOY, mode=mode):
+    for _, algorithm, scales, quantities in homogeneous(3, 4, common=False, fmt=TOY, mode=mode):
         chosen = representatives(classes, TOY, scales)
 
         def normalised(cell, algorithm=algorithm, quantities=quantities):
@@ -214,80 +213,66 @@ def test_cells_are_as_those_that_stand_for_them(mode):
         for cell in itertools.product(range(TOY.emin, TOY.emax + 1), repeat=2):
             assert normalised(cell) in known
         fewer += len(chosen) < classes.size**2
-    assert fewer > 2
+    assert fewer > 0
 
 
 # -- statements that declare what is not so -----------------------------------------------------------------
-def _swapped(theorem):
-    return Theorem(
-        "swapped",
-        lambda ar, a, b: theorem.algorithm(ar, b, a),
-        theorem.operands[::-1],
-        theorem.claim,
-        theorem.where,
-        modes=theorem.modes,
-        scaling=theorem.scaling,
-    )
+def multiplied(ar, a, b):
+    return ar.mul(a, b)
 
 
-@pytest.mark.parametrize("name", ["div_remainder_any", "prod_error_exponents_iff"])
-@pytest.mark.sampled(4, each=False)
-def test_a_verdict_does_not_depend_on_the_order_of_operands(name):
-    theorem = THEOREMS[name]
-    one, other = (verify(t, "bfloat16", samples=1000) for t in (theorem, _swapped(theorem)))
-    assert one.verdict == other.verdict
-    assert one.covers
-    assert other.covers
+def says(test):
+    return claim("it is so", test)
 
 
+PAIRED = (double_word("x"), double_word("y"))
+DIFFER = "hypotheses or claim differ"
+#: Algorithm, claim, operands, reduction, and what is wrong with it.
 INVALID = {
     "adds what scales differently": (
         lambda ar, a, b: ar.add(ar.mul(a, b), a),
         TRUE,
+        PAIR,
         "each",
         "fma|add combines",
     ),
-    "adds a constant": (lambda ar, a, b: ar.add(a, 1.0), TRUE, "common", "add combines"),
-    "claims an absolute bound": (
-        lambda ar, a, b: ar.mul(a, b),
-        claim("p < 4", lambda t: t.results[0] < 4),
-        "each",
-        "hypotheses or claim differ",
-    ),
-    "claims an order": (
-        lambda ar, a, b: ar.mul(a, b),
-        claim("a < b", lambda t: t["a"] < t["b"]),
-        "each",
-        "hypotheses or claim differ",
-    ),
+    "adds a constant": (lambda ar, a, b: ar.add(a, 1.0), TRUE, PAIR, "common", "add combines"),
+    "claims an absolute bound": (multiplied, says(lambda t: t.results[0] < 4), PAIR, "each", DIFFER),
+    "claims an order": (multiplied, says(lambda t: t["a"] < t["b"]), PAIR, "each", DIFFER),
     "claims what one large operand gives": (
         lambda ar, a, b: ar.add(a, b),
-        claim("s < 1000", lambda t: t.results[0] < 1000),
+        says(lambda t: t.results[0] < 1000),
+        PAIR,
         "common",
-        "hypotheses or claim differ",
+        DIFFER,
     ),
-    "takes the root of odd powers": (lambda ar, a, b: ar.sqrt(ar.mul(a, b)), TRUE, "each", "sqrt takes"),
+    "takes the root of odd powers": (
+        lambda ar, a, b: ar.sqrt(ar.mul(a, b)),
+        TRUE,
+        PAIR,
+        "each",
+        "sqrt takes",
+    ),
+    "adds words": (lambda ar, x, y: ar.add(ar.mul(x[0], y[0]), y[1]), TRUE, PAIRED, "each", ""),
+    "claims an order of words": (
+        lambda ar, x, y: ar.mul(x[0], y[0]),
+        says(lambda t: t["x"][0] < t["y"][0]),
+        PAIRED,
+        "each",
+        "",
+    ),
 }
 
 
 @pytest.mark.parametrize("what", INVALID)
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
+@pytest.mark.sampled(4)
 def test_a_reduction_that_is_not_valid_is_refused(what, fmt):
-    algorithm, about, scaling, words = INVALID[what]
-    theorem = Theorem("invalid", algorithm, PAIR, about, scaling=scaling)
+    algorithm, about, operands, scaling, words = INVALID[what]
+    unbounded = {"range": "unbounded"} if operands is PAIRED else {}
+    theorem = Theorem("invalid", algorithm, operands, about, scaling=scaling, **unbounded)
     with pytest.raises(ValueError, match=f"scaling='{scaling}' is not valid for 'invalid'.*{words}"):
-        verify(theorem, fmt)
-
-
-def test_a_reduction_of_pairs_that_is_not_valid_is_refused():
-    operands = (double_word("x"), double_word("y"))
-    for algorithm, about in (
-        (lambda ar, x, y: ar.add(ar.mul(x[0], y[0]), y[1]), TRUE),
-        (lambda ar, x, y: ar.mul(x[0], y[0]), claim("order", lambda t: t["x"][0] < t["y"][0])),
-    ):
-        theorem = Theorem("invalid", algorithm, operands, about, scaling="each", range="unbounded")
-        with pytest.raises(ValueError, match="scaling='each' is not valid for 'invalid'"):
-            verify(theorem, "bfloat16", samples=100, limit=1 << 20)
+        verify(theorem, fmt, samples=100, limit=1 << 20)
 
 
 def test_a_claim_that_signs_change_is_tried_on_both_signs():
@@ -299,15 +284,6 @@ def test_a_claim_that_signs_change_is_tried_on_both_signs():
     toy = Format("", precision=3, emin=-14, emax=15)
     parts = core_of(theorem, toy, Rounding())
     assert on_parts(theorem, toy, "nearest_even", [part for part in parts if part.kind == "core"]).violations
-
-
-@pytest.mark.parametrize(
-    "name", ["two_sum", "two_prod_fma", "lost_iff", "div_remainder", "fast_two_sum", "dw_times_fp3"]
-)
-def test_statements_of_the_catalogue_pass_the_trials(name):
-    theorem = THEOREMS[name]
-    for mode in sorted(theorem.modes)[:2]:
-        Check(theorem, BF16, Rounding(mode), Selection(samples=1000)).try_reductions()
 
 
 @pytest.mark.parametrize("fmt", ["float16", "tf32", "float32", "e5m20"])
@@ -322,13 +298,3 @@ def test_trials_of_a_statement_that_supposes_many_bits_list_no_more_operands_tha
         assert tracemalloc.get_traced_memory()[1] < 1 << 29
     finally:
         tracemalloc.stop()
-
-
-def test_a_core_has_every_exponent_of_each_operand():
-    theorem, fmt = THEOREMS["two_prod_fma"], BF16
-    scales = scales_of(theorem.algorithm, theorem.operands, fmt, Rounding())
-    domain = core_of_values(theorem, fmt, Rounding(), scales, Selection(samples=0))
-    for i in (0, 1):
-        seen = np.concatenate([np.unique(piece.tables[i][0]) for piece in domain.parts[0].pieces])
-        near = np.abs(finite_values(fmt)) < 2.0 ** (fmt.emin + fmt.precision)
-        assert np.isin(np.abs(finite_values(fmt)[near]), seen).all()

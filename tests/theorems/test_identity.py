@@ -21,7 +21,7 @@ from mcfsim.sweeps.reached import digest
 from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, relative_error, verify
 from mcfsim.theorems.claims import sum_of
 from mcfsim.theorems.compiled import Predicates
-from mcfsim.theorems.identity import NoIdentityError, check_same, identity_of
+from mcfsim.theorems.identity import NoIdentityError, _parts, check_same, holding, identity_of
 from mcfsim.theorems.judge import recorded_algorithm
 from mcfsim.theorems.trials import signs_hold
 from mcfsim.theorems.verification import prepare
@@ -50,50 +50,34 @@ def compare(many):
     return pairs
 
 
-def test_statements_that_differ_in_one_thing_they_reach_have_different_identities():
-    assert compare(FEW) >= 500
-
-
-@pytest.mark.exhaustive
-def test_many_statements_that_differ_in_one_thing():
+@pytest.mark.parametrize(
+    ("many", "least"), [(FEW, 500), pytest.param(MANY, 10_000, marks=pytest.mark.exhaustive)]
+)
+def test_statements_that_differ_in_one_thing_they_reach_have_different_identities(many, least):
     # Numbers' types, operations, modes and scalings are few; others go with them.
-    assert compare(MANY) >= 10_000
+    assert compare(many) >= least
 
 
 def test_what_differs_has_another_key():
-    keys = [prepare(make(n), "float4_e2m1fn", "nearest_even").key for make in KEYED for n in (1, 2, 1)]
-    assert keys[::3] == keys[2::3]
-    assert len(set(keys)) == 2 * len(KEYED)
+    for name in ("closure cell", "relative error", "a list", "words of the claim", "bound", "families"):
+        one, two, again = (prepare(FAMILIES[name](n), "float4_e2m1fn", "nearest_even").key for n in (1, 2, 1))
+        assert one == again != two, name
 
 
-KEYED = [
-    FAMILIES[name] for name in ("closure_cell", "relative error", "a list", "words of the claim", "bound")
-]
-
-IN_ANOTHER_PROCESS = """
-import json
-from mcfsim.theorems import THEOREMS
-from mcfsim.theorems.identity import _parts
-from mcfsim.sweeps.reached import digest
-from mcfsim.theorems.judge import recorded_algorithm
-from mcfsim.theorems.trials import signs_hold
-from tests.theorems.differing import FAMILIES
-found = {name: [digest(_parts(make(n))) for n in (1, 2)] for name, make in FAMILIES.items()}
-found |= {name: [digest(_parts(x))] for name, x in list(THEOREMS.items())[::4]}
-print(json.dumps(found))
-"""
+def digests():
+    found = {name: [digest(_parts(make(n))) for n in (1, 2)] for name, make in FAMILIES.items()}
+    return found | {name: [digest(_parts(theorem))] for name, theorem in list(THEOREMS.items())[::4]}
 
 
 @pytest.mark.slow
 def test_identities_are_the_same_in_another_process():
-    runs = []
-    for seed in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
-        call = [sys.executable, "-c", IN_ANOTHER_PROCESS]
-        done = subprocess.run(call, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
-        runs.append(json.loads(done.stdout))
-    assert runs[0] == runs[1]
-    assert len(runs[0]) >= 130
+    code = "import json; from tests.theorems.test_identity import digests; print(json.dumps(digests()))"
+    environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)}
+    call = [sys.executable, "-c", code]
+    done = subprocess.run(call, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = digests()
+    assert json.loads(done.stdout) == found
+    assert len(found) >= 130
 
 
 def test_an_instance_is_what_it_was_before_it_computed_something():
@@ -113,9 +97,8 @@ def test_statements_of_the_catalogue_are_known_by_name():
 # -- journals and caches ------------------------------------------------------------------------------------
 def near(bound):
     """The error of a sum is at most so many units."""
-    return Theorem(
-        "near", lambda ar, a, b: ar.add(a, b), PAIR, relative_error(bound, sum_of("a", "b"), unit=1)
-    )
+    said = relative_error(bound, sum_of("a", "b"), unit=1)
+    return Theorem("near", lambda ar, a, b: ar.add(a, b), PAIR, said)
 
 
 def within(bound):
@@ -130,14 +113,6 @@ def test_a_journal_does_not_answer_for_another_bound(make, tmp_path):
     kept = [verify(make(bound), NARROW, journal=tmp_path / "j").violations for bound in (right, wrong) * 2]
     assert kept == said * 2
     assert said[1] > said[0]
-
-
-def test_a_journal_does_not_answer_for_other_families(tmp_path):
-    one, two = (
-        replace(THEOREMS["two_sum"], families=lambda p, x=x: [(Fraction(x), Fraction(1))]) for x in (1, 3)
-    )
-    keys = [prepare(x, "e8m11", "nearest_even").key for x in (one, two)]
-    assert keys[0] != keys[1]
 
 
 def test_a_claim_is_judged_by_what_it_reads_now(tmp_path):
@@ -238,14 +213,6 @@ def drawn(t):
     return np.random.default_rng().random(t.size) < 0.5
 
 
-class Counting:
-    calls = 0
-
-    def __call__(self, t):
-        self.calls += 1
-        return t.finite | (self.calls > 3)
-
-
 def counted():
     calls = []
 
@@ -264,7 +231,7 @@ def counted_in_a_global(t):
     return t.finite
 
 
-@pytest.mark.parametrize("test", [drawn, Counting(), counted(), counted_in_a_global])
+@pytest.mark.parametrize("test", [drawn, counted(), counted_in_a_global])
 @pytest.mark.parametrize("place", ["claim", "hypothesis", "algorithm"])
 @pytest.mark.parametrize("fmt", ["float4_e2m1fn", NARROW])
 def test_what_gives_two_answers_is_refused(test, place, fmt):
@@ -290,11 +257,11 @@ def test_what_gives_two_answers_is_refused(test, place, fmt):
 def test_a_statement_changed_while_it_is_tried_is_refused():
     bound = [1.0]
     x = statement(lambda t: np.abs(t["a"]) <= bound[0])
-    before = identity_of(x)
-    bound[0] = 2.0
-    with pytest.raises(NoIdentityError, match="was changed while it was tried"):
-        check_same(x, before)
-    bound[0] = 1.0
+    with pytest.raises(NoIdentityError, match="was changed while it was tried"), holding(x):
+        bound[0] = 2.0
+    with holding(x) as before:
+        bound[0] = 1.0
+        bound[0] = 2.0
     check_same(x, before)
 
 
@@ -307,18 +274,6 @@ def read_from_a_module(t):
 
 
 @pytest.mark.slow
-def test_a_statement_is_the_same_in_other_processes():
-    said = [
-        replace(near(Fraction(2))),
-        statement(read_from_a_module),
-        FAMILIES["a method"](2),
-        THEOREMS["two_sum"],
-    ]
-    for x in said:
-        with_processes = verify(x, "float4_e2m1fn", workers=2)
-        assert with_processes == verify(x, "float4_e2m1fn")
-
-
 def test_a_global_changed_here_is_not_another_one_there():
     pytest.importorskip("cloudpickle")
     x = statement(read_from_a_module)

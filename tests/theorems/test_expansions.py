@@ -1,4 +1,4 @@
-"""Expansions and long sums: verdicts, and the predicates that they are made of, in fractions."""
+"""Expansions and long sums: the predicates that they are made of, and errors in units of their bounds."""
 
 import itertools
 from fractions import Fraction
@@ -20,15 +20,13 @@ from mcfsim.theorems.selection import Selection
 
 pytestmark = pytest.mark.slow
 
-TOY = Format("", precision=3, emin=0, emax=2)
-
 
 def _findings(name, fmt, **options):
     check = Check(THEOREMS[name], fmt, Rounding(), Selection(**options))
     domain = check.domain()
     found = Findings(check.theorem, domain.format.precision)
     found.add(check(0, domain.size))
-    return check, domain, found
+    return domain, found
 
 
 def test_the_low_bit_is_that_of_the_fraction():
@@ -51,24 +49,20 @@ def _lowest_bit(x):
 
 
 def _nonoverlapping(parts, factor=1):
-    parts = [part for part in parts if part]
-    return all(
-        factor * abs(Fraction(small)) < _lowest_bit(large)
-        for small, large in itertools.combinations(parts, 2)
-    )
+    pairs = itertools.combinations([part for part in parts if part], 2)
+    return all(factor * abs(Fraction(small)) < _lowest_bit(large) for small, large in pairs)
 
 
 def _strongly(parts):
     parts = [part for part in parts if part]
-    if not _nonoverlapping(parts):
-        return False
     adjacent = [
         (i, j)
         for (i, small), (j, large) in itertools.combinations(enumerate(parts), 2)
         if 2 * abs(Fraction(small)) >= _lowest_bit(large)
     ]
     ends = [end for pair in adjacent for end in pair]
-    return len(set(ends)) == len(ends) and all(abs(Fraction(parts[i])) == _lowest_bit(parts[i]) for i in ends)
+    powers = all(abs(Fraction(parts[i])) == _lowest_bit(parts[i]) for i in ends)
+    return _nonoverlapping(parts) and len(set(ends)) == len(ends) and powers
 
 
 def test_predicates_on_all_triples_of_some_numbers():
@@ -83,58 +77,34 @@ def test_predicates_on_all_triples_of_some_numbers():
         assert predicate(columns).tolist() == [oracle(triple) for triple in triples]
 
 
-@pytest.mark.parametrize("name", ["grow_expansion", "grow_expansion_nonadjacent"])
-@pytest.mark.sampled(4, each=False)
-def test_growing_is_judged_as_fractions_judge_it(name):
-    factor = 2 if name.endswith("nonadjacent") else 1
-    _, domain, found = _findings(name, TOY, extent="all")
-    values = sorted({float(v) for v in domain.parts[0].tables[0][0]} | {0.0})
-    truth = OracleArithmetic(TOY)
-    applicable = 0
+@pytest.mark.parametrize(("name", "factor"), [("grow_expansion", 1), ("grow_expansion_nonadjacent", 2)])
+def test_growing_is_judged_as_fractions_judge_it(name, factor):
+    toy = Format("", precision=2, emin=0, emax=2)
+    domain, found = _findings(name, toy, extent="all")
+    values, truth, applicable = domain.parts[0].tables[0][0].tolist(), OracleArithmetic(toy), 0
+    assert values.count(0) == 2  # zeros of either sign are operands each
     for e0, e1, b in itertools.product(values, repeat=3):
         if not _nonoverlapping((e0, e1), factor):
             continue
         results = expansions.grown(truth, e0, e1, b)
-        if not np.isfinite(results).all():
-            continue
-        applicable += 1
-        assert sum(map(Fraction, results)) == Fraction(e0) + Fraction(e1) + Fraction(b)
-        assert _nonoverlapping(results, factor)
-    assert found.violations == 0
-    # The format's two zeros are operands each.
-    signed = [float(v) for v in domain.parts[0].tables[0][0]]
-    assert len(signed) == len(values) + 1
-    assert found.applicable > applicable
-
-
-@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"])
-@pytest.mark.parametrize("theorem", expansions.THEOREMS, ids=lambda theorem: theorem.name)
-@pytest.mark.parametrize("more", [0, pytest.param(4, marks=pytest.mark.exhaustive)])
-@pytest.mark.sampled(6)
-def test_verdicts_are_as_expected(more, theorem, fmt):
-    fmt = get_format(fmt)
-    _, _, found = _findings(theorem.name, fmt, samples=1 << 13 + more, limit=1 << 18 + more)
-    mode = Rounding().mode
-    if theorem.holds and fmt.precision >= theorem.precision:
-        assert found.violations == 0
-    if not theorem.holds and theorem.refuted(fmt, mode) and fmt.precision >= theorem.precision:
-        assert found.violations > 0
-    assert found.applicable > 0 or fmt.precision < theorem.precision
+        if np.isfinite(results).all():
+            applicable += 1
+            assert sum(map(Fraction, results)) == Fraction(e0) + Fraction(e1) + Fraction(b)
+            assert _nonoverlapping(results, factor)
+    assert (found.applicable, found.violations) == (applicable, 0)
 
 
 def test_the_result_need_not_be_strongly_nonoverlapping():
-    _, domain, found = _findings("fast_expansion_sum_strongly", get_format("bfloat16"), samples=1000)
+    domain, found = _findings("fast_expansion_sum_strongly", get_format("bfloat16"), samples=1000)
     assert domain.parts[0].kind == "family"
     assert 0 in found.witnesses
 
 
 def test_compensation_collapses_beyond_the_reciprocal_of_u_terms():
-    name = "neumaier_sum_of_many"
     errors = {}
     for fmt in ("bfloat16", "float16"):
-        *_, found = _findings(name, get_format(fmt), samples=16)
-        ratio, _ = found.worst
-        errors[fmt] = float(abs(ratio))
+        _, found = _findings("neumaier_sum_of_many", get_format(fmt), samples=4)
+        errors[fmt] = float(abs(found.worst[0]))
     # In units of 4 u S: useless with 8 bits, where 1/u is 256, and good with 11.
     assert errors["bfloat16"] > 10
     assert errors["float16"] < 1
@@ -162,8 +132,7 @@ def test_errors_of_sums_are_measured_in_units_of_their_bounds(name, fmt):
     check = Check(THEOREMS[name], get_format(fmt), Rounding(), Selection(samples=200))
     domain = check.domain()
     ((_, blocks),) = domain.blocks(0, domain.size)
-    ar = BlockArithmetic(domain.format, Rounding(), "exact")
-    trial = try_block(check.theorem, ar, blocks)
+    trial = try_block(check.theorem, BlockArithmetic(domain.format, Rounding(), "exact"), blocks)
     measured = check.theorem.claim.measure(trial)
     for i in range(trial.size):
         terms = [Fraction(float(block[i])) for block in blocks]

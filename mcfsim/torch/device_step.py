@@ -106,7 +106,7 @@ class DeviceStep:
     def vectors(self, x: Moved) -> Vectors:
         """Return the numbers of a parameter, and its gradient, as vectors, of which some may be copies."""
         ordered = [self.stores.numbers(x.tensors, name) for name in chain(*self.stores.names)]
-        return [*ordered, self._received(x.gradient).reshape(-1)]
+        return [*ordered, self._received(x.gradient).reshape(-1).contiguous()]
 
     def put_back(self, x: Moved, vectors: Vectors) -> None:
         """Write vectors that are copies where they came from."""

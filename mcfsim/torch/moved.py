@@ -145,7 +145,7 @@ class Stores:
     def numbers(self, tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
         """Return a tensor's numbers as a vector: its own elements, or what codes and scales stand for."""
         if name not in self.grouped:
-            return tensors[name].reshape(-1)
+            return tensors[name].reshape(-1).contiguous()
         return self.grouped[name].numbers(tensors[name], tensors[name + SCALES])
 
     def keep(self, tensors: Mapping[str, torch.Tensor], name: str, numbers: torch.Tensor) -> None:

@@ -1,5 +1,6 @@
 """The devices on which the arithmetic of tensors is tested, and the ways in which it is carried out there."""
 
+import importlib.util
 from itertools import groupby
 from zlib import crc32
 
@@ -27,6 +28,13 @@ def pytest_collection_modifyitems(items):
 def _is_interpreted(item):
     params = item.callspec.params if hasattr(item, "callspec") else {}
     return params.get("kernels") is True and params.get("device") == "cpu"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiler():
+    """Import what PyTorch itself imports at the first optimizer, which is no matter of a test."""
+    if importlib.util.find_spec("torch") is not None:
+        import torch._dynamo  # noqa: F401
 
 
 @pytest.fixture

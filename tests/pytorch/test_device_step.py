@@ -116,6 +116,23 @@ def test_a_state_goes_on_on_another_device(on_device):
     assert_same_states(ours, theirs)
 
 
+@pytest.mark.parametrize("strategy", ["plain", "fp8-moments"])
+def test_parameters_and_gradients_may_have_gaps(strategy, on_device):
+    """A vector whose elements lie apart is a column of a matrix."""
+    optimizers = []
+    for there in (True, False):
+        generator = torch.Generator().manual_seed(3)
+        columns = torch.randn(40, 2, generator=generator).bfloat16(), torch.ones(40, 3).bfloat16()
+        p = torch.nn.Parameter(columns[0][:, 0])
+        p.grad = columns[1][:, 1]
+        optimizers.append(mcfsim.torch.AdamW([p], 0.1, strategy=strategy))
+        on_device(there)
+        optimizers[-1].step()
+        assert not torch.equal(p, columns[0][:, 1])
+        assert not p.is_contiguous()
+    assert_same_states(*optimizers)
+
+
 def after_steps(strategy):
     """Return an optimizer after 20 steps of many parameters: zeros, huge numbers, infinities and NaN, too.
 

@@ -226,7 +226,7 @@ ADAMW = torch.optim.AdamW
         (ADAMW, {"rounding": "upward"}, "unknown rounding"),
         (ADAMW, {"low": "float16"}, "1 numbers of parameter .* float16"),
     ],
-    ids=str,
+    ids=lambda x: getattr(x, "__name__", str(x)),
 )
 def test_what_is_refused_changes_nothing(made, options, message):
     given = model()

@@ -38,7 +38,7 @@ def own(theorem):
         ("dw_times_dw2", (5, -12, 3), (1, 6, 5, -12, 3), lambda u: 5 / (1 + u) ** 2),
         ("dw_times_dw3", (4, -15, 6), (1, 6, 4, -15, 6), lambda u: (4 + u / 2) / (1 + u) ** 2),
     ],
-    ids=str,
+    ids=lambda x: getattr(x, "__name__", str(x)),
 )
 def test_the_bounds_of_products_are_sharp(name, numerator, denominator, in_print):
     """The error is this quotient, the worst of all operands tried, and below tighter bounds in print."""

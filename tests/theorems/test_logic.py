@@ -113,7 +113,7 @@ NOTHING = {
         )
     },
     **{
-        f"the bound {constant}": (
+        f"the bound {getattr(constant, '__name__', constant)}": (
             relative_error(constant, sum_of("a", "b")).said,
             "the bound .* is negative at p = 3",
         )

@@ -40,7 +40,7 @@ def hard_integers(dtype: np.dtype, precision: int) -> np.ndarray:
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12, each=False)
 def test_integers_round_once(dtype, rounding, assert_same):
     for fmt in TARGETS:
         source = hard_integers(dtype, fmt.precision)

@@ -205,7 +205,7 @@ def tally_by_definition(name, fmt, operands, results):
 
 @pytest.mark.parametrize("policy", ["ieee", "saturate"])
 @pytest.mark.parametrize("name", EXACTLY)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6, each=False)
 @pytest.mark.slow
 def test_the_meter_counts_by_the_definition(name, policy):
     """On operands of all kinds, with infinities, zeros, over- and underflows, and on scalars of any kind."""

@@ -38,6 +38,7 @@ def slips(name: str) -> set[str]:
     ],
 )
 @pytest.mark.slow
+@pytest.mark.sampled(4, each=False)
 def test_every_slip_of_every_name_brings_a_suggestion_and_mostly_that_name(kind: str, every: int) -> None:
     names = KNOWN[kind]
     total = meant = 0

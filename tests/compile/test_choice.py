@@ -112,7 +112,7 @@ def numpy_alone(monkeypatch):
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize("strategy", [name for name in mcf.STRATEGIES if name != "exact"])
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(19, each=False)
 def test_steps_are_written_and_have_the_bits_of_one_operation_at_a_time(
     strategy, rounding, numpy_alone, assert_same
 ):

@@ -156,7 +156,7 @@ RULES = [Rounding("stochastic", random_bits=bits, rule=rule) for bits in (1, 8, 
 
 
 @pytest.mark.parametrize("rounding", RULES, ids=lambda x: f"{x.rule}-{x.random_bits}")
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(15, each=False)
 def test_random_words_are_those_of_numpy(rounding, assert_same):
     """Word for word, also those of operations that nothing needs, and in the calls that follow."""
     known = ("bfloat16", "float16", "float8_e4m3fn", "float8_e8m0fnu", "posit8", "int8")
@@ -192,7 +192,7 @@ def test_a_refused_text_takes_no_words(assert_same):
 @pytest.mark.parametrize(
     "fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2fnuz", "posit16", "int4", "tf32"]
 )
-@pytest.mark.sampled(10, each=False)
+@pytest.mark.sampled(35, each=False)
 def test_arrays_are_rounded_as_by_numpy(fmt, rounding, assert_same):
     place = crc32(f"{fmt} {rounding}".encode())
     dtype = (np.float32, np.float64, np.float16, ">f4")[place % 4]
@@ -269,15 +269,13 @@ def compared(assert_same, hyper, strategy, steps, size, **options):
 
 
 @pytest.mark.parametrize(("name", "strategy"), rotating(STORED))
-@pytest.mark.sampled(20, each=False)
-@pytest.mark.costly("Numba compiles a step")
+@pytest.mark.exhaustive
 def test_steps_have_the_bits_of_numpy(name, strategy, assert_same):
     compared(assert_same, straight_optimizers()[name](), mcf.strategy(strategy), 3, 3000)
 
 
 @pytest.mark.parametrize(("name", "strategy"), rotating(["plain", "kahan", "fp32-master", "fp32-optim"]))
-@pytest.mark.sampled(20, each=False)
-@pytest.mark.costly("Numba compiles a step")
+@pytest.mark.exhaustive
 def test_steps_at_random_have_the_words_of_numpy(name, strategy, assert_same):
     options = {"rounding": "stochastic", "random": RandomWords(3)}
     compared(assert_same, straight_optimizers()[name](), mcf.strategy(strategy), 3, 3000, **options)

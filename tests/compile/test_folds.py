@@ -69,7 +69,7 @@ def terms(fmt, n, shape, seed=0, strange=0.0):
 
 @pytest.mark.parametrize("mode", [*DETERMINISTIC, "stochastic"])
 @pytest.mark.parametrize("name", SUMS)
-@pytest.mark.sampled(20, each=False)
+@pytest.mark.sampled(56, each=False)
 @pytest.mark.slow
 def test_sums_have_the_bits_of_numpy(name, mode, assert_same):
     place = crc32(f"{name} {mode}".encode())
@@ -109,7 +109,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(22, each=False)
 def test_operands_of_any_layout(layout, mode, assert_same):
     x = LAYOUTS[layout](terms("bfloat16", 75, (7, 30), strange=1e-3))
     for text in (recursive_sum, kahan_sum):
@@ -285,6 +285,7 @@ class Drawing:
 
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "stochastic"])
 @pytest.mark.slow
+@pytest.mark.sampled(3, each=False)
 def test_texts_that_nearly_repeat_are_rolled_up_as_they_are(mode, assert_same):
     found = 0
     for seed in range(40):

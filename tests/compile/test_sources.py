@@ -57,6 +57,7 @@ def drawn():
 
 @pytest.mark.parametrize(("use", "damage"), [*((negative, damage) for damage in DAMAGES), (drawn, "empty")])
 @pytest.mark.costly("Numba compiles anew after each damage")
+@pytest.mark.sampled(4, each=False)
 def test_damaged_files_are_made_anew(use, damage, kept):
     folder, forget = kept
     use()

@@ -104,6 +104,7 @@ def test_v_is_what_the_released_code_gives(result):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.sampled(4, each=False)
 def test_v_is_found_again(result, fault):
     ratio = end(0.95, fault)
     again = [float(of(ratio)) for of in (np.min, np.median, np.max)]

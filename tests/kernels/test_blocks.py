@@ -101,7 +101,7 @@ def test_magnitudes_of_any_shape_and_layout_are_summed(shape, dtype):
 # -- blocks and threads -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("fmt", ["bfloat16", "tf32", "posit8", "int8"])
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6, each=False)
 @pytest.mark.slow
 def test_blocks_and_threads_change_nothing(fmt, mode, assert_same):
     size = 2 * LARGE_BLOCK + 11

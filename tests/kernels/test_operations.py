@@ -164,7 +164,7 @@ def test_all_pairs_of_small_formats_are_rounded_once(fmt, rounding, assert_same)
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", TINY)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20, each=False)
 @pytest.mark.slow
 def test_all_pairs_of_posits_and_grids_are_rounded_once(fmt, rounding, assert_same):
     fmt = get_format(fmt)

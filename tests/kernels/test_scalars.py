@@ -281,6 +281,7 @@ def test_two_real_scalars_that_cancel_down_to_a_value_or_a_tie_are_exact(fmt, mo
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", ["bfloat16", "e4m3fn", "float16"])
+@pytest.mark.sampled(3, each=False)
 def test_under_the_policy_rounded_a_scalar_is_rounded_first(fmt, mode):
     rng = np.random.default_rng(5)
     ar, truth = (

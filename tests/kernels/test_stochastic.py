@@ -85,7 +85,7 @@ def words_of(draws, r, dtype, rng):
 @pytest.mark.parametrize("overflow", Overflow)
 @pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize("fmt", FORMATS, ids=label)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(20, each=False)
 def test_every_draw_rounds_by_the_definition(fmt, rule, overflow, assert_same):
     """Single numbers, and those that a carrier holds in arrays as well, by words of either length."""
     rng = np.random.default_rng(1)

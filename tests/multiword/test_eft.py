@@ -132,6 +132,7 @@ def test_bits_to_cut_off_are_an_int_within_the_precision(transform, arity):
 
 # -- products ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("precision", range(3, 12))
+@pytest.mark.sampled(3, each=False)
 def test_products_of_significands_are_exact(precision):
     m = np.arange(2.0 ** (precision - 1), 2.0**precision)
     a, fmt = m[:: 1 + precision // 8, None], unbounded(precision)

@@ -122,6 +122,7 @@ def test_renormalizing_keeps_the_sum_exactly_in_every_format_that_it_takes(fmt):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.sampled(4, each=False)
 def test_a_renormalized_component_is_the_rounding_of_itself_and_the_next(n, assert_same):
     ar = mcf.arithmetic("bf16")
     parts = tuple(numbers(BF16, 20_000, seed=90 + n + i, exponents=(-9, 9)) for i in range(n))

@@ -94,7 +94,7 @@ def assert_judged(assert_same, hyper, *given, judge=None, **options):
 @every_kind
 @pytest.mark.parametrize("rounding", ["nearest_even", "up", "down", "toward_zero"])
 @pytest.mark.parametrize("strategy", STORED)
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(24, each=False)
 @pytest.mark.slow
 def test_steps_are_those_of_the_judge(kind, strategy, rounding, assert_same):
     expanding = mcf.STRATEGIES[strategy].addition == "grow"  # whose exact errors are those of nearest

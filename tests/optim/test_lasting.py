@@ -59,6 +59,7 @@ GRIDS = [
     ids=["adafactor", "momentum", "grids"],
 )
 @pytest.mark.slow
+@pytest.mark.sampled(3, each=False)
 def test_a_run_that_is_resumed_and_read_back_is_the_same(
     problem, optimizer, strategies, tmp_path, monkeypatch
 ):

@@ -91,7 +91,7 @@ def test_packed_numbers_that_share_scales_are_whole_nowhere():
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize(("low", "packed"), [("bfloat16", False), ("bfloat16", True), (GAPS, True)])
 @pytest.mark.parametrize("carried", [{"compiled": False}, {"steps": 10**6}], ids=["operations", "calls"])
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(12, each=False)
 def test_a_step_takes_a_few_blocks(low, packed, mode, carried, monkeypatch):
     """The gradient is no contiguous vector."""
     monkeypatch.setattr(choice, "is_available", lambda: False)

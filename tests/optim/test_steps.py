@@ -142,6 +142,7 @@ def kept_in(scaled):
     ids=["groups", "packed", "tensors", "table", "powers"],
 )
 @pytest.mark.slow
+@pytest.mark.sampled(3, each=False)
 def test_moments_in_groups_are_those_of_the_judge(strategy, packed, assert_same):
     """Of tensors of several groups, of a part of one, of one element and of none, decayed and not."""
     hyper = mcf.AdamW(0.9, 0.95, 1e-8, 0.1)

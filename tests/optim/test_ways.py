@@ -180,7 +180,7 @@ def compare(case, ways, cut, assert_same):
 
 
 @pytest.mark.parametrize(("optimizer", "name", "low", "mode"), CASES, ids=named)
-@pytest.mark.sampled(9, each=False)
+@pytest.mark.sampled(24, each=False)
 def test_all_ways_have_the_bits_of_the_plain_step(
     optimizer, name, low, mode, small_blocks, assert_same, tmp_path, monkeypatch
 ):

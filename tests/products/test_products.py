@@ -27,7 +27,7 @@ LENGTHS = (0, 1, 5, 16, 33)
 
 @pytest.mark.parametrize("rounding", [*MODES, Rounding("nearest_even", "saturate")], ids=label)
 @pytest.mark.parametrize("fmt", ACCUMULATORS, ids=label)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12, each=False)
 @pytest.mark.slow
 def test_dot_products_are_those_of_the_model(fmt, rounding, assert_same):
     for seed, (source, length) in enumerate(product(INPUTS, LENGTHS)):

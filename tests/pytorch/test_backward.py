@@ -34,6 +34,7 @@ def optimizers(one, two, kind=AdamW, **options):
 @pytest.mark.parametrize(
     ("kind", "strategy"), [(AdamW, "collage-plus"), (SGD, "stochastic"), (AdamW, "fp32-master")]
 )
+@pytest.mark.sampled(3, each=False)
 def test_they_have_the_bits_of_ordinary_steps(kind, strategy, every, small, monkeypatch):
     """Gradients of some micro-batches are added up, and given back after the step."""
     monkeypatch.setattr(module, "SMALL", small)

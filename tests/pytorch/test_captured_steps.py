@@ -203,6 +203,7 @@ def test_two_graphs_take_turns(graph):
         ours[0].before_replay(2)
 
 
+@pytest.mark.exhaustive
 def test_groups_that_are_alike_move_each_by_itself(graph):
     """One kernel, and parameters of the same sizes: what one is handed is not the other's."""
     optimizers = []
@@ -252,6 +253,7 @@ def test_parameters_of_other_ages_move_each_by_itself(graph):
     assert_same_states(ours, theirs)
 
 
+@pytest.mark.exhaustive
 def test_a_graph_goes_on_from_what_is_loaded(graph):
     ours, theirs = both("stochastic")
     captured = captured_step(ours[0], graph())

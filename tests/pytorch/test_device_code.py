@@ -74,7 +74,7 @@ def test_every_verb_is_exact_on_a_gpu(kind):
 
 @pytest.mark.parametrize("mode", ["nearest_even", "nearest_away", "up", "to_odd", "stochastic"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "tf32", "posit8", "int8"])
-@pytest.mark.sampled(15, each=False)
+@pytest.mark.sampled(30, each=False)
 def test_every_operation_is_exact_on_a_gpu(fmt, mode):
     capability = 80 if mode in ("up", "to_odd") else 90
     _, lowered, code = code_of(trace(every, fmt, mode), capability, checked=True)
@@ -84,7 +84,7 @@ def test_every_operation_is_exact_on_a_gpu(fmt, mode):
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize(("optimizer", "strategy"), rotating(PLAIN))
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
-@pytest.mark.sampled(25, each=False)
+@pytest.mark.sampled(32, each=False)
 def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):
     _, lowered, code = code_of(step(optimizer, strategy), capability, packed=True)
     assert faults(code, lowered) == []
@@ -129,7 +129,7 @@ LONG = ("neumaier_sum", "dot2", "dw_sum", "sum_k")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in LONG else ()) for name in THEOREMS]
 )
-@pytest.mark.sampled(50, each=False)
+@pytest.mark.sampled(171, each=False)
 def test_every_judgement_of_a_statement_is_exact_on_a_gpu(name):
     place = [*THEOREMS].index(name)
     fmt, capability = ("bfloat16", "float8_e4m3fn")[place % 2], (80, 90)[place // 2 % 2]

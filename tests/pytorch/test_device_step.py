@@ -28,7 +28,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("place", range(len(strategies())))
-@pytest.mark.sampled(18, each=False)
+@pytest.mark.sampled(56, each=False)
 def test_steps_have_the_bits_of_the_cpu(place, on_device):
     optimizer, strategy, low = strategies()[place]
     rounding = ("nearest_even", "toward_zero", "nearest_even", "stochastic")[place % 4]

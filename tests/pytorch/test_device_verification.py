@@ -90,7 +90,7 @@ def some_of_each_part(check, most):
         ("sqrt_via_bfloat16_any", "nearest_even"),
     ],
 )
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(20, each=False)
 def test_certificates_are_those_of_the_cpu(name, rounding, fmt, there, tmp_path):
     check = prepare(name, fmt, rounding)
     assert check.judge_on(there) is not None
@@ -125,7 +125,7 @@ MANY = 12
 
 @pytest.mark.parametrize("start", range(0, MANY, 3))
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(36, each=False)
 def test_random_statements_are_judged_as_by_the_cpu(group, start, interpreted):
     """Many of them are false, in few cases or in most."""
     there = Device(torch.device("cpu"), least=0)
@@ -142,7 +142,7 @@ def test_random_statements_are_judged_as_by_the_cpu(group, start, interpreted):
 
 @pytest.mark.parametrize(("at_once", "unit"), [(9999, 1 << 28), (1 << 14, 20_011), (1 << 25, 40_009)])
 @pytest.mark.parametrize("name", ["two_sum_any", "fast_two_sum_unordered_error"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6, each=False)
 def test_batches_and_units_do_not_matter(name, at_once, unit, interpreted):
     check = prepare(name, "float8_e5m2", "nearest_even")
     there = Device(torch.device("cpu"), least=0, at_once=at_once, unit=unit)

@@ -13,6 +13,7 @@ from tests.benchmarks import gpu  # noqa: E402
 
 
 @pytest.mark.slow
+@pytest.mark.costly("the whole benchmark, its kernels interpreted")
 def test_it_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr("sys.argv", ["gpu", "--size", "20", "--device", "cpu"])

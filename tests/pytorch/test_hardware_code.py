@@ -40,7 +40,7 @@ def test_every_operation_is_by_just_the_instructions_asked_for(fmt, packed, capa
 @pytest.mark.parametrize("strategy", PLAIN)
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
-@pytest.mark.sampled(20, each=False)
+@pytest.mark.sampled(64, each=False)
 def test_every_step_is_by_just_the_instructions_asked_for(optimizer, strategy, capability):
     _, lowered, code = code_of(step(optimizer, strategy), capability, packed=True, hardware=True)
     assert faults(code, lowered, hardware=True) == []
@@ -97,7 +97,7 @@ def test_traps_are_noticed(trap):
 
 
 @pytest.mark.parametrize("seed", range(60))
-@pytest.mark.sampled(30, each=False)
+@pytest.mark.sampled(60, each=False)
 def test_another_instruction_is_noticed(seed):
     """One verb in a step of an optimizer is another one, or is left out."""
     rng = random.Random(seed)

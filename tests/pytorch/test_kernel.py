@@ -86,6 +86,7 @@ def test_a_line_that_counts_on_clean_codes_of_nan_is_found_out():
     ],
     ids=["halves", "whole words"],
 )
+@pytest.mark.sampled(3, each=False)
 def test_random_words_are_those_of_numpy(fmt, rounding, start, assert_same):
     words = RandomWords(2**60 + 3, step=2**32 - 1, stream=9)
     a, b, _ = hard(get_format(fmt), 3000)

@@ -73,7 +73,7 @@ def check_policies(arithmetics, device, assert_same):
 @pytest.mark.parametrize("scalars", ["exact", "rounded"])
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float32", "float8_e4m3fn"])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(24, each=False)
 def test_real_scalars_easy_and_hard(fmt, mode, scalars, device, kernels, assert_same):
     ours, theirs = both(fmt, mode, device=device, kernels=kernels, scalars=scalars)
     _, t = values(2, ours, theirs)
@@ -178,6 +178,7 @@ def test_large_tensors_are_worked_on_in_stretches(mode, device, kernels, monkeyp
 
 
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+@pytest.mark.sampled(4, each=False)
 def test_a_block_of_a_step_draws_as_numpys_does(mode, device, kernels, assert_same):
     ours, theirs = (
         ar.on_block(step=4, start=1000) for ar in both("bfloat16", mode, device=device, kernels=kernels)

@@ -24,6 +24,7 @@ INPUTS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(3, each=False)
 def test_what_pytorch_asks_of_optimizers(kind):
     place = list(KINDS).index(kind)
     asked = own.Asked(KINDS[kind], list(own.STORED)[place % 2], INPUTS[place], LIKE_ITS)

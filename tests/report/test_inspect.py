@@ -202,7 +202,7 @@ def unit_of(exact, fmt):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fmt", EVERY, ids=label)
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(54, each=False)
 def test_every_number_is_inspected_and_every_equation_holds(fmt):
     random = near(fmt, seed=fmt.bits, size=12)
     for text in (*NUMBERS, *random):

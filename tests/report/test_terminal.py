@@ -144,7 +144,7 @@ def test_to_a_pipe_each_row_is_one_line(name, monkeypatch):
 
 
 @pytest.mark.parametrize(("width", "name"), [(80, "formats"), (100, "memory"), (160, "inspect several")])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(3, each=False)
 def test_in_a_real_terminal(width, name):
     """The width is that of the terminal, with no COLUMNS: what is printed is what COLUMNS gives."""
     main, end = pty.openpty()

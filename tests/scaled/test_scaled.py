@@ -207,6 +207,7 @@ def test_the_word_of_an_element_is_that_of_its_row_major_index(axis, bits, asser
 @settings(max_examples=40)
 @given(data=st.data())
 @pytest.mark.slow
+@pytest.mark.costly("all layouts, block by block")
 def test_every_block_of_every_layout_is_quantised_as_if_alone(data):
     shape = tuple(data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=3)))
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))

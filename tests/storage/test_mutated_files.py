@@ -181,6 +181,7 @@ def altered(arrays: dict[str, np.ndarray], random: np.random.Generator) -> dict[
 
 @pytest.mark.parametrize("cases", [60, pytest.param(2000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", ARCHIVES)
+@pytest.mark.sampled(4, each=False)
 def test_files_made_anew_with_wrong_content_are_refused_or_valid(name, cases, tmp_path):
     kind, path = KINDS[name], tmp_path / "file.npz"
     kind.make(path)

@@ -32,6 +32,7 @@ def stack():
 
 @pytest.mark.parametrize("where", ["processes", "dask"])
 @pytest.mark.costly("workers start anew, which are processes that import Dask")
+@pytest.mark.sampled(2, each=False)
 def test_a_killed_worker_costs_time_alone_and_a_range_that_kills_each_is_named(
     where, stack, tmp_path, monkeypatch
 ):
@@ -182,6 +183,7 @@ def test_units_that_wait_are_dropped_where_processes_live_on_and_where_they_are_
 
 # -- Dask: the same package everywhere, and a scheduler that is lost ----------------------------------------
 @pytest.mark.parametrize("address", ["no address", "tcp://127.0.0.1:9"])
+@pytest.mark.sampled(2, each=False)
 def test_a_scheduler_that_is_not_there_is_named(address, tmp_path):
     dask, _ = pytest.importorskip("dask"), pytest.importorskip("distributed")
     told = pytest.raises(ValueError, match=f"no Dask scheduler can be reached at '{address}'")

@@ -104,6 +104,7 @@ def check_readings(case, tried, rng):
 
 
 @pytest.mark.parametrize("group", COUNTS)
+@pytest.mark.sampled(3, each=False)
 def test_some_random_statements(group):
     for number in range(SOME):
         check(group, number)

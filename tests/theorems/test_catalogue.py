@@ -101,7 +101,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("case", COUNTS, ids="-".join)
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(20, each=False)
 def test_counts(case, request):
     certificate = verify(*case)
     applicable, violations = COUNTS[case]

@@ -143,6 +143,7 @@ def edges(rng: np.random.Generator, size: int) -> Block:
 
 
 @pytest.mark.parametrize("bits", [20, 26, 27, 53])
+@pytest.mark.sampled(4, each=False)
 def test_exact_numbers_are_exact_or_in_doubt(bits: int) -> None:
     rng, line = np.random.default_rng(bits), Line()
     recorder = Recorder(line, RecordedExact.of)

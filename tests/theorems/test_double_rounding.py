@@ -133,7 +133,7 @@ def test_pairs_of_product_and_addend_where_an_fma_is_wrong(fmt, carrier, triples
 # -- reductions and the paths taken -------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", list(DETERMINISTIC))
 @pytest.mark.parametrize("operation", ["add", "mul", "div"])
-@pytest.mark.sampled(14, each=False)
+@pytest.mark.sampled(18, each=False)
 def test_core_and_all_operands_agree(operation, mode):
     for p, reach in ((2, 6), (3, 7)):
         fmt = Format(precision=p, emin=-reach, emax=reach)

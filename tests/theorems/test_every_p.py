@@ -85,7 +85,7 @@ def test_what_the_solver_proves_is_called_proved_wherever_the_statement_stands()
 
 
 @pytest.mark.parametrize("theorem", with_families(), ids=lambda t: t.name)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(12, each=False)
 def test_every_family(theorem):
     """Reproduced from the least precision on and in the range stated; as good as the statement says."""
     for one in members(theorem):

@@ -143,6 +143,7 @@ def gross(certificate, parts):
 @pytest.mark.parametrize(
     ("options", "parts"), [({"samples": 100, "limit": 0}, [1]), ({"samples": 0, "limit": 1 << 12}, [0, 3])]
 )
+@pytest.mark.sampled(2, each=False)
 def test_shares_that_chance_would_not_show_are_found_by_either(edged, options, parts):
     assert recheck(edged, **options) == []
     for forged in gross(edged, parts):

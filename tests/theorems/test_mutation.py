@@ -264,7 +264,7 @@ def _differs(trial, other):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.exhaustive) if name in RARELY else name for name in TRIED]
 )
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(45, each=False)
 def test_every_mutant_is_caught_or_known_to_be_as_good(name):
     alive = survivors(name, MORE if name in RARELY else ENOUGH)
     same = {mutant for mutant, differences in alive.items() if not differences and mutant[1] != "toward zero"}

@@ -191,7 +191,7 @@ OTHERS = {"two_sum_flushed", "fast_two_sum_flushed", "fma_error"}
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", list(map(str, DETERMINISTIC)))
 @pytest.mark.parametrize("definition", COUNTED)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12, each=False)
 def test_counts_are_those_of_rationals(definition, mode):
     formats, steps, names = COUNTED[definition]
     for fmt in formats:

@@ -215,6 +215,7 @@ SHORT, ANY = (fast_two_sum,), (fast_two_sum, fast_two_sum, two_sum)
         *(pytest.param(contradictory, 10, ANY, seed, marks=pytest.mark.exhaustive) for seed in range(2, 5)),
     ],
 )
+@pytest.mark.sampled(10, each=False)
 def test_statements_at_random_are_not_proved(made, count, texts, seed):
     draw, answers = random.Random(seed), []
     for _ in range(count):
@@ -255,7 +256,7 @@ def asked(where, *, operands=PAIR, claim=FALSE):
 
 
 @pytest.mark.parametrize("why", CONTRADICTIONS)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(11, each=False)
 def test_contradictions_are_vacuous_and_half_of_one_is_met(why):
     parts = CONTRADICTIONS[why]
     assert asked(parts) is Found.VACUOUS

@@ -42,13 +42,15 @@ def trials(question, count, seed, ties=TIES, most=12):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [200, pytest.param(5000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.sampled(5, each=False)
+@pytest.mark.costly("each fact on hundreds of fractions")
 def test_facts_hold_of_numbers(text, count):
     check_facts(asked(TEXTS[text]), count, seed=count)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(14, each=False)
 def test_all_that_is_told_of_a_statement_holds_of_numbers(name):
     """Facts and lemmas, with operands that are double words and results of texts for which lemmas stand."""
     check_facts(question_of(THEOREMS[name]), 12, seed=3)

@@ -104,6 +104,7 @@ def test_a_false_statement_is_not_proved_which_is_right():
     [(PAIR, two_sum), ((double_word("a"), relaxed_pair("b")), lambda ar, a, b: ar.add(*a))],
     ids=["values", "pairs"],
 )
+@pytest.mark.sampled(2, each=False)
 def test_facts_without_a_claim_contradict_nothing(operands, algorithm):
     """They have a model: a proof is not one of anything."""
     nothing = Question("nothing", algorithm, operands, (), FALSE, 2, lemmas=False)
@@ -135,6 +136,7 @@ def test_that_a_false_statement_is_vacuous_is_no_success(monkeypatch):
 
 @NEEDS_SOLVER
 @pytest.mark.slow
+@pytest.mark.costly("the solver is given its time")
 def test_no_answer_comes_of_too_little_time():
     assert "two_sum: no answer" in call("two_sum", "--seconds", "1", status=1)
 
@@ -142,6 +144,7 @@ def test_no_answer_comes_of_too_little_time():
 @NEEDS_SOLVER
 @pytest.mark.slow
 @pytest.mark.parametrize("alone", [False, True], ids=["any ties", "even ties alone"])
+@pytest.mark.sampled(2, each=False)
 def test_the_seconds_are_those_of_the_clock_and_of_the_whole_answer(alone, monkeypatch):
     """Of each statement: whatever it is asked, one question has what those before it have left."""
     left, slept = [], 0.2

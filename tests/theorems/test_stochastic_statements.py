@@ -120,6 +120,7 @@ def test_paths_are_those_of_fractions(name, fmt, first, size, overflows):
         ("fast_two_sum", "sr_fast_two_sum_path_error_unordered", Fraction(64, 3)),
     ],
 )
+@pytest.mark.sampled(3, each=False)
 def test_the_worst_path_is_that_of_fractions(name, statement, constant):
     worst = Fraction(0)
     numbers = [Fraction(float(x)) for x in finite_values(P3)]

@@ -81,6 +81,8 @@ def check_verdicts(formats, rng, most):
 
 
 @pytest.mark.parametrize("fmt", SMALL, ids=str)
+@pytest.mark.sampled(14, each=False)
+@pytest.mark.costly("the whole catalogue in one format")
 def test_verdicts_in_small_formats_are_as_expected(fmt):
     most = 1 << (12 if fmt in ODD else 16)
     assert check_verdicts([fmt], random.Random(0), most)["holds"] > 10

@@ -182,6 +182,7 @@ def test_every_statement_is_tried_or_refused_in_every_kind_of_format(seed, drawn
         ("fma_error", "float64", "has no exact path"),
     ],
 )
+@pytest.mark.costly("the first one reads what statements are made of")
 def test_reasons(name, fmt, reason):
     with pytest.raises(UnsupportedFormatError, match=reason):
         verify(name, fmt, samples=16)

@@ -58,7 +58,7 @@ def train(problem, hyper, strategies, options=None, **more):
 @pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
 @pytest.mark.parametrize("at", [2, 5, STEPS])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9, each=False)
 def test_resumed_is_uninterrupted(case, at, tmp_path):
     problem, *rest = CASES[case]
     path = tmp_path / "checkpoint.npz"

@@ -57,6 +57,7 @@ def test_every_strategy_gets_the_same_batches_and_the_same_start(problem):
 
 @pytest.mark.parametrize(("rounding", "scalars"), [("nearest_even", "exact"), ("toward_zero", "rounded")])
 @pytest.mark.slow
+@pytest.mark.sampled(2, each=False)
 def test_a_run_is_its_optimizers_loop(problem, rounding, scalars):
     """Gradient at the weights in binary64, received, stepped: nothing else happens to the numbers."""
     hyper, schedule, steps = AdamW(0.9, 0.95), Schedule(0.02, 3), 6

@@ -35,7 +35,8 @@ class Result(NamedTuple):
 
 def invoke(*words: str | Path) -> Result:
     """Run a command, whose exceptions are the caller's."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")  # as Python opens it
     status: Any = 0
     with redirect_stdout(out), redirect_stderr(err):
         try:

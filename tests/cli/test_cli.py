@@ -161,6 +161,7 @@ def test_wrong_usage(line: str, said: str) -> None:
     assert re.search(said, result.output)
 
 
+@pytest.mark.slow
 def test_simulate_saves_what_it_ran(tmp_path: Path) -> None:
     path, checkpoint = tmp_path / "run.npz", tmp_path / "checkpoint.npz"
     words = (

@@ -24,7 +24,7 @@ WORDS = (
     "- -- x nan inf -inf -0 0 1 2 -1 -5 3.5 1e400 1e-400 -1e400 1/3 1/0 0/0 0x1p-3 0x1p999999999 1e999999999 "
     "1e-999999999 100000 10000000000 None True [] ٣ %s / .. . /nonexistent/x $HOME *"
 )
-NASTY = (*WORDS.split(), *("", " ", "9" * 5000, "1" + "0" * 30, "a\nb", "\N{SNOWMAN}", "\ud800", "a" * 300))
+NASTY = (*WORDS.split(), *("", " ", "9" * 5000, "1" + "0" * 30, "a\nb", "\N{SNOWMAN}", "\udcff", "a" * 300))
 NAMES = (
     "bfloat16 float16 e4m3fn e2m1 float4_e2m1fn e5m2 posit8 int4 ternary float8_e8m0fnu binary8p1 "
     "binary8p4uf e6m9 float64 mxfp4 float32 e2m1fn posit64"

@@ -40,6 +40,7 @@ PAYING = {
     "name",
     [pytest.param("compiled", marks=needs_numba), "written", pytest.param("folded", marks=needs_numba)],
 )
+@pytest.mark.slow
 def test_work_is_prepared_once_that_pays(name, tmp_path, monkeypatch):
     # Whether a loop is there already decides when it pays.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -80,6 +81,7 @@ def test_an_optimizer_that_knows_of_many_steps_is_compiled_at_the_first(steps, m
 
 
 @needs_numba
+@pytest.mark.slow
 def test_many_sums_at_random_are_compiled_by_themselves(monkeypatch, assert_same):
     loops, x = Loops("exact", checked=True), tuple(values("bfloat16", (300, 64)))
     for name in ("_LOAD", "_WRITE", "_COMPILE", "_IMPORT"):
@@ -182,6 +184,7 @@ def test_without_numba(call, monkeypatch):
     np.testing.assert_array_equal(mcf.arithmetic("bfloat16").neg(x), -x)
 
 
+@pytest.mark.slow
 def test_importing_does_not_import_numba():
     code = (
         "import sys, mcfsim; mcfsim.arithmetic('bfloat16').add([1.0], [2.0]); print('numba' in sys.modules)"

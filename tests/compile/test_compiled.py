@@ -61,6 +61,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.slow
 def test_arrays_of_any_layout(view, assert_same):
     x = VIEWS[view](values("bfloat16", (40, 50)))
     compiled, plain = pair("bfloat16")
@@ -71,6 +72,7 @@ def test_arrays_of_any_layout(view, assert_same):
 
 
 @pytest.mark.parametrize("number", [Fraction(1, 3), 10**30, 1e-200, float("inf"), float("nan"), -0.0, 2, 0.3])
+@pytest.mark.slow
 def test_scalars_of_every_kind(number, assert_same):
     compiled, plain = pair("bfloat16")
     a = values("bfloat16", 2000)
@@ -84,6 +86,7 @@ def test_scalars_of_every_kind(number, assert_same):
                 assert number in (Fraction(1, 3), 1e-200, 10**30)
 
 
+@pytest.mark.slow
 def test_scalars_rounded_by_policy(assert_same):
     def text(ar, a):
         return ar.mul(a, 0.1), ar.add(a, 0.1), ar.div(0.1, a), ar.fma(a, 0.1, a)
@@ -91,12 +94,14 @@ def test_scalars_rounded_by_policy(assert_same):
     both(assert_same, text, values("bfloat16", 2000), scalars="rounded")
 
 
+@pytest.mark.slow
 def test_numbers_that_change_between_calls_are_those_of_the_call(assert_same):
     a, rate = values("bfloat16", 2000), [0.1]
     for rate[0] in (0.1, 0.3, 1.0, 1e-3):
         both(assert_same, lambda ar, x: ar.fma(x, rate[0], x), a)
 
 
+@pytest.mark.slow
 def test_partial_functions_options_and_nested_tuples(assert_same):
     x = tuple(values("bfloat16", (2, 500)))
 
@@ -157,6 +162,7 @@ RULES = [Rounding("stochastic", random_bits=bits, rule=rule) for bits in (1, 8, 
 
 @pytest.mark.parametrize("rounding", RULES, ids=lambda x: f"{x.rule}-{x.random_bits}")
 @pytest.mark.sampled(15, each=False)
+@pytest.mark.slow
 def test_random_words_are_those_of_numpy(rounding, assert_same):
     """Word for word, also those of operations that nothing needs, and in the calls that follow."""
     known = ("bfloat16", "float16", "float8_e4m3fn", "float8_e8m0fnu", "posit8", "int8")
@@ -218,6 +224,7 @@ def test_numbers_that_the_format_has_are_flushed_all_the_same(underflow, assert_
 
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "tf32"])
 @pytest.mark.sampled(5, each=False)
+@pytest.mark.slow
 def test_nan_keeps_its_sign(fmt):
     """And so its code, in formats that have two."""
     codes = np.array([0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF812345], np.uint32)
@@ -343,6 +350,7 @@ class Far(Odd):
         return Step(State((update,), (), (), ()), update)
 
 
+@pytest.mark.slow
 def test_a_step_that_is_refused_changes_nothing():
     tensors = {"w": np.ones(5000), "b": np.ones(5000)}
     optimizer = mcf.Optimizer(Far(), mcf.strategy("plain"), tensors, {"w"}, compiled=True)

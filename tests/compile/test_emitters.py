@@ -77,6 +77,7 @@ def known(emitters):
 @pytest.mark.parametrize("kind", [F32, F64, I32, I64])
 @pytest.mark.parametrize("emitter", known(MACHINES))
 @pytest.mark.costly("some are compiled")
+@pytest.mark.slow
 def test_every_verb_on_hard_operands(emitter, kind):
     answered(EMITTERS[emitter], *verbs(kind))
 
@@ -167,6 +168,7 @@ INSTEAD = {
 @pytest.mark.parametrize("kind", INSTEAD)
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.costly("every altered kernel is carried out anew")
+@pytest.mark.slow
 def test_another_instruction_is_noticed(kind, monkeypatch):
     pytest.importorskip("triton", reason="Triton is not installed")
     from mcfsim.compile import device_code

@@ -44,6 +44,7 @@ def check(lowered):
 
 
 @pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.slow
 def test_each_part_of_a_random_text_has_what_it_needs(checked):
     several = 0
     for seed in range(150):
@@ -76,6 +77,7 @@ def test_each_part_of_a_step_has_what_it_needs(strategy):
 @pytest.mark.parametrize(
     "strategy", ["fp32-optim", pytest.param("remainder-8", marks=pytest.mark.exhaustive)]
 )
+@pytest.mark.slow
 def test_steps_in_parts_have_the_bits_of_numpy(strategy, assert_same):
     program, given = step(strategy)
     loop = Loop(program, apart=True)
@@ -97,6 +99,7 @@ def test_steps_in_parts_have_the_bits_of_numpy(strategy, assert_same):
 
 
 @pytest.mark.skipif(not is_available(), reason="Numba is not installed")
+@pytest.mark.slow
 def test_operands_may_be_called_as_what_is_in_a_source_of_parts(assert_same):
     def long(ar, total, *x):
         for y in x:

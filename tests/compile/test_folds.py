@@ -110,6 +110,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.sampled(22, each=False)
+@pytest.mark.slow
 def test_operands_of_any_layout(layout, mode, assert_same):
     x = LAYOUTS[layout](terms("bfloat16", 75, (7, 30), strange=1e-3))
     for text in (recursive_sum, kahan_sum):
@@ -120,6 +121,7 @@ def test_operands_of_any_layout(layout, mode, assert_same):
 
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_threads_share_the_blocks(mode, assert_same):
     x = terms("bfloat16", 40, (2501,))
     for ar in arithmetics("bfloat16", mode, threads=3):
@@ -156,6 +158,7 @@ def test_unclean_codes_of_nan_stay_nan(name, assert_same):
     alike(assert_same, *(ar.evaluate(SUMS[name], tuple(x)) for ar in arithmetics("bfloat16")))
 
 
+@pytest.mark.slow
 def test_numbers_that_change_between_calls_are_those_of_the_call(assert_same):
     x = terms("bfloat16", 80, (200,))
     compiled, plain = arithmetics("bfloat16")
@@ -309,6 +312,7 @@ def test_texts_that_nearly_repeat_are_rolled_up_as_they_are(mode, assert_same):
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.sampled(10, each=False)
+@pytest.mark.slow
 def test_texts_that_nearly_repeat_have_the_bits_of_numpy(seed, mode, assert_same):
     x = terms("bfloat16", 40, (1100,), seed, strange=1e-3)
     for number in range(100):

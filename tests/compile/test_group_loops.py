@@ -67,6 +67,7 @@ def hostile(size, seed):
         for x in TEXTS
     ],
 )
+@pytest.mark.slow
 def test_compiled_loops_have_the_bits_of_numpy(name, monkeypatch):
     text, loops = TEXTS[name], GroupLoops(TEXTS[name])
     lengths = np.resize([getattr(text, "block", 128), 1, 37, 96, 64], 300)
@@ -143,6 +144,7 @@ def nearest(x):
     return float(mcf.round_to((1 if x > 0 else -1) * Fraction(mantissa) * Fraction(2) ** exponent, "float32"))
 
 
+@pytest.mark.slow
 def test_powers_and_logarithms_are_rounded_once():
     rng = np.random.default_rng(2)
     x = np.exp2(rng.uniform(-149, 128, 1500)).astype(np.float32)
@@ -157,6 +159,7 @@ def test_powers_and_logarithms_are_rounded_once():
     assert power(x, exponent).tolist() == powers
 
 
+@pytest.mark.slow
 def test_powers_that_are_ties_go_to_even():
     count = 0
     for p in range(2, 17):

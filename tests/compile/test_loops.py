@@ -105,6 +105,7 @@ def test_values_are_brought_over_to_formats_that_have_them_and_others(fmt, asser
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
 def test_real_scalars_enter_exactly_and_nothing_is_made_again(way, assert_same):
     program = trace(with_scalar, "bfloat16", operands=("a", "b", Scalar("rate")))
     given, loop = arrays("bfloat16", 2), Loop(program)
@@ -157,6 +158,7 @@ def test_zeros_of_either_sign_enter_apart():
 
 # -- operands, names and sources -----------------------------------------------------------------------------
 @needs_numba
+@pytest.mark.slow
 def test_tuples_come_and_go_as_the_text_has_them(assert_same):
     program = trace(mcf.double_word.dw_plus_fp, "bfloat16", operands=(("high", "low"), "y"))
     high, low, y = arrays("bfloat16", 3)
@@ -176,12 +178,14 @@ def test_tuples_come_and_go_as_the_text_has_them(assert_same):
         ((np.ones(3, np.float32), np.ones(4, np.float32)), "b has 4 elements, not 3"),
     ],
 )
+@pytest.mark.slow
 def test_other_arrays_are_refused(given, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Loop(trace(mcf.two_sum, "bfloat16"))(*given)
 
 
 @needs_numba
+@pytest.mark.slow
 def test_operands_may_be_called_as_what_is_in_a_source(assert_same):
     def text(ar, i, r0, s0, found, f32, out0):
         total = ar.fma(i, 0.1, ar.mul(r0, s0))
@@ -210,6 +214,7 @@ def test_a_source_tells_which_operation_each_statement_is_for_and_is_the_same_ev
 @needs_numba
 @pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fnuz", "float16", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.sampled(5, each=False)
+@pytest.mark.slow
 def test_packed_loops_read_and_write_codes(fmt):
     fmt = get_format(fmt)
     program, some = trace(every, fmt), [mcf.codec.encode(x, fmt) for x in arrays(fmt, 3)]
@@ -231,6 +236,7 @@ def test_formats_without_short_codes_stay_as_they_are(fmt):
 
 
 @needs_numba
+@pytest.mark.slow
 def test_checked_packed_loops_tell_integers_that_are_no_codes():
     fmt = Format("gaps", precision=4, emin=-3, emax=0)  # of its seven bits some stand for nothing
     loop = Loop(trace(mcf.two_sum, fmt), checked=True, packed=True)
@@ -247,6 +253,7 @@ def test_checked_packed_loops_tell_integers_that_are_no_codes():
 
 # -- random words --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
 def test_words_are_those_of_the_indices_also_beyond_the_first_counters(way, assert_same):
     """The counter's second word: indices from 2**34 on."""
     x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)

@@ -58,6 +58,7 @@ def drawn():
 @pytest.mark.parametrize(("use", "damage"), [*((negative, damage) for damage in DAMAGES), (drawn, "empty")])
 @pytest.mark.costly("Numba compiles anew after each damage")
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
 def test_damaged_files_are_made_anew(use, damage, kept):
     folder, forget = kept
     use()
@@ -84,6 +85,7 @@ def imported(text):
     return {name for name in names if name.startswith("mcfsim")}
 
 
+@pytest.mark.slow
 def test_sources_call_what_their_names_depend_on_and_nothing_else():
     source = Loop(trace(mcf.two_sum, "bfloat16", lines=False)).with_scalars({}).source
     for text in (source, words.source_of_words()):

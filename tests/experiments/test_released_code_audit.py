@@ -111,6 +111,7 @@ def test_v_is_found_again(result, fault):
     assert shorten(again) == result["steady"]["0.95"][fault]
 
 
+@pytest.mark.slow
 def test_rates_make_updates_longer_as_the_fault_does():
     longer = length(0.95, "aliased", 120)
     assert longer[0] == 1.0

@@ -155,6 +155,7 @@ def test_out_takes_the_result_and_may_be_the_source(mode, threads, assert_same):
     mode=st.sampled_from(["nearest_even", "stochastic"]),
     fmt=st.sampled_from(["bfloat16", "posit8", "int8"]),
 )
+@pytest.mark.slow
 def test_results_may_go_where_the_operand_is(fmt, size, shift, step_in, step_out, mode, assert_same):
     memory = np.random.default_rng(3).normal(size=2 * (size + shift) + 2) * 4
     x = memory[: 2 * size][::step_in][:size]

@@ -86,6 +86,7 @@ def words_of(draws, r, dtype, rng):
 @pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize("fmt", FORMATS, ids=label)
 @pytest.mark.sampled(20, each=False)
+@pytest.mark.slow
 def test_every_draw_rounds_by_the_definition(fmt, rule, overflow, assert_same):
     """Single numbers, and those that a carrier holds in arrays as well, by words of either length."""
     rng = np.random.default_rng(1)

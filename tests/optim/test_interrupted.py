@@ -109,6 +109,7 @@ def test_a_step_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["collage-plus", "fp8-moments packed", "fp32-master"])
+@pytest.mark.slow
 def test_a_loading_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
     states, path, rng = trajectory(kind, 3), tmp_path / "s.safetensors", np.random.default_rng(1)
     first = made(kind)
@@ -175,6 +176,7 @@ def test_what_is_refused_before_a_step_spoils_nothing():
     assert optimizer.count == 1
 
 
+@pytest.mark.slow
 def test_a_table_with_learned_steps():
     """Its steps and its codes belong together."""
     rng = np.random.default_rng(0)

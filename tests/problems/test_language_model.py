@@ -132,6 +132,7 @@ def test_shorter_sequences_give_the_same_logits_and_held_out_windows_their_mean(
     assert math.isfinite(longest.validation_loss(longest.initial_parameters(seed=0)))
 
 
+@pytest.mark.slow
 def test_the_start():
     parameters = DEFAULT.initial_parameters(seed=0)
     gains = {name for name in DEFAULT.shapes if name.endswith("gain")}
@@ -159,6 +160,7 @@ def test_the_start():
     ],
 )
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
 def test_large_scores_do_not_overflow_and_what_does_gives_no_warning(name, size, finite):
     parameters = DEFAULT.initial_parameters(seed=0)
     parameters[name] = parameters[name] * np.float32(size)

@@ -301,6 +301,7 @@ def test_an_eps_of_zero_adds_nothing(kind, strategy):
 
 
 # -- without PyTorch --------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_without_pytorch_it_says_what_to_install():
     code = """
 import sys

@@ -199,6 +199,7 @@ def test_options_have_the_bits_of_the_simulated_optimizer(optimizer, strategy, o
 )
 @pytest.mark.parametrize("name", MINE)
 @pytest.mark.sampled(5, each=False)
+@pytest.mark.slow
 def test_declared_strategies_have_the_bits_of_the_simulated_optimizer(name, way):
     strategy, low = MINE[name]
     left_out = "strided" if way == "a device" else ""  # it takes no elements with gaps between them

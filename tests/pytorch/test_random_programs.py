@@ -150,6 +150,7 @@ def test_programs_compiled(stochastic):
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.slow
 def test_programs_on_tensors(stochastic):
     pytest.importorskip("torch")
     seeds = lines(5, stochastic=stochastic)

@@ -130,12 +130,14 @@ def test_blocks_cover_everything_once(sizes):
 
 
 @pytest.mark.parametrize("module", ["mcfsim", "mcfsim.cli"])
+@pytest.mark.slow
 def test_the_package_does_not_import_torch(module):
     code = f"import sys, {module}; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
 
 
+@pytest.mark.slow
 def test_the_package_imports_no_compiler_of_torch():
     code = (
         "import sys, torch; before = 'torch._dynamo' in sys.modules; import mcfsim.torch as t\n"

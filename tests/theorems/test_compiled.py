@@ -310,6 +310,7 @@ CARRIED_OUT = {
 
 @pytest.mark.parametrize("name", CARRIED_OUT)
 @pytest.mark.sampled(10, each=False)
+@pytest.mark.slow
 def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check = prepare(CARRIED_OUT[name], "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 14))
     domain = check.domain()

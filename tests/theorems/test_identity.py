@@ -53,6 +53,7 @@ def compare(many):
 @pytest.mark.parametrize(
     ("many", "least"), [(FEW, 500), pytest.param(MANY, 10_000, marks=pytest.mark.exhaustive)]
 )
+@pytest.mark.slow
 def test_statements_that_differ_in_one_thing_they_reach_have_different_identities(many, least):
     # Numbers' types, operations, modes and scalings are few; others go with them.
     assert compare(many) >= least
@@ -88,6 +89,7 @@ def test_an_instance_is_what_it_was_before_it_computed_something():
     assert (identity_of(x), identity_of(bound)) == (before, found)
 
 
+@pytest.mark.slow
 def test_statements_of_the_catalogue_are_known_by_name():
     for theorem in THEOREMS.values():
         assert theorem.name in identity_of(theorem).digest
@@ -115,6 +117,7 @@ def test_a_journal_does_not_answer_for_another_bound(make, tmp_path):
     assert said[1] > said[0]
 
 
+@pytest.mark.slow
 def test_a_claim_is_judged_by_what_it_reads_now(tmp_path):
     """More than once, so that loops are recorded, compiled and kept."""
     bound = [1e30]

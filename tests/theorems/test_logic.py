@@ -177,6 +177,7 @@ def test_errors_relative_to_zero():
     assert both(lg.Within(lg.Result(0) - B, B, lg.Bound(1)), cases, made) == [True, True, False]
 
 
+@pytest.mark.slow
 def test_bounds_at_random():
     """Of any kind: strict, of squares, in units of u, at what they bound and beside it."""
     draw = random.Random(0)
@@ -241,6 +242,7 @@ def test_what_is_claimed_upward_is_not_readable():
     assert not readable(Theorem("own", lambda ar, a, b: ar.add(a, b), PAIR, said, modes=["up"]))
 
 
+@pytest.mark.slow
 def test_logic_is_read_as_it_is_meant():
     """What is true of all operands at once, and what is false of a = 1 and b = -1, any of it."""
     true = (

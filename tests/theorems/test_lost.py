@@ -144,6 +144,7 @@ def test_the_core_finds_what_all_pairs_show(theorem, mode, fmt):
     assert bool(all_pairs.violations) == (theorem in ALTERED or not theorem.holds)
 
 
+@pytest.mark.slow
 def test_the_core_of_bfloat16_covers_all_with_few_pairs():
     certificate = verify("lost_iff", "bfloat16")
     assert certificate.covers

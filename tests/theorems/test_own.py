@@ -240,6 +240,7 @@ def call(tmp_path, monkeypatch):
     return called
 
 
+@pytest.mark.slow
 def test_an_own_statement_is_verified_and_its_certificate_checked(call):
     said = call("statements:mine", "two_sum", "--format", "float8_e4m3fn", "--output", ".")
     assert said.count("verified") == 2

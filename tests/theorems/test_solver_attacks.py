@@ -257,6 +257,7 @@ def asked(where, *, operands=PAIR, claim=FALSE):
 
 @pytest.mark.parametrize("why", CONTRADICTIONS)
 @pytest.mark.sampled(11, each=False)
+@pytest.mark.slow
 def test_contradictions_are_vacuous_and_half_of_one_is_met(why):
     parts = CONTRADICTIONS[why]
     assert asked(parts) is Found.VACUOUS
@@ -265,6 +266,7 @@ def test_contradictions_are_vacuous_and_half_of_one_is_met(why):
         assert [asked([part]) for part in parts] == len(parts) * [Found.NOT_PROVED]
 
 
+@pytest.mark.slow
 def test_operands_of_pairs_may_contradict_a_hypothesis():
     """It is asked of a high word, which is zero only if the low one is."""
     assert asked([equal(X, 0)], operands=(double_word("x"), value("a"))) is Found.NOT_PROVED

@@ -61,6 +61,7 @@ def test_a_division_by_zero_is_no_overflow():
     assert verify(statement, "bfloat16", samples=99).verdict == "refuted"
 
 
+@pytest.mark.slow
 def test_the_exponents_of_the_format_are_no_matter():
     """Which operands are tried depends on its precision alone."""
     formats = mcf.Format("wide", precision=8, emin=-500, emax=500), mcf.get_format("bfloat16")

@@ -56,6 +56,7 @@ def test_a_second_moment_that_overflows_is_divergence_though_the_parameter_stays
     assert np.isfinite(run.series["plain"]["loss"]).all()
 
 
+@pytest.mark.slow
 def test_a_run_that_stays_finite_has_no_such_step():
     run = simulate(Scripted(3, 1e30), AdamW(), [*STRATEGIES], 6, STEADY)
     assert not any("diverged_at" in found for found in run.results.values())

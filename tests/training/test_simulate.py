@@ -123,6 +123,7 @@ EVERY_STEP = {"loss", "rate", "gradient_norm"}
 JUDGED = {"one_step_error", "update_length", "binary64_gap"}
 
 
+@pytest.mark.slow
 def test_the_series_of_one_tensor_and_of_several(problem):
     run = simulate(problem, "adamw", ["plain", "exact"], steps=2)
     assert set(run.series["plain"]) == TOTALS | SECOND | EVERY_STEP | {"distance"}

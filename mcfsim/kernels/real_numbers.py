@@ -141,6 +141,8 @@ def enter(
     """
     if isinstance(number, Fraction) and scalars == "exact":
         return number, True
+    if number == 0 and not fmt.has_negative_zero:
+        number = 0.0  # also of a format that has none
     # A scalar that must be a value of the format is no operation: it is never rounded stochastically.
     value = round_real(number, fmt, Rounding() if rounding.stochastic else rounding)
     # An infinity stands for NaR in posits, and not for 1 / 0.

@@ -297,6 +297,10 @@ def test_steps_at_random_have_the_words_of_numpy(name, strategy, assert_same):
 def test_many_steps_of_many_parameters(hyper, strategy, mode, low, assert_same):
     if STRATEGIES[strategy].addition == "grow" and mode != "nearest_even":
         pytest.skip("expansions are for nearest modes")
+    if strategy == "mcf-3":
+        pytest.skip(
+            "LLVM takes 10 GB for its text of 7 600 verbs, which NumPy's calls carry out in test_choice"
+        )
     if strategy in LEADING and low != "bfloat16":
         pytest.skip("of the low formats here bfloat16 alone leads float32")
     compared(assert_same, hyper, mcf.strategy(strategy, low), 20, 20_000, rounding=mode)

@@ -240,8 +240,10 @@ def by_powers(group, how):
             found.append(centre)
             continue
         code = round_fraction(Fraction(min(single(ratio), 448.0)), FORMATS["float8_e4m3fn"])
-        back = power(single(float(code) * scale), 0.0 if math.isinf(k) else single(1 / k))
-        found.append(math.copysign(single(back * centre), x))
+        read = single(float(code) * scale)
+        back = power(read, 0.0 if math.isinf(k) else single(1 / k))
+        # Of zero by infinite the sign is lost, too.
+        found.append(centre if math.isnan(read) else math.copysign(single(back * centre), x))
     return found
 
 

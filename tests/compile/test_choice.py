@@ -82,6 +82,7 @@ def test_an_optimizer_that_knows_of_many_steps_is_compiled_at_the_first(steps, m
 
 @needs_numba
 @pytest.mark.slow
+@pytest.mark.costly("Numba or Triton compiles")
 def test_many_sums_at_random_are_compiled_by_themselves(monkeypatch, assert_same):
     loops, x = Loops("exact", checked=True), tuple(values("bfloat16", (300, 64)))
     for name in ("_LOAD", "_WRITE", "_COMPILE", "_IMPORT"):

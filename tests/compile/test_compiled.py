@@ -102,6 +102,7 @@ def test_numbers_that_change_between_calls_are_those_of_the_call(assert_same):
 
 
 @pytest.mark.slow
+@pytest.mark.costly("Numba or Triton compiles")
 def test_partial_functions_options_and_nested_tuples(assert_same):
     x = tuple(values("bfloat16", (2, 500)))
 
@@ -163,6 +164,7 @@ RULES = [Rounding("stochastic", random_bits=bits, rule=rule) for bits in (1, 8, 
 @pytest.mark.parametrize("rounding", RULES, ids=lambda x: f"{x.rule}-{x.random_bits}")
 @pytest.mark.sampled(15, each=False)
 @pytest.mark.slow
+@pytest.mark.costly("Numba or Triton compiles")
 def test_random_words_are_those_of_numpy(rounding, assert_same):
     """Word for word, also those of operations that nothing needs, and in the calls that follow."""
     known = ("bfloat16", "float16", "float8_e4m3fn", "float8_e8m0fnu", "posit8", "int8")

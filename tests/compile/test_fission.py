@@ -100,6 +100,7 @@ def test_steps_in_parts_have_the_bits_of_numpy(strategy, assert_same):
 
 @pytest.mark.skipif(not is_available(), reason="Numba is not installed")
 @pytest.mark.slow
+@pytest.mark.costly("Numba or Triton compiles")
 def test_operands_may_be_called_as_what_is_in_a_source_of_parts(assert_same):
     def long(ar, total, *x):
         for y in x:

@@ -215,6 +215,7 @@ def test_a_source_tells_which_operation_each_statement_is_for_and_is_the_same_ev
 @pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fnuz", "float16", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.sampled(5, each=False)
 @pytest.mark.slow
+@pytest.mark.costly("Numba or Triton compiles")
 def test_packed_loops_read_and_write_codes(fmt):
     fmt = get_format(fmt)
     program, some = trace(every, fmt), [mcf.codec.encode(x, fmt) for x in arrays(fmt, 3)]

@@ -84,6 +84,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.sampled(22, each=False)
+@pytest.mark.costly("Numba or Triton compiles")
 def test_loops_take_whole_vectors_and_fuse_nothing(name, packed):
     filler = Loop(PROGRAMS[name](), packed=packed).with_scalars({})
     operands, results = ([np.ones(64, x) for x in part] for part in (filler.operands, filler.results))

@@ -73,6 +73,7 @@ def test_it_is_the_embedding_that_costs_eight_bits_their_loss():
     assert max(found["all", 256, short]) < 0.12 < 0.28 < min(found["all", 64, short])
 
 
+@pytest.mark.costly("a training in miniature")
 def test_all_tensors_on_grids_one_by_one_are_what_simulate_trains():
     """The loss of a sweep of tensors is the one that `dqt_long` and `dqt_bits` were trained to."""
     table = read_result("dqt_long")["table"]

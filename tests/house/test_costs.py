@@ -64,6 +64,7 @@ def run(pytester, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.costly("tests are run in a process of their own")
 def test_a_case_that_costs_too_much_fails_and_what_is_shared_is_counted_apart(run):
     shown = run(CASES).stdout.str()
     failed = re.findall(r"^ERROR \S+::(\w+)", shown, re.MULTILINE)

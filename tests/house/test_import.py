@@ -52,6 +52,7 @@ def test_an_import_is_light_and_leaves_all_alone() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.costly("a process of its own")
 def test_each_is_imported_first() -> None:
     names = ("Theorem", "THEOREMS", "Certificate", "verify")
     assert python(FIRST, *names).splitlines() == [f"{name} True" for name in names]

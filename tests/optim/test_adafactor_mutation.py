@@ -86,6 +86,7 @@ def _altered(node):
 @pytest.mark.sampled(PARTS, each=False)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.costly("each altered text takes steps")
 def test_a_text_with_one_thing_altered_is_told_from_it(part, monkeypatch, assert_same):
     def survives(tree):
         module = ModuleType("altered")

@@ -92,6 +92,7 @@ def test_packed_numbers_that_share_scales_are_whole_nowhere():
 @pytest.mark.parametrize(("low", "packed"), [("bfloat16", False), ("bfloat16", True), (GAPS, True)])
 @pytest.mark.parametrize("carried", [{"compiled": False}, {"steps": 10**6}], ids=["operations", "calls"])
 @pytest.mark.sampled(12, each=False)
+@pytest.mark.costly("whole trainings")
 def test_a_step_takes_a_few_blocks(low, packed, mode, carried, monkeypatch):
     """The gradient is no contiguous vector."""
     monkeypatch.setattr(choice, "is_available", lambda: False)

@@ -97,6 +97,7 @@ def test_what_is_kept_stays_as_it_is(assert_same):
 
 
 @pytest.mark.slow
+@pytest.mark.costly("thousands of tensors")
 def test_groups_of_thousands_of_tensors_are_quantised_together(assert_same, monkeypatch):
     """Those of one length at once, where no text does it."""
     monkeypatch.setattr("mcfsim.optim.groups.text_of", lambda *given: None)

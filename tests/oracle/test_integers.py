@@ -34,6 +34,7 @@ def corner_tuples(fmt, arity):
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.sampled(24, each=False)
 @pytest.mark.slow
+@pytest.mark.costly("many numbers by exact fractions")
 def test_all_pairs(name, rounding):
     everything = values(E4M3FN)
     check(name, [x.ravel() for x in np.meshgrid(everything, everything)], E4M3FN, rounding)

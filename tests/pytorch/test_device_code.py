@@ -85,6 +85,7 @@ def test_every_operation_is_exact_on_a_gpu(fmt, mode):
 @pytest.mark.parametrize(("optimizer", "strategy"), rotating(PLAIN))
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.sampled(32, each=False)
+@pytest.mark.costly("Triton compiles, and machine code is read")
 def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):
     _, lowered, code = code_of(step(optimizer, strategy), capability, packed=True)
     assert faults(code, lowered) == []
@@ -203,6 +204,7 @@ def test_traps_are_noticed(trap):
     assert any(told in fault for fault in found), found
 
 
+@pytest.mark.costly("Triton compiles, and machine code is read")
 def test_fusing_is_noticed():
     source, lowered, code = code_of(trace(products_in_sums, "float32"))
     assert faults(code, lowered) == []

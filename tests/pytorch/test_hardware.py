@@ -98,6 +98,7 @@ def test_every_verb_is_tried():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interpreted", "with_instructions")
+@pytest.mark.costly("Triton compiles, and machine code is read")
 def test_instructions_that_are_as_said_pass():
     check_instructions(CPU, Launcher)
 

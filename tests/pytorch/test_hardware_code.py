@@ -41,6 +41,7 @@ def test_every_operation_is_by_just_the_instructions_asked_for(fmt, packed, capa
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.sampled(64, each=False)
+@pytest.mark.costly("Triton compiles, and machine code is read")
 def test_every_step_is_by_just_the_instructions_asked_for(optimizer, strategy, capability):
     _, lowered, code = code_of(step(optimizer, strategy), capability, packed=True, hardware=True)
     assert faults(code, lowered, hardware=True) == []

@@ -43,6 +43,7 @@ def test_each_instruction_goes_to_its_pipe(pipe, names):
 @pytest.mark.parametrize("way", instructions.WAYS)
 @pytest.mark.parametrize("capability", THROUGHPUT)
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.costly("Triton compiles, and machine code is read")
 def test_the_counts_shown_are_those_of_a_kernel_and_depend_little_on_its_elements(capability, way):
     kernel, numbers = instructions.kernel("two_sum", hardware=instructions.WAYS[way])
     given = kernel.source(numbers), kernel.line(numbers), capability

@@ -164,6 +164,7 @@ def read(tensor, fmt):
     return decode(array.view(np.uint16), fmt).astype(carrier_of(fmt)) if array.dtype == np.int16 else array
 
 
+@pytest.mark.costly("kernels are interpreted, or PyTorch compiles")
 def test_what_is_no_value_is_noticed_wherever_it_is():
     launcher = Kernel(trace(mcf.two_sum, "bfloat16"), checked=True).with_numbers([])
     for size in (1, 2, 2**18, 300_000):

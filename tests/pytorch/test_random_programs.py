@@ -126,6 +126,7 @@ def equal(seed, way, found, expected):
 @pytest.mark.parametrize("part", range(6))
 @pytest.mark.slow
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.costly("the oracle carries out programs element by element")
 def test_programs_by_numpy_and_the_oracle(part):
     took = compare(range(20 * part, 20 * part + 20), ["calls"])
     assert took["eager"] > 5
@@ -158,6 +159,7 @@ def test_programs_on_tensors(stochastic):
 
 
 @pytest.mark.slow
+@pytest.mark.costly("kernels are interpreted, or PyTorch compiles")
 def test_a_program_by_an_interpreted_kernel(interpreted):
     assert compare(lines(2), ["kernels"])["kernels"] > 0
 

@@ -138,6 +138,7 @@ def test_the_package_does_not_import_torch(module):
 
 
 @pytest.mark.slow
+@pytest.mark.costly("a process of its own imports PyTorch")
 def test_the_package_imports_no_compiler_of_torch():
     code = (
         "import sys, torch; before = 'torch._dynamo' in sys.modules; import mcfsim.torch as t\n"

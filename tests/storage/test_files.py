@@ -243,6 +243,7 @@ def write_for_ever(path):
 
 
 @pytest.mark.parametrize("kills", [12, pytest.param(50, marks=pytest.mark.exhaustive)])
+@pytest.mark.costly("a process of its own")
 def test_a_killed_writer_leaves_a_whole_file_and_what_it_strands_goes(kills, tmp_path):
     path, stranded, last = tmp_path / "run.npz", 0, 0
     Run({"seed": 0}, {}, np.arange(1), {"plain": {"loss": np.zeros(1)}}).save(path)

@@ -184,6 +184,7 @@ def test_units_that_wait_are_dropped_where_processes_live_on_and_where_they_are_
 # -- Dask: the same package everywhere, and a scheduler that is lost ----------------------------------------
 @pytest.mark.parametrize("address", ["no address", "tcp://127.0.0.1:9"])
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.costly("processes are started, and some are killed")
 def test_a_scheduler_that_is_not_there_is_named(address, tmp_path):
     dask, _ = pytest.importorskip("dask"), pytest.importorskip("distributed")
     told = pytest.raises(ValueError, match=f"no Dask scheduler can be reached at '{address}'")

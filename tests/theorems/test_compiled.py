@@ -144,6 +144,7 @@ def edges(rng: np.random.Generator, size: int) -> Block:
 
 @pytest.mark.parametrize("bits", [20, 26, 27, 53])
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.costly("all operands of a format")
 def test_exact_numbers_are_exact_or_in_doubt(bits: int) -> None:
     rng, line = np.random.default_rng(bits), Line()
     recorder = Recorder(line, RecordedExact.of)
@@ -311,6 +312,7 @@ CARRIED_OUT = {
 @pytest.mark.parametrize("name", CARRIED_OUT)
 @pytest.mark.sampled(10, each=False)
 @pytest.mark.slow
+@pytest.mark.costly("all operands of a format")
 def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check = prepare(CARRIED_OUT[name], "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 14))
     domain = check.domain()

@@ -24,6 +24,7 @@ PAGES = {"own_theorems.md": 50, "every_p.md": 18}
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.costly("the solver proves")
 def test_the_tutorials_show_real_output(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

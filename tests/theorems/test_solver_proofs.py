@@ -92,6 +92,7 @@ def test_proofs_are_printed_with_what_they_assume():
 # -- what is not proved -------------------------------------------------------------------------------------
 @NEEDS_SOLVER
 @pytest.mark.slow
+@pytest.mark.costly("the solver proves")
 def test_a_false_statement_is_not_proved_which_is_right():
     """It is a true one, without its hypothesis."""
     assert call("fast_two_sum_unordered").startswith("fast_two_sum_unordered: not proved for every p >= 2")
@@ -105,6 +106,7 @@ def test_a_false_statement_is_not_proved_which_is_right():
     ids=["values", "pairs"],
 )
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.costly("the solver proves")
 def test_facts_without_a_claim_contradict_nothing(operands, algorithm):
     """They have a model: a proof is not one of anything."""
     nothing = Question("nothing", algorithm, operands, (), FALSE, 2, lemmas=False)
@@ -145,6 +147,7 @@ def test_no_answer_comes_of_too_little_time():
 @pytest.mark.slow
 @pytest.mark.parametrize("alone", [False, True], ids=["any ties", "even ties alone"])
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.costly("the solver proves")
 def test_the_seconds_are_those_of_the_clock_and_of_the_whole_answer(alone, monkeypatch):
     """Of each statement: whatever it is asked, one question has what those before it have left."""
     left, slept = [], 0.2

@@ -247,6 +247,7 @@ def test_a_certificate_says_that_a_limit_left_no_core():
 
 
 @pytest.mark.slow
+@pytest.mark.costly("all operands of a format")
 def test_nothing_to_try_is_refused(folder):
     with pytest.raises(ValueError, match="nothing would be tried: limit = 1 leaves no core, and samples = 0"):
         verify("dw_div_dw3", "bfloat16", limit=1, samples=0)

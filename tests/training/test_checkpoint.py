@@ -261,6 +261,7 @@ def test_a_run_whose_place_another_took_is_refused_and_leaves_it(tmp_path):
 
 # -- Ctrl-C -----------------------------------------------------------------------------------------------
 @pytest.mark.filterwarnings("default::mcfsim.VanishingScalarWarning")
+@pytest.mark.costly("a process of its own")
 def test_ctrl_c_saves_and_names_the_command_that_goes_on(tmp_path, monkeypatch):
     path = tmp_path / "a place.npz"
     arguments = [

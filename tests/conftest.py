@@ -1,5 +1,6 @@
 """What the tests share: a comparison of bits that names a witness."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -9,7 +10,8 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from mcfsim.oracle import same
@@ -25,6 +27,28 @@ def pytest_configure() -> None:
     """Let what the tests start be interrupted, also where they run in a background that ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# -- garbage ----------------------------------------------------------------------------------------------
+def pytest_sessionstart() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage look at a thing once.
+
+    To look through 30,000 cases and all compiled code takes a second, which a run would spend fifty times.
+    """
+    # Hypothesis asks once who holds its generator, which frozen things do not tell.
+    given(st.none())(lambda _: None)()
+    gc.freeze()
+    gc.callbacks.append(_freeze)
+    gc.enable()
+
+
+def _freeze(phase: str, about: dict[str, int]) -> None:
+    if (phase, about["generation"]) == ("stop", 2):
+        gc.freeze()
 
 
 # -- which cases are run ------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import pytest
 #: Seconds of a processor, children included; more where that is slow or shared with other work.
 LIMIT = 2.0
 _BEGUN = pytest.StashKey[float]()
+_ENDED = pytest.StashKey[float]()
 _SHARED = pytest.StashKey[Counter[str]]()
 
 
@@ -70,14 +71,22 @@ def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Ite
     return result
 
 
+def pytest_fixture_post_finalizer(fixturedef: Any, request: pytest.FixtureRequest) -> None:
+    """Let a case end with its own fixtures; what several cases share goes after them, and is nobody's."""
+    if fixturedef.scope == "function":
+        request.session.stash[_ENDED] = cpu_seconds()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report: Any = yield
+    stash = item.session.stash
     if call.when == "teardown":
-        spent = cpu_seconds() - item.session.stash[_BEGUN]
+        spent = stash[_ENDED] - stash[_BEGUN]
+        stash[_SHARED]["tests::what is left at the end"] += cpu_seconds() - stash[_ENDED]
         report.user_properties += [
             ("CPU seconds", spent),
-            ("CPU seconds shared", dict(item.session.stash[_SHARED])),
+            ("CPU seconds shared", dict(stash[_SHARED])),
         ]
         limit = item.config.getoption("cost_limit")
         may = any(item.get_closest_marker(name) for name in ("costly", "exhaustive", "gpu"))
@@ -88,6 +97,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
                 "Take less work for the same question, leave most cases to the exhaustive tests (sampled), "
                 "or say by @pytest.mark.costly(reason) why it must cost so much."
             )
+    else:
+        stash[_ENDED] = cpu_seconds()
     return report
 
 

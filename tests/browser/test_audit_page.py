@@ -222,6 +222,7 @@ def test_a_model_of_many_tensors_has_all_in_its_list(driver, audits, tmp_path):
     assert driver.get_log("browser") == []
 
 
+@pytest.mark.costly("a page of ten thousand rows is made and opened")
 def test_ten_thousand_tensors_are_sorted_in_a_moment(driver, audits, tmp_path):
     shown(driver, tmp_path, [many(audits[MIDDLE], 10_000)])
     taken = driver.execute_script("""

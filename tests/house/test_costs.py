@@ -19,6 +19,13 @@ CASES = """
     @pytest.fixture(scope="module")
     def shared():
         spend()
+        yield
+        spend()
+
+    @pytest.fixture
+    def own():
+        yield
+        spend()
 
     def test_cheap():
         pass
@@ -32,6 +39,9 @@ CASES = """
     def test_dear_by_itself(shared):
         spend()
 
+    def test_dear_at_its_end(own):
+        pass
+
     def test_dear_by_a_process():
         subprocess.run([sys.executable, '-c', 'for i in range(4 * 10**6): pass'])
 
@@ -42,6 +52,9 @@ CASES = """
     @pytest.mark.exhaustive
     def test_cheap_as_it_is_exhaustive():
         spend()
+
+    def test_cheap_beside_the_end_of_what_is_shared():
+        pass
 """
 
 
@@ -68,9 +81,10 @@ def run(pytester, monkeypatch):
 def test_a_case_that_costs_too_much_fails_and_what_is_shared_is_counted_apart(run):
     shown = run(CASES).stdout.str()
     failed = re.findall(r"^ERROR \S+::(\w+)", shown, re.MULTILINE)
-    assert failed == ["test_dear", "test_dear_by_itself", "test_dear_by_a_process"]
-    assert len(re.findall("seconds of a processor; 0.02 are allowed", shown)) == 3
+    assert failed == ["test_dear", "test_dear_by_itself", "test_dear_at_its_end", "test_dear_by_a_process"]
+    assert "seconds of a processor; 0.02 are allowed" in shown
     assert re.search(r"^ +0\.[1-9] +0 \S+::shared$", shown, re.MULTILINE)
+    assert re.search(r"^ +0\.[1-9] +0 \S+::what is left at the end$", shown, re.MULTILINE)
     assert re.search(r"^ +0\.[1-9] +1 \S+::test_dear_by_itself$", shown, re.MULTILINE)
 
 

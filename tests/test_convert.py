@@ -40,7 +40,7 @@ def hard_integers(dtype: np.dtype, precision: int) -> np.ndarray:
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(24, each=False)
 def test_integers_round_once(dtype, rounding, assert_same):
     for fmt in TARGETS:
         source = hard_integers(dtype, fmt.precision)
@@ -102,7 +102,7 @@ def of_other_kinds(fmt: Format) -> list[tuple[object, Fraction]]:
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", TARGETS, ids=label)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16, each=False)
 def test_single_numbers_round_once(fmt, rounding, assert_same):
     pairs = [*((x, x) for x in near_ties(fmt)), *of_other_kinds(fmt)]
     expected = [round_fraction(exact, fmt, rounding) for _, exact in pairs]
@@ -255,8 +255,8 @@ def into(out, x=None):
     refused(TypeError, "out must be an array without a mask", into, [1.0, 2.0, 3.0], np.ma.array(np.ones(3))),
     refused(ValueError, "out is for arrays", into, (np.empty(()), 1.0)),
 )
-def test_refusals(row):
-    check(row)
+def test_refusals(rows):
+    check(rows)
 
 
 def test_numbers_that_need_no_rounding_are_not_refused():

@@ -134,5 +134,5 @@ def words(*given):
     refused(ValueError, "exceeds", words, (2**46 - 3, 4), (2**47 - 3, 4, 16), (2**70, 1)),
     refused(TypeError, "must be an int", words, (1.5, 2), ("a", 2), (0, 1.5), (0, 2, 16.0), (True, 2)),
 )
-def test_refusals(row):
-    check(row)
+def test_refusals(rows):
+    check(rows)

@@ -76,15 +76,6 @@ def test_a_result_of_scalars_alone_has_the_word_of_index_0():
         assert drawn(seed=seed).add(1.0, 2.0**-8) == expected
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_products_and_scaled_formats_draw_alike_on_any_threads(threads):
-    rng = np.random.default_rng(1)
-    a, b = (mcf.round_to(rng.standard_normal((150, 170)), "bfloat16").astype(np.float32) for _ in range(2))
-    accumulator = mcf.Accumulator("bfloat16", "stochastic", block=16)
-    one, many = (mcf.matmul(a, b.T, accumulator, random=RandomWords(3), threads=n) for n in (1, threads))
-    assert np.array_equal(one, many)
-
-
 def test_a_step_of_an_optimizer_depends_on_no_block():
     """A tensor whose last block is one element long, and the same tensor in a longer one."""
     low = mcf.strategy("collage-plus", "bfloat16")

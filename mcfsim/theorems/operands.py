@@ -190,11 +190,11 @@ def _pairs(high: Block, low: Block, kind: str, fmt: Format) -> Columns:
 def belongs(operand: Operand, words: Columns, fmt: Format) -> NDArray[np.bool_]:
     """Return which values of a format, component by component, are an operand of its kind."""
     high, low = words[0], words[-1]
-    if operand.kind == "double word":
-        return _normalised(high, low, fmt)
-    if operand.kind == "relaxed pair":
-        return np.abs(low) <= _half_ulp(high, fmt)
-    return np.ones(high.shape, dtype=np.bool_)
+    if not operand.paired:
+        return np.ones(high.shape, dtype=np.bool_)
+    # Where sums saturate, the largest number is the sum of itself and any other.
+    there: NDArray[np.bool_] = np.abs(low) <= _half_ulp(high, fmt)
+    return there & _normalised(high, low, fmt) if operand.kind == "double word" else there
 
 
 def _normalised(high: Block, low: Block, fmt: Format) -> NDArray[np.bool_]:

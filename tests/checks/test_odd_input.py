@@ -154,7 +154,7 @@ def elements(x):
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_odd_arguments_give_the_right_number_or_our_exception(seed, assert_same):
     rng = np.random.default_rng(seed)
     results = 0
@@ -172,7 +172,7 @@ def test_odd_arguments_give_the_right_number_or_our_exception(seed, assert_same)
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_odd_operands_give_the_right_number_or_our_exception(seed, assert_same):
     rng = np.random.default_rng(100 + seed)
     results = 0

@@ -96,6 +96,7 @@ def wrong_with(call, state):
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.filterwarnings("ignore:a parameter of shape .* was written to:UserWarning")
+@pytest.mark.sampled(3, each=False)
 @pytest.mark.slow
 def test_every_call_is_refused_in_every_state_in_each_thread(state, calls):
     with ThreadPoolExecutor(1) as pool:

@@ -191,7 +191,7 @@ PAIRS = [
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize(("command", "output", "given"), PAIRS)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_no_output_takes_the_place_of_an_input(command, output, given, spelling, furnished):
     (to, kind), (source, _) = (places_of(FUNCTIONS[command])[name] for name in (output, given))
     suffix = ".png" if output == "png" else ""

@@ -18,7 +18,7 @@ from tests.shared.refusals import check, refusals, refused
 
 
 @pytest.mark.parametrize("fmt", DEFINED, ids=label)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_every_code_is_that_of_the_definition_both_ways_and_values_come_in_order(fmt, assert_same):
     expected = values_of(fmt)
     codes = np.array([code for code, value in enumerate(expected) if value is not None])
@@ -42,7 +42,7 @@ def test_the_p3109_formats_are_all_there():
 
 
 @pytest.mark.parametrize("fmt", [*P3109_FORMATS, FORMATS["float8_e8m0fnu"]], ids=label)
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(12, each=False)
 def test_every_code_decodes_as_in_gfloat(fmt, assert_same):
     info = p3109_of_gfloat(fmt) if fmt in P3109_FORMATS else gfloat.formats.format_info_ocp_e8m0
     codes = range(2**fmt.bits)
@@ -90,11 +90,6 @@ def test_some_codes_of_large_posits_are_those_of_the_definition_both_ways(fmt, a
     values = decode(codes, fmt)
     assert_same(values, [value_of(code, fmt) for code in codes.tolist()], codes)
     assert np.array_equal(encode(values, fmt), codes)
-
-
-def test_codes_of_int8_are_the_bytes_of_numpy_in_their_shape():
-    values = np.arange(-128, 128).reshape(16, 16)
-    assert np.array_equal(encode(values.astype(np.float32), "int8"), values.astype(np.int8).view(np.uint8))
 
 
 def test_negative_zero_encodes_as_zero_where_there_is_only_one():
@@ -189,5 +184,5 @@ def rows(fmt, *lists):
     ),
     refused(ValueError, r"code 10 at \(1,\)", grid_codes.decode, (np.array([1, 10]), GRID)),
 )
-def test_refusals(row):
-    check(row)
+def test_refusals(rows):
+    check(rows)

@@ -28,6 +28,7 @@ def by_definition(codes, bits):
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.sampled(3, each=False)
 def test_every_width_and_small_count_packs_by_the_definition(bits):
     for size in (*range(0, 18, 1 if bits < 20 else 3), 101):
         codes = random_codes(bits, size, seed=size)
@@ -145,8 +146,8 @@ def zeros(size, dtype=np.uint8):
     refused(ValueError, "negative length", unpack, (zeros(3), 4, -1), (zeros(3), 4, (2, -3))),
     refused(TypeError, None, unpack, *((zeros(1), 4, shape) for shape in (2.0, "2", (2.0, 1), None))),
 )
-def test_refusals(row):
-    check(row)
+def test_refusals(rows):
+    check(rows)
 
 
 def test_the_largest_codes_of_a_signed_dtype_are_packed():

@@ -89,5 +89,5 @@ def test_a_custom_format_with_the_codes_of_a_dtype_is_seen_as_that():
         *(np.zeros(2, x) for x in ("i4", bool, complex, object, "U3", "V2", np.longdouble, "f4,f4")),
     ),
 )
-def test_refusals(row):
-    check(row)
+def test_refusals(rows):
+    check(rows)

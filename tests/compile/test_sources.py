@@ -14,7 +14,7 @@ pytest.importorskip("numba", reason="Numba is not installed")
 pytest.importorskip("platformdirs", reason="platformdirs is not installed")
 
 import mcfsim as mcf
-from mcfsim.compile import sources, words
+from mcfsim.compile import intrinsics, sources, words
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.recording import trace
 from mcfsim.random import RandomWords
@@ -93,8 +93,14 @@ def test_sources_call_what_their_names_depend_on_and_nothing_else():
     assert imported(sources._called_functions().decode()) == set()
 
 
-@pytest.mark.slow
-@pytest.mark.costly("two fresh interpreters compile")
+def test_names_of_sources_depend_on_the_functions_that_they_call(monkeypatch):
+    there = sources.path_of("a text")
+    assert sources._called_functions() == Path(intrinsics.__file__).read_bytes()
+    monkeypatch.setattr(sources, "_called_functions", lambda: b"mended")
+    assert sources.path_of("a text") != there != sources.path_of("another")
+
+
+@pytest.mark.exhaustive  # two fresh interpreters compile
 def test_code_of_functions_that_are_mended_is_not_run(tmp_path):
     package = Path(shutil.copytree(Path(mcf.__file__).parent, tmp_path / "mcfsim"))
     code = "import mcfsim; print(mcfsim.arithmetic('bfloat16', compiled=True).sqrt([4.0])[0])"

@@ -68,7 +68,7 @@ LONG = pytest.param(*CASES.pop(CASES.index(("docs/optimizers.md", 0))), marks=py
 
 
 @pytest.mark.parametrize(("page", "number"), [*CASES, LONG])
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(5, each=False)
 def test_an_example_runs_and_does_not_diverge(page, number):
     """And what comments of the README begin with is printed."""
     code, names = EXAMPLES[page][number], {}

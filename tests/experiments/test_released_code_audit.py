@@ -131,8 +131,7 @@ def test_the_claims_hold(result):
     assert 5 * light < plain
 
 
-@pytest.mark.slow
-@pytest.mark.costly("all trainings of the study, and its figure")
+@pytest.mark.exhaustive
 def test_it_runs_through_in_miniature_and_goes_on_from_its_checkpoints(monkeypatch, tmp_path):
     kept, checkpoints = {}, tmp_path / "checkpoints"
     small = audit.Study("small", {0.999: 3, 0.95: 2}, {"width": 4, "heads": 2, "context": 4, "batch": 2})

@@ -190,8 +190,8 @@ def ranged(low, high):
     refused(ValueError, "unknown format .*'posit16'", get_format, "posit<16,1>x"),
     refused(ValueError, "unknown grid", grid, "int1", "int33", "int", "int04x", "uint8", "symmetric", "INT8"),
 )
-def test_refusals(row):
-    check(row)
+def test_refusals(rows):
+    check(rows)
 
 
 # -- grids and posits -------------------------------------------------------------------------------------
@@ -314,19 +314,19 @@ def test_a_misspelt_format_brings_a_suggestion(typed, meant):
 
 
 # What int() reads as a digit, what lower() makes a Latin letter of, and what strip() takes for a blank.
-FOREIGN_DIGITS = [chr(code) for code in range(128, 0x110000) if chr(code).isdecimal()]
 FAMILIES = ["e6m9", "binary8p3", "binary10p4uf", "p3109_k8p3", "posit16", "posit16es1", "posit<8,1>", "int8"]
 READERS = {"format": get_format, "grid": grid, "posit": posit, "scaled": get_scaled_format}
 
 
 @pytest.mark.parametrize("name", [*FORMATS, *ALIASES, *FAMILIES, "int4_symmetric", *SCALED])
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(40, each=False)
 def test_other_alphabets_spell_no_format(name):
     """Every digit of every name in another alphabet: NKo digits and double-struck ones among them."""
+    digits = [chr(code) for code in range(128, 0x20000) if chr(code).isdecimal()]
     foreign = [
         name.replace(digit, chr(code), 1)
         for digit in sorted({*name} & {*"0123456789"})
-        for code in [ord(zero) - int(zero) + int(digit) for zero in FOREIGN_DIGITS[::7]]
+        for code in [ord(zero) - int(zero) + int(digit) for zero in digits[::7]]
     ]
     foreign += [name.replace("k", "\u212a"), f"{name}\u2003", f"\xa0{name}"]
     for spelling in {*foreign} - {name}:

@@ -80,8 +80,8 @@ def called(fmt, name, *given, **options):
         for name in ("mul", "div", "fma")
     ),
 )
-def test_refusals(row):
-    check(row)
+def test_refusals(rows):
+    check(rows)
 
 
 @pytest.mark.parametrize("name", ARITY)

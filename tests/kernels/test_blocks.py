@@ -41,7 +41,7 @@ CODES = ["uint8", "uint16", "int32", "int64", "uint64"]
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 def test_the_layout_of_an_array_changes_nothing(name, layout, assert_same):
     function, rng = FUNCTIONS[name], np.random.default_rng(4)
     coded = name.startswith("decode")
@@ -67,7 +67,7 @@ def test_the_layout_of_an_array_changes_nothing(name, layout, assert_same):
 
 @pytest.mark.parametrize("dtypes", [*product([np.float32, np.float64, np.int64], repeat=2)])
 @pytest.mark.parametrize("first", SHAPES)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_operands_of_any_shape_type_and_layout_arrive_as_they_are(first, dtypes):
     def joined(start, a, b, out):
         out[...] = a + 1000 * b
@@ -101,7 +101,7 @@ def test_magnitudes_of_any_shape_and_layout_are_summed(shape, dtype):
 # -- blocks and threads -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("fmt", ["bfloat16", "tf32", "posit8", "int8"])
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(12, each=False)
 @pytest.mark.slow
 def test_blocks_and_threads_change_nothing(fmt, mode, assert_same):
     size = 2 * LARGE_BLOCK + 11

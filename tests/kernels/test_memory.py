@@ -51,7 +51,7 @@ def peak_beyond_result(function) -> int:
 @pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fn", "posit16", "int8"])
 @pytest.mark.parametrize("mode", ["nearest_even", "to_odd", "stochastic"])
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(30)
 def test_rounding_takes_no_more_than_twelve_megabytes(fmt, source, mode):
     x = SOURCES[source](drawn())
     rounding = Rounding(mode)

@@ -1,23 +1,20 @@
 """Properties of every format, mode and operation, on operands that are generated to be hard."""
 
 import math
-from decimal import Decimal
-from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mcfsim import Accumulator, arithmetic, codec, dot, round_to
+from mcfsim import arithmetic, round_to
 from mcfsim.formats import FORMATS, Format, Grid, Parity, Posit, Specials, get_format
-from mcfsim.oracle import operate, round_float, round_fraction
+from mcfsim.oracle import operate, round_float
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
-from tests.kernels.test_stochastic import by_definition as drawn_by_definition
 
 pytestmark = pytest.mark.slow
 
-BOUNDED = settings(max_examples=30, derandomize=True, deadline=None, database=None)
+BOUNDED = settings(max_examples=20, derandomize=True, deadline=None, database=None)
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1}
 SIMPLE = {name: fmt for name, fmt in FORMATS.items() if fmt.precision <= 12}
 
@@ -133,21 +130,7 @@ def test_arrays_are_rounded_by_the_definition(data, assert_same):
         assert_same(rounded(x, fmt, rounding), expected, x)
 
 
-@BOUNDED
-@given(data=st.data())
-def test_real_numbers_of_any_kind_are_rounded_once(data, assert_same):
-    fmt = data.draw(ROUNDABLE)
-    rounding = data.draw(roundings(fmt))
-    near = data.draw(st.lists(numbers(fmt).filter(math.isfinite), min_size=5, max_size=12))
-    off = [1 + Fraction(sign, 10**digits) for sign in (-1, 1) for digits in (20, 400)]
-    fractions = [Fraction(number) * factor for number in near for factor in off]
-    integer = data.draw(st.integers(-(2**70), 2**70)) << data.draw(st.sampled_from([0, 5, 1200]))
-    decimal = Decimal(data.draw(st.integers(-(10**40), 10**40))).scaleb(data.draw(st.integers(-360, 360)))
-    for x in (*fractions, integer, decimal):
-        assert_same(round_to(x, fmt, rounding), round_fraction(Fraction(x), fmt, rounding))
-
-
-@settings(BOUNDED, max_examples=60)
+@settings(BOUNDED, max_examples=25)
 @given(data=st.data())
 def test_numbers_stay_between_neighbours_in_order_whatever_is_drawn(data, assert_same):
     """What is rounded stays; and by the same words ``-x`` becomes minus what x does."""
@@ -171,29 +154,8 @@ def test_numbers_stay_between_neighbours_in_order_whatever_is_drawn(data, assert
         assert_same(opposite if fmt.has_negative_zero else opposite + 0.0, once, x)
 
 
-@BOUNDED
-@given(data=st.data())
-def test_stochastic_rounding_follows_its_rule(data, assert_same):
-    fmt = data.draw((FLOATS | GRIDS).filter(lambda fmt: fmt.zero and fmt.signed))
-    rounding = Rounding(
-        "stochastic", random_bits=data.draw(st.integers(1, 32)), rule=data.draw(st.sampled_from(Rule))
-    )
-    x = data.draw(arrays_of(numbers(fmt).filter(lambda x: abs(x) < min(fmt.max, -fmt.lowest))))
-    words = np.array(data.draw(st.lists(WORDS, min_size=x.size, max_size=x.size)), np.uint32)
-    draws = words >> (32 - rounding.random_bits)
-
-    def zero(x):
-        return x if fmt.has_negative_zero else 0.0
-
-    expected = [
-        drawn_by_definition(Fraction(number), fmt, rounding, int(draw)) if number else zero(number)
-        for number, draw in zip(x.tolist(), draws, strict=True)
-    ]
-    assert_same(rounded(x, fmt, rounding, words), expected, x, words)
-
-
 # -- operations -------------------------------------------------------------------------------------------
-@settings(BOUNDED, max_examples=15)
+@settings(BOUNDED, max_examples=8)
 @given(data=st.data())
 @pytest.mark.parametrize("name", ARITY)
 def test_operations_round_the_exact_result_once(name, data, assert_same):
@@ -203,49 +165,3 @@ def test_operations_round_the_exact_result_once(name, data, assert_same):
     operands = np.array(tuples).T
     expected = [operate(name, each, fmt, rounding) for each in tuples]
     assert_same(getattr(arithmetic(fmt, rounding), name)(*operands), expected, *operands)
-
-
-@settings(BOUNDED, max_examples=15)
-@given(data=st.data())
-@pytest.mark.parametrize("name", [name for name, arity in ARITY.items() if arity > 1])
-def test_real_scalars_enter_exactly(name, data, assert_same):
-    fmt = data.draw(FORMATS_OF_ALL_KINDS.filter(lambda fmt: fmt.has_nan))
-    rounding = data.draw(roundings(fmt).filter(lambda r: r.underflow is Underflow.GRADUAL))
-    x = data.draw(arrays_of(values(fmt)))
-    others = [data.draw(st.floats(2.0**-100, 2.0**100) | st.just(0.0)) for _ in range(ARITY[name] - 1)]
-    place = data.draw(st.integers(0, len(others)))
-    result = getattr(arithmetic(fmt, rounding), name)(*others[:place], x, *others[place:])
-    expected = [operate(name, [*others[:place], item, *others[place:]], fmt, rounding) for item in x.tolist()]
-    assert_same(result, expected, x)
-
-
-@BOUNDED
-@given(data=st.data())
-def test_a_dot_product_of_one_block_is_rounded_once(data, assert_same):
-    fmt = data.draw(FORMATS_OF_ALL_KINDS)
-    rounding = data.draw(roundings(fmt).filter(lambda r: r.underflow is not Underflow.FLUSH_INPUTS))
-    terms = st.floats(width=32, allow_nan=False, allow_infinity=False)
-    pairs = data.draw(st.lists(st.tuples(terms, terms), min_size=1, max_size=9))
-    pairs += [(-a, b) for a, b in pairs[: data.draw(st.integers(0, len(pairs)))]]  # sums that cancel
-    a, b = np.array(pairs).T
-    products = [Fraction(x) * Fraction(y) for x, y in pairs]
-    negative = {math.copysign(1, x) != math.copysign(1, y) for x, y in pairs}
-    c = data.draw(st.none() | terms)
-    if c is not None:
-        products.append(Fraction(c))
-        negative.add(math.copysign(1, c) < 0)
-    minus = (any if rounding.mode is Mode.DOWN else all)(negative)
-    expected = round_fraction(sum(products), fmt, rounding, negative_zero=minus)
-    assert_same(dot(a, b, Accumulator(fmt, rounding, block=None), c=c), expected)
-
-
-# -- codes and neighbours ---------------------------------------------------------------------------------
-@BOUNDED
-@given(data=st.data())
-def test_values_have_codes_and_codes_values(data, assert_same):
-    fmt = data.draw(FORMATS_OF_ALL_KINDS)
-    x = data.draw(arrays_of(values(fmt)))
-    codes = codec.encode(x, fmt)
-    again = codec.decode(codes, fmt)
-    assert_same(again, x)
-    assert (codec.encode(again, fmt) == codes).all()

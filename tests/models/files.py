@@ -1,7 +1,5 @@
 """Files of tensors to read: good ones of every kind, written by others' code."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Audits to show: of a few tensors whose fates differ, some with names that no page may obey."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import mcfsim as mcf

@@ -1,7 +1,5 @@
 """Small recordings to replay, and loops that make them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Assignments under a budget, against all assignments there are, in fractions."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -74,7 +72,7 @@ def some_budget(rng, choices):
 def test_instances_are_solved_as_by_trying_all_assignments():
     """The judge is asked, too, of assignments with one tensor altered at random."""
     rng, refused, noticed, altered = np.random.default_rng(0), 0, 0, 0
-    for _ in range(150):
+    for _ in range(80):
         choices = instance(rng)
         budget = some_budget(rng, choices)
         if math.isinf(best(choices, budget)):
@@ -89,8 +87,8 @@ def test_instances_are_solved_as_by_trying_all_assignments():
         if exact(choices, other) != exact(choices, chosen):
             altered += 1
             noticed += not is_best(choices, budget, other)
-    assert refused < 75
-    assert altered >= 30
+    assert refused < 40
+    assert altered >= 20
     assert noticed >= 0.8 * altered  # an equal loss for other bytes is as good
 
 
@@ -122,6 +120,10 @@ def demoted(choices, budget, groups):
         if exact(choices, chosen)[1] <= budget * choices.size:
             return chosen
     return None
+
+
+def test_the_group_of_a_tensor_is_its_name_up_to_the_last_dot():
+    assert [group_of(x) for x in ("layers.0.weight", "layers.0.bias", "head")] == ["layers.0"] * 2 + ["head"]
 
 
 def test_demotion_is_that_of_the_largest_groups():

@@ -1,7 +1,5 @@
 """The picture of an audit: the worst on top, colours of the audit's numbers, marks where tensors stop."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

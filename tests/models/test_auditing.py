@@ -1,7 +1,5 @@
 """Audits: what they say of tensors whose fate is known, and what they recommend: for all, or for each."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import product
@@ -81,7 +79,7 @@ def test_decay_in_a_file_does_nothing_below_two_to_the_minus_nine(samples, produ
 
 @pytest.mark.parametrize(
     ("beta2", "frozen", "chosen"),
-    [(0.999, 1.0, "collage-plus"), (0.95, 0.0, "kahan"), (0.998, 0.9453125, "collage-plus")],
+    [(0.95, 0.0, "kahan"), (0.998, 0.9453125, "collage-plus")],
 )
 def test_the_recommendation_is_the_cheapest_that_suffices(samples, beta2, frozen, chosen):
     found = audit(samples, plan(beta2=beta2), BFLOAT16)
@@ -193,7 +191,7 @@ def made(seed, strategies, beta2):
         size = int(rng.integers(1, 1000))
         found = {}
         for item in strategies:
-            edq = float(rng.choice([0.0, 0.5, 0.949, 0.95, 1.0, 1.0001, math.nan]))
+            edq = float(rng.choice([0.0, 0.5, 0.949, 0.94996, 0.95, 1.0, 1.0001, math.nan]))
             beyond = 3 if rng.random() < 0.1 else None
             found[item.name] = Found(0.0, edq, None, None, beyond, size * item.bytes_per_parameter, (), ())
         tensors.append(AuditedTensor(f"t{place}", (size,), "F32", True, 1.0, 0.0, 1.0, (), found))
@@ -203,6 +201,7 @@ def made(seed, strategies, beta2):
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.sampled(3, each=False)
 def test_the_recommendation_and_the_mix_are_the_cheapest_by_trying_all(seed):
     rng = np.random.default_rng([seed, 1])
     chosen = rng.choice(14, rng.integers(1, 15), replace=False)
@@ -247,9 +246,9 @@ def test_the_recommendation_and_the_mix_are_the_cheapest_by_trying_all(seed):
     assert tensor_table(audit, 9)[0]["in the mix"] in {item.name for item in strategies}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(30))
 def test_what_is_shown_leaves_out_only_what_another_beats(seed):
-    audit = made(seed, forecast_in(BFLOAT16), 0.999)
+    audit = made(seed, forecast_in(BFLOAT16), (0.999, 0.95)[seed % 2])
     shown = [item.strategy.name for item in audit.shown()]
     assert shown[0] == audit.totals()[0].strategy.name
     best, _ = audit.recommended()
@@ -257,7 +256,7 @@ def test_what_is_shown_leaves_out_only_what_another_beats(seed):
     merits = {
         item.strategy.name: (
             -1.0 if item.of_worst.beyond is not None
-            else 1.0 if math.isnan(item.of_worst.edq) else min(1.0, item.of_worst.edq),
+            else 1.0 if math.isnan(item.of_worst.edq) else round(min(1.0, item.of_worst.edq), 4),
             -item.frozen,
         )
         for item in audit.totals()

@@ -1,7 +1,5 @@
 """`mcfsim audit`, `assign`, `memory` and `replay`: what they print and write, and how they end otherwise."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shlex
@@ -36,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 #: What each command is given before what a test gives it.
 FIRST = {
-    "audit": "m.safetensors --steps 5 --samples 64",
+    "audit": "m.safetensors --steps 5 --samples 16",
     "assign": "m.safetensors --steps 5 --samples 64 --betas 0.9 0.95",
     "replay": "r",
     "memory": "",
@@ -117,7 +115,7 @@ def load(path):
         ("memory", "--low posit16 --strategy collage-plus", "posit16 is no format for several components"),
     ],
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(3, each=False)
 def test_what_cannot_be_done_is_refused_in_one_line_and_nothing_is_written(command, words, text):
     Path("damaged.safetensors").write_bytes(b"\xff" * 40)
     before = files()
@@ -170,7 +168,7 @@ def test_an_audit_writes_what_the_library_finds():
         threshold=0.9,
         stopped=0.25,
     )
-    expected = as_json(audit(scan(open_weights(Path("m.safetensors")), 64), plan, low), {})
+    expected = as_json(audit(scan(open_weights(Path("m.safetensors")), 16), plan, low), {})
     assert load("x.json") == json.loads(json.dumps(expected))
 
 
@@ -204,13 +202,13 @@ def test_audits_assignments_and_simulations_begin_with_the_same_hyperparameters(
 
 
 def test_an_audit_writes_the_page_and_the_picture(monkeypatch):
-    monkeypatch.setitem(FIRST, "audit", "m.safetensors --steps 15 --samples 64 --warmup 3 --final 0.01")
+    monkeypatch.setitem(FIRST, "audit", "m.safetensors --steps 15 --samples 16 --warmup 3 --final 0.01")
     which = " ".join(f"--strategy {name}" for name in pages.STRATEGIES)
     options = "--lr 1e-3 --weight-decay 0.1 --betas 0.9 0.95 --html x.html --png x.png"
     text = run("audit", f"{which} {options}").stdout
     assert "saved x.html" in text
     assert "saved x.png" in text
-    samples = scan(open_weights(Path("m.safetensors")), 64)
+    samples = scan(open_weights(Path("m.safetensors")), 16)
     found = audit(samples, pages.plan(), mcf.get_format("bfloat16"))
     assert Path("x.html").read_text() == audit_page("m.safetensors", at_rates(samples, found), {})
     assert Path("x.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

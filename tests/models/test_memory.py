@@ -44,16 +44,6 @@ def test_shapes_have_as_many_parameters_as_published():
         assert replace(SHAPES[name], **changed).size == published, name
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_the_total_in_closed_form(shape):
-    d, inner, layers = shape.width, shape.inner, shape.layers
-    if shape.gated:
-        layer, ends = 4 * d * d + 3 * d * inner + 2 * d, 2 * shape.vocabulary * d + d
-    else:
-        layer, ends = 12 * d * d + 13 * d, (shape.vocabulary + shape.context + 2) * d
-    assert shape.size == layers * layer + ends
-
-
 def test_every_tensor_is_listed_once():
     shape = Shape("small", 2, 6, vocabulary=11, context=5, inner=24)
     assert len(shape.tensors) == 2 + 2 * 16 + 2

@@ -1,7 +1,5 @@
 """The scaling law for precision: what is published of it, and fits, judged by other code."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -55,7 +53,7 @@ def test_where_no_parameter_is_left_the_loss_is_infinite():
 @pytest.mark.slow
 def test_the_optimum_is_that_of_a_fine_grid():
     rng, grid = np.random.default_rng(0), np.arange(1, 40_000) / 1000
-    for _ in range(30):
+    for _ in range(10):
         kinds = {
             f"k{i}": Effective(rng.uniform(0.3, 4), rng.uniform(-1, 2.5)) for i in range(rng.integers(1, 4))
         }

@@ -1,7 +1,5 @@
 """Gradients as a loop records them: every bit as it was, whole files, and nothing that is not meant."""
 
-from __future__ import annotations
-
 import json
 from collections import namedtuple
 

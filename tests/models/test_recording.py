@@ -1,7 +1,5 @@
 """Recordings that anyone may have made or damaged: the numbers recorded, or an error that names the file."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -274,7 +272,7 @@ def test_a_damaged_file_is_refused_or_holds_the_numbers_recorded(seed, tmp_path)
     folder = recorded(tmp_path / "r", STEPS)
     expected = content(open_recording(folder))
     random, refused = np.random.default_rng(seed), 0
-    for _ in range(200):
+    for _ in range(100):
         path = sorted(folder.iterdir())[int(random.integers(STEPS + 1))]
         good = path.read_bytes()
         path.write_bytes(damaged(good, random))
@@ -290,4 +288,4 @@ def test_a_damaged_file_is_refused_or_holds_the_numbers_recorded(seed, tmp_path)
             assert [*map(sorted, found[:-1])] == [*map(sorted, expected[:-1])]
             assert all(rate in (None, known) for rate, known in zip(found[-1], expected[-1], strict=True))
         path.write_bytes(good)
-    assert refused > 150
+    assert refused > 75

@@ -1,7 +1,5 @@
 """Replays: the steps of an optimizer that is stepped by hand, and the measures of a run that was recorded."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -12,15 +10,15 @@ import pytest
 import mcfsim as mcf
 from mcfsim.models.recorded_file import TensorFile
 from mcfsim.models.replay import Recorded
-from mcfsim.problems import Corpus, LanguageModel, LogisticRegression
-from tests.models.files import raw_safetensors
+from mcfsim.problems import LogisticRegression
 from tests.models.recordings import SHAPES, gradients, rate, recorded, weights
 from tests.shared.kinds import STORED
+from tests.training.problems import tiny_model
 
 pytestmark = pytest.mark.slow
 
 STEPS = 5
-STRATEGIES = ["plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "fp32"]
+STRATEGIES = ["plain", "collage-plus", "fp32-master", "fp32"]
 
 
 class Watched:
@@ -44,11 +42,6 @@ class Watched:
         return loss, found
 
 
-def tiny_model():
-    corpus = Corpus.from_bytes(bytes(range(32, 127)) * 20, "ascii")
-    return LanguageModel(corpus, layers=1, width=8, heads=2, context=8, batch=2)
-
-
 ROUNDINGS = ("nearest_even", "stochastic")
 
 
@@ -67,9 +60,9 @@ def test_a_run_that_is_recorded_is_replayed_with_all_its_measures(kind, strategy
     """A strategy that replays the gradients of its own run makes that run again, bit for bit."""
     problem = LogisticRegression() if kind == "logistic" else tiny_model()
     schedule = mcf.Schedule(0.02, 3)
-    watched = Watched(problem, tmp_path / "r", schedule, 12)
-    common = {"seed": 3, "rounding": rounding, "record_every": 4, "truth_sample": 3, "clip": 1.0}
-    run = mcf.simulate(watched, mcf.AdamW(beta2=0.9), [strategy], 12, schedule, **common)
+    watched = Watched(problem, tmp_path / "r", schedule, 5)
+    common = {"seed": 3, "rounding": rounding, "record_every": 2, "truth_sample": 3, "clip": 1.0}
+    run = mcf.simulate(watched, mcf.AdamW(beta2=0.9), [strategy], 5, schedule, **common)
     again = mcf.replay(tmp_path / "r", mcf.AdamW(beta2=0.9), [strategy], decayed=problem.decayed, **common)
     series = {name: x for name, x in run.series[strategy].items() if name != "loss"}
     assert list(again.series[strategy]) == list(series)
@@ -119,7 +112,7 @@ def test_the_steps_are_those_made_by_hand(hyper, rounding, tmp_path):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("at", range(1, STEPS + 1))
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.sampled(10, each=False)
 def test_a_replay_that_ends_at_any_step_goes_on_to_the_same_bits(at, error, tmp_path, monkeypatch):
     names = ["plain", "collage-plus", "exact"]
     options = {"strategies": names, "checkpoint_every": 2, "record_every": 2}
@@ -201,7 +194,7 @@ def test_the_loop_is_open_and_each_file_is_read_once(tmp_path, monkeypatch):
     np.savez(tmp_path / "far.npz", **{name: x + 100 for name, x in weights().items()})
     read, names = TensorFile.read, []
     monkeypatch.setattr(TensorFile, "read", lambda self: (names.append(self.path.name), read(self))[1])
-    options = {"strategies": STRATEGIES, "record_every": 1}
+    options = {"strategies": ["plain", "kahan", "fp32"], "record_every": 1}
     near = mcf.replay(tmp_path / "r", **options)
     steps = [f"step-0000000{step}.safetensors" for step in range(1, STEPS + 1)]
     assert names == ["weights.safetensors", *steps]
@@ -212,39 +205,12 @@ def test_the_loop_is_open_and_each_file_is_read_once(tmp_path, monkeypatch):
     assert far.series["plain"]["lost"][0] > near.series["plain"]["lost"][0]
 
 
-def test_a_damaged_step_ends_a_replay_that_goes_on_when_it_is_mended(tmp_path):
-    whole = mcf.replay(recorded(tmp_path / "r"), strategies="plain", record_every=1)
-    path = tmp_path / "r" / "step-00000004.safetensors"
-    good = path.read_bytes()
-    path.write_bytes(good[:-1] + bytes([good[-1] ^ 64]))
-    options = {"strategies": "plain", "record_every": 1, "checkpoint_every": 1}
-    with pytest.raises(ValueError, match=r"step-00000004\.safetensors: tensor '\w+' is damaged"):
-        mcf.replay(tmp_path / "r", **options, checkpoint=tmp_path / "kept.npz")
-    path.write_bytes(good)
-    assert mcf.replay(tmp_path / "r", **options, checkpoint=tmp_path / "kept.npz") == whole
-
-
-def test_a_strategy_that_diverges_says_when(tmp_path):
-    run = mcf.replay(recorded(tmp_path), mcf.SGD(), ["plain"], mcf.Schedule(3e38, 0, 1.0), record_every=1)
-    at = run.results["plain"]["diverged_at"]
-    assert np.isnan(run.series["plain"]["lost"][at - 1 :]).all()
-    assert np.isfinite(run.series["plain"]["gradient_norm"]).all()
-
-
 def test_a_bar_says_how_fast_and_changes_nothing(tmp_path, capsys):
     plainly = mcf.replay(recorded(tmp_path), strategies="plain")
     assert capsys.readouterr().err == ""
     assert mcf.replay(tmp_path, strategies="plain", progress=True) == plainly
     shown = capsys.readouterr().err
     assert all(text in shown for text in ("replaying", "5/5", "steps/s")), shown
-
-
-def test_a_single_tensor_in_a_file_of_no_recorder(tmp_path):
-    for name in ("weights", "step-1", "step-2"):
-        raw_safetensors(tmp_path / f"{name}.safetensors", {"w": ("F32", np.ones(3, np.float32))})
-    run = mcf.replay(tmp_path, mcf.SGD(0.0), "plain", mcf.Schedule(2.0**-9, 0, 1.0))
-    # The next number below 1 is 1 - 2^-8: from half of the way it goes back to the even one.
-    assert run.series["plain"]["lost"].tolist() == [1.0, 1.0]
 
 
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):

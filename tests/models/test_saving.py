@@ -1,7 +1,5 @@
 """Weights and states in files: what other code reads in them, and that steps go on to the same bits."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
@@ -69,7 +67,7 @@ FORMATS = ("float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit16", "e6m9")
     ]
     + [("plain", low, packed) for low in FORMATS for packed in (False, True)],
 )
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(5, each=False)
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 def test_a_state_goes_on_to_the_same_bits(tmp_path, name, low, packed):
     options = {"packed": packed} | ({"random": mcf.RandomWords(5)} if "stochastic" in name else {})
@@ -118,6 +116,7 @@ def test_shards_hold_what_one_file_does(tmp_path, shard_bytes):
 
 @pytest.mark.parametrize(("packed", "shard_bytes"), [(False, 1000), (True, None)])
 @pytest.mark.parametrize("name", ["plain", "collage-plus", "mcf-3", "split-master", "fp8-moments"])
+@pytest.mark.sampled(2)
 def test_an_audit_reads_a_state(tmp_path, name, packed, shard_bytes):
     optimizer = go(made(name, packed=packed), 4)
     save_weights(optimizer, tmp_path / "w.safetensors")
@@ -241,7 +240,7 @@ def test_a_state_of_which_a_byte_is_another_is_refused(tmp_path, shard_bytes):
     rng, refused = np.random.default_rng(0), 0
     for file in files:
         whole = file.read_bytes()
-        for place in range(0, len(whole), 4 if shard_bytes is None else 7):
+        for place in range(0, len(whole), 9):
             bit = bytes([whole[place] ^ 1 << rng.integers(8)])
             file.write_bytes(whole[:place] + bit + whole[place + 1 :])
             other = small()
@@ -255,7 +254,7 @@ def test_a_state_of_which_a_byte_is_another_is_refused(tmp_path, shard_bytes):
             else:
                 assert bits(other) == saved  # a blank of the header, say
         file.write_bytes(whole)
-    assert refused > 200
+    assert refused > 100
 
 
 def test_shards_of_two_states_are_not_mixed(tmp_path):

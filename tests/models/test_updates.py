@@ -1,7 +1,5 @@
 """What is known of updates: of states and gradients that were kept; samples of weights as they are read."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.formats import FORMATS, Format
+from mcfsim.formats import FORMATS
 from mcfsim.multiword import double_word
 from mcfsim.oracle import OracleArithmetic, operate_integers, round_integers
 from tests.multiword.words import double_words, fractions, unbounded
 from tests.oracle import steps
-from tests.oracle.operands import MODES, label, magnitudes, random_tuples
+from tests.oracle.operands import MODES, label, random_tuples
 
 BF16, E4M3FN, E5M2 = (FORMATS[name] for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"))
 ALGORITHMS = {name: getattr(double_word, name) for name in double_word.__all__ if name != "DoubleWord"}
@@ -59,10 +59,10 @@ class IntegerArithmetic:
 # -- the bits ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("fmt", [E5M2, E4M3FN, BF16], ids=label)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6, each=False)
 def test_arbitrary_operands_give_the_bits_of_the_oracle(fmt, rounding, assert_same):
     """Specials, subnormal numbers and pairs that are no double words included."""
-    columns = random_tuples(fmt, 2**11, 4, seed=1)
+    columns = random_tuples(fmt, 2**9, 4, seed=1)
     ar, truth = mcf.arithmetic(fmt, rounding), IntegerArithmetic(fmt, rounding)
     for name, algorithm in ALGORITHMS.items():
         operands = operands_of(name, tuple(columns[:2]), tuple(columns[2:]))
@@ -71,29 +71,18 @@ def test_arbitrary_operands_give_the_bits_of_the_oracle(fmt, rounding, assert_sa
 
 
 @every_algorithm
-def test_all_double_words_of_a_toy_format_give_the_bits_of_the_oracle(name, assert_same):
-    fmt = Format(precision=3, emin=-2, emax=2)
-    numbers = magnitudes(fmt)
-    numbers = np.concatenate([-numbers[1:], numbers])
-    pairs = np.stack(np.meshgrid(numbers, numbers), axis=-1).reshape(-1, 2)
-    pairs = pairs[round_integers(pairs.sum(axis=1), fmt) == pairs[:, 0]]
-    assert len(pairs) > 200
-    x = tuple(part[:, None] for part in pairs.T)
-    operands = operands_of(name, x, (numbers,) if "fp" in name else tuple(pairs.T))
-    results = (ALGORITHMS[name](ar, *operands) for ar in (mcf.arithmetic(fmt), IntegerArithmetic(fmt)))
-    for word, truth in zip(*results, strict=True):
-        assert_same(word, truth, *x)
-
-
-@pytest.mark.parametrize("precision", [3, 4, 8, 24])
-@every_algorithm
-def test_the_steps_are_those_of_exact_rationals(name, precision):
+def test_the_steps_are_those_of_exact_rationals(name):
     """Even where Fast2Sum takes the place of 2Sum: the errors are the exact ones."""
+    for precision in (3, 4, 8, 24):
+        check_steps(name, precision)
+
+
+def check_steps(name, precision):
     if precision == 24:  # too long for the integer oracle that makes double words
-        drawn = np.random.default_rng(5).integers(0, 2**23, (2, 2, 30))
+        drawn = np.random.default_rng(5).integers(0, 2**23, (2, 2, 12))
         x, y = ((1 + high * 2.0**-23, (2 * low - 2**24 + 1) * 2.0**-49) for high, low in drawn)
     else:
-        x, y = (double_words(unbounded(precision), 60, seed, exponents=(-4, 5)) for seed in (6, 7))
+        x, y = (double_words(unbounded(precision), 24, seed, exponents=(-4, 5)) for seed in (6, 7))
     operands = operands_of(name, *of_same_sign(name, x, y))
     rows = zip(*map(fractions, operands), strict=True)
     expected = [getattr(steps, name)(steps.Nearest(precision), *row) for row in rows]
@@ -116,7 +105,7 @@ def test_the_operations_are_as_many_as_its_docstring_says(name):
 @every_algorithm
 def test_specials_and_overflow_leave_nans(name):
     algorithm, one, zero = ALGORITHMS[name], (1.5, 0.0), (0.0, 0.0)
-    for fmt in (BF16, E5M2, E4M3FN):
+    for fmt in (E5M2, E4M3FN):
         ar = mcf.arithmetic(fmt)
 
         def results(x, y, ar=ar):

@@ -74,7 +74,7 @@ def test_the_error_of_longer_expansions_is_of_the_order_of_u_to_the_n(precision,
     reals = [
         (Fraction(int(rng.integers(2**62)), 2**61) - 1 + Fraction(int(rng.integers(2**62)), 2**124))
         * Fraction(2) ** int(rng.integers(-3, 4))
-        for _ in range(300)
+        for _ in range(100)
     ]
     expanded = [mcf.expand(ar, v, n) for v in reals]
     x, y = (tuple(map(np.array, zip(*part, strict=True))) for part in (expanded[::2], expanded[1::2]))
@@ -101,10 +101,10 @@ def some_values(fmt, n):
     """Return n components of values of any kind: sums of them stay within half the range."""
     if fmt in (BF16, FP16):
         rng = np.random.default_rng(n)
-        parts = (numbers(fmt, 500, seed=n + i, exponents=(-9, 9)) for i in range(n))
-        return tuple(np.where(rng.random(500) < 0.1, 0.0, part) for part in parts)
+        parts = (numbers(fmt, 150, seed=n + i, exponents=(-9, 9)) for i in range(n))
+        return tuple(np.where(rng.random(150) < 0.1, 0.0, part) for part in parts)
     known = values(fmt)
-    return tuple(np.random.default_rng(3).choice(known[np.abs(known) <= float(fmt.max) / 4], (n, 500)))
+    return tuple(np.random.default_rng(3).choice(known[np.abs(known) <= float(fmt.max) / 4], (n, 150)))
 
 
 @pytest.mark.parametrize(

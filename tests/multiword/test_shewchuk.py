@@ -99,7 +99,7 @@ def test_growing_any_expansion_by_any_number_is_exact_and_nonoverlapping(precisi
 # -- expansion_sum ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("tie", NEARESTS)
 @pytest.mark.parametrize("precision", [3, 4])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(4, each=False)
 def test_the_sum_of_any_two_expansions_is_exact_and_nonoverlapping(precision, tie):
     every = expansions(precision, 9 - precision, nonoverlapping)
     e, f, exact = against_each_other(every, every)

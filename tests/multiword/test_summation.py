@@ -13,7 +13,7 @@ import mcfsim as mcf
 from mcfsim.formats import FORMATS, Format
 from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
 from mcfsim.oracle import operate, round_fraction
-from tests.multiword.words import fractions, integers
+from tests.multiword.words import fractions
 from tests.oracle.operands import label, values
 
 BF16, E5M2 = FORMATS["bfloat16"], FORMATS["float8_e5m2"]
@@ -113,11 +113,11 @@ def as_tuple(x):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_sums_are_those_of_texts_on_fractions(name, fmt):
     algorithm, text = ALGORITHMS[name]
-    for n in (1, 2, 3, 25):
-        x = drawn(fmt, n, 20, seed=n)
+    for n in (1, 2, 3, 15):
+        x = drawn(fmt, n, 12, seed=n)
         found = as_tuple(algorithm(mcf.arithmetic(fmt), x))
         expected = [as_tuple(text(rounder(fmt), row)) for row in fractions(x)]
-        assert fractions(tuple(np.broadcast_to(part, 20) for part in found)) == expected
+        assert fractions(tuple(np.broadcast_to(part, 12) for part in found)) == expected
 
 
 @pytest.mark.parametrize("fmt", [P3, P5, BF16], ids=label)
@@ -134,7 +134,7 @@ def test_dot_products_are_those_of_a_text_on_fractions(fmt):
 def test_kahan_sums_of_any_numbers_are_those_of_the_oracle(rounding, assert_same):
     """NaN, infinities, overflow and zeros of either sign among them."""
     policy, everything = mcf.Rounding(rounding), values(E5M2)
-    x = np.random.default_rng(5).choice(everything, (5, 300), p=np.full(everything.size, 1 / everything.size))
+    x = np.random.default_rng(5).choice(everything, (5, 100), p=np.full(everything.size, 1 / everything.size))
     s, c = kahan_sum(mcf.arithmetic(E5M2, rounding), tuple(x))
 
     def step(name, a, b):
@@ -163,39 +163,14 @@ def test_stochastic_sums_are_additions_that_draw_one_after_another(assert_same):
     assert_same(found, total)
 
 
-# -- bounds -----------------------------------------------------------------------------------------------
-def uniform(n, columns, seed, low=0.0, signs=(1,)):
-    """Return terms of bfloat16 between `low` and 1, their sum, and that of magnitudes, in units of 2**-24."""
-    rng = np.random.default_rng(seed)
-    x = low + (1 - low) * rng.random((n, columns), dtype=np.float32)
-    x = mcf.round_to(x, BF16) * rng.choice(np.float32(signs), (n, columns))
-    exact = integers(x, UNIT)
-    return tuple(x), exact.sum(axis=0), np.abs(exact).sum(axis=0)
-
-
 # -- where compensation ends ------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_each_pass_over_many_ones_keeps_256_of_them():
-    """A sum in bfloat16 stops at 256, and so does the sum of the errors, and that of their errors."""
-    ones, ar = (1.0,) * 520, mcf.arithmetic(BF16)
-    assert [sum_k(ar, ones, k) for k in (1, 2, 3)] == [256, 512, 520]
-    assert kahan_sum(ar, ones) == (520.0, 0.0)
-    assert dw_sum(ar, ones) == dw_sum(ar, ones, ordered=True) == (520.0, 0.0)
-
-
-@pytest.mark.slow
-def test_for_n_u_above_1_the_neumaier_sum_is_no_better_than_the_plain_one():
-    x, exact, magnitudes = uniform(1000, 64, seed=9, low=31 / 32)
-    ar = mcf.arithmetic(BF16)
-
-    def median_error(total):
-        return float(np.median(256 * np.abs(integers(total, UNIT) - exact) / magnitudes))
-
-    assert 188 < median_error(recursive_sum(ar, x)) < 191
-    assert 121 < median_error(neumaier_sum(ar, x)) < 127
-    assert median_error(kahan_sum(ar, x)[0]) < 0.5
-    high, low = dw_sum(ar, x)
-    assert median_error(high + low.astype(np.float64)) < 0.05
+def test_each_pass_over_many_ones_keeps_32_of_them():
+    """A sum of 5 bits stops at 32, and so does the sum of the errors, and that of their errors."""
+    ones, ar = (1.0,) * 68, mcf.arithmetic(P5)
+    assert [sum_k(ar, ones, k) for k in (1, 2, 3)] == [32, 64, 68]
+    assert kahan_sum(ar, ones) == (68.0, 0.0)
+    assert dw_sum(ar, ones) == dw_sum(ar, ones, ordered=True) == (68.0, 0.0)
 
 
 def test_an_ordered_double_word_sum_loses_what_a_larger_term_finds():

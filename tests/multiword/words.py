@@ -50,13 +50,3 @@ def double_words(fmt, size, seed, exponents=(0, 1)):
     low = np.where(round_integers(high + low, fmt) == high, low, 0.0)
     scale = 2.0 ** rng.integers(*exponents, size) * rng.choice([-1.0, 1.0], size)
     return scale * high, scale * low
-
-
-def all_double_words(fmt, below):
-    """Return all double words in [1, 2) with a low word of 2**-(p + below) or more, and all numbers there."""
-    p = fmt.precision
-    significands = np.arange(2.0 ** (p - 1), 2.0**p) * 2.0 ** (1 - p)
-    lows = [s * significands * 2.0**-e for e in range(p, p + below + 1) for s in (1, -1)]
-    high, low = (x.ravel() for x in np.meshgrid(significands, np.concatenate([[0.0], *lows]), indexing="ij"))
-    normalised = round_integers(high + low, fmt) == high
-    return high[normalised], low[normalised], significands

@@ -54,7 +54,7 @@ GRIDS = [
     [
         (Folded(), "adafactor", STAGED),
         (Folded(), "momentumadafactor", STAGED),
-        (mcf.get_problem("logistic"), "adamw", GRIDS),
+        ("logistic", "adamw", GRIDS),
     ],
     ids=["adafactor", "momentum", "grids"],
 )

@@ -1,6 +1,5 @@
 """Weights on a grid: the way to it by fractions, bit for bit, and what optimizers make of it."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -58,7 +57,7 @@ def test_scales_and_starts_are_those_of_the_judge(name, reach):
     random = np.random.default_rng(7)
     integers = grid(name)
     whole = WeightGrid(integers, start=reach)
-    drawn = random.standard_normal((20, 30)) * 2.0 ** random.integers(-20, 20, (20, 1))
+    drawn = random.standard_normal((4, 20)) * 2.0 ** random.integers(-20, 20, (4, 1))
     special = [random.permutation([*SPECIAL, *extra]) for extra in ([], [np.inf], [-np.inf], [np.nan])]
     no_positive = [
         -np.abs(drawn[0]),
@@ -78,7 +77,7 @@ def test_scales_and_starts_are_those_of_the_judge(name, reach):
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e5m2"])
 def test_other_formats_are_those_of_the_judge(fmt):
     fmt, placed = mcf.get_format(fmt), WeightGrid(grid("int3"))
-    x = mcf.round_to(np.random.default_rng(3).standard_normal(200) * 0.02, fmt)
+    x = mcf.round_to(np.random.default_rng(3).standard_normal(60) * 0.02, fmt)
     s = judge.scale(x.tolist(), 3, "absmean", fmt)
     assert scale_of(x, placed, placed.start, fmt) == s
     assert judge.same(on_grid(x, placed, fmt), [judge.put(y, s, -4, 3, fmt=fmt)[0] for y in x.tolist()])
@@ -88,7 +87,7 @@ def test_other_formats_are_those_of_the_judge(fmt):
 def test_draws_are_those_of_the_judge_and_bounded(name):
     """Every kind of number, by words at both ends and at random, on a grid turned around too."""
     integers = grid(name)
-    numbers = np.array([*SPECIAL, *np.random.default_rng(1).uniform(-2, 2, 300)], np.float32)
+    numbers = np.array([*SPECIAL, *np.random.default_rng(1).uniform(-2, 2, 100)], np.float32)
     for largest in (1.0, -1.0, 2.0**-30):
         made = OnGrid(WeightGrid(integers), FLOAT32, {"w": slice(0, numbers.size)}, mcf.RandomWords(3))
         made.before(np.array([largest, -5.0], np.float32))
@@ -100,32 +99,7 @@ def test_draws_are_those_of_the_judge_and_bounded(name):
         assert judge.same(after, [judge.put(x, s, integers.low, integers.high, word)[0] for x, word in pairs])
 
 
-def test_a_grid_by_the_largest_weight_only_shrinks_and_by_the_largest_magnitude_grows():
-    """A weight at the least integer lies one further out than the largest: by 128 / 127 in each step."""
-    start = np.array([-2.0, 1.0, 0.5, -0.1])
-    sizes = {}
-    for reach in ("max", "absmax"):
-        optimizer = mcf.Optimizer(mcf.SGD(0.0, 0.0), judge.placed("dqt-int8", reach=reach), {"w": start})
-        first = optimizer.grid.scales[0]
-        for _ in range(20):
-            optimizer.step(
-                np.array([1.0, 1.0, 0, 0], np.float32), 2.0**-4
-            )  # the first weight stays at its end
-        sizes[reach] = first / np.float64(optimizer.grid.scales[0])
-    assert sizes["max"] < 0.6
-    assert abs(sizes["absmax"] / (128 / 127) ** 20 - 1) < 1e-5
-
-
 # -- what cannot be -----------------------------------------------------------------------------------------
-def test_tensors_without_a_positive_weight_go_as_the_published_code_does():
-    """torch: s = Q / max(W), x = W' s, clipped, W = x / s, of negative, zero and mixed tensors."""
-    start = {"negative": -np.array([1.0, 2.0, 4.0]), "zero": np.array([0.0, -1.0])}
-    optimizer = mcf.Optimizer(mcf.SGD(0.0, 0.0), mcf.strategy("dqt-int3"), start)
-    assert optimizer.weights()["zero"].tolist() == [0.0, -0.5 * np.float32(4 / 3)]
-    largest = optimizer.weights()["negative"].max()
-    optimizer.step(optimizer.receive({name: np.zeros(x.shape) for name, x in start.items()}), 1.0)
-    assert optimizer.weights()["negative"].tolist() == [largest] * 3  # none lies below what was the largest
-    assert judge.same(optimizer.weights()["zero"], [np.nan, 0.0])
 
 
 def test_a_weight_that_becomes_infinite_is_clipped_and_a_nan_spoils_its_tensor_alone():
@@ -201,7 +175,7 @@ ARGUMENTS = {"optimizer": HYPER, "schedule": mcf.Schedule(2.0**-6, 0), "record_e
 
 @pytest.mark.slow
 def test_a_run_measures_grids_and_infers_by_three_values():
-    problem = mcf.get_problem("logistic")
+    problem = mcf.get_problem("quadratic", dimension=20)
     names = ["dqt-ternary", "dqt-int8", "bitnet", "plain"]
     run = mcf.simulate(problem, strategies=names, steps=5, low="float32", **ARGUMENTS)
     for name in names[:3]:
@@ -209,19 +183,3 @@ def test_a_run_measures_grids_and_infers_by_three_values():
         assert 0 <= run.results[name]["clipped_at_start"] <= 1
     assert "changed" not in run.series["plain"]
     assert [name for name in names if "ternary_validation_loss" in run.results[name]] == ["dqt-int8"]
-
-
-def test_the_share_that_is_clipped_at_the_start_is_that_of_the_normal_distribution():
-    """Phi(-c) + Phi(-c low / high), with c = sqrt(2 / pi): the mean magnitude in standard deviations."""
-    size = 200_000
-    weights = {"w": np.random.default_rng(0).standard_normal(size)}
-    mean = math.sqrt(2 / math.pi)
-
-    def beyond(reached):
-        return math.erfc(reached / math.sqrt(2)) / 2
-
-    for name in INTEGERS:
-        integers = grid(name)
-        expected = beyond(mean) + beyond(mean * -integers.low / integers.high)
-        found = mcf.Optimizer(mcf.SGD(), mcf.strategy(f"dqt-{name}"), weights).grid.clipped / size
-        assert abs(found - expected) < 5 * math.sqrt(expected * (1 - expected) / size)

@@ -2,7 +2,9 @@
 
 import ast
 import types
+from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -19,7 +21,6 @@ from . import on_grid_reference as judge
 
 pytestmark = pytest.mark.slow
 
-SOURCE = Path(on_grid.__file__).read_text()
 SLICES = {"a": slice(0, 40), "b": slice(40, 47), "none": slice(47, 47), "c": slice(47, 90)}
 SIZE = 90
 KINDS = [
@@ -82,12 +83,14 @@ def expected(placed):
     return found, clipped
 
 
-EXPECTED = [expected(placed) for placed in KINDS]
+@cache
+def all_expected():
+    return [expected(placed) for placed in KINDS]
 
 
 def agrees(module):
     """Whether a module's text has the judge's results, or fails."""
-    for placed, (steps, clipped) in zip(KINDS, EXPECTED, strict=True):
+    for placed, (steps, clipped) in zip(KINDS, all_expected(), strict=True):
         made = module.OnGrid(placed, FLOAT32, SLICES, mcf.RandomWords(4))
         for step, (before, after, scales, whole, first) in enumerate(steps):
             weights = numbers(step)
@@ -141,11 +144,16 @@ def module_of(tree):
     return module
 
 
-def test_the_text_agrees_and_every_altered_one_does_not():
-    tree = ast.parse(SOURCE)
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.sampled(4, each=False)
+def test_the_text_agrees_and_every_altered_one_does_not(part):
+    tree = ast.parse(Path(on_grid.__file__).read_text())
     assert agrees(module_of(tree))
-    survived, tried = [], 0
+    survived, tried = set(), 0
     for where, node, altered in alterations(tree, usual):
+        name = f"{where}: {ast.unparse(node)} -> {ast.unparse(ast.fix_missing_locations(altered))}"
+        if crc32(name.encode()) % 4 != part:
+            continue
         tried += 1
         with np.errstate(all="ignore"):
             try:
@@ -153,9 +161,6 @@ def test_the_text_agrees_and_every_altered_one_does_not():
             except (Exception, pytest.fail.Exception):
                 alike = False
         if alike:
-            survived.append(
-                f"{where}: {ast.unparse(node)} -> {ast.unparse(ast.fix_missing_locations(altered))}"
-            )
-    assert tried > 60
-    assert set(survived) == set().union(*ALIKE.values())
-    assert len(survived) == 4  # of two in scale_of the other gives operands of two sizes, which are refused
+            survived.add(name)
+    assert tried > 12
+    assert survived == {name for name in set().union(*ALIKE.values()) if crc32(name.encode()) % 4 == part}

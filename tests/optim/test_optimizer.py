@@ -4,46 +4,8 @@ import numpy as np
 import pytest
 
 from mcfsim import STRATEGIES, AdamW, Optimizer, round_to, strategy
-from mcfsim.optim.optimizer import block_roles
-from mcfsim.optim.state import State
-from tests.shared.kinds import QUANTISED
 
 NUMBERED = [name for name in STRATEGIES if name != "exact"]
-
-
-@pytest.mark.parametrize("name", [name for name in NUMBERED if name not in QUANTISED])
-def test_a_step_in_blocks_is_the_step_function_on_whole_arrays(name, assert_same, monkeypatch):
-    """The edges of blocks and of weight decay fall inside the vector; the second step has filled moments."""
-    monkeypatch.setattr("mcfsim.optim.optimizer.BLOCK", 100)
-    random = np.random.default_rng(0)
-    start, *given = (
-        {"gain": random.standard_normal(195), "matrix": random.standard_normal((59, 3))} for _ in range(3)
-    )
-    hyper, declared = AdamW(0.9, 0.95, 1e-8, 0.1), strategy(name)
-    optimizer = Optimizer(hyper, declared, start, {"matrix"})
-    edge, size = optimizer.layout.decayed_size, optimizer.layout.size
-    roles = declared.roles()  # NumpyArithmetic, which checks that operands are values of the format
-    whole = State(*(tuple(item.copy() for item in part) for part in optimizer.state))
-    for t, gradients in enumerate(given, start=1):
-        gradient, halves = optimizer.receive(gradients), []
-        for part, decayed in ((slice(0, edge), True), (slice(edge, size), False)):
-            old = State(*(tuple(item[part] for item in items) for items in whole))
-            scalars = hyper.scalars(roles, declared, t, 1e-3, decayed=decayed)
-            if declared.draws:  # by the element's index, which a block has
-                roles = block_roles(declared.roles(), t, part.start)
-            halves.append(hyper.step(roles, declared, old, gradient[part], scalars))
-        whole = State(
-            *(
-                tuple(np.concatenate(pair) for pair in zip(*parts, strict=True))
-                for parts in zip(*(half.state for half in halves), strict=True)
-            )
-        )
-        assert_same(optimizer.step(gradient, 1e-3), np.concatenate([half.update for half in halves]))
-        for ours, theirs in zip(optimizer.state, whole, strict=True):
-            for mine, other in zip(ours, theirs, strict=True):
-                assert mine.dtype == other.dtype
-                assert_same(mine, other)
-    assert optimizer.count == 2
 
 
 def small(name="plain", hyper=None, **options):
@@ -106,22 +68,3 @@ def test_gradients_are_received_to_nearest_in_the_strategys_format(name, roundin
     joined = np.concatenate([gradients["b"].ravel(), gradients["a"]])
     expected = joined.astype(np.float32) if name == "fp32" else round_to(joined, "bfloat16")
     np.testing.assert_array_equal(optimizer.receive(gradients), expected)
-
-
-def test_gradients_of_the_wrong_shape_are_refused():
-    optimizer = small()
-    with pytest.raises(ValueError, match=r"the gradient must have shape \(5,\), not \(4,\)"):
-        optimizer.step(np.zeros(4), 0.1)
-    with pytest.raises(ValueError, match=r"tensor 'a' must have shape \(2,\), not \(3,\)"):
-        optimizer.receive({"a": np.zeros(3), "b": np.zeros((3, 1))})
-    with pytest.raises(ValueError, match="expected the tensors"):
-        optimizer.receive({"a": np.zeros(2)})
-    assert optimizer.count == 0
-
-
-def test_divergence_is_silent_and_stays_visible():
-    optimizer = small()
-    optimizer.step(np.array([np.inf, np.nan, 0.0, 1.0, 3e38]), 0.1)
-    theta = optimizer.state.parameter[0]
-    assert np.isnan(theta[:2]).all()
-    assert np.isfinite(theta[2:4]).all()

@@ -88,10 +88,10 @@ def test_packed_numbers_that_share_scales_are_whole_nowhere():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
-@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+@pytest.mark.parametrize("mode", ["nearest_even", pytest.param("stochastic", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("low", "packed"), [("bfloat16", False), ("bfloat16", True), (GAPS, True)])
 @pytest.mark.parametrize("carried", [{"compiled": False}, {"steps": 10**6}], ids=["operations", "calls"])
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(6, each=False)
 @pytest.mark.costly("whole trainings")
 def test_a_step_takes_a_few_blocks(low, packed, mode, carried, monkeypatch):
     """The gradient is no contiguous vector."""

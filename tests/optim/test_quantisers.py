@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 
-import mcfsim as mcf
-from mcfsim.models.freezes import frozen_share
 from mcfsim.optim.stored import DYNAMIC as SIGNED
 from mcfsim.optim.stored import DYNAMIC_UNSIGNED as UNSIGNED
 from mcfsim.optim.stored import EXPANDED
@@ -27,7 +25,7 @@ def hostile(seed, size):
 @pytest.mark.parametrize("size", [1, 31, 128, 256, 300])
 @every_one
 def test_what_is_left_is_that_of_the_judge(how, size, assert_same):
-    for seed in range(4):
+    for seed in range(2):
         x = hostile(seed, size)
         x = np.abs(x) if how is UNSIGNED else x
         assert_same(how.through(x), quantised(x.tolist(), how))
@@ -108,9 +106,3 @@ def test_codes_take_the_bits_that_are_declared(how):
 def test_quantisers_that_cannot_be(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_a_dynamic_map_lets_a_second_moment_decay_no_more_than_float8_does():
-    for name in ("int8-moments", "fp8-moments"):
-        assert frozen_share(mcf.strategy(name), "v", 0.999, beside=True) == 1.0
-        assert frozen_share(mcf.strategy(name), "v", 0.5, beside=True) == 0.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mcfsim import AdamW, Meter, strategy
-from mcfsim.optim import adamw, torchadamw
+from mcfsim.optim import torchadamw
 from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles
@@ -130,15 +130,3 @@ def test_the_second_moment_of_collage_plus_is_mul_then_grow():
     instead = [("second_moment", name) for name in (*MUL, "mul", *GROW)]
     expected = before[:decayed] + instead + before[decayed + 2 :] + ADDITIONS["collage-light"]
     assert trace(AdamW(), "collage-plus") == expected
-
-
-def test_every_kind_of_declared_operation_is_inexact_for_some_operand():
-    meter = Meter(strategy("plain").roles().moments)
-    random = np.random.default_rng(1)
-    numbers = [meter.arithmetic.round(random.standard_normal(200)) for _ in range(3)]
-    state = State((numbers[0],), (numbers[1],), (np.abs(numbers[2]),), ())
-    scalars = AdamW().scalars(Roles(*[meter] * 5), strategy("plain"), 3, 0.01, decayed=True)
-    adamw.adamw(Roles(*[meter] * 5), strategy("plain"), state, random.standard_normal(200), scalars)
-    assert {name for name, tally in meter.tallies.items() if tally.inexact} == {
-        *(operation for _, operation in adamw.ROUNDING_POINTS)
-    }

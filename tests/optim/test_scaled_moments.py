@@ -89,19 +89,11 @@ def test_codes_and_scales_are_those_of_the_definition(assert_same):
             assert_same(mine.numbers(), left)
 
 
-def test_what_is_kept_stays_as_it_is(assert_same):
-    optimizer = trained()
-    for (vector,) in (optimizer.state.m, optimizer.state.v):
-        for tensor in optimizer.layout.split(vector).values():
-            assert_same(tensor, kept(tensor, E4M3, 128))
-
-
 @pytest.mark.slow
-@pytest.mark.costly("thousands of tensors")
-def test_groups_of_thousands_of_tensors_are_quantised_together(assert_same, monkeypatch):
+def test_groups_of_many_tensors_are_quantised_together(assert_same, monkeypatch):
     """Those of one length at once, where no text does it."""
     monkeypatch.setattr("mcfsim.optim.groups.text_of", lambda *given: None)
-    sizes = {f"t{i}": 1 + i % 3 for i in range(3000)}
+    sizes = {f"t{i}": 1 + i % 3 for i in range(300)}
     calls = []
     monkeypatch.setattr(
         "mcfsim.optim.groups.quantize", lambda *given: calls.append(1) or mcf.quantize(*given)
@@ -153,25 +145,6 @@ def test_a_group_is_not_cut():
 
 
 # -- what is lost --------------------------------------------------------------------------------------------
-def test_a_small_v_beside_a_large_one_is_lost_and_epsilon_alone_divides():
-    """The ratio of two v is the square of the gradients': what m still has, v has not."""
-    start = {"w": np.zeros(2)}
-    made = {
-        name: mcf.Optimizer(mcf.AdamW(0.5, 0.5, 1e-8, 0.0), mcf.strategy(name), start)
-        for name in ("fp32-master", "fp8-moments")
-    }
-    asked = {}
-    for name, optimizer in made.items():
-        optimizer.step(np.array([1.0, 2.0**-10], np.float32), 1e-3)
-        asked[name] = optimizer.step(np.array([1.0, 0.0], np.float32), 1e-3)
-    (m,), (v,) = made["fp8-moments"].state.m, made["fp8-moments"].state.v
-    assert v[1] == 0 < made["fp32-master"].state.v[0][1]
-    assert m[1] > 0
-    assert abs(asked["fp32-master"][1]) < 1e-3
-    assert abs(asked["fp8-moments"][1]) > 10
-    apart = mcf.Optimizer(mcf.AdamW(), mcf.strategy("fp8-moments"), {"a": np.zeros(1), "b": np.zeros(1)})
-    apart.step(np.array([1.0, 2.0**-10], np.float32), 1e-3)
-    assert (apart.state.v[0] > 0).all()  # in tensors of their own
 
 
 def test_a_number_that_is_not_finite_spoils_its_block_alone():

@@ -1,15 +1,12 @@
 """Strategies as declarations: what they store, what they refuse, and how scalars enter."""
 
 from dataclasses import replace
-from fractions import Fraction
 
-import numpy as np
 import pytest
 
-from mcfsim import FORMATS, GRID_STRATEGIES, STRATEGIES, AdamW, Format, Optimizer, Strategy, strategy
+from mcfsim import FORMATS, GRID_STRATEGIES, STRATEGIES, Format, Strategy, strategy
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import LOW, Addition, Stored
-from mcfsim.oracle import round_float
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, Rule
 from tests.shared.kinds import LEADING, QUANTISED
@@ -230,33 +227,3 @@ def test_roles_take_the_options_of_arithmetics():
     for ar in roles:
         assert (ar.rounding.mode, ar.rounding.overflow, ar.scalars) == ("toward_zero", "saturate", "rounded")
     assert strategy("exact").roles(precision=77).moments.precision == 77
-
-
-#: Holds the first moment to 16 bits, so that hardly anything but the scalars is rounded.
-FINE_MOMENT = Strategy("fine", m=Stored(LOW, 2), v=Stored(LOW, 2))
-LIMIT = Fraction(205, 208)
-
-
-def steady_first_moment(declared, scalars):
-    """Return m / g after 120 steps of a constant gradient g, for every significand of g."""
-    g = np.arange(128, 256) / 128.0
-    start = {"w": np.ones(g.size)}
-    optimizer = Optimizer(AdamW(0.9, 0.999), strategy(declared), start, scalars=scalars)
-    for _ in range(120):
-        optimizer.step(g, 0.0)
-    return np.sum(np.array(optimizer.state.m, dtype=np.float64), axis=0) / g
-
-
-def test_the_rounded_scalars_of_the_first_moment_do_not_add_up_to_one():
-    low = FORMATS["bfloat16"]
-    assert Fraction(round_float(1.0 - 0.9, low)) / (1 - Fraction(round_float(0.9, low))) == LIMIT
-    assert round(float(1 - LIMIT), 4) == 0.0144
-
-
-@pytest.mark.parametrize(("scalars", "limit"), [("exact", 1), ("rounded", LIMIT)])
-@pytest.mark.slow
-def test_a_fine_first_moment_is_short_by_the_rounding_of_the_scalars_alone(scalars, limit):
-    """But for ``(1 - beta1) g``, which is rounded once more, by at most 2**-8 either way."""
-    error = steady_first_moment(FINE_MOMENT, scalars) - float(limit)
-    assert np.abs(error).max() < 2.0**-8
-    assert abs(error.mean()) < 2.0**-11

@@ -13,7 +13,6 @@ from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.strategies import LOW, Stored
 from mcfsim.oracle import round_fraction
 from mcfsim.problems import Quadratic
-from tests.shared.kinds import LEADING
 
 START = {"w": np.ones(3)}
 ROUNDINGS = [
@@ -21,7 +20,7 @@ ROUNDINGS = [
     *(Rounding(underflow=policy) for policy in ("flush_before", "flush_after")),
 ]
 FORMATS = ["float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "tf32", "posit8", "int8", "float6_e2m3fn"]
-SCALARS = [3.0 * 10.0**-k for k in range(0, 13, 2)] + [2.0**-k for k in range(0, 30, 4)] + [1e-38, 1e-44]
+SCALARS = [3.0 * 10.0**-k for k in range(0, 13, 3)] + [2.0**-k for k in (1, 8, 10, 15, 24)] + [1e-38, 1e-44]
 
 
 def warned(function, *args, **options):
@@ -112,16 +111,6 @@ def test_stochastic_rounding_warns_of_what_no_draw_saves():
     assert found == {exponent: exponent < -17 for exponent in found}
 
 
-@pytest.mark.parametrize("name", mcf.STRATEGIES)
-def test_moments_in_a_longer_format_are_enough(name):
-    """In float16 the default epsilon vanishes; in the formats of eight exponent bits nothing does."""
-    moment = mcf.STRATEGIES[name].m.format
-    expected = {"epsilon"} if moment == LOW else set()
-    assert named(warned(Optimizer, AdamW(), strategy(name, "tf32"), START)) == set()
-    if name not in LEADING:
-        assert named(warned(Optimizer, AdamW(), strategy(name, "float16"), START)) == expected
-
-
 @pytest.mark.parametrize("kind", optimizers().values(), ids=optimizers())
 def test_every_optimizer_warns_of_what_enters_its_steps(kind):
     """Of the defaults the epsilons are zero in float16, each in the format in which it is used."""
@@ -143,7 +132,7 @@ def test_default_runs_of_short_formats_warn(low, warns):
 
 @pytest.mark.parametrize("low", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3", "float16"])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12, each=False)
 @pytest.mark.slow
 def test_an_epsilon_that_is_a_number_of_the_format_keeps_a_run_finite(low, seed):
     """Nothing is warned of, and nothing divides zero by zero."""
@@ -157,10 +146,3 @@ def test_an_epsilon_that_is_a_number_of_the_format_keeps_a_run_finite(low, seed)
         assert "diverged_at" not in results, name
         assert math.isfinite(results["validation_loss"])
         assert np.isfinite(run.series[name]["loss"]).all()
-
-
-@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
-def test_without_one_the_run_diverges():
-    run = simulate(Quadratic(12, 10.0), AdamW(), ["plain", "fp32-master"], 10, low="float8_e4m3fn")
-    assert run.results["plain"]["diverged_at"] == 1
-    assert "diverged_at" not in run.results["fp32-master"]

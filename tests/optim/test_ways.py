@@ -203,14 +203,14 @@ def test_all_ways_have_the_bits_of_the_plain_step(
 
 #: What is compiled: each kind of program, and each kind of code; the first in the ordinary run.
 COMPILED = [
+    ("sgd", "plain", "bfloat16", "nearest_even"),
     ("sgd", "plain", "bfloat16", "stochastic"),
     *(
         ("adamw", name, "bfloat16", "nearest_even")
-        for name in ("plain", "kahan", "collage-plus", "stochastic-parameter", "eco", "fp32-master")
-    ),
-    *(
-        ("adamw", name, "bfloat16", "nearest_even")
-        for name in ("split-master", "remainder-8", "bitnet", "fp32")
+        for name in (
+            *("plain", "kahan", "collage-plus", "stochastic-parameter", "eco", "fp32-master"),
+            *("split-master", "remainder-8", "bitnet", "fp32"),
+        )
     ),
     *(
         ("sgd", name, "bfloat16", "nearest_even")

@@ -11,12 +11,11 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim import oracle
-from mcfsim.codec import all_values
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.oracle import OracleArithmetic, operate, round_float, same
 from mcfsim.rounding import Rounding
 
-from .operands import FLUSHING, MODES, ROUNDINGS, SMALL_FORMATS, UNUSUAL_FORMATS, label, values
+from .operands import FLUSHING, ROUNDINGS, SMALL_FORMATS, label, values
 
 BF16, E5M2 = FORMATS["bfloat16"], FORMATS["float8_e5m2"]
 SAMPLES = (-math.inf, -3.0, -0.0, 0.0, 2.0**-16, 0.7, 1.25, 57344.0, math.inf, math.nan)
@@ -33,15 +32,12 @@ def test_an_operation_is_that_of_the_definition(name, rounding):
         found, expected = getattr(ar, name)(*operands), operate(name, operands, E5M2, rounding)
         assert isinstance(found, float)
         assert same(found, expected).all(), operands
-
-
-def test_round_is_that_of_the_definition():
-    for rounding, x in itertools.product(MODES, (*SAMPLES, 1e6, 1e-9)):
-        assert same(OracleArithmetic(E5M2, rounding).round(x), round_float(x, E5M2, rounding)).all()
+    for x in (*SAMPLES, 1e6, 1e-9):
+        assert same(ar.round(x), round_float(x, E5M2, rounding)).all()
 
 
 @pytest.mark.parametrize("fmt", [*SMALL_FORMATS, BF16], ids=label)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(3, each=False)
 def test_neg_and_abs_change_the_sign_alone(fmt):
     """In every mode and under every policy: no subnormal number is flushed."""
     numbers = (
@@ -52,20 +48,6 @@ def test_neg_and_abs_change_the_sign_alone(fmt):
         for x in numbers.tolist():
             assert same(ar.neg(x), -x if x != 0 or fmt.has_negative_zero else 0.0).all()
             assert same(ar.abs(x), abs(x)).all()
-
-
-@pytest.mark.parametrize(
-    "fmt", [*SMALL_FORMATS, *UNUSUAL_FORMATS, *map(get_format, ("int4", "posit6"))], ids=label
-)
-@pytest.mark.parametrize("name", ["neg", "abs", "round"])
-@pytest.mark.sampled(12, each=False)
-def test_the_emulator_changes_signs_alike(name, fmt, assert_same):
-    """Where there is no such number too: unsigned formats, and two's complement."""
-    numbers = all_values(fmt).astype(np.float64)
-    for rounding in ROUNDINGS:
-        found = getattr(mcf.arithmetic(fmt, rounding), name)(numbers)
-        expected = [getattr(OracleArithmetic(fmt, rounding), name)(x) for x in numbers.tolist()]
-        assert_same(found, expected, numbers)
 
 
 def test_two_s_complement_has_no_number_opposite_to_its_least():

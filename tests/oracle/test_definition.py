@@ -102,7 +102,7 @@ def numpy_operands(dtype, arity, size=400):
     close = rng.standard_normal((arity, size)) * 2.0 ** rng.integers(-8, 9, (arity, size))
     info = np.finfo(dtype)
     edges = [0.0, info.smallest_subnormal, info.smallest_normal, 1.0, 1 + info.eps, 3.0, info.max, INF]
-    corner = [*itertools.product([*edges, *(-edge for edge in edges), NAN], repeat=arity)]
+    corner = [*itertools.product([*edges, *(-edge for edge in edges), NAN], repeat=arity)][:: 2 * arity - 1]
     return np.concatenate([patterns, close.astype(dtype), np.array(corner, dtype=dtype).T], axis=1)
 
 
@@ -173,7 +173,7 @@ def samples(fmt: Format) -> list[Fraction]:
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS.values() if fmt.signed], ids=label)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(14, each=False)
 def test_rounding_is_monotone_idempotent_and_in_its_direction(fmt, rounding):
     previous = -INF
     for value in samples(fmt):

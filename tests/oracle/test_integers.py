@@ -23,18 +23,24 @@ def check(name, operands, fmt, rounding=NEAREST):
     columns = list(zip(*(x.tolist() for x in operands), strict=True))
     expected = np.array([operate(name, column, fmt, rounding) for column in columns])
     wrong = np.flatnonzero(~same(actual, expected))
-    assert not wrong.size, (name, columns[wrong[0]], float(actual[wrong[0]]), float(expected[wrong[0]]))
+    assert not wrong.size, (
+        name,
+        fmt,
+        rounding,
+        columns[wrong[0]],
+        float(actual[wrong[0]]),
+        float(expected[wrong[0]]),
+    )
 
 
 def corner_tuples(fmt, arity):
-    return list(np.array(list(itertools.product(corners(fmt).tolist(), repeat=arity))).T)
+    every = np.array(list(itertools.product(corners(fmt).tolist(), repeat=arity)))
+    return list(every[:: 1 if arity < 3 else 23].T)
 
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.sampled(24, each=False)
-@pytest.mark.slow
-@pytest.mark.costly("many numbers by exact fractions")
+@pytest.mark.exhaustive
 def test_all_pairs(name, rounding):
     everything = values(E4M3FN)
     check(name, [x.ravel() for x in np.meshgrid(everything, everything)], E4M3FN, rounding)
@@ -47,18 +53,19 @@ def test_all_pairs_with_infinities(name):
     check(name, [x.ravel() for x in np.meshgrid(everything, everything)], E5M2)
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
-@pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *WIDE_FORMATS], ids=label)
-@pytest.mark.parametrize("name", ARITY)
-@pytest.mark.sampled(18)
-def test_hard_operands_in_every_rounding(name, fmt, rounding):
-    check(name, random_tuples(fmt, 300, ARITY[name], seed=3), fmt, rounding)
+@pytest.mark.parametrize("part", range(37))
+@pytest.mark.sampled(37, each=False)
+def test_hard_operands_in_every_rounding(part):
+    for name, fmt, rounding in [*itertools.product(ARITY, [*SMALL_FORMATS, *WIDE_FORMATS], ROUNDINGS)][
+        part::37
+    ]:
+        check(name, random_tuples(fmt, 300, ARITY[name], seed=3), fmt, rounding)
 
 
 @pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *WIDE_FORMATS[:2]], ids=label)
 @pytest.mark.sampled(4, each=False)
 def test_all_roots(fmt):
-    check("sqrt", [values(fmt)], fmt)
+    check("sqrt", [values(fmt)[:: 1 if fmt.bits <= 8 else 11]], fmt)
 
 
 @pytest.mark.parametrize("fmt", [E5M2, *WIDE_FORMATS], ids=label)
@@ -77,7 +84,7 @@ def test_operands_may_be_wider_than_the_result(name):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("name", ["e2m1fn", "e4m3fn", "e4m3fnuz", "e5m2", "bf16", "fp16", "tf32", "fp32"])
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24, each=False)
 def test_rounding_of_float64(name, rounding):
     fmt = get_format(name)
     rng = np.random.default_rng(8)

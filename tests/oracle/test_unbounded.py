@@ -13,13 +13,17 @@ OPERATIONS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3, "neg"
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.parametrize("p", [2, 3, 8, 24])
-def test_it_rounds_as_a_wide_format(p, mode):
+def test_it_rounds_as_a_wide_format(mode):
+    for p in (2, 3, 8, 24):
+        check(p, mode)
+
+
+def check(p, mode):
     rng = random.Random(p)
     wide = OracleArithmetic(Format(precision=p, emin=-400, emax=400), Rounding(mode))
     free = FractionArithmetic(p, Rounding(mode))
     for name, count in OPERATIONS.items():
-        for _ in range(25):
+        for _ in range(10):
             given = [
                 rng.choice((-1, 1)) * rng.randrange(2 ** (p - 1), 2**p) * 2.0 ** rng.randrange(-p, p)
                 for _ in range(count)

@@ -7,10 +7,6 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer
-from sklearn.linear_model import LogisticRegression as Reference
-from sklearn.metrics import log_loss
-from sklearn.preprocessing import StandardScaler
 
 from mcfsim.problems import LogisticRegression, Quadratic, Rosenbrock
 from tests.problems.test_problems import EXACT, generic, label
@@ -94,6 +90,9 @@ def test_rosenbrock_values():
 # -- logistic regression -------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def breast_cancer():
+    from sklearn.datasets import load_breast_cancer
+    from sklearn.preprocessing import StandardScaler
+
     features, labels = load_breast_cancer(return_X_y=True)
     held_out = np.arange(569) % 5 == 4
     features = StandardScaler().fit(features[~held_out]).transform(features)
@@ -101,6 +100,9 @@ def breast_cancer():
 
 
 def test_logistic_loss_and_minimum_are_those_of_scikit_learn(breast_cancer):
+    from sklearn.linear_model import LogisticRegression as Reference
+    from sklearn.metrics import log_loss
+
     problem = LogisticRegression(l2=0.5)
     point = generic(problem)
     features, labels, held_out, held_out_labels = breast_cancer

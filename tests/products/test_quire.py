@@ -39,7 +39,7 @@ def at_each(a, b, fmt, mode):
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", FORMATS, ids=str)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9, each=False)
 def test_sums_are_exact_and_rounded_once_or_at_each_term(fmt, mode, assert_same):
     (left, a), (right, b) = some_posits(fmt, (60, 12)), some_posits(fmt, (60, 12), seed=1)
     # What is added last cancels all but a little of the rest, or all of it.

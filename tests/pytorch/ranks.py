@@ -1,5 +1,7 @@
 """Training as one process does it, and as several do, which have parts of a batch and of the model."""
 
+# ruff: noqa: E402
+
 import itertools
 import sys
 import warnings
@@ -7,6 +9,15 @@ from functools import partial
 from pathlib import Path
 
 import torch
+
+HAS_COMPILER = "torch._dynamo" in sys.modules
+import mcfsim as mcf
+from mcfsim.torch import AdamW, OutsideWriteWarning, host_loop, step_in_backward, watch
+
+mcf.arithmetic("bfloat16", backend="torch").add(torch.ones(2), 1.0)
+#: Whether the package imports PyTorch's compiler, which takes two seconds.
+IMPORTS_COMPILER = not HAS_COMPILER and "torch._dynamo" in sys.modules
+
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import (
@@ -21,8 +32,6 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-import mcfsim as mcf
-from mcfsim.torch import AdamW, OutsideWriteWarning, host_loop, step_in_backward, watch
 from tests.shared.kinds import QUANTISED
 
 STEPS, SAVED = 2, 1
@@ -158,8 +167,8 @@ def placed(strategy, mesh=None):
         given = [distribute_tensor(x, mesh, [how]) for x, how in zip(given, placements, strict=True)]
     given = [torch.nn.Parameter(x) for x in given]
     optimizer = AdamW(given, 1e-2, strategy=strategy)
-    watched = watch(optimizer, 3)
-    for step in range(1, 4):
+    watched = watch(optimizer, 2)
+    for step in range(1, 3):
         for p, x in zip(given, tensors(dtype, step), strict=True):
             p.grad = x if mesh is None else DTensor.from_local(x / mesh.size(), mesh, [Partial()])
         optimizer.step()
@@ -184,7 +193,7 @@ def grouped(mesh=None):
     """Move parameters whose moments share scales; return them and their state, put together."""
     generator = torch.Generator().manual_seed(5)
     given = [torch.randn(shape, generator=generator).bfloat16() for shape, _ in GROUPED]
-    gradients = [[torch.randn(x.shape, generator=generator).bfloat16() for x in given] for _ in range(3)]
+    gradients = [[torch.randn(x.shape, generator=generator).bfloat16() for x in given] for _ in range(2)]
     places = [how for _, how in GROUPED]
     if mesh is not None:
         given = [distribute_tensor(x, mesh, [how]) for x, how in zip(given, places, strict=True)]
@@ -226,48 +235,64 @@ def begun(given, strategy):
     return given, optimizer_of(given, strategy)
 
 
-def runs(strategy, rank, folder):
-    """Yield how a model is trained in several processes, and what came of it.
-
-    Parts of the model in each; copies of it; gone on from what one process saved, or all did; and from
-    states that PyTorch hands on in other ways, or keeps in the CPU's memory.
-    """
-    first, rest = range(SAVED), range(SAVED, STEPS)
-    whole = begun(sharded(strategy), strategy)
-    train(*whole, first, strategy, rank)
-    save(*whole, Path(folder) / f"{strategy} of many")
-    train(*whole, rest, strategy, rank)
-    yield "sharded", described(*whole)
-    for source in ("one", "many"):
-        other = begun(sharded(strategy, seed=1), strategy)
-        load(*other, Path(folder) / f"{strategy} of {source}")
-        train(*other, rest, strategy, rank)
-        yield f"from {source}", described(*other)
-    for way, hand in HANDED_ON.items():
-        given, other = (begun(sharded(strategy, seed), strategy) for seed in (0, 1))
-        train(*given, first, strategy, rank)
-        hand(*given, *other)
-        train(*other, rest, strategy, rank)
-        yield way, described(*other)
-    for way, given in (
-        ("offloaded", sharded(strategy, offloaded=True)),
-        ("replicated", DistributedDataParallel(model(strategy))),
-    ):
-        other = begun(given, strategy)
-        train(*other, range(STEPS), strategy, rank)
-        yield way, described(*other)
+def in_backward(strategy, rank, folder):
+    """Move parameters in the backward pass."""
     given, optimizer = begun(sharded(strategy), strategy)
     step_in_backward(optimizer)
     for step in range(STEPS):
         loss_of(given, step, rank, strategy).backward()
-    yield "in the backward pass", described(given, optimizer)
+    return given, optimizer
 
 
-def work(rank, world, folder, strategies):
+def from_file(source, strategy, rank, folder):
+    """Go on from what one process saved, or all did."""
+    other = begun(sharded(strategy, seed=1), strategy)
+    load(*other, Path(folder) / f"{strategy} of {source}")
+    train(*other, range(SAVED, STEPS), strategy, rank)
+    return other
+
+
+def handed_on(hand, strategy, rank, folder):
+    """Go on from a state that PyTorch hands on."""
+    given, other = (begun(sharded(strategy, seed), strategy) for seed in (0, 1))
+    train(*given, range(SAVED), strategy, rank)
+    hand(*given, *other)
+    train(*other, range(SAVED, STEPS), strategy, rank)
+    return other
+
+
+def from_the_start(make, strategy, rank, folder):
+    other = begun(make(strategy), strategy)
+    train(*other, range(STEPS), strategy, rank)
+    return other
+
+
+#: How a model is trained in several processes: parts of it in each, or copies.
+WAYS = {
+    **{f"from {source}": partial(from_file, source) for source in ("one", "many")},
+    **{way: partial(handed_on, hand) for way, hand in HANDED_ON.items()},
+    "offloaded": partial(from_the_start, partial(sharded, offloaded=True)),
+    "replicated": partial(from_the_start, lambda strategy: DistributedDataParallel(model(strategy))),
+    "in the backward pass": in_backward,
+}
+
+
+def runs(strategy, ways, rank, folder):
+    """Yield how a model is trained in several processes, and what came of it."""
+    whole = begun(sharded(strategy), strategy)
+    train(*whole, range(SAVED), strategy, rank)
+    save(*whole, Path(folder) / f"{strategy} of many")
+    train(*whole, range(SAVED, STEPS), strategy, rank)
+    yield "sharded", described(*whole)
+    for way in ways:
+        yield way, described(*WAYS[way](strategy, rank, folder))
+
+
+def work(rank, world, folder, asked):
     """Do what one of several processes does, and write what came of it."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
-    found = {(strategy, way): x for strategy in strategies for way, x in runs(strategy, rank, folder)}
+    found = {(name, way): x for name, ways in asked.items() for way, x in runs(name, ways, rank, folder)}
     mesh = init_device_mesh("cpu", (world,))
     for strategy in PLACED:
         found[strategy, "placed"] = placed(strategy, mesh)
@@ -298,16 +323,20 @@ def alone_from_many(strategy, folder, world):
     return described(*given)
 
 
-def main(world, folder, *strategies):
-    """Write what one process comes to, and what several do, which are copies of it."""
+def main(world, folder, *asked):
+    """Write what one process comes to, and what several do, which are copies of it.
+
+    Asked are strategies, each with its ways.
+    """
     world = int(world)
+    asked = {name: ways.split(",") for name, _, ways in (x.partition(":") for x in asked)}
     torch.set_num_threads(1)
     host_loop.AHEAD = 0  # so that nothing is compiled, in each of them
-    expected = {strategy: alone(strategy, folder, world) for strategy in strategies}
+    expected = {strategy: alone(strategy, folder, world) for strategy in asked}
     expected |= {(strategy, "placed"): placed(strategy) for strategy in PLACED} | {"grouped": grouped()}
-    torch.multiprocessing.start_processes(work, (world, folder, strategies), world, start_method="fork")
-    expected |= {(name, "from many"): alone_from_many(name, folder, world) for name in strategies}
-    torch.save(expected, Path(folder) / "expected")
+    torch.multiprocessing.start_processes(work, (world, folder, asked), world, start_method="fork")
+    expected |= {(name, "from many"): alone_from_many(name, folder, world) for name in asked}
+    torch.save(expected | {"imports compiler": IMPORTS_COMPILER}, Path(folder) / "expected")
 
 
 if __name__ == "__main__":

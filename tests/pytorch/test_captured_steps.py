@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.costly("Triton's interpreter takes a second for the kernels of a few steps"),
     pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),
 ]
-SHAPES = ((6, 4), (50,), (0, 3))
+SHAPES = ((6, 4), (17,), (0, 3))
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 
 
@@ -142,15 +142,16 @@ def test_replays_have_the_bits_of_steps(optimizer, strategy, graph):
     captured = captured_step(ours[0], graph())
     for p, (bits, _) in zip(ours[1], before, strict=True):
         assert (codes(p)[0] == bits).all()
-    steps_of_both(ours, theirs, range(5, 8), change, [captured])
+    steps_of_both(ours, theirs, range(5, 7), change, [captured])
     assert_same_states(ours[0], theirs[0])
 
 
 def one(**options):
     """Return a parameter with a gradient and its optimizer, which has made a step if it may be captured."""
-    (p,) = parameters(torch.bfloat16, shapes=[(50,)])
+    (p,) = parameters(torch.bfloat16, shapes=[(16,)])
     p.grad = torch.ones_like(p)
-    optimizer = mcfsim.torch.AdamW([p], **{"lr": 1e-2, "capturable": True, **options})
+    options = {"lr": 1e-2, "capturable": True, "strategy": "plain", **options}
+    optimizer = mcfsim.torch.AdamW([p], **options)
     optimizer.step()
     return p, optimizer
 
@@ -290,7 +291,7 @@ def test_what_cannot_be_captured_is_refused(graph, monkeypatch):
     p.grad = None
     if hasattr(p, "grad_dtype"):  # since PyTorch 2.10
         p.grad_dtype = None
-    p.grad = torch.ones(50)
+    p.grad = torch.ones(16)
     refused(graph, optimizer, "gradients must be of bfloat16, not of torch.float32", TypeError)
     p, optimizer = one(strategy=mcf.strategy("fp8-moments"))
     refused(graph, optimizer, "quantised between launches")
@@ -299,7 +300,7 @@ def test_what_cannot_be_captured_is_refused(graph, monkeypatch):
     optimizer.add_param_group({"params": [q]})
     optimizer.state[q] = {
         "step": 1,
-        **{name: torch.zeros_like(q) for name in ("m", "v", "v_1", "parameter_1")},
+        **{name: torch.zeros_like(q) for name in ("m", "v")},
     }
     q.grad = torch.ones_like(q)
     refused(graph, optimizer, "make a step outside of the graph first")

@@ -18,9 +18,17 @@ OTHERS = (
     *("plain", "collage-plus", "stochastic", "eco", "fp32-master", "split-master", "fp32"),
     *("int8-moments", "coat-moments"),
 )
-STRATEGIES = [
-    *("remainder-8", "fp8-moments"),
-    *(pytest.param(name, marks=pytest.mark.exhaustive) for name in OTHERS),
+WAYS = (
+    *("from one", "from many", "whole", "flat", "from the first", "offloaded", "replicated"),
+    "in the backward pass",
+)
+#: Of the ordinary two each has half of the ways, both what is saved.
+CASES = [
+    *(("remainder-8", WAYS[::2] + WAYS[1:2]), ("fp8-moments", WAYS[:1] + WAYS[1::2])),
+    *(
+        pytest.param(name, WAYS, marks=pytest.mark.exhaustive)
+        for name in (*OTHERS, "remainder-8", "fp8-moments")
+    ),
 ]
 
 
@@ -28,7 +36,8 @@ STRATEGIES = [
 def runs(request, tmp_path_factory):
     """Return what one process came to, and what each of several did; they have no GPU."""
     own = [x for x in request.session.items if x.path == request.path and "_bits_of_one" in x.name]
-    strategies = sorted(x.callspec.params["strategy"] for x in own)
+    asked = [x.callspec.params for x in own]
+    strategies = [f"{x['strategy']}:{','.join(x['ways'])}" for x in asked]
     folder = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "tests.pytorch.ranks", str(WORLD), str(folder), *strategies]
     there = {"cwd": Path(__file__).parents[2], "env": os.environ | {"CUDA_VISIBLE_DEVICES": ""}}
@@ -47,13 +56,11 @@ def assert_same(found, expected, *what):
         assert torch.equal(found[name], x), (*what, name)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_processes_have_the_bits_of_one(strategy, runs):
+@pytest.mark.parametrize(("strategy", "ways"), CASES)
+def test_processes_have_the_bits_of_one(strategy, ways, runs):
     expected, found = runs
     for rank, there in enumerate(found):
-        ways = [key[1] for key in there if key[0] == strategy and key[1] != "placed"]
-        assert len(ways) == 9
-        for way in ways:
+        for way in ("sharded", *ways):
             assert_same(there[strategy, way], expected[strategy], way, rank)
     assert_same(expected[strategy, "from many"], expected[strategy], "one from many")
 
@@ -84,3 +91,7 @@ def test_what_others_write_is_seen_and_taken(runs):
         told, meant = there["written"]
         assert told == [0, 1]
         assert all(meant)
+
+
+def test_the_package_imports_no_compiler_of_torch(runs):
+    assert runs[0]["imports compiler"] is False

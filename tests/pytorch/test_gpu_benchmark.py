@@ -16,7 +16,7 @@ from tests.benchmarks import gpu  # noqa: E402
 @pytest.mark.costly("the whole benchmark, its kernels interpreted")
 def test_it_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr("sys.argv", ["gpu", "--size", "20", "--device", "cpu"])
+    monkeypatch.setattr("sys.argv", ["gpu", "--size", "2", "--device", "cpu"])
     monkeypatch.setattr(gpu, "write_result", None)
     few = {name: mcf.STRATEGIES[name] for name in ("collage-plus", "exact")}
     monkeypatch.setattr(mcf, "STRATEGIES", few)
@@ -30,7 +30,7 @@ def test_it_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
         "float32 to bfloat16",
         "two_sum, bfloat16",
         "AdamW, collage-plus",
-        "20 tensors of 16",
+        "2 tensors of 16",
     ):
         assert what in printed
     assert table.measured() == table.NOT_MEASURED

@@ -108,10 +108,10 @@ def test_instructions_that_are_as_said_pass():
 @pytest.mark.parametrize("verb", INSTRUCTIONS)
 @pytest.mark.sampled(3, each=False)
 def test_operands_are_tried_by_number(verb, monkeypatch):
-    monkeypatch.setattr(hardware_trials, "_BLOCK", 3000)
+    monkeypatch.setattr(hardware_trials, "_BLOCK", 1000)
     total = trials()[verb].tuples
-    for start in {0, total // 3, total // 2, total - 10_000} if total > 2**16 else {0}:
-        assert first_difference(verb, CPU, Launcher, start, start + 10_000) is None
+    for start in {0, total // 3, total // 2, total - 2500} if total > 2**16 else {0}:
+        assert first_difference(verb, CPU, Launcher, start, start + 2500) is None
 
 
 def altered(monkeypatch, old, new):

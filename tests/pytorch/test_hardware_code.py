@@ -9,13 +9,13 @@ pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from mcfsim.compile import trace
-from mcfsim.compile.device_code import device_code, faults
+from mcfsim.compile.device_code import faults
 from mcfsim.compile.hardware import INSTRUCTIONS
 from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.program import Register
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import get_format
-from tests.pytorch.test_device_code import code_of, compiled, step  # noqa: F401
+from tests.pytorch.test_device_code import code_of, compiled, device_code, step  # noqa: F401
 from tests.shared.kinds import PLAIN
 from tests.shared.texts import every
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(8, each=False)
 def test_every_operation_is_by_just_the_instructions_asked_for(fmt, packed, capability):
     options = {"packed": packed, "checked": True, "hardware": True}
     source, lowered, code = code_of(trace(every, fmt), capability, **options)
@@ -86,7 +86,7 @@ TRAPS = {
 
 
 @pytest.mark.parametrize("trap", TRAPS)
-@pytest.mark.sampled(7, each=False)
+@pytest.mark.sampled(13, each=False)
 def test_traps_are_noticed(trap):
     kernel = Kernel(trace(every, "bfloat16"), packed=True, hardware=True)
     source, lowered = kernel.source([]), kernel.line([])
@@ -120,8 +120,12 @@ def test_a_rounding_of_numbers_is_one_instruction():
     program = trace(lambda ar, x: ar.round(x), "bfloat16", operands=(Register("x", get_format("float32")),))
     _, lowered, code = code_of(program, hardware=True, packed=True)
     assert faults(code, lowered, hardware=True) == []
+    row = next(row for row in code.ptx.splitlines() if "cvt.rn.bf16x2" in row)
+    twice = code._replace(ptx=code.ptx.replace(row, f"{row}\n{row}"))
+    assert faults(twice, lowered, hardware=True) == ["PTX: 2 of round_bfloat16, not 1"]
     found = code.instructions()
     assert found["F2FP"] == 1
     assert not found["F2F"]
-    _, _, longer = code_of(program, packed=True)
+    _, lowered, longer = code_of(program, packed=True)
+    assert faults(longer, lowered) == []
     assert sum(longer.instructions().values()) > sum(found.values())

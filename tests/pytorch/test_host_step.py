@@ -182,7 +182,7 @@ OPTIONS = {
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize(("optimizer", "strategy"), in_turn(STORED))
-@pytest.mark.sampled(15, each=False)
+@pytest.mark.sampled(30, each=False)
 @pytest.mark.costly("some are compiled")
 def test_options_have_the_bits_of_the_simulated_optimizer(optimizer, strategy, option):
     if "low" in OPTIONS[option] and strategy in LEADING:
@@ -198,7 +198,7 @@ def test_options_have_the_bits_of_the_simulated_optimizer(optimizer, strategy, o
     ["calls on small blocks", "a device", pytest.param("batches", marks=pytest.mark.exhaustive)],
 )
 @pytest.mark.parametrize("name", MINE)
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.sampled(9, each=False)
 @pytest.mark.slow
 def test_declared_strategies_have_the_bits_of_the_simulated_optimizer(name, way):
     strategy, low = MINE[name]

@@ -9,9 +9,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import mcfsim as mcf  # noqa: E402
 from mcfsim.codec import decode, encode  # noqa: E402
 from mcfsim.compile import kernel as kernels  # noqa: E402
-from mcfsim.compile import trace  # noqa: E402
+from mcfsim.compile import launch, trace  # noqa: E402
 from mcfsim.compile.kernel import Kernel  # noqa: E402
-from mcfsim.compile.program import Scalar, flat  # noqa: E402
 from mcfsim.compile.scalars import uses  # noqa: E402
 from mcfsim.formats import get_format  # noqa: E402
 from mcfsim.kernels.carriers import carrier_of  # noqa: E402
@@ -20,7 +19,7 @@ from mcfsim.optim.recording import numbers, record_step, symbols, words_of  # no
 from mcfsim.random import RandomWords  # noqa: E402
 from mcfsim.rounding import Mode, Rounding, Rule  # noqa: E402
 from tests.shared.kinds import PLAIN, rotating  # noqa: E402
-from tests.shared.texts import every, with_scalar  # noqa: E402
+from tests.shared.texts import every  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("interpreted"),
@@ -65,18 +64,6 @@ def test_every_operation_has_the_bits_of_numpy(fmt, mode, assert_same):
         assert_same(mine, other, *given)
 
 
-def test_a_line_that_counts_on_clean_codes_of_nan_is_found_out():
-    """So the tests here see what a GPU makes of NaN."""
-    given = hard(get_format("bfloat16"), 3000)
-    kernel = Kernel(trace(mcf.two_sum, "bfloat16"))
-    kernel._options["clean"] = True
-    (found, _), _ = launched(kernel.with_numbers([]), given[:2])
-    expected, _ = mcf.two_sum(mcf.arithmetic("bfloat16", compiled=False), *given[:2])
-    wrong = ~(np.isnan(found) & np.isnan(expected)) & (found != expected)
-    assert wrong.any()
-    assert np.isnan(expected[wrong]).all()
-
-
 @pytest.mark.parametrize("start", [0, 5, 2**33 + 7])
 @pytest.mark.parametrize(
     ("fmt", "rounding"),
@@ -98,22 +85,9 @@ def test_random_words_are_those_of_numpy(fmt, rounding, start, assert_same):
         assert_same(mine, other, a, b)
 
 
-def test_real_scalars_enter_exactly_and_nothing_is_written_again(assert_same):
-    kernel = Kernel(trace(with_scalar, "bfloat16", operands=("a", "b", Scalar("rate"))))
-    a, b, _ = hard(get_format("bfloat16"), 5000)
-    sources = set()
-    for rate in (0.9, 1 - 0.9, 3e-4, 1e-8, -160.1):
-        launcher = kernel.with_scalars({"rate": rate})
-        sources.add(launcher.source)
-        expected = with_scalar(mcf.arithmetic("bfloat16", compiled=False), a, b, rate)
-        for mine, other in zip(launched(launcher, (a, b))[0], expected, strict=True):
-            assert_same(mine, other, a, b)
-    assert len(sources) < 5
-
-
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize(("optimizer", "strategy"), rotating(PLAIN))
-@pytest.mark.sampled(20, each=False)
+@pytest.mark.sampled(40, each=False)
 def test_steps_have_the_bits_of_numpy(optimizer, strategy, mode, assert_same):
     """From states with zeros, subnormal and huge numbers, infinities and NaN, on codes, in place."""
     if "collage" in strategy and mode == "stochastic":
@@ -165,9 +139,10 @@ def read(tensor, fmt):
 
 
 @pytest.mark.costly("kernels are interpreted, or PyTorch compiles")
-def test_what_is_no_value_is_noticed_wherever_it_is():
+def test_what_is_no_value_is_noticed_wherever_it_is(monkeypatch):
+    monkeypatch.setattr(launch, "INTERPRETED", 1024)  # an instance works on so many
     launcher = Kernel(trace(mcf.two_sum, "bfloat16"), checked=True).with_numbers([])
-    for size in (1, 2, 2**18, 300_000):
+    for size in (1, 2, 1024, 1100):
         a = np.ones(size, np.float32)
         assert launched(launcher, (a, a))[1]
         for place in {0, size // 2, size - 1}:
@@ -207,18 +182,6 @@ def test_an_old_triton_is_refused(found, monkeypatch):
     monkeypatch.setattr(kernels, "_triton", lambda: found)
     with pytest.raises(ImportError, match=f"Triton {found.replace('+', '.')} divides inexactly near zero"):
         Kernel(trace(mcf.two_sum, "bfloat16")).with_numbers([])
-
-
-def test_long_texts_are_one_kernel(assert_same):
-    def text(ar, x):
-        return mcf.expansion.grow(ar, mcf.expansion.mul(ar, (0.999, -1e-4), x[:2]), x[2])
-
-    names = (("a", "b", "c"),)
-    given = hard(get_format("float16"), 4000)
-    found, _ = launched(Kernel(trace(text, "float16", operands=names)).with_scalars({}), given)
-    expected = text(mcf.arithmetic("float16", compiled=False), tuple(given))
-    for mine, other in zip(found, flat(expected), strict=True):
-        assert_same(mine, other)
 
 
 @pytest.mark.parametrize(

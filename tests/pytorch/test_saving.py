@@ -226,6 +226,7 @@ def test_what_is_no_state_is_refused(x):
 
 # -- broken off -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("strategy", ["collage-plus", "split-master", "fp8-moments"])
+@pytest.mark.sampled(2, each=False)
 @pytest.mark.slow
 def test_a_step_that_is_broken_off_is_whole_or_refused(strategy):
     """No half of one is gone on from unnoticed."""

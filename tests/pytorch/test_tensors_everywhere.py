@@ -181,27 +181,6 @@ def test_numbers_of_several_components(name, fmt, device, kernels, assert_same):
         assert_same(here(one) if isinstance(one, torch.Tensor) else one, other)
 
 
-def test_sums_along_an_axis_of_a_tensor(device, assert_same):
-    ours, theirs = both("bfloat16", device=device)
-    a, t = values(40, ours, theirs, size=20)
-    assert_same(here(summation.recursive_sum(ours, tuple(t))), summation.recursive_sum(theirs, tuple(a)))
-    assert_same(here(summation.neumaier_sum(ours, tuple(t))), summation.neumaier_sum(theirs, tuple(a)))
-    found, expected = summation.dw_sum(ours, tuple(t)), summation.dw_sum(theirs, tuple(a))
-    for one, other in zip(found, expected, strict=True):
-        assert_same(here(one), other)
-
-
-def test_real_numbers_as_expansions(device, assert_same):
-    ours, theirs = both("bfloat16", device=device)
-    a, t = values(2, ours, theirs)
-    beta = mcf.expand(ours, 0.999, 2)
-    assert beta == mcf.expand(theirs, 0.999, 2)
-    for one, other in zip(
-        mcf.expansion_mul(ours, beta, tuple(t)), mcf.expansion_mul(theirs, beta, tuple(a)), strict=True
-    ):
-        assert_same(here(one), other)
-
-
 def test_components_are_merged_on_their_device(device, assert_same):
     ours, theirs = both("bfloat16", device=device)
     a, t = values(4, ours, theirs)

@@ -73,13 +73,13 @@ def check_policies(arithmetics, device, assert_same):
 @pytest.mark.parametrize("scalars", ["exact", "rounded"])
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float32", "float8_e4m3fn"])
-@pytest.mark.sampled(24, each=False)
+@pytest.mark.sampled(36, each=False)
 def test_real_scalars_easy_and_hard(fmt, mode, scalars, device, kernels, assert_same):
     ours, theirs = both(fmt, mode, device=device, kernels=kernels, scalars=scalars)
     _, t = values(2, ours, theirs)
     hard = 1.0 + 2.0**-8 + 2.0**-40  # next to a boundary of bfloat16's products
-    chosen = (2, 0.5, 0.999, 0.1, hard, -0.0, np.inf, np.nan, 1e-8)
-    for s in chosen[1::3] if kernels else chosen:  # interpreted kernels take long
+    chosen = (0.5, 0.1, hard, -0.0, np.inf, np.nan)
+    for s in chosen[::2] if kernels else chosen:  # interpreted kernels take long
         for text in WITH_SCALARS.values():
             check(assert_same, text, ours, theirs, *t, s)
     assert ours.random == theirs.random

@@ -32,6 +32,7 @@ from tests.pytorch.devices import (  # noqa: E402
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float32", "posit8", "float8_e4m3fnuz"])
+@pytest.mark.sampled(6)
 def test_pytorch_is_asked_for_plain_operations_alone(fmt, mode, device):
     ours, _ = both(fmt, mode, device=device)
     t = ours.round(there(numbers(3), device))

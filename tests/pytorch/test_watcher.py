@@ -61,6 +61,7 @@ def test_the_measures_are_those_of_the_simulated_optimizer(strategy, place, monk
 
 
 @pytest.mark.parametrize("strategy", ["collage-plus", "stochastic", "split-master", "fp8-moments"])
+@pytest.mark.sampled(2)
 def test_looking_changes_nothing(strategy, place):
     runs = []
     for looked_at in (False, True):

@@ -202,7 +202,7 @@ def unit_of(exact, fmt):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fmt", EVERY, ids=label)
-@pytest.mark.sampled(54, each=False)
+@pytest.mark.sampled(100, each=False)
 def test_every_number_is_inspected_and_every_equation_holds(fmt):
     random = near(fmt, seed=fmt.bits, size=12)
     for text in (*NUMBERS, *random):
@@ -210,13 +210,6 @@ def test_every_number_is_inspected_and_every_equation_holds(fmt):
     rng = np.random.default_rng(fmt.bits)
     for text in random:
         check(text, fmt, str(rng.choice(list(DETERMINISTIC))), str(rng.choice(["ieee", "saturate"])))
-
-
-@pytest.mark.exhaustive
-def test_random_numbers_in_random_formats():
-    for index, fmt in enumerate(random_formats(60)[15:]):
-        for text in (*NUMBERS[::3], *near(fmt, seed=index, size=40)):
-            check(text, fmt)
 
 
 @pytest.mark.parametrize("name", ["binary8p4uf", "binary8p3ue", "binary6p2uf", "float8_e8m0fnu"])
@@ -239,7 +232,7 @@ def test_powers_of_two_and_what_is_none():
 
 
 @pytest.mark.parametrize("fmt", EVERY, ids=label)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_errors_in_ulp_are_in_the_codecs(fmt):
     """One definition of the unit: that of `mcfsim.codec.ulp`, also for the measure."""
     rng = np.random.default_rng(4)
@@ -250,12 +243,6 @@ def test_errors_in_ulp_are_in_the_codecs(fmt):
         x, exact, mcf.metrics.ulp_error(x, exact, fmt), ulp(exact, fmt), strict=True
     ):
         assert error == abs(a - b) / unit or math.isnan(a)
-
-
-def test_the_error_in_ulp_of_a_posit():
-    found = mcf.metrics.ulp_error([2.0**24], [2.0**20], "posit8")
-    assert found.tolist() == [1.0]
-    assert (ulp([2.0**20], "posit8") == 15 * 2.0**20).all()
 
 
 # -- by other code, and by example -------------------------------------------------------------------------
@@ -269,7 +256,7 @@ def _nearest_binary64(number):
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "tf32"])
 def test_rounding_and_bits_are_those_of_ml_dtypes(name):
     dtype, fmt = np.dtype(getattr(ml_dtypes, name, None) or getattr(np, name)), get_format(name)
-    for text in NUMBERS:
+    for text in NUMBERS[fmt.bits % 2 :: 2]:
         # The library's own casts start from binary64: so do we here, that theirs is the only rounding.
         start = _nearest_binary64(read_number(text))
         seen = inspect_value(start, name, overflow="ieee")
@@ -293,10 +280,10 @@ def test_rounding_and_bits_are_those_of_ml_dtypes(name):
     "fmt", ["bfloat16", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn", "e6m9", "tf32"]
 )
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.sampled(9, each=False)
+@pytest.mark.sampled(12, each=False)
 def test_the_rounding_is_the_emulators(fmt, mode):
     for overflow in ("ieee", "saturate"):
-        for text in NUMBERS:
+        for text in NUMBERS[DETERMINISTIC.index(mode) % 2 :: 2]:
             seen = inspect_value(text, fmt, mode, overflow).rounded
             ours = mcf.round_to(read_number(text), fmt, mode, overflow)
             assert seen == ours or (math.isnan(seen) and math.isnan(ours)), text

@@ -70,7 +70,7 @@ def words(text):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(5, each=False)
 def test_no_line_is_too_long_and_no_word_is_lost_at_any_width(name, monkeypatch):
     to_a_pipe = call(monkeypatch, None, *COMMANDS[name])
     for width in WIDTHS:
@@ -85,7 +85,7 @@ def test_no_line_is_too_long_and_no_word_is_lost_at_any_width(name, monkeypatch)
 def certificates():
     names = ("two_sum", "fast_two_sum_unordered", "dw_plus_fp", "sr_fast_two_sum_path_error_unordered")
     return [
-        verify(name, "e5m2", next(mode for mode in Mode if mode in THEOREMS[name].modes), samples=100)
+        verify(name, "e5m2", next(mode for mode in Mode if mode in THEOREMS[name].modes), samples=20)
         for name in names
     ]
 
@@ -119,6 +119,7 @@ def test_where_the_worst_case_lies_is_printed(certificates, capsys):
     lines = capsys.readouterr().out.splitlines()
     for item, row in zip(certificates, rows, strict=True):
         assert row["at"] == (str(item.worst.case) if item.worst else "")
+        assert row["counterexample"] == (str(item.simplest) if item.simplest else "")
         assert not row["at"] or re.fullmatch(r"\(.*\) -> \(.*\)", row["at"])
         (line,) = (line for line in lines if line.startswith(item.theorem + " "))
         assert not item.worst or (item.worst.decimal in line and str(item.worst.case) in line)
@@ -214,7 +215,6 @@ def test_legends_are_below_the_tables_and_in_the_help(monkeypatch):
         assert f" {term}: {legends.SIMULATE[term]}" in trained
     assert "one-step error:" not in trained
     assert "codes in parentheses" in call(monkeypatch, 100, "inspect", "1")
-    assert "late: mean" in call(monkeypatch, None, *COMMANDS["simulate"])
 
 
 def test_terms_of_a_legend():
@@ -231,12 +231,9 @@ def test_terms_of_a_legend():
     ("patterns", "match"),
     [
         ("dw_times*", r"dw_times"),
-        ("DW_TIMES*", r"dw_times"),
         ("sum", r".*sum"),
-        ("*_sum", r".*_sum$"),
-        ("two_sum dot2", r".*two_sum|dot2$"),
+        ("*_SUM dot2", r".*_sum$|dot2$"),
         ("dw_*_dw?", r"dw_.*_dw.$"),
-        ("*", ""),
     ],
 )
 def test_statements_are_listed_by_pattern(patterns, match, monkeypatch):

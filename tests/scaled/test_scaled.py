@@ -50,7 +50,7 @@ def check(rows, fmt, assert_same, modes=DETERMINISTIC):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("fmt", "rule"), RULES, ids=str)
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(20, each=False)
 def test_hard_blocks_are_quantised_by_the_definition(fmt, rule, dtype, assert_same):
     """And blocks of zeros, and with NaN or infinity."""
     fmt = dataclasses.replace(fmt, rule=rule, block=6)
@@ -204,7 +204,7 @@ def test_the_word_of_an_element_is_that_of_its_row_major_index(axis, bits, asser
 
 
 # -- shapes ----------------------------------------------------------------------------------------------
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data())
 @pytest.mark.slow
 @pytest.mark.costly("all layouts, block by block")

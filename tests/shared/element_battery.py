@@ -5,9 +5,9 @@ A case is recorded with the text that is judged, carried out by NumPy, and compa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
@@ -751,124 +751,128 @@ STOCHASTIC = [
 ]
 
 
-def _cases() -> Iterator[Case | None]:
+def _calls() -> Iterator[Callable[[], Case | Iterable[Case] | None]]:
+    """Yield what makes the cases, each called when they are asked for."""
     for i, fmt in enumerate(FORMATS):
         for carrier in (FLOAT32, FLOAT64):
-            yield value_case(fmt, carrier)
+            yield partial(value_case, fmt, carrier)
         for j, rounding in enumerate(PLAIN):
-            yield rounding_case(fmt, rounding, (FLOAT32, FLOAT64)[j % 2], False)
-            yield rounding_case(fmt, rounding, (FLOAT32, FLOAT64)[j % 2 == 0], j % 3 == 0)
+            yield partial(rounding_case, fmt, rounding, (FLOAT32, FLOAT64)[j % 2], False)
+            yield partial(rounding_case, fmt, rounding, (FLOAT32, FLOAT64)[j % 2 == 0], j % 3 == 0)
         for j, rounding in enumerate(POLICIES):
             if (i + j) % 4 == 0:
-                yield rounding_case(fmt, rounding, (FLOAT32, FLOAT64)[(i + j // 3) % 2], False)
+                yield partial(rounding_case, fmt, rounding, (FLOAT32, FLOAT64)[(i + j // 3) % 2], False)
         for j, rounding in enumerate(STOCHASTIC):
             if (i * 7 + j) % 41 == 0:
-                yield rounding_case(fmt, rounding, (FLOAT32, FLOAT64)[(i + j // 41) % 2], j % 2 == 0)
+                yield partial(rounding_case, fmt, rounding, (FLOAT32, FLOAT64)[(i + j // 41) % 2], j % 2 == 0)
         for j, rounding in enumerate([*PLAIN, *POLICIES[i % 4 :: 4], *STOCHASTIC[i::61]]):
             name = list(ARITY)[(i + j) % 6]
-            yield operation_case(name, fmt, rounding, tidy=j % 2 == 0)
+            yield partial(operation_case, name, fmt, rounding, tidy=j % 2 == 0)
             if (i + j) % 3 == 0:
-                yield change_case(
-                    ("neg", "abs", "sign", "round")[(i + j // 3) % 4], fmt, rounding, j % 2 == 0
+                yield partial(
+                    change_case, ("neg", "abs", "sign", "round")[(i + j // 3) % 4], fmt, rounding, j % 2 == 0
                 )
-                yield operation_case(("add", "sub")[j % 2], fmt, rounding, way="within", tidy=True)
+                yield partial(operation_case, ("add", "sub")[j % 2], fmt, rounding, way="within", tidy=True)
     for name in ("bfloat16", "float16", "tf32", "float8_e5m2", "float32"):
         fmt = get_format(name)
         for j, rounding in enumerate(PLAIN):
             for operation in ARITY:
-                yield operation_case(operation, fmt, rounding, way="sticky", tidy=j % 2 == 0)
+                yield partial(operation_case, operation, fmt, rounding, way="sticky", tidy=j % 2 == 0)
             for operation in ("add", "sub"):
-                yield operation_case(operation, fmt, rounding, way="within", tidy=j % 2 == 0)
+                yield partial(operation_case, operation, fmt, rounding, way="within", tidy=j % 2 == 0)
             operation, position = [("mul", 0), ("div", 1), ("add", 1), ("sub", 0), ("fma", 0), ("fma", 2)][j]
-            yield operation_case(operation, fmt, rounding, scalar=(position, 0.9), tidy=True)
-            yield parts_case(fmt, rounding, (0.9, -1 / 3, 3e-4)[j % 3])
-        yield parts_case(fmt, Rounding("down", underflow="flush_inputs"), 0.1)
+            yield partial(operation_case, operation, fmt, rounding, scalar=(position, 0.9), tidy=True)
+            yield partial(parts_case, fmt, rounding, (0.9, -1 / 3, 3e-4)[j % 3])
+        yield partial(parts_case, fmt, Rounding("down", underflow="flush_inputs"), 0.1)
         for number in (np.inf, np.nan, 2.0**100, 1 + 2.0**-52):
-            yield parts_case(fmt, Rounding("down" if number == np.inf else "nearest_even"), number)
-        yield operation_case("fma", fmt, Rounding(), way="exact product", tidy=True)
+            yield partial(parts_case, fmt, Rounding("down" if number == np.inf else "nearest_even"), number)
+        yield partial(operation_case, "fma", fmt, Rounding(), way="exact product", tidy=True)
     for fmt in map(get_format, ("bfloat16", "posit8")):
         for bits in (3, 30):
             for carrier in (FLOAT32, FLOAT64):
                 for tidy in (False, True):  # words of 32 bits, and of 64
-                    yield rounding_case(fmt, Rounding("stochastic", random_bits=bits), carrier, tidy)
+                    yield partial(rounding_case, fmt, Rounding("stochastic", random_bits=bits), carrier, tidy)
     by_name = {str(fmt): fmt for fmt in FORMATS}
     for name in ("float32", "full24nozero_inf", "full24unsigned", "narrow"):
         for rounding in POLICIES:
-            yield rounding_case(by_name[name], rounding, FLOAT32, False)
+            yield partial(rounding_case, by_name[name], rounding, FLOAT32, False)
     for name in ("bfloat16", "tf32", "full22"):
         for j, mode in enumerate(set(DETERMINISTIC) - {Mode.TO_ODD}):
-            yield residual_case(by_name[name], mode, j == 1)
+            yield partial(residual_case, by_name[name], mode, j == 1)
     for fmt in FORMATS:
         if not fmt.signed:
             for j, rounding in enumerate([*PLAIN, *POLICIES]):
-                yield change_case(("neg", "abs", "sign", "round")[j % 4], fmt, rounding)
-            yield change_case("neg", fmt, Rounding(underflow="flush_inputs"))
+                yield partial(change_case, ("neg", "abs", "sign", "round")[j % 4], fmt, rounding)
+            yield partial(change_case, "neg", fmt, Rounding(underflow="flush_inputs"))
         for j, mode in enumerate(("down", "toward_zero", "to_odd")):
             for operation in ("add", "div", "sqrt", "fma"):
                 if fmt.precision > 11 or (j + fmt.precision) % 3 == 0:
-                    yield operation_case(operation, fmt, Rounding(mode), way=None, tidy=j == 1)
-            yield operation_case("add", fmt, Rounding(mode), way="within", tidy=j == 1)
+                    yield partial(operation_case, operation, fmt, Rounding(mode), way=None, tidy=j == 1)
+            yield partial(operation_case, "add", fmt, Rounding(mode), way="within", tidy=j == 1)
     for name in ("far12", "full22", "bfloat16"):  # sums that leave the machine's range, whatever is drawn
         for j, bits in enumerate((1, 8, 23)):
             rounding = Rounding("stochastic", random_bits=bits)
-            yield operation_case("add", by_name[name], rounding, tidy=j == 1)
-            yield operation_case("sub", by_name[name], rounding, way="within", tidy=j == 1)
+            yield partial(operation_case, "add", by_name[name], rounding, tidy=j == 1)
+            yield partial(operation_case, "sub", by_name[name], rounding, way="within", tidy=j == 1)
     fmt = get_format("bfloat16")
     for j, rounding in enumerate(PLAIN):
         # Beside what a value gives, by less than binary64 tells; and of the opposite code.
         for first in (1.0, 3.0, 5.0):
             for target in (1.3125, 1.30859375 + 0.00390625, 161 / 128):
                 for step in (-np.inf, np.inf):
-                    yield operation_case(
-                        "div", fmt, rounding, scalar=(1, -float(np.nextafter(first / target, step)))
-                    )
-                    yield operation_case(
-                        "div", fmt, rounding, scalar=(0, float(np.nextafter(first * target, step)))
-                    )
-        for position in (0, 1):
-            yield operation_case(
-                "add", fmt, rounding, scalar=(position, -(2 - 2.0**-52) * 2.0**-27), tidy=j % 2 == 0
-            )
+                    over, under = (float(np.nextafter(x, step)) for x in (first * target, first / target))
+                    yield partial(operation_case, "div", fmt, rounding, scalar=(1, -under))
+                    yield partial(operation_case, "div", fmt, rounding, scalar=(0, over))
+        for place in (0, 1):
+            scalar = (place, -(2 - 2.0**-52) * 2.0**-27)
+            yield partial(operation_case, "add", fmt, rounding, scalar=scalar, tidy=j % 2 == 0)
     for fmt in CODED[:-1]:
         for carrier in (FLOAT32, FLOAT64):
             if holds(carrier, fmt):
-                yield from code_cases(fmt, carrier)
-    yield from codes_known()
-    yield from residual_choices()
-    yield from refused_cases()
-    yield from noted_cases()
+                yield partial(code_cases, fmt, carrier)
+    yield codes_known
+    yield residual_choices
+    yield refused_cases
+    yield noted_cases
 
 
-@cache
-def battery() -> list[Case]:
-    """Return all cases, those of every kind mixed."""
-    with np.errstate(all="ignore"):
-        found = {case.name: case for case in _cases() if case is not None}
-    return sorted(found.values(), key=lambda case: crc32(case.name.encode()))
+def battery(part: int = 0, parts: int = 1) -> Iterator[Case]:
+    """Yield all cases, or a part of them, made one after the other; those of every kind are mixed."""
+    calls = [*_calls()]
+    names = set()
+    for place in np.random.default_rng(0).permutation(len(calls))[part::parts]:
+        with np.errstate(all="ignore"):
+            made = calls[place]()
+            made = [made] if isinstance(made, Case) else [*(made or ())]
+        for case in made:
+            if case.name not in names:
+                names.add(case.name)
+                yield case
 
 
 # -- the judge -----------------------------------------------------------------------------------------------
 class Judge:
     """All cases, each with the statements that it carries out, and what it records of the text as it is.
 
-    Both are found out when a case is first asked.
+    All are made, and found out, when a case is first asked.
     """
 
     def __init__(self) -> None:
-        self.cases = battery()
-        self._known: list[tuple[set[tuple[str, int]], Any]] = []
+        self._cases = battery()
+        self._asked: list[tuple[Case, set[tuple[str, int]], Any]] = []
         self._seen: set[tuple[str, int]] = set()
         self._text = marked(self._seen)
 
-    def _of(self, number: int) -> tuple[set[tuple[str, int]], Any]:
-        while len(self._known) <= number:
+    def _every(self) -> Iterator[tuple[Case, set[tuple[str, int]], Any]]:
+        yield from self._asked
+        for case in self._cases:
             self._seen.clear()
             try:
-                said = signature(*self.cases[len(self._known)].record(self._text))
+                said = signature(*case.record(self._text))
             except ValueError:
                 said = None
-            self._known.append((set(self._seen), said))
-        return self._known[number]
+            self._asked.append((case, set(self._seen), said))
+            yield self._asked[-1]
 
     def against(self, mutant: Mutant) -> str | None:
         """Return what is wrong with a mutant, or None."""
@@ -876,8 +880,7 @@ class Judge:
             text = mutant.text()
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-        for number, case in enumerate(self.cases):
-            places, said = self._of(number)
+        for case, places, said in self._every():
             concerned = mutant.line is None or (mutant.module, mutant.line) in places
             if concerned and (found := case.wrong(text, said)):
                 return found
@@ -885,5 +888,5 @@ class Judge:
 
     def carried_out(self, module: str) -> set[int]:
         """Return the lines of a module's statements that some case carries out."""
-        every = set().union(*(self._of(number)[0] for number in range(len(self.cases))))
+        every = set().union(*(places for _, places, _ in self._every()))
         return {line for name, line in every if name == module}

@@ -249,7 +249,7 @@ def _own(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _shown(node: ast.AST) -> str:
-    return ast.unparse(ast.fix_missing_locations(deepcopy(node))).split("\n")[0] or "nothing"
+    return ast.unparse(ast.fix_missing_locations(node)).split("\n")[0] or "nothing"
 
 
 @lru_cache

@@ -80,9 +80,14 @@ def roundings(fmt: Format) -> list[Rounding]:
     return [*ROUNDINGS, *FLUSHING] if type(fmt) is Format else ROUNDINGS
 
 
+def in_arrays(fmt: Format) -> bool:
+    """Whether the oracle of arrays takes a format."""
+    return type(fmt) is Format and fmt.emin - fmt.precision + 1 >= -1022
+
+
 def by_definition(x: Any, fmt: Format, rounding: Rounding) -> Any:
     """Round an array by the oracle: that of arrays, where it takes the format."""
-    if type(fmt) is Format and fmt.emin - fmt.precision + 1 >= -1022:
+    if in_arrays(fmt):
         return round_integers(x, fmt, rounding)
     return np.array([round_float(number, fmt, rounding) for number in x.tolist()])
 

@@ -18,12 +18,12 @@ def refused(
 
 
 def refusals(*tables: list[Row]) -> Any:
-    """Return the mark of a test that takes each row as one parameter."""
-    return pytest.mark.parametrize("row", [row for table in tables for row in table], ids=lambda row: row[3])
+    """Return the mark of a test that takes each table as one parameter."""
+    return pytest.mark.parametrize("rows", tables, ids=lambda rows: rows[0][3])
 
 
-def check(row: Row) -> None:
-    """Make a call, which must raise its error with its message."""
-    function, given, error, message = row
-    with pytest.raises(error, match=message):
-        function(*given)
+def check(rows: list[Row]) -> None:
+    """Make calls, each of which must raise its error with its message."""
+    for function, given, error, message in rows:
+        with pytest.raises(error, match=message):
+            function(*given)

@@ -3,12 +3,10 @@
 Random damage of whole journals is in `tests.storage.test_mutated_files`.
 """
 
+import multiprocessing
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
-import time
 from contextlib import closing
 
 import pytest
@@ -178,25 +176,25 @@ def test_of_two_that_open_a_new_journal_at_once_one_is_refused(monkeypatch, path
     assert sorted(ends) == [refusal, "opened"]
 
 
-OPENS = """
-import sys, time
-from mcfsim.sweeps.journal import Journal
-time.sleep(max(0.0, float(sys.argv[2]) - time.time()))
-try:
-    journal = Journal(sys.argv[1])
-except ValueError as problem:
-    print("refused" if "is in use by another run" in str(problem) else problem)
-else:
-    print("opened", flush=True)
-    sys.stdin.read()
-"""
+def opens(path, together, told, end):
+    together.wait()
+    try:
+        with Journal(path):
+            told.put("opened")
+            end.wait()
+    except ValueError as problem:
+        told.put("refused" if "is in use by another run" in str(problem) else str(problem))
 
 
 def test_of_several_processes_exactly_one_gets_a_new_journal(path):
-    command = [sys.executable, "-c", OPENS, path, str(time.time() + 2)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, **pipes) for _ in range(3)]
-    told = [process.stdout.readline().strip() for process in processes]
+    forking = multiprocessing.get_context("fork")
+    told, end = forking.SimpleQueue(), forking.Event()
+    given = path, forking.Barrier(3), told, end
+    processes = [forking.Process(target=opens, args=given) for _ in range(3)]
     for process in processes:
-        process.communicate()
-    assert sorted(told) == ["opened", "refused", "refused"]
+        process.start()
+    found = sorted(told.get() for _ in processes)
+    end.set()
+    for process in processes:
+        process.join()
+    assert found == ["opened", "refused", "refused"]

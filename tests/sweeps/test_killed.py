@@ -96,8 +96,7 @@ def start(tmp_path):
         process.communicate()
 
 
-@pytest.mark.parametrize(("workers", "kills"), [(1, 2), (2, 1)])
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.parametrize(("workers", "kills"), [(1, 1), pytest.param(2, 2, marks=pytest.mark.exhaustive)])
 def test_a_sweep_killed_again_and_again_ends_in_the_same_results(workers, kills, start, tmp_path):
     draw, ends = random.Random(workers), []
     for _ in range(kills):
@@ -273,7 +272,7 @@ def test_a_dask_worker_with_another_package_that_comes_later_refuses_its_work(jo
             list(results)
 
 
-@pytest.mark.costly("a scheduler that can be killed, and its worker, are processes which import Dask")
+@pytest.mark.exhaustive
 def test_a_lost_scheduler_is_named_and_what_is_finished_is_kept(launch, tmp_path):
     pytest.importorskip("distributed")
     file, path, job = tmp_path / "scheduler.json", tmp_path / "journal", jobs.tens(1000, jobs.slowly)

@@ -43,7 +43,7 @@ def values(rng: random.Random, over, count: int) -> list[Polynomial]:
 def test_every_operation_is_that_of_fractions(mode, over):
     rng = random.Random(f"{mode}{over}")
     decided = 0
-    for _ in range(8):
+    for _ in range(3):
         for name, count in OPERATIONS.items():
             given = values(rng, over, count)
             if name == "sqrt" and given[0].sign < 0:
@@ -61,7 +61,7 @@ def test_every_operation_is_that_of_fractions(mode, over):
                 if p in over:
                     truth = FractionArithmetic(p, Rounding(mode))
                     assert getattr(truth, name)(*(x.at(p) for x in given)) == result.at(p)
-    assert decided > 8 * 6
+    assert decided > 3 * 6
 
 
 def test_it_is_an_arithmetic():

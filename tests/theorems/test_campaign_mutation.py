@@ -26,9 +26,7 @@ ALIVE: dict[str, dict[str, str]] = {
         "Exact.of: 1 -> 2 (7)": "one bit more in a bound, of numbers in the lowest binades",
         "_leading: 62 -> 63": "less is cut off of a number before it is rounded to binary64",
     },
-    "two_words": {
-        "TwoWords.__add__: _refuse_other": "it refuses what no caller adds",
-    },
+    "two_words": {"TwoWords.__add__: _refuse_other": "it refuses what no caller adds"},
     "domain": {
         "cover: whole is None": "all operands are not asked for here",
         "cover: narrow or not values": "formats here have few bits",
@@ -103,7 +101,7 @@ def test_enough_is_altered_and_what_is_excused_is_altered():
 
 
 @pytest.mark.parametrize("module", TRIED)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(5, each=False)
 def test_mutants_are_other_texts_of_one_name_each(module):
     assert len({mutant.what for mutant in mutants(module)}) == len(mutants(module))
     made = chosen(module)

@@ -1,6 +1,5 @@
 """Every statement of the catalogue: verdicts, counts, certificates that are read back and checked."""
 
-from fractions import Fraction
 from typing import get_args
 
 import pytest
@@ -9,7 +8,6 @@ from mcfsim.eft import fast_two_sum, two_prod_fma, two_sum
 from mcfsim.formats import get_format
 from mcfsim.multiword import double_word as dw
 from mcfsim.multiword import expansion
-from mcfsim.oracle import OracleArithmetic
 from mcfsim.theorems import THEOREMS, Certificate, examine, verify
 from mcfsim.theorems.parts import Kind, Part
 from mcfsim.theorems.selection import Selection
@@ -27,7 +25,7 @@ def read_back(certificate, folder):
     assert Certificate.load(folder / "c.json") == certificate
 
 
-@pytest.mark.sampled(20, each=False)
+@pytest.mark.sampled(60, each=False)
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("name", THEOREMS)
 def test_every_statement_comes_out_as_expected_and_its_certificate_stands(name, fmt, tmp_path, request):
@@ -149,16 +147,6 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("name", "algorithm"), OTHERS, ids=[name for name, _ in OTHERS])
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_other_algorithms_are_refuted(name, algorithm):
     assert not verify(altered(THEOREMS[name], algorithm), "bfloat16", limit=1 << 16, samples=1 << 14).holds
-
-
-def test_the_compensation_is_lost_where_the_addend_is_larger():
-    certificate = verify("grow_unordered", "bfloat16", limit=1 << 16, samples=1 << 16)
-    assert 250 < float(certificate.worst.decimal) < 257
-    case = (1.03125, -0.000732421875, -9.0625)
-    results = expansion.grow(OracleArithmetic(get_format("bfloat16")), case[:2], case[2], ordered=True)
-    exact = sum(map(Fraction, case))
-    relative = abs(sum(map(Fraction, results)) - exact) / abs(exact)
-    assert f"{float(relative * 4**8):.5g}" == "256.97"

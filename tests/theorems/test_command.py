@@ -199,7 +199,7 @@ def row(journal: Path) -> tuple[str, int, int, dict[str, Any]]:
     ],
     ids=str,
 )
-@pytest.mark.sampled(7, each=False)
+@pytest.mark.sampled(10, each=False)
 def test_rows_that_no_check_gives_are_refused(change: dict[str, Any], folder: Path) -> None:
     journal = folder / "journal"
     arguments = ("fast_two_sum_unordered", "--format", "e5m2", "--journal", str(journal))
@@ -253,8 +253,33 @@ def test_without_a_place_for_its_own_journal_it_goes_on(
     assert kind != "foreign" or place.read_text() == "Chapter 1"
 
 
-@pytest.mark.costly("a process is interrupted while it works")
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.exhaustive)])
+def test_what_is_interrupted_prints_the_command_that_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted by what Ctrl-C raises, after the first certificate."""
+    journal, out = folder / "a journal", folder / "out"
+    out.mkdir()
+    arguments = ["verify", "two_sum", "fast_two_sum", "--format", "float6_e3m2fn"]
+    arguments += ["--workers", "1", "--journal", str(journal), "--output", str(out)]
+    save = Certificate.save
+
+    def interrupted(*given: Any, **options: Any) -> None:
+        save(*given, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Certificate, "save", interrupted)
+        patch.setattr(sys, "argv", ["mcfsim", *arguments, "--fresh"])
+        text = call(*arguments[1:], "--fresh", status=130)
+    again = text.splitlines()[-1].split(f"what is finished is in {journal}. To go on: ")[1]
+    assert shlex.split(again) == ["mcfsim", *arguments]
+    assert len(list(out.iterdir())) == 1
+    assert "cases are from the journal" in call(*arguments[1:])
+    assert len(list(out.iterdir())) == 2
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_ctrl_c_prints_the_command_that_goes_on(workers: str, folder: Path) -> None:
     journal, out = folder / "a journal", folder / "out"
     out.mkdir()

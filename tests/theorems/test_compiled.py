@@ -12,12 +12,10 @@ from mcfsim.compile.choice import Loops, is_available
 from mcfsim.compile.lowering import Lowered, lower
 from mcfsim.compile.scalars import Entering, entering, uses
 from mcfsim.formats import Format, get_format
-from mcfsim.kernels.element.machine import F32, F64, Line, Type
-from mcfsim.kernels.element.on_numpy import DTYPES, run
-from mcfsim.oracle import OracleArithmetic
+from mcfsim.kernels.element.machine import F64, Line
+from mcfsim.kernels.element.on_numpy import run
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, claim, compiled, findings, value
-from mcfsim.theorems.by_oracle import results_of, trial_of
 from mcfsim.theorems.catalogue.expansions import to_sum
 from mcfsim.theorems.catalogue.representability import add
 from mcfsim.theorems.check import Check
@@ -25,7 +23,7 @@ from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.judge import applicable, recorded_algorithm, try_block, violating
 from mcfsim.theorems.operands import Block
-from mcfsim.theorems.recorded import Recorded, Recorder
+from mcfsim.theorems.recorded import Recorder
 from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Theorem
@@ -33,7 +31,7 @@ from mcfsim.theorems.trial import Mixed, total
 from mcfsim.theorems.verification import plan, prepare
 
 #: Of each part of a domain so many cases are judged.
-SOME = 150
+SOME = 60
 
 
 def line_of(theorem: Theorem, fmt: Format, rounding: Rounding) -> Lowered:
@@ -75,16 +73,16 @@ def assert_same(check: Check, found: compiled.Judgement, trial: Any) -> None:
     np.testing.assert_array_equal(found.failing, failing & settled)
 
 
-@pytest.mark.parametrize("part", range(9))
+@pytest.mark.parametrize("part", range(18))
 @pytest.mark.parametrize(
     ("fmt", "roundings"), [("float8_e4m3fn", ["up", "to_odd"]), ("bfloat16", None), ("float16", None)]
 )
-@pytest.mark.sampled(27, each=False)
+@pytest.mark.sampled(54, each=False)
 @pytest.mark.slow
 def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str] | None, part: int) -> None:
-    """Of all statements that say something of a format, a ninth each time."""
+    """Of all statements that say something of a format, an eighteenth each time."""
     recorded, left_open = set(), []
-    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[part::9]:
+    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[part::18]:
         if check.rounding.stochastic or not check.domain().size:
             continue
         fmt_of = check.domain().format
@@ -94,24 +92,8 @@ def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str]
             assert_same(check, found, try_block(check.theorem, on_blocks(fmt_of, check.rounding), blocks))
             recorded.add(check.theorem.name)
             left_open.append(found.open.mean())
-    assert len(recorded) > 9
+    assert len(recorded) > 3
     assert np.median(left_open) == 0
-
-
-def test_it_says_what_the_oracle_says() -> None:
-    rng = np.random.default_rng(8)
-    names = ("two_sum", "two_sum_any", "fast_two_sum_unordered_error", "dw_plus_fp", "lost_iff", "not_lost")
-    for name in names:
-        check = prepare(name, "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 10))
-        every = some_cases(check)
-        some = rng.integers(0, every[0].size, 60)
-        blocks = [block[some] for block in every]
-        found = by_line(check, blocks, (-np.inf, np.inf))
-        assert not found.open.all()
-        truth = OracleArithmetic(check.domain().format, check.rounding)
-        cases = [list(map(float, case)) for case in zip(*blocks, strict=True)]
-        results = [results_of(check.theorem, truth, case) for case in cases]
-        assert_same(check, found, trial_of(check.theorem, truth, cases, results))
 
 
 @pytest.mark.parametrize("name", ["fast_two_sum_unordered_error", "dw_plus_fp", "dw_times_dw1", "sqrt_dw"])
@@ -226,68 +208,10 @@ def test_paths_of_stochastic_rounding_are_not_compiled(monkeypatch: pytest.Monke
 
 
 # -- functions of NumPy's -----------------------------------------------------------------------------------
-def hard_numbers(dtype: Any) -> Block:
-    """Return numbers of all kinds, halves and neighbours of integers among them."""
-    rng, info = np.random.default_rng(3), np.finfo(dtype)
-    codes = rng.integers(0, 1 << 63, 4000, dtype=np.uint64).astype(f"u{info.dtype.itemsize}").view(dtype)
-    integers = rng.integers(-40, 40, 400) / 2
-    large = np.ldexp(1.0, info.nmant + rng.integers(-3, 4, 400)) + rng.integers(-3, 4, 400) / 2
-    special = [0.0, -0.0, np.inf, -np.inf, np.nan, info.max, info.tiny, info.smallest_subnormal, -info.max]
-    with np.errstate(invalid="ignore"):
-        found: Block = np.concatenate([codes, integers, large, -large, special]).astype(dtype)
-    return found
-
-
-def exponent(x: Any) -> Any:
-    """Return the exponent of finite numbers, and zero."""
-    return np.where(np.isfinite(x), np.frexp(x)[1], 0)
-
-
-FUNCTIONS: dict[str, Any] = {
-    "sign": lambda x, y: np.sign(x),
-    "floor": lambda x, y: np.floor(x.astype(np.float64)),
-    "rint": lambda x, y: np.rint(x.astype(np.float64)),
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "signbit": lambda x, y: np.signbit(x) & ~np.isnan(x),
-    "isfinite": lambda x, y: np.isfinite(x),
-    "isnan": lambda x, y: np.isnan(x * y),
-    "significand": lambda x, y: np.where(np.isfinite(x), np.frexp(x)[0], 0),
-    "exponent": lambda x, y: exponent(x),
-    "ldexp": lambda x, y: np.ldexp(x.astype(np.float64), exponent(y)),
-    "product": lambda x, y: np.multiply(x, y, dtype=np.float64),
-    "mixed": lambda x, y: x * np.float64(3) + 0.1,
-    "weak": lambda x, y: x * 0.1 - 2,
-    "compared": lambda x, y: (x < y) == (x >= y),
-    "unequal": lambda x, y: (x != y) != (y > x),
-    "counted": lambda x, y: 1 * (x > y) + 2 * (x < y) - abs(exponent(y)),
-    "integers": lambda x, y: np.maximum(exponent(x), exponent(y)) - np.minimum(exponent(x), 3),
-    "codes": lambda x, y: x.view(f"i{x.dtype.itemsize}") & 255,
-    "where": lambda x, y: np.where(x > y, x, 0.5),
-}
-
-
-@pytest.mark.parametrize("kind", [F32, F64])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_are_those_of_numpy(name: str, kind: Type) -> None:
-    x = hard_numbers(DTYPES[kind])
-    y = np.random.default_rng(4).permutation(x)
-    line = Line()
-    recorder = Recorder(line, RecordedExact.of)
-    with np.errstate(all="ignore"):
-        made = FUNCTIONS[name](*(Recorded(recorder, line.input(label, kind)) for label in "xy"))
-        right = FUNCTIONS[name](x, y)
-    found, doubt = run(line, (made.value, recorder.doubts()), x=x, y=y)
-    assert found.dtype == right.dtype
-    assert doubt.mean() < 0.5
-    np.testing.assert_array_equal(found[~doubt], right[~doubt])
-    if name in ("maximum", "minimum"):
-        return  # of two zeros, NumPy does not say which
-    clear = ~doubt & (right == right)
-    np.testing.assert_array_equal(np.signbit(found[clear] * 1.0), np.signbit(right[clear] * 1.0))
 
 
 # -- carried out --------------------------------------------------------------------------------------------
+CHEAPEST = "fast_two_sum_unordered_error"
 CARRIED_OUT = {
     **{
         name: THEOREMS[name]
@@ -309,8 +233,10 @@ CARRIED_OUT = {
 }
 
 
-@pytest.mark.parametrize("name", CARRIED_OUT)
-@pytest.mark.sampled(10, each=False)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name != CHEAPEST)) for name in CARRIED_OUT],
+)
 @pytest.mark.slow
 @pytest.mark.costly("all operands of a format")
 def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

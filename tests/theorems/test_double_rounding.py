@@ -23,8 +23,6 @@ from tests.theorems.trying import core_of
 pytestmark = pytest.mark.slow
 
 STATEMENTS = [theorem.name for theorem in double_rounding.THEOREMS]
-SMALL = ("float4_e2m1fn", "float6_e2m3fn", "e3m1")
-EIGHT_BITS = ("float8_e4m3fn", "float8_e5m2")
 OTHERS = ("float6_e3m2fn", "float8_e3m4", "float8_e4m3b11fnuz", "e8m4", "e5m6", "tf32")
 
 
@@ -50,24 +48,10 @@ def every_wrong(theorem, fmt, mode="nearest_even"):
 
 
 # -- the catalogue ------------------------------------------------------------------------------------------
-def as_expected(name, fmt, mode):
-    certificate = verify(name, fmt, mode)
-    assert certificate.as_expected, (name, fmt, mode, certificate.witnesses)
 
 
 def modes_of(name, fmt):
     return [mode for mode in DETERMINISTIC if THEOREMS[name].speaks_of(get_format(fmt), Rounding(mode))]
-
-
-@pytest.mark.parametrize(
-    "fmt", [*SMALL, *(pytest.param(fmt, marks=pytest.mark.exhaustive) for fmt in EIGHT_BITS)]
-)
-@pytest.mark.parametrize("mode", list(DETERMINISTIC))
-@pytest.mark.sampled(9, each=False)
-def test_every_statement_is_as_expected_in_every_mode(mode, fmt):
-    for name in STATEMENTS:
-        if mode in modes_of(name, fmt):
-            as_expected(name, fmt, mode)
 
 
 @pytest.mark.exhaustive
@@ -76,7 +60,9 @@ def test_every_statement_is_as_expected_in_other_formats_in_one_mode_by_turns(na
     number = STATEMENTS.index(name)
     for turn, fmt in enumerate(OTHERS):
         if (turn + number) % 2 and (modes := modes_of(name, fmt)):
-            as_expected(name, fmt, modes[(number + turn) % len(modes)])
+            mode = modes[(number + turn) % len(modes)]
+            certificate = verify(name, fmt, mode)
+            assert certificate.as_expected, (name, fmt, mode, certificate.witnesses)
 
 
 def test_where_a_carrier_has_too_little_no_operand_is_tried():
@@ -133,19 +119,18 @@ def test_pairs_of_product_and_addend_where_an_fma_is_wrong(fmt, carrier, triples
 # -- reductions and the paths taken -------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", list(DETERMINISTIC))
 @pytest.mark.parametrize("operation", ["add", "mul", "div"])
-@pytest.mark.sampled(18, each=False)
-def test_core_and_all_operands_agree(operation, mode):
-    for p, reach in ((2, 6), (3, 7)):
-        fmt = Format(precision=p, emin=-reach, emax=reach)
-        for first in (None, Mode.TO_ODD, Mode.NEAREST_EVEN):
-            seen = set()
-            for q in range(p + 1, 2 * p + 2):
-                theorem = state(operation, wider(lambda _, q=q: q), first)
-                core = Domain(fmt, tuple(core_of(theorem, fmt, Rounding(mode))), (), covers=True)
-                found = len(wrong(theorem, core, mode)) > 0
-                assert found == (len(every_wrong(theorem, fmt, mode)) > 0), (p, q, first)
-                seen.add(found)
-            assert seen == {False} or mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) or first
+@pytest.mark.parametrize("first", [None, Mode.TO_ODD, Mode.NEAREST_EVEN])
+@pytest.mark.parametrize(("p", "reach"), [(2, 6), (3, 7)])
+@pytest.mark.sampled(36, each=False)
+def test_core_and_all_operands_agree(p, reach, first, operation, mode):
+    fmt, seen = Format(precision=p, emin=-reach, emax=reach), set()
+    for q in range(p + 1, 2 * p + 2):
+        theorem = state(operation, wider(lambda _, q=q: q), first)
+        core = Domain(fmt, tuple(core_of(theorem, fmt, Rounding(mode))), (), covers=True)
+        found = len(wrong(theorem, core, mode)) > 0
+        assert found == (len(every_wrong(theorem, fmt, mode)) > 0), q
+        seen.add(found)
+    assert seen == {False} or mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) or first
 
 
 @pytest.mark.parametrize("operation", list(double_rounding.OPERANDS))
@@ -159,7 +144,7 @@ def test_both_ways_are_those_of_the_oracle(operation, mode):
     for widening, first in zip(carriers, (None, Mode.TO_ODD, Mode.NEAREST_EVEN), strict=True):
         theorem = state(operation, widening, first)
         ((_, blocks), *_) = cover(theorem, fmt, rounding, Selection("all")).blocks(0, 1 << 18)
-        blocks = [block[:: max(1, block.size // 90)] for block in blocks]
+        blocks = [block[:: max(1, block.size // 40)] for block in blocks]
         results = try_block(theorem, ar, blocks).results
         for i, case in enumerate(zip(*map(np.ndarray.tolist, blocks), strict=True)):
             once = getattr(truth, operation)(*case)
@@ -169,7 +154,7 @@ def test_both_ways_are_those_of_the_oracle(operation, mode):
 
 
 # -- what carriers need -------------------------------------------------------------------------------------
-TOYS = [Format(precision=p, emin=-e, emax=e) for p in (2, 3, 4) for e in (2, 5, 7)]
+TOYS = [Format(precision=p, emin=-e, emax=e) for p, e in ((2, 2), (2, 5), (3, 2), (3, 7), (4, 5))]
 
 
 def carrier_with(fmt, bits, least):

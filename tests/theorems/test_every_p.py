@@ -176,11 +176,6 @@ def test_what_measures_nothing_has_results_all_the_same():
         proof.constant(8)
 
 
-def test_an_error_beyond_all_bounds():
-    proof = prove(THEOREMS["sloppy_dw_plus_dw_any_signs"])
-    assert (proof.limit, proof.sharpness, proof.as_expected) == (None, Sharpness.EXCEEDED, True)
-
-
 def test_the_bound_of_the_root_is_sharp():
     proof = prove(THEOREMS["sqrt_dw"])
     assert (proof.limit, proof.sharpness) == (Fraction(25, 8), Sharpness.SHARP)
@@ -190,15 +185,6 @@ def test_the_bound_of_the_root_is_sharp():
         assert row["exhaustive"]
         x, oracle = [Fraction(float.fromhex(text)) for text in row["operands"]], FractionArithmetic(row["p"])
         assert sum(dw.sqrt_dw(oracle, tuple(x))) ** 2 / sum(x) - 1 == proof.error.at(row["p"])
-
-
-def test_the_root_is_measured_by_squares():
-    x = (1 + 2 * u, u - u**2)
-    proof = prove(THEOREMS["sqrt_dw"], family(x=x))
-    for p in (proof.first, 8, 24, 53):
-        s = sum(result.at(p) for result in proof.results)
-        assert proof.error.at(p) == s**2 / sum(part.at(p) for part in x) - 1
-    assert abs(float(proof.constant(50)) - float(proof.limit)) < 1e-9
 
 
 @pytest.fixture(scope="module")
@@ -258,10 +244,11 @@ def test_a_certificate_of_another_statement_is_refused(certificate):
     assert recheck(other)
 
 
-def test_directed_modes_and_ties_away():
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.sampled(3, each=False)
+def test_directed_modes_and_ties_away(mode):
     one = family(x=(1 + 2 * u, u - u**2), y=(1 + 4 * u, u - u**2))
-    for mode in DETERMINISTIC:
-        assert recheck(EveryCertificate.of(prove(THEOREMS["dw_times_dw1"], one, mode))) == []
+    assert recheck(EveryCertificate.of(prove(THEOREMS["dw_times_dw1"], one, mode))) == []
 
 
 def test_a_kind_is_tried_at_every_precision():

@@ -19,8 +19,8 @@ VICTIMS = (
     *("dw_times_dw1", "dw_times_dw2", "dw_times_dw3", "dw_plus_fp_relaxed_ties_away", "grow_relaxed"),
 )
 #: How many forgeries of a kind, and how many altered decisions of a kind.
-MANY = [30, pytest.param(200, marks=pytest.mark.exhaustive)]
-FEW = [8, pytest.param(40, marks=pytest.mark.exhaustive)]
+MANY = [15, pytest.param(200, marks=pytest.mark.exhaustive)]
+FEW = [4, pytest.param(40, marks=pytest.mark.exhaustive)]
 
 
 @cache

@@ -79,7 +79,7 @@ def test_predicates_on_all_triples_of_some_numbers():
 
 @pytest.mark.parametrize(("name", "factor"), [("grow_expansion", 1), ("grow_expansion_nonadjacent", 2)])
 def test_growing_is_judged_as_fractions_judge_it(name, factor):
-    toy = Format("", precision=2, emin=0, emax=2)
+    toy = Format("", precision=2, emin=0, emax=1)
     domain, found = _findings(name, toy, extent="all")
     values, truth, applicable = domain.parts[0].tables[0][0].tolist(), OracleArithmetic(toy), 0
     assert values.count(0) == 2  # zeros of either sign are operands each
@@ -98,16 +98,6 @@ def test_the_result_need_not_be_strongly_nonoverlapping():
     domain, found = _findings("fast_expansion_sum_strongly", get_format("bfloat16"), samples=1000)
     assert domain.parts[0].kind == "family"
     assert 0 in found.witnesses
-
-
-def test_compensation_collapses_beyond_the_reciprocal_of_u_terms():
-    errors = {}
-    for fmt in ("bfloat16", "float16"):
-        _, found = _findings("neumaier_sum_of_many", get_format(fmt), samples=4)
-        errors[fmt] = float(abs(found.worst[0]))
-    # In units of 4 u S: useless with 8 bits, where 1/u is 256, and good with 11.
-    assert errors["bfloat16"] > 10
-    assert errors["float16"] < 1
 
 
 def _gamma(n, p):

@@ -260,7 +260,7 @@ def test_a_climb_rises_and_repeats_itself():
     assert len(set(first.families)) == 3
 
 
-@pytest.mark.parametrize("steps", [80, pytest.param(400, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("steps", [50, pytest.param(400, marks=pytest.mark.exhaustive)])
 def test_a_climb_finds_that_a_bound_is_sharp(steps):
     found = search(THEOREMS["dw_times_fp3"], over=(EVEN,), steps=steps, keep=1)
     assert (found.best[EVEN].limit, found.best[EVEN].sharpness) == (2, Sharpness.SHARP)

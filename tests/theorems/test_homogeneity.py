@@ -19,7 +19,6 @@ from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Scaling
-from mcfsim.theorems.trials import try_scaling
 from mcfsim.theorems.verification import prepare
 from tests.theorems.trying import core_of, on_parts
 
@@ -36,8 +35,10 @@ def random_algorithm(rng):
     """Return a random straight line of operations on two operands, most of which do scale."""
     steps = []
     for n in range(2, 2 + int(rng.integers(1, 7))):
-        name = rng.choice(["add", "sub", "mul", "div", "sqrt", "fma", "neg", "abs", "round", "scale"])
-        steps.append((str(name), rng.integers(0, n, 3).tolist(), float(rng.choice([0.5, 3, -1.25, 0.0, 6]))))
+        name = rng.choice(["add", "sub", "mul", *2 * ["div", "scale"], "sqrt", "fma", "neg", "abs", "round"])
+        steps.append(
+            (str(name), rng.integers(0, n, 3).tolist(), float(rng.choice([0.05, 3, -1.25, 0.0, 60])))
+        )
 
     def algorithm(ar, a, b):
         pool = [a, b]
@@ -196,7 +197,7 @@ def test_cells_are_as_those_that_stand_for_them(mode):
     ar = BlockArithmetic(TOY, Rounding(mode), "exact")
     classes = np.arange(TOY.emin - 1, TOY.emax + 1)
     fewer = 0
-    for _, algorithm, scales, quantities in homogeneous(3, 4, common=False, fmt=TOY, mode=mode):
+    for _, algorithm, scales, quantities in homogeneous(2, 4, common=False, fmt=TOY, mode=mode):
         chosen = representatives(classes, TOY, scales)
 
         def normalised(cell, algorithm=algorithm, quantities=quantities):
@@ -293,8 +294,7 @@ def test_trials_of_a_statement_that_supposes_many_bits_list_no_more_operands_tha
     check, fmt = prepare("dw_div_dw3", fmt, Rounding(), Selection(samples=1, limit=1)), get_format(fmt)
     tracemalloc.start()
     try:
-        assert check.refusal() is None
-        assert try_scaling(check.theorem, fmt, Rounding()) is None
+        assert check.refusal() is None  # which tries how the statement scales
         assert tracemalloc.get_traced_memory()[1] < 1 << 29
     finally:
         tracemalloc.stop()

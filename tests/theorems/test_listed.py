@@ -40,17 +40,6 @@ def test_every_builder_is_listed():
     assert names_of(propositions.CLAIMS, propositions.HYPOTHESES) | parts == exported
 
 
-def test_a_builder_that_is_not_listed_is_missed(monkeypatch):
-    def new(a: str) -> Claim:
-        """Claim something new."""
-
-    new.__module__ = claims.__name__
-    monkeypatch.setattr(claims, "new", new, raising=False)
-    assert "new" in set(propositions.builders_of(claims))
-    with pytest.raises(AssertionError):
-        test_every_builder_is_listed()
-
-
 def test_every_term_and_proposition_is_listed():
     examples = " ".join((*propositions.TERMS, *propositions.PROPOSITIONS))
     named = set(re.findall(r"\b[A-Za-z_]+\b", examples))
@@ -120,6 +109,7 @@ def check(said, count, seed):
 
 @pytest.mark.parametrize("count", [6, pytest.param(300, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("said", [*listed()])
+@pytest.mark.sampled(2, each=False)
 def test_arrays_lines_and_fractions_read_what_is_listed(said, count):
     check(said, count, seed=5)
 

@@ -133,7 +133,7 @@ ALTERED = [
     [*STATEMENTS, *((theorem, Mode.NEAREST_EVEN) for theorem in ALTERED)],
     ids=[*IDS, *(theorem.claim.text for theorem in ALTERED)],
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_the_core_finds_what_all_pairs_show(theorem, mode, fmt):
     all_pairs = on_domain(theorem, fmt, mode)
     parts = core_of(theorem, fmt, Rounding(mode))
@@ -142,14 +142,6 @@ def test_the_core_finds_what_all_pairs_show(theorem, mode, fmt):
     assert bool(core.violations) == bool(all_pairs.violations)
     assert bool(core.applicable) == bool(all_pairs.applicable)
     assert bool(all_pairs.violations) == (theorem in ALTERED or not theorem.holds)
-
-
-@pytest.mark.slow
-def test_the_core_of_bfloat16_covers_all_with_few_pairs():
-    certificate = verify("lost_iff", "bfloat16")
-    assert certificate.covers
-    assert certificate.holds
-    assert certificate.tried < 1 << 24
 
 
 @pytest.mark.exhaustive

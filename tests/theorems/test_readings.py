@@ -40,7 +40,7 @@ def test_every_statement_is_data():
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", THEOREMS)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(12, each=False)
 def test_arrays_lines_and_fractions_say_the_same(name, count):
     """Of hypotheses and claim, in each mode that a statement is about."""
     theorem, draw = THEOREMS[name], random.Random(f"{name} {count}")
@@ -81,7 +81,7 @@ def _first(theorem, said, trial, wrong):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(5, each=False)
 def test_the_solver_is_asked_what_fractions_say(name, count):
     """In the modes to nearest that a statement is about."""
     theorem, draw = THEOREMS[name], random.Random(f"{name} {count}")
@@ -113,7 +113,7 @@ def polynomial(draw, p):
 def test_errors_of_polynomials_are_those_of_fractions(name):
     theorem, draw = THEOREMS[name], random.Random(name)
     found = theorem.claim.measured
-    for _ in range(20):
+    for _ in range(6):
         words = {
             operand.name: [polynomial(draw, 8) for _ in range(operand.components)]
             for operand in theorem.operands

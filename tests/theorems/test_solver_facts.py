@@ -40,7 +40,7 @@ def trials(question, count, seed, ties=TIES, most=12):
 
 # -- facts --------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [200, pytest.param(5000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [100, pytest.param(5000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.sampled(5, each=False)
 @pytest.mark.costly("each fact on hundreds of fractions")
@@ -53,7 +53,7 @@ def test_facts_hold_of_numbers(text, count):
 @pytest.mark.sampled(14, each=False)
 def test_all_that_is_told_of_a_statement_holds_of_numbers(name):
     """Facts and lemmas, with operands that are double words and results of texts for which lemmas stand."""
-    check_facts(question_of(THEOREMS[name]), 12, seed=3)
+    check_facts(question_of(THEOREMS[name]), 5, seed=3)
 
 
 def check_facts(question, count, seed):
@@ -70,12 +70,12 @@ def check_facts(question, count, seed):
 @lru_cache
 def some(text, ties):
     """Return numbers that altered facts are tried on, made once."""
-    return list(trials(asked(TEXTS[text]), 250, seed=4, ties=(ties,), most=7))
+    return list(trials(asked(TEXTS[text]), 160, seed=4, ties=(ties,), most=7))
 
 
-def cases(fact_of):
+def cases(fact_of, rules=TIES):
     """Yield what a fact may be asked about: from the text of two sums and one of a sum of sums."""
-    for text, ties in [(text, ties) for text in ("two sums", "a sum of a sum") for ties in TIES]:
+    for text, ties in [(text, ties) for text in ("two sums", "a sum of a sum") for ties in rules]:
         for ar, values in some(text, ties):
             powers = [power for x in ar.numbers for power in (x.first, x.last)]
             subjects = {
@@ -211,9 +211,7 @@ def test_altered_facts_are_refused(fact_of, altered):
 def test_altered_facts_about_ties_to_even_are_refused():
     """That the last bit is higher still, that it is so without a tie, and that a tie leaves the last bit."""
     fact, altered = facts.EVEN_TIES[0], [0, 0, 0]
-    for values, subjects in cases("sum"):
-        if values.nearest.ties != "even":
-            continue
+    for values, subjects in cases("sum", ("even",)):
         for (r,) in subjects:
             x, half = r.result, r.result.first.times_u()
             assert values.meet(fact.of(r))

@@ -81,7 +81,7 @@ def check_verdicts(formats, rng, most):
 
 
 @pytest.mark.parametrize("fmt", SMALL, ids=str)
-@pytest.mark.sampled(14, each=False)
+@pytest.mark.sampled(28, each=False)
 @pytest.mark.costly("the whole catalogue in one format")
 def test_verdicts_in_small_formats_are_as_expected(fmt):
     most = 1 << (12 if fmt in ODD else 16)
@@ -98,13 +98,9 @@ def random_format(rng):
             return fmt
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("seed", "count", "most", "enough"),
-    [
-        (1, 2, 1 << 12, 5),
-        *(pytest.param(seed, 20, 1 << 16, 50, marks=pytest.mark.exhaustive) for seed in (2, 3)),
-        pytest.param(4, 8, 1 << 18, 20, marks=pytest.mark.exhaustive),
-    ],
+    ("seed", "count", "most", "enough"), [(2, 20, 1 << 16, 50), (3, 20, 1 << 16, 50), (4, 8, 1 << 18, 20)]
 )
 def test_verdicts_in_random_formats_are_as_expected(seed, count, most, enough):
     rng = random.Random(seed)
@@ -123,16 +119,13 @@ WIDE_TOY = Format("wide toy", precision=3, emin=-14, emax=15)
     ids=lambda theorem: theorem.name,
 )
 @pytest.mark.parametrize("fmt", [WIDE_TOY, Format("", precision=4, emin=-8, emax=8)], ids=str)
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(20, each=False)
 def test_a_core_tells_what_all_operands_tell(theorem, fmt):
     for mode in theorem.modes:
         core, whole = on_core(theorem, fmt, mode), on_domain(theorem, fmt, mode)
         assert 0 < core.applicable != whole.applicable
         assert (core.violations > 0) == (whole.violations > 0)
-        if theorem.name in (
-            "two_sum_faithful_error",
-            "fast_two_sum_faithful_error",
-        ):  # which grow with the gap
+        if theorem.name.endswith("two_sum_faithful_error"):  # which grow with the gap
             assert 1.5 < constant(core) <= constant(whole) < 2
         else:
             assert constant(core) == constant(whole)
@@ -150,12 +143,12 @@ def test_cores_of_sixteen_bits(theorem, fmt):
 
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
 def test_cores_of_sixteen_bits_cover_the_format(fmt):
-    for theorem in sums.THEOREMS:
-        for mode in theorem.modes:
-            domain = cover(theorem, get_format(fmt), Rounding(mode, underflow=theorem.underflow))
-            # What flushing leaves of a large and a small operand is not tried.
-            assert domain.covers == (theorem.underflow is Underflow.GRADUAL)
-            assert domain.size < 2**32  # no more than all pairs
+    for turn, theorem in enumerate(sums.THEOREMS):
+        mode = sorted(theorem.modes)[turn % len(theorem.modes)]
+        domain = cover(theorem, get_format(fmt), Rounding(mode, underflow=theorem.underflow))
+        # What flushing leaves of a large and a small operand is not tried.
+        assert domain.covers == (theorem.underflow is Underflow.GRADUAL)
+        assert domain.size < 2**32  # no more than all pairs
 
 
 @pytest.mark.exhaustive
@@ -217,17 +210,19 @@ def long(theorem):
     return pytest.param(theorem, marks=pytest.mark.exhaustive) if many else theorem
 
 
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("theorem", [long(theorem) for theorem in FALSE], ids=lambda theorem: theorem.name)
-def test_every_false_statement_is_refuted_by_what_is_written_down(theorem):
-    """By the oracle; and where there is no counterexample, none is said to be."""
+def test_every_false_statement_is_refuted_by_what_is_written_down(theorem, every):
+    """By the oracle, in some formats; and where there is no counterexample, none is said to be."""
     assert theorem.witnesses is not None
-    found = 0
+    found = tried = 0
     for fmt in (*NAMED, *OTHERS):
         for rounding in in_every_mode(theorem, fmt, BOTH if fmt in NAMED else BOTH[:1]):
             tried_in = unbounded(fmt.precision) if theorem.range == "unbounded" else fmt
             case = theorem.witness(tried_in, rounding)
             assert (case is not None) == theorem.refuted(fmt, rounding)
-            if case is not None:
+            tried += case is not None
+            if case is not None and tried % every == 1 % every:
                 assert by_oracle(theorem, tried_in, rounding, case), (fmt, rounding)
                 found += 1
     assert found > 0
@@ -244,19 +239,18 @@ def test_which_false_statements_are_refuted_in_larger_formats(name):
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["tf32", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("bfloat16", "float16"))]
-)
-def test_no_luck_is_needed_in_larger_formats(name):
+@pytest.mark.parametrize("theorem", [long(theorem) for theorem in FALSE], ids=lambda theorem: theorem.name)
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.sampled(30, each=False)
+def test_no_luck_is_needed_in_larger_formats(name, theorem):
     fmt = get_format(name)
-    for theorem in FALSE:
-        for rounding in in_every_mode(theorem, fmt):
-            # A core that stands for all is tried elsewhere.
-            domain = cover(theorem, fmt, rounding, Selection(limit=1, samples=0))
-            if theorem.refuted(fmt, rounding) and not domain.covers:
-                (part,) = (part for part in domain.parts if part.kind == "family")
-                found = found_in(theorem, domain.format, rounding, part)
-                assert found.violations, (theorem.name, rounding)
+    for rounding in in_every_mode(theorem, fmt):
+        # A core that stands for all is tried elsewhere.
+        domain = cover(theorem, fmt, rounding, Selection(limit=1, samples=0))
+        if theorem.refuted(fmt, rounding) and not domain.covers:
+            (part,) = (part for part in domain.parts if part.kind == "family")
+            found = found_in(theorem, domain.format, rounding, part)
+            assert found.violations, (theorem.name, rounding)
 
 
 def test_a_statement_without_witnesses_counts_as_refuted_wherever_it_speaks():

@@ -204,11 +204,10 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "fmt",
     [
-        "float8_e8m0fnu",
         "ternary",
         *(
             pytest.param(fmt, marks=pytest.mark.exhaustive)
-            for fmt in ("int4", "float4_e2m1fn", "posit4", "posit6", "binary4p1se", "binary6p1se")
+            for fmt in ("float8_e8m0fnu", "int4", "float4_e2m1fn", "posit4", "binary4p1se", "binary6p1se")
         ),
     ],
 )
@@ -251,9 +250,9 @@ def test_a_certificate_says_that_a_limit_left_no_core():
 def test_nothing_to_try_is_refused(folder):
     with pytest.raises(ValueError, match="nothing would be tried: limit = 1 leaves no core, and samples = 0"):
         verify("dw_div_dw3", "bfloat16", limit=1, samples=0)
-    few = ("--format", "bfloat16", "--limit", "1", "--samples", "0")
+    few = ("--format", "e5m3", "--limit", "1", "--samples", "0")
     text = call("dw_div_dw3", "two_sum", *few, status=1)
-    assert "refused: dw_div_dw3, bfloat16, nearest_even: nothing would be tried" in text
+    assert "refused: dw_div_dw3, e5m3, nearest_even: nothing would be tried" in text
     assert "two_sum" in text
 
 

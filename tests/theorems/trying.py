@@ -62,17 +62,6 @@ def core_of(theorem, fmt, rounding):
     return [part for part in parts if part.kind not in ("spread", "sample")]
 
 
-def holds_as_expected(theorem, fmt, mode):
-    """Return whether a statement is true of all operands if it is said to be, and false if known to be."""
-    fmt = get_format(fmt)
-    if fmt.precision < theorem.precision:
-        return True
-    true = on_domain(theorem, fmt, mode).violations == 0
-    if theorem.holds:
-        return true
-    return not (true and theorem.refuted(fmt, Rounding(mode).mode))
-
-
 def constant(found):
     """Return the worst constant, exactly."""
     return 0 if found.worst is None else found.theorem.claim.bound.size(found.worst[0], found.precision)

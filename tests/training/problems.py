@@ -2,6 +2,13 @@
 
 import numpy as np
 
+from mcfsim.problems import Corpus, LanguageModel
+
+
+def tiny_model():
+    corpus = Corpus.from_bytes(bytes(range(32, 127)) * 20, "ascii")
+    return LanguageModel(corpus, layers=1, width=8, heads=2, context=8, batch=2)
+
 
 class Made:
     """A problem from functions of the weights and the step: of its gradient, and of its loss."""

@@ -1,7 +1,5 @@
 """Trainings as cells of a sweep: the same run as by itself, kept in a journal, and judged when back."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

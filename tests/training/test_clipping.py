@@ -139,7 +139,7 @@ def trained(problem, name, steps, clip, **options):
 @pytest.mark.parametrize("name", ["plain", "collage-plus", "fp32", "exact"])
 def test_a_gradient_of_norm_five_is_scaled_down_to_the_clip_and_huge_ones_go_as_it_does(name, clip):
     shrink = min(1.0, (clip or math.inf) / 5)
-    for exponent in (0, 10, 63, 128, 511, 532, 1020) if shrink < 1 else (0,):
+    for exponent in (0, 63, 128, 532, 1020) if shrink < 1 else (0,):
         scale = 2.0**exponent
         steep = Made(lambda x, step, scale=scale: 0 * x + np.array([3.0, 4.0]) * scale)
         run, moved = trained(steep, name, 1, clip)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mcfsim import SGD, STRATEGIES, AdamW, Run, Schedule, Strategy, simulate
+from mcfsim import SGD, STRATEGIES, AdamW, Run, Schedule, simulate
 from mcfsim.cli import app
-from mcfsim.optim.strategies import LOW, Stored
 from mcfsim.report.runs import run_table
 from mcfsim.training import metrics
 from tests.training.problems import Scripted, Watched
@@ -22,7 +21,7 @@ STEADY = Schedule(2.0**-4, 0, 1.0)
 @pytest.mark.parametrize("hyper", [AdamW(), SGD()], ids=["adamw", "sgd"])
 @pytest.mark.parametrize("gradient", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("at", [1, 3, 4])
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(9, each=False)
 @pytest.mark.slow
 def test_the_step_of_divergence_whether_it_is_recorded_or_not(hyper, gradient, at):
     problem = Scripted(at, gradient)
@@ -58,17 +57,9 @@ def test_a_second_moment_that_overflows_is_divergence_though_the_parameter_stays
 
 @pytest.mark.slow
 def test_a_run_that_stays_finite_has_no_such_step():
-    run = simulate(Scripted(3, 1e30), AdamW(), [*STRATEGIES], 6, STEADY)
+    run = simulate(Scripted(3, 1e30), AdamW(), [*STRATEGIES], 4, STEADY)
     assert not any("diverged_at" in found for found in run.results.values())
     assert not any("diverged" in heading for heading in run_table(run)[0])
-
-
-def test_an_expansion_that_diverges():
-    """The trailing components become NaN first."""
-    three = Strategy("three", parameter=Stored(LOW, 3), v=Stored(LOW, 3), beta2_components=3, addition="grow")
-    run = simulate(Scripted(4, math.inf), AdamW(), [three], 6, STEADY, clip=None, record_every=1)
-    assert run.results["three"]["diverged_at"] == 4
-    assert np.isnan(run.series["three"]["residual_norm"]).tolist() == [False] * 3 + [True] * 3
 
 
 def test_a_run_of_which_it_is_known_resumes_is_saved_and_shown_with_it(tmp_path):

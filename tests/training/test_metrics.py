@@ -39,7 +39,8 @@ def test_by_hand(intended, effective, expected, assert_same):
 def test_relative_error_and_median_by_hand(assert_same):
     errors = [metrics.relative_error([3.0, 4.0], [0.0, 4.0]), metrics.relative_error([1.0], [0.0])]
     ratios = [([2.0, 5.0, 3.0, 8.0], [1.0, 0.0, 1.0, 1.0]), ([1.0], [0.0]), ([1.0, 0.0], [2.0, 4.0])]
-    assert_same(errors, [0.75, NAN])
+    errors.append(metrics.relative_error([1.7e308], [-1.7e308]))  # whose difference overflows
+    assert_same(errors, [0.75, NAN, 2.0])
     assert_same([metrics.median_ratio(*pair) for pair in ratios], [3.0, NAN, 0.25])
 
 
@@ -69,19 +70,6 @@ def exact_measures(d, e):
             metrics.cosine: dot / mpmath.sqrt(dd * ee),
             metrics.relative_error: mpmath.sqrt(product(off, off) / ee),
         }
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_vectors_against_rational_arithmetic(seed):
-    random = np.random.default_rng(seed)
-    d = random.standard_normal(201) * 2.0 ** random.integers(-20, 20, 201)
-    e = d * (1 + random.standard_normal(201) / 8) * (random.random(201) < 0.7)
-    for measure, exact in exact_measures(d, e).items():
-        # Terms of one sign for the most part: the sums are as good as binary64, but for a few ulps.
-        assert abs(measure(d, e) / exact - 1) < 1e-14, measure
-    assert metrics.lost_fraction(d, e) == np.mean(e == 0)
-    ratios = sorted(Fraction(a) / Fraction(b) for a, b in zip(e, d, strict=True))
-    assert abs(Fraction(metrics.median_ratio(e, d)) / ratios[100] - 1) < Fraction(1, 2**52)
 
 
 def test_scaling_by_powers_of_two_changes_no_bit():
@@ -116,17 +104,6 @@ def test_no_square_overflows_or_underflows(size):
         assert metrics.lost_fraction(d, e) == 0.25
         trailing = pytest.approx(math.sqrt(110) * 2.0**other, rel=1e-15, abs=5e-324)
         assert metrics.residual_norm([d, e]) == trailing
-
-
-@pytest.mark.parametrize("number", [5e-324, 1e-320, 1e-310, 1e-170, 1e-160, 1.0, 1e154, 1e160, 1.7e308])
-def test_what_arrives_whole_is_one_at_any_size(number):
-    d = [number, -number]
-    assert metrics.normalized_edq(d, d) == metrics.norm_ratio(d, d) == metrics.median_ratio(d, d) == 1.0
-    assert metrics.cosine(d, d) == pytest.approx(1.0, rel=1e-15)
-    assert metrics.lost_fraction(d, d) == metrics.relative_error(d, d) == 0.0
-    assert metrics.normalized_edq([number], [number]) == metrics.cosine([number], [number]) == 1.0
-    assert metrics.edq([number], [-number]) == pytest.approx(-number, rel=2.0**-51, abs=0)
-    assert metrics.relative_error([number], [-number]) == 2.0
 
 
 # -- effective update ----------------------------------------------------------------------------------
@@ -226,15 +203,6 @@ def test_parts_are_measured_as_if_alone(strange):
         np.testing.assert_equal(found[name], alone)
         lost = name in ("all", "a") and not np.isfinite(strange)
         assert all(math.isnan(x) is lost for x in found[name].values())
-
-
-@pytest.mark.parametrize("bad", [INF, -INF, NAN])
-def test_a_parameter_that_diverged_gives_nan_without_a_warning(bad):
-    before, after = np.array([bad, 1.0]), np.array([bad, 2.0])
-    for intended in ([bad, 1.0], [1.0, 1.0]):
-        found = metrics.measure(np.array(intended), [before], [after], (before, after), BF16)
-        assert all(map(math.isnan, found.values())), found
-    assert math.isnan(metrics.relative_error([bad], [bad]))
 
 
 # -- ulp error -----------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ needs to know some twenty verbs, and nothing of formats or rounding.
 Verbs and types
 ---------------
 Numbers are binary32 or binary64, each operation rounded to nearest even by the processor, subnormal numbers
-kept; integers have 32 or 64 bits, in two's complement, and wrap around. What NaN a result has is left open.
+kept; integers have 32 or 64 bits, in two's complement, and wrap around. What NaN a result has is left open,
+and what a shift is by a count that is negative, or not below the size: processors differ.
 """
 
 from __future__ import annotations

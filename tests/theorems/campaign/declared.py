@@ -11,16 +11,7 @@ from typing import Any
 from mcfsim.theorems import Theorem, claim, double_word, hypothesis, relaxed_pair, value
 from mcfsim.theorems import hypotheses as known
 from mcfsim.theorems.claims import bounded, exact_sum
-from mcfsim.theorems.logic import (
-    Exponent,
-    Finite,
-    IsValue,
-    OfFormat,
-    Operand,
-    Result,
-    Word,
-    equal,
-)
+from mcfsim.theorems.logic import Exponent, Finite, IsValue, OfFormat, Operand, Result, Word, equal
 from mcfsim.theorems.logic.algebra import as_term
 from mcfsim.theorems.logic.bits import is_representable
 from mcfsim.theorems.statement import Claim, Hypothesis

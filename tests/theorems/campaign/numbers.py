@@ -16,12 +16,19 @@ from tests.theorems.campaign.statements import COMPARE
 SIZE = 24
 #: Integers of so many bits are not turned into binary64.
 LONGEST = 1000
-FACTORS = (2, -3, 2**31 - 1, -(2**53) - 1, 2**61 + 1, 2**70 - 1, -(2**124) - 5, Fraction(-3, 2**40), 0.375)
-DYADIC = (0, 1, -1, 0.5, 2.0**-1074, 2.0**70)
+FACTORS = (
+    *(2, -3, 2**31 - 1, -(2**53) - 1, 2**61 + 1, 2**70 - 1, -(2**124) - 5, Fraction(-3, 2**40), 0.375),
+    *(2**124, 3**250, np.int8(-7), np.float32(0.1)),
+)
+DYADIC = (0, 1, -1, 0.5, 2.0**-1074, 2.0**70, -0.0, 0.1, 10**30, -(2**1100), np.int64(-2), np.float32(0.1))
 NUMBERS = (*DYADIC, Fraction(1, 3), Fraction(-7, 5), Fraction(2**80 + 1, 3 * 2**60))
 
 #: Exact numbers, and each of them as a fraction.
 Both = tuple[Exact, list[Fraction]]
+
+
+def _fraction(number: Any) -> Fraction:
+    return Fraction(number.item() if isinstance(number, np.generic) else number)
 
 
 def operands(random: Random) -> list[Both]:
@@ -63,13 +70,13 @@ def expression(random: Random, given: list[Both]) -> Both:
             case 5:
                 factor: Any = random.choice(FACTORS)
                 x = x * factor if random.random() < 0.5 else factor * x
-                exact = [a * Fraction(factor) for a in exact]
+                exact = [a * _fraction(factor) for a in exact]
             case 6:
                 size = random.random() < 0.5
                 x, exact = (abs(x), [*map(abs, exact)]) if size else (-x, [-a for a in exact])
             case 7:
                 number: Any = random.choice(DYADIC)
-                place, p = random.randrange(4), Fraction(number)
+                place, p = random.randrange(4), _fraction(number)
                 x = (x + number, number + x, x - number, number - x)[place]
                 exact = [(a + p, a + p, a - p, p - a)[place] for a in exact]
     return x, exact
@@ -90,9 +97,10 @@ def wrong(number: int) -> str | None:
         if compare(x, y).tolist() != [compare(p, q) for p, q in zip(a, b, strict=True)]:
             return f"{name} of exact numbers"
         other: Any = random.choice((*NUMBERS, random.choice(a)))
-        if compare(x, other).tolist() != [compare(p, Fraction(other)) for p in a]:
+        right = _fraction(other)
+        if compare(x, other).tolist() != [compare(p, right) for p in a]:
             return f"{name} {other}"
-        if compare(other, x).tolist() != [compare(Fraction(other), p) for p in a]:
+        if compare(other, x).tolist() != [compare(right, p) for p in a]:
             return f"{other} {name}"
     if x.is_zero().tolist() != [not p for p in a]:
         return "is_zero"

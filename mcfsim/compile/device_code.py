@@ -47,8 +47,9 @@ _IN_PTX, _OF_FLOATS = (
     re.compile(r"\b[a-z]\w*(?:[.:]+\w+)+"),
     re.compile(r"b?f\d+(?:x\d)?|tf32\S*|u?e\d+m\d+\S*"),
 )
+#: A choice of the larger of two numbers becomes `max` where LLVM has shown that neither is NaN.
 _EXACT_IN_PTX = re.compile(
-    r"(?:abs|neg|copysign|selp|setp\.(?:num|nan|eq|ne|[lg][te]|equ|neu|[lg][te]u))\.f(?:32|64)|cvt\.f64\.f32"
+    r"(?:abs|neg|min|max|copysign|selp|setp\.(?:num|nan|eq|ne|[lg][te]|equ|neu|[lg][te]u))\.f(?:32|64)|cvt\.f64\.f32"
 )
 _ROUNDED_IN_PTX = re.compile(r"(?:(?:add|sub|mul|div|sqrt)\.rn\.f(?:32|64)|cvt\.rn\.f32\.f64)")
 _LEFT_OPEN = re.compile(r"(?:add|sub|mul|div|sqrt|fma)\.(?:b?f16|f32|f64)\S*")

@@ -15,7 +15,7 @@ import numba
 from llvmlite import binding
 
 import mcfsim as mcf
-from mcfsim.compile import intrinsics, trace
+from mcfsim.compile import intrinsics, sources, trace
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.program import Register
 from mcfsim.formats import get_format
@@ -85,7 +85,10 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.sampled(22, each=False)
 @pytest.mark.costly("Numba or Triton compiles")
-def test_loops_take_whole_vectors_and_fuse_nothing(name, packed):
+def test_loops_take_whole_vectors_and_fuse_nothing(name, packed, monkeypatch, tmp_path):
+    # Numba does not show the code of a loop that it read from its cache.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    sources._loaded.cache_clear()
     filler = Loop(PROGRAMS[name](), packed=packed).with_scalars({})
     operands, results = ([np.ones(64, x) for x in part] for part in (filler.operands, filler.results))
     assert filler(operands, results)

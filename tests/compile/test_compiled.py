@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from itertools import cycle, product
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -298,21 +299,21 @@ def test_steps_have_the_bits_of_numpy(name, strategy, options, assert_same):
     compared(assert_same, straight_optimizers()[name](), mcf.strategy(strategy), 3, 3000, **options)
 
 
-@pytest.mark.parametrize("low", ["bfloat16", "float8_e4m3fn"])
-@pytest.mark.parametrize("mode", ["nearest_even", "up"])
-@pytest.mark.parametrize("strategy", STORED)
-@pytest.mark.parametrize("hyper", [AdamW(weight_decay=0.1), SGD(momentum=0.9)], ids=["adamw", "sgd"])
+def every_stored():
+    """Yield each strategy with an optimizer, a low format and a mode in turn."""
+    hypers = (AdamW(weight_decay=0.1), SGD(momentum=0.9))
+    turns = cycle(product(hypers, ("bfloat16", "float8_e4m3fn"), ("nearest_even", "up")))
+    for strategy, (hyper, low, mode) in zip(STORED, turns, strict=False):
+        # LLVM takes 10 GB for the 7,600 verbs of mcf-3, which NumPy's calls carry out in test_choice.
+        if strategy != "mcf-3":
+            nearest, leads = STRATEGIES[strategy].addition == "grow", strategy in LEADING
+            yield strategy, hyper, "bfloat16" if leads else low, "nearest_even" if nearest else mode
+
+
+@pytest.mark.parametrize(("strategy", "hyper", "low", "mode"), [*every_stored()], ids=str)
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.exhaustive
-def test_many_steps_of_many_parameters(hyper, strategy, mode, low, assert_same):
-    if STRATEGIES[strategy].addition == "grow" and mode != "nearest_even":
-        pytest.skip("expansions are for nearest modes")
-    if strategy == "mcf-3":
-        pytest.skip(
-            "LLVM takes 10 GB for its text of 7 600 verbs, which NumPy's calls carry out in test_choice"
-        )
-    if strategy in LEADING and low != "bfloat16":
-        pytest.skip("of the low formats here bfloat16 alone leads float32")
+def test_many_steps_of_many_parameters(strategy, hyper, low, mode, assert_same):
     compared(assert_same, hyper, mcf.strategy(strategy, low), 20, 20_000, rounding=mode)
 
 

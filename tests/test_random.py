@@ -63,6 +63,7 @@ def test_no_two_places_have_the_same_counter(monkeypatch):
 
 @pytest.mark.parametrize("bits", [16, 32])
 @pytest.mark.costly("imports Numba and PyTorch, and compiles loops")
+@pytest.mark.slow
 def test_all_draw_the_words_of_the_counter(bits):
     """NumPy, loops and rows of them, and PyTorch's operations, by the definition."""
     each, makers = 128 // bits, list(makers_of_words())

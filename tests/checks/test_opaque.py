@@ -187,6 +187,7 @@ HARMLESS = {
 }
 
 
+@pytest.mark.slow
 def test_there_are_two_of_each(modules):
     assert len(BINARY) + len(UNARY) > 40
     there = {kind for kind in _below(Opaque) if kind.__module__.startswith("mcfsim")}
@@ -232,6 +233,7 @@ STANDS_FOR = {
 }
 
 
+@pytest.mark.slow
 def test_every_arithmetic_computes_with_numbers_or_with_what_answers_nothing(modules):
     found = {
         kind.__name__

@@ -62,6 +62,7 @@ def test_work_is_prepared_once_that_pays(name, tmp_path, monkeypatch):
 
 
 @needs_numba
+@pytest.mark.slow
 def test_a_program_is_compiled_at_once_where_enough_is_to_follow():
     assert Loops("exact", checked=False).filler(lambda: PROGRAM, 1, None, ahead=10**10) is not None
     loops = Loops("exact", checked=False)

@@ -122,10 +122,12 @@ def test_partial_functions_options_and_nested_tuples(assert_same):
         both(assert_same, partial(text, twice=twice), x, x[0])
 
 
+@pytest.mark.slow
 def test_several_threads_and_large_arrays(assert_same):
     both(assert_same, mcf.two_sum, *values("bfloat16", (2, 3 * BLOCK + 7)), threads=2)
 
 
+@pytest.mark.slow
 def test_operands_that_are_no_values_are_named():
     ar, x = mcf.arithmetic("bfloat16", compiled=True), values("bfloat16", (40, 50))
     x[3, 4] = 1 + 2.0**-20

@@ -138,6 +138,7 @@ ANOTHER = {
 
 
 @pytest.mark.parametrize("verb", ANOTHER)
+@pytest.mark.slow
 def test_another_verb_is_noticed(verb, monkeypatch):
     monkeypatch.setattr(on_numpy, "_VERBS", dict(on_numpy._VERBS) | {verb: ANOTHER[verb]})
     with pytest.raises(pytest.fail.Exception, match="differ in"):

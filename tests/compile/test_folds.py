@@ -134,6 +134,7 @@ def test_threads_share_the_blocks(mode, monkeypatch, assert_same):
 
 
 @pytest.mark.parametrize("which", [0, 1, 70, 79])
+@pytest.mark.slow
 def test_a_term_that_is_no_value_is_named(which):
     x = list(terms("bfloat16", 80, (1500,)))
     x[which] = x[which].copy()

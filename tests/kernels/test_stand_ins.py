@@ -48,6 +48,7 @@ def telling(fmt: Format) -> np.ndarray:
 
 @pytest.mark.parametrize("part", range(120))
 @pytest.mark.sampled(120, each=False)
+@pytest.mark.slow
 def test_operations_with_a_scalar_are_the_oracles(part):
     """Scalars that have a stand-in and scalars that have none."""
     every = [*product(FORMATS, policies, USUAL + HARD)]

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.optim.declaration import optimizers
 
 torch = pytest.importorskip("torch")
 
-import mcfsim.torch  # noqa: E402
 from mcfsim.torch import AdamW, TorchAdamW  # noqa: E402
 from mcfsim.torch.group import ABSENT, LABELS, SETTINGS  # noqa: E402
 from mcfsim.torch.moved import opposite  # noqa: E402
@@ -66,16 +64,6 @@ def test_constructors_follow_from_the_declaration(kind):
         assert kind(parameters(), beta2=0.25).defaults["betas"] == (first, 0.25)
         with pytest.raises(TypeError, match="is given betas and beta1, which it holds"):
             kind(parameters(), beta1=0.5, betas=(0.5, second))
-
-
-def test_every_optimizer_is_here_by_its_own_name_alone_or_refused():
-    for name, declared in optimizers().items():
-        assert declared.__name__ == name or not hasattr(mcfsim.torch, name)
-        if declared.staged:
-            with pytest.raises(AttributeError, match="means over whole rows, columns or tensors"):
-                getattr(mcfsim.torch, declared.__name__)
-        else:
-            assert issubclass(getattr(mcfsim.torch, declared.__name__), torch.optim.Optimizer)
 
 
 @pytest.mark.parametrize("of", [list, np.array, torch.tensor, lambda x: (torch.tensor(x[:1]), x[1])])

@@ -97,6 +97,7 @@ def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str]
 
 
 @pytest.mark.parametrize("name", ["fast_two_sum_unordered_error", "dw_plus_fp", "dw_times_dw1", "sqrt_dw"])
+@pytest.mark.slow
 def test_errors_that_may_be_the_largest_are_left_open(name: str) -> None:
     check = prepare(name, "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 10))
     blocks = some_cases(check)

@@ -1,8 +1,9 @@
 """Faults put into the package, one at a time, and whether its tests notice them.
 
 ``python -m tests.faults results.jsonl`` tries each fault on the quick tests, first on those that name its
-module, and what these miss on all tests of the files that name it. A line of the result is a fault; those
-that are there are not tried again. As long as the package is the same, the same seed gives the same faults.
+module, and what these miss on all tests of its folder and of the files that name it. A line of the result is
+a fault; those that are there are not tried again. As long as the package is the same, the same seed gives the
+same faults.
 """
 
 from __future__ import annotations
@@ -152,10 +153,12 @@ def judged(fault: Fault, root: Path) -> dict[str, Any]:
     forget(path)
     try:
         files = naming(fault.path, root / "tests")
-        stages = {"quick, by name": ["--quick", *files], "quick": ["--quick"], "whole, by name": files}
+        folder = root / "tests" / Path(fault.path).parts[1].replace("torch", "pytorch")
+        whole = [*(x for x in files if not Path(x).is_relative_to(folder)), str(folder)]
+        stages = {"quick, by name": ["--quick", *files], "quick": ["--quick"], "whole": whole}
         spent, by, how = 0.0, None, "none"
         for stage, options in stages.items():
-            if stage == "quick" or files:
+            if stage != "quick, by name" or files:
                 by, seconds = noticed(root, *options)
                 spent += seconds
                 if by is not None:

@@ -209,9 +209,6 @@ def test_paths_of_stochastic_rounding_are_not_compiled(monkeypatch: pytest.Monke
     assert check(0, 1 << 13)["applicable"] > 0
 
 
-# -- functions of NumPy's -----------------------------------------------------------------------------------
-
-
 # -- carried out --------------------------------------------------------------------------------------------
 CHEAPEST = "fast_two_sum_unordered_error"
 CARRIED_OUT = {
@@ -245,6 +242,7 @@ def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # what is compiled already is run without being asked
     check = prepare(CARRIED_OUT[name], "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 14))
     domain = check.domain()
+    monkeypatch.setattr(compiled, "LEAST_COMPILED", 0)
     monkeypatch.setattr(compiled, "_LEAST_RECORDED", 0)
     ranges = [
         (first + a, first + min(a + (1 << 14), part.size))
@@ -264,7 +262,7 @@ def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.setattr(Loops, "_pays", pays)
         monkeypatch.setattr(compiled, "recordable", recordable if way != "integers" else lambda _: None)
         found[way] = [{**check(*unit), "seconds": 0} for unit in ranges]
-        assert asked or way == "integers"  # where sequences are no straight line
+        assert asked or way == "integers"  # of few cases no loop of the algorithm alone is asked for
         assert found[way] == found["integers"]
     assert sum(x["applicable"] for x in found["calls"]) > 1000
     assert sum(x["violations"] for x in found["calls"]) > 0 or check.theorem.holds

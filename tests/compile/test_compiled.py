@@ -211,6 +211,7 @@ def test_a_refused_text_takes_no_words(assert_same):
     "fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2fnuz", "posit16", "int4", "tf32"]
 )
 @pytest.mark.sampled(35, each=False)
+@pytest.mark.slow
 def test_arrays_are_rounded_as_by_numpy(fmt, rounding, assert_same):
     place = crc32(f"{fmt} {rounding}".encode())
     dtype = (np.float32, np.float64, np.float16, ">f4")[place % 4]
@@ -344,6 +345,7 @@ class Odd(Declaration):
 
 
 @pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.slow
 def test_steps_that_compute_with_their_scalars_are_recorded_each_time(asks, assert_same):
     made = [
         mcf.Optimizer(Odd(asks), mcf.strategy("plain"), {"w": start(5000, 1)}, compiled=compiled)

@@ -171,6 +171,7 @@ def by_long_numbers(lowered, arrays):
 
 
 @pytest.mark.parametrize("machine", [flushing, by_long_numbers])
+@pytest.mark.slow
 def test_another_machine_is_noticed(machine):
     with pytest.raises(pytest.fail.Exception, match=r"differ in r\d+, which is \w+ of .* give .*, not"):
         answered(machine, *verbs(F32))

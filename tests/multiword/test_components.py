@@ -131,6 +131,7 @@ def check_what_is_left(exact, found, fmt):
 
 @pytest.mark.parametrize("fmt", SMALL, ids=label)
 @pytest.mark.sampled(20, each=False)
+@pytest.mark.slow
 def test_each_component_is_the_rest_rounded_or_the_reason_is_right(fmt):
     ar, kinds = mcf.arithmetic(fmt), set()
     for n in (1, 3):

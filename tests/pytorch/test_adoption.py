@@ -129,6 +129,7 @@ def test_nothing_is_lost_on_the_way_there_and_back():
 @fused
 @pytest.mark.parametrize("strategy", ["fp32", "plain"])
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_steps_of_both_are_those_of_either(strategy):
     """Some by torch, some here, some by torch again: the bits of all of them here, or there."""
     dtype = torch.float32 if strategy == "fp32" else torch.bfloat16

@@ -80,6 +80,7 @@ def test_operations_of_pytorch_quantise_as_numpy_does(element, size, group, monk
         assert not differs(hostile(size, group, way.kept.element, seed), way), seed
 
 
+@pytest.mark.slow
 def test_elements_are_the_nearest_by_fractions():
     way = Grouped(FLOAT8_GROUPS, FLOAT32)
     x = hostile(512, 128, FLOAT8_GROUPS.element, 3)

@@ -109,6 +109,7 @@ def within(bound):
 
 
 @pytest.mark.parametrize("make", [near, within])
+@pytest.mark.slow
 def test_a_journal_does_not_answer_for_another_bound(make, tmp_path):
     right, wrong = (Fraction(9), Fraction(1, 9)) if make is near else (1e9, 1.0)
     said = [verify(make(bound), NARROW).violations for bound in (right, wrong)]
@@ -172,6 +173,7 @@ def unnamed(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_what_cannot_be_named_is_verified_and_kept_by_no_journal(tmp_path):
     things = unnamed(tmp_path)
     for text, x in things.items():

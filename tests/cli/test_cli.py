@@ -17,6 +17,7 @@ LANGUAGE_MODEL = "simulate --layers 1 --width 8 --heads 2 --context 8 --batch 2 
 ADAFACTOR = "--optimizer adafactor --strategy plain --least-scale .25 --eps 1e-20"
 
 
+@pytest.mark.slow
 def test_formats() -> None:
     lines = call("formats").stdout.splitlines()
     assert [line.split()[0] for line in lines[3:]] == list(mcf.FORMATS)

@@ -157,6 +157,7 @@ def test_a_cache_that_cannot_be_written_is_made_elsewhere(tmp_path, monkeypatch)
     assert not str(sources.folder()).startswith(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_cache_folder_that_is_a_file_is_made_elsewhere(tmp_path, monkeypatch):
     (tmp_path / "mcfsim").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -228,6 +229,7 @@ def test_arrays_are_rounded_as_by_numpy(fmt, rounding, assert_same):
 
 
 @pytest.mark.parametrize("underflow", ["flush_inputs", "flush_before", "flush_after"])
+@pytest.mark.slow
 def test_numbers_that_the_format_has_are_flushed_all_the_same(underflow, assert_same):
     x = corners(get_format("float32")).astype(np.float32)
     found, expected = (mcf.round_to(x, "float32", underflow=underflow, compiled=y) for y in (True, False))
@@ -250,6 +252,7 @@ def test_nan_keeps_its_sign(fmt):
 
 
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+@pytest.mark.slow
 def test_rounding_in_place_and_in_parts(mode, assert_same):
     x, y = np.random.default_rng(0).standard_normal((2, 500, 700)).astype(np.float32)
     random = {"random": RandomWords(9)} if mode == "stochastic" else {}

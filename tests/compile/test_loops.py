@@ -67,6 +67,7 @@ def test_every_operation_has_the_bits_of_one_at_a_time(way, fmt, mode, assert_sa
     compared(assert_same, way, trace(every, fmt, mode), arrays(fmt, 3))
 
 
+@pytest.mark.slow
 def test_more_than_is_worked_on_at_once(assert_same):
     program, given = trace(every, "float8_e4m3fn", "up"), arrays("float8_e4m3fn", 3, 140_000)
     one, two = (carried_out("calls", Loop(program), given, threads) for threads in (1, 2))

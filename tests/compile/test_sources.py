@@ -123,6 +123,7 @@ def test_code_of_functions_that_are_mended_is_not_run(tmp_path):
 
 # -- without a compiler --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("loaded_before", [True, False])
+@pytest.mark.slow
 def test_where_numba_compiles_nothing_numpy_does_the_work(loaded_before, monkeypatch, tmp_path):
     if loaded_before:
         monkeypatch.setattr("numba.config.DISABLE_JIT", 1)

@@ -320,6 +320,7 @@ READERS = {"format": get_format, "grid": grid, "posit": posit, "scaled": get_sca
 
 @pytest.mark.parametrize("name", [*FORMATS, *ALIASES, *FAMILIES, "int4_symmetric", *SCALED])
 @pytest.mark.sampled(40, each=False)
+@pytest.mark.slow
 def test_other_alphabets_spell_no_format(name):
     """Every digit of every name in another alphabet: NKo digits and double-struck ones among them."""
     digits = [chr(code) for code in range(128, 0x20000) if chr(code).isdecimal()]

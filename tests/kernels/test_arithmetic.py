@@ -135,6 +135,7 @@ def test_a_zero_and_nan_have_their_own_sign_and_nothing_is_drawn():
     assert (meter.tallies["sign"].elements, meter.tallies["sign"].inexact) == (2, 0)
 
 
+@pytest.mark.slow
 def test_a_straight_line_runs_the_same_on_one_element_and_on_blocks(assert_same):
     @straight_line
     def polynomial(ar, x, *, degree):

@@ -106,6 +106,7 @@ OF_ONE = {
 
 
 @pytest.mark.parametrize("name", OF_ONE)
+@pytest.mark.slow
 def test_a_number_leaves_an_algorithm_as_a_value_of_the_format_and_as_the_backend_has_numbers(name):
     run = OF_ONE[name]
     for fmt, mode in itertools.product(

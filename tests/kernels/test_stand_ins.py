@@ -125,6 +125,7 @@ def test_the_scalar_rounded_to_binary32_will_not_do():
     assert failed > 8
 
 
+@pytest.mark.slow
 def test_neighbours_are_those_of_all_fractions():
     rng = np.random.default_rng(0)
     for most in (1, 2, 7, 16, 31):

@@ -190,6 +190,7 @@ def test_losses_are_those_of_the_audit(tmp_path):
             assert choices.losses[row, column] == pytest.approx(asked[row] * share)
 
 
+@pytest.mark.slow
 def test_formats_that_do_not_reach_are_out_of_the_question_until_gradients_say_otherwise(tmp_path):
     with pytest.raises(ValueError, match="only recorded gradients could say"):
         assign(*planned(tmp_path, ["plain"], [FLOAT16]), 8)

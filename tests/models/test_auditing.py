@@ -81,6 +81,7 @@ def test_decay_in_a_file_does_nothing_below_two_to_the_minus_nine(samples, produ
     ("beta2", "frozen", "chosen"),
     [(0.95, 0.0, "kahan"), (0.998, 0.9453125, "collage-plus")],
 )
+@pytest.mark.slow
 def test_the_recommendation_is_the_cheapest_that_suffices(samples, beta2, frozen, chosen):
     found = audit(samples, plan(beta2=beta2), BFLOAT16)
     totals = {item.strategy.name: item for item in found.totals()}
@@ -121,6 +122,7 @@ def test_where_nothing_is_asked_nothing_is_said(tmp_path):
     assert tensor_table(found, 5)[0]["EDQ"] == "-"
 
 
+@pytest.mark.slow
 def test_weights_that_leave_the_range_are_not_averaged_away(samples):
     found = audit(samples, plan(["plain", "fp32"], rate=1e37, decay=0.0, steps=500), BFLOAT16)
     matrix = found.tensors[0].found["plain"]

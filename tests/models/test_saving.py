@@ -257,6 +257,7 @@ def test_a_state_of_which_a_byte_is_another_is_refused(tmp_path, shard_bytes):
     assert refused > 100
 
 
+@pytest.mark.slow
 def test_shards_of_two_states_are_not_mixed(tmp_path):
     optimizer = go(made(), 1)
     for step in (1, 2):

@@ -103,11 +103,13 @@ def test_steps_are_those_of_the_judge(kind, strategy, rounding, assert_same):
 
 
 @every_kind
+@pytest.mark.slow
 def test_moments_of_another_format_are_those_of_the_judge(kind, assert_same):
     assert_judged(assert_same, KINDS[kind], MIXED, steps=2)
 
 
 @pytest.mark.parametrize(("kind", "strategy"), [*zip(KINDS, ("plain", "fp32-master"), strict=True)])
+@pytest.mark.slow
 def test_means_by_a_stated_sum_are_those_of_the_judge(kind, strategy, assert_same):
     hyper = replace(KINDS[kind], accumulator=BY_BF16)
     assert_judged(assert_same, hyper, mcf.strategy(strategy), steps=2)
@@ -120,6 +122,7 @@ def test_means_by_a_stated_sum_are_those_of_the_judge(kind, strategy, assert_sam
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_what_is_not_finite_is_as_the_judge_has_it(seed, assert_same):
     random = np.random.default_rng(seed)
 

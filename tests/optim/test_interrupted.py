@@ -74,6 +74,7 @@ def trajectory(kind: str, steps: int) -> list[tuple[int, list[bytes]]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
 def test_a_step_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
     states, rng = trajectory(kind, 3), np.random.default_rng(sorted(KINDS).index(kind))
     optimizer = made(kind)

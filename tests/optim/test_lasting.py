@@ -101,6 +101,7 @@ def test_a_run_that_is_resumed_and_read_back_is_the_same(
         ("adamw", "bitnet", False),
     ],
 )
+@pytest.mark.slow
 def test_a_saved_state_goes_on_to_the_same_bits(optimizer, strategy, packed, tmp_path, assert_same):
     hyper, chosen, path = optimizers()[optimizer](), mcf.strategy(strategy), tmp_path / "state.safetensors"
     first, other = (mcf.Optimizer(hyper, chosen, numbers(x), DECAYED, packed=packed) for x in (0, 7))

@@ -55,6 +55,7 @@ def test_all_pairs_with_infinities(name):
 
 @pytest.mark.parametrize("part", range(37))
 @pytest.mark.sampled(37, each=False)
+@pytest.mark.slow
 def test_hard_operands_in_every_rounding(part):
     for name, fmt, rounding in [*itertools.product(ARITY, [*SMALL_FORMATS, *WIDE_FORMATS], ROUNDINGS)][
         part::37

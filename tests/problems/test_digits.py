@@ -155,6 +155,7 @@ def test_a_wide_format_comes_near_binary64():
         assert (g != theirs[1][name]).any()
 
 
+@pytest.mark.slow
 def test_without_exponent_bits_most_of_a_gradient_is_the_smallest_posit():
     parameters, gradients = Digits().initial_parameters(0), []
     for fmt in (None, "posit8es0", "posit8"):

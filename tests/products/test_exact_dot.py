@@ -65,6 +65,7 @@ def test_long_sums_taken_in_pieces_are_exact(wide, monkeypatch, assert_same):
         assert_same(dot(a, b, accumulator), by_definition(a, b, accumulator))
 
 
+@pytest.mark.slow
 def test_float64_operands_enter_exactly(assert_same):
     rng = np.random.default_rng(2)
     a, b = (rng.standard_normal((40, 9)) * np.ldexp(1.0, rng.integers(-400, 400, (40, 9))) for _ in range(2))

@@ -63,6 +63,7 @@ def test_they_have_the_bits_of_ordinary_steps(kind, strategy, every, small, monk
     assert_same_states(ours, theirs)
 
 
+@pytest.mark.slow
 def test_a_step_of_one_parameter_looks_at_no_other(monkeypatch):
     """Whatever their number: what is called for each of them is called as often for a few as for many."""
     monkeypatch.setattr(module, "SMALL", 0)

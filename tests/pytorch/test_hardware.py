@@ -44,6 +44,7 @@ def by_instructions(kernel, given):
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16)])
+@pytest.mark.slow
 def test_a_rounding_beside_which_an_instruction_is_noted_is_that_of_the_instruction(name, dtype, assert_same):
     """At all upper halves of binary32 codes, and lower ones next to which either format's ties lie."""
     line, (result,) = recorded(lambda x: round_element(x, get_format(name), Rounding()), x=F32)

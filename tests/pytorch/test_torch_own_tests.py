@@ -25,6 +25,7 @@ INPUTS = (
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_what_pytorch_asks_of_optimizers(kind):
     place = list(KINDS).index(kind)
     asked = own.Asked(KINDS[kind], list(own.STORED)[place % 2], INPUTS[place], LIKE_ITS)

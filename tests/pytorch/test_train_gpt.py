@@ -58,6 +58,7 @@ def watched(strategy, steps=2):
     return model, optimizer
 
 
+@pytest.mark.slow
 def test_the_model_has_the_parameters_that_it_should():
     characters = text(60).vocabulary
     # Embedding, positions and head; in each layer two norms, attention, and a perceptron with biases; a norm.
@@ -117,6 +118,7 @@ def test_gradients_are_clipped_and_of_bfloat16(precision):
 
 @pytest.mark.parametrize("strategy", train_gpt.STRATEGIES)
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_watching_changes_nothing(strategy):
     ends = []
     for look in (False, True):

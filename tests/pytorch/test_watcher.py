@@ -36,6 +36,7 @@ def place(request, monkeypatch):
 @pytest.mark.parametrize("strategy", STORED)
 @pytest.mark.sampled(8, each=False)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.slow
 def test_the_measures_are_those_of_the_simulated_optimizer(strategy, place, monkeypatch):
     monkeypatch.setattr(watcher, "AT_ONCE", 250)  # so that they are joined
     chosen = mcf.strategy(strategy)
@@ -62,6 +63,7 @@ def test_the_measures_are_those_of_the_simulated_optimizer(strategy, place, monk
 
 @pytest.mark.parametrize("strategy", ["collage-plus", "stochastic", "split-master", "fp8-moments"])
 @pytest.mark.sampled(2)
+@pytest.mark.slow
 def test_looking_changes_nothing(strategy, place):
     runs = []
     for looked_at in (False, True):

@@ -109,6 +109,7 @@ def test_blocks_of_any_range_are_that_part_of_the_product(tables, assert_same):
 
 
 @pytest.mark.parametrize("fmt", ["float64", "bfloat16", "float8_e4m3fn", "posit16"])
+@pytest.mark.slow
 def test_samples_do_not_depend_on_how_their_words_are_drawn(fmt, monkeypatch):
     pytest.importorskip("numba")
     fmt = get_format(fmt)
@@ -167,6 +168,7 @@ def test_domains_are_complete_where_they_can_be():
     assert [part.kind for part in many.parts] == ["sample"]
 
 
+@pytest.mark.slow
 def test_units_cover_each_part_once():
     domain = cover(
         _theorem(double_word("x"), value("a"), scaling="each"),
@@ -188,6 +190,7 @@ def test_too_many_operands_are_refused():
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
+@pytest.mark.slow
 def test_samples_are_values_of_the_format_down_to_its_subnormal_numbers(name):
     fmt = get_format(name)
     operands, ranges = (double_word("x"), value("a")), ((fmt.emin, fmt.emin + 20),) * 2

@@ -74,6 +74,7 @@ def test_verdicts_on_every_pair(theorem, mode, fmt, pairs):
         assert certificate.applicable == (numbers - 1) ** 2
 
 
+@pytest.mark.slow
 def test_the_condition_is_what_rounding_by_the_definition_does():
     for a, outward, inward, even in losses(P3):
         for b, sign in itertools.product(magnitudes(P3), (1, -1)):

@@ -253,6 +253,7 @@ def test_an_own_statement_is_verified_and_its_certificate_checked(call):
     assert "nothing is wrong" not in call("--check", SAVED, "--theorem", "others:mine", status=1)
 
 
+@pytest.mark.slow
 def test_a_certificate_of_an_own_statement_for_every_p(call, tmp_path):
     call("--every-p", "every:mine", "--output", ".")
     (path,) = tmp_path.glob("mine-every*.json")

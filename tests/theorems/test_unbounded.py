@@ -100,6 +100,7 @@ def steps_at_random(draw, count):
 
 
 @pytest.mark.parametrize("texts", [60, pytest.param(1500, marks=pytest.mark.exhaustive)])
+@pytest.mark.slow
 def test_what_stays_in_range_is_as_with_unbounded_exponents(texts):
     """Inside the range, results are those of unbounded exponents; outside, some operation's is another."""
     draw, p = random.Random(texts), 4

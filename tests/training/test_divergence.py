@@ -62,6 +62,7 @@ def test_a_run_that_stays_finite_has_no_such_step():
     assert not any("diverged" in heading for heading in run_table(run)[0])
 
 
+@pytest.mark.slow
 def test_a_run_of_which_it_is_known_resumes_is_saved_and_shown_with_it(tmp_path):
     """The divergence lies between two records, and before the checkpoint."""
     arguments = (AdamW(), ["plain", "fp32-master"], 20, STEADY)

@@ -48,6 +48,7 @@ def test_names_stand_for_default_objects():
     assert_same_run(simulate(Rosenbrock(), SGD(), [strategy("plain")], 3, Schedule(), low="bf16"), by_name)
 
 
+@pytest.mark.slow
 def test_every_strategy_gets_the_same_batches_and_the_same_start(problem):
     watched, names = Watched(problem), [*STRATEGIES]
     run = simulate(watched, "sgd", names, steps=4, seed=9)

@@ -189,6 +189,7 @@ def test_what_is_of_no_use_is_refused_by_name(make, label, values, error, messag
     assert_refused(make, label, values, error, message)
 
 
+@pytest.mark.slow
 def test_what_stands_for_something_else():
     assert simulated(optimizer="adamw") == simulated(optimizer=mcf.AdamW())
     assert simulated(clip=math.inf) == simulated(clip=None)

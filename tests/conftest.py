@@ -30,20 +30,21 @@ def pytest_configure() -> None:
 
 
 # -- garbage ----------------------------------------------------------------------------------------------
-def pytest_sessionstart() -> None:
-    gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Let the collector of garbage look at a thing once.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Let the collector of garbage look at a thing once, and at nothing while cases are collected.
 
     To look through 30,000 cases and all compiled code takes a second, which a run would spend fifty times.
     """
-    # Hypothesis asks once who holds its generator, which frozen things do not tell.
-    given(st.none())(lambda _: None)()
-    gc.freeze()
-    gc.callbacks.append(_freeze)
-    gc.enable()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        # Hypothesis asks once who holds its generator, which frozen things do not tell.
+        given(st.none())(lambda _: None)()
+        gc.freeze()
+        gc.callbacks.append(_freeze)
+        gc.enable()
 
 
 def _freeze(phase: str, about: dict[str, int]) -> None:

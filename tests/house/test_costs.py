@@ -82,7 +82,8 @@ def test_a_case_that_costs_too_much_fails_and_what_is_shared_is_counted_apart(ru
     shown = run(CASES).stdout.str()
     failed = re.findall(r"^ERROR \S+::(\w+)", shown, re.MULTILINE)
     assert failed == ["test_dear", "test_dear_by_itself", "test_dear_at_its_end", "test_dear_by_a_process"]
-    assert "seconds of a processor; 0.02 are allowed" in shown
+    told = r"^\S+::(\w+) took 0\.[1-9] seconds of a processor; 0\.02 are allowed"
+    assert re.findall(told, shown, re.MULTILINE) == failed
     assert re.search(r"^ +0\.[1-9] +0 \S+::shared$", shown, re.MULTILINE)
     assert re.search(r"^ +0\.[1-9] +0 \S+::what is left at the end$", shown, re.MULTILINE)
     assert re.search(r"^ +0\.[1-9] +1 \S+::test_dear_by_itself$", shown, re.MULTILINE)

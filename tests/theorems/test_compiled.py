@@ -32,7 +32,7 @@ from mcfsim.theorems.trial import Mixed, total
 from mcfsim.theorems.verification import plan, prepare
 
 #: Of each part of a domain so many cases are judged.
-SOME = 60
+SOME = 150
 
 
 def line_of(theorem: Theorem, fmt: Format, rounding: Rounding) -> Lowered:
@@ -74,16 +74,16 @@ def assert_same(check: Check, found: compiled.Judgement, trial: Any) -> None:
     np.testing.assert_array_equal(found.failing, failing & settled)
 
 
-@pytest.mark.parametrize("part", range(18))
+@pytest.mark.parametrize("part", range(9))
 @pytest.mark.parametrize(
     ("fmt", "roundings"), [("float8_e4m3fn", ["up", "to_odd"]), ("bfloat16", None), ("float16", None)]
 )
-@pytest.mark.sampled(54, each=False)
+@pytest.mark.sampled(27, each=False)
 @pytest.mark.slow
 def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str] | None, part: int) -> None:
-    """Of all statements that say something of a format, an eighteenth each time."""
+    """Of all statements that say something of a format, a ninth each time."""
     recorded, left_open = set(), []
-    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[part::18]:
+    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[part::9]:
         if check.rounding.stochastic or not check.domain().size:
             continue
         fmt_of = check.domain().format
@@ -93,8 +93,8 @@ def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str]
             assert_same(check, found, try_block(check.theorem, on_blocks(fmt_of, check.rounding), blocks))
             recorded.add(check.theorem.name)
             left_open.append(found.open.mean())
-    assert len(recorded) > 3
-    assert np.median(left_open) < 0.1
+    assert len(recorded) > 9
+    assert np.median(left_open) < 1e-3
 
 
 @pytest.mark.parametrize("name", ["fast_two_sum_unordered_error", "dw_plus_fp", "dw_times_dw1", "sqrt_dw"])
@@ -250,6 +250,7 @@ def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch, tm
         for a in {0, part.size // 2}
         if part.size > a
     ]
+    terms = any(operand.kind == "sequence" for operand in check.theorem.operands)
     found: dict[str, list[Any]] = {}
     recordable = compiled.recordable
     for way in ("integers", "calls", *(["numba"] if is_available() else [])):
@@ -262,7 +263,7 @@ def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.setattr(Loops, "_pays", pays)
         monkeypatch.setattr(compiled, "recordable", recordable if way != "integers" else lambda _: None)
         found[way] = [{**check(*unit), "seconds": 0} for unit in ranges]
-        assert asked or way == "integers"  # of few cases no loop of the algorithm alone is asked for
+        assert asked or (terms and way == "integers")  # so few that no loop of the algorithm is asked for
         assert found[way] == found["integers"]
     assert sum(x["applicable"] for x in found["calls"]) > 1000
     assert sum(x["violations"] for x in found["calls"]) > 0 or check.theorem.holds

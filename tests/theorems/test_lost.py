@@ -16,6 +16,7 @@ from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, claim, verify
 from mcfsim.theorems.catalogue import lost
 from mcfsim.theorems.logic.bits import half_step
+from mcfsim.theorems.verification import prepare
 from mcfsim.training import metrics
 from tests.theorems.trying import core_of, on_domain, on_parts
 
@@ -143,6 +144,12 @@ def test_the_core_finds_what_all_pairs_show(theorem, mode, fmt):
     assert bool(core.violations) == bool(all_pairs.violations)
     assert bool(core.applicable) == bool(all_pairs.applicable)
     assert bool(all_pairs.violations) == (theorem in ALTERED or not theorem.holds)
+
+
+def test_the_core_of_bfloat16_covers_all_with_few_pairs():
+    domain = prepare("lost_iff", "bfloat16", "nearest_even").domain()
+    assert domain.covers
+    assert domain.size < 1 << 24
 
 
 @pytest.mark.exhaustive

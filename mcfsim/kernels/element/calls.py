@@ -100,7 +100,7 @@ class Calls:
         forms = Forms(results, given)
         self._singles = {x.number for x in singles}
         for number, form in forms.made.items():
-            if all(x.number in self._singles for x in form.values()):
+            if all(x.number in self._singles for x in form.values):
                 self._singles.add(number)
         self._write(forms, self._choices(forms), results, given)
         slots = [(slot, memory, dtype) for (memory, dtype), slot in self._slots.items()]
@@ -232,9 +232,9 @@ class Calls:
         roots = {x.number: x.number for x in given}  # of values that share the memory of others
         for number, form in forms.made.items():
             shares = form.verb in VIEWS or number in truths
-            roots[number] = roots[form.values()[0].number] if shares else number
+            roots[number] = roots[form.values[0].number] if shares else number
         steps = [form for number, form in forms.made.items() if roots[number] == number]
-        last = {roots[x.number]: place for place, form in enumerate(steps) for x in form.values()}
+        last = {roots[x.number]: place for place, form in enumerate(steps) for x in form.values}
         ends = {place: roots[x.number] for place, x in enumerate(results) if x.number in roots}
         last |= dict.fromkeys(ends.values(), len(steps))
         memory = {x.number: _Memory("operand", place) for place, x in enumerate(given)}
@@ -264,7 +264,7 @@ class Calls:
             value, number, unsigned = form.value, form.value.number, form.verb == "shr"
             taken = [slot(x, unsigned=unsigned) for x in form.operands]
             size = sizes[number]
-            used = dict.fromkeys(roots[x.number] for x in form.values())
+            used = dict.fromkeys(roots[x.number] for x in form.values)
             dying = [memory[x] for x in used if last[x] == place and memory[x].kind == "buffer"]
             fitting = [x for x in (memory[x] for x in ready[number]) if x in dying and x.size == size]
             if number in self._singles:
@@ -297,7 +297,7 @@ class Calls:
 def _ready(form: Form, choices: Mapping[int, Choice], roots: Mapping[int, int]) -> list[int]:
     """Return the roots of the operands that a value may overwrite: of a selection, sides that are there."""
     if form.verb not in SELECTIONS:
-        return [*dict.fromkeys(roots[x.number] for x in form.values())]
+        return [*dict.fromkeys(roots[x.number] for x in form.values)]
     choice = choices.get(form.value.number)
     there, read = ((2, 1), (0,)) if choice is None else choice.places()
     sides, busy = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,8 @@ SELECTIONS = ("select", "choice")
 _TAKE_TRUTH = {"add", "sub", "and", "or", "xor"}
 
 
-class Form(NamedTuple):
+@dataclass(slots=True)
+class Form:
     """How a value is made.
 
     Attributes
@@ -33,15 +35,17 @@ class Form(NamedTuple):
         One of a machine's; or ``clip``, ``least``, ``greatest``, of integers; or ``choice``, a selection
         whose sides are computed with it.
     operands : tuple of Value or array
+    values : list of Value
+        The operands that are no constants.
     """
 
     value: Value
     verb: str
     operands: tuple[Operand, ...]
+    values: list[Value] = field(init=False)
 
-    def values(self) -> list[Value]:
-        """Return the operands that are no constants."""
-        return [x for x in self.operands if isinstance(x, Value)]
+    def __post_init__(self) -> None:
+        self.values = [x for x in self.operands if isinstance(x, Value)]
 
 
 class Forms:
@@ -77,11 +81,11 @@ class Forms:
             else:
                 forms[value.number] = _form(value, forms, self.constants)
         varying = [x for x in results if x.number in forms]
-        wanted = _behind(varying, lambda value: forms[value.number].values(), there)
+        wanted = _behind(varying, lambda value: forms[value.number].values, there)
         self.made = {x.number: forms[x.number] for x in wanted}
         self._users: dict[int, list[int]] = defaultdict(list)
         for number, form in self.made.items():
-            for x in form.values():
+            for x in form.values:
                 self._users[x.number].append(number)
 
     def has(self, value: Value) -> bool:
@@ -98,7 +102,7 @@ class Forms:
             return set()
         if self._users[root.number] != [user.value.number]:
             return set()
-        found, waiting = {root.number}, [-x.number for x in self.made[root.number].values()]
+        found, waiting = {root.number}, [-x.number for x in self.made[root.number].values]
         heapify(waiting)
         while waiting:  # from the last on, so that all users of a value are known
             number = -heappop(waiting)
@@ -106,20 +110,20 @@ class Forms:
                 continue
             if all(x in found for x in self._users[number]):
                 found.add(number)
-                for x in self.made[number].values():
+                for x in self.made[number].values:
                     heappush(waiting, -x.number)
         return found
 
     def sources(self, part: Collection[int]) -> list[Value]:
         """Return what a part is computed from; what is one step from given values is computed again."""
         found: dict[int, Value] = {}
-        waiting = [x for number in part for x in self.made[number].values()]
+        waiting = [x for number in part for x in self.made[number].values]
         while waiting:
             x = waiting.pop()
             if x.number in part or x.number in found:
                 continue
             if x.number in self.made and self._is_near(self.made[x.number]):
-                waiting += self.made[x.number].values()
+                waiting += self.made[x.number].values
             else:
                 found[x.number] = x
         return [found[number] for number in sorted(found)]
@@ -127,21 +131,21 @@ class Forms:
     def replace(self, form: Form) -> None:
         """Make a value in another way, and leave out what is then needed no more."""
         number = form.value.number
-        waiting = [(x, number) for x in self.made[number].values()]
+        waiting = [(x, number) for x in self.made[number].values]
         self.made[number] = form
-        for x in form.values():
+        for x in form.values:
             self._users[x.number].append(number)
         while waiting:
             x, user = waiting.pop()
             self._users[x.number].remove(user)
             if not self._users[x.number] and x.number in self.made and x.number not in self._results:
-                waiting += [(y, x.number) for y in self.made.pop(x.number).values()]
+                waiting += [(y, x.number) for y in self.made.pop(x.number).values]
 
     def truths(self) -> set[int]:
         """Return the integers that may stay truth values, as NumPy takes these beside an integer."""
         users: dict[int, list[Form]] = defaultdict(list)
         for form in self.made.values():
-            for x in form.values():
+            for x in form.values:
                 users[x.number].append(form)
         found: set[int] = set()
         for number in sorted(self.made, reverse=True):
@@ -153,14 +157,14 @@ class Forms:
             if _is_count(self.made[number].value) and number not in self._results and serves:
                 found.add(number)
         # Of an integer that is one nothing is a truth value.
-        return {x for x in found if self.made[x].verb == "count" or self.made[x].values()[0].number in found}
+        return {x for x in found if self.made[x].verb == "count" or self.made[x].values[0].number in found}
 
     def _is_near(self, form: Form) -> bool:
         """Return whether a value is one step from given values, views apart."""
         if form.verb in SELECTIONS:
             return False
-        before = [self.made[x.number] for x in form.values() if x.number in self.made]
-        return all(x.verb in VIEWS and x.values()[0].number not in self.made for x in before)
+        before = [self.made[x.number] for x in form.values if x.number in self.made]
+        return all(x.verb in VIEWS and x.values[0].number not in self.made for x in before)
 
 
 def _is_count(x: Operand) -> bool:

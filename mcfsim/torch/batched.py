@@ -39,7 +39,7 @@ class Batched:
             vectors = {name: [x.tensors[name].view(-1) for x in batch] for name in batch[0].tensors}
             joined = {name: torch.cat(parts) for name, parts in vectors.items()}
             gradient = torch.cat([x.gradient.detach().view(-1) for x in batch])
-            whole.append(Moved(joined, gradient, batch[0].first, batch[0].counted))
+            whole.append(Moved(joined, gradient, batch[0].first))
             copies += ((joined[name], parts) for name, parts in vectors.items())
         self._carrier.move(whole, hyper, count, rate)
         for joint, parts in copies:
@@ -82,5 +82,5 @@ def _follows(batch: Sequence[Moved], x: Moved) -> bool:
     """Return whether a parameter's elements are numbered on from a batch's, and have room in a block."""
     first, last = batch[0], batch[-1]
     end = last.first + last.gradient.numel()
-    alike = x.gradient.dtype == last.gradient.dtype and x.counted == last.counted
+    alike = x.gradient.dtype == last.gradient.dtype
     return alike and x.first == end and end + x.gradient.numel() - first.first <= BLOCK

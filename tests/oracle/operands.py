@@ -1,5 +1,7 @@
 """Operands for the tests: every value of a format, its corners, and tuples that are hard to round."""
 
+from types import FunctionType
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +30,7 @@ Floats = NDArray[np.float64]
 def label(item: object) -> str:
     """Name a test's parameter."""
     if not isinstance(item, Rounding):
-        return str(item)
+        return item.__name__ if isinstance(item, FunctionType) else str(item)
     return f"{item.mode}-{item.overflow if item.underflow is Underflow.GRADUAL else item.underflow}"
 
 

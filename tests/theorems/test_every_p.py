@@ -1,23 +1,37 @@
-"""Statements at every precision: error functions, limits, least precisions, certificates."""
+"""Statements at every precision: errors, limits and signs, against the oracle at each; certificates."""
 
 import json
+import random
 import re
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
-from experiments.common import ROOT, read_result
+from experiments.common import read_result
 from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.oracle import FractionArithmetic, OracleArithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
-from mcfsim.symbolic import Families, Family, Quotient, UndecidedError, family, u
-from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, relative_error, value
-from mcfsim.theorems.claims import product_of, sum_of
+from mcfsim.symbolic import (
+    EVEN,
+    EVERY,
+    ODD,
+    Families,
+    Family,
+    Polynomial,
+    Quotient,
+    UndecidedError,
+    family,
+    u,
+)
+from mcfsim.symbolic.variables import root, unit
+from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, relative_error, value
+from mcfsim.theorems.claims import error_relative_to, sum_of
 from mcfsim.theorems.every_p import EveryCertificate, Sharpness, covering, prove, recheck
 from mcfsim.theorems.every_p.proof import LAST, members, with_families
 from mcfsim.theorems.every_p.trying import difference
+from mcfsim.theorems.hypotheses import ordered
 from mcfsim.theorems.trial import flat
 
 pytestmark = pytest.mark.slow
@@ -25,6 +39,7 @@ pytestmark = pytest.mark.slow
 CONSTANTS = read_result("worst_constants")["statements"]
 
 
+# -- the catalogue ------------------------------------------------------------------------------------------
 def own(theorem):
     """Return those of its own cases that are polynomials."""
     known = theorem.families
@@ -55,21 +70,15 @@ def test_the_bounds_of_products_are_sharp(name, numerator, denominator, in_print
             assert proof.in_unit.at(p) < in_print(Fraction(1, 2**p)) < proof.theorem.claim.bound.at(p)
 
 
-def test_what_is_said_to_be_the_worst_of_all_tried_names_what_was_tried():
-    """Of products of double words not all low words were tried, and the catalogue says how many."""
-    words = {1: "one binade", 5: "five binades"}
-    for name in ("dw_times_dw1", "dw_times_dw2", "dw_times_dw3"):
-        sharp = THEOREMS[name].sharp
-        assert "of all operands tried" in sharp
-        for row in CONSTANTS[name]["worst"]:
-            if row["p"] in (6, 7, 8):
-                depth = int(row["core"].split("low words zero or in the ")[1].split()[0])
-                assert words[depth] in sharp
-    said = [text for theorem in THEOREMS.values() for text in (theorem.sharp, theorem.source)]
-    said += [(ROOT / page).read_text() for page in ("README.md", "docs/every_p.md", "docs/theorems.md")]
-    for text in said:
-        assert "worst wherever all were tried" not in text
-        assert not re.search(r"worst of\s+all\s+operands(?!,?\s+tried)", text)
+def test_the_bound_of_the_root_is_sharp():
+    proof = prove(THEOREMS["sqrt_dw"])
+    assert (proof.limit, proof.sharpness) == (Fraction(25, 8), Sharpness.SHARP)
+    rows = [row for row in CONSTANTS["sqrt_dw"]["worst"] if row["p"] >= 7]
+    assert len(rows) == 5
+    for row in rows:
+        assert row["exhaustive"]
+        x, oracle = [Fraction(float.fromhex(text)) for text in row["operands"]], FractionArithmetic(row["p"])
+        assert sum(dw.sqrt_dw(oracle, tuple(x))) ** 2 / sum(x) - 1 == proof.error.at(row["p"])
 
 
 def test_what_the_solver_proves_is_called_proved_wherever_the_statement_stands():
@@ -115,21 +124,7 @@ def test_every_family(theorem):
         assert list(theorem.families(p)) == [one.at(p) for one in own(theorem) if p >= one.first]
 
 
-def test_an_own_theorem():
-    def square(ar, x):
-        high, low = x
-        p = ar.mul(high, high)
-        return p, ar.fma(ar.add(high, high), low, ar.fma(high, high, ar.neg(p)))
-
-    near = relative_error(5, product_of("x", "x"))
-    theorem = Theorem("square", square, [double_word("x")], near, range="unbounded")
-    proof = prove(theorem, family(x=(1 + 2 * u, u - u**2)))
-    assert proof.limit is not None
-    assert recheck(EveryCertificate.of(proof), theorem) == []
-    with pytest.raises(ValueError, match="no family of operands"):
-        prove(theorem)
-
-
+# -- what is refused, and what is not read ------------------------------------------------------------------
 NUMBERS = Theorem(
     "sum",
     lambda ar, a, b: ar.add(a, b),
@@ -154,40 +149,47 @@ NUMBERS = Theorem(
         (lambda: prove(THEOREMS["sqrt_dw"], family(x=(-1, 0))), "negative"),
         (lambda: prove(THEOREMS["dw_div_fp3"], family(x=(1, 0), y=3)), "not dyadic"),
         (lambda: prove(THEOREMS["dw_div_fp3"], family(x=(1, 0), y=0)), "zero"),
+        (lambda: prove(THEOREMS["dw_times_fp3"], family(x=(1 + 2 * u, u), y=1)), "no double word"),  # a tie
         (lambda: prove(THEOREMS["two_sum"]), "no family of operands"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_refusals(call, problem):
     with pytest.raises((ValueError, ZeroDivisionError), match=problem):
         call()
 
 
-def test_what_measures_nothing_has_results_all_the_same():
-    adds = Theorem(
-        "adds",
-        lambda ar, a, b: ar.add(a, b),
-        [value("a"), value("b")],
-        claim("so", lambda t: t.results[0] > 0),
-    )
+def test_a_predicate_is_said_not_to_be_read_and_measures_nothing():
+    """Neither a claim nor a hypothesis, whose words may promise anything."""
+    said = claim("it is so", lambda t: t.results[0] > 0)
+    where = (hypothesis("a is odd", lambda t: t["a"] == t["a"]), ordered("a", "b"))
+    adds = replace(NUMBERS, claim=said, where=where)
     proof = prove(adds, family(a=1, b=3 * u))
     assert (proof.results, proof.error, proof.sharpness) == ((1 + 4 * u,), None, Sharpness.OPEN)
+    assert proof.unread == ("a is odd", "it is so")
+    assert "not read: 'it is so' is a predicate on arrays" in str(proof)
     assert recheck(EveryCertificate.of(proof), adds) == []
     with pytest.raises(ValueError, match="measures no error"):
         proof.constant(8)
+    assert not prove(THEOREMS["dw_plus_fp"]).unread
 
 
-def test_the_bound_of_the_root_is_sharp():
-    proof = prove(THEOREMS["sqrt_dw"])
-    assert (proof.limit, proof.sharpness) == (Fraction(25, 8), Sharpness.SHARP)
-    rows = [row for row in CONSTANTS["sqrt_dw"]["worst"] if row["p"] >= 7]
-    assert len(rows) == 5
-    for row in rows:
-        assert row["exhaustive"]
-        x, oracle = [Fraction(float.fromhex(text)) for text in row["operands"]], FractionArithmetic(row["p"])
-        assert sum(dw.sqrt_dw(oracle, tuple(x))) ** 2 / sum(x) - 1 == proof.error.at(row["p"])
+def sum_or_twice(ar, a, b):
+    return ar.add(a, a) if a == b else ar.add(a, b)
 
 
+def negated_or_not(ar, a, b):
+    return ar.neg(a) if a == b else a
+
+
+@pytest.mark.parametrize("text", [sum_or_twice, negated_or_not])
+def test_what_is_equal_at_one_precision_is_not_compared(text):
+    """The number 1 + 2^-69 is 1 + 2 u at p = 70 alone, a value from there on."""
+    with pytest.raises(TypeError, match="SymbolicValue stands for a number that is not known"):
+        prove(replace(NUMBERS, algorithm=text), family(a=1 + 2 * u, b=1 + Fraction(1, 2**69)))
+
+
+# -- certificates -------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def proved():
     return prove(THEOREMS["dw_times_dw3"])
@@ -245,16 +247,137 @@ def test_a_certificate_of_another_statement_is_refused(certificate):
     assert recheck(other)
 
 
-@pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.sampled(3, each=False)
-def test_directed_modes_and_ties_away(mode):
-    one = family(x=(1 + 2 * u, u - u**2), y=(1 + 4 * u, u - u**2))
-    assert recheck(EveryCertificate.of(prove(THEOREMS["dw_times_dw1"], one, mode))) == []
+# -- statements at random, and by hand ----------------------------------------------------------------------
+NAMES = ("a", "b", "c")
+#: From which limits are told apart, and closer than which they are reached, coefficients being small.
+FAR, NEAR = Fraction(2) ** 20, Fraction(1, 2**20)
 
 
-def test_a_kind_is_tried_at_every_precision():
-    # (1, u) is a double word, as the tie goes to 1; (1 + 2 u, u) is none.
-    assert prove(THEOREMS["dw_times_fp3"], family(x=(1, u), y=1)).first == 2
-    with pytest.raises(UndecidedError, match="no double word"):
-        prove(THEOREMS["dw_times_fp3"], family(x=(1 + 2 * u, u), y=1))
-    assert dw.dw_times_fp3 is THEOREMS["dw_times_fp3"].algorithm
+def adding(steps, results, about):
+    """Return a statement on three numbers: sums of two, or negated ones, and which of all are its results."""
+
+    def text(ar, *given):
+        values = list(given)
+        for operation, *places in steps:
+            values.append(getattr(ar, operation)(*(values[i] for i in places)))
+        return tuple(values[i] for i in results)
+
+    return Theorem("added", text, [value(name) for name in NAMES], about, range="unbounded")
+
+
+def statement_at_random(draw):
+    """Return a statement, its family, and what it measures: names of operands, bound and power of u."""
+    steps, count = [], 3
+    for _ in range(draw.choice((0, 0, 1, 2, 3))):
+        places = [draw.randrange(count), draw.randrange(count)]
+        operation = draw.choice(("add", "sub", "neg"))
+        steps.append((operation, *places[: 1 if operation == "neg" else 2]))
+        count += 1
+    results = draw.sample(range(count), draw.choice((1, 2, 2, 3)))
+    summed = draw.sample(NAMES, draw.choice((1, 2, 3)))
+    other = draw.sample(NAMES, draw.choice((1, 2))) if draw.random() < 0.4 else summed
+    share, pole = Fraction(draw.randrange(0, 24), 4), 1 - draw.randrange(1, 9) * u
+    bounds = ((share, 1), (share + draw.randrange(-9, 9) * u, 1), (share, pole), (share - 4 * u, pole))
+    bound, power = Quotient.of(*draw.choice(bounds)), draw.choice((1, 1, 2))
+    target = sum_of(*summed)
+    about = relative_error(bound, target, unit=power)
+    if other is not summed:
+        about = error_relative_to(bound, target, sum_of(*other), unit=power)
+    over = draw.choice((EVERY, EVERY, EVERY, EVEN, ODD))
+    small, t = unit(over), root(over)
+
+    def number():
+        head = Polynomial.constant(draw.choice((1, 1, 1, 2, 3)), over)
+        if over.step > 1 and draw.random() < 0.5:
+            head += draw.randrange(-4, 5) * t
+        head += draw.randrange(-4, 5) * 4 * small
+        return draw.choice((1, -1)) * head * draw.choice((1, 1, small, 4 * small, 64 * small**2))
+
+    measuring = (summed, other, bound, power)
+    return adding(steps, results, about), family(**{name: number() for name in NAMES}), measuring
+
+
+def check(mode, theorem, one, measuring):
+    """Prove a statement and compare; return the proof, or None if there is none."""
+    try:
+        proof = prove(theorem, one, mode)
+    except UndecidedError:
+        return None
+    summed, other, bound, power = measuring
+    beyond = False
+    for p in (p for p in range(proof.first, LAST + 1) if p in one.over):
+        case = dict(zip(NAMES, one.at(p), strict=True))
+        found = theorem.algorithm(FractionArithmetic(p, Rounding(mode)), *case.values())
+        assert list(found) == [result.at(p) for result in proof.results]
+        wrong = abs(sum(found) - sum(case[name] for name in summed))
+        share = abs(sum(case[name] for name in other)) / 2 ** (power * p)
+        assert wrong == proof.in_unit.at(p) * share, p
+        pole = bound.denominator.at(p) <= 0
+        beyond |= not pole and wrong > bound.at(p) * share
+    assert (proof.sharpness is Sharpness.EXCEEDED) == beyond
+    last = proof.family.over.precision(proof.family.over.index(p if p in one.over else p - 1))
+    if proof.limit is None:
+        assert proof.in_unit.at(last) > FAR
+    else:
+        assert abs(proof.in_unit.at(last) - proof.limit) < NEAR
+        reached = abs(proof.in_unit.at(last) - bound.at(last)) < NEAR
+        assert beyond or (proof.sharpness is Sharpness.SHARP) == reached
+    return proof
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(600, marks=pytest.mark.exhaustive)])
+def test_statements_at_random(count):
+    draw, proofs = random.Random(1), []
+    while len(proofs) < count:
+        statement = statement_at_random(draw)
+        proof = check(draw.choice(DETERMINISTIC), *statement)
+        if proof is not None:
+            proofs.append(proof)
+            if len(proofs) % 5 == 0:
+                assert recheck(EveryCertificate.of(proof), statement[0]) == []
+    assert sum("another sign" in proof.below for proof in proofs) > count // 100
+    assert count // 10 < sum(proof.sharpness is Sharpness.EXCEEDED for proof in proofs) < count
+    assert sum(not proof.error.numerator for proof in proofs) > count // 100
+
+
+SIGN = "has another sign than for large p"
+LEAST = "formats have no smaller such precision"
+CHANGING = {"a": 1, "b": -8 * u, "c": 2 * u}
+#: A bound, sums of which and to which the error is, the results, and a family; and what is found.
+BY_HAND = {
+    # 4 u - 64 u^2 is negative at p = 2 and 3, where its magnitude is another one: 12 u at p = 2.
+    "the error has its sign": (
+        (5, "a", "a", "bc", {"a": 1, "b": 1 + 4 * u, "c": -64 * u**2}),
+        ("4 - 64 u", 4, 4, Sharpness.GAP, f"at p = 3 the error -1/2 {SIGN}"),
+    ),
+    # 1 - 6 u, to which it is relative, is negative at p = 2.
+    "no error, a bound": ((1, "a", "abc", "a", CHANGING), ("0", 2, 0, Sharpness.GAP, LEAST)),
+    "no error, no bound": ((0, "a", "abc", "a", CHANGING), ("0", 2, 0, Sharpness.SHARP, LEAST)),
+    "what it is relative to has its sign": (
+        (16, "a", "abc", "ac", CHANGING),
+        ("2 / (1 - 6 u)", 3, 2, Sharpness.GAP, f"at p = 2 what the error is relative to, -1/2, {SIGN}"),
+    ),
+    # From the pole of a bound down nothing is exceeded.
+    "a pole": (
+        (Quotient.of(2, 1 - 8 * u), "ab", "ab", "a", {"a": 1, "b": u, "c": 0}),
+        ("1 / (1 + u)", 2, 1, Sharpness.GAP, LEAST),
+    ),
+    "a pole that is none": (
+        (Quotient.of(2 - 16 * u, 1 - 8 * u), "ab", "ab", "a", {"a": 1, "b": u, "c": 0}),
+        ("1 / (1 + u)", 2, 1, Sharpness.GAP, LEAST),
+    ),
+    "a bound that grows is not sharp": (
+        (Quotient.of(2, u), "ab", "a", "a", {"a": 1, "b": 1, "c": 0}),
+        ("1 / u", 2, None, Sharpness.GAP, LEAST),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BY_HAND)
+def test_where_a_statement_begins_and_how_sharp_it_is(what):
+    (bound, target, reference, results, operands), found = BY_HAND[what]
+    about = error_relative_to(bound, sum_of(*target), sum_of(*reference))
+    theorem = adding((), [NAMES.index(name) for name in results], about)
+    proof = prove(theorem, family(**operands))
+    assert (str(proof.in_unit), proof.first, proof.limit, proof.sharpness, proof.below) == found
+    assert recheck(EveryCertificate.of(proof), theorem) == []

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from mcfsim.eft import fast_two_sum, two_prod_fma, two_sum
+from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.formats import get_format
 from mcfsim.multiword import double_word as dw
 from mcfsim.multiword import expansion
@@ -59,37 +59,25 @@ COUNTS = {
     ("dw_plus_fp_relaxed_ties_away", E4, AWAY): (4_307_084, 80),
     ("dw_plus_fp_ties_away", E4, AWAY): (4_207_224, 117_736),
     ("dw_times_fp3_in_range", E4, EVEN): (1_767_032, 0),
-    ("dw_times_fp3_in_range", E5, EVEN): (3_158_988, 0),
     ("dw_times_fp3_underflow", E4, EVEN): (2_925_236, 147_684),
-    ("dw_times_fp3_underflow", E5, EVEN): (4_570_752, 198_972),
     ("grow", E4, EVEN): (3_302_492, 0),
-    ("grow", E5, EVEN): (4_308_964, 0),
     ("grow_unordered", E4, EVEN): (910_994, 575_052),
-    ("grow_unordered", E5, EVEN): (1_688_548, 450_260),
     ("lost_sufficient", E4, EVEN): (15140, 0),
-    ("lost_sufficient", E5, EVEN): (23144, 0),
     ("not_lost", E4, EVEN): (45468, 0),
     ("not_lost", E5, AWAY): (35620, 0),
     ("lost_up_to_u", E4, EVEN): (18036, 1664),
     ("lost_up_to_u", E4, AWAY): (18036, 1666),
-    ("lost_up_to_u", E5, EVEN): (24896, 1104),
     ("not_lost_from_half_u", E4, EVEN): (48364, 1232),
-    ("not_lost_from_half_u", E5, AWAY): (37372, 648),
     # Of what rounds twice, all that are tried.
     ("innocuous_add_2p", E4, EVEN): (None, 312),
     ("innocuous_add_2p", E5, EVEN): (None, 416),
     ("innocuous_mul_2p_minus_1", E4, EVEN): (None, 660),
-    ("innocuous_mul_2p_minus_1", E5, EVEN): (None, 0),
     ("innocuous_div_2p_minus_1", E4, EVEN): (None, 2036),
     ("innocuous_div_2p_minus_1", E5, EVEN): (None, 2792),
-    ("innocuous_sqrt_2p1", E4, EVEN): (None, 7),
     ("innocuous_sqrt_2p1", E5, EVEN): (None, 15),
     ("innocuous_sqrt_2p1", "bfloat16", EVEN): (None, 127),
-    ("innocuous_sqrt_2p1", "float16", EVEN): (None, 15),
     ("add_via_bfloat16_any", E4, EVEN): (None, 312),
-    ("sqrt_via_bfloat16_any", E4, EVEN): (None, 7),
     ("add_via_bfloat16_any", E5, EVEN): (None, 0),
-    ("fma_via_float32", E4, EVEN): (None, 0),
     ("fma_via_float64", E5, EVEN): (None, 0),
     ("round_to_odd_fma", E4, EVEN): (None, 0),
     ("round_to_odd_fma_p1", E4, EVEN): (None, 5806624),
@@ -110,39 +98,30 @@ def test_counts(case, request):
 
 def test_every_kind_of_part_is_read_back_and_no_other_made(tmp_path):
     kinds = set()
-    for name in ("two_sum", "dw_plus_fp", "dw_times_dw1"):
-        for fmt in ("bfloat16", E5):
-            made = certify(prepare(name, fmt, EVEN, Selection(samples=64, limit=1 << 12)), [])
-            read_back(made, tmp_path)
-            kinds |= {part.kind for part in made.parts}
+    for name, fmt in (("two_sum", "bfloat16"), ("dw_plus_fp", E5), ("dw_times_dw1", "bfloat16")):
+        made = certify(prepare(name, fmt, EVEN, Selection(samples=64, limit=1 << 12)), [])
+        read_back(made, tmp_path)
+        kinds |= {part.kind for part in made.parts}
     assert kinds == set(get_args(Kind))
     with pytest.raises(ValueError, match="unknown kind of part 'middle'; known kinds: complete, core, edge"):
         Part("middle", "", ())
 
 
-def _broken(ar, x, y):
-    c, _ = two_prod_fma(ar, x[0], y)
-    return fast_two_sum(ar, c, ar.mul(x[1], y))
-
-
-def _not_normalised(ar, x, y):
+def not_normalised(ar, x, y):
     s, e = two_sum(ar, x[0], y)
     return s, ar.add(x[1], e)
 
 
 OTHERS = [
-    ("dw_times_fp3", _broken),
-    ("dw_plus_fp", _not_normalised),
+    ("dw_times_fp3", lambda ar, x, y: fast_two_sum(ar, ar.mul(x[0], y), ar.mul(x[1], y))),
+    ("dw_plus_fp", not_normalised),
     ("accurate_dw_plus_dw", dw.sloppy_dw_plus_dw),
     ("dw_times_fp1", dw.dw_times_fp2),
-    ("dw_div_fp3", lambda ar, x, y: (ar.div(x[0], y), ar.mul(x[1], 0.0))),
     ("sqrt_dw", lambda ar, x: (ar.sqrt(x[0]), ar.mul(x[1], 0.0))),
     ("dw_div_dw1_equals_dw2", lambda ar, x, y: (dw.dw_div_dw2(ar, x, y), dw.dw_div_dw2_fma(ar, x, y))),
     ("grow", lambda ar, x, a: (ar.add(x[0], a), x[1])),
     ("grow_zero_high", lambda ar, a: (ar.add(a, a), ar.sub(a, a))),
-    ("grow_equals_dw_plus_fp", lambda ar, x, a: (expansion.grow(ar, x, a), (ar.add(x[0], a), x[1]))),
     ("expansion_mul", lambda ar, x, y: (expansion.mul(ar, x, y), dw.dw_times_dw2(ar, x, y))),
-    ("expansion_scale", lambda ar, x, a: (expansion.scale(ar, x, a), dw.dw_times_fp2(ar, x, a))),
 ]
 
 

@@ -28,23 +28,11 @@ def places(data, path=()):
             yield from places(item, (*path, key))
 
 
-def exchanged(about, draw):
-    """Return the data with one thing gone, new or another, under a digest that is right again."""
-    about = json.loads(json.dumps(about))
-    *way, last = draw.choice([path for path in places(about) if path and path[0] != "digest"])
-    inner = about
+def inner(about, way):
+    """Return what lies at the end of a way into JSON data."""
     for key in way:
-        inner = inner[key]
-    match draw.randrange(6):
-        case 0:
-            del inner[last]
-        case 1 if isinstance(inner, dict):
-            inner["another"] = draw.choice(HOSTILE)
-        case 2 if isinstance(inner[last], int):
-            inner[last] += draw.choice([-1, 1, 10**6, -(10**6)])
-        case _:
-            inner[last] = draw.choice(HOSTILE)
-    return signed(about)
+        about = about[key]
+    return about
 
 
 def signed(about):
@@ -53,6 +41,23 @@ def signed(about):
     content = {key: value for key, value in about.items() if key not in outside}
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return {**about, "digest": digest}
+
+
+def exchanged(about, draw):
+    """Return the data with one thing gone, new or another, under a digest that is right again."""
+    about = json.loads(json.dumps(about))
+    *way, last = draw.choice([path for path in places(about) if path and path[0] != "digest"])
+    where = inner(about, way)
+    match draw.randrange(6):
+        case 0:
+            del where[last]
+        case 1 if isinstance(where, dict):
+            where["another"] = draw.choice(HOSTILE)
+        case 2 if isinstance(where[last], int):
+            where[last] += draw.choice([-1, 1, 10**6, -(10**6)])
+        case _:
+            where[last] = draw.choice(HOSTILE)
+    return signed(about)
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +71,10 @@ def originals():
     return [verify(*check, limit=1 << 12, samples=1 << 8) for check in checks]
 
 
-def load(content, path):
-    """Return what a file holds, or None where it is refused as it should be."""
-    path.write_bytes(content)
-    try:
-        return Certificate.load(path)
-    except ValueError as error:
-        told = str(error)
-    assert told.startswith(str(path))
-    assert len(told) < len(str(path)) + 500
-    return None
+def as_its_settings_give(c):
+    """Whether it is the one that its own settings give: some of them make no difference to the others."""
+    place = format_of(c.arithmetic["format"]), rounding_of(c.arithmetic["rounding"])
+    return verify(c.theorem, *place, extent=c.extent, limit=c.limit, samples=c.samples, seed=c.seed) == c
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(700, marks=pytest.mark.exhaustive)])
@@ -87,22 +86,19 @@ def test_exchanged_content_is_refused_or_found_out(count, originals, tmp_path):
         for _ in range(count):
             changed = exchanged(about, draw)
             # More digits than Python reads or writes are put in by hand.
-            text = json.dumps(changed).replace('"HUGE"', "9" * 5000)
-            found = load(text.encode(), path)
-            if found is None:
+            path.write_text(json.dumps(changed).replace('"HUGE"', "9" * 5000))
+            try:
+                found = Certificate.load(path)
+            except ValueError as error:
+                told = str(error)
+                assert told.startswith(str(path))
+                assert len(told) < len(str(path)) + 500
                 continue
             try:
                 problems = examine(found, samples=8, limit=1 << 17).problems
             except ValueError:
                 continue
-            assert problems or is_true(found), changed
-
-
-def is_true(certificate):
-    """Whether it is the one that its own settings give: some of them make no difference to the others."""
-    c, used = certificate, certificate.arithmetic
-    place = format_of(used["format"]), rounding_of(used["rounding"])
-    return verify(c.theorem, *place, extent=c.extent, limit=c.limit, samples=c.samples, seed=c.seed) == c
+            assert problems or as_its_settings_give(found), changed
 
 
 @pytest.mark.parametrize(
@@ -122,9 +118,8 @@ def is_true(certificate):
 def test_what_is_no_certificate(content, problem, tmp_path):
     path = tmp_path / "c.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=problem) as error:
+    with pytest.raises(ValueError, match=rf"c\.json is no certificate: .*{problem}"):
         Certificate.load(path)
-    assert str(error.value).startswith(f"{path} is no certificate: ")
 
 
 def test_what_is_no_file(tmp_path):
@@ -142,15 +137,10 @@ OUT_OF_RANGE = [
     ("arithmetic", "rounding", "mode", "sideways"),
     *(("worst", "bound", text) for text in ("1/0", "1" * 400 + "/1")),
     *(("worst", "ratio", text) for text in ("1e999999999", "2/4")),
-    ("worst", "constant", "nan"),
-    ("worst", "decimal", "1e99999999"),
+    *(("worst", "constant", "nan"), ("worst", "decimal", "1e99999999")),
     *(("seconds", number) for number in (float("nan"), -1)),
-    ("limit", 10**30),
-    ("covers", 0),
-    ("seed", True),
-    ("parts", 0, "violations", -1),
-    ("parts", 0, "kind", "other"),
-    ("versions", "mcfsim", None),
+    *(("limit", 10**30), ("covers", 0), ("seed", True)),
+    *(("parts", 0, "violations", -1), ("parts", 0, "kind", "other"), ("versions", "mcfsim", None)),
 ]
 
 
@@ -158,10 +148,8 @@ OUT_OF_RANGE = [
 def test_fields_out_of_range_are_refused(change, originals, tmp_path):
     path, (*way, last, new) = tmp_path / "c.json", change
     originals[1].save(path)
-    about = inner = json.loads(path.read_text())
-    for key in way:
-        inner = inner[key]
-    inner[last] = new
+    about = json.loads(path.read_text())
+    inner(about, way)[last] = new
     path.write_text(json.dumps(signed(about)))
     with pytest.raises(ValueError, match=r"c\.json is no certificate"):
         Certificate.load(path)

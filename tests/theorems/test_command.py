@@ -55,7 +55,7 @@ def test_all_ways_give_the_same_certificate_and_what_is_kept_is_not_tried_again(
         (("--resume",), True),
     ):
         text = call(
-            "dw_plus_fp", "--format", "float6_e3m2fn", "--journal", journal, "--output", folder, *options
+            "two_sum", "--format", "float6_e3m2fn", "--journal", journal, "--output", folder, *options
         )
         assert (f"cases are from the journal {journal}" in text) == resumed
         digests.add(Certificate.load(folder / "two_sum-float6_e3m2fn-nearest_even.json").digest)

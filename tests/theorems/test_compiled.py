@@ -1,29 +1,26 @@
 """Statements judged by a line: as by NumPy, by the oracle and in fractions, or left open."""
 
+import operator
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from mcfsim.backends.factory import on_blocks
 from mcfsim.compile.choice import Loops, is_available
-from mcfsim.compile.lowering import Lowered, lower
-from mcfsim.compile.scalars import Entering, entering, uses
-from mcfsim.formats import Format, get_format
+from mcfsim.compile.lowering import lower
+from mcfsim.compile.scalars import entering, uses
+from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F64, Line
 from mcfsim.kernels.element.on_numpy import run
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, claim, compiled, findings, value
 from mcfsim.theorems.catalogue.expansions import to_sum
 from mcfsim.theorems.catalogue.representability import add
-from mcfsim.theorems.check import Check
 from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.judge import applicable, recorded_algorithm, try_block, violating
-from mcfsim.theorems.operands import Block
 from mcfsim.theorems.recorded import Recorder
 from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.selection import Selection
@@ -31,47 +28,29 @@ from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Mixed, total
 from mcfsim.theorems.verification import plan, prepare
 
-#: Of each part of a domain so many cases are judged.
-SOME = 150
 
+def judged(check, extremes=(-np.inf, np.inf)):
+    """Return some cases of all parts of a domain, tried block by block, and what a line says of them.
 
-def line_of(theorem: Theorem, fmt: Format, rounding: Rounding) -> Lowered:
-    """Return the line that judges a statement, made anew."""
-    program = recorded_algorithm(theorem, fmt, rounding)
-    ways: tuple[Entering, ...] = tuple(entering(use, use.number({}), "exact")[0] for use in uses(program))
-    return compiled.Predicates(theorem, fmt, rounding)(lower(program, ways))
-
-
-def by_line(check: Check, blocks: list[Block], extremes: tuple[float, float]) -> compiled.Judgement:
-    """Return what the line says, carried out by NumPy: no Numba is needed."""
-    lowered, fmt = line_of(check.theorem, check.domain().format, check.rounding), check.domain().format
-    program = recorded_algorithm(check.theorem, fmt, check.rounding)
-    given: dict[str, Any] = {
-        str(x.constant): block for x, block in zip(lowered.operands, blocks, strict=True)
-    }
-    numbers = [n for use in uses(program) for n in entering(use, use.number({}), "exact")[1]]
-    for x, number in zip(lowered.numbers, [*numbers, *extremes], strict=False):
-        given[str(x.constant)] = np.asarray(number, f"f{x.type.bits // 8}")
-    return compiled.Judgement(*run(lowered.line, lowered.results, **given))
-
-
-def some_cases(check: Check) -> list[Block]:
-    """Return cases of all parts of a domain, its first and last ones among them."""
+    The first and the last ones of a part are among them. NumPy carries out the line: no Numba is needed.
+    """
     rng, columns = np.random.default_rng(5), []
     for part in check.domain().parts:
-        many = min(part.size, SOME)
-        near = np.r_[0 : many // 3, part.size - many // 3 : part.size, rng.integers(0, part.size, many // 3)]
+        many = min(part.size, 150) // 3
+        near = np.r_[0:many, part.size - many : part.size, rng.integers(0, part.size, many)]
         columns.append(part.at(np.unique(near)))
-    return [np.concatenate(column) for column in zip(*columns, strict=True)]
-
-
-def assert_same(check: Check, found: compiled.Judgement, trial: Any) -> None:
-    """Compare with what is said of the same cases block by block, where the line says anything."""
-    there = applicable(check.theorem, trial)
-    failing, settled = violating(check.theorem, trial, there), ~found.open
-    there = np.ones(trial.size, np.bool_) if there is None else there
-    np.testing.assert_array_equal(found.applicable, there & settled)
-    np.testing.assert_array_equal(found.failing, failing & settled)
+    blocks = [np.concatenate(column) for column in zip(*columns, strict=True)]
+    fmt = check.domain().format
+    program = recorded_algorithm(check.theorem, fmt, check.rounding)
+    ways = [entering(use, use.number({}), "exact") for use in uses(program)]
+    numbers = [*(number for _, given in ways for number in given), *extremes]
+    predicates = compiled.Predicates(check.theorem, fmt, check.rounding)
+    lowered = predicates(lower(program, tuple(way for way, _ in ways)))
+    given = {str(x.constant): block for x, block in zip(lowered.operands, blocks, strict=True)}
+    for x, number in zip(lowered.numbers, numbers, strict=False):
+        given[str(x.constant)] = np.asarray(number, f"f{x.type.bits // 8}")
+    trial = try_block(check.theorem, on_blocks(fmt, check.rounding), blocks)
+    return trial, compiled.Judgement(*run(lowered.line, lowered.results, **given))
 
 
 @pytest.mark.parametrize("part", range(9))
@@ -80,36 +59,36 @@ def assert_same(check: Check, found: compiled.Judgement, trial: Any) -> None:
 )
 @pytest.mark.sampled(27, each=False)
 @pytest.mark.slow
-def test_the_line_says_what_numpy_says_or_nothing(fmt: str, roundings: list[str] | None, part: int) -> None:
+def test_the_line_says_what_numpy_says_or_nothing(fmt, roundings, part):
     """Of all statements that say something of a format, a ninth each time."""
     recorded, left_open = set(), []
     for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[part::9]:
         if check.rounding.stochastic or not check.domain().size:
             continue
-        fmt_of = check.domain().format
-        if compiled.recordable(compiled.Predicates(check.theorem, fmt_of, check.rounding)):
-            blocks = some_cases(check)
-            found = by_line(check, blocks, (-np.inf, np.inf))
-            assert_same(check, found, try_block(check.theorem, on_blocks(fmt_of, check.rounding), blocks))
+        if compiled.recordable(compiled.Predicates(check.theorem, check.domain().format, check.rounding)):
+            trial, found = judged(check)
+            there = applicable(check.theorem, trial)
+            failing, settled = violating(check.theorem, trial, there), ~found.open
+            there = np.ones(trial.size, np.bool_) if there is None else there
+            np.testing.assert_array_equal(found.applicable, there & settled)
+            np.testing.assert_array_equal(found.failing, failing & settled)
             recorded.add(check.theorem.name)
             left_open.append(found.open.mean())
     assert len(recorded) > 9
     assert np.median(left_open) < 1e-3
 
 
-@pytest.mark.parametrize("name", ["fast_two_sum_unordered_error", "dw_plus_fp", "dw_times_dw1", "sqrt_dw"])
+@pytest.mark.parametrize("name", ["fast_two_sum_unordered_error", "dw_times_dw1", "sqrt_dw"])
 @pytest.mark.slow
-def test_errors_that_may_be_the_largest_are_left_open(name: str) -> None:
+def test_errors_that_may_be_the_largest_are_left_open(name):
     check = prepare(name, "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 10))
-    blocks = some_cases(check)
-    trial = try_block(check.theorem, on_blocks(check.domain().format, check.rounding), blocks)
+    trial, _ = judged(check)
     there = applicable(check.theorem, trial)
-    assert check.theorem.claim.measure is not None
     ratio = trial.once(check.theorem.claim.measure).ratio
     held = np.isfinite(ratio) & trial.finite & (True if there is None else there)
     for share in (0.25, 0.5, 0.999, 1):
         least, most = (share * float(x) for x in (ratio[held].min(), ratio[held].max()))
-        found = by_line(check, blocks, (compiled.nearer_zero(least), compiled.nearer_zero(most)))
+        _, found = judged(check, (compiled.nearer_zero(least), compiled.nearer_zero(most)))
         beyond = held & ((ratio >= most) | (ratio <= least)) & (ratio != 0)
         assert beyond.any()
         assert found.open[beyond].all()
@@ -117,45 +96,41 @@ def test_errors_that_may_be_the_largest_are_left_open(name: str) -> None:
 
 
 # -- exact numbers ------------------------------------------------------------------------------------------
-def edges(rng: np.random.Generator, size: int) -> Block:
-    """Return binary64 integers of up to 53 bits, runs of ones and powers of two among them, and zero."""
+def edges(rng, size, most):
+    """Return integers below 2^53 of so many bits at most, runs of ones and powers of two among them, and zero."""
     bits = rng.integers(0, 53, size)
     n = rng.integers(0, 1 << 53, size) >> bits
     n = np.where(rng.random(size) < 0.2, (np.int64(1) << (53 - bits)) - 1, n)
     n = np.where(rng.random(size) < 0.2, np.int64(1) << (52 - bits), n)
-    return np.where(rng.random(size) < 0.5, -n, n).astype(np.float64)
+    block = np.where(rng.random(size) < 0.5, -n, n).astype(np.float64)
+    last = np.ldexp(1.0, np.maximum(np.frexp(block)[1] - most, 0))
+    return np.trunc(block / last) * last
 
 
 @pytest.mark.parametrize("bits", [20, 26, 27, 53])
 @pytest.mark.sampled(4, each=False)
 @pytest.mark.costly("all operands of a format")
-def test_exact_numbers_are_exact_or_in_doubt(bits: int) -> None:
+def test_exact_numbers_are_exact_or_in_doubt(bits):
     rng, line = np.random.default_rng(bits), Line()
     recorder = Recorder(line, RecordedExact.of)
     x, y, z = (RecordedExact(recorder, line.input(name, F64), 0, 60, bits) for name in "xyz")
-    blocks = [edges(rng, 4000) for _ in "xyz"]
-    for block in blocks:  # cut to so many bits
-        last = np.ldexp(1.0, np.maximum(np.frexp(block)[1] - bits, 0))
-        block[:] = np.trunc(block / last) * last
-    blocks[0] *= 128
-    given = dict(zip("xyz", blocks, strict=True))
+    blocks = [edges(rng, 4000, bits) * factor for factor in (128, 1, 1)]
     exact = [list(map(Fraction, block)) for block in blocks]
-    makers: list[tuple[Any, bool]] = [  # and whether some results have more than 53 bits
+    for make, long in (  # and whether some results have more than 53 bits
         (lambda a, b, c: a + b, True),
         (lambda a, b, c: a - b - c, True),
         (lambda a, b, c: a * b, 2 * bits > 53),
         (lambda a, b, c: (a + b) * 3, True),
-    ]
-    for make, long in makers:
+    ):
         made = make(x, y, z)
-        numbers, doubt = run(line, (made.value, recorder.doubts()), **given)
+        numbers, doubt = run(line, (made.value, recorder.doubts()), **dict(zip("xyz", blocks, strict=True)))
         right = [Fraction(v) == make(*case) for v, *case in zip(numbers, *exact, strict=True)]
         assert np.all(doubt | right)
         assert not doubt.all()
         assert doubt.any() == long
 
 
-def test_exact_numbers_of_a_line_need_a_range_that_binary64_has() -> None:
+def test_exact_numbers_of_a_line_need_a_range_that_binary64_has():
     line = Line()
     x = RecordedExact(Recorder(line, RecordedExact.of), line.input("x", F64), -400, 400, 10)
     assert (x * x).unit == -800
@@ -167,11 +142,11 @@ def test_exact_numbers_of_a_line_need_a_range_that_binary64_has() -> None:
         x * ((1 << 53) + 1)
     for other in ("1", True, None, np.ones(3)):
         with pytest.raises(TypeError):
-            x.__add__(other)  # type: ignore[arg-type]
+            operator.add(x, other)
 
 
 # -- what is not recorded -----------------------------------------------------------------------------------
-NOT_OF_SINGLE_CASES: dict[str, Any] = {
+NOT_OF_SINGLE_CASES = {
     "a reduction": lambda t: t["a"] == np.max(t["a"]),
     "another": lambda t: t["a"] == t["a"].max(),
     "the size": lambda t: np.arange(t.size) < 3,
@@ -189,47 +164,36 @@ NOT_OF_SINGLE_CASES: dict[str, Any] = {
 }
 
 
-def recordable(test: Any) -> bool:
+def recordable(test):
     """Return whether a claim of one's own is recorded."""
     own = Theorem("own", add, (value("a"), value("b")), claim("-", test))
     return compiled.recordable(compiled.Predicates(own, get_format("bfloat16"), Rounding())) is not None
 
 
-def test_what_does_not_speak_of_single_cases_is_not_recorded() -> None:
+def test_what_does_not_speak_of_single_cases_is_not_recorded():
     assert [what for what, test in NOT_OF_SINGLE_CASES.items() if recordable(test)] == []
     assert recordable(lambda t: t["a"] <= t["a"])
 
 
-def test_paths_of_stochastic_rounding_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_stochastic_rounding_are_not_compiled(monkeypatch):
     monkeypatch.setattr(compiled, "_LEAST_RECORDED", 0)
     monkeypatch.setattr(Loops, "_pays", lambda *_: pytest.fail("asked"))
     check = prepare("two_sum_sr_exact", "float8_e4m3fn", "stochastic")
-    predicates = compiled.Predicates(check.theorem, check.format, check.rounding)
-    assert compiled.recordable(predicates)  # as if there was one path
+    assert compiled.recordable(
+        compiled.Predicates(check.theorem, check.format, check.rounding)
+    )  # as of one path
     assert check(0, 1 << 13)["applicable"] > 0
 
 
 # -- carried out --------------------------------------------------------------------------------------------
 CHEAPEST = "fast_two_sum_unordered_error"
-CARRIED_OUT = {
-    **{
-        name: THEOREMS[name]
-        for name in (
-            *("two_sum_any", "two_prod_fma_any", "grow_unordered", "fast_two_sum_unordered_error"),
-            *("div_remainder", "sqrt_dw", "dw_sum", "expansion_sum"),
-        )
-    },
-    "own": replace(  # which few cases exceed
-        THEOREMS["dw_plus_fp"],
-        name="own",
-        claim=relative_error(lambda p: 2 - Fraction(5, 2**p), sum_of("x", "y")),
-    ),
-    "mixed": replace(  # as above
-        THEOREMS["dw_sum"],
-        name="mixed",
-        claim=to_sum(lambda p: (Fraction(1, 3 * 4**p), Fraction(2, 5 * 4**p)), "|s| / 3 + 2 S / 5", 2),
-    ),
-}
+NAMES = ("two_sum_any", "two_prod_fma_any", "grow_unordered", CHEAPEST, "div_remainder", "sqrt_dw", "dw_sum")
+#: Errors of which few cases exceed the last two.
+LESS = relative_error(lambda p: 2 - Fraction(5, 2**p), sum_of("x", "y"))
+MIXED = to_sum(lambda p: (Fraction(1, 3 * 4**p), Fraction(2, 5 * 4**p)), "|s| / 3 + 2 S / 5", 2)
+CARRIED_OUT = {name: THEOREMS[name] for name in (*NAMES, "expansion_sum")}
+CARRIED_OUT["own"] = replace(THEOREMS["dw_plus_fp"], name="own", claim=LESS)
+CARRIED_OUT["mixed"] = replace(THEOREMS["dw_sum"], name="mixed", claim=MIXED)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +202,7 @@ CARRIED_OUT = {
 )
 @pytest.mark.slow
 @pytest.mark.costly("all operands of a format")
-def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_way_finds_the_same(name, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # what is compiled already is run without being asked
     check = prepare(CARRIED_OUT[name], "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 14))
     domain = check.domain()
@@ -251,14 +215,13 @@ def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch, tm
         if part.size > a
     ]
     terms = any(operand.kind == "sequence" for operand in check.theorem.operands)
-    found: dict[str, list[Any]] = {}
-    recordable = compiled.recordable
+    found, recordable = {}, compiled.recordable
     for way in ("integers", "calls", *(["numba"] if is_available() else [])):
-        asked: list[int] = []
+        asked = []
 
-        def pays(_: Any, loop: Any, numbers: Any, size: int, *, asked=asked, way=way) -> bool:  # type: ignore[no-untyped-def]
+        def pays(_, loop, numbers, size, *, asked=asked, way=way):
             asked.append(size)
-            return bool(way == "numba")
+            return way == "numba"
 
         monkeypatch.setattr(Loops, "_pays", pays)
         monkeypatch.setattr(compiled, "recordable", recordable if way != "integers" else lambda _: None)
@@ -270,30 +233,26 @@ def test_every_way_finds_the_same(name: str, monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize("left", [0.0, 0.4, 0.9])
-def test_a_loop_that_leaves_most_cases_open_is_given_up(left: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_leaves_most_cases_open_is_given_up(left, monkeypatch):
     asked = []
 
-    def judge(blocks: list[Block], extremes: tuple[float, float]) -> compiled.Judgement:
-        size = blocks[0].size
-        asked.append(size)
+    def judge(blocks, extremes):
+        asked.append(size := blocks[0].size)
         where = np.arange(size) < left * size
         return compiled.Judgement(~where, np.zeros(size, np.bool_), where)
 
     monkeypatch.setattr(findings, "Judge", lambda *_: judge)
     monkeypatch.setattr(findings, "_TRUSTED", 1 << 12)
-    found = findings.Findings(THEOREMS["two_sum_any"], 8)
-    block = np.ones(1 << 10, np.float32)
-    found.judge(
-        on_blocks(get_format("bfloat16"), Rounding()),
-        ((first, [block, block]) for first in range(0, 1 << 15, 1 << 10)),
-    )
+    found, block = findings.Findings(THEOREMS["two_sum_any"], 8), np.ones(1 << 10, np.float32)
+    blocks = ((first, [block, block]) for first in range(0, 1 << 15, 1 << 10))
+    found.judge(on_blocks(get_format("bfloat16"), Rounding()), blocks)
     assert found.applicable == 1 << 15
     assert (sum(asked) < 1 << 15) == (left > 0.5)
     assert sum(asked) >= 1 << 12
 
 
 # -- errors beside a sum ------------------------------------------------------------------------------------
-def test_mixed_errors_are_measured_as_by_fractions() -> None:
+def test_mixed_errors_are_measured_as_by_fractions():
     rng = np.random.default_rng(11)
     off, x, y = (np.ldexp(rng.integers(-2047, 2048, 500), rng.integers(-9, 9, 500)) for _ in range(3))
     y = abs(x) + abs(y)
@@ -309,20 +268,17 @@ def test_mixed_errors_are_measured_as_by_fractions() -> None:
             Fraction(o) / (a * abs(Fraction(s)) + b * Fraction(t)) if t else Fraction(0)
             for o, s, t in zip(off, x, y, strict=True)
         ]
-        exact = [
-            measured.error.fraction(i) / measured.reference.fraction(i) if y[i] else Fraction(0)
-            for i in range(500)
-        ]
-        assert exact == right
+        for i in np.flatnonzero(y):
+            assert measured.error.fraction(i) / measured.reference.fraction(i) == right[i]
         for quotient, number in zip(measured.ratio.tolist(), right, strict=True):
             assert abs(Fraction(quotient) - number) <= abs(number) / 2**47
         some = measured[np.array([2, 5])]
         assert [some.error.fraction(i) / some.reference.fraction(i) for i in (0, 1)] == [right[2], right[5]]
 
 
-def test_a_total_is_the_sum() -> None:
+def test_a_total_is_the_sum():
     rng = np.random.default_rng(12)
-    for many in (1, 2, 3, 7, 64, 1000):
+    for many in (1, 2, 3, 7, 1000):
         numbers = np.ldexp(rng.integers(-255, 256, (many, 9)), rng.integers(-20, 20, (many, 9)))
         found = total(Exact.of(row, 8) for row in numbers)
         assert [found.fraction(i) for i in range(9)] == [sum(map(Fraction, column)) for column in numbers.T]

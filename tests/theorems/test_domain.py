@@ -1,13 +1,13 @@
 """Domains: every case once, whatever the range; tables of operands against their definitions."""
 
 import itertools
+import math
 import sys
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
 from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Rounding
@@ -18,61 +18,60 @@ from mcfsim.theorems.parts import Part, Sample
 from mcfsim.theorems.selection import Selection
 
 TOY = Format("", precision=3, emin=-3, emax=3)
-ANYTHING = claim("anything", lambda t: np.ones(t.size, bool))
 
 
-def _half_ulp(x, fmt):
-    exponent = fmt.emin if x == 0 else max(int(np.floor(np.log2(abs(x)))), fmt.emin)
-    return 0 if x == 0 else Fraction(2) ** (exponent - fmt.precision)
+# -- tables of operands -------------------------------------------------------------------------------------
+def half_ulp(x, fmt):
+    return 0 if x == 0 else Fraction(2) ** (max(math.frexp(x)[1] - 1, fmt.emin) - fmt.precision)
 
 
-def _pairs(fmt, normalised):
-    values = [float(v) for v in finite_values(fmt)]
-    for high, low in itertools.product(values, values):
-        if abs(low) > _half_ulp(high, fmt):
-            continue
-        total = Fraction(high) + Fraction(low)
-        if not normalised or round_fraction(total, fmt) == high:
-            yield high, low
+def is_sum(high, low, fmt):
+    return round_fraction(Fraction(high) + Fraction(low), fmt) == high
 
 
-@pytest.mark.parametrize("fmt", [TOY, get_format("float6_e3m2fn"), get_format("e3m3")], ids=str)
+@pytest.mark.parametrize("fmt", [TOY, get_format("float6_e3m2fn")], ids=str)
 def test_every_pair_of_a_format_is_listed_once(fmt):
-    for operand, normalised in ((double_word("x"), True), (relaxed_pair("x"), False)):
-        high, low = every(operand, fmt)
-        found = [(*pair, *np.signbit(pair)) for pair in zip(high.tolist(), low.tolist(), strict=True)]
-        expected = [(*pair, *np.signbit(pair)) for pair in _pairs(fmt, normalised)]
-        assert sorted(found) == sorted(expected)
-        # What a pair is told by, too.
-        two = tuple(x.ravel() for x in np.meshgrid(*2 * [finite_values(fmt)]))
-        there, known = belongs(operand, two, fmt), {*expected}
-        for *pair, told in zip(*(x.tolist() for x in (*two, there)), strict=True):
-            assert told == ((*pair, *np.signbit(pair)) in known)
+    values = finite_values(fmt)
+    two = tuple(x.ravel() for x in np.meshgrid(values, values))
+    cases = [(*pair, *np.signbit(pair)) for pair in zip(*(x.tolist() for x in two), strict=True)]
+    for operand in (double_word("x"), relaxed_pair("x")):
+        expected = [
+            abs(low) <= half_ulp(high, fmt) and (operand.kind == "relaxed pair" or is_sum(high, low, fmt))
+            for high, low, *_ in cases
+        ]
+        found = zip(*(x.tolist() for x in every(operand, fmt)), strict=True)
+        listed = sorted((*pair, *np.signbit(pair)) for pair in found)
+        assert listed == sorted(itertools.compress(cases, expected))
+        assert belongs(operand, two, fmt).tolist() == expected  # what a pair is told by, too
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_normal_pairs_are_those_of_their_exponents_and_depth(depth):
     wide = Format("", precision=3, emin=-20, emax=20)
     high, low = normal(double_word("x"), wide, [0, 1], depth, signs=True, zero=False)
-    found = list(zip(high.tolist(), low.tolist(), strict=True))
     lows = [0.0, *significands(wide, range(-20, 3), signs=True).tolist()]
     expected = [
         (h, x)
         for h in significands(wide, [0, 1], signs=True).tolist()
         for x in lows
-        if round_fraction(Fraction(h) + Fraction(x), wide) == h
-        and (x == 0 or abs(x) >= _half_ulp(h, wide) / 2**depth)
+        if is_sum(h, x, wide) and (x == 0 or abs(x) >= half_ulp(h, wide) / 2**depth)
     ]
-    assert sorted(found) == sorted(expected)
-    assert len(set(found)) == len(found)
+    assert sorted(zip(high.tolist(), low.tolist(), strict=True)) == sorted(expected)
 
 
+@pytest.mark.parametrize("specials", ["ieee", "fn", "fnuz", "nuz", "none"])
+def test_significands_are_values_of_the_format(specials):
+    fmt = Format("", precision=3, emin=-4, emax=5, specials=specials)
+    found = significands(fmt, range(-4, 6), signs=True)
+    assert np.isin(found, finite_values(fmt)).all()
+    assert found.max() == fmt.max
+
+
+# -- parts --------------------------------------------------------------------------------------------------
 TABLES = [
     [(np.arange(5.0),)],
-    [(np.arange(7.0),), (np.arange(3.0), np.arange(3.0) + 10)],
     [(np.arange(4.0),), (np.arange(5.0),), (np.arange(6.0), np.arange(6.0) * 2)],
     [(np.arange(3.0),), (np.arange(200_000.0),)],
-    [(np.arange(300.0),), (np.arange(1000.0),)],
     [(np.arange(2.0),), (np.arange(3.0),), (np.arange(100_000.0),)],
 ]
 
@@ -88,19 +87,14 @@ def whole(part, start=0, stop=None):
     return [np.concatenate(column) for column in zip(*columns, strict=True)]
 
 
-@pytest.mark.parametrize(
-    "tables", TABLES, ids=lambda tables: "x".join(str(table[0].size) for table in tables)
-)
+@pytest.mark.parametrize("tables", TABLES, ids=range(len(TABLES)))
 def test_blocks_of_any_range_are_that_part_of_the_product(tables, assert_same):
     part = Part("complete", "", tuple(tables))
     sizes = [table[0].size for table in tables]
     assert part.size == np.prod(sizes)
     rng = np.random.default_rng(1)
-    ranges = [
-        (0, part.size),
-        *(sorted(rng.choice(part.size + 1, 2, replace=False).tolist()) for _ in range(5)),
-    ]
-    for start, stop in ranges:
+    some = (sorted(rng.choice(part.size + 1, 2, replace=False).tolist()) for _ in range(5))
+    for start, stop in ((0, part.size), *some):
         places = np.unravel_index(np.arange(start, stop), sizes)
         expected = [column[at] for table, at in zip(tables, places, strict=True) for column in table]
         for found, right in zip(whole(part, start, stop), expected, strict=True):
@@ -108,108 +102,91 @@ def test_blocks_of_any_range_are_that_part_of_the_product(tables, assert_same):
     assert not list(part.blocks(part.size, part.size))
 
 
-@pytest.mark.parametrize("fmt", ["float64", "bfloat16", "float8_e4m3fn", "posit16"])
+@pytest.mark.parametrize("name", ["two_prod_fma", "div_remainder", "two_sum"])
+def test_single_cases_are_those_of_the_blocks(name):
+    for part in cover(THEOREMS[name], TOY, Rounding(), Selection(samples=1600), few=0).parts:
+        cases = np.random.default_rng(3).choice(part.size, 300)
+        for column, some in zip(whole(part), part.at(cases), strict=True):
+            assert (some == column[cases]).all()
+
+
+def sampled(fmt, operands, ranges, size, seed=7):
+    return Sample("sample", "", (), operands, get_format(fmt), ranges, size, seed)
+
+
+@pytest.mark.parametrize("fmt", ["float64", "float8_e4m3fn", "posit16"])
 @pytest.mark.slow
 def test_samples_do_not_depend_on_how_their_words_are_drawn(fmt, monkeypatch):
     pytest.importorskip("numba")
-    fmt = get_format(fmt)
-    part = Sample("sample", "", (), (double_word("x"), value("a")), fmt, ((0, 3), (-2, 5)), 2500, 7)
+    part = sampled(fmt, (double_word("x"), value("a")), ((0, 3), (-2, 5)), 2500)
     compiled = whole(part, 5, 2400)
     monkeypatch.delitem(sys.modules, "numba")
-    numpy = whole(part, 5, 2400)
-    for one, other in zip(compiled, numpy, strict=True):
+    for one, other in zip(compiled, whole(part, 5, 2400), strict=True):
         np.testing.assert_array_equal(one, other)
         assert np.unique(one).size > 8
 
 
 @pytest.mark.slow
-def test_samples_do_not_depend_on_the_range():
-    fmt = get_format("bfloat16")
+def test_samples_are_of_their_kinds_and_do_not_depend_on_the_range():
     operands = (double_word("x"), value("a"), relaxed_pair("y"), sequence("z", 3))
-    ranges = ((0, 0), (-5, 5), (-3, 2), (0, 9))
-    part = Sample("sample", "", (), operands, fmt, ranges, 300_000, 7)
-    columns = whole(part)
+    given = "bfloat16", operands, ((0, 0), (-5, 5), (-3, 2), (0, 9)), 300_000
+    part = sampled(*given)
+    columns, fmt = whole(part), part.format
     assert len(columns) == 8
     for column, some in zip(columns, whole(part, 131_000, 140_000), strict=True):
         assert (some == column[131_000:140_000]).all()
-    high, low, a = columns[:3]
-    assert all(
-        round_fraction(Fraction(float(h)) + Fraction(float(x)), fmt) == h
-        for h, x in zip(high[:2000], low, strict=False)
-    )
-    shares = [
-        abs(Fraction(float(x))) / _half_ulp(float(h), fmt)
-        for h, x in zip(columns[3][:2000], columns[4], strict=False)
-    ]
+    high, low, a, first, second = (column[:2000].tolist() for column in columns[:5])
+    assert all(is_sum(*pair, fmt) for pair in zip(high, low, strict=True))
+    shares = [abs(Fraction(x)) / half_ulp(h, fmt) for h, x in zip(first, second, strict=True)]
     assert Fraction(19, 20) < max(shares) <= 1
-    exponents = np.frexp(a)[1] - 1
+    a, exponents = columns[2], np.frexp(columns[2])[1] - 1
     assert (exponents.min(), exponents.max()) == (-5, 5)
     # All significands and both signs come.
     assert np.unique(np.abs(np.ldexp(a, -exponents))).size == 128
     assert 0.49 < (a > 0).mean() < 0.51
-    other = Sample("sample", "", (), operands, fmt, ranges, 300_000, 8)
-    assert (next(other.blocks(0, 100))[1][0] != columns[0][:100]).any()
-
-
-def _theorem(*operands, **options):
-    return Theorem("toy", lambda ar, *given: given, operands, ANYTHING, **options)
-
-
-def test_domains_are_complete_where_they_can_be():
-    rounding = Rounding()
-    pair = _theorem(value("a"), value("b"))
-    assert cover(pair, get_format("e4m3fn"), rounding).size == 254**2
-    whole = cover(pair, get_format("bfloat16"), rounding)
-    assert whole.covers
-    assert whole.size == 65_280**2
-    assert [part.kind for part in whole.parts] == ["complete"]
-    many = cover(_theorem(sequence("x", 4)), get_format("e4m3fn"), rounding, Selection(samples=100))
-    assert not many.covers
-    assert [part.kind for part in many.parts] == ["sample"]
-
-
-@pytest.mark.slow
-def test_units_cover_each_part_once():
-    domain = cover(
-        _theorem(double_word("x"), value("a"), scaling="each"),
-        get_format("bfloat16"),
-        Rounding(),
-        Selection(limit=10**9),
-    )
-    units = domain.units(1 << 22)
-    assert units[0][0] == 0
-    assert units[-1][1] == domain.size
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(units))
-    starts = domain.starts()
-    assert all(not (a < start < b) for a, b in units for start in starts)
-
-
-def test_too_many_operands_are_refused():
-    with pytest.raises(ValueError, match="operands of toy in bfloat16 cannot all be tried: too many"):
-        cover(_theorem(double_word("x"), value("a")), get_format("bfloat16"), Rounding(), Selection("all"))
+    assert (next(sampled(*given, seed=8).blocks(0, 100))[1][0] != columns[0][:100]).any()
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 @pytest.mark.slow
 def test_samples_are_values_of_the_format_down_to_its_subnormal_numbers(name):
     fmt = get_format(name)
-    operands, ranges = (double_word("x"), value("a")), ((fmt.emin, fmt.emin + 20),) * 2
-    part = Sample("sample", "", (), operands, fmt, ranges, 5000, 1)
-    columns = whole(part)
+    columns = whole(sampled(name, (double_word("x"), value("a")), ((fmt.emin, fmt.emin + 20),) * 2, 5000, 1))
     for column in columns:
-        assert all(round_fraction(Fraction(float(x)), fmt) == x for x in column)
-    high, low = columns[:2]
-    assert np.count_nonzero(np.abs(low) < 2.0**fmt.emin) > 1000
-    assert (round_to(high.astype(np.float64) + low, fmt) == high).all()
+        assert all(round_fraction(Fraction(x), fmt) == x for x in column.tolist())
+    assert np.count_nonzero(np.abs(columns[1]) < 2.0**fmt.emin) > 1000
+    assert all(is_sum(*pair, fmt) for pair in zip(*(x.tolist() for x in columns[:2]), strict=True))
 
 
-@pytest.mark.parametrize("name", ["two_prod_fma", "div_remainder", "two_sum"])
-def test_single_cases_are_those_of_the_blocks(name):
-    domain = cover(THEOREMS[name], TOY, Rounding(), Selection(samples=1600), few=0)
-    for part in domain.parts:
-        cases = np.random.default_rng(3).choice(part.size, 300)
-        for column, some in zip(whole(part), part.at(cases), strict=True):
-            assert (some == column[cases]).all()
+# -- domains ------------------------------------------------------------------------------------------------
+def covered(operands, fmt, *selection, **options):
+    anything = claim("anything", lambda t: np.ones(t.size, bool))
+    theorem = Theorem("toy", lambda ar, *given: given, operands, anything, **options)
+    return cover(theorem, get_format(fmt), Rounding(), *selection)
+
+
+def test_domains_are_complete_where_they_can_be():
+    pair = (value("a"), value("b"))
+    assert covered(pair, "e4m3fn").size == 254**2
+    domain = covered(pair, "bfloat16")
+    assert (domain.covers, domain.size, [part.kind for part in domain.parts]) == (
+        True,
+        65_280**2,
+        ["complete"],
+    )
+    many = covered([sequence("x", 4)], "e4m3fn", Selection(samples=100))
+    assert (many.covers, [part.kind for part in many.parts]) == (False, ["sample"])
+    with pytest.raises(ValueError, match="operands of toy in bfloat16 cannot all be tried: too many"):
+        covered([double_word("x"), value("a")], "bfloat16", Selection("all"))
+
+
+@pytest.mark.slow
+def test_units_cover_each_part_once():
+    domain = covered([double_word("x"), value("a")], "bfloat16", Selection(limit=10**9), scaling="each")
+    units = domain.units(1 << 22)
+    assert (units[0][0], units[-1][1]) == (0, domain.size)
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(units))
+    assert all(not (a < start < b) for a, b in units for start in domain.starts())
 
 
 @pytest.mark.parametrize("name", ["posit8", "int8", "float8_e8m0fnu", "unsigned"])
@@ -219,11 +196,3 @@ def test_reductions_are_of_signed_floats_with_a_zero(name, theorem):
     fmt = Format("", precision=4, emin=-3, emax=4, signed=False) if name == "unsigned" else get_format(name)
     (part,) = (domain := cover(THEOREMS[theorem], fmt, Rounding(), few=0)).parts
     assert (part.kind, part.size, domain.reductions) == ("complete", finite_values(fmt).size ** 2, ())
-
-
-@pytest.mark.parametrize("specials", ["ieee", "fn", "fnuz", "nuz", "none"])
-def test_significands_are_values_of_the_format(specials):
-    fmt = Format("", precision=3, emin=-4, emax=5, specials=specials)
-    found = significands(fmt, range(-4, 6), signs=True)
-    assert np.isin(found, finite_values(fmt)).all()
-    assert found.max() == fmt.max

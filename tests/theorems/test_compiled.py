@@ -97,7 +97,7 @@ def test_errors_that_may_be_the_largest_are_left_open(name):
 
 # -- exact numbers ------------------------------------------------------------------------------------------
 def edges(rng, size, most):
-    """Return integers below 2^53 of so many bits at most, runs of ones and powers of two among them, and zero."""
+    """Return integers of so many bits at most, runs of ones and powers of two among them, and zero."""
     bits = rng.integers(0, 53, size)
     n = rng.integers(0, 1 << 53, size) >> bits
     n = np.where(rng.random(size) < 0.2, (np.int64(1) << (53 - bits)) - 1, n)

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mcfsim.formats import Format, get_format
+from mcfsim.formats import Format
 from mcfsim.oracle.arithmetic import OracleArithmetic
 from mcfsim.rounding import Rounding
-from mcfsim.theorems import THEOREMS, double_word, relaxed_pair, verify
+from mcfsim.theorems import THEOREMS, double_word, relaxed_pair
 from mcfsim.theorems.catalogue import double_word_products, double_word_suppositions, double_words
 from mcfsim.theorems.domain import cover, unbounded
 from mcfsim.theorems.operands import normal
@@ -158,15 +158,6 @@ def test_the_core_of_sums_stands_for_all_of_a_format(name, mode, operand):
     assert all_found.applicable < whole.size  # some overflow
     assert constant(found) == constant(all_found)
     assert (found.violations == 0) == (all_found.violations == 0)
-
-
-def test_statements_of_unbounded_exponents_are_tried_with_them_in_every_format():
-    domain = cover(THEOREMS["dw_times_fp3"], get_format("float8_e5m2"), Rounding(), Selection(samples=10))
-    assert domain.format == unbounded(3)
-    assert not domain.covers
-    assert any("unbounded" in reduction for reduction in domain.reductions)
-    with pytest.raises(ValueError, match="unbounded"):
-        verify("dw_times_fp3", "float8_e5m2", extent="all")
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------

@@ -7,29 +7,15 @@ import numpy as np
 import pytest
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.formats import Format, get_format
-from mcfsim.oracle import OracleArithmetic
+from mcfsim.formats import get_format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS
-from mcfsim.theorems.catalogue import expansions
 from mcfsim.theorems.check import Check
-from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.logic import bits
 from mcfsim.theorems.selection import Selection
 
 pytestmark = pytest.mark.slow
-
-
-def checked(name, fmt, **options):
-    check = Check(THEOREMS[name], fmt, Rounding(), Selection(**options))
-    return check, check.domain()
-
-
-def found(check, domain):
-    findings = Findings(check.theorem, domain.format.precision)
-    findings.add(check(0, domain.size))
-    return findings
 
 
 def lowest_bit(x):
@@ -71,30 +57,6 @@ def test_predicates_on_all_triples_of_some_numbers():
     assert bits.low_bit(np.float32([0.0, -0.0, 6.0])).tolist() == [np.inf, np.inf, 2.0]
 
 
-@pytest.mark.parametrize(("name", "factor"), [("grow_expansion", 1), ("grow_expansion_nonadjacent", 2)])
-def test_growing_is_judged_as_fractions_judge_it(name, factor):
-    toy = Format("", precision=2, emin=0, emax=1)
-    check, domain = checked(name, toy, extent="all")
-    values, truth, applicable = domain.parts[0].tables[0][0].tolist(), OracleArithmetic(toy), 0
-    assert values.count(0) == 2  # zeros of either sign are operands each
-    for e0, e1, b in itertools.product(values, repeat=3):
-        if not nonoverlapping((e0, e1), factor):
-            continue
-        results = expansions.grown(truth, e0, e1, b)
-        if np.isfinite(results).all():
-            applicable += 1
-            assert sum(map(Fraction, results)) == Fraction(e0) + Fraction(e1) + Fraction(b)
-            assert nonoverlapping(results, factor)
-    findings = found(check, domain)
-    assert (findings.applicable, findings.violations) == (applicable, 0)
-
-
-def test_the_result_need_not_be_strongly_nonoverlapping():
-    check, domain = checked("fast_expansion_sum_strongly", get_format("bfloat16"), samples=1000)
-    assert domain.parts[0].kind == "family"
-    assert 0 in found(check, domain).witnesses
-
-
 def gamma(n, p):
     return Fraction(n, 2**p - n)
 
@@ -113,7 +75,8 @@ BOUNDS = {
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_errors_of_sums_are_measured_in_units_of_their_bounds(name):
-    check, domain = checked(name, get_format("bfloat16"), samples=200)
+    check = Check(THEOREMS[name], get_format("bfloat16"), Rounding(), Selection(samples=200))
+    domain = check.domain()
     ((_, blocks),) = domain.blocks(0, domain.size)
     trial = try_block(check.theorem, BlockArithmetic(domain.format, Rounding(), "exact"), blocks)
     measured = check.theorem.claim.measure(trial)

@@ -77,10 +77,7 @@ def _of_witnesses(
 ) -> str | None:
     """Return which witness is none: its operands, and the results that go with them."""
     for witness in [*certificate.witnesses, *filter(None, [certificate.simplest])]:
-        operands = [float(x) for x in witness.operands]
-        if not all(map(tried.toy.holds, operands)):
-            return f"{witness}: an operand is no value of the format"
-        index = place(statement, tried, operands)
+        index = place(statement, tried, [float(x) for x in witness.operands])
         if index is None or not truth.failing[index]:
             return f"{witness} is no violation"
         results = [tried.toy.values[codes[index]] for codes in tried.results]
@@ -91,17 +88,18 @@ def _of_witnesses(
 
 def place(statement: Statement, tried: brute.Tried, operands: list[float]) -> int | None:
     """Return the number of a case, if there is one of these operands."""
-    toy, given, index = tried.toy, iter(operands), 0
+    try:
+        given, index = iter(tried.toy.codes(np.array(operands)).tolist()), 0
+    except ValueError:
+        return None
     for (_, kind), size in zip(statement.line.operands, tried.shape, strict=True):
-        if kind == "value":
-            row = int(toy.codes(np.array([next(given)]))[0])
-        else:
-            high, low = (toy.codes(np.array([next(given)]))[0] for _ in range(2))
-            columns = toy.pairs(kind)
-            (rows,) = np.nonzero((columns[0] == high) & (columns[1] == low))
-            if not rows.size:
-                return None
-            row = int(rows[0])
+        row = next(given)
+        if kind != "value":
+            high, low = tried.toy.pairs(kind)
+            rows = np.flatnonzero((high == row) & (low == next(given)))
+            row = int(rows[0]) if rows.size else size
+        if row >= size:
+            return None
         index = index * size + row
     return index
 

@@ -117,7 +117,7 @@ def judges() -> list[Any]:
             case = draw(group, number)
             tried = brute.run(case.statement.line, brute.toy(case.format, case.rounding))
             truth = brute.judge(case.statement, tried)
-            tried.registers, tried._known = [], {}
+            tried._known = {}
             cases.append((number / count, (case, truth, tried)))
     return [item for _, item in sorted(cases, key=lambda item: item[0])]
 

@@ -149,8 +149,6 @@ def test_a_test_that_keeps_what_it_returned_changes_nothing():
         return t["a"] == t["b"]
 
     x = theorem(test=said, where=[hypothesis("h", supposed)])
-    with pytest.raises(ValueError, match="two answers"):  # it changes what it reads
-        verify(x, "float4_e2m1fn")
     blocks = [np.array([1.0, 2.0], np.float32), np.array([1.0, 1.0], np.float32)]
     trial = try_block(x, on_blocks(mcf.get_format("float8_e5m2"), mcf.rounding.Rounding()), blocks)
     there = applicable(x, trial)

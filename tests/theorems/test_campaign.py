@@ -6,18 +6,10 @@ not be refused; one that is declared with any other may be, and if it is not, wh
 
 import collections
 
-import numpy as np
 import pytest
 
-from mcfsim.backends.factory import on_blocks
-from mcfsim.kernels.carriers import carrier_of
-from mcfsim.theorems.judge import structured
-from mcfsim.theorems.logic.propositions import possible
-from mcfsim.theorems.trial import Trial
 from tests.theorems.campaign.compare import certified, contradiction, judged, reduced
-from tests.theorems.campaign.declared import read_as_data, theorem
 from tests.theorems.campaign.draw import GROUPS, draw
-from tests.theorems.reading import by_arrays, by_fractions, by_line, propositions
 
 pytestmark = pytest.mark.slow
 
@@ -38,38 +30,8 @@ def check(group, number):
     certificate = certified(case, data=data)
     problem = contradiction(case, certificate, truth, tried)
     assert not problem, f"{problem}\n{case}"
-
-    check_readings(case, tried, np.random.default_rng(number))
     came_to = "refused" if isinstance(certificate, ValueError) else str(certificate.verdict)
     return came_to, reduced(certificate, truth)
-
-
-def check_readings(case, tried, rng):
-    """Compare what arrays, a line and fractions read with brute force, case by case."""
-    stated = theorem(case.statement, data=True)
-    places = rng.choice(tried.size, min(40, tried.size), replace=False)
-    toy, carrier = tried.toy, carrier_of(case.format)
-
-    def blocks(codes):
-        return [toy.values[column[places]].astype(carrier) for column in codes]
-
-    names = tuple(name for name, _ in case.statement.line.operands)
-    operands = structured(
-        stated.operands, blocks([column for name in names for column in tried.operands[name]])
-    )
-    trial = Trial(on_blocks(case.format, case.rounding), names, operands, tuple(blocks(tried.results)))
-    read = read_as_data(case.statement)
-    for tree, said in zip((*read.where, read.claim), propositions(stated), strict=True):
-        if not possible(said, case.format, case.rounding):
-            continue  # and brute force says so of the whole statement
-        truth = tried.truth(tree)[places].tolist()
-        assert by_arrays(said, trial).tolist() == truth, case
-        assert by_fractions(stated, said, trial).tolist() == truth, case
-        try:
-            held, left_open = by_line(stated, said, trial)
-        except (TypeError, ValueError):  # numbers that no line has: then there is none
-            continue
-        assert (left_open | (held == truth)).all(), case
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -4,15 +4,11 @@ from typing import get_args
 
 import pytest
 
-from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.formats import get_format
-from mcfsim.multiword import double_word as dw
-from mcfsim.multiword import expansion
 from mcfsim.theorems import THEOREMS, Certificate, examine, verify
 from mcfsim.theorems.parts import Kind, Part
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import FORMATS, certify, plan, prepare
-from tests.theorems.trying import altered
 
 pytestmark = pytest.mark.slow
 
@@ -64,21 +60,13 @@ COUNTS = {
     ("grow_unordered", E4, EVEN): (910_994, 575_052),
     ("lost_sufficient", E4, EVEN): (15140, 0),
     ("not_lost", E4, EVEN): (45468, 0),
-    ("not_lost", E5, AWAY): (35620, 0),
     ("lost_up_to_u", E4, EVEN): (18036, 1664),
-    ("lost_up_to_u", E4, AWAY): (18036, 1666),
     ("not_lost_from_half_u", E4, EVEN): (48364, 1232),
     # Of what rounds twice, all that are tried.
     ("innocuous_add_2p", E4, EVEN): (None, 312),
-    ("innocuous_add_2p", E5, EVEN): (None, 416),
     ("innocuous_mul_2p_minus_1", E4, EVEN): (None, 660),
     ("innocuous_div_2p_minus_1", E4, EVEN): (None, 2036),
-    ("innocuous_div_2p_minus_1", E5, EVEN): (None, 2792),
     ("innocuous_sqrt_2p1", E5, EVEN): (None, 15),
-    ("innocuous_sqrt_2p1", "bfloat16", EVEN): (None, 127),
-    ("add_via_bfloat16_any", E4, EVEN): (None, 312),
-    ("add_via_bfloat16_any", E5, EVEN): (None, 0),
-    ("fma_via_float64", E5, EVEN): (None, 0),
     ("round_to_odd_fma", E4, EVEN): (None, 0),
     ("round_to_odd_fma_p1", E4, EVEN): (None, 5806624),
     ("add_via_float32", "bfloat16", EVEN): (None, 0),
@@ -105,27 +93,3 @@ def test_every_kind_of_part_is_read_back_and_no_other_made(tmp_path):
     assert kinds == set(get_args(Kind))
     with pytest.raises(ValueError, match="unknown kind of part 'middle'; known kinds: complete, core, edge"):
         Part("middle", "", ())
-
-
-def not_normalised(ar, x, y):
-    s, e = two_sum(ar, x[0], y)
-    return s, ar.add(x[1], e)
-
-
-OTHERS = [
-    ("dw_times_fp3", lambda ar, x, y: fast_two_sum(ar, ar.mul(x[0], y), ar.mul(x[1], y))),
-    ("dw_plus_fp", not_normalised),
-    ("accurate_dw_plus_dw", dw.sloppy_dw_plus_dw),
-    ("dw_times_fp1", dw.dw_times_fp2),
-    ("sqrt_dw", lambda ar, x: (ar.sqrt(x[0]), ar.mul(x[1], 0.0))),
-    ("dw_div_dw1_equals_dw2", lambda ar, x, y: (dw.dw_div_dw2(ar, x, y), dw.dw_div_dw2_fma(ar, x, y))),
-    ("grow", lambda ar, x, a: (ar.add(x[0], a), x[1])),
-    ("grow_zero_high", lambda ar, a: (ar.add(a, a), ar.sub(a, a))),
-    ("expansion_mul", lambda ar, x, y: (expansion.mul(ar, x, y), dw.dw_times_dw2(ar, x, y))),
-]
-
-
-@pytest.mark.parametrize(("name", "algorithm"), OTHERS, ids=[name for name, _ in OTHERS])
-@pytest.mark.sampled(6, each=False)
-def test_other_algorithms_are_refuted(name, algorithm):
-    assert not verify(altered(THEOREMS[name], algorithm), "bfloat16", limit=1 << 16, samples=1 << 14).holds

@@ -25,7 +25,7 @@ from mcfsim.theorems.recorded import Recorder
 from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import Mixed, total
+from mcfsim.theorems.trial import total
 from mcfsim.theorems.verification import plan, prepare
 
 
@@ -145,6 +145,15 @@ def test_exact_numbers_of_a_line_need_a_range_that_binary64_has():
             operator.add(x, other)
 
 
+def test_a_total_is_the_sum():
+    rng = np.random.default_rng(12)
+    for many in (1, 2, 3, 7, 1000):
+        numbers = np.ldexp(rng.integers(-255, 256, (many, 9)), rng.integers(-20, 20, (many, 9)))
+        found = total(Exact.of(row, 8) for row in numbers)
+        assert [found.fraction(i) for i in range(9)] == [sum(map(Fraction, column)) for column in numbers.T]
+        assert found.bits <= 64  # and not one more for each number
+
+
 # -- what is not recorded -----------------------------------------------------------------------------------
 NOT_OF_SINGLE_CASES = {
     "a reduction": lambda t: t["a"] == np.max(t["a"]),
@@ -249,37 +258,3 @@ def test_a_loop_that_leaves_most_cases_open_is_given_up(left, monkeypatch):
     assert found.applicable == 1 << 15
     assert (sum(asked) < 1 << 15) == (left > 0.5)
     assert sum(asked) >= 1 << 12
-
-
-# -- errors beside a sum ------------------------------------------------------------------------------------
-def test_mixed_errors_are_measured_as_by_fractions():
-    rng = np.random.default_rng(11)
-    off, x, y = (np.ldexp(rng.integers(-2047, 2048, 500), rng.integers(-9, 9, 500)) for _ in range(3))
-    y = abs(x) + abs(y)
-    off[::7] = x[::5][: off[::7].size] = 0
-    x[3] = y[3] = off[3] = 0
-    for a, b in (
-        (Fraction(1, 3), Fraction(2, 7)),
-        (Fraction(0), Fraction(5, 1 << 40)),
-        (Fraction(3), Fraction(1, 9)),
-    ):
-        measured = Mixed(*(Exact.of(item, 53) for item in (off, x, y)), a, b)
-        right = [
-            Fraction(o) / (a * abs(Fraction(s)) + b * Fraction(t)) if t else Fraction(0)
-            for o, s, t in zip(off, x, y, strict=True)
-        ]
-        for i in np.flatnonzero(y):
-            assert measured.error.fraction(i) / measured.reference.fraction(i) == right[i]
-        for quotient, number in zip(measured.ratio.tolist(), right, strict=True):
-            assert abs(Fraction(quotient) - number) <= abs(number) / 2**47
-        some = measured[np.array([2, 5])]
-        assert [some.error.fraction(i) / some.reference.fraction(i) for i in (0, 1)] == [right[2], right[5]]
-
-
-def test_a_total_is_the_sum():
-    rng = np.random.default_rng(12)
-    for many in (1, 2, 3, 7, 1000):
-        numbers = np.ldexp(rng.integers(-255, 256, (many, 9)), rng.integers(-20, 20, (many, 9)))
-        found = total(Exact.of(row, 8) for row in numbers)
-        assert [found.fraction(i) for i in range(9)] == [sum(map(Fraction, column)) for column in numbers.T]
-        assert found.bits <= 64  # and not one more for each number

@@ -69,28 +69,19 @@ def test_worst_constants_are_those_measured(name, p):
 
 #: Of three bits on, over all double words with low words as deep as the core of p = 3 and 4 has them.
 WORST = {
-    ("sloppy_dw_plus_dw_absolute", EVEN): ("320/219", "256/127"),
     ("sloppy_dw_plus_dw_any_signs", EVEN): ("64", "256"),
-    ("accurate_dw_plus_dw", EVEN): ("1472/681", "5888/2409"),  # deeper ones are worse
-    ("dw_div_fp2", EVEN): ("32/23", "576/337"),
-    ("dw_plus_fp_relaxed", EVEN): ("64/37", "256/137"),
     ("add222_relaxed", EVEN): ("704/459", "5888/3863"),
-    ("dw_times_dw1_relaxed", EVEN): ("320/133", "28928/8305"),
     ("dw_times_dw2_relaxed", EVEN): ("320/133", "29440/9331"),
-    ("dw_times_dw3_relaxed", EVEN): ("64/27", "14080/4681"),
     ("dw_plus_fp_relaxed_ties_away", AWAY): ("64/29", "256/121"),
     ("accurate_dw_plus_dw_relaxed", AWAY): ("320/123", "1280/499"),
-    ("dw_times_dw1_any_ties", AWAY): ("1088/273", "68864/18445"),
-    ("dw_times_dw2_relaxed", AWAY): ("448/135", "30464/9207"),
     ("dw_times_dw3_relaxed", AWAY): ("832/253", "256/81"),
     ("dw_div_dw2_relaxed", AWAY): ("176/29", "736/123"),
-    ("grow_multiple_of_ulp", EVEN): ("64/41", "256/145", "1024/545"),
     ("grow_same_exponent", EVEN): ("64/73", "256/273", "1024/1057"),
 }
 
 
 @pytest.mark.parametrize("name", WORST, ids="-".join)
-@pytest.mark.sampled(11, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_worst_constants_of_few_bits(name):
     found = [constant(on_core(name[0], p, name[1])) for p, _ in enumerate(WORST[name], 3)]
     assert found == list(map(Fraction, WORST[name]))

@@ -1,6 +1,5 @@
 """Statements at every precision: errors, limits and signs, against the oracle at each; certificates."""
 
-import json
 import random
 import re
 from dataclasses import replace
@@ -187,64 +186,6 @@ def test_what_is_equal_at_one_precision_is_not_compared(text):
     """The number 1 + 2^-69 is 1 + 2 u at p = 70 alone, a value from there on."""
     with pytest.raises(TypeError, match="SymbolicValue stands for a number that is not known"):
         prove(replace(NUMBERS, algorithm=text), family(a=1 + 2 * u, b=1 + Fraction(1, 2**69)))
-
-
-# -- certificates -------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def proved():
-    return prove(THEOREMS["dw_times_dw3"])
-
-
-@pytest.fixture
-def certificate(tmp_path, proved):
-    EveryCertificate.of(proved).save(tmp_path / "proof.json")
-    return tmp_path / "proof.json"
-
-
-def test_certificates_go_through_files(certificate, proved):
-    loaded = EveryCertificate.load(certificate)
-    assert loaded == EveryCertificate.of(proved)
-    assert loaded.name == "dw_times_dw3-every_p-nearest_even"
-    assert list(loaded.demands()) == list(proved.obligations)
-    assert loaded.family.operands == proved.family.operands
-    assert recheck(certificate) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda about: about.update(limit="5"), "was changed"),
-        (lambda about: about.update(layout="mcfsim-certificate-1"), "its layout is not"),
-        (lambda about: about.pop("results"), "'results' is missing"),
-        (lambda about: about.update(more=1), "'more' is not known"),
-        (lambda about: about.update(step=9), "allowed"),
-        (lambda about: about.update(rounding="stochastic"), "stochastic"),
-        (lambda about: about.update(first=1), "out of range"),
-        (lambda about: about["results"].append([[0, "1/3"]]), "not dyadic"),
-        (lambda about: about["results"].append([[1, "1"], [0, "1"]]), "ascending"),
-        (lambda about: about["results"].append([[1 << 20, "1"]]), "is no term"),
-        (lambda about: about["results"].append([[0, "1e9"]]), "is no term"),
-        (lambda about: about["obligations"][0].update(relation="is large"), "is large"),
-        (lambda about: about.update(error=[[], []]), "a quotient by the polynomial zero"),
-    ],
-    ids=range(13),
-)
-def test_damaged_files_are_refused(certificate, change, problem):
-    about = json.loads(certificate.read_text())
-    change(about)
-    certificate.write_text(json.dumps(about))
-    with pytest.raises(ValueError, match=problem):
-        EveryCertificate.load(certificate)
-
-
-def test_a_certificate_of_another_statement_is_refused(certificate):
-    with pytest.raises(ValueError, match="not about 'sum'"):
-        recheck(certificate, NUMBERS)
-    loaded = EveryCertificate.load(certificate)
-    with pytest.raises(ValueError, match="'mine' is not in the catalogue"):
-        recheck(replace(loaded, theorem="mine"))
-    other = replace(loaded, theorem="dw_times_dw2")
-    assert recheck(other)
 
 
 # -- statements at random, and by hand ----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Exact arrays: random expressions against fractions; what goes with none, and what claims cannot compare."""
+"""Exact arrays: random expressions against fractions, and what goes with none."""
 
 import operator
 from fractions import Fraction
@@ -6,7 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mcfsim.theorems import Theorem, claim, double_word, value, verify
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.two_words import TwoWords
 from tests.theorems.campaign import numbers
@@ -17,7 +16,7 @@ RNG = np.random.default_rng(5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [150, pytest.param(2500, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [250, pytest.param(2500, marks=pytest.mark.exhaustive)])
 def test_random_expressions(count):
     assert numbers.first_wrong(count) is None
 
@@ -62,44 +61,3 @@ def test_numbers_beyond_64_bits_go_back_to_binary64_or_not_at_all():
     assert ratio[4] == 0
     with pytest.raises(OverflowError):
         one.numbers()
-
-
-def test_two_words_against_integers():
-    edge = [0, 1, -1, 2**31 - 1, 2**31, -(2**31), 2**61, 2**62, -(2**62), 2**62 - 1]
-    n = np.array([*edge, *RNG.integers(-(2**62), 2**62, 500)], dtype=np.int64)
-    m = n[RNG.permutation(n.size)]
-    a, b, other = TwoWords.product(n, m), TwoWords.of(m), m.tolist()
-    exact = [x * y for x, y in zip(n.tolist(), other, strict=True)]
-    for found, right in (
-        (a.integers(), exact),
-        ((-a).integers(), [-x for x in exact]),
-        (abs(a).integers(), list(map(abs, exact))),
-        ((a + b).integers(), list(map(operator.add, exact, other))),
-        (a <= b, list(map(operator.le, exact, other))),
-        (a.is_zero(), [x == 0 for x in exact]),
-        *(((b << by)[:3].integers(), [x << by for x in other[:3]]) for by in (0, 1, 30, 61, 62, 63)),
-    ):
-        assert found.tolist() == right
-    by = RNG.integers(0, 101, n.size)
-    shifted = list(map(operator.lshift, (n >> 40).tolist(), by.tolist()))
-    assert (TwoWords.of(n >> 40) << by).integers().tolist() == shifted
-    for i, item in enumerate(exact):
-        assert abs(Fraction(float(a.numbers()[i])) - item) <= Fraction(abs(item), 2**51)
-        assert a.integer(i) == item
-
-
-@pytest.mark.parametrize(
-    "test",
-    [
-        lambda t: (t.results != t["x"]) | (t["a"] == t["a"]),
-        lambda t: (t["x"] in t.results) | (t["a"] == t["a"]),
-        lambda t: (t == t) | (t["a"] == t["a"]),
-        lambda t: (not t.result()) | (t["a"] == t["a"]),
-        lambda t: (t.result() == t["a"]) | (t["a"] == t["a"]),
-        lambda t: t.exact("a") == float("nan"),
-    ],
-)
-def test_a_claim_that_compares_what_cannot_be_compared_is_no_claim(test):
-    theorem = Theorem("odd", lambda ar, x, a: x, [double_word("x"), value("a")], claim("odd", test))
-    with pytest.raises(ValueError, match="raised TypeError"):
-        verify(theorem, "float6_e2m3fn")

@@ -80,10 +80,13 @@ def test_errors_of_sums_are_measured_in_units_of_their_bounds(name):
     ((_, blocks),) = domain.blocks(0, domain.size)
     trial = try_block(check.theorem, BlockArithmetic(domain.format, Rounding(), "exact"), blocks)
     measured = check.theorem.claim.measure(trial)
+    some = measured[np.arange(trial.size)[::-1]]
     for i in range(trial.size):
         terms = [Fraction(float(block[i])) for block in blocks]
         total = sum(terms)
         parts = trial.results if name == "dw_sum" else trial.results[:1]
         error = sum(Fraction(float(part[i])) for part in parts) - total
-        bound = BOUNDS[name](domain.format.precision, total, sum(map(abs, terms)))
-        assert measured.error.fraction(i) / measured.reference.fraction(i) == error / bound
+        right = error / BOUNDS[name](domain.format.precision, total, sum(map(abs, terms)))
+        for found, place in ((measured, i), (some, trial.size - 1 - i)):
+            assert found.error.fraction(place) / found.reference.fraction(place) == right
+            assert abs(Fraction(float(found.ratio[place])) - right) <= abs(right) / 2**47

@@ -205,8 +205,6 @@ class Tried:
         toy, n, e = self.toy, self._n(a), self.toy.exponents[self.operands[a][0]]
         if name == "nonzero":
             return np.logical_and.reduce([self._n(item) != 0 for item in (a, b, *given) if item])
-        if name == "positive":
-            return n > 0
         if name == "not_largest":
             return abs(n) != toy.largest
         m, f = self._n(b), toy.exponents[self.operands[b][0]]

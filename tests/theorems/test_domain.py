@@ -12,7 +12,7 @@ from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, relaxed_pair, sequence, value
 from mcfsim.theorems.domain import cover
-from mcfsim.theorems.operands import belongs, every, finite_values, normal, significands
+from mcfsim.theorems.operands import belongs, every, finite_values, normal, significands, sparse
 from mcfsim.theorems.parts import Part, Sample
 from mcfsim.theorems.selection import Selection
 
@@ -64,6 +64,13 @@ def test_significands_are_values_of_the_format(specials):
     found = significands(fmt, range(-4, 6), signs=True)
     assert np.isin(found, finite_values(fmt)).all()
     assert found.max() == fmt.max
+
+
+def test_sparse_values_are_a_few_of_every_exponent():
+    fmt = Format("", precision=4, emin=-3, emax=3)
+    few = [s * m * 2.0**e for s in (1, -1) for m in (1, 1.125, 1.5, 1.875) for e in range(-3, 4)]
+    few += [s * m * 2.0**e for s in (1, -1) for m, e in ((1, -4), (1.5, -4), (1, -5), (1.5, -5), (1, -6))]
+    assert sorted(sparse(fmt).tolist()) == sorted([*few, 0.0, -0.0])
 
 
 # -- parts --------------------------------------------------------------------------------------------------

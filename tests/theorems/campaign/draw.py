@@ -37,16 +37,6 @@ class Case:
     #: Whether the reduction is used, however small the format.
     core: bool
 
-    def __str__(self) -> str:
-        fmt, statement = self.format, self.statement
-        return "\n  ".join(
-            (
-                f"{self.name}: {fmt!r}, {self.rounding!r}, valid={self.valid}, core={self.core}",
-                *(f"{i}: {step}" for i, step in enumerate(statement.line.steps, 10)),
-                f"{statement!r}",
-            )
-        )
-
 
 #: Factors of up to 150 bits.
 LONG = (3, -(2**53) - 1, 2**60, 2**70 - 1, -(3**40), 2**124 + 1, 5**65)

@@ -31,6 +31,7 @@ def test_certificates_go_through_files(certificate, proved):
     loaded = EveryCertificate.load(certificate)
     assert loaded == EveryCertificate.of(proved)
     assert loaded.name == "dw_times_dw3-every_p-nearest_even"
+    assert (loaded.limit, loaded.bound, loaded.unit) == ("4", (((0, "4"),), ((0, "1"),)), 2)
     assert list(loaded.demands()) == list(proved.obligations)
     assert loaded.family.operands == proved.family.operands
     assert recheck(certificate) == []

@@ -12,8 +12,8 @@ import mcfsim as mcf
 from mcfsim.codec import all_values
 from mcfsim.formats import Format
 from mcfsim.oracle import operate
-from mcfsim.rounding import Mode, Rounding
-from mcfsim.theorems import THEOREMS, claim, verify
+from mcfsim.rounding import Rounding
+from mcfsim.theorems import THEOREMS, claim
 from mcfsim.theorems.catalogue import lost
 from mcfsim.theorems.logic.bits import half_step
 from mcfsim.theorems.verification import prepare
@@ -21,16 +21,12 @@ from mcfsim.training import metrics
 from tests.theorems.trying import core_of, on_domain, on_parts
 
 P3 = Format("p3", precision=3, emin=-4, emax=4)
-P4 = Format("p4", precision=4, emin=-6, emax=7)
-P5 = Format("p5", precision=5, emin=-6, emax=6)
 #: Wider than the core's gaps and both its edges.
 WIDE = [
     Format("wide2", precision=2, emin=-14, emax=14),
     Format("wide3", precision=3, emin=-15, emax=16),
     mcf.get_format("float8_e5m2"),
 ]
-STATEMENTS = [(theorem, mode) for theorem in lost.THEOREMS for mode in sorted(theorem.modes)]
-IDS = [f"{theorem.name}-{mode}" for theorem, mode in STATEMENTS]
 
 
 def magnitudes(fmt):
@@ -60,21 +56,6 @@ def lost_pairs(fmt):
     )
 
 
-@pytest.mark.parametrize(
-    ("fmt", "pairs"), [(P3, 6241), (P4, 57121), ("float8_e5m2", 61009), (P5, 199809)], ids=str
-)
-@pytest.mark.parametrize(("theorem", "mode"), STATEMENTS, ids=IDS)
-@pytest.mark.sampled(4)
-def test_verdicts_on_every_pair(theorem, mode, fmt, pairs):
-    certificate = verify(theorem, fmt, mode)
-    numbers = round(pairs**0.5)
-    assert certificate.covers
-    assert certificate.tried == (numbers + 1) ** 2  # a zero of either sign
-    assert certificate.holds == theorem.holds
-    if theorem.name in ("lost_iff", "lost_iff_away"):
-        assert certificate.applicable == (numbers - 1) ** 2
-
-
 @pytest.mark.slow
 def test_the_condition_is_what_rounding_by_the_definition_does():
     for a, outward, inward, even in losses(P3):
@@ -85,11 +66,7 @@ def test_the_condition_is_what_rounding_by_the_definition_does():
                 assert moved != (b < limit or (b == limit and even))
 
 
-@pytest.mark.parametrize(
-    ("fmt", "count"),
-    [(P3, 1280), (P4, 13936), ("float8_e4m3fn", 16372), ("float8_e5m2", 23792), (P5, 37184)],
-    ids=str,
-)
+@pytest.mark.parametrize(("fmt", "count"), [(P3, 1280), ("float8_e5m2", 23792)], ids=str)
 def test_the_metrics_count_the_same_pairs(fmt, count):
     fmt = mcf.get_format(fmt)
     values = all_values(fmt)
@@ -101,59 +78,51 @@ def test_the_metrics_count_the_same_pairs(fmt, count):
     assert share == lost_pairs(fmt) / there.sum() == count / there.sum()
 
 
-def _altered(name, text, wrong):
+def _altered(text, wrong):
     """Return a statement whose condition is altered where `wrong` says so."""
-    theorem = THEOREMS[name]
-    return replace(theorem, claim=claim(text, lambda t: theorem.claim.test(t) != wrong(t)))
+    theorem = THEOREMS["lost_iff"]
+    return replace(theorem, claim=claim(text, lambda t: theorem.claim.test(t) != wrong(t))), "nearest_even"
 
 
-def _at(exponent, what):
-    return lambda t: (np.abs(t[what]) == 2.0 ** exponent(t.format)) & (np.abs(t["b"]) <= np.abs(t["a"]))
+def _at(exponent):
+    return lambda t: (np.abs(t["a"]) == 2.0 ** exponent(t.format)) & (np.abs(t["b"]) <= np.abs(t["a"]))
 
 
 #: Conditions that are wrong in one place alone: next to underflow, at the top, at one gap.
 ALTERED = [
-    _altered("lost_iff", "wrong at the least normal number", _at(lambda fmt: fmt.emin, "a")),
-    _altered("lost_iff", "wrong above it", _at(lambda fmt: fmt.emin + 1, "a")),
-    _altered("lost_iff", "wrong at the largest", lambda t: np.abs(t["a"]) == float(t.format.max)),
+    _altered("wrong at the least normal number", _at(lambda fmt: fmt.emin)),
+    _altered("wrong above it", _at(lambda fmt: fmt.emin + 1)),
+    _altered("wrong at the largest", lambda t: np.abs(t["a"]) == float(t.format.max)),
     _altered(
-        "lost_iff",
-        "wrong on ties",
-        lambda t: np.abs(t["b"]) == half_step(t["a"].astype(np.float64), t["b"], t.format),
+        "wrong on ties", lambda t: np.abs(t["b"]) == half_step(t["a"].astype(np.float64), t["b"], t.format)
     ),
-    _altered(
-        "lost_iff",
-        "wrong far off",
-        lambda t: np.abs(t["b"]) * 2.0 ** (t.format.precision + 2) == np.abs(t["a"]),
-    ),
+    _altered("wrong far off", lambda t: np.abs(t["b"]) * 2.0 ** (t.format.precision + 2) == np.abs(t["a"])),
 ]
+STATEMENTS = [(theorem, mode) for theorem in lost.THEOREMS for mode in sorted(theorem.modes)] + ALTERED
 
 
 @pytest.mark.parametrize("fmt", WIDE, ids=str)
 @pytest.mark.parametrize(
     ("theorem", "mode"),
-    [*STATEMENTS, *((theorem, Mode.NEAREST_EVEN) for theorem in ALTERED)],
-    ids=[*IDS, *(theorem.claim.text for theorem in ALTERED)],
+    STATEMENTS,
+    ids=[
+        f"{theorem.name if theorem in lost.THEOREMS else theorem.claim.text}-{mode}"
+        for theorem, mode in STATEMENTS
+    ],
 )
 @pytest.mark.sampled(8)
 def test_the_core_finds_what_all_pairs_show(theorem, mode, fmt):
+    """And all pairs show what the catalogue says."""
     all_pairs = on_domain(theorem, fmt, mode)
     parts = core_of(theorem, fmt, Rounding(mode))
     core = on_parts(theorem, fmt, mode, parts)
     assert {part.kind for part in parts} == {"core", "edge"}
     assert bool(core.violations) == bool(all_pairs.violations)
     assert bool(core.applicable) == bool(all_pairs.applicable)
-    assert bool(all_pairs.violations) == (theorem in ALTERED or not theorem.holds)
+    assert bool(all_pairs.violations) == ((theorem, mode) in ALTERED or not theorem.holds)
 
 
-def test_the_core_of_bfloat16_covers_all_with_few_pairs():
+def test_all_pairs_of_bfloat16_need_few_cases():
     domain = prepare("lost_iff", "bfloat16", "nearest_even").domain()
     assert domain.covers
     assert domain.size < 1 << 24
-
-
-@pytest.mark.exhaustive
-def test_all_pairs_of_bfloat16():
-    certificate = verify("lost_iff", "bfloat16", extent="all")
-    assert certificate.holds
-    assert certificate.tried == 65280**2

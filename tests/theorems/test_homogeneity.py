@@ -2,7 +2,6 @@
 
 import itertools
 import tracemalloc
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import pytest
 import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
-from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, value, verify
 from mcfsim.theorems.cells import representatives
@@ -28,7 +26,10 @@ P = 3
 WIDE = Format("", precision=P, emin=-300, emax=300)
 BF16 = mcf.get_format("bfloat16")
 PAIR = (value("a"), value("b"))
-TRUE = claim("true", lambda t: np.ones(t.size, bool))
+
+
+def so(t):
+    return np.ones(t.size, bool)
 
 
 def random_algorithm(rng):
@@ -81,17 +82,22 @@ def _values(rng, exponents, size=40):
     return np.ldexp(significand, exponents)
 
 
+@pytest.mark.parametrize("mode", [Mode.NEAREST_EVEN, Mode.UP, Mode.TO_ODD])
 @pytest.mark.parametrize("common", [True, False])
-def test_numbers_are_as_large_and_as_fine_as_is_said(common):
-    wide = BlockArithmetic(WIDE, Rounding(), "exact")
-    seen = 0
-    for rng, algorithm, _, quantities in homogeneous(200, 1, common=common):
+def test_what_is_said_of_each_number_is_so(common, mode):
+    """How large it is and how fine; how it scales with its operands; and that they are negated with it."""
+    wide, seen, odd = BlockArithmetic(WIDE, Rounding(mode), "exact"), 0, [0, 0]
+    for rng, algorithm, scales, quantities in homogeneous(150, 1, common=common, mode=mode):
         e = rng.integers(-6, 7, (2, 40))
         if common:
             e[1] = e[0]
+        a, b = _values(rng, e[0]), _values(rng, e[1])
+        f, g = (7, 7) if common else (5, -9)
         with np.errstate(all="ignore"):
-            results = algorithm(wide, _values(rng, e[0]), _values(rng, e[1]))
-        for result, found in zip(results, quantities, strict=True):
+            results = algorithm(wide, a, b)
+            scaled = algorithm(wide, np.ldexp(a, f), np.ldexp(b, g))
+            negated = [algorithm(wide, -a, -b), algorithm(wide, -a, b)]
+        for result, again, found in zip(results, scaled, quantities, strict=True):
             there = np.isfinite(result) & (result != 0)
             size, at = np.abs(result[there]), power(found, *e)[there]
             assert not (found.zero and size.size)
@@ -99,43 +105,15 @@ def test_numbers_are_as_large_and_as_fine_as_is_said(common):
             assert np.all(size <= np.ldexp(1.0, at + found.top))
             units = np.ldexp(size, -(at + found.unit))
             assert np.all(units == np.floor(units))
+            np.testing.assert_array_equal(again, np.ldexp(result, power(found, f, g)))
             seen += size.size > 0
-    assert seen > 400
-
-
-@pytest.mark.parametrize("mode", [Mode.NEAREST_EVEN, Mode.UP, Mode.TO_ODD])
-@pytest.mark.parametrize("common", [True, False])
-def test_results_of_scaled_operands_are_scaled(common, mode):
-    """By the oracle, one case after the other."""
-    truth = OracleArithmetic(WIDE, Rounding(mode))
-    seen = 0
-    for rng, algorithm, _, quantities in homogeneous(60, 2, common=common, mode=mode):
-        a, b = (float(_values(rng, rng.integers(-3, 4, 1), 1)[0]) for _ in range(2))
-        e, f = (7, 7) if common else (5, -9)
-        results = algorithm(truth, a, b), algorithm(truth, a * 2.0**e, b * 2.0**f)
-        for x, y, found in zip(*results, quantities, strict=True):
-            if np.isfinite(x):
-                assert Fraction(y) == Fraction(x) * Fraction(2) ** power(found, e, f)
-                seen += x != 0
-            else:
-                assert y == x or np.isnan(x) == np.isnan(y)
-    assert seen > 120
-
-
-@pytest.mark.parametrize("each", [True, False])
-def test_results_of_negated_operands_are_negated_where_it_is_said(each):
-    wide = BlockArithmetic(WIDE, Rounding(), "exact")
-    odd = 0
-    for rng, algorithm, scales, _ in homogeneous(120, 3, common=False):
-        a, b = (_values(rng, rng.integers(-3, 4, 40)) for _ in range(2))
-        with np.errstate(all="ignore"):
-            first, second = algorithm(wide, a, b), algorithm(wide, -a, b if each else -b)
-        if not (scales.odd_in_each if each else scales.odd):
-            continue
-        odd += 1
-        for x, y in zip(first, second, strict=True):
-            np.testing.assert_array_equal(np.abs(x), np.abs(y))
-    assert odd > 20
+        for each, said in enumerate((scales.odd, scales.odd_in_each)):
+            said &= mode is not Mode.UP  # which is no mode for negated operands
+            odd[each] += said
+            for x, y in zip(results, negated[each], strict=True) if said else ():
+                np.testing.assert_array_equal(np.abs(x), np.abs(y))
+    assert seen > 300
+    assert common or mode is Mode.UP or min(odd) > 20
 
 
 @pytest.mark.parametrize(
@@ -165,7 +143,7 @@ def test_what_scales(algorithm, common, each):
 def test_of_other_algorithms_nothing_is_known():
     for algorithm in (lambda ar, a, b: ar.add(a + b, b), lambda ar, a, b: ar.round(np.maximum(a, b))):
         assert scales_of(algorithm, PAIR, WIDE, Rounding()) is None
-    theorem = Theorem("unknown", lambda ar, a, b: ar.round(np.maximum(a, b)), PAIR, TRUE, scaling="each")
+    theorem = Theorem("unknown", algorithm, PAIR, claim("true", so), scaling="each")
     assert [part.kind for part in cover(theorem, BF16, Rounding()).parts] == ["complete"]
 
 
@@ -218,49 +196,24 @@ def test_cells_are_as_those_that_stand_for_them(mode):
 
 
 # -- statements that declare what is not so -----------------------------------------------------------------
-def multiplied(ar, a, b):
-    return ar.mul(a, b)
-
-
-def says(test):
-    return claim("it is so", test)
-
-
 PAIRED = (double_word("x"), double_word("y"))
+PRODUCT, SUM = (lambda ar, a, b: ar.mul(a, b)), (lambda ar, a, b: ar.add(a, b))
 DIFFER = "hypotheses or claim differ"
-#: Algorithm, claim, operands, reduction, and what is wrong with it.
+#: Algorithm, test, operands, reduction, and what is wrong with it.
 INVALID = {
     "adds what scales differently": (
-        lambda ar, a, b: ar.add(ar.mul(a, b), a),
-        TRUE,
-        PAIR,
-        "each",
-        "fma|add combines",
+        *(lambda ar, a, b: ar.add(ar.mul(a, b), a), so, PAIR, "each", "fma|add combines"),
     ),
-    "adds a constant": (lambda ar, a, b: ar.add(a, 1.0), TRUE, PAIR, "common", "add combines"),
-    "claims an absolute bound": (multiplied, says(lambda t: t.results[0] < 4), PAIR, "each", DIFFER),
-    "claims an order": (multiplied, says(lambda t: t["a"] < t["b"]), PAIR, "each", DIFFER),
-    "claims what one large operand gives": (
-        lambda ar, a, b: ar.add(a, b),
-        says(lambda t: t.results[0] < 1000),
-        PAIR,
-        "common",
-        DIFFER,
-    ),
+    "adds a constant": (lambda ar, a, b: ar.add(a, 1.0), so, PAIR, "common", "add combines"),
+    "claims an absolute bound": (PRODUCT, lambda t: t.results[0] < 4, PAIR, "each", DIFFER),
+    "claims an order": (PRODUCT, lambda t: t["a"] < t["b"], PAIR, "each", DIFFER),
+    "claims what one large operand gives": (SUM, lambda t: t.results[0] < 1000, PAIR, "common", DIFFER),
     "takes the root of odd powers": (
-        lambda ar, a, b: ar.sqrt(ar.mul(a, b)),
-        TRUE,
-        PAIR,
-        "each",
-        "sqrt takes",
+        *(lambda ar, a, b: ar.sqrt(ar.mul(a, b)), so, PAIR, "each", "sqrt takes"),
     ),
-    "adds words": (lambda ar, x, y: ar.add(ar.mul(x[0], y[0]), y[1]), TRUE, PAIRED, "each", ""),
+    "adds words": (lambda ar, x, y: ar.add(ar.mul(x[0], y[0]), y[1]), so, PAIRED, "each", ""),
     "claims an order of words": (
-        lambda ar, x, y: ar.mul(x[0], y[0]),
-        says(lambda t: t["x"][0] < t["y"][0]),
-        PAIRED,
-        "each",
-        "",
+        *(lambda ar, x, y: ar.mul(x[0], y[0]), lambda t: t["x"][0] < t["y"][0], PAIRED, "each", ""),
     ),
 }
 
@@ -269,26 +222,24 @@ INVALID = {
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
 @pytest.mark.sampled(4)
 def test_a_reduction_that_is_not_valid_is_refused(what, fmt):
-    algorithm, about, operands, scaling, words = INVALID[what]
-    unbounded = {"range": "unbounded"} if operands is PAIRED else {}
-    theorem = Theorem("invalid", algorithm, operands, about, scaling=scaling, **unbounded)
+    algorithm, test, operands, scaling, words = INVALID[what]
+    options = {"scaling": scaling, "range": "unbounded" if operands is PAIRED else "bounded"}
+    theorem = Theorem("invalid", algorithm, operands, claim("it is so", test), **options)
     with pytest.raises(ValueError, match=f"scaling='{scaling}' is not valid for 'invalid'.*{words}"):
         verify(theorem, fmt, samples=100, limit=1 << 20)
 
 
 def test_a_claim_that_signs_change_is_tried_on_both_signs():
-    above = claim("s >= b", lambda t: t.results[0] >= t["b"])
-    theorem = Theorem("above", lambda ar, a, b: ar.add(a, b), PAIR, above, scaling="common")
+    theorem = Theorem("above", SUM, PAIR, claim("s >= b", lambda t: t.results[0] >= t["b"]), scaling="common")
     assert not any("sign" in text for text in cover(theorem, BF16, Rounding()).reductions)
-    assert verify(theorem, "bfloat16", samples=0).violations
     # Even by the core alone, without the operands that are tried to make sure.
     toy = Format("", precision=3, emin=-14, emax=15)
     parts = core_of(theorem, toy, Rounding())
     assert on_parts(theorem, toy, "nearest_even", [part for part in parts if part.kind == "core"]).violations
 
 
-@pytest.mark.parametrize("fmt", ["float16", "tf32", "float32", "e5m20"])
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.parametrize("fmt", ["float16", "float32"])
+@pytest.mark.sampled(2, each=False)
 def test_trials_of_a_statement_that_supposes_many_bits_list_no_more_operands_than_fit(fmt):
     """Low words of all depths below significands of 14 bits would be billions."""
     check, fmt = prepare("dw_div_dw3", fmt, Rounding(), Selection(samples=1, limit=1)), get_format(fmt)

@@ -18,48 +18,42 @@ from mcfsim.theorems.operands import unbounded
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.trial import flat
 
-A, B = map(value, "ab")
+#: Of one operation: |RN(t) - t| <= u |t|.
 OPERATIONS = {
     "mul": (lambda ar, a, b: ar.mul(a, b), relative_error(1, product_of("a", "b"), unit=1)),
     "div": (lambda ar, a, b: ar.div(a, b), relative_error(1, quotient_of("a", "b"), unit=1)),
 }
 
 
-FINITE = claim("it is finite", lambda t: t.finite)
-
-
 def stated(what, **facts):
     """Return the statement about one operation, or that the results of an algorithm are finite."""
-    algorithm, about = (what, FINITE) if callable(what) else OPERATIONS[what]
-    return Theorem("own", algorithm, [A, B], about, range="unbounded", **facts)
+    algorithm, about = (what, claim("finite", lambda t: t.finite)) if callable(what) else OPERATIONS[what]
+    return Theorem("own", algorithm, [value("a"), value("b")], about, range="unbounded", **facts)
 
 
-@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float32"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.sampled(3)
 def test_errors_of_one_operation_are_as_the_definition_says(operation, fmt):
-    """|RN(t) - t| <= u |t|, whatever the exponents of the format, and declared to scale or not."""
+    """Whatever the exponents of the format, and declared to scale or not."""
     for scaling in ("none", "each"):
         certificate = verify(stated(operation, scaling=scaling), fmt, samples=20_000, limit=1 << 22)
         assert certificate.holds, (scaling, str(certificate))
         assert certificate.worst.constant != "0/1"
 
 
-@pytest.mark.parametrize("times", [4, 5, 6, 9, 12])
-def test_what_overflows_where_nothing_can_is_not_tried(times):
+@pytest.mark.parametrize("squarings", [4, 5, 12])
+def test_what_overflows_where_nothing_can_is_not_tried_and_a_division_by_zero_is_none(squarings):
     def power(ar, a, b):
-        for _ in range(times):
+        for _ in range(squarings):
             a = ar.mul(a, a)
         return ar.mul(a, b)
 
     certificate = verify(stated(power), "bfloat16", samples=4000)
     assert certificate.holds
     assert certificate.applicable < certificate.tried
-
-
-def test_a_division_by_zero_is_no_overflow():
-    statement = stated(lambda ar, a, b: ar.div(a, ar.sub(b, b)))
-    assert verify(statement, "bfloat16", samples=99).verdict == "refuted"
+    divided = stated(lambda ar, a, b: ar.div(a, ar.sub(b, b)))
+    assert verify(divided, "bfloat16", samples=99).verdict == "refuted"
 
 
 @pytest.mark.slow
@@ -78,25 +72,22 @@ def test_the_exponents_of_the_format_are_no_matter():
 
 
 # -- the watch ----------------------------------------------------------------------------------------------
-def algorithm_of(steps):
+ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "neg": 1, "abs": 1}
+
+
+def text_at_random(draw):
     """Return a text that carries out random steps on the numbers that it has."""
-
-    def algorithm(ar, a, b, c):
-        numbers = [a, b, c]
-        for operation, *places in steps:
-            numbers.append(getattr(ar, operation)(*(numbers[place] for place in places)))
-        return tuple(numbers[3:])
-
-    return algorithm
-
-
-def steps_at_random(draw, count):
-    arity = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "neg": 1, "abs": 1}
     steps = []
-    for place in range(3, 3 + count):
-        operation = draw.choice(list(arity))
-        steps.append((operation, *(draw.randrange(place) for _ in range(arity[operation]))))
-    return steps
+    for place in range(3, 4 + draw.randrange(6)):
+        operation = draw.choice(list(ARITY))
+        steps.append((operation, [draw.randrange(place) for _ in range(ARITY[operation])]))
+
+    def text(ar, *numbers):
+        for operation, places in steps:
+            numbers += (getattr(ar, operation)(*(numbers[place] for place in places)),)
+        return numbers[3:]
+
+    return text
 
 
 @pytest.mark.parametrize("texts", [60, pytest.param(1500, marks=pytest.mark.exhaustive)])
@@ -108,7 +99,7 @@ def test_what_stays_in_range_is_as_with_unbounded_exponents(texts):
     ar, exactly = mcf.backends.factory.on_blocks(fmt, Rounding()), FractionArithmetic(p)
     seen = {True: 0, False: 0}
     for _ in range(texts):
-        algorithm = algorithm_of(steps_at_random(draw, draw.randint(1, 6)))
+        algorithm = text_at_random(draw)
         numbers = [
             [draw.choice((1, -1)) * draw.randrange(8, 16) * 2.0 ** draw.randint(-9, 3) for _ in range(40)]
             for _ in range(3)

@@ -15,7 +15,6 @@ from mcfsim.theorems.every_p import Sharpness, prove
 from mcfsim.theorems.every_p.certificate import polynomial as of_terms
 from mcfsim.theorems.every_p.climb import Grid, climb, scores
 from mcfsim.theorems.every_p.fit import NoFitError, fit, normalised, polynomial
-from mcfsim.theorems.every_p.found import FOUND
 from mcfsim.theorems.every_p.proof import members
 from mcfsim.theorems.every_p.search import in_u, quality, search, tidied
 
@@ -77,17 +76,16 @@ def test_a_family_of_some_precisions_is_found_among_others():
 @pytest.mark.parametrize(
     ("at", "over", "found"),
     [
-        (lambda p: Fraction(1, 3 * 2**p), EVERY, "None"),
-        (lambda p: Fraction(65, 2**p), EVERY, "None"),
-        (lambda p: Fraction(p, 2**p), EVERY, "None"),
-        (lambda p: Fraction((-1) ** p, 2**p), EVERY, "None"),
-        (lambda p: Fraction((-1) ** p, 2**p), EVEN, "u"),
-        (lambda p: Fraction(64, 2**p), EVERY, "64 u"),
+        (lambda p: Fraction(1, 3), EVERY, "None"),
+        (lambda p: Fraction(65), EVERY, "None"),
+        (lambda p: Fraction(p), EVERY, "None"),
+        (lambda p: Fraction((-1) ** p), EVERY, "None"),
+        (lambda p: Fraction((-1) ** p), EVEN, "u"),
         (lambda p: Fraction(0), EVERY, "0"),
     ],
 )
 def test_polynomials_have_small_dyadic_coefficients(at, over, found):
-    assert str(polynomial({p: at(p) for p in range(6, 12) if p in over}, over)) == found
+    assert str(polynomial({p: at(p) / 2**p for p in range(6, 12) if p in over}, over)) == found
 
 
 def test_as_many_terms_as_precisions_are_confirmed_by_another_one_or_refused():
@@ -287,14 +285,6 @@ def test_numbers_of_a_climb_are_at_least_one(name):
 
 
 # -- what was found -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", FOUND)
-@pytest.mark.sampled(3, each=False)
-def test_found_families_are_of_both_parities_and_below_the_bound(name):
-    assert [one.over for one in FOUND[name]] in ([EVERY], [EVEN, ODD])
-    sharp = name in ("sqrt_dw", "dw_times_fp1", "dw_times_fp2", "dw_times_fp3", "dw_div_fp3")
-    for one in FOUND[name]:
-        found = prove(THEOREMS[name], one).sharpness
-        assert found is Sharpness.SHARP or (found is Sharpness.GAP and not sharp)
 
 
 @pytest.mark.parametrize("key", RESULTS)
@@ -314,7 +304,5 @@ def test_results_are_proved_again(key):
         assert found == tuple(kept[x] for x in ("family", "limit", "from_p", "sharpness"))
         for p, constant in kept["at"].items():
             assert float(f"{float(proof.constant(int(p))):.6g}") == constant
-    # No family is above the worst of all operands tried, where it is known.
-    for p, worst in item["worst"].items():
-        for kept in item["families"].values():
-            assert kept["at"].get(p, 0) <= float(worst) * (1 + 1e-5)
+            # No family is above the worst of all operands tried, where it is known.
+            assert constant <= float(item["worst"].get(p, "inf")) * (1 + 1e-5)

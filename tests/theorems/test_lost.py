@@ -16,7 +16,6 @@ from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, claim
 from mcfsim.theorems.catalogue import lost
 from mcfsim.theorems.logic.bits import half_step
-from mcfsim.theorems.verification import prepare
 from mcfsim.training import metrics
 from tests.theorems.trying import core_of, on_domain, on_parts
 
@@ -120,9 +119,3 @@ def test_the_core_finds_what_all_pairs_show(theorem, mode, fmt):
     assert bool(core.violations) == bool(all_pairs.violations)
     assert bool(core.applicable) == bool(all_pairs.applicable)
     assert bool(all_pairs.violations) == ((theorem, mode) in ALTERED or not theorem.holds)
-
-
-def test_all_pairs_of_bfloat16_need_few_cases():
-    domain = prepare("lost_iff", "bfloat16", "nearest_even").domain()
-    assert domain.covers
-    assert domain.size < 1 << 24

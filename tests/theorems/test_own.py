@@ -89,22 +89,19 @@ def test_workers_say_the_same(kind):
         (lambda t: np.all(t["a"] > 0), r"gave np.False_ of type bool"),
         (lambda t: t["x"] == 0, r"raised KeyError: .*no operand 'x'; operands: a, b"),
         (lambda t: t["a"] > 1 / 0, "raised ZeroDivisionError: division by zero"),
+        (ordered("x", "b").said, "raised KeyError"),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_what_a_predicate_does_wrong(test, given):
     raises = given.startswith("raised")
     error = ValueError if raises else TypeError
     must = "" if raises else "; its test must return a block of 2 truth values, one a case"
-    with pytest.raises(error, match=f"^'mine': the claim 'odd' {given}{must}"):
-        verify(theorem(claim=claim("odd", test)), "float4_e2m1fn")
-    with pytest.raises(error, match=f"^'mine': the hypothesis 'odd' {given}{must}"):
-        verify(theorem(where=[hypothesis("odd", test)]), "float4_e2m1fn")
-
-
-def test_a_hypothesis_on_no_operand_is_named_by_its_text():
-    with pytest.raises(ValueError, match=r"'mine': the hypothesis '\|b\| <= \|x\|' raised KeyError"):
-        verify(theorem(where=[ordered("x", "b")]), "float4_e2m1fn")
+    said, named = (("odd", test), "odd") if callable(test) else ((test,), r"\|b\| <= \|x\|")
+    with pytest.raises(error, match=f"^'mine': the claim '{named}' {given}{must}"):
+        verify(theorem(claim=claim(*said)), "float4_e2m1fn")
+    with pytest.raises(error, match=f"^'mine': the hypothesis '{named}' {given}{must}"):
+        verify(theorem(where=[hypothesis(*said)]), "float4_e2m1fn")
 
 
 @pytest.mark.parametrize(
@@ -215,21 +212,17 @@ def call(tmp_path, monkeypatch):
 def test_an_own_statement_is_verified_and_its_certificate_checked(call):
     said = call("statements:mine", "two_sum", "--format", "float8_e4m3fn", "--output", ".")
     assert said.count("verified") == 2
-    again = call("--check", SAVED, "--theorem", "statements:mine")
-    assert "nothing is wrong" in again
-    assert "all by the emulator" in again
-    assert "'mine' is not in the catalogue" in call("--check", SAVED, status=2)
-    assert "'mine', not of 'half'" in call("--check", SAVED, "--theorem", "statements:half", status=2)
+    assert "all by the emulator" in call("--check", SAVED, "--theorem", "statements:mine")
     assert "nothing is wrong" not in call("--check", SAVED, "--theorem", "others:mine", status=1)
-
-
-@pytest.mark.slow
-def test_a_certificate_of_an_own_statement_for_every_p(call, tmp_path):
     call("--every-p", "every:mine", "--output", ".")
-    (path,) = tmp_path.glob("mine-every*.json")
-    assert "nothing is wrong" in call("--check", str(path), "--theorem", "every:mine")
-    assert "'mine' is not in the catalogue" in call("--check", str(path), status=2)
-    assert "not about 'half'" in call("--check", str(path), "--theorem", "every:half", status=2)
+    (every,) = Path().glob("mine-every*.json")
+    for path, module, problem in (
+        (SAVED, "statements", "'mine', not of 'half'"),
+        (every.name, "every", "not about 'half'"),
+    ):
+        assert "nothing is wrong" in call("--check", path, "--theorem", f"{module}:mine")
+        assert "'mine' is not in the catalogue" in call("--check", path, status=2)
+        assert problem in call("--check", path, "--theorem", f"{module}:half", status=2)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from mcfsim.theorems.logic.bits import has_bits, is_value
 from mcfsim.theorems.logic.sums import equal_sums, is_difference, rest_of_sum
 from mcfsim.theorems.operands import significands
 from mcfsim.theorems.statement import NEAREST
-from tests.theorems.trying import Rationals, altered, constant, on_domain, on_tables
+from tests.theorems.trying import Rationals, constant, on_domain, on_tables
 
 E4M3 = get_format("float8_e4m3fn")
 TOY = Format("toy", precision=3, emin=-3, emax=3)
@@ -157,31 +158,17 @@ def _of_fused(r, ar, mode, a, b, c):
         yield "fma_error_one", exact + Fraction(c) - Fraction(result) in r.values
 
 
-#: Of each: formats; of the numbers of each operand every so manieth; the statements.
+#: Of each: formats; of the numbers of each operand every so manieth.
 COUNTED = {
-    _of_two_sums: ([TOY], (1, 1), [t.name for t in sums.THEOREMS if not t.name.endswith("flushed")]),
-    _of_sums: (
-        [TOY],
-        (1, 1),
-        ["sterbenz", *(f"add_error_representable{end}" for end in ("", "_faithful", "_wider_gap"))],
-    ),
-    _of_products: (
-        [TOY],
-        (1, 1),
-        ["prod_error_representable", "prod_error_exponents_iff", "prod_error_exponents_sufficient"],
-    ),
-    _of_quotients: ([TOY], (1, 1), ["div_remainder", "div_remainder_any"]),
-    _of_roots: ([E4M3], (1,), ["sqrt_remainder", "sqrt_remainder_directed"]),
-    _of_two_products: (
-        [Format("", precision=3, emin=-5, emax=6)],
-        (3, 1),
-        ["two_prod_fma", "two_prod_fma_any", "two_prod", "two_prod_floor_split"],
-    ),
-    _of_splits: ([TOY, E4M3, Format("", precision=5, emin=-5, emax=9)], (1,), ["split", "split_to_nearest"]),
-    _of_fused: ([Format("", precision=3, emin=-5, emax=5)], (11, 9, 1), ["fma_error_one"]),
+    _of_two_sums: ([TOY], (1, 1)),
+    _of_sums: ([TOY], (1, 1)),
+    _of_products: ([TOY], (1, 1)),
+    _of_quotients: ([TOY], (1, 1)),
+    _of_roots: ([E4M3], (1,)),
+    _of_two_products: ([Format("", precision=3, emin=-5, emax=6)], (3, 1)),
+    _of_splits: ([TOY, E4M3, Format("", precision=5, emin=-5, emax=9)], (1,)),
+    _of_fused: ([Format("", precision=3, emin=-5, emax=5)], (11, 9, 1)),
 }
-#: What is not counted so: flushed sums are below, and of a fused operation two errors would be to be found.
-OTHERS = {"two_sum_flushed", "fast_two_sum_flushed", "fma_error"}
 
 
 @pytest.mark.slow
@@ -189,7 +176,7 @@ OTHERS = {"two_sum_flushed", "fast_two_sum_flushed", "fma_error"}
 @pytest.mark.parametrize("definition", COUNTED)
 @pytest.mark.sampled(60, each=False)
 def test_counts_are_those_of_rationals(definition, mode):
-    formats, steps, names = COUNTED[definition]
+    formats, steps = COUNTED[definition]
     for fmt in formats:
         r, ar = Rationals(fmt), OracleArithmetic(fmt, Rounding(mode))
         tables = [r.numbers[::step] for step in steps]
@@ -198,16 +185,16 @@ def test_counts_are_those_of_rationals(definition, mode):
             for name, held in definition(r, ar, mode, *case):
                 applicable[name] += 1
                 violations[name] += not held
-        assert applicable.keys() >= {name for name in names if mode in THEOREMS[name].modes}
         for name in applicable:
             found = on_tables(THEOREMS[name], fmt, mode, *tables)
             assert (found.applicable, found.violations) == (applicable[name], violations[name]), (name, fmt)
 
 
-def test_every_statement_of_the_three_chapters_is_counted():
-    counted = {name for _, _, names in COUNTED.values() for name in names}
-    chapters = (representability.THEOREMS, sums.THEOREMS, products.THEOREMS)
-    assert counted | OTHERS == {theorem.name for chapter in chapters for theorem in chapter}
+def test_every_statement_of_three_chapters_is_counted():
+    """But flushed sums, which are below, and the two errors of a fused operation."""
+    names = {t.name for chapter in (representability, sums, products) for t in chapter.THEOREMS}
+    names -= {"two_sum_flushed", "fast_two_sum_flushed", "fma_error"}
+    assert all(f'"{name}"' in Path(__file__).read_text() for name in names)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +218,7 @@ def test_flushed_sums_of_normal_numbers_lose_their_error(fmt, pairs):
     assert found.violations == wrong > 0
 
 
-# -- constants, and what is said of two results --------------------------------------------------------------
+# -- constants ----------------------------------------------------------------------------------------------
 def significands_at(precision, gaps):
     """Return a format of so many bits, numbers in [1, 2), and others by how much larger they are."""
     fmt = Format("", precision=precision, emin=-60, emax=60)
@@ -244,7 +231,6 @@ def significands_at(precision, gaps):
         ("fast_two_sum_unordered_error", 8, (1, 21), ["nearest_even"], Fraction(256, 257)),
         ("fast_two_sum_faithful_error", 3, (-8, 1), ["up", "down"], Fraction(448, 257)),
         ("two_sum_faithful_error", 3, (-8, 9), ["up", "down"], Fraction(448, 249)),
-        ("fast_two_sum_faithful_error", 4, (-10, 1), ["up", "down"], Fraction(1792, 1025)),
         ("two_sum_faithful_error", 4, (-10, 11), ["up", "down"], Fraction(3840, 2033)),
         ("fast_two_sum_faithful_error", 8, (-16, 1), ["up", "down"], Fraction(8323072, 4194433)),
     ],
@@ -258,43 +244,11 @@ def test_the_worst_errors_of_sums(name, precision, gaps, modes, worst):
         assert worst == THEOREMS[name].worst(precision)
 
 
-@pytest.mark.parametrize("name", ["two_sum_faithful_error", "fast_two_sum_faithful_error"])
-def test_the_error_of_a_sum_approaches_2_u2_as_one_operand_vanishes(name):
-    for k in (20, 60, 120):
-        b = Fraction(1, 2**k)
-        # 1 + 2u - 2u + 2u^2 is returned for 1 + b.
-        found = on_tables(THEOREMS[name], get_format("bfloat16"), "up", [1.0], [float(b)])
-        assert constant(found) == (2 - b * 2**16) / (1 + b)
-
-
-@pytest.mark.parametrize(("precision", "pairs"), [(3, 1), (4, 0), (5, 27), (6, 0), (8, 0), (11, 150_877)])
+@pytest.mark.parametrize(("precision", "pairs"), [(3, 1), (5, 27), (6, 0), (11, 150_877)])
 def test_the_smaller_half_of_an_odd_precision_is_a_wrong_split(precision, pairs):
     fmt, (one, _) = significands_at(precision, [0])
     found = on_tables(THEOREMS["two_prod_floor_split"], fmt, "nearest_even", one, one)
     assert (found.applicable, found.violations) == (4 ** (precision - 1), pairs)
-    for mode in NEAREST:
-        assert on_tables(THEOREMS["two_prod"], fmt, mode, one, one).violations == 0
-
-
-@pytest.mark.parametrize("name", ["fma_error", "fma_error_one"])
-def test_the_family_of_near_cancellation_interacts(name):
-    cases = np.array([[float(x) for x in case] for case in THEOREMS[name].families(8)])
-    a, b, c = cases.T
-    assert ((np.abs(a * b + c) < np.abs(a * b) / 64) & (a * b + c != 0)).sum() > 50
-    assert len(np.unique(cases, axis=0)) == len(cases)
-
-
-def test_a_sum_in_two_numbers_that_are_not_its_rounding_is_still_a_sum():
-    def halves(ar, a, b):
-        s = ar.add(a, b)
-        return ar.mul(s, 0.5), ar.mul(s, 0.5)
-
-    fmt = Format("", precision=3, emin=-20, emax=20)
-    values = significands(fmt, range(-9, 9), signs=True)
-    found = on_tables(altered(THEOREMS["two_sum"], halves), fmt, "nearest_even", values, values)
-    known = Rationals(fmt).values
-    inexact = sum(Fraction(a) + Fraction(b) not in known for a in values.tolist() for b in values.tolist())
-    assert found.violations == inexact > 0
 
 
 # -- identities that statements are tried by ----------------------------------------------------------------
@@ -313,21 +267,18 @@ def test_identities_are_those_of_rationals():
         held &= sure
     counts = np.zeros(3, int)
     for i, numbers in enumerate(zip(*(part.tolist() for part in (x, y, s, e)), strict=True)):
+        truth = [False] * 3
         if np.isfinite(numbers).all():
             a, b, c, d = map(Fraction, numbers)
             truth = [d == a - b, b == c - a, a + b == c + d]
-        else:
-            truth = [False] * 3
         assert found[:, i].tolist() == truth, numbers
-        counts += truth
-        assert not held[i] or Fraction(float(rest[i])) == sum(map(Fraction, numbers[:2])) - Fraction(
-            numbers[2]
+        assert not held[i] or Fraction(float(rest[i])) + Fraction(numbers[2]) == sum(
+            map(Fraction, numbers[:2])
         )
+        counts += truth
     assert min(*counts[1:], np.count_nonzero(held)) > 200
     assert counts[2] < size - 200
-
-
-def test_equal_sums_of_numbers_far_apart_are_decided_in_integers():
+    # Numbers far apart, which are decided in integers.
     x, y = np.float64([1.0, 1.0, 1.0]), np.float64([2.0**-80, 2.0**-80, 2.0**-80])
     s, e = np.float64([0.5, 2.0**-80, 2.0**-80]), np.float64([0.5, 1.0, 1.0 + 2.0**-52])
     assert equal_sums(x, y, s, e).tolist() == [False, True, False]
@@ -344,7 +295,6 @@ def test_values_are_told_from_other_numbers(fmt):
 
 
 def test_bits_are_counted_from_the_first_to_the_last_one():
-    x = np.array([0.0, 1.0, 3.0, -5.0, 0.75, 2.0**-1074])
-    for bits, most in ((0, 6), (1, 5), (2, 5)):
-        expected = [_bits(Fraction(number)) <= bits for number in x[:most].tolist()]
-        assert has_bits(x[:most], bits).tolist() == expected
+    x = np.array([0.0, 1.0, 3.0, -5.0, 0.75])
+    for bits in range(3):
+        assert has_bits(x, bits).tolist() == [_bits(Fraction(number)) <= bits for number in x.tolist()]

@@ -15,7 +15,7 @@ from mcfsim.formats import Format
 from mcfsim.oracle import round_fraction
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, Rule
-from mcfsim.theorems import THEOREMS, Verdict, claim, double_word, value, verify
+from mcfsim.theorems import THEOREMS, Verdict, claim, value, verify
 from mcfsim.theorems.catalogue import stochastic
 from mcfsim.theorems.hypotheses import RESULTS_FINITE
 from mcfsim.theorems.judge import try_block
@@ -103,24 +103,13 @@ def test_paths_are_those_of_fractions(name, fmt, first):
             assert mean.fraction(at[case]) == x + y
 
 
-@pytest.mark.parametrize(
-    ("name", "statement", "constant"),
-    [
-        ("fast_two_sum", "sr_fast_two_sum_path_error", Fraction(64 * 31, 1025)),
-        ("two_sum", "sr_two_sum_path_error", Fraction(64, 33)),
-        ("fast_two_sum", "sr_fast_two_sum_path_error_unordered", Fraction(64, 3)),
-    ],
-)
-@pytest.mark.sampled(3, each=False)
-def test_the_worst_path_is_that_of_fractions(name, statement, constant):
-    worst = Fraction(0)
-    numbers = [Fraction(float(x)) for x in finite_values(P3)]
-    ordered = statement == "sr_fast_two_sum_path_error"
+def test_the_worst_path_is_that_of_fractions():
+    worst, numbers = Fraction(0), [Fraction(float(x)) for x in finite_values(P3)]
     for a, b in itertools.product([x for x in numbers if x >= 0], numbers):
-        found = None if ordered and 0 < 2 * abs(a) <= abs(b) else oracle(name, P3, a, b)
-        if found and a + b and not (ordered and a and np.frexp(float(a))[1] < np.frexp(float(b))[1]):
-            worst = max(worst, *(abs((Fraction(s) + Fraction(e)) / (a + b) - 1) for s, e in found))
-    assert 64 * worst == constant == Fraction(verify(statement, P3, RESOLVING).worst.constant)
+        for s, e in (oracle("fast_two_sum", P3, a, b) or {}) if a + b else {}:
+            worst = max(worst, abs((Fraction(s) + Fraction(e)) / (a + b) - 1))
+    found = verify("sr_fast_two_sum_path_error_unordered", P3, RESOLVING)
+    assert 64 * worst == Fraction(64, 3) == Fraction(found.worst.constant)
 
 
 # -- all draws, one by one ----------------------------------------------------------------------------------
@@ -138,12 +127,20 @@ def everything(ar, a, b):
     return ar.fma(ar.sqrt(ar.abs(a)), ar.neg(b), ar.round(ar.div(a, 3.0)))
 
 
+def codes(case, results):
+    """Number results: in units of the smallest number, and what is not finite as none of these."""
+    for x in results if isinstance(results, tuple) else (results,):
+        with np.errstate(invalid="ignore"):
+            units = np.where(np.isfinite(x), x * 2.0**6, 2000 + np.isnan(x))
+        case = case * 4096 + units.astype(np.int64) + 2048
+    return case
+
+
 @pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize(
     ("algorithm", "operations", "random_bits"),
     [
         (THEOREMS["sr_unbiased"].algorithm, 1, 6),
-        (THEOREMS["sr_product_unbiased"].algorithm, 1, 6),
         (mcf.fast_two_sum, 3, 2),
         (mcf.two_sum, 6, 1),
         (everything, 4, 2),
@@ -152,18 +149,7 @@ def everything(ar, a, b):
 @pytest.mark.sampled(6)
 def test_paths_have_the_share_of_all_draws_that_lead_to_them(rule, algorithm, operations, random_bits):
     a, b = (x.astype(np.float32) for x in pairs(P3, slice(None, None, 4)))
-    rounding = stochastically(random_bits, rule)
-    emulator = BlockArithmetic(P3, rounding, "exact")
-
-    def codes(case, results):
-        """Number results: in units of the smallest number, and what is not finite as none of these."""
-        for x in results if isinstance(results, tuple) else (results,):
-            with np.errstate(invalid="ignore"):
-                units = np.where(np.isfinite(x), x * 2.0**6, 2000 + np.isnan(x))
-            case = case * 4096 + units.astype(np.int64) + 2048
-        return case
-
-    drawn = []
+    emulator, drawn = BlockArithmetic(P3, stochastically(random_bits, rule), "exact"), []
     for numbers in itertools.product(range(2**random_bits), repeat=operations):
         block = emulator.at(Script(0, numbers=numbers), 0)
         with np.errstate(all="ignore"):
@@ -195,22 +181,17 @@ def test_verdicts_by_every_rule(name, rule):
 @pytest.mark.parametrize(
     ("name", "fmt", "random_bits", "applicable", "violations", "constant"),
     [
-        ("sr_unbiased_any", "float8_e4m3fn", 16, 63680, 0, None),
         ("sr_unbiased_any", "float8_e4m3fn", 8, 63804, 10108, None),
-        ("sr_unbiased_any", "float8_e5m2", 16, 61140, 11420, None),
         ("sr_unbiased_any", "float8_e5m2", 32, 60952, 0, None),
         ("sr_variance", "float8_e4m3fn", 16, 63680, 0, "1/4"),
         ("sr_bias", "float8_e5m2", 16, 61140, 0, "8191/8192"),
-        ("fast_two_sum_sr", "float8_e4m3fn", 16, 63460, 0, None),
         ("two_sum_sr", "float8_e5m2", 32, 60722, 0, None),
         ("fast_two_sum_sr_exact", "float8_e4m3fn", 16, 34226, 13440, None),
-        ("two_sum_sr_exact", "float8_e4m3fn", 16, 63460, 26880, None),
         ("sr_fast_two_sum_path_error", "float8_e4m3fn", 16, 34226, 0, "87296/43691"),
         ("sr_two_sum_path_error", "float8_e5m2", 32, 60722, 0, "4294967232/2147483647"),
-        ("sr_fast_two_sum_path_error_unordered", "float8_e4m3fn", 16, 63460, 24896, "768/17"),
     ],
 )
-@pytest.mark.sampled(7, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_counts_and_constants(name, fmt, random_bits, applicable, violations, constant):
     certificate = verify(name, fmt, stochastically(random_bits))
     assert (certificate.applicable, certificate.violations) == (applicable, violations)
@@ -248,18 +229,6 @@ def test_a_name_takes_the_rule_of_the_statement():
     assert "centred" in verify("sr_bias_centred", "float8_e5m2", "stochastic").reductions[0]
     other = verify("sr_bias_centred", "float8_e5m2", stochastically(2, Rule.TRUNCATE))
     assert (other.expected, other.holds) == ("open", False)
-
-
-def test_double_words_are_operands_on_every_path():
-    sums = replace(
-        THEOREMS["two_sum_sr"],
-        algorithm=mcf.double_word.dw_plus_fp,
-        operands=(double_word("a"), value("b")),
-        where=(RESULTS_FINITE,),
-    )
-    certificate = verify(sums, Format("p2", precision=2, emin=-3, emax=3), RESOLVING)
-    assert certificate.holds
-    assert certificate.applicable > 1000
 
 
 def test_an_own_statement_holds_if_it_does_on_every_path():

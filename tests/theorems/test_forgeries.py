@@ -126,15 +126,11 @@ def test_pairs_that_are_none(name, depth, problem):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"statement": "s + e = a + b"}, "statement: "),
         ({"source": "unknown"}, "source: "),
         ({"hypotheses": ()}, "hypotheses: "),
         ({"operands": ("a: value",)}, "operands: "),
         ({"format": "bfloat16"}, "format: "),
         ({"rounding": "up"}, "rounding: "),
-        ({"covers": False}, "covers: "),
-        ({"expected": "holds"}, "expected: "),
-        ({"reductions": ("sign",)}, "reductions: "),
         ({"witnesses": ()}, "0 different witnesses for 26896 violations"),
         ({"simplest": None}, "simplest: None, with 26896 violations"),
         (
@@ -147,7 +143,7 @@ def test_pairs_that_are_none(name, depth, problem):
             "every operand of float8_e5m2: 26896 violations of 26895 of 61504 cases",
         ),
     ],
-    ids=range(14),
+    ids=range(10),
 )
 def test_altered_fields(refuted, change, problem):
     (found,) = recheck(replace(refuted, **(change(refuted) if callable(change) else change)))

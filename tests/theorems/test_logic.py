@@ -183,15 +183,33 @@ def test_bounds_at_random():
 
 
 def test_a_root_with_the_wrong_sign_is_none():
-    wrong = Theorem(
-        "own",
-        lambda ar, a: ar.neg(ar.sqrt(a)),
-        (value("a"),),
-        root_error(4, lg.Operand("a")),
-        (hypothesis(A > 0),),
-    )
+    root, error = (lambda ar, a: ar.neg(ar.sqrt(a))), root_error(4, lg.Operand("a"))
+    wrong = Theorem("own", root, PAIR[:1], error, where=[hypothesis(A > 0)])
     certificate = verify(wrong, "float8_e5m2")
     assert certificate.violations == certificate.applicable > 0
+
+
+def test_constants_are_compared_with_one_another_and_with_any_fraction():
+    cases, made = [(1.0, 1.0), (3.0, 2.0)], [(3.0,), (1.5,)]
+    one, third = lg.OfFormat("one", lambda fmt, _: 1), Fraction(1, 3)
+    assert both(lg.equal(one, 1), cases, made) == [True, True]
+    assert both(one < third * one, cases, made) == [False, False]
+    assert both(third * one <= one, cases, made) == [True, True]
+    assert both(lg.equal(A + B - lg.Result(0), Fraction(-1, 3)), cases, made) == [False, False]
+    assert both(A + B - lg.Result(0) <= Fraction(10, 3), cases, made) == [True, False]
+    assert both(lg.equal(A + A, lg.Result(0) * 2 + Fraction(-4)), cases, made) == [True, False]
+
+
+def test_expectations_are_those_of_all_paths_wherever_they_are_asked():
+    """Among alternatives, too, a part of which is asked of few cases alone."""
+    unbiased = lg.equal(lg.Mean(lg.Results()), lg.Operand("a") + lg.Operand("b"))
+    alternatives = lg.AnyOf((lg.AllOf((A < B, unbiased)), lg.AllOf((B <= A, ~unbiased))))
+    theorem = Theorem("own", add, PAIR, claim(alternatives), modes=["stochastic"])
+    rounding = Rounding("stochastic", random_bits=2)
+    trial = trial_of(theorem, FORMATS["float6_e3m2fn"], rounding, random.Random(5), 200)
+    found = by_arrays(theorem.claim.said, trial)
+    assert 0 < np.count_nonzero(found) < found.size
+    assert found.tolist() == by_fractions(theorem, theorem.claim.said, trial).tolist()
 
 
 # -- what the solver is told --------------------------------------------------------------------------------
@@ -245,29 +263,3 @@ def test_logic_is_read_as_it_is_meant():
     )
     assert prove(asked(lg.AllOf(true)), seconds=60).found is Found.PROVED
     assert prove(asked(lg.AnyOf(false)), seconds=60).found is not Found.PROVED
-
-
-# -- case by case -------------------------------------------------------------------------------------------
-
-
-def test_constants_are_compared_with_one_another_and_with_any_fraction():
-    cases, made = [(1.0, 1.0), (3.0, 2.0)], [(3.0,), (1.5,)]
-    one, third = lg.OfFormat("one", lambda fmt, _: 1), Fraction(1, 3)
-    assert both(lg.equal(one, 1), cases, made) == [True, True]
-    assert both(one < third * one, cases, made) == [False, False]
-    assert both(third * one <= one, cases, made) == [True, True]
-    assert both(lg.equal(A + B - lg.Result(0), Fraction(-1, 3)), cases, made) == [False, False]
-    assert both(A + B - lg.Result(0) <= Fraction(10, 3), cases, made) == [True, False]
-    assert both(lg.equal(A + A, lg.Result(0) * 2 + Fraction(-4)), cases, made) == [True, False]
-
-
-def test_expectations_are_those_of_all_paths_wherever_they_are_asked():
-    """Among alternatives, too, a part of which is asked of few cases alone."""
-    unbiased = lg.equal(lg.Mean(lg.Results()), lg.Operand("a") + lg.Operand("b"))
-    alternatives = lg.AnyOf((lg.AllOf((A < B, unbiased)), lg.AllOf((B <= A, ~unbiased))))
-    theorem = Theorem("own", add, PAIR, claim(alternatives), modes=["stochastic"])
-    rounding = Rounding("stochastic", random_bits=2)
-    trial = trial_of(theorem, FORMATS["float6_e3m2fn"], rounding, random.Random(5), 200)
-    found = by_arrays(theorem.claim.said, trial)
-    assert 0 < np.count_nonzero(found) < found.size
-    assert found.tolist() == by_fractions(theorem, theorem.claim.said, trial).tolist()

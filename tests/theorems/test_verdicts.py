@@ -3,18 +3,21 @@
 import itertools
 import random
 from contextlib import suppress
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
-from mcfsim.theorems import THEOREMS
-from mcfsim.theorems.catalogue import products, representability, sums
+from mcfsim.theorems import THEOREMS, claim
+from mcfsim.theorems.catalogue import lost, products, representability, sums
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.logic.bits import half_step
 from mcfsim.theorems.operands import unbounded
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import about, prepare
@@ -114,13 +117,36 @@ def test_all_operands_of_larger_formats(name, fmt, cases):
 
 
 # -- cores --------------------------------------------------------------------------------------------------
-CHAPTERS = [theorem for chapter in (representability, sums, products) for theorem in chapter.THEOREMS]
+CHAPTERS = [theorem for chapter in (representability, sums, products, lost) for theorem in chapter.THEOREMS]
 WIDE_TOY = Format("wide toy", precision=3, emin=-14, emax=15)
+
+
+def _altered(text, wrong):
+    """Return a statement whose condition is altered where `wrong` says so."""
+    theorem = THEOREMS["lost_iff"]
+    said = claim(text, lambda t: theorem.claim.test(t) != wrong(t))
+    return replace(theorem, name=text, claim=said, holds=False)
+
+
+def _at(exponent):
+    return lambda t: (np.abs(t["a"]) == 2.0 ** exponent(t.format)) & (np.abs(t["b"]) <= np.abs(t["a"]))
+
+
+#: Conditions that are wrong in one place alone: next to underflow, at the top, at one gap.
+ALTERED = [
+    _altered("wrong at the least normal number", _at(lambda fmt: fmt.emin)),
+    _altered("wrong above it", _at(lambda fmt: fmt.emin + 1)),
+    _altered("wrong at the largest", lambda t: np.abs(t["a"]) == float(t.format.max)),
+    _altered(
+        "wrong on ties", lambda t: np.abs(t["b"]) == half_step(t["a"].astype(np.float64), t["b"], t.format)
+    ),
+    _altered("wrong far off", lambda t: np.abs(t["b"]) * 2.0 ** (t.format.precision + 2) == np.abs(t["a"])),
+]
 
 
 @pytest.mark.parametrize(
     "theorem",
-    [t for t in CHAPTERS if t.scaling != "none" and len(t.operands) < 3],
+    [*(t for t in CHAPTERS if t.scaling != "none" and len(t.operands) < 3), *ALTERED],
     ids=lambda theorem: theorem.name,
 )
 @pytest.mark.parametrize("fmt", [WIDE_TOY, Format("", precision=4, emin=-8, emax=8)], ids=str)
@@ -130,6 +156,7 @@ def test_a_core_tells_what_all_operands_tell(theorem, fmt):
         core, whole = on_core(theorem, fmt, mode), on_domain(theorem, fmt, mode)
         assert 0 < core.applicable != whole.applicable
         assert (core.violations > 0) == (whole.violations > 0)
+        assert whole.violations or theorem not in ALTERED
         if theorem.name.endswith("two_sum_faithful_error"):  # which grow with the gap
             assert 1.5 < constant(core) <= constant(whole) < 2
         else:

@@ -18,7 +18,7 @@ from mcfsim.theorems.logic.bits import has_bits, is_value
 from mcfsim.theorems.logic.sums import equal_sums, is_difference, rest_of_sum
 from mcfsim.theorems.operands import significands
 from mcfsim.theorems.statement import NEAREST
-from tests.theorems.trying import Rationals, constant, on_domain, on_tables
+from tests.theorems.trying import Rationals, constant, on_tables
 
 E4M3 = get_format("float8_e4m3fn")
 TOY = Format("toy", precision=3, emin=-3, emax=3)
@@ -197,25 +197,19 @@ def test_every_statement_of_three_chapters_is_counted():
     assert all(f'"{name}"' in Path(__file__).read_text() for name in names)
 
 
-@pytest.mark.parametrize(
-    ("fmt", "pairs"),
-    [
-        (Format("", precision=3, emin=-4, emax=4), 464),
-        pytest.param(Format("", precision=4, emin=-6, emax=7), 3696, marks=pytest.mark.exhaustive),
-    ],
-    ids=str,
-)
-def test_flushed_sums_of_normal_numbers_lose_their_error(fmt, pairs):
-    for mode in NEAREST:  # an order of the two is as often wrong as the other
-        assert 2 * on_domain(THEOREMS["fast_two_sum_flushed"], fmt, mode).violations == pairs
+def test_flushed_sums_of_normal_numbers_lose_their_error():
+    fmt = Format("", precision=3, emin=-4, emax=4)
     normal = [x for x in Rationals(fmt).numbers if x == 0 or abs(x) >= fmt.smallest_normal]
-    ar = OracleArithmetic(fmt, Rounding(underflow="flush_after"))
-    wrong = 0
-    for a, b in itertools.product(normal[::5], normal[::2]):
-        exact = Fraction(a) + Fraction(b)
-        wrong += abs(exact) <= fmt.max and abs(a) < fmt.max and _total(two_sum(ar, a, b)) != exact
-    found = on_tables(THEOREMS["two_sum_flushed"], fmt, "nearest_even", normal[::5], normal[::2])
-    assert found.violations == wrong > 0
+    ar, tables = OracleArithmetic(fmt, Rounding(underflow="flush_after")), (normal[::5], normal[::2])
+    for name, text, supposed in (
+        ("two_sum_flushed", two_sum, lambda a, b: abs(a) < fmt.max),
+        ("fast_two_sum_flushed", fast_two_sum, lambda a, b: abs(a) >= abs(b)),
+    ):
+        wrong = 0
+        for a, b in itertools.product(*tables):
+            exact = Fraction(a) + Fraction(b)
+            wrong += abs(exact) <= fmt.max and supposed(a, b) and _total(text(ar, a, b)) != exact
+        assert on_tables(THEOREMS[name], fmt, "nearest_even", *tables).violations == wrong > 0
 
 
 # -- constants ----------------------------------------------------------------------------------------------

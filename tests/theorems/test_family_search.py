@@ -78,6 +78,7 @@ def test_a_family_of_some_precisions_is_found_among_others():
     [
         (lambda p: Fraction(1, 3), EVERY, "None"),
         (lambda p: Fraction(65), EVERY, "None"),
+        (lambda p: Fraction(64), EVERY, "64 u"),
         (lambda p: Fraction(p), EVERY, "None"),
         (lambda p: Fraction((-1) ** p), EVERY, "None"),
         (lambda p: Fraction((-1) ** p), EVEN, "u"),

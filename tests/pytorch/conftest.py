@@ -55,9 +55,9 @@ def device(request):
     return request.param
 
 
-@pytest.fixture(params=[False, True], ids=["eager", "kernels"])
+@pytest.fixture(params=[None, False, True], ids=["chosen", "eager", "kernels"])
 def kernels(request, device):
-    """Whether lines are kernels of Triton on the device; those of a CPU are interpreted."""
+    """Whether lines are kernels of Triton, if that is not left open; on a CPU they are interpreted."""
     if request.param:
         pytest.importorskip("triton", reason="Triton is not installed")
         if device == "cpu":
@@ -96,7 +96,7 @@ def interpreted(monkeypatch):
 def on_device(request, monkeypatch):
     """Let tensors of the CPU be moved as a GPU's: by kernels, interpreted, or by PyTorch's operations."""
     from mcfsim.torch import device_step, step
-    from tests.pytorch.steps import no_triton
+    from tests.pytorch.runs import no_triton
 
     if request.param == "kernel":
         request.getfixturevalue("interpreted")

@@ -9,8 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcfsim as mcf
+from mcfsim.backends.torch import TorchArithmetic
 from mcfsim.backends.torch_device import DeviceArithmetic
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.tensors import as_array
 from mcfsim.random import RandomWords
 
 FORMATS = (
@@ -32,11 +34,12 @@ WITH_SCALARS = {
 
 
 def both(fmt, rounding="nearest_even", *policies, device="cpu", kernels=False, **options):
-    """Return the arithmetic on a device, by kernels alone or without any, and the one on NumPy arrays."""
+    """Return the arithmetic on a device, by kernels alone, without any, or as users get it; and NumPy's."""
     drawn = {"random": WORDS} if "stochastic" in str(rounding) else {}
     theirs = mcf.arithmetic(fmt, rounding, *policies, **options, **drawn)
+    kind = TorchArithmetic if kernels is None else DeviceArithmetic
     options |= {"device": device, "kernels": kernels, **drawn}
-    return DeviceArithmetic(theirs.format, theirs.rounding, **options), theirs
+    return kind(theirs.format, theirs.rounding, **options), theirs
 
 
 def or_eager(arithmetic):
@@ -64,15 +67,36 @@ def here(tensor):
 
 
 def values(count, ours, theirs, size=300):
-    """Return arrays of values and the same on the device; from here on both draw the same words."""
-    a = theirs.round(numbers(count, size)).astype(theirs.carrier)
-    ours.random = theirs.random
+    """Return arrays of values and the same on the device; neither arithmetic has drawn for them."""
+    a = theirs.like(theirs.format, mcf.Rounding()).round(numbers(count, size)).astype(theirs.carrier)
     return a, there(a, ours.device)
 
 
-def check(assert_same, operation, ours, theirs, *operands):
+def integers(name, size):
+    """Return whole numbers of all sizes that a dtype has, its ends among them."""
+    limits = np.iinfo(name)
+    x = np.random.default_rng(0).integers(0, 2**63, size, np.uint64) >> np.arange(size, dtype=np.uint64) % 64
+    x = x.astype(name)
+    x[:6] = limits.min, limits.max, limits.max // 2 + 1, limits.min // 2, 0, 3
+    return x
+
+
+def of_dtype(name, device, size=300):
+    """Return a tensor of a dtype, of a byte all its codes, and the array that it is."""
+    dtype = getattr(torch, name)
+    if not dtype.is_floating_point:
+        x = torch.from_numpy(integers(name, size))
+    elif dtype.itemsize == 1:
+        x = torch.arange(256).to(torch.uint8).view(dtype)
+    else:
+        x = torch.from_numpy(numbers(1, size)[0]).to(dtype)
+    return x.to(device), as_array(x)
+
+
+def check(assert_same, operation, ours, theirs, *operands, arrays=None):
     """Assert that both arithmetics give the same, or refuse it in the same words."""
-    arrays = [here(x) if isinstance(x, torch.Tensor) else x for x in operands]
+    if arrays is None:
+        arrays = [here(x) if isinstance(x, torch.Tensor) else x for x in operands]
     try:
         expected = operation(theirs, *arrays)
     except UnsupportedFormatError as error:
@@ -83,16 +107,11 @@ def check(assert_same, operation, ours, theirs, *operands):
     if not isinstance(found, tuple):
         found, expected = (found,), (expected,)
     for one, other in zip(found, expected, strict=True):
-        assert_same(here(one), other)
+        assert_same(here(one) if isinstance(one, torch.Tensor) else one, other)
 
 
 def operation(name):
     return lambda ar, *operands: getattr(ar, name)(*operands)
-
-
-def pairs(fmt):
-    every = mcf.codec.decode(np.arange(256, dtype=np.uint8), fmt)
-    return every[:, None], every
 
 
 #: What computes, and what makes, moves and shapes tensors.

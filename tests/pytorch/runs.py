@@ -7,12 +7,18 @@ import mcfsim as mcf
 import mcfsim.torch
 from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.oracle import same
+from mcfsim.random import RandomWords
 from mcfsim.scaled import ScaledFormat
-from tests.pytorch.steps import codes, hard
-from tests.shared.kinds import feeds
+from tests.shared.kinds import STORED, feeds, rotating
 
 #: The optimizers for torch, by their names; one of another module is made when it is asked for.
 KINDS = {name: getattr(mcfsim.torch, item.__name__) for name, item in straight_optimizers().items()}
+#: Of parameters: none, less and more elements than are read at once; of (6, 4) columns lie together.
+SHAPES = ((7, 5), (11,), (), (0, 3), (33, 16), (6, 4), (1000,))
+
+
+def no_triton(device):
+    raise ImportError("there is no Triton")
 
 
 def in_turn(strategies):
@@ -31,9 +37,29 @@ def scaled(element, group=128):
     return ScaledFormat(f"{element} in groups of {group}", **options)
 
 
+# -- parameters and gradients --------------------------------------------------------------------------------
+def hard(shape, dtype, generator):
+    """Return numbers of all sizes, and the special ones of a dtype."""
+    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    x = x * 2.0 ** torch.randint(-30, 30, shape, generator=generator)
+    near = torch.randn(shape, generator=generator, dtype=torch.float64)
+    x = torch.where(torch.rand(shape, generator=generator) < 0.3, x, near)
+    limits = torch.finfo(dtype)
+    special = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), limits.max, limits.tiny, limits.tiny / 4]
+    chosen = torch.tensor(special, dtype=torch.float64)[torch.randint(0, 8, shape, generator=generator)]
+    return torch.where(torch.rand(shape, generator=generator) < 0.1, chosen, x).to(dtype)
+
+
 def parameters(shapes=((5, 3), (7,), ()), dtype=torch.bfloat16, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
+
+
+def hard_parameters(dtype, seed=0, shapes=SHAPES, device="cpu"):
+    generator = torch.Generator().manual_seed(seed)
+    made = [hard(shape, dtype, generator) for shape in shapes]
+    made = [x.t().contiguous().t() if shape == (6, 4) else x for x, shape in zip(made, shapes, strict=True)]
+    return [torch.nn.Parameter(x.to(device)) for x in made]
 
 
 def give(given, step, skip=()):
@@ -42,7 +68,12 @@ def give(given, step, skip=()):
     for place, p in enumerate(given):
         x = torch.randn(p.shape, generator=generator) * 10.0 ** -(step % 5)
         gradient = (hard(p.shape, p.dtype, generator) if step % 2 else x).to(p.dtype)
-        p.grad = None if place in skip else gradient
+        p.grad = None if place in skip else gradient.to(p.device)
+
+
+def give_hard(given, count):
+    """Give gradients with numbers of all kinds; at the first three steps not to all parameters."""
+    give(given, 2 * count + 1, range(count % 4, len(given), 4) if count < 3 else ())
 
 
 def run(optimizer, steps):
@@ -51,10 +82,32 @@ def run(optimizer, steps):
         optimizer.step()
 
 
+# -- optimizers ----------------------------------------------------------------------------------------------
 def listed(optimizer):
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
+def strategies():
+    """Return optimizers and strategies in rotation, some of them with other low formats."""
+    lows = ("bfloat16", "float16", "float8_e5m2")
+    found = [(optimizer, name, "bfloat16") for optimizer, name in rotating(STORED)]
+    return found + [("adamw", name, low) for name in ("plain", "collage-plus", "stochastic") for low in lows]
+
+
+def made(optimizer, strategy, low="bfloat16", device="cpu", shapes=SHAPES, **options):
+    """Return an optimizer of hard parameters in two groups."""
+    given = hard_parameters(dtype_of(strategy, low), shapes=shapes, device=device)
+    if "stochastic" in options.get("rounding", "") or mcf.strategy(strategy, low).draws:
+        options["random"] = RandomWords(2**40 + 1, stream=3)
+    half = len(shapes) // 2
+    groups = [
+        {"params": given[:half], "lr": 1e-3, "weight_decay": 0.1},
+        {"params": given[half:], "lr": 3e-2, "weight_decay": 0.0},
+    ]
+    return KINDS[optimizer](groups, strategy=strategy, low=low, **options)
+
+
+# -- comparisons ---------------------------------------------------------------------------------------------
 def array(tensor):
     return tensor.detach().double().numpy()
 
@@ -72,15 +125,25 @@ def assert_all_same(triples):
             )
 
 
+def codes(tensor, name="parameter"):
+    """Return the bits of a tensor, all NaN alike if it holds numbers, and where it has NaN."""
+    tensor = tensor.detach().cpu()
+    if name == "remainder":
+        tensor = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.int8)
+    bits = tensor.clone(memory_format=torch.contiguous_format).reshape(-1)
+    if bits.dtype.is_floating_point:
+        bits = torch.where(bits.isnan(), torch.zeros_like(bits), bits)
+        bits = bits.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[bits.itemsize])
+    return bits.numpy(), tensor.isnan().reshape(-1).numpy() if tensor.dtype.is_floating_point else 0
+
+
 def states(optimizer, given=None):
     """Return bits of parameters and of their states, and counts, by their names and places."""
     found = {}
     for place, p in enumerate(listed(optimizer) if given is None else given):
         for name, x in {"parameter": p, **optimizer.state.get(p, {})}.items():
             tensor = isinstance(x, torch.Tensor)
-            found[f"{name} of {place}"] = (
-                (x.dtype, *codes(x.detach().clone(), name)) if tensor else (type(x), x, 0)
-            )
+            found[f"{name} of {place}"] = (x.dtype, *codes(x, name)) if tensor else (type(x), x, 0)
     return found
 
 

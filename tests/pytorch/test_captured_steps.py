@@ -8,17 +8,16 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-import mcfsim as mcf  # noqa: E402
-import mcfsim.torch  # noqa: E402
 from mcfsim.compile import tables  # noqa: E402
-from mcfsim.torch import step  # noqa: E402
-from tests.pytorch.steps import (  # noqa: E402
+from mcfsim.torch import AdamW, device_step, step, watch  # noqa: E402
+from tests.pytorch.runs import (  # noqa: E402
     assert_same_states,
     codes,
-    give_gradients,
+    give_hard,
+    hard_parameters,
+    listed,
     made,
     no_triton,
-    parameters,
 )
 from tests.shared.kinds import PLAIN, feeding, rotating  # noqa: E402
 
@@ -28,7 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),
 ]
 SHAPES = ((6, 4), (17,), (0, 3))
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 
 
 class Graph(TorchDispatchMode):
@@ -88,28 +86,30 @@ def graph(monkeypatch, interpreted):
     return lambda: Graph(monkeypatch)
 
 
+def captured_step(optimizer, graph):
+    """Return a graph with a step of an optimizer, which moves nothing yet."""
+    before = [codes(p)[0] for p in listed(optimizer)]
+    with graph:
+        optimizer.step()
+    assert all((codes(p)[0] == x).all() for p, x in zip(listed(optimizer), before, strict=True))
+    return graph
+
+
 def steps_of_both(ours, theirs, counts, change=lambda optimizer, count: None, graphs=()):
     """Make steps of two optimizers, ours by graphs in turn, if there are; gradients stay where they are."""
     for count in counts:
-        for optimizer, given in (ours, theirs):
-            fresh = [torch.nn.Parameter(p.detach().clone()) for p in given]
-            give_gradients(fresh, count)
-            for p, q in zip(given, fresh, strict=True):
-                p.grad = q.grad if p.grad is None else p.grad.copy_(q.grad)
+        for optimizer in (ours, theirs):
+            fresh = [torch.nn.Parameter(p.detach().clone()) for p in listed(optimizer)]
+            give_hard(fresh, count)
+            for p, q in zip(listed(optimizer), fresh, strict=True):
+                p.grad = q.grad if p.grad is None or q.grad is None else p.grad.copy_(q.grad)
             change(optimizer, count)
-            if graphs and optimizer is ours[0]:
+            if graphs and optimizer is ours:
                 which = count % len(graphs)
                 optimizer.before_replay(which)
                 graphs[which].replay()
             else:
                 optimizer.step()
-
-
-def captured_step(optimizer, graph):
-    """Return a graph with a step of an optimizer."""
-    with graph:
-        optimizer.step()
-    return graph
 
 
 def rates(optimizer, count):
@@ -118,40 +118,95 @@ def rates(optimizer, count):
         group["lr"] = 0.0 if count % 6 == 5 else 1e-2 / (1 + place) * abs(math.cos(count))
 
 
-@pytest.mark.exhaustive
-def test_a_graph_maximises(graph):
-    """It takes the gradients of each replay with the other sign, and leaves them as they are."""
-    options = {"shapes": SHAPES, "maximize": True}
-    ours = made("sgd", "plain", "bfloat16", capturable=True, **options)
-    theirs = made("sgd", "plain", "bfloat16", **options)
-    steps_of_both(ours, theirs, range(4, 5))
-    captured = captured_step(ours[0], graph())
-    steps_of_both(ours, theirs, range(5, 8), graphs=[captured])
-    assert_same_states(ours[0], theirs[0])
-    assert all((codes(p.grad)[0] == codes(q.grad)[0]).all() for p, q in zip(ours[1], theirs[1], strict=True))
+def both(optimizer="sgd", strategy="plain", **options):
+    """Return two optimizers, of which the first may be captured."""
+    return [
+        made(optimizer, strategy, **{"shapes": SHAPES, **options, **x}) for x in ({"capturable": True}, {})
+    ]
 
 
 @pytest.mark.parametrize(("optimizer", "strategy"), rotating(PLAIN))
-@pytest.mark.sampled(25, each=False)
-def test_replays_have_the_bits_of_steps(optimizer, strategy, graph):
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.sampled(50, each=False)
+def test_replays_have_the_bits_of_steps(optimizer, strategy, maximize, graph):
+    """Gradients stay as they are, also where they are taken with the other sign."""
     change = rates if optimizer != "torchadamw" else lambda optimizer, count: None
-    ours = made(optimizer, strategy, "bfloat16", shapes=SHAPES, capturable=True)
-    theirs = made(optimizer, strategy, "bfloat16", shapes=SHAPES)
-    steps_of_both(ours, theirs, range(4, 5), change)
-    before = [codes(p) for p in ours[1]]
-    captured = captured_step(ours[0], graph())
-    for p, (bits, _) in zip(ours[1], before, strict=True):
-        assert (codes(p)[0] == bits).all()
+    ours, theirs = both(optimizer, strategy, maximize=maximize)
+    steps_of_both(ours, theirs, [4], change)
+    captured = captured_step(ours, graph())
     steps_of_both(ours, theirs, range(5, 7), change, [captured])
-    assert_same_states(ours[0], theirs[0])
+    assert_same_states(ours, theirs)
+    for p, q in zip(listed(ours), listed(theirs), strict=True):
+        assert (codes(p.grad)[0] == codes(q.grad)[0]).all()
+
+
+def test_two_graphs_take_turns(graph):
+    ours, theirs = both()
+    steps_of_both(ours, theirs, [3])
+    graphs = [captured_step(ours, graph()) for _ in range(2)]
+    steps_of_both(ours, theirs, [4, 6, 5], graphs=graphs)
+    assert_same_states(ours, theirs)
+    with pytest.raises(IndexError, match="2 steps of this optimizer were captured: none is 2"):
+        ours.before_replay(2)
+
+
+@pytest.mark.exhaustive
+def test_groups_and_parameters_that_are_alike_move_each_by_itself(graph):
+    """One kernel, and parameters of the same sizes: what one is handed is not the other's, nor are counts."""
+
+    def optimizer(**options):
+        given = hard_parameters(torch.bfloat16, shapes=[(50,)] * 4)
+        groups = [{"params": x, "lr": 10.0**-place} for place, x in enumerate((given[:1], given[1:]), 1)]
+        return AdamW(groups, strategy="plain", **options)
+
+    ours, theirs = optimizer(capturable=True), optimizer()
+    steps_of_both(ours, theirs, [0, 1, 3])  # of the first two each leaves out one parameter
+    captured = captured_step(ours, graph())
+    steps_of_both(ours, theirs, [4, 5], graphs=[captured])
+    assert [ours.state[p]["step"] for p in listed(ours)] == [4, 4, 5, 5]
+    assert_same_states(ours, theirs)
+
+
+@pytest.mark.exhaustive
+def test_gradients_that_lie_otherwise_are_another_launch(graph):
+    """Sixteen bytes are read at a time only where addresses allow it, which a captured launch has settled."""
+    (p,), (q,) = (hard_parameters(torch.bfloat16, shapes=[(50,)]) for _ in range(2))
+    ours, theirs = AdamW([p], capturable=True), AdamW([q])
+    for first in (0, 1, 0, 1):
+        p.grad = q.grad = torch.ones(51, dtype=torch.bfloat16)[first : first + 50]
+        if first == 1 and ours.state[p]["step"] == 1:
+            with pytest.raises(RuntimeError, match="make a step outside of the graph first"):
+                captured_step(ours, graph())
+        ours.step()
+        theirs.step()
+    captured = captured_step(ours, graph())
+    ours.before_replay()
+    captured.replay()
+    theirs.step()
+    assert_same_states(ours, theirs)
+
+
+@pytest.mark.exhaustive
+def test_a_graph_goes_on_from_what_is_loaded(graph):
+    ours, theirs = both(strategy="stochastic")
+    steps_of_both(ours, theirs, [3])
+    captured = captured_step(ours, graph())
+    saved, kept = copy.deepcopy(ours.state_dict()), [p.detach().clone() for p in listed(ours)]
+    ours.before_replay()
+    captured.replay()
+    ours.load_state_dict(saved)
+    with torch.no_grad():
+        for p, x in zip(listed(ours), kept, strict=True):
+            p.copy_(x)
+    steps_of_both(ours, theirs, [4, 5], graphs=[captured])
+    assert_same_states(ours, theirs)
 
 
 def one(**options):
-    """Return a parameter with a gradient and its optimizer, which has made a step if it may be captured."""
-    (p,) = parameters(torch.bfloat16, shapes=[(16,)])
+    """Return a parameter with a gradient and its optimizer, which has made a step."""
+    (p,) = hard_parameters(torch.bfloat16, shapes=[(16,)])
     p.grad = torch.ones_like(p)
-    options = {"lr": 1e-2, "capturable": True, "strategy": "plain", **options}
-    optimizer = mcfsim.torch.AdamW([p], **options)
+    optimizer = AdamW([p], **{"lr": 1e-2, "capturable": True, "strategy": "plain", **options})
     optimizer.step()
     return p, optimizer
 
@@ -159,12 +214,12 @@ def one(**options):
 def test_a_replay_without_a_word_changes_nothing(graph):
     p, optimizer = one()
     captured = captured_step(optimizer, graph())
-    before = codes(p)[0].copy()
+    before = codes(p)[0]
     captured.replay()
     assert (codes(p)[0] == before).all()
     optimizer.before_replay()
     captured.replay()
-    after = codes(p)[0].copy()
+    after = codes(p)[0]
     assert (after != before).any()
     captured.replay()
     assert (codes(p)[0] == after).all()
@@ -187,139 +242,61 @@ def test_to_hand_over_twice_moves_once(graph):
     assert_same_states(optimizer, other)
 
 
-def both(strategy):
-    """Return two optimizers, and their parameters; the first may be captured, and both have made a step."""
-    ours = made("sgd", strategy, "bfloat16", shapes=SHAPES, capturable=True)
-    theirs = made("sgd", strategy, "bfloat16", shapes=SHAPES)
-    steps_of_both(ours, theirs, [3])
-    return ours, theirs
-
-
-def test_two_graphs_take_turns(graph):
-    ours, theirs = both("plain")
-    graphs = [captured_step(ours[0], graph()) for _ in range(2)]
-    steps_of_both(ours, theirs, [4, 6, 5], graphs=graphs)
-    assert_same_states(ours[0], theirs[0])
-    with pytest.raises(IndexError, match="2 steps of this optimizer were captured: none is 2"):
-        ours[0].before_replay(2)
-
-
-@pytest.mark.exhaustive
-def test_groups_that_are_alike_move_each_by_itself(graph):
-    """One kernel, and parameters of the same sizes: what one is handed is not the other's."""
-    optimizers = []
-    for options in ({"capturable": True}, {}):
-        given = parameters(torch.bfloat16, shapes=[(50,), (50,), (50,)])
-        groups = [{"params": [p], "lr": 10.0**-place} for place, p in enumerate(given, 1)]
-        optimizers.append((mcfsim.torch.AdamW(groups, strategy="plain", **options), given))
-    steps_of_both(*optimizers, [3])
-    captured = captured_step(optimizers[0][0], graph())
-    steps_of_both(*optimizers, [4, 5], graphs=[captured])
-    assert_same_states(optimizers[0][0], optimizers[1][0])
-
-
-@pytest.mark.exhaustive
-def test_gradients_that_lie_otherwise_are_another_launch(graph):
-    """Sixteen bytes are read at a time only where addresses allow it, which a captured launch has settled."""
-    (p,), (q,) = (parameters(torch.bfloat16, shapes=[(50,)]) for _ in range(2))
-    ours, theirs = mcfsim.torch.AdamW([p], capturable=True), mcfsim.torch.AdamW([q])
-    for first in (0, 1, 0, 1):
-        p.grad = q.grad = torch.ones(51, dtype=torch.bfloat16)[first : first + 50]
-        if first == 1 and ours.state[p]["step"] == 1:
-            with pytest.raises(RuntimeError, match="make a step outside of the graph first"):
-                captured_step(ours, graph())
-        ours.step()
-        theirs.step()
-    captured = captured_step(ours, graph())
-    ours.before_replay()
-    captured.replay()
-    theirs.step()
-    assert_same_states(ours, theirs)
-
-
-@pytest.mark.exhaustive
-def test_parameters_of_other_ages_move_each_by_itself(graph):
-    ours, theirs = (
-        mcfsim.torch.AdamW(parameters(torch.bfloat16, shapes=[(50,), (50,)]), strategy="plain", capturable=x)
-        for x in (True, False)
-    )
-    both = [(x, x.param_groups[0]["params"]) for x in (ours, theirs)]
-    for optimizer, (p, _) in both:
-        p.grad = torch.ones_like(p)
-        optimizer.step()  # the other one has no gradient yet
-    steps_of_both(*both, [3])
-    captured = captured_step(ours, graph())
-    steps_of_both(*both, [4, 5], graphs=[captured])
-    assert [ours.state[p]["step"] for p in both[0][1]] == [4, 3]
-    assert_same_states(ours, theirs)
-
-
-@pytest.mark.exhaustive
-def test_a_graph_goes_on_from_what_is_loaded(graph):
-    ours, theirs = both("stochastic")
-    captured = captured_step(ours[0], graph())
-    saved, kept = copy.deepcopy(ours[0].state_dict()), [p.detach().clone() for p in ours[1]]
-    ours[0].before_replay()
-    captured.replay()
-    ours[0].load_state_dict(saved)
-    with torch.no_grad():
-        for p, x in zip(ours[1], kept, strict=True):
-            p.copy_(x)
-    steps_of_both(ours, theirs, [4, 5], graphs=[captured])
-    assert_same_states(ours[0], theirs[0])
-
-
-def refused(graph, optimizer, match, error=RuntimeError):
-    with pytest.raises(error, match=match), graph():
-        optimizer.step()
-
-
-def test_what_cannot_be_captured_is_refused(graph, monkeypatch):
-    p, optimizer = one(capturable=False)
-    refused(graph, optimizer, "without capturable=True")
-    p, optimizer = one()
-    optimizer.state.clear()
-    refused(graph, optimizer, "has no state yet")
-    p, optimizer = one()
-    watched = mcfsim.torch.watch(optimizer)
-    refused(graph, optimizer, "cannot be watched")
-    watched.remove()
-    (group,) = optimizer.param_groups
-    group["lr"] = torch.tensor(0.01)
-    refused(graph, optimizer, "a graph cannot wait for lr, a tensor on")
-    group["lr"] = 0.01
+# -- what is refused -----------------------------------------------------------------------------------------
+def of_another_dtype(p, optimizer):
     p.grad = None
     if hasattr(p, "grad_dtype"):  # since PyTorch 2.10
         p.grad_dtype = None
     p.grad = torch.ones(16)
-    refused(graph, optimizer, "gradients must be of bfloat16, not of torch.float32", TypeError)
-    p, optimizer = one(strategy=mcf.strategy("fp8-moments"))
-    refused(graph, optimizer, "quantised between launches")
-    (q,) = parameters(torch.bfloat16, shapes=[(100,)])
-    p, optimizer = one()
+
+
+def with_another(p, optimizer):
+    (q,) = hard_parameters(torch.bfloat16, shapes=[(100,)])
     optimizer.add_param_group({"params": [q]})
-    optimizer.state[q] = {
-        "step": 1,
-        **{name: torch.zeros_like(q) for name in ("m", "v")},
-    }
+    optimizer.state[q] = {"step": 1, "m": torch.zeros_like(q), "v": torch.zeros_like(q)}
     q.grad = torch.ones_like(q)
-    refused(graph, optimizer, "make a step outside of the graph first")
-    monkeypatch.setattr(step, "_is_host", lambda device: True)
-    refused(graph, optimizer, "of parameters on a CPU")
 
 
-def test_without_triton_nothing_is_captured(graph, monkeypatch):
-    from mcfsim.torch import device_step
+#: What is said of a step that cannot be captured: of what optimizer, and what was done to it.
+UNFIT = {
+    "without capturable=True": ({"capturable": False}, None),
+    "quantised between launches": ({"strategy": "fp8-moments"}, None),
+    "has no state yet": ({}, lambda p, optimizer: optimizer.state.clear()),
+    "cannot be watched": ({}, lambda p, optimizer: watch(optimizer)),
+    "a graph cannot wait for lr, a tensor on": (
+        {},
+        lambda p, optimizer: optimizer.param_groups[0].update(lr=torch.tensor(0.01)),
+    ),
+    "gradients must be of bfloat16, not of torch.float32": ({}, of_another_dtype),
+    "make a step outside of the graph first": ({}, with_another),
+}
 
-    monkeypatch.setattr(device_step, "check_kernels", no_triton)
-    _, optimizer = one()
-    refused(graph, optimizer, "needs a kernel of Triton")
+
+@pytest.mark.parametrize("said", UNFIT)
+def test_what_cannot_be_captured_is_refused(said, graph):
+    options, change = UNFIT[said]
+    p, optimizer = one(**options)
+    if change is not None:
+        change(p, optimizer)
+    with pytest.raises((RuntimeError, TypeError), match=said), graph():
+        optimizer.step()
+
+
+def test_where_nothing_is_captured(graph, monkeypatch):
+    for where, name, instead, said in (
+        (device_step, "check_kernels", no_triton, "needs a kernel of Triton"),
+        (step, "_is_host", lambda device: True, "of parameters on a CPU"),
+    ):
+        monkeypatch.setattr(where, name, instead)
+        _, optimizer = one()
+        with pytest.raises(RuntimeError, match=said), graph():
+            optimizer.step()
 
 
 def test_what_a_graph_cannot_make_is_refused_before_it_counts(graph):
     p, optimizer = one(weight_decay=0.1)
     captured = captured_step(optimizer, graph())
-    before = codes(p)[0].copy()
+    before = codes(p)[0]
 
     def refuse(match):
         with pytest.raises(RuntimeError, match=match):
@@ -332,7 +309,7 @@ def test_what_a_graph_cannot_make_is_refused_before_it_counts(graph):
     group["weight_decay"] = 0.0
     refuse("capture it anew with these")
     group["weight_decay"] = 0.1
-    watched = mcfsim.torch.watch(optimizer)
+    watched = watch(optimizer)
     refuse("cannot be watched")
     watched.remove()
     m = optimizer.state[p]["m"]
@@ -343,23 +320,22 @@ def test_what_a_graph_cannot_make_is_refused_before_it_counts(graph):
 
 
 def test_parameters_of_one_launch_have_made_the_same_steps(graph):
-    ours, given = made("adamw", "plain", "bfloat16", shapes=SHAPES, capturable=True)
-    give_gradients(given, 3)
-    ours.step()
+    ours, theirs = both("adamw")
+    steps_of_both(ours, theirs, [3])
     captured_step(ours, graph())
-    given[1].grad = None
+    listed(ours)[1].grad = None
     ours.step()
     with pytest.raises(RuntimeError, match="different numbers of steps"):
         ours.before_replay()
 
 
 @pytest.mark.gpu
-@GPU
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 @pytest.mark.parametrize(("optimizer", "strategy"), feeding(PLAIN))
 def test_replays_on_a_gpu_have_the_bits_of_steps(optimizer, strategy):
     change = rates if optimizer != "torchadamw" else lambda optimizer, count: None
-    ours = made(optimizer, strategy, "bfloat16", device="cuda", capturable=True)
-    theirs = made(optimizer, strategy, "bfloat16", device="cuda")
+    ours = made(optimizer, strategy, device="cuda", capturable=True)
+    theirs = made(optimizer, strategy, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -367,6 +343,6 @@ def test_replays_on_a_gpu_have_the_bits_of_steps(optimizer, strategy):
     torch.cuda.current_stream().wait_stream(side)
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
-        ours[0].step()
+        ours.step()
     steps_of_both(ours, theirs, range(5, 12), change, [captured])
-    assert_same_states(ours[0], theirs[0])
+    assert_same_states(ours, theirs)

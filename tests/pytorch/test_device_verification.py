@@ -69,35 +69,34 @@ def some_of_each_part(check, most):
     ]
 
 
-@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
-@pytest.mark.parametrize(
-    ("name", "rounding"),
-    [
-        ("two_sum", "nearest_even"),
-        ("two_sum_any", "nearest_even"),
-        ("two_sum_directed", "up"),
-        ("two_sum_faithful_error", "toward_zero"),
-        ("two_sum_flushed", "nearest_even"),
-        ("fast_two_sum_unordered_error", "nearest_away"),
-        ("add_error_representable_faithful", "down"),
-        ("prod_error_exponents_iff", "nearest_even"),
-        ("div_remainder", "nearest_even"),
-        ("sqrt_remainder_directed", "to_odd"),
-        ("two_prod_floor_split", "nearest_even"),
-        ("two_prod_fma_any", "nearest_even"),
-        ("split", "nearest_even"),
-        ("lost_iff_directed", "down"),
-        ("sqrt_via_bfloat16_any", "nearest_even"),
-    ],
+#: Of each kind of statement one: each is tried by another of its modes.
+STATEMENTS = (
+    *(
+        "two_sum",
+        "two_sum_any",
+        "two_sum_flushed",
+        "fast_two_sum_unordered_error",
+        "split",
+        "lost_iff_directed",
+    ),
+    *(
+        "add_error_representable_faithful",
+        "prod_error_exponents_iff",
+        "div_remainder",
+        "sqrt_remainder_directed",
+    ),
+    *("two_prod_floor_split", "two_prod_fma_any", "sqrt_via_bfloat16_any"),
 )
+
+
+@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("name", STATEMENTS)
 @pytest.mark.sampled(20, each=False)
-def test_certificates_are_those_of_the_cpu(name, rounding, fmt, there, tmp_path):
-    check = prepare(name, fmt, rounding)
+def test_certificates_are_those_of_the_cpu(name, fmt, there):
+    modes = sorted(THEOREMS[name].modes)
+    check = prepare(name, fmt, modes[STATEMENTS.index(name) % len(modes)])
     assert check.judge_on(there) is not None
-    ours, theirs = tmp_path / "ours.json", tmp_path / "theirs.json"
-    certificate(check, there).save(ours)
-    certificate(check).save(theirs)
-    assert ours.read_bytes() == theirs.read_bytes()
+    assert certificate(check, there) == certificate(check)
 
 
 @pytest.mark.parametrize("name", THEOREMS)
@@ -109,14 +108,6 @@ def test_cases_of_longer_formats_are_judged_as_by_the_cpu(name, there):
         if check.refusal() is None and check.judge_on(there) is not None:
             ranges = some_of_each_part(check, 1 << 11)
             assert tried(check, ranges, there) == tried(check, ranges)
-
-
-def test_most_statements_are_judged_by_kernels(interpreted):
-    there, few = Device(torch.device("cpu"), least=0), Selection(limit=1 << 12, samples=1 << 4)
-    names = list(THEOREMS)[::10]
-    checks = [prepare(name, "float8_e5m2", sorted(THEOREMS[name].modes)[0], few) for name in names]
-    judged = [check.judge_on(there) for check in checks if not check.rounding.stochastic]
-    assert sum(judge is not None for judge in judged) > 0.9 * len(judged)
 
 
 #: Of each group of random statements so many.
@@ -182,16 +173,16 @@ def test_a_range_is_all_of_its_batches(interpreted):
 
 # -- what the CPU does --------------------------------------------------------------------------------------
 def test_open_cases_are_judged_by_the_cpu(there, open_cases):
-    check = prepare("div_remainder", "float8_e4m3fn", "nearest_even")
-    assert certificate(check, there) == certificate(check)
-    assert sum(left for _, left in open_cases) > 1000
-
-
-def test_where_no_error_is_left_few_cases_are_open(there, open_cases):
-    """Those are the ones whose sums binary64 does not hold."""
-    check = prepare("two_sum_faithful_error", "float8_e5m2", "nearest_even")
-    assert certificate(check, there) == certificate(check)
-    assert sum(left for _, left in open_cases) < check.domain().size / 100
+    """Where no error is left those are the few whose sums binary64 does not hold."""
+    for name, fmt, few in (
+        ("div_remainder", "float8_e4m3fn", False),
+        ("two_sum_faithful_error", "float8_e5m2", True),
+    ):
+        check = prepare(name, fmt, "nearest_even")
+        assert certificate(check, there) == certificate(check)
+        found = sum(left for _, left in open_cases)
+        assert 0 < found < check.domain().size / 100 if few else found > 1000
+        open_cases.clear()
 
 
 @pytest.mark.parametrize("size", [1, 3000, 1 << 18])
@@ -278,24 +269,19 @@ def test_verify_hands_the_device_on(there, monkeypatch, open_cases):
 def test_the_command_writes_the_certificates_of_the_cpu(there, monkeypatch, tmp_path, open_cases):
     monkeypatch.setattr("typer.get_app_dir", lambda name: str(tmp_path / name))
     monkeypatch.setattr(devices, "find_device", lambda name, **_: there if name == "cuda" else None)
-    files, printed = [], []
+    texts, found = ("two_sum", "grow_zero_high"), []
     for name in ("cuda", "cpu"):
-        folder = tmp_path / name
-        folder.mkdir()
-        done = CliRunner().invoke(
-            app,
-            ["verify", "two_sum", "grow_zero_high", "--format", "e5m2", "--device", name, "--output", folder],
-        )
+        (folder := tmp_path / name).mkdir()
+        asked = ["verify", *texts, "--format", "e5m2", "--device", name, "--output", folder]
+        done = CliRunner().invoke(app, asked)
         assert done.exit_code == 0, done.output
-        printed.append(done.output)
         loaded = [verification.Certificate.load(path) for path in sorted(folder.iterdir())]
-        files.append([replace(found, seconds=0) for found in loaded])
+        shown = [line.split()[:5] for line in done.output.splitlines()[2:4]]
+        found.append([shown, *(replace(x, seconds=0) for x in loaded)])
         assert bool(open_cases) == (name == "cuda")
         open_cases.clear()
-    assert files[0] == files[1]
-    assert [line.split()[:5] for line in printed[0].splitlines()[2:4]] == [
-        line.split()[:5] for line in printed[1].splitlines()[2:4]
-    ]
+    assert found[0] == found[1]
+    assert len(loaded) == len(texts)
 
 
 def test_a_journal_keeps_devices_apart(interpreted, tmp_path):
@@ -308,20 +294,13 @@ def test_a_journal_keeps_devices_apart(interpreted, tmp_path):
             assert sweep.resumed == cases
 
 
-def test_a_device_without_cuda_is_refused():
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
-    with pytest.raises(ValueError, match=r"device 'cuda' cannot be used: .*CUDA"):
-        verify("two_sum", "float8_e5m2", device="cuda")
-
-
-def test_a_gpu_that_kernels_are_not_made_for_is_refused(monkeypatch):
+def test_a_device_that_does_not_serve_is_refused(monkeypatch):
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match=r"device 'cuda' cannot be used: .*CUDA"):
+            verify("two_sum", "float8_e5m2", device="cuda")
     monkeypatch.setattr(torch_device, "found_device", torch.device)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(ValueError, match=r"capability 8\.0, and device 'cuda:1' has 7\.5"):
-        devices.find_device("cuda:1")
-    monkeypatch.setattr(torch.version, "hip", "6.2")
-    with pytest.raises(ValueError, match="NVIDIA's GPUs, and device 'cuda:1' is none"):
         devices.find_device("cuda:1")
 
 

@@ -25,15 +25,14 @@ from mcfsim.kernels.element.machine import F32, F64, recorded  # noqa: E402
 from mcfsim.kernels.element.on_numpy import run  # noqa: E402
 from mcfsim.kernels.element.rounding import round_element  # noqa: E402
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow  # noqa: E402
+from mcfsim.torch import step  # noqa: E402
 from tests.pytorch import instructions  # noqa: E402
 from tests.pytorch.instructions import with_instructions  # noqa: E402, F401
-from tests.pytorch.test_kernel import check_steps, hard, launched  # noqa: E402
+from tests.pytorch.runs import assert_same_states, give_hard, listed, made  # noqa: E402
+from tests.pytorch.test_kernel import hard, launched  # noqa: E402
 from tests.shared.kinds import PLAIN  # noqa: E402
 from tests.shared.texts import every  # noqa: E402
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),
-]
 CPU = torch.device("cpu")
 
 
@@ -73,28 +72,14 @@ def test_no_instruction_is_noted_beside_another_rounding():
         assert line.noted(result) is None, (name, rounding, kind)
 
 
-def test_what_has_no_instructions_never_sees_them():
-    kernel = Kernel(trace(every, "bfloat16"), packed=True)
-    assert not {x.verb for x in kernel.line([]).line.needed(kernel.line([]).results)} & INSTRUCTIONS.keys()
-    assert "asm" not in kernel.source([])
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("interpreted", "with_instructions")
-def test_operands_may_be_called_as_instructions_are(assert_same):
-    program = trace(mcf.two_sum, "bfloat16", operands=("add_bfloat16", "round_float16"))
-    a, b, _ = hard(get_format("bfloat16"), 500)
-    codes = [mcf.codec.encode(x, "bfloat16") for x in (a, b)]
-    found, _ = launched(by_instructions(Kernel(program, packed=True, hardware=True), []), codes)
-    for mine, other in zip(found, mcf.two_sum(mcf.arithmetic("bfloat16", compiled=False), a, b), strict=True):
-        np.testing.assert_array_equal(mine, mcf.codec.encode(other, "bfloat16"))
-
-
-def test_every_verb_is_tried():
+def test_every_verb_is_tried_and_none_is_where_none_is_asked_for():
+    assert trials().keys() == INSTRUCTIONS.keys()
     for verb, trial in trials().items():
         assert f"= {verb}(" in trial.instruction
         assert "asm" not in trial.text
-    assert trials().keys() == INSTRUCTIONS.keys()
+    kernel = Kernel(trace(every, "bfloat16"), packed=True)
+    assert not {x.verb for x in kernel.line([]).line.needed(kernel.line([]).results)} & INSTRUCTIONS.keys()
+    assert "asm" not in kernel.source([])
 
 
 @pytest.mark.slow
@@ -236,42 +221,40 @@ def test_kernels_by_instructions_have_the_bits_of_numpy(fmt, packed, assert_same
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interpreted", "with_instructions")
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.parametrize("strategy", PLAIN)
 @pytest.mark.sampled(6, each=False)
-def test_steps_by_instructions_have_the_bits_of_numpy(strategy, assert_same):
-    def launcher(program, given):
-        made = by_instructions(Kernel(program, packed=True, hardware=True), given)
-        assert "_bfloat16(" in made.source or strategy not in ("plain", "collage-plus")
-        return made
-
-    check_steps(mcf.AdamW(), mcf.strategy(strategy), "nearest_even", launcher, assert_same)
+@pytest.mark.costly("Triton's interpreter takes a second for the kernels of a few steps")
+def test_steps_by_instructions_have_the_bits_of_numpy(strategy, monkeypatch):
+    """On codes, in place, from states with zeros, subnormal and huge numbers, infinities and NaN."""
+    asked = []
+    monkeypatch.setattr(launch, "_has_good_instructions", lambda device: asked.append(device) or True)
+    ours, theirs = (made("adamw", strategy, shapes=((40, 30), (17,))) for _ in range(2))
+    for count in range(3):
+        for optimizer, there in ((ours, True), (theirs, False)):
+            give_hard(listed(optimizer), count)
+            monkeypatch.setattr(step, "_is_host", lambda device, there=there: not there)
+            optimizer.step()
+    assert_same_states(ours, theirs)
+    assert asked or strategy not in ("plain", "collage-plus")
 
 
 def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(monkeypatch):
+    def refused(device, launch):
+        raise RuntimeError("its instruction")
+
     kernel = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True, hardware=True)
     launcher, device = kernel.with_numbers([]), torch.device("cuda", 0)
     plain = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True)
     assert plain.with_numbers([]).by_hardware is None
     assert launcher.source == plain.source([]) != launcher.by_hardware == kernel.source([])
     assert text_on(launcher, CPU) == launcher.source
-    for capability, hip, taken in (
-        ((8, 0), None, True),
-        ((9, 0), None, True),
-        ((7, 5), None, False),
-        ((9, 0), "6", False),
-    ):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+    monkeypatch.setattr(launch, "check_instructions", lambda device, launch: None)
+    for found, hip, taken in (((8, 0), None, True), ((7, 5), None, False), ((9, 0), "6", False)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=found: found)
         monkeypatch.setattr(torch.version, "hip", hip)
-        monkeypatch.setattr(launch, "check_instructions", lambda device, launch: None)
         launch._has_good_instructions.cache_clear()
         assert (text_on(launcher, device) == launcher.by_hardware) is taken
-
-
-def test_a_device_whose_instructions_differ_does_without(monkeypatch):
-    def refused(device, launch):
-        raise RuntimeError("its instruction")
-
-    launcher = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True, hardware=True).with_numbers([])
     monkeypatch.setattr(launch, "check_gpu", lambda device: None)
     monkeypatch.setattr(launch, "check_instructions", refused)
     launch._has_good_instructions.cache_clear()

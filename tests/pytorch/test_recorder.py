@@ -37,34 +37,34 @@ def backward(net, step):
 
 
 def recorded(net, folder, steps=STEPS, after=None, then=lambda step: None):
-    """Record steps of a model, each followed by something, and return the recorder."""
+    """Record steps of a model, each followed by something."""
     recorder = record(net, folder, after=after)
     for step in range((after or 0) + 1, steps + 1):
         backward(net, step)
         recorder.step(0.1 / step)
         then(step)
-    return recorder
+    assert recorder.count == steps
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_the_gradients_are_recorded_bit_for_bit(dtype, tmp_path):
     net, expected = model(dtype), []
     start = {name: p.detach().clone() for name, p in net.named_parameters()}
-
-    def then(step):
-        expected.append({name: p.grad.clone() for name, p in net.named_parameters()})
-        with torch.no_grad():
-            for p in net.parameters():
-                p -= p.grad
-
-    assert recorded(net, tmp_path, then=then).count == STEPS
+    recorded(
+        net,
+        tmp_path,
+        then=lambda step: expected.append({k: p.grad.clone() for k, p in net.named_parameters()}),
+    )
     for path, tensors in zip(sorted(tmp_path.glob("*.safetensors")), [*expected, start], strict=True):
         found = load_file(path)
         assert found.keys() == tensors.keys()
         for name, tensor in tensors.items():
             assert found[name].dtype == dtype
             assert torch.equal(found[name], tensor)
-    assert open_recording(tmp_path).rates() == tuple(0.1 / step for step in range(1, STEPS + 1))
+    whole = open_recording(tmp_path)
+    assert whole.rates() == tuple(0.1 / step for step in range(1, STEPS + 1))
+    recorded(net, tmp_path, after=2)  # a loop that went back goes on from there
+    assert open_recording(tmp_path).digest() == whole.digest()
 
 
 @pytest.mark.parametrize("strategy", ["plain", "collage-plus"])
@@ -87,14 +87,6 @@ def test_a_replay_makes_the_steps_that_were_trained(strategy, tmp_path):
     np.testing.assert_array_equal(final, trained.numpy())
 
 
-def test_a_loop_that_went_back_goes_on_from_there(tmp_path):
-    net = model()
-    recorded(net, tmp_path)
-    whole = open_recording(tmp_path).digest()
-    recorded(net, tmp_path, after=2)
-    assert open_recording(tmp_path).digest() == whole
-
-
 def test_what_is_not_trained_is_left_out_and_what_is_shared_is_one(tmp_path):
     net = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6))
     net[2].weight = net[0].weight
@@ -112,12 +104,11 @@ def test_what_is_not_trained_is_left_out_and_what_is_shared_is_one(tmp_path):
     ("gradient", "message"),
     [
         (None, r"1 parameters have no gradient, '2\.bias' first; exclude those untr"),
-        (torch.full((2,), torch.inf), r"step-00000001\.safetensors: .*: 2\.bias: 0 NaN, 2 infinite"),
         (torch.zeros(2).to_sparse(), r"parameter '2\.bias': a tensor on device 'cpu' with layout"),
     ],
-    ids=["none", "infinite", "sparse"],
+    ids=["none", "sparse"],
 )
-def test_a_gradient_that_is_refused_writes_nothing(gradient, message, tmp_path):
+def test_what_is_refused_writes_nothing(gradient, message, tmp_path):
     net = model()
     recorder = record(net, tmp_path)
     backward(net, 1)
@@ -125,21 +116,10 @@ def test_a_gradient_that_is_refused_writes_nothing(gradient, message, tmp_path):
     with pytest.raises((TypeError, ValueError), match=message):
         recorder.step()
     assert [item.name for item in tmp_path.glob("*.safetensors")] == ["weights.safetensors"]
-
-
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        (None, TypeError),
-        (model, TypeError),
-        (torch.nn.Tanh(), ValueError),
-        (torch.nn.Linear(2, 2, dtype=torch.complex64), TypeError),
-    ],
-)
-def test_what_is_no_model_is_refused(given, error, tmp_path):
-    with pytest.raises(error):
-        record(given, tmp_path / "new")
-    assert not (tmp_path / "new").exists()
+    for wrong in (None, torch.nn.Tanh(), torch.nn.Linear(2, 2, dtype=torch.complex64)):
+        with pytest.raises((TypeError, ValueError)):
+            record(wrong, tmp_path / "new")
+        assert not (tmp_path / "new").exists()
 
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):

@@ -80,41 +80,24 @@ def test_a_run_goes_on_from_what_was_saved_or_copied(optimizer, strategy, seed):
 def test_loading_writes_into_the_tensors_that_there_are():
     """Whoever keeps their addresses, as a captured graph does, goes on with what was loaded."""
     optimizer = made()
-    optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+    rate = optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
     run(optimizer, range(3))
     saved = copy.deepcopy(optimizer.state_dict())
     run(optimizer, range(3, 5))
-    optimizer.param_groups[0]["lr"].fill_(0.5)
-
-    def tensors():
-        kept = [x for p in listed(optimizer) for x in optimizer.state[p].values()]
-        return [optimizer.param_groups[0]["lr"], *kept]
-
-    before = tensors()
+    tensors = [
+        (p, name, x) for p in listed(optimizer) for name, x in optimizer.state[p].items() if name != "step"
+    ]
     saved["param_groups"][0]["lr"] = 0.25
+    kept = copy.deepcopy(saved)
     optimizer.load_state_dict(saved)
-    assert float(tensors()[0]) == 0.25
-    for old, new in zip(before, tensors(), strict=True):
-        assert old is new if isinstance(old, torch.Tensor) else new == 3
-    kept = saved["state"][0]["m"].clone()
-    assert torch.equal(optimizer.state[listed(optimizer)[0]]["m"], kept)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert float(rate) == 0.25
+    assert all(optimizer.state[p][name] is x for p, name, x in tensors)
+    first = listed(optimizer)[0]
+    assert optimizer.state[first]["step"] == 3
+    assert torch.equal(optimizer.state[first]["m"], kept["state"][0]["m"])
     run(optimizer, [5])
-    assert torch.equal(saved["state"][0]["m"], kept)
-
-
-def test_hooks_see_the_state_before_it_is_loaded():
-    ours, other = made(strategy="fp32-master"), made(strategy="fp32-master")
-    run(ours, range(2))
-
-    def zeroed(_, given):
-        return {**given, "state": {**given["state"], 0: {**given["state"][0], "m": torch.zeros(4, 3)}}}
-
-    other.register_load_state_dict_pre_hook(zeroed)
-    other.load_state_dict(ours.state_dict())
-    first, second, _ = (other.state[p]["m"] for p in listed(other))
-    assert not first.any()
-    assert first.dtype == torch.float32
-    assert torch.equal(second, ours.state[listed(ours)[1]]["m"])
+    assert torch.equal(saved["state"][0]["m"], kept["state"][0]["m"])
 
 
 def test_an_older_state_leaves_the_settings_that_it_has_not():
@@ -124,9 +107,10 @@ def test_an_older_state_leaves_the_settings_that_it_has_not():
     del saved["optimizer"]
     saved["param_groups"] = [{"params": [0], "lr": 0.5}, {"params": [1, 2], "lr": 0.25}]
     other.load_state_dict(saved)
-    assert [group["lr"] for group in other.param_groups] == [0.5, 0.25]
-    assert [group["weight_decay"] for group in other.param_groups] == [0.1, 0.0]
-    assert all(x.keys() == y.keys() for x, y in zip(other.param_groups, ours.param_groups, strict=True))
+    expected = [
+        {**group, "params": 0, "lr": rate} for group, rate in zip(ours.param_groups, (0.5, 0.25), strict=True)
+    ]
+    assert [{**group, "params": 0} for group in other.param_groups] == expected
     run(other, [2])
 
 
@@ -138,11 +122,14 @@ def test_a_step_that_is_whole_is_taken_as_torch_has_it(step):
     saved["state"][0]["step"] = step
     optimizer.load_state_dict(saved)
     steps = [optimizer.state[p]["step"] for p in listed(optimizer)]
-    assert [type(x) for x in steps] == [int] * 3
-    assert steps == [3, 2, 2]
+    assert [(type(x), x) for x in steps] == [(int, 3), (int, 2), (int, 2)]
 
 
 # -- what is refused --------------------------------------------------------------------------------------
+def of(**entries):
+    return lambda x: x.update(entries)
+
+
 def of_state(**entries):
     return lambda x: x["state"][1].update(entries)
 
@@ -185,19 +172,14 @@ SPOILT = [
     (of_group(random={"key": 3}), "no seed, step and stream"),
     (of_group(random=5), "no seed, step and stream"),
     (of_group(random=None), "needs random"),
-    *(
-        (lambda x, groups=groups: x.update(param_groups=groups), "has no param_groups, a list")
-        for groups in (None, 3, [None], [{"lr": 1.0}], [{"params": None}])
-    ),
-    *(
-        (lambda x, states=states: x.update(state=states), "has no state, a dict")
-        for states in (None, [], 3)
-    ),
+    *((of(param_groups=x), "has no param_groups, a list") for x in (None, 3, [None], [{"lr": 1.0}])),
+    (of(param_groups=[{"params": None}]), "has no param_groups, a list"),
+    *((of(state=x), "has no state, a dict") for x in (None, [], 3)),
     (lambda x: x.pop("param_groups"), "has no param_groups"),
     (lambda x: x.pop("state"), "has no state"),
     (lambda x: x.update(state={}, param_groups=x["param_groups"][:1]), "different number of"),
     (lambda x: x.update(state={}) or x["param_groups"][1]["params"].pop(), "doesn't match the size"),
-    (lambda x: x.update(optimizer="Adam"), "the state is of Adam, and this optimizer is"),
+    (of(optimizer="Adam"), "the state is of Adam, and this optimizer is"),
 ]  # fmt: skip
 
 
@@ -209,13 +191,15 @@ def test_a_bad_state_is_refused_whole(place):
     saved = copy.deepcopy(optimizer.state_dict())
     run(optimizer, [1])
     change(saved)
-    before = frozen(optimizer)
-    kept = [x for p in listed(optimizer) for x in optimizer.state[p].values()]
+
+    def tensors():
+        return [id(x) for p in listed(optimizer) for x in optimizer.state[p].values()]
+
+    before, kept = frozen(optimizer), tensors()
     with pytest.raises(ValueError, match=message):
         optimizer.load_state_dict(saved)
     assert_same_states(frozen(optimizer), before)
-    after = [x for p in listed(optimizer) for x in optimizer.state[p].values()]
-    assert all(x is y for x, y in zip(kept, after, strict=True))
+    assert tensors() == kept
 
 
 @pytest.mark.parametrize("x", [None, [], 3, "state"])
@@ -225,6 +209,14 @@ def test_what_is_no_state_is_refused(x):
 
 
 # -- broken off -------------------------------------------------------------------------------------------
+def is_same(one, other):
+    try:
+        assert_same_states(one, other)
+    except AssertionError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("strategy", ["collage-plus", "split-master", "fp8-moments"])
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.slow
@@ -233,31 +225,23 @@ def test_a_step_that_is_broken_off_is_whole_or_refused(strategy):
     optimizer = made(strategy=strategy)
     run(optimizer, [0])
     start, weights = copy.deepcopy(optimizer.state_dict()), [p.detach().clone() for p in listed(optimizer)]
-    whole = [states(optimizer)]
-    for step in (1, 2):
-        run(optimizer, [step])
-        whole.append(states(optimizer))
-
-    def back():
-        put(optimizer, weights)
-        optimizer.load_state_dict(start)
-
-    def place_of(found):
-        return next((i for i, x in enumerate(whole) if is_same(found, x)), None)
-
-    def next_step():
-        run(optimizer, [optimizer.state[listed(optimizer)[0]]["step"]])
-
-    count = bytecodes(lambda: run(optimizer, [1]))
+    count, whole = bytecodes(lambda: run(optimizer, [1])), []
     refused = halves = 0
     places = torch.randint(count, (10,), generator=torch.Generator().manual_seed(1)).tolist()
-    for place in [*places, *range(count // 2, count, count // 20)]:
-        back()
-        assert place_of(states(optimizer)) == 0
-        if not broken_off(next_step, place, KeyboardInterrupt):
+    for place in [None, *places, *range(count // 2, count, count // 20)]:
+        put(optimizer, weights)
+        optimizer.load_state_dict(start)
+        if place is None:
+            whole.append(states(optimizer))
+            run(optimizer, [1])
+            whole.append(states(optimizer))
+            continue
+        assert is_same(states(optimizer), whole[0])
+        if not broken_off(lambda: run(optimizer, [1]), place, KeyboardInterrupt):
             continue
         found = states(optimizer)
-        halves += place_of(found) is None
+        half = not any(is_same(found, x) for x in whole)
+        halves += half
         try:
             optimizer.step()
         except SpoiltStateError:
@@ -273,16 +257,8 @@ def test_a_step_that_is_broken_off_is_whole_or_refused(strategy):
                 with pytest.raises(SpoiltStateError, match=r"a step was broken off.* saved together"):
                     other()
         else:
-            assert place_of(found) in (0, 1)
+            assert not half
     assert refused >= halves > 0
-
-
-def is_same(one, other):
-    try:
-        assert_same_states(one, other)
-    except AssertionError:
-        return False
-    return True
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Rounding, several components, the meter and the metrics take tensors of any device as they take arrays."""
 
-import dataclasses
-import inspect
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,28 +10,14 @@ torch = pytest.importorskip("torch")
 import mcfsim as mcf  # noqa: E402
 from mcfsim import convert  # noqa: E402
 from mcfsim.backends.meter import Meter  # noqa: E402
+from mcfsim.backends.tensors import TORCH_DTYPES, as_array, cut, flat, torch_dtype  # noqa: E402
 from mcfsim.kernels.carriers import UnsupportedFormatError  # noqa: E402
-from mcfsim.kernels.tensors import as_array  # noqa: E402
 from mcfsim.multiword import double_word, expansion, shewchuk, summation  # noqa: E402
-from mcfsim.random import RandomWords  # noqa: E402
+from mcfsim.storage.buffers import BLOCK  # noqa: E402
 from mcfsim.training import metrics  # noqa: E402
-from tests.pytorch.devices import WORDS, both, here, numbers, operation, there, values  # noqa: E402
+from tests.pytorch.devices import WORDS, both, here, numbers, of_dtype, operation, there, values  # noqa: E402
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8", "int32", "int64", "uint64")
-
-
-def of_dtype(name, device, size=300):
-    """Return a tensor of a dtype, and the array that it is."""
-    dtype = getattr(torch, name)
-    reals = torch.from_numpy(numbers(1, size)[0])
-    if not dtype.is_floating_point:
-        whole = (
-            np.random.default_rng(0).integers(0, 2**63, size, np.uint64)
-            >> np.arange(size, dtype=np.uint64) % 64
-        )
-        reals = torch.from_numpy(whole.astype(name))
-    x = reals.to(dtype)
-    return x.to(device), as_array(x)
 
 
 # -- round_to -----------------------------------------------------------------------------------------------
@@ -71,15 +56,12 @@ def test_tensors_are_rounded_as_the_arrays_that_they_are(dtype, given, device, a
 
 
 def test_random_words_go_by_the_index_in_row_major_order(device, assert_same):
+    """Or are the CPU's, as they are given."""
     x = torch.from_numpy(numbers(1, 60)[0].reshape(3, 4, 5)).permute(2, 0, 1)
-    expected = mcf.round_to(x.numpy(), "bfloat16", "stochastic", random=RandomWords(5, stream=2))
-    for found in rounded_everywhere(x.to(device), "bfloat16", "stochastic", random=RandomWords(5, stream=2)):
+    expected = mcf.round_to(x.numpy(), "bfloat16", "stochastic", random=WORDS)
+    for found in rounded_everywhere(x.to(device), "bfloat16", "stochastic", random=WORDS):
         assert_same(here(found), expected)
-
-
-def test_words_of_ones_own_are_the_cpus(assert_same):
-    x = torch.from_numpy(numbers(1)[0])
-    words = np.random.default_rng(0).integers(0, 2**32, 300, np.uint32)
+    words = np.random.default_rng(0).integers(0, 2**32, 60, np.uint32).reshape(x.shape)
     expected = mcf.round_to(x.numpy(), "float16", "stochastic", random=words)
     for given in (words, torch.from_numpy(words)):
         assert_same(here(mcf.round_to(x, "float16", "stochastic", random=given)), expected)
@@ -88,27 +70,23 @@ def test_words_of_ones_own_are_the_cpus(assert_same):
 
 
 def test_results_go_where_they_are_wanted(device, assert_same):
+    def by_device(x, fmt, rounding, *, out):
+        return convert._round_on_device(x, mcf.get_format(fmt), mcf.Rounding(rounding), None, out)
+
     x = there(numbers(1)[0].astype(np.float32), device)
     expected = mcf.round_to(here(x), "float8_e5m2", "down")
     out = torch.empty_like(x)
-    assert mcf.round_to(x, "float8_e5m2", "down", out=out) is out
-    assert_same(here(out), expected)
     for call in [mcf.round_to] if device != "cpu" else [mcf.round_to, by_device]:
-        own = x.clone()
-        assert call(own, "float8_e5m2", "down", out=own) is own
-        assert_same(here(own), expected)
-        with pytest.raises(ValueError, match="out must be"):
-            call(x, "float8_e5m2", "down", out=torch.empty_like(x, dtype=torch.float64))
-        with pytest.raises(ValueError, match="out must be"):
-            call(x, "float8_e5m2", "down", out=out[1:])
+        for into in (out, x.clone()):
+            assert call(x, "float8_e5m2", "down", out=into) is into
+            assert_same(here(into), expected)
+        for wrong in (torch.empty_like(x, dtype=torch.float64), out[1:]):
+            with pytest.raises(ValueError, match="out must be"):
+                call(x, "float8_e5m2", "down", out=wrong)
     with pytest.raises(TypeError, match="out must be a tensor, as x is, not ndarray"):
         mcf.round_to(x, "float8_e5m2", out=expected)
     with pytest.raises(TypeError, match="out must be an array"):
         mcf.round_to(expected, "float8_e5m2", out=out)
-
-
-def by_device(x, fmt, rounding, *, out):
-    return convert._round_on_device(x, mcf.get_format(fmt), mcf.Rounding(rounding), None, out)
 
 
 def test_tensors_that_are_not_rounded(device):
@@ -129,56 +107,70 @@ def test_tensors_that_are_not_rounded(device):
         assert not mcf.round_to(x.clone().requires_grad_(), "bfloat16").requires_grad
 
 
+@pytest.mark.parametrize("dtype", [d for d in TORCH_DTYPES if d.itemsize <= 2], ids=str)
+def test_every_code_of_a_tensor_is_read_as_torch_reads_it(dtype, assert_same):
+    codes = torch.arange(2 ** (8 * dtype.itemsize))
+    tensor = codes.to({1: torch.uint8, 2: torch.uint16}[dtype.itemsize]).view(dtype)
+    ar = mcf.arithmetic(TORCH_DTYPES[dtype], backend="torch")
+    assert_same(ar.round(tensor).numpy(), tensor.to(torch.float32).numpy())
+    assert torch_dtype(TORCH_DTYPES[dtype]) == dtype
+
+
+# -- tensors strung together ---------------------------------------------------------------------------------
+def test_elements_in_order_share_memory():
+    tensor = torch.zeros(3, 4, dtype=torch.bfloat16).t()
+    array = as_array(tensor)
+    assert array.shape == (4, 3)
+    flat(tensor)[1:3] = np.array([1.5, 2.5], dtype=np.float32)
+    assert tensor[0].tolist() == array[0].astype(np.float32).tolist() == [0.0, 1.5, 2.5]
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [3, 0, 5], [BLOCK], [BLOCK + 1, 7, 2 * BLOCK]])
+def test_blocks_cover_everything_once(sizes):
+    seen = [[] for _ in sizes]
+    for pieces in cut(sizes):
+        places = np.concatenate([np.arange(place.start, place.stop) for _, _, place in pieces])
+        assert places.tolist() == list(range(len(places)))
+        assert 0 < len(places) <= BLOCK
+        for index, part, place in pieces:
+            assert part.stop - part.start == place.stop - place.start
+            seen[index] += range(part.start, part.stop)
+    assert seen == [list(range(size)) for size in sizes]
+
+
 # -- expansions, double words, sums --------------------------------------------------------------------------
-def texts():
-    """Return every straight line of several components, with the layout of its operands."""
-    found = {}
-    for module in (double_word, expansion, shewchuk, summation):
-        for name, function in vars(module).items():
-            if not hasattr(function, "__wrapped__") or name in ("two_sum", "fast_two_sum", "two_prod_fma"):
-                continue
-            names = list(inspect.signature(function.__wrapped__).parameters)[1:]
-            plain = [x for x in names if x in ("a", "b") or (x == "y" and "_fp" in name)]
-            positional = [x for x in names if x not in ("ordered", "k")]
-            found[name] = function, tuple(x in plain for x in positional)
-    found["sum_k"] = (lambda ar, x: summation.sum_k(ar, x, 3)), (False,)
-    return found
-
-
-TEXTS = texts()
-
-
-def test_all_of_them_are_found():
-    assert {*double_word.__all__} - {"DoubleWord"} <= TEXTS.keys()
-    assert {
-        "renormalize",
-        "grow",
-        "scale",
-        "mul",
-        "div",
-        "sqrt",
-        "dot2",
-        "kahan_sum",
-        "vec_sum",
-    } <= TEXTS.keys()
+#: Of each module some, with the layout of their operands: of a number one component, or two.
+TEXTS = {
+    double_word.dw_times_dw3: (2, 2),
+    double_word.dw_div_fp2: (2, 1),
+    expansion.renormalize: (2,),
+    expansion.grow: (2, 1),
+    expansion.mul: (2, 2),
+    expansion.sqrt: (2,),
+    shewchuk.vec_sum: (2,),
+    shewchuk.expansion_sum: (2, 2),
+    summation.kahan_sum: (2,),
+    summation.neumaier_sum: (2,),
+    summation.dot2: (2, 2),
+    partial(summation.sum_k, k=3): (2,),
+}
 
 
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("text", TEXTS, ids=lambda x: getattr(x, "__name__", "sum_k"))
 @pytest.mark.sampled(12, each=False)
-def test_numbers_of_several_components(name, fmt, device, kernels, assert_same):
-    text, plain = TEXTS[name]
+def test_numbers_of_several_components(text, fmt, device, kernels, assert_same):
     ours, theirs = both(fmt, device=device, kernels=kernels)
     a, t = values(4, ours, theirs, size=100)
-    ar_operands, operands = [], []
-    for place, number in enumerate(plain):
-        part = slice(2 * place, 2 * place + (1 if number else 2))
-        operands.append(a[part][0] if number else tuple(a[part]))
-        ar_operands.append(t[part][0] if number else tuple(t[part]))
-    found, expected = text(ours, *ar_operands), text(theirs, *operands)
-    found, expected = (x if isinstance(x, tuple) else (x,) for x in (found, expected))
+    arrays, tensors = (
+        [x[2 * i] if parts == 1 else tuple(x[2 * i : 2 * i + 2]) for i, parts in enumerate(TEXTS[text])]
+        for x in (a, t)
+    )
+    found, expected = (
+        x if isinstance(x, tuple) else (x,) for x in (text(ours, *tensors), text(theirs, *arrays))
+    )
     for one, other in zip(found, expected, strict=True):
-        assert_same(here(one) if isinstance(one, torch.Tensor) else one, other)
+        assert_same(here(one), other)
 
 
 def test_components_are_merged_on_their_device(device, assert_same):
@@ -186,14 +178,14 @@ def test_components_are_merged_on_their_device(device, assert_same):
     a, t = values(4, ours, theirs)
     a[:, :5] = t[:, :5] = 1.0  # ties stay in their order
     a[1, :5] = t[1, :5] = -1.0
-    expected = shewchuk.merge(tuple(a[:2]), tuple(a[2:]))
-    found = shewchuk.merge(tuple(t[:2]), (t[2].bfloat16(), t[3]))
-    assert all(x.device == t.device and x.dtype == torch.float32 for x in found)
-    for one, other in zip(found, expected, strict=True):
-        assert_same(here(one), other)
-    mixed = shewchuk.merge((t[0],), (0.5,))
-    for one, other in zip(mixed, shewchuk.merge((a[0],), (0.5,)), strict=True):
-        assert_same(here(one), other)
+    for mine, others in (
+        (((t[0], t[1]), (t[2].bfloat16(), t[3])), (tuple(a[:2]), tuple(a[2:]))),
+        (((t[0],), (0.5,)), ((a[0],), (0.5,))),
+    ):
+        for one, other in zip(shewchuk.merge(*mine), shewchuk.merge(*others), strict=True):
+            assert one.device == t.device
+            assert here(one).dtype == other.dtype
+            assert_same(here(one), other)
     with pytest.raises(TypeError, match=r"on several devices: .*meta"):
         shewchuk.merge((t[0],), (t[1].to("meta"),))
 
@@ -229,35 +221,31 @@ def test_the_meter_counts_what_integers_and_native_types_lose(device):
     native = Meter(mcf.arithmetic("bfloat16", backend="native", device=device))
     x = native.round(torch.tensor([1.0, 256.0], device=device))
     native.add(x, x.flip(0))
-    tally = dataclasses.asdict(native.tallies["add"])
-    assert {key: tally[key] for key in ("calls", "elements", "inexact", "lost")} == {
-        **{"calls": 1, "elements": 2, "inexact": 2, "lost": 2}
-    }
+    tally = native.tallies["add"]
+    assert (tally.calls, tally.elements, tally.inexact, tally.lost) == (1, 2, 2, 2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_metrics_of_tensors_are_those_of_arrays(dtype, device):
-    random = np.random.default_rng(0)
+    random, fmt = np.random.default_rng(0), mcf.get_format("bfloat16")
     tensors = [torch.from_numpy(random.standard_normal((20, 10))).to(getattr(torch, dtype)) for _ in range(6)]
     tensors[2][::3] = tensors[3][::3]
-    arrays = [as_array(x) for x in tensors]
-    d, e, *_ = moved = [x.to(device) for x in tensors]
-    for measure in (
-        *(metrics.edq, metrics.normalized_edq, metrics.lost_fraction, metrics.norm_ratio, metrics.cosine),
-        *(metrics.relative_error, metrics.median_ratio, metrics.released_imprecision),
-    ):
-        assert measure(d, e) == measure(*arrays[:2])
-    assert metrics.released_edq(*moved[:3]) == metrics.released_edq(*arrays[:3])
-    assert metrics.residual_norm(moved[:3]) == metrics.residual_norm(arrays[:3])
-    assert metrics.effective_update(moved[1:3], moved[3:5]).tolist() == (
-        metrics.effective_update(arrays[1:3], arrays[3:5]).tolist()
+    names = (
+        "edq normalized_edq lost_fraction norm_ratio cosine relative_error median_ratio released_imprecision"
     )
-    assert metrics.ulp_error(d, e, "bfloat16").tolist() == metrics.ulp_error(*arrays[:2], "bfloat16").tolist()
-    fmt = mcf.get_format("bfloat16")
-    found, expected = (metrics.measure(x[0], x[1:3], x[3:5], (x[1], x[3]), fmt) for x in (moved, arrays))
-    assert found == expected
-    assert not any(np.isnan(x) for x in found.values())
-    assert metrics.all_finite(d, e)
-    moved[1][0, 0] = float("nan")
-    assert not metrics.all_finite(*moved)
-    assert np.isnan(metrics.edq(*moved[:2]))
+
+    def measures(x):
+        return [
+            *(getattr(metrics, name)(*x[:2]) for name in names.split()),
+            *(metrics.released_edq(*x[:3]), metrics.residual_norm(x[:3]), metrics.all_finite(*x)),
+            metrics.effective_update(x[1:3], x[3:5]).tolist(),
+            metrics.ulp_error(*x[:2], fmt).tolist(),
+            metrics.measure(x[0], x[1:3], x[3:5], (x[1], x[3]), fmt),
+        ]
+
+    found = measures([x.to(device) for x in tensors])
+    assert found == measures([as_array(x) for x in tensors])
+    assert not any(np.isnan(x) for x in found[-1].values())
+    tensors[1][0, 0] = float("nan")
+    assert not metrics.all_finite(*tensors)
+    assert np.isnan(metrics.edq(*tensors[:2]))

@@ -1,4 +1,4 @@
-"""The element text on PyTorch's own operations has the bits of NumPy, on the CPU and on whatever is there."""
+"""Arithmetic on tensors has the bits of NumPy: as users get it, by PyTorch's own operations, by kernels."""
 
 from fractions import Fraction
 
@@ -10,8 +10,8 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 
 torch = pytest.importorskip("torch")
 
-from mcfsim.backends.torch import TorchArithmetic  # noqa: E402
 from mcfsim.compile import torch_loops  # noqa: E402
+from mcfsim.storage.buffers import BLOCK  # noqa: E402
 from tests.pytorch.devices import (  # noqa: E402
     FORMATS,
     MODES,
@@ -21,11 +21,12 @@ from tests.pytorch.devices import (  # noqa: E402
     check,
     here,
     numbers,
+    of_dtype,
     operation,
     or_eager,
     there,
     values,
-)
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -57,14 +58,9 @@ def test_every_operation_has_the_bits_of_numpy(fmt, mode, device, kernels, asser
     ],
 )
 def test_policies(fmt, mode, overflow, underflow, device, kernels, assert_same):
-    check_policies(both(fmt, mode, overflow, underflow, device=device, kernels=kernels), device, assert_same)
-
-
-def check_policies(arithmetics, device, assert_same):
-    ours, theirs = arithmetics
-    a = np.concatenate([numbers(3), numbers(3) * 2.0**-110, numbers(3) * 2.0**-12], axis=1)
-    a = theirs.round(a.astype(np.float32))
-    ours.random = theirs.random
+    ours, theirs = both(fmt, mode, overflow, underflow, device=device, kernels=kernels)
+    x = np.concatenate([numbers(3), numbers(3) * 2.0**-110, numbers(3) * 2.0**-12], axis=1)
+    a = theirs.like(theirs.format, mcf.Rounding()).round(x.astype(np.float32))
     for name in ("add", "mul", "div", "fma", "round"):
         check(assert_same, operation(name), ours, theirs, *there(a, device)[: OPERATIONS.get(name, 1)])
 
@@ -85,6 +81,7 @@ def test_real_scalars_easy_and_hard(fmt, mode, scalars, device, kernels, assert_
     assert ours.random == theirs.random
 
 
+@pytest.mark.parametrize("kernels", [False, True], indirect=True)
 def test_real_scalars_that_binary64_does_not_hold_are_refused_unless_rounded(device, kernels, assert_same):
     third = Fraction(1, 3)
     ours, theirs = both("bfloat16", device=device, kernels=kernels, scalars="rounded")
@@ -97,6 +94,7 @@ def test_real_scalars_that_binary64_does_not_hold_are_refused_unless_rounded(dev
 
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "stochastic"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float8_e5m2", "tf32"])
+@pytest.mark.sampled(3)
 def test_whole_texts(fmt, mode, device, kernels, assert_same):
     ours, theirs = both(fmt, mode, device=device, kernels=kernels)
     _, t = values(3, ours, theirs)
@@ -104,10 +102,17 @@ def test_whole_texts(fmt, mode, device, kernels, assert_same):
         lambda ar, x, y, z: mcf.two_sum(ar, x, y),
         lambda ar, x, y, z: mcf.grow(ar, (x, y), z),
         lambda ar, x, y, z: (ar.mul(mcf.two_sum(ar, x, y)[0], 0.9), z, 0.1, ar.add(z, ar.neg(x))),
+        lambda ar, x, y, z: ar.evaluate(lambda ar, x: (ar.add(x, 0.1), ar.neg(x))[1], x),  # words unused
     )
     for text in texts:
         check(assert_same, lambda ar, *operands, text=text: ar.evaluate(text, *operands), ours, theirs, *t)
-    assert ours.random == theirs.random
+        assert ours.random == theirs.random
+
+
+DTYPES = (
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e5m2fnuz"),
+    *("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+)
 
 
 @pytest.mark.slow
@@ -115,47 +120,30 @@ def test_whole_texts(fmt, mode, device, kernels, assert_same):
 @pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fn", "float32", "float64", "int8"])
 @pytest.mark.sampled(5)
 def test_tensors_of_every_dtype_are_rounded_and_taken_in(fmt, mode, device, kernels, assert_same):
-    if (fmt, mode) == ("float64", "stochastic"):
-        pytest.skip("no operation of float64 has an exact path at random")
     ours, theirs = both(fmt, mode, device=device, kernels=kernels)
     or_eager(ours)  # no kernel takes integers of 64 bits
-    reals = torch.from_numpy(numbers(1)[0])
-    whole = [-(2**63), 2**63 - 1, 0, 1, -1, 2**53 + 1, -(2**40) - 1, 3, 100, 2**62 + 2**38]
-    codes = torch.arange(256).to(torch.uint8)
-    tensors = [
-        *(reals.to(dtype) for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)),
-        *(codes.view(dtype) for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e5m2fnuz)),
-        *(torch.tensor(whole[2:5] + whole[7:9], dtype=dtype) for dtype in (torch.int8, torch.int16)),
-        torch.tensor([*whole[2:5], -(2**31), 2**31 - 1], dtype=torch.int32),
-        torch.tensor([0, 255], dtype=torch.uint8),
-        torch.from_numpy(np.array([0, 2**16 - 1], np.uint16)),
-        torch.from_numpy(np.array([0, 2**32 - 1, 2**31], np.uint32)),
-    ]
-    if fmt != "float64" or mode == "nearest_even":
-        tensors += [torch.tensor(whole), torch.from_numpy(np.array([0, 2**64 - 1, 2**63 + 1], np.uint64))]
-    on_host = TorchArithmetic(theirs.format, theirs.rounding, random=theirs.random)
-    for x in tensors:
-        expected = on_host.round(x)
-        assert_same(here(ours.round(x.to(device))), expected.numpy())
-        assert ours.carrier == theirs.carrier == here(expected).dtype
-    assert ours.random == on_host.random
-    if fmt == "float64" and mode != "nearest_even":
-        return  # no sum has an exact path
-    kept = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
-    for dtype in {x.dtype for x in tensors if x.dtype.is_signed}:
-        x = kept.to(dtype)
-        assert_same(here(ours.add(x.to(device), 1.0)), on_host.add(x, 1.0).numpy())
+    for dtype in DTYPES:
+        t, a = of_dtype(dtype, device)
+        check(assert_same, operation("round"), ours, theirs, t, arrays=[a])
+        if dtype.startswith(("float", "bfloat", "int")):
+            kept = torch.tensor([[0.0, 1.0, 2.0, -1.0]]).to(t.dtype)
+            check(
+                assert_same,
+                lambda ar, x: ar.add(x, 1.0),
+                ours,
+                theirs,
+                kept.to(device),
+                arrays=[here(kept.float())],
+            )
+    assert ours.random == theirs.random
 
 
-def test_integers_that_cannot_be_rounded_once_are_refused(device, kernels):
-    ours, _ = both("float64", "up", device=device, kernels=kernels)
+def test_integers_are_rounded_once_or_refused_and_flushed_whole(device, kernels, assert_same):
+    ours, theirs = both("float64", "up", device=device, kernels=kernels)
     or_eager(ours)
     assert here(ours.round(torch.tensor([2**53, 2**60], device=device))).tolist() == [2.0**53, 2.0**60]
     with pytest.raises(UnsupportedFormatError, match=r"integers beyond 2\*\*53 cannot be rounded up"):
         ours.round(torch.tensor([0, 2**53 + 1], device=device))
-
-
-def test_small_integers_are_flushed_whole(device, kernels, assert_same):
     fmt = mcf.Format(precision=4, emin=3, emax=40)
     for underflow in ("flush_inputs", "flush_before", "gradual"):
         ours, theirs = both(fmt, "up", "ieee", underflow, device=device, kernels=kernels)
@@ -177,43 +165,41 @@ def test_large_tensors_are_worked_on_in_stretches(mode, device, kernels, monkeyp
         ours.add(t, 1.0)
 
 
-@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
-@pytest.mark.sampled(4, each=False)
-def test_a_block_of_a_step_draws_as_numpys_does(mode, device, kernels, assert_same):
-    ours, theirs = (
-        ar.on_block(step=4, start=1000) for ar in both("bfloat16", mode, device=device, kernels=kernels)
-    )
-    x = theirs.round(np.random.default_rng(0).standard_normal(300).astype(np.float32))
-    t = ours.round(torch.from_numpy(np.random.default_rng(0).standard_normal(300)).float().to(device))
+def test_threads_of_the_cpu_share_large_tensors(assert_same):
+    x = np.random.default_rng(1).standard_normal(3 * BLOCK + 3)
+    expected = mcf.arithmetic("float16").round(x)
+    ours = mcf.arithmetic("float16", backend="torch", threads=2)
+    t = ours.round(torch.from_numpy(x))
+    assert_same(t.numpy(), expected)
+    assert_same(ours.mul(t, t).numpy(), mcf.arithmetic("float16").mul(expected, expected))
+
+
+@pytest.mark.parametrize(
+    ("fmt", "mode"), [("bfloat16", "nearest_even"), ("bfloat16", "stochastic"), ("posit8", "stochastic")]
+)
+@pytest.mark.sampled(2)
+def test_a_block_of_a_step_draws_as_numpys_does(fmt, mode, device, kernels, assert_same):
+    whole = both(fmt, mode, device=device, kernels=kernels)
+    ours, theirs = (ar.on_block(step=4, start=1000) for ar in whole)
+    x = np.random.default_rng(0).standard_normal(300).astype(theirs.carrier)
+    t, x = ours.round(there(x, device)), theirs.round(x)
     assert_same(here(t), x)
     for _ in range(3):
         t, x = ours.mul(ours.add(t, 0.1), 1.01), theirs.mul(theirs.add(x, 0.1), 1.01)
         assert_same(here(t), x)
     for one, other in zip(mcf.two_sum(ours, t, 0.3), mcf.two_sum(theirs, x, 0.3), strict=True):
         assert_same(here(one), other)
+    once, same_once = (ar.like(ar.format, mcf.Rounding()) for ar in (ours, theirs))
+    assert_same(here(once.add(t, 0.1)), same_once.add(x, 0.1))
 
 
+@pytest.mark.parametrize("kernels", [False, True], indirect=True)
 def test_a_block_goes_on_in_another_format(device, kernels, assert_same):
-    ours, theirs = (
-        ar.on_block(step=4, start=1000)
-        for ar in both("bfloat16", "stochastic", device=device, kernels=kernels)
-    )
-    block = both("float16", "stochastic", device=device, kernels=kernels)[1].on_block(step=4, start=1000)
+    start = {"step": 4, "start": 1000}
+    ours = both("bfloat16", "stochastic", device=device, kernels=kernels)[0].on_block(**start)
+    theirs = both("float16", "stochastic")[1].on_block(**start)
     x = np.random.default_rng(0).standard_normal(300).astype(np.float32)
-    assert_same(here(ours.like(block.format, block.rounding).round(there(x, device))), block.round(x))
-    assert_same(here(ours.round(there(x, device))), theirs.round(x))
-
-
-def test_streams_are_taken_whether_their_words_are_used_or_not(device, kernels, assert_same):
-    ours, theirs = both("bfloat16", "stochastic", device=device, kernels=kernels)
-    x = torch.ones(3, device=device)
-
-    def unused(ar, x):
-        return ar.evaluate(lambda ar, x: (ar.add(x, 0.1), ar.neg(x))[1], x)
-
-    for text in (unused, lambda ar, x: ar.round(x[:0])):
-        check(assert_same, text, ours, theirs, x)
-        assert ours.random == theirs.random
+    assert_same(here(ours.like(theirs.format, theirs.rounding).round(there(x, device))), theirs.round(x))
 
 
 def test_a_zero_has_no_sign_where_the_format_has_none(device, kernels, assert_same):

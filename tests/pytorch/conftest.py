@@ -7,6 +7,8 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+#: Without PyTorch there are random programs alone to test here.
+collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_[!r]*.py", "test_recorder.py"]
 #: All bits but the sign: what a GPU makes of a NaN.
 GPU_NAN = {np.dtype(np.float32): 0x7FFFFFFF, np.dtype(np.float64): 0x7FFFFFFFFFFFFFFF}
 #: Kernels that NumPy interprets take their time: of so many cases of a test one is run by `make test`.
@@ -33,14 +35,15 @@ def _is_interpreted(item):
 @pytest.fixture(scope="session", autouse=True)
 def _compiler():
     """Import what PyTorch itself imports at the first optimizer, which is no matter of a test."""
-    if importlib.util.find_spec("torch") is not None:
+    if not collect_ignore_glob:
         import torch._dynamo  # noqa: F401
 
 
 @pytest.fixture
 def one_thread():
     """Let PyTorch sum in one order, whatever the machine has; threads are of no use to small matrices."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -49,7 +52,8 @@ def one_thread():
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
-    torch = pytest.importorskip("torch")
+    import torch
+
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("PyTorch finds no CUDA device")
     return request.param

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
 import mcfsim as mcf
 from mcfsim.optim.adafactor import Adafactor
-
-torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("rate", [1e-2, 1.0])

@@ -4,16 +4,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim.optim.remainder import remaining  # noqa: E402
-from mcfsim.oracle import round_fraction  # noqa: E402
-from mcfsim.torch import TorchAdamW, adopt, release  # noqa: E402
-from tests.pytorch.roots import RightRoots, fused  # noqa: E402
-from tests.pytorch.runs import assert_same_states, states  # noqa: E402
-from tests.shared.kinds import STORED  # noqa: E402
+import mcfsim as mcf
+from mcfsim.optim.remainder import remaining
+from mcfsim.oracle import round_fraction
+from mcfsim.torch import TorchAdamW, adopt, release
+from tests.pytorch.roots import RightRoots, fused
+from tests.pytorch.runs import assert_same_states, states
+from tests.shared.kinds import STORED
 
 OPTIONS = {"foreach": False, "weight_decay": 0.1}
 

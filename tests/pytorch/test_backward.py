@@ -4,13 +4,12 @@ import sys
 import warnings
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim.torch import SGD, AdamW, step_in_backward  # noqa: E402
-from mcfsim.torch import backward as module  # noqa: E402
-from tests.pytorch.runs import assert_same_states  # noqa: E402
+import mcfsim as mcf
+from mcfsim.torch import SGD, AdamW, step_in_backward
+from mcfsim.torch import backward as module
+from tests.pytorch.runs import assert_same_states
 
 
 def model(layers=2, seed=0):
@@ -114,15 +113,19 @@ def test_small_parameters_move_together(monkeypatch):
     assert sum(moved[2:]) == 16
 
 
-def test_a_pass_that_was_given_up_is_not_counted():
+def test_a_pass_that_was_given_up_is_not_counted_and_schedulers_see_the_steps():
     one, two = model(), model()
     ours, theirs = optimizers(one, two)
+    scheduler = torch.optim.lr_scheduler.StepLR(ours, 1, 1.0)
     step_in_backward(ours, every=2)
     backward(one, 5)
     ours.zero_grad()
-    for step in range(2):
-        backward(one, step)
-        backward(two, step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(2):
+            backward(one, step)
+            backward(two, step)
+        scheduler.step()
     theirs.step()
     assert all(p.grad is None for p in one.parameters())
     assert_same_states(ours, theirs)
@@ -146,18 +149,6 @@ def test_groups_that_change_meanwhile():
     with pytest.raises(ValueError, match="is the optimizer's no more"):
         backward(given, 2)
     steps.remove()
-
-
-def test_schedulers_see_the_steps():
-    given = model()
-    optimizer = AdamW(given.parameters(), 1e-2)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    step_in_backward(optimizer)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for step in range(3):
-            backward(given, step)
-            scheduler.step()
 
 
 def test_what_is_refused():

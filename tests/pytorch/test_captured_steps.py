@@ -4,22 +4,13 @@ import copy
 import math
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch = pytest.importorskip("torch")
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from mcfsim.compile import tables  # noqa: E402
-from mcfsim.torch import AdamW, device_step, step, watch  # noqa: E402
-from tests.pytorch.runs import (  # noqa: E402
-    assert_same_states,
-    codes,
-    give_hard,
-    hard_parameters,
-    listed,
-    made,
-    no_triton,
-)
-from tests.shared.kinds import PLAIN, feeding, rotating  # noqa: E402
+from mcfsim.compile import tables
+from mcfsim.torch import AdamW, device_step, step, watch
+from tests.pytorch.runs import assert_same_states, codes, give_hard, hard_parameters, listed, made, no_triton
+from tests.shared.kinds import PLAIN, feeding, rotating
 
 pytestmark = [
     pytest.mark.slow,

@@ -3,12 +3,11 @@
 from shutil import which
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim.backends.torch_device import DeviceArithmetic  # noqa: E402
-from mcfsim.torch import SGD, AdamW  # noqa: E402
+import mcfsim as mcf
+from mcfsim.backends.torch_device import DeviceArithmetic
+from mcfsim.torch import SGD, AdamW
 
 pytestmark = [pytest.mark.slow, pytest.mark.costly("torch's compiler looks through all that is called")]
 

@@ -7,9 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("triton", reason="Triton is not installed")
-
 import mcfsim as mcf
 from mcfsim.compile import device_code as code_of_devices
 from mcfsim.compile import trace
@@ -31,6 +28,8 @@ from mcfsim.theorems.verification import prepare
 from tests.shared.kinds import PLAIN, rotating
 from tests.shared.lines import of_all_verbs
 from tests.shared.texts import every
+
+pytest.importorskip("triton", reason="Triton is not installed")
 
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
 

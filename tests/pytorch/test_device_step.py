@@ -3,14 +3,13 @@
 from functools import lru_cache
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim.compile import tables  # noqa: E402
-from mcfsim.random import RandomWords  # noqa: E402
-from mcfsim.torch import AdamW, device_step  # noqa: E402
-from tests.pytorch.runs import (  # noqa: E402
+import mcfsim as mcf
+from mcfsim.compile import tables
+from mcfsim.random import RandomWords
+from mcfsim.torch import AdamW, device_step
+from tests.pytorch.runs import (
     assert_same_states,
     dtype_of,
     give_hard,

@@ -4,26 +4,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from typer.testing import CliRunner
 
-torch = pytest.importorskip("torch")
+from mcfsim.backends import torch_device
+from mcfsim.cli import app
+from mcfsim.compile.kernel import Kernel
+from mcfsim.formats import get_format
+from mcfsim.rounding import Rounding
+from mcfsim.sweeps.sweep import Sweep
+from mcfsim.theorems import THEOREMS, claim, compiled, findings, verification, verify
+from mcfsim.theorems import device as devices
+from mcfsim.theorems.device import Batch, Device, DeviceJudge
+from mcfsim.theorems.parts import Pieces, Sample
+from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.verification import prepare, run
+from tests.theorems.campaign.declared import theorem
+from tests.theorems.campaign.draw import GROUPS, draw
+
 pytest.importorskip("triton", reason="Triton is not installed")
-
-from typer.testing import CliRunner  # noqa: E402
-
-from mcfsim.backends import torch_device  # noqa: E402
-from mcfsim.cli import app  # noqa: E402
-from mcfsim.compile.kernel import Kernel  # noqa: E402
-from mcfsim.formats import get_format  # noqa: E402
-from mcfsim.rounding import Rounding  # noqa: E402
-from mcfsim.sweeps.sweep import Sweep  # noqa: E402
-from mcfsim.theorems import THEOREMS, claim, compiled, findings, verification, verify  # noqa: E402
-from mcfsim.theorems import device as devices  # noqa: E402
-from mcfsim.theorems.device import Batch, Device, DeviceJudge  # noqa: E402
-from mcfsim.theorems.parts import Pieces, Sample  # noqa: E402
-from mcfsim.theorems.selection import Selection  # noqa: E402
-from mcfsim.theorems.verification import prepare, run  # noqa: E402
-from tests.theorems.campaign.declared import theorem  # noqa: E402
-from tests.theorems.campaign.draw import GROUPS, draw  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

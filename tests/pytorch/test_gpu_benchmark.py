@@ -2,14 +2,13 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton", reason="Triton is not installed")
+import mcfsim as mcf
+from experiments import common
+from experiments import gpu as table
+from experiments.common import write_result
+from tests.benchmarks import gpu
 
-import mcfsim as mcf  # noqa: E402
-from experiments import common  # noqa: E402
-from experiments import gpu as table  # noqa: E402
-from experiments.common import write_result  # noqa: E402
-from tests.benchmarks import gpu  # noqa: E402
+pytest.importorskip("triton", reason="Triton is not installed")
 
 
 @pytest.mark.slow

@@ -8,15 +8,13 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 import mcfsim as mcf
-
-torch = pytest.importorskip("torch")
-
-from mcfsim.torch import AdamW, TorchAdamW  # noqa: E402
-from mcfsim.torch.group import ABSENT, LABELS, SETTINGS  # noqa: E402
-from mcfsim.torch.moved import opposite  # noqa: E402
-from tests.pytorch.runs import (  # noqa: E402
+from mcfsim.torch import AdamW, TorchAdamW
+from mcfsim.torch.group import ABSENT, LABELS, SETTINGS
+from mcfsim.torch.moved import opposite
+from tests.pytorch.runs import (
     KINDS,
     array,
     assert_same_states,
@@ -28,7 +26,7 @@ from tests.pytorch.runs import (  # noqa: E402
     parameters,
     run,
     states,
-)  # fmt: skip
+)
 
 NAN, INF = float("nan"), float("inf")
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -5,33 +5,29 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+import mcfsim as mcf
+from mcfsim.compile import hardware_trials, launch, trace
+from mcfsim.compile.hardware import INSTRUCTIONS
+from mcfsim.compile.hardware_trials import check_instructions, first_difference, trials
+from mcfsim.compile.kernel import Kernel
+from mcfsim.compile.launch import Launcher, text_on
+from mcfsim.formats import get_format
+from mcfsim.kernels.element import hardware
+from mcfsim.kernels.element.machine import F32, F64, recorded
+from mcfsim.kernels.element.on_numpy import run
+from mcfsim.kernels.element.rounding import round_element
+from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow
+from mcfsim.torch import step
+from tests.pytorch import instructions
+from tests.pytorch.instructions import with_instructions  # noqa: F401
+from tests.pytorch.runs import assert_same_states, give_hard, listed, made
+from tests.pytorch.test_kernel import hard, launched
+from tests.shared.kinds import PLAIN
+from tests.shared.texts import every
+
 pytest.importorskip("triton", reason="Triton is not installed")
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim.compile import hardware_trials, launch, trace  # noqa: E402
-from mcfsim.compile.hardware import INSTRUCTIONS  # noqa: E402
-from mcfsim.compile.hardware_trials import (  # noqa: E402
-    check_instructions,
-    first_difference,
-    trials,
-)
-from mcfsim.compile.kernel import Kernel  # noqa: E402
-from mcfsim.compile.launch import Launcher, text_on  # noqa: E402
-from mcfsim.formats import get_format  # noqa: E402
-from mcfsim.kernels.element import hardware  # noqa: E402
-from mcfsim.kernels.element.machine import F32, F64, recorded  # noqa: E402
-from mcfsim.kernels.element.on_numpy import run  # noqa: E402
-from mcfsim.kernels.element.rounding import round_element  # noqa: E402
-from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow  # noqa: E402
-from mcfsim.torch import step  # noqa: E402
-from tests.pytorch import instructions  # noqa: E402
-from tests.pytorch.instructions import with_instructions  # noqa: E402, F401
-from tests.pytorch.runs import assert_same_states, give_hard, listed, made  # noqa: E402
-from tests.pytorch.test_kernel import hard, launched  # noqa: E402
-from tests.shared.kinds import PLAIN  # noqa: E402
-from tests.shared.texts import every  # noqa: E402
 
 CPU = torch.device("cpu")
 

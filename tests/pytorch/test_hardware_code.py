@@ -5,9 +5,6 @@ import re
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("triton", reason="Triton is not installed")
-
 from mcfsim.compile import trace
 from mcfsim.compile.device_code import faults
 from mcfsim.compile.hardware import INSTRUCTIONS
@@ -18,6 +15,8 @@ from mcfsim.formats import get_format
 from tests.pytorch.test_device_code import code_of, compiled, device_code, step  # noqa: F401
 from tests.shared.kinds import PLAIN
 from tests.shared.texts import every
+
+pytest.importorskip("triton", reason="Triton is not installed")
 
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
 

@@ -4,14 +4,13 @@ from importlib.metadata import version
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("triton", reason="Triton is not installed")
-
 from experiments import instructions
 from experiments.common import read_result
 from mcfsim.compile.device_code import device_code
 from mcfsim.compile.instructions import DEVICES, PIPES, THROUGHPUT, Device, by_pipe, limits
 from tests.pytorch.test_device_code import compiled  # noqa: F401
+
+pytest.importorskip("triton", reason="Triton is not installed")
 
 pytestmark = [pytest.mark.usefixtures("compiled")]
 

@@ -2,18 +2,18 @@
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+import mcfsim as mcf
+from mcfsim.compile import launch, trace
+from mcfsim.compile.kernel import Kernel
+from mcfsim.formats import get_format
+from mcfsim.kernels.carriers import carrier_of
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Mode, Rounding, Rule
+from tests.shared.texts import every
+
 pytest.importorskip("triton", reason="Triton is not installed")
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim.compile import launch, trace  # noqa: E402
-from mcfsim.compile.kernel import Kernel  # noqa: E402
-from mcfsim.formats import get_format  # noqa: E402
-from mcfsim.kernels.carriers import carrier_of  # noqa: E402
-from mcfsim.random import RandomWords  # noqa: E402
-from mcfsim.rounding import Mode, Rounding, Rule  # noqa: E402
-from tests.shared.texts import every  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("interpreted"), pytest.mark.slow]
 

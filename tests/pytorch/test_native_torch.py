@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim.backends.native_torch import TorchNativeArithmetic  # noqa: E402
-from mcfsim.kernels.carriers import UnsupportedFormatError  # noqa: E402
-from mcfsim.oracle import same  # noqa: E402
-from tests.pytorch.devices import OPERATIONS, here, numbers, there  # noqa: E402
+import mcfsim as mcf
+from mcfsim.backends.native_torch import TorchNativeArithmetic
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.oracle import same
+from tests.pytorch.devices import OPERATIONS, here, numbers, there
 
 LONG = ("bfloat16", "float16", "float32", "float64")
 SHORT = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim.models.recording import open_recording  # noqa: E402
-from mcfsim.torch import AdamW, record  # noqa: E402
+import mcfsim as mcf
+from mcfsim.models.recording import open_recording
+from mcfsim.torch import AdamW, record
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

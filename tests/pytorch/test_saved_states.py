@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import mcfsim as mcf
@@ -21,8 +22,6 @@ from mcfsim.models.weights import open_weights
 from mcfsim.storage.tensors import FileOfTensorsError
 from tests.models.files import raw_safetensors
 from tests.shared.mutations import NASTY, damaged
-
-torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.slow
 

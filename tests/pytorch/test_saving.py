@@ -7,12 +7,11 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from mcfsim.checks.whole import SpoiltStateError  # noqa: E402
-from mcfsim.random import RandomWords  # noqa: E402
-from tests.pytorch.runs import (  # noqa: E402
+from mcfsim.checks.whole import SpoiltStateError
+from mcfsim.random import RandomWords
+from tests.pytorch.runs import (
     KINDS,
     assert_same_states,
     dtype_of,
@@ -22,9 +21,9 @@ from tests.pytorch.runs import (  # noqa: E402
     parameters,
     run,
     states,
-)  # fmt: skip
-from tests.shared.interrupts import broken_off, bytecodes  # noqa: E402
-from tests.shared.kinds import STORED  # noqa: E402
+)
+from tests.shared.interrupts import broken_off, bytecodes
+from tests.shared.kinds import STORED
 
 SHAPES = ((4, 3), (5,), ())
 

@@ -6,22 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import save_file  # noqa: E402
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim.models.samples import Sample, places_of  # noqa: E402
-from mcfsim.models.saved_state import SavedState  # noqa: E402
-from mcfsim.models.scan import scan  # noqa: E402
-from mcfsim.models.state_order import Numbered, by_order  # noqa: E402
-from mcfsim.models.weights import open_weights  # noqa: E402
-from mcfsim.storage.tensors import FileOfTensorsError  # noqa: E402
-from mcfsim.torch import AdamW  # noqa: E402
-from mcfsim.torch.moved import summed  # noqa: E402
-from tests.pytorch.runs import dtype_of, parameters, run  # noqa: E402
-from tests.shared.kinds import STORED  # noqa: E402
+import mcfsim as mcf
+from mcfsim.models.samples import Sample, places_of
+from mcfsim.models.saved_state import SavedState
+from mcfsim.models.scan import scan
+from mcfsim.models.state_order import Numbered, by_order
+from mcfsim.models.weights import open_weights
+from mcfsim.storage.tensors import FileOfTensorsError
+from mcfsim.torch import AdamW
+from mcfsim.torch.moved import summed
+from tests.pytorch.runs import dtype_of, parameters, run
+from tests.shared.kinds import STORED
 
 RUN = mcf.Schedule(), 10
 

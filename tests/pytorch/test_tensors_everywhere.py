@@ -4,18 +4,17 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim import convert  # noqa: E402
-from mcfsim.backends.meter import Meter  # noqa: E402
-from mcfsim.backends.tensors import TORCH_DTYPES, as_array, cut, flat, torch_dtype  # noqa: E402
-from mcfsim.kernels.carriers import UnsupportedFormatError  # noqa: E402
-from mcfsim.multiword import double_word, expansion, shewchuk, summation  # noqa: E402
-from mcfsim.storage.buffers import BLOCK  # noqa: E402
-from mcfsim.training import metrics  # noqa: E402
-from tests.pytorch.devices import WORDS, both, here, numbers, of_dtype, operation, there, values  # noqa: E402
+import mcfsim as mcf
+from mcfsim import convert
+from mcfsim.backends.meter import Meter
+from mcfsim.backends.tensors import TORCH_DTYPES, as_array, cut, flat, torch_dtype
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.multiword import double_word, expansion, shewchuk, summation
+from mcfsim.storage.buffers import BLOCK
+from mcfsim.training import metrics
+from tests.pytorch.devices import WORDS, both, here, numbers, of_dtype, operation, there, values
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8", "int32", "int64", "uint64")
 

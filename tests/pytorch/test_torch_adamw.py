@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
 import mcfsim as mcf
-
-torch = pytest.importorskip("torch")
-
-from mcfsim.torch import AdamW  # noqa: E402
+from mcfsim.torch import AdamW
 
 STEPS = 30
 

@@ -4,15 +4,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 import mcfsim as mcf
+from mcfsim.compile import torch_loops
 from mcfsim.kernels.carriers import UnsupportedFormatError
-
-torch = pytest.importorskip("torch")
-
-from mcfsim.compile import torch_loops  # noqa: E402
-from mcfsim.storage.buffers import BLOCK  # noqa: E402
-from tests.pytorch.devices import (  # noqa: E402
+from mcfsim.storage.buffers import BLOCK
+from tests.pytorch.devices import (
     FORMATS,
     MODES,
     OPERATIONS,
@@ -26,7 +24,7 @@ from tests.pytorch.devices import (  # noqa: E402
     or_eager,
     there,
     values,
-)  # fmt: skip
+)
 
 
 @pytest.mark.slow

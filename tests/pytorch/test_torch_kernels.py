@@ -6,26 +6,15 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+import mcfsim as mcf
+from mcfsim.compile import kernel as kernels_of_triton
+from mcfsim.compile import torch_kernels
+from mcfsim.compile.torch_kernels import NoKernelError, check_kernels, serve
+from tests.pytorch.devices import PLAIN, WORDS, Watched, both, check, here, numbers, or_eager, there, values
+
 pytest.importorskip("triton", reason="Triton is not installed")
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim.compile import kernel as kernels_of_triton  # noqa: E402
-from mcfsim.compile import torch_kernels  # noqa: E402
-from mcfsim.compile.torch_kernels import NoKernelError, check_kernels, serve  # noqa: E402
-from tests.pytorch.devices import (  # noqa: E402
-    PLAIN,
-    WORDS,
-    Watched,
-    both,
-    check,
-    here,
-    numbers,
-    or_eager,
-    there,
-    values,
-)
 
 CUDA = torch.device("cuda")
 #: What PyTorch does about a kernel: it takes the sign from zeros of formats that have none.

@@ -2,19 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcfsim as mcf
+from mcfsim.backends.torch_device import found_device
+from mcfsim.compile import torch_calls
+from mcfsim.compile.torch_calls import TorchCalls, drawn
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.element.machine import I32, recorded
 from mcfsim.random import RandomWords
-
-torch = pytest.importorskip("torch")
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from mcfsim.backends.torch_device import found_device  # noqa: E402
-from mcfsim.compile import torch_calls  # noqa: E402
-from mcfsim.compile.torch_calls import TorchCalls, drawn  # noqa: E402
-from tests.pytorch.devices import (  # noqa: E402
+from tests.pytorch.devices import (
     MODES,
     MOVED,
     OPERATIONS,

@@ -3,11 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from tests.pytorch import torch_own_page as own  # noqa: E402
-from tests.pytorch.runs import KINDS  # noqa: E402
+from tests.pytorch import torch_own_page as own
+from tests.pytorch.runs import KINDS
 
 #: For want of PyTorch's list, which takes seconds to import.
 LIKE_ITS = SimpleNamespace(

@@ -6,12 +6,11 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from mcfsim.optim import torchadamw  # noqa: E402
-from mcfsim.torch import AdamW, TorchAdamW  # noqa: E402
-from tests.pytorch.roots import RightRoots, fused  # noqa: E402
+from mcfsim.optim import torchadamw
+from mcfsim.torch import AdamW, TorchAdamW
+from tests.pytorch.roots import RightRoots, fused
 
 pytestmark = fused
 #: dtype, strategy and low format.

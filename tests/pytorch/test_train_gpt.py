@@ -4,18 +4,12 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from experiments import common, gpt_training, train_gpt  # noqa: E402
-from experiments.common import RESULTS, read_result  # noqa: E402
-from experiments.gpt import GPT, SIZES, text  # noqa: E402
-from experiments.gpt_training import (  # noqa: E402
-    Settings,
-    model_of,
-    set_gradients,
-    train,
-)  # fmt: skip
+from experiments import common, gpt_training, train_gpt
+from experiments.common import RESULTS, read_result
+from experiments.gpt import GPT, SIZES, text
+from experiments.gpt_training import Settings, model_of, set_gradients, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

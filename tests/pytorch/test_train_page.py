@@ -1,12 +1,11 @@
 """The guide to training: its examples run, one after the other, and end as it says."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mcfsim.torch  # noqa: E402
-from experiments.common import ROOT  # noqa: E402
-from tests.experiments.test_readme import EXAMPLE  # noqa: E402
+import mcfsim.torch
+from experiments.common import ROOT
+from tests.experiments.test_readme import EXAMPLE
 
 pytestmark = pytest.mark.slow
 

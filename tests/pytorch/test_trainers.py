@@ -1,11 +1,10 @@
 """The optimizers in the training loops of others: Hugging Face's Trainer, and Lightning."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from mcfsim.torch import AdamW, TorchAdamW  # noqa: E402
-from tests.pytorch.roots import RightRoots, fused  # noqa: E402
+from mcfsim.torch import AdamW, TorchAdamW
+from tests.pytorch.roots import RightRoots, fused
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

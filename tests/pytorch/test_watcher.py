@@ -7,16 +7,15 @@ import resource
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim import metrics  # noqa: E402
-from mcfsim.torch import AdamW, Seen, watch, watcher  # noqa: E402
-from mcfsim.torch import step as steps  # noqa: E402
-from mcfsim.training.tally import Tally  # noqa: E402
-from tests.pytorch.runs import assert_same_states, dtype_of, give, parameters, run  # noqa: E402
-from tests.shared.kinds import STORED  # noqa: E402
+import mcfsim as mcf
+from mcfsim import metrics
+from mcfsim.torch import AdamW, Seen, watch, watcher
+from mcfsim.torch import step as steps
+from mcfsim.training.tally import Tally
+from tests.pytorch.runs import assert_same_states, dtype_of, give, parameters, run
+from tests.shared.kinds import STORED
 
 SHAPES = ((40, 7), (300,), (5,))
 
@@ -68,15 +67,15 @@ def test_looking_changes_nothing(strategy, place):
     runs = []
     for looked_at in (False, True):
         given = parameters(SHAPES)
-        optimizer = AdamW([{"params": given[:1]}, {"params": given[1:], "lr": 0.1}], strategy=strategy)
-        watched = watch(optimizer, 1) if looked_at else None
-        run(optimizer, range(2))
-        runs.append(optimizer)
+        runs.append(AdamW([{"params": given[:1]}, {"params": given[1:], "lr": 0.1}], strategy=strategy))
+        if looked_at:
+            watch(runs[-1], 1)
+        run(runs[-1], range(2))
     assert_same_states(*runs)
-    assert [(x.step, x.group) for x in watched.seen] == [(s, group) for s in (1, 2) for group in (0, 1, None)]
 
 
 def test_what_is_seen_is_told(tmp_path):
+    """To a function, a file, a writer and a list, until it is removed; of groups in their steps."""
     given, told, scalars = parameters(SHAPES), [], []
 
     class Writer:
@@ -87,42 +86,32 @@ def test_what_is_seen_is_told(tmp_path):
     path = tmp_path / "seen.csv"
     watches = [watch(optimizer, 3, to) for to in (told.append, path, Writer(), None)]
     for step in range(7):
-        give(given, 2 * step)
+        give(given, 2 * step, (1, 2) if step == 6 else ())
         optimizer.step()
+    give(given, 14)
+    optimizer.step()
     seen = watches[0].seen
     assert seen == told == watches[3].seen
-    assert [x.step for x in seen] == [3, 3, 3, 6, 6, 6]
-    assert min(x.lost for x in seen[:2]) < seen[2].lost < max(x.lost for x in seen[:2])
-    assert 0 < seen[0].lost < 1
+    assert [(x.step, x.group) for x in seen] == [(s, group) for s in (3, 6) for group in (0, 1, None)]
+    assert 0 < min(x.lost for x in seen[:2]) < seen[2].lost < max(x.lost for x in seen[:2]) < 1
     with path.open(newline="") as file:
         head, *lines = csv.reader(file)
     assert tuple(head) == Seen._fields
-    found = [Seen(int(a), int(b) if b else None, float(c), float(d)) for a, b, c, d in lines]
-    assert found == seen
-    assert scalars[:2] == [
-        ("mcfsim/lost/group 0", seen[0].lost, 3),
-        ("mcfsim/edq/group 0", seen[0].edq, 3),
+    assert seen == [Seen(int(a), int(b) if b else None, float(c), float(d)) for a, b, c, d in lines]
+    names = [f"{name}/{of}" for of in ("group 0", "group 1", "all") for name in ("lost", "edq")]
+    expected = [x for s in seen for x in (s.lost, s.edq)]
+    assert scalars == [
+        (f"mcfsim/{name}", x, step)
+        for name, x, step in zip(names * 2, expected, [3] * 6 + [6] * 6, strict=True)
     ]
-    assert scalars[5] == ("mcfsim/edq/all", seen[2].edq, 3)
-    for x in watches:
+    for x in watches * 2:  # twice does no harm
         x.remove()
-        x.remove()
-    run(optimizer, [8, 10])
+    run(optimizer, [16])
     assert len(told) == 6
     again = watch(optimizer, 1, str(path))
-    run(optimizer, [12])
-    assert len(path.read_text().splitlines()) == 1 + 6 + 3
-    assert again.seen[0].step == 10
-
-
-def test_groups_that_make_other_steps_are_seen_in_theirs():
-    given = parameters(SHAPES)
-    optimizer = AdamW([{"params": given[:1]}, {"params": given[1:]}])
-    seen = watch(optimizer, 2).seen
-    for step, skip in enumerate([(1, 2), (), (), ()]):
-        give(given, 2 * step, skip)
-        optimizer.step()
-    assert [(x.step, x.group) for x in seen] == [(2, 0), (2, 1), (4, 0)]
+    run(optimizer, [18])
+    assert len(path.read_text().splitlines()) == 1 + 6 + 2
+    assert [(x.step, x.group) for x in again.seen] == [(10, 0), (9, 1)]
 
 
 def test_numbers_that_are_not_finite_are_not_averaged_away():

@@ -4,16 +4,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-import mcfsim as mcf  # noqa: E402
-from mcfsim.compile.program import Register, Scalar  # noqa: E402
-from mcfsim.compile.recording import trace  # noqa: E402
-from mcfsim.compile.scalars import Entering, uses  # noqa: E402
-from mcfsim.compile.torch_lines import TensorLines  # noqa: E402
-from mcfsim.kernels.carriers import UnsupportedFormatError  # noqa: E402
-from tests.pytorch.devices import WITH_SCALARS  # noqa: E402
+import mcfsim as mcf
+from mcfsim.compile.program import Register, Scalar
+from mcfsim.compile.recording import trace
+from mcfsim.compile.scalars import Entering, uses
+from mcfsim.compile.torch_lines import TensorLines
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from tests.pytorch.devices import WITH_SCALARS
 
 SCALARS = (
     *(3e-4, 0.1, 0.9, 0.999, 1 - 0.999**7, 1 / 3, 0.5, 1.0, -2.0, -0.3, 1e-8, 1e30, 2.0**-140),

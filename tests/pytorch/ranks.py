@@ -35,7 +35,6 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.shared.kinds import QUANTISED
 
 STEPS, SAVED = 2, 1
-PLACED = ("collage-plus", "stochastic", "split-master")
 
 
 def model(strategy, seed=0):
@@ -95,15 +94,18 @@ def whole(x, name=""):
     return x.view(torch.int16) if bits else x
 
 
-def described(given, optimizer):
-    """Return all numbers of a model and its optimizer, put together from all processes."""
+def described(named, optimizer):
+    """Return all numbers of parameters and their states, put together from all processes."""
     found = {}
-    for name, p in given.named_parameters():
+    for name, p in named:
         name = name.removeprefix("module.")
-        found[name] = whole(p)
-        found[f"{name} represented"] = whole(optimizer.represented(p))
+        found |= {name: whole(p), f"{name} represented": whole(optimizer.represented(p))}
         found |= {f"{name} {key}": whole(x, key) for key, x in optimizer.state[p].items() if key != "step"}
     return found
+
+
+def of_model(given, optimizer):
+    return described(given.named_parameters(), optimizer)
 
 
 def save(given, optimizer, path):
@@ -150,67 +152,51 @@ def sharded(strategy, seed=0, *, offloaded=False):
     return fully_shard(given, offload_policy=policy)
 
 
-def tensors(dtype, step):
-    generator = torch.Generator().manual_seed(step)
-    return [torch.randn(7, 5, generator=generator).to(dtype) for _ in range(4)]
+def spread(given, mesh, places):
+    return [distribute_tensor(x, mesh, [how]) for x, how in zip(given, places, strict=True)]
 
 
-def placed(strategy, mesh=None):
-    """Move four tensors, of which processes have rows, columns, and all; gradients come as sums of parts.
+def moved(strategy, shapes, places, mesh, summed):
+    """Move tensors that processes have parts of, or without a mesh one has whole.
 
-    Without a mesh one process has all of them. What is seen of the last step is returned, too.
+    Gradients come as sums of parts, or lie as the tensors do. What is seen of the last step is returned, too.
     """
-    dtype = dtype_of(strategy)
-    placements = [Shard(0), Shard(1), Replicate(), Shard(1)]
-    given = tensors(dtype, 0)
+    generator = torch.Generator().manual_seed(5)
+    given, *gradients = (
+        [torch.randn(shape, generator=generator).to(dtype_of(strategy)) for shape in shapes] for _ in range(3)
+    )
     if mesh is not None:
-        given = [distribute_tensor(x, mesh, [how]) for x, how in zip(given, placements, strict=True)]
+        given = spread(given, mesh, places)
+        if summed:
+            gradients = [
+                [DTensor.from_local(x / mesh.size(), mesh, [Partial()]) for x in step] for step in gradients
+            ]
+        else:
+            gradients = [spread(step, mesh, places) for step in gradients]
     given = [torch.nn.Parameter(x) for x in given]
     optimizer = AdamW(given, 1e-2, strategy=strategy)
     watched = watch(optimizer, 2)
-    for step in range(1, 3):
-        for p, x in zip(given, tensors(dtype, step), strict=True):
-            p.grad = x if mesh is None else DTensor.from_local(x / mesh.size(), mesh, [Partial()])
-        optimizer.step()
-    found = {str(place): whole(p) for place, p in enumerate(given)}
-    return found, [tuple(x) for x in watched.seen]
-
-
-#: Of parameters whose groups of 128 lie in rows, over rows, and in columns, and how they are spread.
-GROUPED = (
-    ((4, 256), Shard(0)),
-    ((3, 256), Shard(0)),
-    ((8, 96), Shard(0)),
-    ((1, 64), Shard(0)),
-    ((5, 256), Shard(1)),
-    ((3, 100), Replicate()),
-    ((295, 32), Shard(0)),
-    ((640,), Replicate()),
-)  # fmt: skip
-
-
-def grouped(mesh=None):
-    """Move parameters whose moments share scales; return them and their state, put together."""
-    generator = torch.Generator().manual_seed(5)
-    given = [torch.randn(shape, generator=generator).bfloat16() for shape, _ in GROUPED]
-    gradients = [[torch.randn(x.shape, generator=generator).bfloat16() for x in given] for _ in range(2)]
-    places = [how for _, how in GROUPED]
-    if mesh is not None:
-        given = [distribute_tensor(x, mesh, [how]) for x, how in zip(given, places, strict=True)]
-        gradients = [
-            [distribute_tensor(x, mesh, [how]) for x, how in zip(step, places, strict=True)]
-            for step in gradients
-        ]
-    given = [torch.nn.Parameter(x) for x in given]
-    optimizer = AdamW(given, 1e-2, strategy="fp8-moments")
     for step in gradients:
         for p, x in zip(given, step, strict=True):
             p.grad = x
         optimizer.step()
-    found = {f"{place}": whole(p) for place, p in enumerate(given)}
-    for place, p in enumerate(given):
-        found |= {f"{place} {key}": whole(x) for key, x in optimizer.state[p].items() if key != "step"}
-    return found
+    return described(((str(place), p) for place, p in enumerate(given)), optimizer), [
+        *map(tuple, watched.seen)
+    ]
+
+
+def all_moved(mesh=None):
+    """Return what comes of rows, columns and copies, by strategies, and of groups of 128 that share scales.
+
+    These lie in rows, over rows, and in columns.
+    """
+    four = [Shard(0), Shard(1), Replicate(), Shard(1)]
+    found = {
+        x: moved(x, [(7, 5)] * 4, four, mesh, True) for x in ("collage-plus", "stochastic", "split-master")
+    }
+    shapes = ((4, 256), (3, 256), (8, 96), (1, 64), (295, 32), (5, 256), (3, 100), (640,))
+    places = [*(Shard(0) for _ in range(5)), Shard(1), Replicate(), Replicate()]
+    return found | {"fp8-moments": moved("fp8-moments", shapes, places, mesh, False)}
 
 
 def written(rank):
@@ -283,9 +269,9 @@ def runs(strategy, ways, rank, folder):
     train(*whole, range(SAVED), strategy, rank)
     save(*whole, Path(folder) / f"{strategy} of many")
     train(*whole, range(SAVED, STEPS), strategy, rank)
-    yield "sharded", described(*whole)
+    yield "sharded", of_model(*whole)
     for way in ways:
-        yield way, described(*WAYS[way](strategy, rank, folder))
+        yield way, of_model(*WAYS[way](strategy, rank, folder))
 
 
 def work(rank, world, folder, asked):
@@ -294,9 +280,7 @@ def work(rank, world, folder, asked):
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     found = {(name, way): x for name, ways in asked.items() for way, x in runs(name, ways, rank, folder)}
     mesh = init_device_mesh("cpu", (world,))
-    for strategy in PLACED:
-        found[strategy, "placed"] = placed(strategy, mesh)
-    found["grouped"], found["written"] = grouped(mesh), written(rank)
+    found["moved"], found["written"] = all_moved(mesh), written(rank)
     for shape in ((250,), (3, 320)):
         given = torch.nn.Parameter(distribute_tensor(torch.zeros(shape).bfloat16(), mesh, [Shard(0)]))
         try:
@@ -313,14 +297,14 @@ def alone(strategy, folder, world):
     train_alone(*given, range(SAVED), strategy, world)
     save(*given, Path(folder) / f"{strategy} of one")
     train_alone(*given, range(SAVED, STEPS), strategy, world)
-    return described(*given)
+    return of_model(*given)
 
 
 def alone_from_many(strategy, folder, world):
     given = begun(model(strategy, seed=1), strategy)
     load(*given, Path(folder) / f"{strategy} of many")
     train_alone(*given, range(SAVED, STEPS), strategy, world)
-    return described(*given)
+    return of_model(*given)
 
 
 def main(world, folder, *asked):
@@ -333,7 +317,7 @@ def main(world, folder, *asked):
     torch.set_num_threads(1)
     host_loop.AHEAD = 0  # so that nothing is compiled, in each of them
     expected = {strategy: alone(strategy, folder, world) for strategy in asked}
-    expected |= {(strategy, "placed"): placed(strategy) for strategy in PLACED} | {"grouped": grouped()}
+    expected["moved"] = all_moved()
     torch.multiprocessing.start_processes(work, (world, folder, asked), world, start_method="fork")
     expected |= {(name, "from many"): alone_from_many(name, folder, world) for name in asked}
     torch.save(expected | {"imports compiler": IMPORTS_COMPILER}, Path(folder) / "expected")

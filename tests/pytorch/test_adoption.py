@@ -64,12 +64,18 @@ def moment(state, name, count):
     return sum(state[f"{name}_{i}" if i else name].double() for i in reversed(range(count)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("strategy", STORED)
-def test_what_the_formats_can_hold_is_kept(strategy):
+@pytest.mark.sampled(2)
+def test_what_the_formats_can_hold_is_kept(strategy, dtype):
+    """Parameters that have the dtype of the strategy stay where they lie."""
     chosen = mcf.strategy(strategy)
-    given, theirs = begun()
+    given, theirs = begun(dtype=dtype)
     before, parameters = state_of(given, theirs), list(given.parameters())
+    places = [p.data_ptr() for p in parameters]
     ours = adopt(theirs, strategy)
+    stay = dtype == getattr(torch, chosen.parameter.format.name)
+    assert (places == [p.data_ptr() for p in parameters]) == stay
     assert all(p is q for p, q in zip(parameters, given.parameters(), strict=True))
     assert not theirs.state
     kept = chosen.extra if chosen.addition == "master" else chosen.parameter
@@ -112,17 +118,24 @@ def test_what_the_formats_can_hold_is_kept(strategy):
 
 
 def test_nothing_is_lost_on_the_way_there_and_back():
-    given, theirs = begun()
-    other, kept = begun()
-    back = release(adopt(theirs, "fp32"))
+    """Schedulers, of rates and betas, go on, too."""
+
+    def schedule(optimizer):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20)
+
+    (given, theirs), (other, kept) = begun(0), begun(0)
+    scheduler, expected = schedule(theirs), schedule(kept)
+    train(given, theirs, range(5), scheduler)
+    train(other, kept, range(5), expected)
+    scheduler.optimizer = back = release(adopt(theirs, "fp32"))
+    assert_same_states(back, kept)
+    for group in back.param_groups:
+        group["foreach"] = False
+    train(given, back, range(5, 15), scheduler)
+    train(other, kept, range(5, 15), expected)
     assert_same_states(back, kept)
     for own, their in zip(back.param_groups, kept.param_groups, strict=True):
-        assert own["lr"] == their["lr"]
-        assert own["weight_decay"] == their["weight_decay"]
-        own["foreach"] = False
-    train(given, back, range(5, 15))
-    train(other, kept, range(5, 15))
-    assert_same_states(back, kept)
+        assert all(own[name] == their[name] for name in ("lr", "betas", "weight_decay"))
 
 
 @fused
@@ -148,21 +161,6 @@ def test_steps_of_both_are_those_of_either(strategy):
         assert torch.equal(p, q)
 
 
-@pytest.mark.parametrize("strategy", ["plain", "collage-plus", "fp32-master", "split-master"])
-def test_a_bfloat16_run_goes_on(strategy):
-    """Its parameters stay the tensors that they are."""
-    given, theirs = begun(dtype=torch.bfloat16)
-    before = state_of(given, theirs)
-    places = [p.data_ptr() for p in given.parameters()]
-    ours = adopt(theirs, strategy)
-    assert places == [p.data_ptr() for p in given.parameters()]
-    for name, p in given.named_parameters():
-        assert torch.equal(p, before[name]["parameter"])
-        assert torch.equal(ours.represented(p), before[name]["parameter"].double())
-        assert torch.equal(ours.state[p]["m"].double(), before[name]["exp_avg"].double())
-    train(given, ours, range(5, 7))
-
-
 def test_a_run_that_has_not_begun():
     """Numbers that are not finite stay what they are."""
     given, theirs = begun(0)
@@ -180,23 +178,6 @@ def test_a_run_that_has_not_begun():
         assert torch.equal(ours.represented(p)[finite], held)
     train(given, ours, range(2))
     assert {state["step"] for state in ours.state.values()} == {2}
-
-
-def test_a_scheduler_goes_on():
-    """One that changes rates and betas."""
-
-    def schedule(optimizer):
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
-
-    (given, theirs), (other, expected) = begun(0), begun(0)
-    scheduler = schedule(theirs)
-    train(given, theirs, range(5), scheduler)
-    ours = scheduler.optimizer = adopt(theirs, "fp32-master")
-    train(given, ours, range(5, 8), scheduler)
-    train(other, expected, range(8), schedule(expected))
-    for group, same in zip(ours.param_groups, expected.param_groups, strict=True):
-        assert group["lr"] == same["lr"]
-        assert group["betas"] == same["betas"]
 
 
 def test_a_run_that_maximises_is_taken_over_and_given_back():

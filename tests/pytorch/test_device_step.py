@@ -1,17 +1,13 @@
 """Steps of the optimizers on a GPU's tensors: the bits of the steps on the CPU's, in one launch."""
 
-from functools import lru_cache
-
 import pytest
 import torch
 
 import mcfsim as mcf
 from mcfsim.compile import tables
-from mcfsim.random import RandomWords
 from mcfsim.torch import AdamW, device_step
 from tests.pytorch.runs import (
     assert_same_states,
-    dtype_of,
     give_hard,
     hard_parameters,
     listed,
@@ -19,6 +15,7 @@ from tests.pytorch.runs import (
     no_triton,
     strategies,
 )
+from tests.shared.kinds import STORED
 
 pytestmark = [
     pytest.mark.slow,
@@ -106,33 +103,19 @@ def test_parameters_and_gradients_may_have_gaps(strategy, on_device):
     assert_same_states(*optimizers)
 
 
-def after_steps(strategy):
-    """Return an optimizer after 20 steps of many parameters: zeros, huge numbers, infinities and NaN, too.
-
-    Of three components there are fewer: an interpreted kernel keeps all that it computes, 40 kB of each.
-    """
-    size = 10**5 if mcf.STRATEGIES[strategy].m.components < 3 else 10**3
-    given = hard_parameters(dtype_of(strategy), 3, [(size,)])
-    words = {"random": RandomWords(11)} if mcf.STRATEGIES[strategy].draws else {}
-    optimizer = AdamW(given, 1e-2, strategy=strategy, **words)
-    for count in range(20):
-        give_hard(given, 10 + count)
-        optimizer.step()
-    return optimizer
-
-
-#: By threads on the CPU; kept for the two ways of a device, which are compared with it one after the other.
-on_the_cpu = lru_cache(maxsize=1)(after_steps)
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("on_device", ["kernel", "operations"], indirect=True)
-@pytest.mark.parametrize("strategy", [name for name in mcf.STRATEGIES if name != "exact"])
+@pytest.mark.parametrize("strategy", STORED)
 def test_many_steps_of_many_parameters(strategy, on_device):
-    on_device(False)
-    expected = on_the_cpu(strategy)
-    on_device(True)
-    assert_same_states(after_steps(strategy), expected)
+    """Of three components there are fewer: an interpreted kernel keeps all that it computes."""
+    size = 10**5 if mcf.STRATEGIES[strategy].m.components < 3 else 10**3
+    both = [made("adamw", strategy, shapes=((3,), (size,))) for _ in range(2)]
+    for count in range(20):
+        for one, there in zip(both, (True, False), strict=True):
+            give_hard(listed(one), 10 + count)
+            on_device(there)
+            one.step()
+    assert_same_states(*both)
 
 
 @pytest.mark.gpu

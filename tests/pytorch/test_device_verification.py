@@ -157,19 +157,6 @@ def test_operands_are_those_of_the_cpu(there, assert_same):
     assert {Pieces, Sample} < kinds
 
 
-def test_a_range_is_all_of_its_batches(interpreted):
-    there = Device(torch.device("cpu"), least=0, at_once=5000)
-    check = prepare("two_sum", "bfloat16", "nearest_even", Selection(samples=3000))
-    domain, judge = check.domain(), check.judge_on(there)
-    for start, stop in ((0, 7000), (domain.starts()[1] - 3000, domain.starts()[1] + 4000)):
-        cases = []
-        for batch in judge.batches(domain, start, stop):
-            assert 0 < batch.size <= 2500
-            assert batch.part in domain.parts
-            cases += range(batch.first, batch.first + batch.size)
-        assert cases == list(range(start, stop))
-
-
 # -- what the CPU does --------------------------------------------------------------------------------------
 def test_open_cases_are_judged_by_the_cpu(there, open_cases):
     """Where no error is left those are the few whose sums binary64 does not hold."""

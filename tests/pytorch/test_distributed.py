@@ -65,22 +65,19 @@ def test_processes_have_the_bits_of_one(strategy, ways, runs):
     assert_same(expected[strategy, "from many"], expected[strategy], "one from many")
 
 
-@pytest.mark.parametrize("strategy", ["collage-plus", "stochastic", "split-master"])
-def test_rows_columns_and_sums_of_parts(strategy, runs):
-    """What is seen of a step is counted once, whoever has it."""
-    expected, seen = runs[0][strategy, "placed"]
+def test_rows_columns_and_sums_of_parts(runs):
+    """What is seen of a step is counted once, whoever has it; scales lie where their groups do."""
     for there in runs[1]:
-        numbers, told = there[strategy, "placed"]
-        assert_same(numbers, expected)
-        ((step, group, lost, edq),) = told
-        assert (step, group, lost) == seen[0][:3]
-        assert edq == pytest.approx(seen[0][3], rel=1e-12)
+        for strategy, (numbers, told) in there["moved"].items():
+            expected, seen = runs[0]["moved"][strategy]
+            assert_same(numbers, expected, strategy)
+            ((*which, edq),) = told
+            assert which == [*seen[0][:3]]
+            assert edq == pytest.approx(seen[0][3], rel=1e-12)
 
 
-def test_scales_lie_where_their_groups_do_and_no_group_is_cut(runs):
-    """In rows, columns, and over them; of processes that have nothing, too."""
+def test_no_group_that_shares_a_scale_is_cut(runs):
     for there in runs[1]:
-        assert_same(there["grouped"], runs[0]["grouped"])
         assert "cuts a group of 128 that share a scale" in there["cut", (250,)]
         assert "that share a scale in one process, and the scale in another" in there["cut", (3, 320)]
 

@@ -164,32 +164,22 @@ def test_a_program_by_an_interpreted_kernel(interpreted):
     assert compare(lines(2), ["kernels"])["kernels"] > 0
 
 
+#: How many programs each way carries out of a hundred parts; those of calls draw, too.
+MANY = {"calls": 900, "loops": 2, "tensors": 100, "kernels": 10}
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(100))
-def test_programs_by_numpy_and_the_oracle_by_the_thousand(part):
+@pytest.mark.parametrize("way", MANY)
+def test_programs_by_the_thousand(way, part, request):
     start = 10_000 + 1000 * part
-    compare(range(start, start + 900), ["calls"])
-    compare(range(start, start + 100), ["calls"], stochastic=True)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(not is_available(), reason="Numba is not installed")
-@pytest.mark.parametrize("part", range(20))
-def test_programs_compiled_by_the_hundred(part):
-    start = 10_000 + 1000 * part
-    compare(range(start, start + 6), ["Numba", "loops"], stochastic=bool(part % 2))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("part", range(20))
-def test_programs_on_tensors_by_the_hundred(part):
-    pytest.importorskip("torch")
-    start = 10_000 + 1000 * part
-    compare(range(start, start + 500), ["tensors"], stochastic=bool(part % 2))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("part", range(20))
-def test_programs_by_interpreted_kernels(part, interpreted):
-    start = 10_000 + 1000 * part
-    compare(range(start, start + 50), ["kernels"])
+    if way in ("tensors", "kernels"):
+        pytest.importorskip("torch")
+    if way == "kernels":
+        request.getfixturevalue("interpreted")
+    if way == "loops" and not is_available():
+        pytest.skip("Numba is not installed")
+    ways = ["Numba", "loops"] if way == "loops" else [way]
+    compare(range(start, start + MANY[way]), ways, stochastic=way in ("loops", "tensors") and bool(part % 2))
+    if way == "calls":
+        compare(range(start, start + 100), ways, stochastic=True)

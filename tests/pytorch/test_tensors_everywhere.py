@@ -1,7 +1,5 @@
 """Rounding, several components, the meter and the metrics take tensors of any device as they take arrays."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from mcfsim import convert
 from mcfsim.backends.meter import Meter
 from mcfsim.backends.tensors import TORCH_DTYPES, as_array, cut, flat, torch_dtype
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.multiword import double_word, expansion, shewchuk, summation
+from mcfsim.multiword import shewchuk
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.training import metrics
 from tests.pytorch.devices import WORDS, both, here, numbers, of_dtype, operation, there, values
@@ -137,39 +135,7 @@ def test_blocks_cover_everything_once(sizes):
     assert seen == [list(range(size)) for size in sizes]
 
 
-# -- expansions, double words, sums --------------------------------------------------------------------------
-#: Of each module some, with the layout of their operands: of a number one component, or two.
-TEXTS = {
-    double_word.dw_times_dw3: (2, 2),
-    double_word.dw_div_fp2: (2, 1),
-    expansion.renormalize: (2,),
-    expansion.grow: (2, 1),
-    expansion.mul: (2, 2),
-    expansion.sqrt: (2,),
-    shewchuk.vec_sum: (2,),
-    shewchuk.expansion_sum: (2, 2),
-    summation.kahan_sum: (2,),
-    summation.neumaier_sum: (2,),
-    summation.dot2: (2, 2),
-    partial(summation.sum_k, k=3): (2,),
-}
-
-
-@pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
-@pytest.mark.parametrize("text", TEXTS, ids=lambda x: getattr(x, "__name__", "sum_k"))
-@pytest.mark.sampled(12, each=False)
-def test_numbers_of_several_components(text, fmt, device, kernels, assert_same):
-    ours, theirs = both(fmt, device=device, kernels=kernels)
-    a, t = values(4, ours, theirs, size=100)
-    arrays, tensors = (
-        [x[2 * i] if parts == 1 else tuple(x[2 * i : 2 * i + 2]) for i, parts in enumerate(TEXTS[text])]
-        for x in (a, t)
-    )
-    found, expected = (
-        x if isinstance(x, tuple) else (x,) for x in (text(ours, *tensors), text(theirs, *arrays))
-    )
-    for one, other in zip(found, expected, strict=True):
-        assert_same(here(one), other)
+# -- components ----------------------------------------------------------------------------------------------
 
 
 def test_components_are_merged_on_their_device(device, assert_same):

@@ -9,6 +9,7 @@ import torch
 import mcfsim as mcf
 from mcfsim.compile import torch_loops
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.multiword import double_word, expansion, shewchuk, summation
 from mcfsim.storage.buffers import BLOCK
 from tests.pytorch.devices import (
     FORMATS,
@@ -94,16 +95,27 @@ def test_real_scalars_that_binary64_does_not_hold_are_refused_unless_rounded(dev
 @pytest.mark.parametrize("fmt", ["bfloat16", "float8_e5m2", "tf32"])
 @pytest.mark.sampled(3)
 def test_whole_texts(fmt, mode, device, kernels, assert_same):
+    """Called, and evaluated; of several components, too, where rounding is to nearest."""
     ours, theirs = both(fmt, mode, device=device, kernels=kernels)
     _, t = values(3, ours, theirs)
-    texts = (
-        lambda ar, x, y, z: mcf.two_sum(ar, x, y),
+    texts = [
+        lambda ar, x, y, z: ar.evaluate(mcf.two_sum, x, y),
         lambda ar, x, y, z: mcf.grow(ar, (x, y), z),
-        lambda ar, x, y, z: (ar.mul(mcf.two_sum(ar, x, y)[0], 0.9), z, 0.1, ar.add(z, ar.neg(x))),
+        lambda ar, x, y, z: ar.evaluate(
+            lambda ar, x, y, z: (ar.mul(mcf.two_sum(ar, x, y)[0], 0.9), z, 0.1, ar.add(z, ar.neg(x))), x, y, z
+        ),
         lambda ar, x, y, z: ar.evaluate(lambda ar, x: (ar.add(x, 0.1), ar.neg(x))[1], x),  # words unused
-    )
+    ]
+    if mode == "nearest_even" and fmt != "tf32":
+        texts += [
+            lambda ar, x, y, z: double_word.dw_div_fp2(ar, (x, y), z),
+            lambda ar, x, y, z: expansion.mul(ar, (x, y), (y, z)),
+            lambda ar, x, y, z: shewchuk.expansion_sum(ar, (x, y), (y, z)),
+            lambda ar, x, y, z: summation.neumaier_sum(ar, (x, y, z)),
+            lambda ar, x, y, z: summation.sum_k(ar, (x, y, z), 3),
+        ]
     for text in texts:
-        check(assert_same, lambda ar, *operands, text=text: ar.evaluate(text, *operands), ours, theirs, *t)
+        check(assert_same, text, ours, theirs, *t)
         assert ours.random == theirs.random
 
 

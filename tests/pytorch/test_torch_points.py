@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from mcfsim.optim import torchadamw
-from mcfsim.torch import AdamW, TorchAdamW
+from mcfsim.torch import TorchAdamW
 from tests.pytorch.roots import RightRoots, fused
+from tests.pytorch.runs import listed
 
 pytestmark = fused
 #: dtype, strategy and low format.
@@ -41,22 +42,27 @@ def numbers(random, size):
     for special in (0.0, -0.0, 1e-40, -3e-45, 6e-8):
         x[random.integers(size)] = special
     if not random.integers(20):
-        x[-4:] = random.permutation([1e15, -1e25, 3e38, math.nan])
+        x[-4:] = random.permutation([1e15, -1e25, 3e38, math.nan])[:size]
     return x
 
 
-def parameters(dtype, hypers):
-    """Return the same parameters twice: one a set of hyperparameters."""
+def parameters(dtype, hypers, sizes):
+    """Return the same parameters twice, by sets of hyperparameters; large ones lie by columns."""
     random = np.random.default_rng(5)
-    start = [torch.from_numpy(numbers(random, 60)).to(getattr(torch, dtype)) for _ in hypers]
-    start = [torch.where(x.isfinite(), x, 1.0) for x in start]
-    return [[torch.nn.Parameter(x.clone()) for x in start] for _ in range(2)]
+
+    def made(size):
+        x = torch.from_numpy(numbers(random, size)).to(getattr(torch, dtype))
+        x = torch.where(x.isfinite(), x, 1.0)
+        return x.view(21, -1).t() if size > 100 else x
+
+    start = [[made(size) for size in sizes] for _ in hypers]
+    return [[[torch.nn.Parameter(x.clone()) for x in given] for given in start] for _ in range(2)]
 
 
 def groups(given, hypers):
     return [
-        {"params": [p], "betas": betas, "eps": epsilon, "weight_decay": decay}
-        for p, (betas, epsilon, decay) in zip(given, hypers, strict=True)
+        {"params": params, "betas": betas, "eps": epsilon, "weight_decay": decay}
+        for params, (betas, epsilon, decay) in zip(given, hypers, strict=True)
     ]
 
 
@@ -65,14 +71,13 @@ def rate(step):
     return 1e-2 * max(0.0, math.sin(step / 9)) + (1e-4 if step % 10 else 0.0)
 
 
-def pair(dtype, hypers=HYPERS):
+def pair(dtype, hypers=HYPERS, sizes=(60,)):
     """Return PyTorch's optimizer and ours, and their parameters."""
     strategy, low = STORED[dtype]
-    theirs, ours = parameters(dtype, hypers)
-    return (
-        (torch.optim.AdamW(groups(theirs, hypers), foreach=False, fused=False), theirs),
-        (TorchAdamW(groups(ours, hypers), strategy=strategy, low=low), ours),
-    )
+    theirs, ours = (groups(given, hypers) for given in parameters(dtype, hypers, sizes))
+    their = torch.optim.AdamW(theirs, foreach=False, fused=False)
+    our = TorchAdamW(ours, strategy=strategy, low=low)
+    return (their, listed(their)), (our, listed(our))
 
 
 def give(random, *all_of_them):
@@ -124,10 +129,14 @@ def test_a_thousand_steps_have_the_bits_of_pytorch(dtype):
     assert last == 1000
 
 
+#: With ends of vectors, too few for one of 4, 8, 16 or 32, and what lies by columns.
+ENDS = (60, 1, 3, 7, 15, 17, 31, 33, 47, 63, 65, 70, 33 * 21)
+
+
 @pytest.mark.slow
 @every_dtype
 def test_groups_of_other_hyperparameters_have_the_bits_of_pytorch(dtype):
-    assert assert_all_equal(run(*pair(dtype), 31, RightRoots(), seed=2))[1] == 31
+    assert assert_all_equal(run(*pair(dtype, sizes=ENDS), 31, RightRoots(), seed=2))[1] == 31
 
 
 @pytest.mark.slow
@@ -145,34 +154,6 @@ def test_only_pytorch_s_own_roots_are_others(dtype):
         if dtype != "float32":
             assert not wrong[id(p)].any()
         assert not ((bits(p) != bits(q)) & ~wrong[id(p)]).any()
-
-
-@every_dtype
-def test_the_ends_of_vectors_and_strided_tensors_are_as_their_bodies(dtype):
-    strategy, low = STORED[dtype]
-    random, all_of_them = np.random.default_rng(3), []
-    shapes = [(size,) for size in range(1, 71)]
-    start = [torch.from_numpy(numbers(random, max(4, *shape))[: shape[0]]) for shape in shapes]
-    start.append(torch.from_numpy(numbers(random, 33 * 21)).view(33, 21))
-    for _ in range(2):
-        given = [x.to(getattr(torch, dtype)) for x in start]
-        given[-1] = given[-1].t()
-        all_of_them.append([torch.nn.Parameter(x.nan_to_num(1.0, 2.0, -2.0)) for x in given])
-    theirs, ours = all_of_them
-    settings = {"lr": 1e-2, "eps": 1e-5, "weight_decay": 0.1}
-    their = torch.optim.AdamW(theirs, foreach=False, fused=False, **settings)
-    our = TorchAdamW(ours, strategy=strategy, low=low, **settings)
-    for step in range(3):
-        for p, q in zip(theirs, ours, strict=True):
-            x = torch.from_numpy(numbers(random, max(4, p.numel()))[: p.numel()])
-            p.grad = x.to(p.dtype).view(p.shape)
-            q.grad = p.grad.clone()
-        with RightRoots():
-            their.step()
-        our.step()
-        for p, q in zip(theirs, ours, strict=True):
-            moments = their.state[p]["exp_avg"], our.state[q]["m"]
-            assert_equal(step, (p, q), moments, names=("parameter", "m"))
 
 
 def test_without_beta1_the_end_of_a_vector_has_zeros_of_another_sign():
@@ -246,9 +227,3 @@ def test_no_other_rounding_point_has_the_bits_of_pytorch(name, dtype, monkeypatc
     monkeypatch.setattr(TorchAdamW, "_declaration", altered(old, new).TorchAdamW)
     with pytest.raises(AssertionError, match=r"parameter|'m'|'v'"):
         assert_all_equal(run(*pair(dtype), 60, RightRoots()))
-
-
-def test_its_state_is_no_adamw_s():
-    weight = torch.nn.Parameter(torch.ones(3))
-    with pytest.raises(ValueError, match="TorchAdamW"):
-        AdamW([weight], strategy="fp32").load_state_dict(TorchAdamW([weight], strategy="fp32").state_dict())

@@ -37,16 +37,10 @@ def tiny(strategy, **others):
 
 @pytest.mark.slow
 def test_the_model_has_the_parameters_that_it_should():
-    characters = text(60).vocabulary
-    # Embedding, positions and head; in each layer two norms, attention, and a perceptron with biases; a norm.
-    width, layer = 64, 4 * 64 + 12 * 64**2 + 5 * 64
-    expected = (2 * characters + 64) * width + 2 * layer + 2 * width
-    assert sum(p.numel() for p in GPT(characters, SIZES["116k"]).parameters()) == expected
-    if characters == 100:  # of Python 3.11
-        assert expected == 116_480
     with torch.device("meta"):
-        model = GPT(256, SIZES["100M"])
-    assert sum(p.numel() for p in model.parameters()) > 100_000_000
+        small, large = GPT(100, SIZES["116k"]), GPT(256, SIZES["100M"])
+    assert sum(p.numel() for p in small.parameters()) == 116_480  # of Python 3.11's text
+    assert sum(p.numel() for p in large.parameters()) > 100_000_000
 
 
 def test_the_model_looks_at_no_later_character():

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+import mcfsim.torch
+from experiments.common import ROOT
 from mcfsim.torch import AdamW, TorchAdamW
+from tests.experiments.test_readme import EXAMPLE
 from tests.pytorch.roots import RightRoots, fused
 
 pytestmark = [
@@ -116,3 +119,24 @@ def test_lightning_goes_on_to_the_same_bits(tmp_path):
     assert equal(whole, resumed)
     for p, q in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(optimizer.represented(p), other.represented(q))
+
+
+# -- the guide -----------------------------------------------------------------------------------------------
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*:UserWarning")
+def test_the_examples_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    examples = EXAMPLE.findall((ROOT / "docs/train.md").read_text())
+    assert len(examples) == 8
+    names = {}
+    for code in examples:
+        exec(compile(code, "docs/train.md", "exec"), names)
+    assert type(names["fp32"]) is torch.optim.AdamW
+    assert names["scheduler"].optimizer is names["fp32"]
+    assert all(p.dtype == torch.float32 for p in names["run"].parameters())
+    model, optimizer = names["model"], names["optimizer"]
+    assert all(p.grad is None for p in model.parameters())
+    assert {state["step"] for state in optimizer.state.values()} == {1}
+    assert (tmp_path / "seen.csv").read_text() == "step,group,lost,edq\n"
+    module = names["InLightning"]()
+    module.parameters = model.parameters
+    assert isinstance(module.configure_optimizers(), mcfsim.torch.AdamW)

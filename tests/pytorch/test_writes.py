@@ -102,35 +102,31 @@ def test_one_parameter_or_some():
 
 def test_nobody_is_told_of_what_training_does():
     """Loading states, clipping, copies, other dtypes, steps in the backward pass, adoption."""
-    x = torch.ones(4, 3)
+
+    def train(model, by=None):
+        for _ in range(2):
+            model(torch.ones(4, 3).to(model.weight.dtype)).square().sum().backward()
+            if by is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                by.step()
+                by.zero_grad()
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         given = torch.nn.Linear(3, 2).bfloat16()
         optimizer = AdamW(given.parameters(), 1e-2, strategy="fp32-master")
-
-        def train(model, by):
-            for _ in range(2):
-                by.zero_grad()
-                model(x.bfloat16()).square().sum().backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                by.step()
-
         train(given, optimizer)
         saved = copy.deepcopy((given.state_dict(), optimizer.state_dict()))
-        train(given, optimizer)
         for order in ((0, 1), (1, 0)):
+            train(given, optimizer)
             for which in order:
                 (given, optimizer)[which].load_state_dict(saved[which])
-            train(given, optimizer)
+        train(given, optimizer)
         others, other = copy.deepcopy((given, optimizer))
         train(others, other)
-        other.zero_grad()
-        hooks = step_in_backward(other)
-        for _ in range(2):
-            others(x.bfloat16()).square().sum().backward()
-        hooks.remove()
+        step_in_backward(other)
+        train(others)
         single = torch.nn.Linear(3, 2)
         theirs = torch.optim.AdamW(single.parameters())
-        single(x).sum().backward()
-        theirs.step()
+        train(single, theirs)
         train(single, adopt(theirs, "collage-plus"))

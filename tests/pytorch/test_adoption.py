@@ -182,15 +182,14 @@ def test_a_run_that_has_not_begun():
 
 def test_a_run_that_maximises_is_taken_over_and_given_back():
     """So are numbers of a group that nobody here knows."""
-    given = [torch.nn.Parameter(torch.ones(5)) for _ in range(2)]
-    ours = adopt(torch.optim.AdamW([{"params": given, "layer": 3}], 1e-2, maximize=True), "fp32")
-    for p in given:
-        p.grad = torch.ones_like(p)
+    given = torch.nn.Parameter(torch.ones(5))
+    ours = adopt(torch.optim.AdamW([{"params": [given], "layer": 3}], 1e-2, maximize=True), "fp32")
+    given.grad = torch.ones_like(given)
     ours.step()
-    assert all((p > 1).all() for p in given)
+    assert (given > 1).all()
     for optimizer in (ours, release(ours)):
-        assert optimizer.param_groups[0]["maximize"] is True
-        assert optimizer.param_groups[0]["layer"] == 3
+        (group,) = optimizer.param_groups
+        assert (group["maximize"], group["layer"]) == (True, 3)
 
 
 ADAMW = torch.optim.AdamW

@@ -30,6 +30,8 @@ from tests.shared.texts import every
 pytest.importorskip("triton", reason="Triton is not installed")
 
 CPU = torch.device("cpu")
+UPPER = np.uint32(0xFFFF0000)
+BY_FLOAT16 = "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.f32.f16 $0, h; }"
 
 
 def by_instructions(kernel, given):
@@ -104,10 +106,6 @@ def altered(monkeypatch, old, new):
     )
 
 
-def truncated(true, ptx, given):
-    return given[0].view(np.uint32) & np.uint32(0xFFFF0000)
-
-
 def flushed(true, ptx, given):
     made = true(ptx, given)
     return np.where(made & 0x7FFFFFFF < 0x00800000, made & np.uint32(0x80000000), made)
@@ -119,15 +117,8 @@ def saturated(true, ptx, given):
 
 
 def ties_away(true, ptx, given):
-    return np.where(
-        np.isnan(given[0]),
-        np.uint32(0x7FFF0000),
-        (given[0].view(np.uint32) + np.uint32(0x8000)) & np.uint32(0xFFFF0000),
-    )
-
-
-def fused_with_plus_zero(true, ptx, given):
-    return true(ptx.replace("0x80008000", "0x00000000"), given)
+    rounded = (given[0].view(np.uint32) + np.uint32(0x8000)) & UPPER
+    return np.where(np.isnan(given[0]), np.uint32(0x7FFF0000), rounded)
 
 
 def rounded_twice(true, ptx, given):
@@ -138,24 +129,23 @@ def rounded_twice(true, ptx, given):
     )
 
 
-def other_format(true, ptx, given):
-    return true("{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.f32.f16 $0, h; }", given)
-
-
 def subnormals_lost(true, ptx, given):
     made = true(ptx, given)
     return np.where(made & 0x7C00, made, made & np.uint32(0x8000))
 
 
 FALSE = {
-    "a rounding truncates": ("cvt.rn.bf16x2", truncated),
+    "a rounding truncates": ("cvt.rn.bf16x2", lambda true, ptx, given: given[0].view(np.uint32) & UPPER),
     "a rounding flushes subnormal numbers": ("cvt.rn.bf16x2", flushed),
     "a rounding saturates": ("cvt.rn.bf16x2", saturated),
     "ties go away from zero": ("cvt.rn.bf16x2", ties_away),
-    "a rounding is to float16": ("cvt.rn.bf16x2", other_format),
+    "a rounding is to float16": ("cvt.rn.bf16x2", lambda true, ptx, given: true(BY_FLOAT16, given)),
     "an operation flushes": ("fma.rn.bf16x2", flushed),
     "an operation saturates": ("fma.rn.bf16x2", saturated),
-    "a product loses the sign of zero": ("0x80008000", fused_with_plus_zero),
+    "a product loses the sign of zero": (
+        "0x80008000",
+        lambda true, ptx, given: true(ptx.replace("0x80008000", "0x0"), given),
+    ),
     "an fma rounds twice": ("fma.rn.bf16x2 $0, $1, $2, $3", rounded_twice),
     "codes of float16 flush": ("cvt.rn.f16x2", subnormals_lost),
 }

@@ -153,18 +153,9 @@ def compare(ours, params, theirs, way):
         assert_all_same((f"step {step}: {what}", *pair) for what, *pair in compared(ours, params, theirs))
 
 
-@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
-@pytest.mark.parametrize(
-    ("optimizer", "strategy", "way"),
-    [(*pair, HOST[place % 5]) for place, pair in enumerate(feeding(STORED))],
-)
-@pytest.mark.sampled(6)
-def test_steps_have_the_bits_of_the_simulated_optimizer(optimizer, strategy, way):
-    """Of all optimizers and strategies, on numbers of all kinds, before the first step, too."""
-    compare(*both(optimizer, strategy), way)
-
-
+#: With none all optimizers and strategies are tried, with others all strategies.
 OPTIONS = {
+    "none": {},
     "float16": {"low": "float16"},
     "float8": {"low": "float8_e5m2"},
     "toward zero": {"rounding": "toward_zero"},
@@ -175,20 +166,22 @@ OPTIONS = {
         "random": RandomWords(2**40, stream=3),
     },
 }
+CASES = [(*pair, option) for option in OPTIONS for pair in (feeding if option == "none" else in_turn)(STORED)]
 
 
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize(("optimizer", "strategy"), in_turn(STORED))
-@pytest.mark.sampled(30, each=False)
+@pytest.mark.parametrize("place", range(len(CASES)), ids=lambda place: "-".join(CASES[place]))
+@pytest.mark.sampled(10, each=False)
 @pytest.mark.costly("some are compiled")
-def test_options_have_the_bits_of_the_simulated_optimizer(optimizer, strategy, option):
-    if "low" in OPTIONS[option] and strategy in LEADING:
+def test_steps_have_the_bits_of_the_simulated_optimizer(place):
+    """On numbers of all kinds, before the first step, too."""
+    optimizer, strategy, option = CASES[place]
+    options = OPTIONS[option]
+    if "low" in options and strategy in LEADING:
         with pytest.raises(ValueError, match="float32"):
-            mcf.strategy(strategy, OPTIONS[option]["low"])
+            mcf.strategy(strategy, options["low"])
         return
-    way = HOST[(STORED.index(strategy) + list(OPTIONS).index(option)) % 5]
-    compare(*both(optimizer, strategy, **OPTIONS[option]), way)
+    compare(*both(optimizer, strategy, **options), HOST[place % 5])
 
 
 @pytest.mark.parametrize(

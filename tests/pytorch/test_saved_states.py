@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from mcfsim.torch.moved import summed
 from tests.models.files import raw_safetensors
 from tests.pytorch.runs import dtype_of, parameters, run
 from tests.shared.kinds import STORED
-from tests.shared.mutations import NASTY, damaged
+from tests.shared.mutations import NASTY, _places, damaged
 
 SHAPES: dict[str, tuple[int, ...]] = {"matrix": (5, 3), "bias": (3,), "gain": (), "other": (4, 2)}
 
@@ -66,42 +65,32 @@ KEYS = (
 
 
 def altered(data: Any, random: np.random.Generator, odd: list[torch.Tensor]) -> Any:
-    """Return data with up to three entries put in others' place, left out, or added."""
-    whole = _copied(data)
+    """Return data with up to three entries put in others' place, left out, renamed, or added."""
+    whole, values = with_its_tensors(data), (*NASTY, *odd)
     for _ in range(int(random.integers(1, 4))):
-        places = list(_places(whole))
-        if not places:
+        if not (places := list(_places(whole))):
             break
-        parent, key = places[int(random.integers(len(places)))]
-        pick = int(random.integers(len(NASTY) + len(odd)))
-        value = _copied(NASTY[pick] if pick < len(NASTY) else odd[pick - len(NASTY)])
+        (parent, key), (other, there) = (places[int(i)] for i in random.integers(len(places), size=2))
+        new, value = KEYS[int(random.integers(len(KEYS)))], values[int(random.integers(len(values)))]
         match random.integers(6):
             case 0:
                 del parent[key]
             case 1 if isinstance(parent, dict):
-                parent[KEYS[int(random.integers(len(KEYS)))]] = value
+                parent[new] = with_its_tensors(value)
             case 2:  # another entry of the same tree
-                other, from_there = places[int(random.integers(len(places)))]
-                parent[key] = _copied(other[from_there])
+                parent[key] = with_its_tensors(other[there])
             case 3 if isinstance(parent, dict):
-                parent[KEYS[int(random.integers(len(KEYS)))]] = parent.pop(key)
+                parent[new] = parent.pop(key)
             case _:
-                parent[key] = value
+                parent[key] = with_its_tensors(value)
     return whole
 
 
-def _copied(data: Any) -> Any:
+def with_its_tensors(data: Any) -> Any:
     """Return new dictionaries and lists with the same in them."""
     if isinstance(data, dict):
-        return {key: _copied(item) for key, item in data.items()}
-    return [_copied(item) for item in data] if isinstance(data, list) else data
-
-
-def _places(data: Any) -> Iterator[tuple[Any, Any]]:
-    keys = list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
-    for key in keys:
-        yield data, key
-        yield from _places(data[key])
+        return {key: with_its_tensors(item) for key, item in data.items()}
+    return [with_its_tensors(item) for item in data] if isinstance(data, list) else data
 
 
 def refusal(path: Path, samples: list[Sample]) -> str | None:

@@ -12,7 +12,7 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.multiword import shewchuk
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.training import metrics
-from tests.pytorch.devices import WORDS, both, here, numbers, of_dtype, operation, there, values
+from tests.pytorch.devices import WORDS, both, check, here, numbers, of_dtype, operation, there, values
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8", "int32", "int64", "uint64")
 
@@ -159,18 +159,13 @@ def test_components_are_merged_on_their_device(device, assert_same):
 @pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fn"])
 def test_the_meter_counts_what_tensors_lose(fmt, device, kernels, assert_same):
     ours, theirs = (Meter(ar) for ar in both(fmt, device=device, kernels=kernels))
-    a = theirs.arithmetic.round(numbers(3))
-    t = there(a, device)
+    a, t = values(3, ours.arithmetic, theirs.arithmetic)
     if fmt == "bfloat16":
         t = t.bfloat16()  # an operand's dtype is no matter
-    for meter, x in ((ours, t), (theirs, a)):
-        for name in ("add", "mul", "div", "fma", "sqrt"):
-            operation(name)(meter, *x[: {"fma": 3, "sqrt": 1}.get(name, 2)])
-        meter.mul(x[0], 0.1)
-    found, expected = mcf.two_sum(ours, t[0], t[1]), mcf.two_sum(theirs, a[0], a[1])
-    for one, other in zip(found, expected, strict=True):
-        assert one.device.type == device
-        assert_same(here(one), other)
+    for name, count in {"add": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1}.items():
+        check(assert_same, operation(name), ours, theirs, *t[:count], arrays=a[:count])
+    for text in (lambda ar, x, y: ar.mul(x, 0.1), mcf.two_sum):
+        check(assert_same, text, ours, theirs, *t[:2], arrays=a[:2])
     assert ours.trace == theirs.trace
     assert ours.tallies == theirs.tallies
     assert ours.tallies["add"].lost > 10 < ours.tallies["mul"].inexact

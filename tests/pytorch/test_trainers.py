@@ -17,10 +17,6 @@ pytestmark = [
 STEPS, SAVED = 6, 3
 
 
-def equal(ours, theirs):
-    return all(torch.equal(p, q) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True))
-
-
 # -- Hugging Face ------------------------------------------------------------------------------------------
 @pytest.fixture
 def hugging_face(tmp_path):
@@ -49,16 +45,6 @@ def hugging_face(tmp_path):
     return train
 
 
-def test_the_trainer_of_hugging_face_goes_on_to_the_same_bits(hugging_face):
-    model, optimizer = hugging_face(lambda p: AdamW(p, 1e-2))
-    assert {state["step"] for state in optimizer.state.values()} == {STEPS}
-    resumed, other = hugging_face(lambda p: AdamW(p, 1e-2), resumed=True)
-    assert {state["step"] for state in other.state.values()} == {STEPS}
-    assert equal(model, resumed)
-    for p, q in zip(model.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(optimizer.represented(p), other.represented(q))
-
-
 @fused
 def test_the_trainer_of_hugging_face_makes_the_steps_of_its_own_optimizer(hugging_face):
     with RightRoots():
@@ -72,53 +58,60 @@ def test_the_trainer_of_hugging_face_makes_the_steps_of_its_own_optimizer(huggin
 
 
 # -- Lightning ---------------------------------------------------------------------------------------------
-def module_of(lightning, made):
+@pytest.fixture
+def lightning(tmp_path):
+    """Return a function that trains a tiny module with an optimizer, made of its parameters."""
+    lightning = pytest.importorskip("lightning")
+
     class Module(lightning.LightningModule):
-        def __init__(self):
+        def __init__(self, made):
             super().__init__()
             torch.manual_seed(0)
             layers = torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
-            self.net = torch.nn.Sequential(*layers).bfloat16()
+            self.net, self.made = torch.nn.Sequential(*layers).bfloat16(), made
 
         def training_step(self, batch, _):  # of its own numbers: a loader begins anew
             generator = torch.Generator().manual_seed(self.global_step)
             return self.net(torch.randn(4, 6, generator=generator).bfloat16()).float().square().mean()
 
         def configure_optimizers(self):
-            optimizer = made(self.parameters())
+            optimizer = self.made(self.parameters())
             scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-            return {
-                "optimizer": optimizer,
-                "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-            }
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
-    return Module()
+    def train(made, resumed=False):
+        path = tmp_path / "half.ckpt"
+        for steps in (STEPS,) if resumed else (SAVED, STEPS):
+            module = Module(made)
+            trainer = lightning.Trainer(
+                accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+                default_root_dir=tmp_path, gradient_clip_val=1.0, max_steps=steps,
+            )  # fmt: skip
+            loader = torch.utils.data.DataLoader(torch.zeros(STEPS))
+            trainer.fit(module, loader, ckpt_path=path if resumed else None)
+            if steps == SAVED:
+                trainer.save_checkpoint(path)
+        return module, *trainer.optimizers
+
+    return train
 
 
-def test_lightning_goes_on_to_the_same_bits(tmp_path):
-    lightning = pytest.importorskip("lightning")
-    loader = torch.utils.data.DataLoader(torch.zeros(STEPS))
-    quiet = {
-        "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
-        "default_root_dir": tmp_path, "gradient_clip_val": 1.0,
-    }  # fmt: skip
+# -- what both do ------------------------------------------------------------------------------------------
+def equal(ours, theirs):
+    return all(torch.equal(p, q) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True))
 
-    def train(steps, path=None, save=None):
-        module = module_of(lightning, lambda p: AdamW(p, 1e-2, strategy="stochastic"))
-        trainer = lightning.Trainer(max_steps=steps, enable_checkpointing=save is not None, **quiet)
-        trainer.fit(module, loader, ckpt_path=path)
-        if save is not None:
-            trainer.save_checkpoint(save)
-        (optimizer,) = trainer.optimizers
-        return module, optimizer
 
-    whole, optimizer = train(STEPS)
-    assert {state["step"] for state in optimizer.state.values()} == {STEPS}
-    train(SAVED, save=tmp_path / "half.ckpt")
-    resumed, other = train(STEPS, path=tmp_path / "half.ckpt")
-    assert equal(whole, resumed)
-    for p, q in zip(whole.parameters(), resumed.parameters(), strict=True):
+@pytest.mark.parametrize(
+    ("trainer", "strategy"), [("hugging_face", "collage-plus"), ("lightning", "stochastic")]
+)
+def test_a_trainer_goes_on_to_the_same_bits(trainer, strategy, request):
+    train = request.getfixturevalue(trainer)
+    model, optimizer = train(lambda p: AdamW(p, 1e-2, strategy=strategy))
+    resumed, other = train(lambda p: AdamW(p, 1e-2, strategy=strategy), resumed=True)
+    assert equal(model, resumed)
+    for p, q in zip(model.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(optimizer.represented(p), other.represented(q))
+        assert optimizer.state[p]["step"] == other.state[q]["step"] == STEPS
 
 
 # -- the guide -----------------------------------------------------------------------------------------------

@@ -163,15 +163,18 @@ def test_an_error_in_a_text_that_is_handed_over(threads):
 
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 def test_what_is_refused_before_a_step_spoils_nothing():
-    optimizer = made("eco")
+    optimizer, zeros = made("eco"), np.zeros(30, np.float32)
+    before = bits(optimizer)
     for gradient, rate, error in (
-        (np.zeros(30, np.float32), -1.0, ValueError),
-        (np.zeros(30, np.float32), 1e-320, ValueError),  # errors fed back over it leave binary64
-        (np.zeros(3, np.float32), 0.1, ValueError),
+        *((zeros, rate, ValueError) for rate in (-1.0, np.nan, np.inf)),
+        *((zeros, rate, TypeError) for rate in ("0.1", None)),
+        (zeros, 1e-320, ValueError),  # errors fed back over it leave binary64
+        (zeros[:3], 0.1, ValueError),
         ([0.0] * 30, 0.1, TypeError),
     ):
         with pytest.raises(error):
             optimizer.step(gradient, rate)
+        assert bits(optimizer) == before
     step(optimizer)
     assert optimizer.count == 1
 

@@ -25,6 +25,16 @@ class Changing(Stretches):
         return super().read(start, stop).astype(np.float64 if start else np.float32)
 
 
+class HandingOn:
+    """What hands on all that it is asked, as wrappers do."""
+
+    def __init__(self, of):
+        self._of = of
+
+    def __getattr__(self, name):
+        return getattr(self._of, name)
+
+
 @pytest.mark.parametrize("decayed", [(), ("cube", "matrix"), ("bias",), tuple(tensors())])
 def test_split_undoes_join(decayed):
     """Decayed tensors come first, and all in the order of the parameters, without a gap."""
@@ -46,47 +56,31 @@ def test_split_undoes_join(decayed):
     assert vector[layout.slices["matrix"]][-1] == -5 != given["matrix"][1, 2]
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda x: Layout({}), ValueError, "there are no parameters"),
-        (lambda x: Layout(x, {"matrix", "wrong"}), ValueError, r"\['wrong'\] are not among the parameters"),
+MASKED = np.ma.masked_equal([1.0, 2.0, 3.0], 2.0)
+
+
+def test_what_is_refused():
+    x = tensors()
+    layout, shorter = Layout(x), {"bias": x["bias"]}
+    cut = x | {"cube": Stretches(x["cube"], end=5)}
+    one = {"a": Changing(np.ones(6))}
+    for call, error, message in (
+        (lambda: Layout({}), ValueError, "there are no parameters"),
+        (lambda: Layout(x, {"matrix", "no"}), ValueError, r"\['no'\] are not among the parameters"),
+        (lambda: layout.join(shorter), ValueError, r"expected the tensors .* not \['bias'\]"),
+        (lambda: layout.blocks(shorter, 4), ValueError, "expected the tensors"),
+        (lambda: layout.join(x | {"matrix": x["matrix"].T}), ValueError, r"shape \(2, 3\), not \(3, 2\)"),
         (
-            lambda x: Layout(x).join({"bias": x["bias"]}),
+            lambda: layout.blocks(x | {"cube": Stretches([1])}, 4),
             ValueError,
-            r"expected the tensors .* not \['bias'\]",
+            "'cube' must have shape",
         ),
-        (
-            lambda x: Layout(x).join(x | {"matrix": x["matrix"].T}),
-            ValueError,
-            r"tensor 'matrix' must have shape \(2, 3\), not \(3, 2\)",
-        ),
-        (lambda x: Layout(x).blocks({"bias": x["bias"]}, 4), ValueError, "expected the tensors"),
-        (
-            lambda x: Layout(x).blocks(x | {"cube": Stretches(np.zeros(8))}, 4),
-            ValueError,
-            "tensor 'cube' must have shape",
-        ),
-        (
-            lambda x: Layout(x).blocks(x | {"bias": np.ma.masked_equal([1.0, 2.0, 3.0], 2.0)}, 4),
-            TypeError,
-            "tensor 'bias' is a masked array",
-        ),
-        (
-            lambda x: list(Layout(x).blocks(x | {"cube": Stretches(x["cube"], end=5)}, 4)),
-            ValueError,
-            r"tensor 'cube' gives an array of shape \(3,\) .* 2 to 6",
-        ),
-        (
-            lambda x: list(Layout({"a": np.ones(6)}).blocks({"a": Changing(np.ones(6))}, 4)),
-            ValueError,
-            "tensor 'a' gives float64 from element 4 on, before float32",
-        ),
-    ],
-)
-def test_what_is_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call(tensors())
+        (lambda: layout.blocks(x | {"bias": MASKED}, 4), TypeError, "tensor 'bias' is a masked array"),
+        (lambda: list(layout.blocks(cut, 4)), ValueError, r"'cube' gives .* shape \(3,\) .* 2 to 6"),
+        (lambda: list(Layout(one).blocks(one, 4)), ValueError, "float64 from element 4 on, before float32"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 7, 17, 18, 100])
@@ -94,7 +88,7 @@ def test_what_is_refused(call, error, message):
 def test_blocks_follow_one_another_across_tensors(size, decayed):
     given = tensors()
     given["matrix"] = np.asfortranarray(given["matrix"])
-    given["cube"] = Stretches(given["cube"])
+    given["cube"] = HandingOn(Stretches(given["cube"]))
     layout = Layout(given, decayed)
     places, blocks = zip(*layout.blocks(given, size), strict=True)
     assert [place.start for place in places] == list(range(0, layout.size, size))
@@ -105,41 +99,19 @@ def test_blocks_follow_one_another_across_tensors(size, decayed):
     np.testing.assert_array_equal(layout.join(given), joined)
 
 
+def test_a_block_of_one_tensor_is_a_view_and_without_elements_there_is_none():
+    given = {"a": np.zeros(6), "none": np.zeros((0, 3)), "b": np.zeros((3, 2))}
+    blocks = [block for _, block in Layout(given).blocks(given, 3)]
+    shared = [[name for name, x in given.items() if np.shares_memory(block, x)] for block in blocks]
+    assert shared == [["a"], ["a"], ["b"], ["b"]]
+    nothing = {"a": np.zeros((0, 3)), "b": Stretches(np.zeros(0))}
+    assert list(Layout(nothing).blocks(nothing, 4)) == []
+    assert Layout(nothing).join(nothing).size == 0
+
+
 def test_blocks_are_of_the_dtype_that_holds_all_tensors():
     given = {"a": np.float32([1, 2, 3]), "b": np.int64([2**53 - 1, 5]), "c": Stretches(np.float16([0.5]))}
     layout = Layout(given)
     assert layout.dtype(given) == np.float64
     assert {block.dtype for _, block in layout.blocks(given, 2)} == {np.dtype(np.float64)}
     assert layout.join(given).tolist() == [1, 2, 3, 2**53 - 1, 5, 0.5]
-
-
-class HandingOn:
-    """What hands on all that it is asked, as wrappers do."""
-
-    def __init__(self, of):
-        self._of = of
-
-    def __getattr__(self, name):
-        return getattr(self._of, name)
-
-
-def test_a_stored_tensor_may_hand_on_what_it_is_asked():
-    given = tensors()
-    layout = Layout(given)
-    handing_on = {name: HandingOn(Stretches(tensor)) for name, tensor in given.items()}
-    np.testing.assert_array_equal(layout.join(handing_on), layout.join(given))
-
-
-def test_a_block_of_one_tensor_is_a_view():
-    given = {"a": np.zeros(6), "b": np.zeros((3, 2))}
-    shared = [
-        [np.shares_memory(block, x) for x in given.values()] for _, block in Layout(given).blocks(given, 3)
-    ]
-    assert shared == [[True, False]] * 2 + [[False, True]] * 2
-
-
-def test_without_elements_there_is_no_block():
-    given = {"a": np.zeros((0, 3)), "b": Stretches(np.zeros(0))}
-    layout = Layout(given)
-    assert list(layout.blocks(given, 4)) == []
-    assert layout.join(given).size == layout.size == 0

@@ -26,12 +26,12 @@ def short_stretches(monkeypatch):
     monkeypatch.setattr("mcfsim.optim.start.AT_ONCE", 1 << 15)
 
 
-def peak(function):
+def peak(function, *given, **options):
     """Return what a call returns, and how many bytes it held at once, in a thread that has kept none."""
     tracemalloc.start()
     try:
         with ThreadPoolExecutor(1) as pool:
-            result = pool.submit(function).result()
+            result = pool.submit(function, *given, **options).result()
         return result, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -57,17 +57,25 @@ def check(taken):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packed", [False, True])
-def test_building_takes_the_state_and_a_few_blocks(packed):
-    states, gradients = [], []
+@pytest.mark.parametrize("kept", ["numbers", "codes", "files"])
+def test_building_takes_the_state_and_a_few_blocks(kept, tmp_path):
+    """And where vectors lie in files, nothing takes more, a step neither."""
+    built, received, advanced = [], [], []
     for size in SIZES:
-        optimizer, most = peak(lambda size=size: made(size, packed=packed))
-        assert state_of(optimizer) == size * (10 if packed else 20)
-        states.append(most - state_of(optimizer))
-        gradient, most = peak(lambda size=size, optimizer=optimizer: optimizer.receive(tensors(size, 7)))
-        gradients.append(most - gradient.nbytes)
-    check(states)
-    check(gradients)
+        options = {"packed": kept != "numbers"} | (
+            {"folder": tmp_path / f"{size}"} if kept == "files" else {}
+        )
+        optimizer, most = peak(made, size, **options)
+        assert state_of(optimizer) == size * (20 if kept == "numbers" else 10)
+        built.append(most - state_of(optimizer) * (kept != "files"))
+        gradient, most = peak(optimizer.receive, tensors(size, 7))
+        assert gradient.size == size
+        received.append(most - gradient.nbytes * (kept != "files"))
+        advanced.append(peak(optimizer.advance, gradient, 1e-3)[1])
+    check(built)
+    check(received)
+    if kept == "files":
+        check(advanced)
 
 
 @pytest.mark.slow
@@ -75,15 +83,13 @@ def test_packed_numbers_that_share_scales_are_whole_nowhere():
     """Neither when they are made, nor in a step, nor to show the parameter."""
     taken, one = [], 4 * SIZES[1]
     for size in SIZES:
-        optimizer, built = peak(lambda size=size: made(size, "fp8-moments", packed=True, compiled=False))
+        optimizer, built = peak(made, size, "fp8-moments", packed=True, compiled=False)
         scales = 4 * (size // 128 + 1)
         assert state_of(optimizer) == 2 * size + 4 * size + 2 * (size + scales)
-        gradient = optimizer.receive(tensors(size, 7))
-        _, stepped = peak(lambda o=optimizer, g=gradient: o.advance(g, 1e-3))
+        stepped = peak(optimizer.advance, optimizer.receive(tensors(size, 7)), 1e-3)[1]
         taken.append(max(built - state_of(optimizer), stepped))
     check(taken)
-    _, shown = peak(optimizer.represented)
-    assert shown < 2 * one + SAME  # the parameter as numbers, and a copy of the master copy
+    assert peak(optimizer.represented)[1] < 2 * one + SAME  # the parameter, and a copy of the master copy
 
 
 @pytest.mark.slow
@@ -97,37 +103,22 @@ def test_a_step_takes_a_few_blocks(low, packed, mode, carried, monkeypatch):
     """The gradient is no contiguous vector."""
     monkeypatch.setattr(choice, "is_available", lambda: False)
     random = {"random": mcf.RandomWords(1)} if mode == "stochastic" else {}
-    options = {"rounding": mode, "packed": packed, **carried, **random}
     advanced, stepped = [], []
     for size in SIZES:
-        optimizer = made(size, "plain", low, **options)
+        optimizer = made(size, "plain", low, rounding=mode, packed=packed, **carried, **random)
         gradient = np.zeros(2 * size, optimizer.state.m[0].dtype)[::2]
-        advanced.append(peak(lambda o=optimizer, g=gradient: o.advance(g, 1e-3))[1])
-        update, most = peak(lambda o=optimizer, g=gradient: o.step(g, 1e-3))
+        advanced.append(peak(optimizer.advance, gradient, 1e-3)[1])
+        update, most = peak(optimizer.step, gradient, 1e-3)
         stepped.append(most - update.nbytes)
     check(advanced)
     check(stepped)
-
-
-@pytest.mark.slow
-def test_vectors_in_files_take_no_memory(tmp_path):
-    taken = []
-    for size in SIZES:
-        folder = tmp_path / str(size)
-        optimizer, most = peak(lambda size=size, folder=folder: made(size, packed=True, folder=folder))
-        assert state_of(optimizer) == 10 * size
-        gradient, received = peak(lambda size=size, optimizer=optimizer: optimizer.receive(tensors(size, 7)))
-        assert gradient.size == size
-        advanced = peak(lambda o=optimizer, g=gradient: o.advance(g, 1e-3))[1]
-        taken.append(max(most, received, advanced))
-    check(taken)
 
 
 def test_codes_are_looked_at_a_block_at_a_time():
     taken = []
     for size in SIZES:
         codes = np.zeros(size, np.uint16)
-        taken.append(peak(lambda codes=codes: check_codes(codes, GAPS))[1])
+        taken.append(peak(check_codes, codes, GAPS)[1])
         codes[-3] = 16000
         with pytest.raises(ValueError, match=rf"element \({size - 3},\) = 16000 stands for no value of gaps"):
             check_codes(codes, GAPS)
@@ -135,5 +126,5 @@ def test_codes_are_looked_at_a_block_at_a_time():
 
 
 def test_the_measure_sees_what_grows():
-    taken = [peak(lambda size=size: np.ones(size, np.uint16))[1] for size in SIZES]
+    taken = [peak(np.ones, size, np.uint16)[1] for size in SIZES]
     assert taken[1] - taken[0] > SAME

@@ -9,9 +9,6 @@ from mcfsim.optim.state import error_weight
 
 from .reference import left_of
 
-BFLOAT16 = mcf.get_format("bfloat16")
-
-
 # -- remainders ----------------------------------------------------------------------------------------------
 
 
@@ -40,27 +37,14 @@ def test_a_remainder_says_what_the_formula_says(low, bits):
 
 
 def test_beyond_the_range_it_is_no_number():
-    low = mcf.get_format("float16")
-    for x in (70000.0, np.inf, np.nan):
-        given = np.array([x], np.float32)
-        with np.errstate(all="ignore"):
-            theta = mcf.round_to(given, low).astype(np.float32)
-            assert np.isnan(remaining(mcf.arithmetic("float32"), low, 8, given, theta)).all()
+    x = np.array([70000.0, np.inf, np.nan], np.float32)
+    with np.errstate(all="ignore"):
+        theta = mcf.round_to(x, "float16").astype(np.float32)
+        left = remaining(mcf.arithmetic("float32"), mcf.get_format("float16"), 8, x, theta)
+    assert np.isnan(left).all()
 
 
 # -- errors fed back -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("hyper", [mcf.AdamW(0.9, 0.99, 1e-6, 0.1), mcf.SGD(0.9, 0.1)], ids=["adamw", "sgd"])
-@pytest.mark.slow
-def test_what_is_lost_is_made_up_for_in_steps_to_come(hyper):
-    """A steady update that nearest loses moves nothing; with feedback, all but a bounded rest arrives."""
-    moved, rate = {}, 0.99 * 2.0**-8 / (1 if isinstance(hyper, mcf.AdamW) else 10)
-    for name in ("fp32-optim", "eco", "fp32-master"):
-        optimizer = mcf.Optimizer(hyper, mcf.strategy(name), {"w": np.ones(1)})
-        for _ in range(100):
-            optimizer.step(np.full(1, -1.0, np.float32), rate)
-        moved[name] = float(optimizer.weights()["w"][0]) - 1
-    assert moved["fp32-optim"] == 0
-    assert abs(moved["eco"] - moved["fp32-master"]) <= 8 * 2.0**-8 < moved["fp32-master"] / 10
 
 
 @pytest.mark.parametrize("hyper", [mcf.AdamW(beta1=0.0), mcf.SGD(0.0), mcf.AdamW(), mcf.SGD()], ids=str)

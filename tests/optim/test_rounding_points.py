@@ -5,11 +5,11 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from mcfsim import AdamW, Meter, strategy
-from mcfsim.optim import torchadamw
+import mcfsim as mcf
+from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.declaration import straight_optimizers
-from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles
+from mcfsim.optim.torchadamw import TorchAdamW
 
 TWO_SUM = ["add", "sub", "sub", "sub", "sub", "add"]
 FAST_TWO_SUM = ["add", "sub", "sub"]
@@ -34,58 +34,44 @@ MOMENTS = {**dict.fromkeys(FIRST, "moments"), **dict.fromkeys(SECOND, "second_mo
 class Labelled:
     """Takes the place of a meter's trace, and writes role and operation to one list for all roles."""
 
-    def __init__(self, role, together):
-        self.role, self.together = role, together
+    def __init__(self, role, together, but=None):
+        self.role, self.together, self.but = role, together, but
 
     def append(self, operation):
-        self.together.append((self.role, operation))
+        if operation != self.but:
+            self.together.append((self.role, operation))
 
 
-class Inner(Labelled):
-    """Of an arithmetic that a role's was asked for: its roundings bring numbers into a wider format."""
+class Watching(mcf.Meter):
+    """A meter that also watches the arithmetics that it is asked for.
 
-    def append(self, operation):
-        if operation != "round":
-            super().append(operation)
-
-
-class Watching(Meter):
-    """A meter that also watches the arithmetics that it is asked for."""
+    Their roundings bring numbers into a wider format.
+    """
 
     def like(self, fmt, rounding):
         made = super().like(fmt, rounding)
-        made.trace = Inner(self.trace.role, self.trace.together)
+        made.trace = Labelled(self.trace.role, self.trace.together, but="round")
+        return made
+
+    def on_block(self, step, start):
+        made = Watching(self.arithmetic.on_block(step, start))
+        made.trace = self.trace
         return made
 
 
-def trace(hyper, name):
-    """Return the (role, operation) pairs of one step from a random state, whose bits are those unwatched."""
-    random = np.random.default_rng(5)
-    declared = strategy(name)
-    plain_roles = declared.roles()
-    operations = []
-    meters = Roles(*(Watching(ar) for ar in plain_roles))
-    for role, meter in zip(Roles._fields, meters, strict=True):
+def trace(hyper, name, meters=None):
+    """Return the (role, operation) pairs of a second step, whose bits are those unwatched."""
+    start, operations = {"w": np.linspace(-1, 1, 6).reshape(2, 3)}, []
+    watched, plain = (mcf.Optimizer(hyper, mcf.strategy(name), start, {"w"}) for _ in range(2))
+    gradient = watched.receive({"w": np.linspace(-3, 1, 6).reshape(2, 3)})
+    for one in (watched, plain):
+        one.step(gradient, 0.01)
+    watched.roles = Roles(*(meters or map(Watching, watched.roles)))
+    for role, meter in zip(Roles._fields, watched.roles, strict=True):
         meter.trace = Labelled(role, operations)
-
-    def tensor(ar, components, positive=False):
-        numbers = random.standard_normal(4)
-        leading = ar.round(np.abs(numbers) if positive else numbers)
-        return (leading, *(ar.round(leading * 2.0**-10) for _ in range(components - 1)))
-
-    state = State(
-        tensor(plain_roles.model, declared.parameter.components),
-        tensor(plain_roles.moments, declared.m.components),
-        tensor(plain_roles.moments, declared.v.components, positive=True) if hyper.keeps("v") else (),
-        tensor(plain_roles.parameter, 1) if declared.extra else (),
-    )
-    gradient = plain_roles.model.round(random.standard_normal(4))
-    scalars = hyper.scalars(plain_roles, declared, 3, 0.01, decayed=True)
-    watched = hyper.step(meters, declared, state, gradient, scalars)
-    plainly = hyper.step(plain_roles, declared, state, gradient, scalars)
-    np.testing.assert_array_equal(watched.update, plainly.update)
-    for part, expected in zip(watched.state, plainly.state, strict=True):
-        np.testing.assert_array_equal(part, expected)
+    np.testing.assert_array_equal(watched.step(gradient, 0.01), plain.step(gradient, 0.01))
+    for mine, other in zip(watched.state, plain.state, strict=True):
+        np.testing.assert_array_equal(mine, other)
     return operations
 
 
@@ -113,7 +99,7 @@ UP_TO = {"first moment": "moments", "denominator": "second_moment", "update": "u
 
 @pytest.mark.parametrize("name", ["plain", "fp32"])
 def test_a_step_at_the_points_of_pytorch_makes_the_declared_operations(name):
-    hyper = torchadamw.TorchAdamW(weight_decay=0.1)
+    hyper = TorchAdamW(weight_decay=0.1)
     expected, ends = [], iter(UP_TO.items())
     end, role = next(ends)
     for point, operation in points_of(hyper):
@@ -125,8 +111,28 @@ def test_a_step_at_the_points_of_pytorch_makes_the_declared_operations(name):
 
 
 def test_the_second_moment_of_collage_plus_is_mul_then_grow():
-    before = declared(AdamW())
-    decayed = [point for point, _ in points_of(AdamW())].index("second moment decayed")
+    before = declared(mcf.AdamW())
+    decayed = [point for point, _ in points_of(mcf.AdamW())].index("second moment decayed")
     instead = [("second_moment", name) for name in (*MUL, "mul", *GROW)]
     expected = before[:decayed] + instead + before[decayed + 2 :] + ADDITIONS["collage-light"]
-    assert trace(AdamW(), "collage-plus") == expected
+    assert trace(mcf.AdamW(), "collage-plus") == expected
+
+
+#: What finds the larger one of a number and a real scalar, which the second product rounds.
+LARGER = ["sub", "sign", "abs", "add", "mul", "sub", "mul", "fma"]
+
+
+def test_stages_make_the_declared_operations_and_no_others():
+    hyper = Adafactor(weight_decay=0.1)
+    made = {}
+    for part, _, operation in points_of(hyper):
+        made.setdefault(part, []).append(operation)
+    assert list(made) == [item.name for item in hyper.stages((2, 3))]
+    assert made["sizes"] == ["sqrt", "div", "sqrt", "mul", "mul"]
+    made["sizes"] = ["sqrt", "div", *LARGER, "sqrt", *LARGER, "mul"]
+    meter = mcf.Meter(mcf.strategy("plain").roles().moments)
+    operations = [operation for _, operation in trace(hyper, "plain", [meter] * 5)]
+    assert operations == [*(item for part in made.values() for item in part), "round", "add"]
+    # Gradient, weight, and update twice; means of 2 rows, 3 columns, all of them and two more.
+    counted = {"round": 4 * 6 + 2 + 3 + 1 + 2, "sqrt": 6 + 2, "fma": 2 + 3 + 2}
+    assert {name: meter.tallies[name].elements for name in counted} == counted

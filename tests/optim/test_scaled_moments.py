@@ -3,7 +3,6 @@
 import os
 from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,8 +14,6 @@ from mcfsim.optim.memory import read
 from mcfsim.optim.strategies import Stored
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.formats import SCALED
-
-from .reference import kept
 
 E4M3 = mcf.get_format("float8_e4m3fn")
 #: Of parts of a group, of whole groups, of one more and one less, and of none.
@@ -72,21 +69,6 @@ def test_blocks_end_where_groups_do(size):
 
 
 # -- what is stored ------------------------------------------------------------------------------------------
-def test_codes_and_scales_are_those_of_the_definition(assert_same):
-    """Codes are read by ml_dtypes; a scale is the largest number by 448, of moments that are kept whole."""
-    sizes = {"a": 129, "s": 1, "d": 5}
-    grouped = trained(sizes, steps=1, packed=True)
-    whole = trained(sizes, steps=1, strategy="fp32-master")
-    for slot in ("m", "v"):
-        (vector,), (before,) = getattr(grouped.state, slot), getattr(whole.state, slot)
-        for name, size in sizes.items():
-            mine, x = (moments[grouped.layout.slices[name]] for moments in (vector, before))
-            largest = [np.abs(x[i : i + 128]).max() for i in range(0, size, 128)]
-            assert mine.scales.tolist() == [float(np.float32(x.astype(float) / 448)) for x in largest]
-            by_code = mine.codes.view(ml_dtypes.float8_e4m3fn).astype(float)
-            left = (by_code * np.repeat(mine.scales.astype(float), 128)[:size]).astype(np.float32)
-            assert_same(left, kept(x, E4M3, 128))
-            assert_same(mine.numbers(), left)
 
 
 @pytest.mark.slow

@@ -38,11 +38,6 @@ BYTES = {
 }
 
 
-def test_every_declared_strategy_is_known_by_its_own_name():
-    assert set(BYTES) == set(STRATEGIES)
-    assert all(declared.name == name for name, declared in STRATEGIES.items())
-
-
 @pytest.mark.parametrize("name", BYTES)
 def test_bytes_are_those_of_the_papers(name):
     size, fixed = BYTES[name]
@@ -68,12 +63,12 @@ def test_the_low_format_is_put_in_everywhere(name):
         assert after.format == (low if before.format == LOW else before.format)
 
 
-@pytest.mark.parametrize("spelling", ["bf16", "bfloat16", FORMATS["bfloat16"]])
-def test_the_low_format_by_any_spelling(spelling):
-    assert strategy("kahan", spelling) == strategy("kahan")
-
-
-def test_unknown_names_list_the_known_ones_and_the_nearest():
+def test_names_are_their_own_and_unknown_ones_list_the_known_ones_and_the_nearest():
+    assert set(BYTES) == set(STRATEGIES)
+    known = STRATEGIES | GRID_STRATEGIES
+    assert len(known) == len(STRATEGIES) + len(GRID_STRATEGIES)
+    assert all(declared.name == name for name, declared in known.items())
+    assert strategy("kahan", "bf16") == strategy("kahan", FORMATS["bfloat16"]) == strategy("kahan")
     with pytest.raises(ValueError, match=r"unknown strategy 'colage-plus' \(did you mean 'collage-plus'\?\)"):
         strategy("colage-plus")
     with pytest.raises(ValueError, match=f"known strategies: {', '.join([*STRATEGIES, *GRID_STRATEGIES])}$"):
@@ -84,6 +79,7 @@ def test_unknown_names_list_the_known_ones_and_the_nearest():
 
 # -- what is refused -----------------------------------------------------------------------------------------
 SHARED, FEEDBACK = Stored(FLOAT32, shared=True), {"m": Stored(LOW, 2), "addition": Addition.FEEDBACK}
+UNLIKE = ("float16", "float8_e5m2", "posit16", "float32")
 KAHAN, MASTER = {"addition": "kahan", "extra": Stored(LOW)}, {"addition": "master", "extra": Stored(FLOAT32)}
 TOGETHER = "extra = None do not go together"
 
@@ -157,54 +153,29 @@ def test_tensors_that_cannot_be(fields, error, message):
         Stored(**{"format": LOW, **fields})
 
 
-@pytest.mark.parametrize(
-    ("name", "low", "changes", "message"),
-    [
-        *(
-            ("split-master", low, {}, f"the codes of {low} are not the leading bits of those")
-            for low in ("float16", "float8_e5m2", "posit16", "float32")
-        ),
-        (
-            "split-master",
-            "bfloat16",
-            {"extra": Stored("float64", shared=True)},
-            "not the .* bits .* of float64",
-        ),
+def test_formats_and_policies_that_do_not_go_together():
+    float64, posit = Stored("float64", shared=True), Stored("posit16")
+    for name, low, changes, message in (
+        *(("split-master", low, {}, f"codes of {low} are not the leading bits of those") for low in UNLIKE),
+        ("split-master", "bfloat16", {"extra": float64}, "not the .* bits .* of float64"),
         ("remainder-8", "bfloat16", {"extra": Stored("float64", remainder=8)}, "lower than float32"),
-        *(
-            ("remainder-8", "bfloat16", {"parameter": Stored(x)}, "lower than float32")
-            for x in (FLOAT32, "posit16")
-        ),
+        ("remainder-8", "bfloat16", {"parameter": Stored(FLOAT32)}, "lower than float32"),
+        ("remainder-8", "bfloat16", {"parameter": posit}, "lower than float32"),
         *((name, "posit16", {}, "posit16") for name in ("collage-light", "collage-plus", "mcf-2")),
-    ],
-)
-def test_formats_that_do_not_go_together(name, low, changes, message):
-    with pytest.raises(UnsupportedFormatError, match=message):
-        replace(strategy(name, low), **changes)
-
-
-@pytest.mark.parametrize(
-    ("name", "policy", "message"),
-    [
-        ("split-master", {"overflow": "saturate"}, "by overflow 'ieee' and underflow 'gradual' alone, not"),
-        (
-            "split-master",
-            {"underflow": "flush_after"},
-            "by overflow 'ieee' and underflow 'gradual' alone, not",
-        ),
-        ("remainder-8", {"underflow": "flush_after"}, "takes underflow 'gradual' alone, not flush_after"),
-    ],
-)
-def test_policies_that_a_master_copy_does_not_take(name, policy, message):
-    with pytest.raises(ValueError, match=message):
-        strategy(name).roles(**policy)
-
-
-def test_a_master_copy_shares_bits_or_has_a_remainder():
-    both = Stored(FLOAT32, remainder=8, shared=True)
+    ):
+        with pytest.raises(UnsupportedFormatError, match=message):
+            replace(strategy(name, low), **changes)
+    both, bits = Stored(FLOAT32, remainder=8, shared=True), "by overflow 'ieee' and underflow 'gradual' alone"
     for name, message in (("split-master", "not both"), ("remainder-8", "rounds nearest_away")):
         with pytest.raises(ValueError, match=message):
             replace(strategy(name), extra=both)
+    for name, policy, message in (
+        ("split-master", {"overflow": "saturate"}, bits),
+        ("split-master", {"underflow": "flush_after"}, bits),
+        ("remainder-8", {"underflow": "flush_after"}, "takes underflow 'gradual' alone, not flush_after"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            strategy(name).roles(**policy)
 
 
 # -- arithmetics ---------------------------------------------------------------------------------------------

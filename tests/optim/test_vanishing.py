@@ -1,6 +1,5 @@
 """Hyperparameters that are zero in the format that they are used in: a warning for these alone."""
 
-import math
 import warnings
 from fractions import Fraction
 
@@ -8,11 +7,10 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim import SGD, AdamW, Optimizer, Rounding, VanishingScalarWarning, simulate, strategy
+from mcfsim import SGD, AdamW, Optimizer, Rounding, VanishingScalarWarning, strategy
 from mcfsim.optim.declaration import optimizers
-from mcfsim.optim.strategies import LOW, Stored
+from mcfsim.optim.strategies import Stored
 from mcfsim.oracle import round_fraction
-from mcfsim.problems import Quadratic
 
 START = {"w": np.ones(3)}
 ROUNDINGS = [
@@ -74,24 +72,6 @@ def test_the_message_says_what_where_and_what_follows():
     )
 
 
-@pytest.mark.parametrize("scalars", ["exact", "rounded"])
-def test_what_it_warns_of_happens(scalars):
-    """Where v is zero the step is NaN; with an epsilon that is a number of the format it is not."""
-    for epsilon, nan in ((1e-8, True), (2.0**-9, False)):
-
-        def start(epsilon=epsilon):
-            return Optimizer(
-                AdamW(epsilon=epsilon), strategy("plain", "float8_e4m3fn"), START, scalars=scalars
-            )  # fmt: skip
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            optimizer = start()
-        assert bool(warned(start)) is nan
-        update = optimizer.step(np.zeros(3, np.float32), 0.5)
-        assert np.isnan(update).all() == nan
-
-
 def test_a_rate_is_warned_of_once():
     optimizer = Optimizer(SGD(), strategy("plain", "float8_e4m3fn"), START)
     gradient = np.ones(3, np.float32)
@@ -119,30 +99,3 @@ def test_every_optimizer_warns_of_what_enters_its_steps(kind):
         chosen = strategy(mcf.Strategy("mine", **strategies), "float16")
         expected = {"epsilon"} if warns and hasattr(kind, "epsilon") else set()
         assert named(warned(Optimizer, kind(), chosen, START)) == expected
-
-
-@pytest.mark.parametrize(
-    ("low", "warns"),
-    [*((low, False) for low in ("bfloat16", "float32", "tf32")), ("float8_e4m3", True), ("float16", True)],
-)
-def test_default_runs_of_short_formats_warn(low, warns):
-    found = named(warned(simulate, Quadratic(3, 10.0), "adamw", ["plain", "fp32-master"], 2, low=low))
-    assert ("epsilon" in found) == bool(found) == warns
-
-
-@pytest.mark.parametrize("low", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3", "float16"])
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.sampled(12, each=False)
-@pytest.mark.slow
-def test_an_epsilon_that_is_a_number_of_the_format_keeps_a_run_finite(low, seed):
-    """Nothing is warned of, and nothing divides zero by zero."""
-    two, three = Stored(LOW, 2), Stored(LOW, 3)
-    several = mcf.Strategy("several", parameter=three, v=two, beta2_components=2, addition="grow")
-    epsilon = max(float(mcf.get_format(low).smallest_subnormal), 2.0**-12)
-    hyper = AdamW(beta1=0.75, beta2=0.875, epsilon=epsilon, weight_decay=0.0)
-    names, schedule = [several, "plain", "kahan"], mcf.Schedule(2.0**-5, 0, 1.0)
-    run = simulate(Quadratic(12, 10.0), hyper, names, 25, schedule, seed, low=low)
-    for name, results in run.results.items():
-        assert "diverged_at" not in results, name
-        assert math.isfinite(results["validation_loss"])
-        assert np.isfinite(run.series[name]["loss"]).all()

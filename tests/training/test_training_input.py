@@ -200,31 +200,6 @@ def test_what_stands_for_something_else():
     assert by_name.bytes_per_parameter == 2 + 4 + 4 + 1
 
 
-# -- an optimizer that refuses stays as it was ------------------------------------------------------------
-class Refused(mcf.SGD):
-    def step(self, *arguments):
-        raise ValueError("no exact path")
-
-
-@pytest.mark.parametrize(
-    ("made", "bad", "message"),
-    [
-        *(
-            (optimizer(strategy=mcf.strategy("collage-plus")), bad, "rate")
-            for bad in (math.nan, math.inf, -0.1, "0.1", None)
-        ),
-        (optimizer(hyper=Refused()), 0.1, "no exact path"),
-    ],
-)
-def test_a_refused_step_leaves_the_optimizer_as_it_was(made, bad, message):
-    before = [item.copy() for part in made.state for item in part]
-    with pytest.raises((TypeError, ValueError), match=message):
-        made.step(np.ones(3, np.float32), bad)
-    assert made.count == 0
-    for old, now in zip(before, (item for part in made.state for item in part), strict=True):
-        np.testing.assert_array_equal(old, now)
-
-
 # -- declarations -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["scalars", "entering", "step", "parts", "keeps"])
 @pytest.mark.parametrize("base", [Declaration, Staged, mcf.SGD])

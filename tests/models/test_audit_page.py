@@ -186,30 +186,6 @@ def test_what_has_no_number_is_null():
     json.dumps(data, allow_nan=False)
 
 
-def test_three_hundred_tensors_stay_under_two_megabytes(audits, page):
-    """67 steps, and four strategies; by thirty tensors."""
-    rng, steps = np.random.default_rng(0), tuple(range(1, 68))
-    strategies = tuple(mcf.strategy(name, "bfloat16") for name in (*STRATEGIES, "collage-light"))
-
-    def enlarged(found):
-        tensors = []
-        for number in range(30):
-            item = found.tensors[number % 5]
-            name = f"model.decoder.layers.{number}.self_attention.query_projection.weight"
-            courses = [tuple(rng.random(67).tolist()) for _ in strategies]
-            of_each = {
-                strategy.name: replace(item.found["plain"], edq_by_step=course, lost_by_step=())
-                for strategy, course in zip(strategies, courses, strict=True)
-            }
-            tensors.append(replace(item, name=name, found=of_each))
-        plan = replace(found.plan, strategies=strategies, steps=67)
-        return replace(found, tensors=tuple(tensors), steps=steps, plan=plan)
-
-    larger = audit_page("m", [enlarged(found) for found in audits], {})
-    assert len(data_of(larger)["tensors"]) == 30
-    assert len(page) + 10 * (len(larger) - len(page)) < 2e6
-
-
 def test_what_cannot_be_shown_together_is_refused(audits):
     first, second = audits[:2]
     fewer = replace(second.plan, strategies=second.plan.strategies[1:])

@@ -13,6 +13,7 @@ from mcfsim.models.saved_state import SavedState
 from mcfsim.models.saving import load_state, save_state, save_weights
 from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_tensors, open_weights
+from mcfsim.optim.adafactor import MomentumAdafactor
 from mcfsim.optim.groups import Groups
 from mcfsim.optim.lion import Lion
 from mcfsim.optim.memory import read
@@ -58,25 +59,29 @@ FORMATS = ("float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit16", "e6m9")
 
 
 @pytest.mark.parametrize(
-    ("name", "low", "packed"),
+    ("name", "low", "packed", "hyper"),
     [
-        (name, "bfloat16", packed)
-        for name in STORED
-        for packed in (False, True)
-        if not packed or name not in UNPACKED
-    ]
-    + [("plain", low, packed) for low in FORMATS for packed in (False, True)],
+        *((name, "bfloat16", False, HYPER) for name in (*STORED, "dqt-int4", "bitnet")),
+        *((name, "bfloat16", True, HYPER) for name in STORED if name not in UNPACKED),
+        *(("plain", low, packed, HYPER) for low in FORMATS for packed in (False, True)),
+        ("collage-plus", "bfloat16", False, MomentumAdafactor()),
+        ("fp8-moments", "bfloat16", True, MomentumAdafactor()),
+    ],
 )
 @pytest.mark.sampled(5, each=False)
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
-def test_a_state_goes_on_to_the_same_bits(tmp_path, name, low, packed):
-    options = {"packed": packed} | ({"random": mcf.RandomWords(5)} if "stochastic" in name else {})
+def test_a_state_goes_on_to_the_same_bits(tmp_path, name, low, packed, hyper):
+    drawn = {"random": mcf.RandomWords(5)} if "stochastic" in name else {}
+    options = {"packed": packed, "hyper": hyper} | drawn
     first = go(made(name, low, **options), 3)
     save_state(first, tmp_path / "s.safetensors")
     other = made(name, low, **options)
     load_state(other, tmp_path / "s.safetensors")
     assert bits(other) == bits(first)
     assert bits(go(other, 2, 7)) == bits(go(first, 2, 7))
+    if hyper is not HYPER:
+        kept = "w.exp_avg_sq.rows" + ".codes" * packed
+        assert {kept, kept.replace("rows", "columns")} < set(open_tensors(tmp_path / "s.safetensors"))
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -14,8 +14,7 @@ from mcfsim.optim.layout import Layout
 from mcfsim.optim.over import Over
 from mcfsim.optim.parts import Parts, bytes_per_parameter, offsets
 from mcfsim.optim.strategies import Stored, Strategy
-from mcfsim.training.source import Computed
-from mcfsim.training.trainer import Trainer
+from tests.training.problems import Folded
 
 from .factored import Tensor
 
@@ -211,19 +210,18 @@ def test_what_is_refused():
         hyper.step(made().roles, plain, made().state, np.ones(6), None)
 
 
-def test_measures_of_a_matrix_are_those_of_its_rows_and_columns():
-    """An average that stays at zero has lost all; the averages in binary64 are those of the same means."""
-    source = Computed.of(mcf.get_problem("quadratic", dimension=4))
-    optimizer = mcf.Optimizer(Adafactor(), mcf.strategy("fp32"), few(100))
-    trainer = Trainer(source, optimizer)
-    for step in (1, 2, 3):
-        gradient = optimizer.receive(few(step))
-        trainer._average(gradient, step, 1e-2)
-        optimizer.step(gradient, 1e-2)
-    (stored,), exact = optimizer.state.v, trainer.averages["v"]
-    assert exact.size == stored.size == 7 + 2 * (2 + 2) + 3 + 1
-    np.testing.assert_allclose(stored, exact, rtol=1e-6)
-    assert (exact > 0).all()
-    trainer._measure(np.zeros(optimizer.layout.size), optimizer.represented(), optimizer.state.parameter[0])
-    assert trainer.series["v_error/w"] < [1e-6]
-    assert trainer.series["v_ratio/t"][0] == pytest.approx(1, abs=1e-6)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_is_measured_beside_averages_of_rows_and_columns(kind):
+    """An average that stays at zero has lost all; those in binary64 are of the same means."""
+    names = ["plain", "collage-plus", "fp32", "exact"]
+    given = {"schedule": mcf.Schedule(peak=1e-2, warmup=0), "record_every": 2, "truth_sample": 2}
+    run = mcf.simulate(Folded(), kind, names, 4, **given)
+    plain, collage, single = (run.series[name] for name in names[:3])
+    assert max(series["binary64_gap"].max() for series in (plain, collage, single)) < 1e-13
+    assert plain["distance"][-1] > collage["distance"][-1] > single["distance"][-1] > 0
+    for tensor in "wb":
+        assert single[f"v_error/{tensor}"].max() < 1e-6 < plain[f"v_error/{tensor}"].max() < 0.1
+        assert single[f"v_ratio/{tensor}"] == pytest.approx(1, abs=1e-6)
+    # Parameter and gradient of two bytes, perhaps m; of v 3 + 4 + 2 numbers for 14 elements.
+    assert run.results["plain"]["bytes_per_parameter"] == 4 + 2 * KINDS[kind].keeps("m") + 2 * 9 / 14

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.codec import decode
-from mcfsim.models.weights import DTYPE_OF, open_weights
 from mcfsim.optim import start as starting
 from mcfsim.optim.memory import read
 from mcfsim.optim.strategies import Stored
 from mcfsim.storage.files import OutputError
-from mcfsim.storage.shards import write_file
 from tests.optim.stored import Stretches
 
 
@@ -103,35 +100,6 @@ def test_a_tensor_that_cannot_be_read_is_named_and_leaves_nothing(fault, text, t
     with pytest.raises(ValueError, match=text):
         optimizer.receive(start)
     np.testing.assert_array_equal(optimizer.state.parameter[0], before)
-
-
-def test_stored_tensors_are_read_a_stretch_at_a_time(monkeypatch):
-    monkeypatch.setattr(starting, "AT_ONCE", 513)
-    given = {"matrix": Stretches(np.ones((61, 71))), "b": Stretches(np.ones(7))}
-    made(given).receive(given)
-    assert max(tensor.longest for tensor in given.values()) == 513
-
-
-@pytest.mark.parametrize("low", ["bfloat16", "float8_e5m2"])
-def test_weights_of_a_model_are_taken_from_their_files_as_codes(low, tmp_path):
-    """All codes but those of NaN come back as they were; a cut file leaves nothing and is named."""
-    fmt = mcf.get_format(low)
-    codes = np.arange(1 << fmt.bits).astype(f"u{fmt.bits // 8}")
-    codes = codes[np.isfinite(decode(codes, fmt))]
-    tensors = {
-        "model.w": (DTYPE_OF[fmt], codes[:-50].reshape(2, -1)),
-        "model.b": (DTYPE_OF[fmt], codes[-50:]),
-    }
-    write_file(tmp_path / "model.safetensors", tensors)
-    weights, plain = open_weights(tmp_path / "model.safetensors"), mcf.strategy("plain", fmt)
-    optimizer = made(weights, plain, mcf.SGD(), weights, packed=True)
-    for name, part in optimizer.layout.slices.items():
-        np.testing.assert_array_equal(optimizer.state.parameter[0][part], tensors[name][1].ravel())
-        np.testing.assert_array_equal(optimizer.receive(weights)[part], tensors[name][1].ravel())
-    os.truncate(weights.path, weights.path.stat().st_size - 30)
-    with pytest.raises(ValueError, match=r"tensor 'model\.[bw]' cannot be read from .*model.safetensors"):
-        made(weights, plain, mcf.SGD(), folder=tmp_path / "state")
-    assert os.listdir(tmp_path) == ["model.safetensors"]
 
 
 def refused(folder, text, parameters=None):

@@ -107,36 +107,6 @@ def test_a_step_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
     assert refused >= halves > 0
 
 
-@pytest.mark.parametrize("kind", ["collage-plus", "fp8-moments packed", "fp32-master"])
-@pytest.mark.sampled(3, each=False)
-@pytest.mark.slow
-def test_a_loading_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
-    states, path, rng = trajectory(kind, 3), tmp_path / "s.safetensors", np.random.default_rng(1)
-    first = made(kind)
-    step(first)
-    step(first)
-    save_state(first, path)
-    optimizer, refused = made(kind), 0
-    count = bytecodes(lambda: load_state(optimizer, path))
-    for place in [*rng.integers(count, size=6).tolist(), *range(count - 400, count, 57)]:
-        optimizer = made(kind)
-        if not broken_off(lambda: load_state(optimizer, path), place, KeyboardInterrupt):  # noqa: B023
-            continue
-        found = bits(optimizer)
-        try:
-            step(optimizer)
-        except SpoiltStateError:
-            refused += 1
-            with pytest.raises(SpoiltStateError, match="loading a state was broken off"):
-                optimizer.weights()
-            load_state(optimizer, path)
-            step(optimizer)
-            assert bits(optimizer) == states[3]
-        else:
-            assert found in (states[0], states[2])
-    assert refused > 2
-
-
 class _Raising(mcf.AdamW):
     """Whose text raises an error in one of its calls."""
 
@@ -179,9 +149,44 @@ def test_what_is_refused_before_a_step_spoils_nothing():
     assert optimizer.count == 1
 
 
+def broken(make, work, places):
+    """Yield what is left of things after a work that is broken off at each of some bytecodes."""
+    for place in places:
+        one = make()
+        if broken_off(lambda one=one: work(one), place, KeyboardInterrupt):
+            yield one
+
+
+@pytest.mark.parametrize("kind", ["collage-plus", "fp8-moments packed", "fp32-master"])
+@pytest.mark.sampled(3, each=False)
 @pytest.mark.slow
-def test_a_table_with_learned_steps():
-    """Its steps and its codes belong together."""
+def test_a_loading_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
+    states, path, rng = trajectory(kind, 3), tmp_path / "s.safetensors", np.random.default_rng(1)
+    first = made(kind)
+    step(first)
+    step(first)
+    save_state(first, path)
+    loaded, refused = made(kind), 0
+    count = bytecodes(lambda: load_state(loaded, path))
+    places = [*rng.integers(count, size=6).tolist(), *range(count - 400, count, 57)]
+    for optimizer in broken(lambda: made(kind), lambda it: load_state(it, path), places):
+        found = bits(optimizer)
+        try:
+            step(optimizer)
+        except SpoiltStateError:
+            refused += 1
+            with pytest.raises(SpoiltStateError, match="loading a state was broken off"):
+                optimizer.weights()
+            load_state(optimizer, path)
+            step(optimizer)
+            assert bits(optimizer) == states[3]
+        else:
+            assert found in (states[0], states[2])
+    assert refused > 2
+
+
+@pytest.mark.slow
+def test_steps_and_codes_of_a_table_with_learned_steps_belong_together():
     rng = np.random.default_rng(0)
     weights, update, gradient = rng.standard_normal((3, 4, 5))
 
@@ -190,24 +195,18 @@ def test_a_table_with_learned_steps():
 
     def move(one):
         one.step(one.moved(update), gradient, 0.1)
+        return one
 
     def state(one):
         return one.count, one.steps.tobytes(), one.codes.tobytes()
 
-    count = bytecodes(lambda: move(table()))
-    first = table()
-    before = state(first)
-    move(first)
-    after = state(first)
-    for place in [*rng.integers(count, size=6).tolist(), *range(count - 120, count, 8)]:
-        other = table()
-        if not broken_off(lambda: move(other), place, KeyboardInterrupt):  # noqa: B023
-            continue
-        found = state(other)
+    whole, count = (state(table()), state(move(table()))), bytecodes(lambda: move(table()))
+    for one in broken(table, move, [*rng.integers(count, size=6).tolist(), *range(count - 120, count, 8)]):
+        found = state(one)
         try:
-            other.weights()
+            one.weights()
         except SpoiltStateError:
             with pytest.raises(SpoiltStateError):
-                move(other)
+                move(one)
         else:
-            assert found in (before, after)
+            assert found in whole

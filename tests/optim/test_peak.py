@@ -62,10 +62,8 @@ def test_building_takes_the_state_and_a_few_blocks(kept, tmp_path):
     """And where vectors lie in files, nothing takes more, a step neither."""
     built, received, advanced = [], [], []
     for size in SIZES:
-        options = {"packed": kept != "numbers"} | (
-            {"folder": tmp_path / f"{size}"} if kept == "files" else {}
-        )
-        optimizer, most = peak(made, size, **options)
+        folder = {"folder": tmp_path / f"{size}"} if kept == "files" else {}
+        optimizer, most = peak(made, size, packed=kept != "numbers", **folder)
         assert state_of(optimizer) == size * (20 if kept == "numbers" else 10)
         built.append(most - state_of(optimizer) * (kept != "files"))
         gradient, most = peak(optimizer.receive, tensors(size, 7))

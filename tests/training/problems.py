@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mcfsim.problems import Corpus, LanguageModel
+from mcfsim.problems import Corpus, LanguageModel, Quadratic
 
 
 def tiny_model():
@@ -60,6 +60,30 @@ class Scripted(Made):
 
     def validation_loss(self, parameters):
         return 1.0
+
+
+class Folded(Quadratic):
+    """A quadratic whose point is a matrix and a vector."""
+
+    decayed = frozenset({"w"})
+
+    def __init__(self):
+        super().__init__(dimension=14, condition_number=10.0)
+
+    def initial_parameters(self, seed):
+        return self.folded(super().initial_parameters(seed)["x"])
+
+    def loss_and_gradient(self, parameters, step=0, seed=0):
+        whole = np.concatenate([parameters["w"].ravel(), parameters["b"]])
+        loss, gradient = super().loss_and_gradient({"x": whole})
+        return loss, self.folded(gradient["x"])
+
+    def validation_loss(self, parameters):
+        return self.loss_and_gradient(parameters)[0]
+
+    @staticmethod
+    def folded(x):
+        return {"w": x[:12].reshape(3, 4), "b": x[12:]}
 
 
 class Watched:

@@ -8,18 +8,20 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mcfsim import SGD, STRATEGIES, AdamW, Schedule, Strategy, simulate
+from mcfsim import SGD, STRATEGIES, AdamW, Run, Schedule, Strategy, simulate
 from mcfsim.cli import app
 from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.strategies import GRID_STRATEGIES, LOW, Stored
 from mcfsim.problems import LogisticRegression, Quadratic, Rosenbrock
 from mcfsim.training.trainer import Trainer
-from tests.training.problems import Made, Watched, assert_same_run, tiny_model
+from tests.optim.on_grid_reference import placed
+from tests.training.problems import Folded, Made, Watched, assert_same_run, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -27,18 +29,23 @@ STEPS = 8
 QUADRATIC = Quadratic(6, 100.0)
 SOME = ["plain", "kahan", "collage-plus", "stochastic", "split-master"]
 THREE = Strategy("three", parameter=Stored(LOW, 3), m=Stored(LOW, 2), v=Stored(LOW, 2), addition="grow")
+FIXED = replace(placed("dqt-int4", reach="fixed", start="absmax"), name="fixed")
+STAGED = ["plain", "collage-plus", "fp8-moments", "exact"]
+JUDGED = {"truth_sample": 2}
+FACTORED = {name: kind for name, kind in optimizers().items() if kind.staged}
 
 
 #: Problem, hyperparameters, strategies, and what else a run is made with.
 CASES = {
     "every strategy": (QUADRATIC, AdamW(0.9, 0.95), [*STRATEGIES], {}),
-    "every strategy on a grid": (QUADRATIC, AdamW(), [*GRID_STRATEGIES], {}),
+    "every strategy on a grid": (QUADRATIC, AdamW(), [*GRID_STRATEGIES, FIXED], {}),
+    **{f"{name} in stages": (Folded, kind(), STAGED, JUDGED) for name, kind in FACTORED.items()},
     **{f"{name}": (QUADRATIC, item(), SOME[:3], {}) for name, item in optimizers().items()},
     "several tensors and momentum": (LogisticRegression, SGD(0.9, 0.1), SOME, {"truth_sample": 3}),
     "language model": (tiny_model, AdamW(), SOME[:3], {"truth_sample": 3}),
     "moments of two formats": (QUADRATIC, AdamW(), [Strategy("mixed", v=Stored("float8_e5m2"))], {}),
-    "one component": (QUADRATIC, AdamW(0.9, 0.5, 1.0), ["plain", "fp32-optim"], {"truth_sample": 2}),
-    "three components": (QUADRATIC, AdamW(), [THREE, "exact"], {"truth_sample": 2}),
+    "one component": (QUADRATIC, AdamW(0.9, 0.5, 1.0), ["plain", "fp32-optim"], JUDGED),
+    "three components": (QUADRATIC, AdamW(), [THREE, "exact"], JUDGED),
     "stochastic": (QUADRATIC, AdamW(), SOME[:3], {"rounding": "stochastic", "record_every": 1}),
     "posits": (QUADRATIC, AdamW(0.9, 0.5, 1.0), ["plain", "fp32-optim"], {"low": "posit8"}),
     "integers": (QUADRATIC, AdamW(0.9, 0.5, 1.0), ["plain"], {"low": "int8", "scalars": "rounded"}),
@@ -68,6 +75,8 @@ def test_resumed_is_uninterrupted(case, at, tmp_path):
     assert repr(resumed.finals[1:]) == repr(whole.finals)  # of NaN, too
     assert_same_run(run, expected)
     assert [item.name for item in tmp_path.iterdir()] == ["checkpoint.npz"]
+    run.save(tmp_path / "run.npz")
+    assert_same_run(Run.load(tmp_path / "run.npz"), expected)
 
 
 @pytest.mark.parametrize("at", [1, 3, 4, STEPS])
@@ -185,12 +194,7 @@ def test_a_run_is_no_checkpoint_and_is_not_overwritten(tmp_path):
     assert path.read_bytes() == before
 
 
-# -- places: what becomes of files whose writing fails, see tests/storage ----------------------------------
-def test_a_place_that_cannot_be_written_is_refused_before_training(tmp_path):
-    watched = Watched(Quadratic(3, 10.0))
-    with pytest.raises(ValueError, match="cannot write"):
-        simple(tmp_path / "missing" / "checkpoint.npz", problem=watched)
-    assert watched.steps in ([], [1])
+# -- runs on one place -------------------------------------------------------------------------------------
 
 
 def at_once(*calls):

@@ -122,11 +122,8 @@ def demoted(choices, budget, groups):
     return None
 
 
-def test_the_group_of_a_tensor_is_its_name_up_to_the_last_dot():
-    assert [group_of(x) for x in ("layers.0.weight", "layers.0.bias", "head")] == ["layers.0"] * 2 + ["head"]
-
-
 def test_demotion_is_that_of_the_largest_groups():
+    assert [group_of(x) for x in ("layers.0.weight", "layers.0.bias", "head")] == ["layers.0"] * 2 + ["head"]
     rng, done = np.random.default_rng(3), 0
     for _ in range(150):
         choices = instance(rng, candidates=2)

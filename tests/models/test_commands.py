@@ -79,39 +79,29 @@ def load(path):
         ("audit", "--lr 0", "peak = 0.0 must be positive"),
         ("audit", "--schedule step", "known schedules: cosine, constant"),
         ("audit", "--schedule constant --final 0.5", "is for the cosine"),
-        ("audit", "--strategy plian", "did you mean 'plain'"),
-        ("audit", "--low bf61", "bf61"),
         ("audit", "--state none.safetensors", "none.safetensors"),
         ("audit", "--update-rms 1 --state x", "give one of them"),
         ("audit", "--resume", "--resume needs --checkpoint"),
         ("audit", "--resume --checkpoint none.npz", "there is no checkpoint none.npz"),
-        ("audit", "--json /nonexistent/x", "no folder"),
         ("audit", "--png x.pdf", "a figure's name ends in .svg or .png"),
         ("audit", "--html none/x.html", "no folder"),
-        ("audit", "--html x.png --png x.png", "one and the same file"),
         ("audit", "--json x.json --html x.html --lr 1e308 --warmup 9", "must be finite"),
-        ("assign", "--csv /nonexistent/x", "no folder"),
         ("assign", "--budget 7", "less than the least, 8"),
-        ("assign", "--budget nan", "budget"),
         ("replay", "--resume", "--resume needs --checkpoint, which names the file"),
         ("replay", "--checkpoint-every 2", "--checkpoint-every needs --checkpoint, which names the file"),
         ("replay", "--resume --checkpoint none.npz", "--resume: there is no checkpoint none.npz"),
         ("replay", "--steps 6", "steps = 6: "),
         ("replay", "--per-tensor -1", "per_tensor = -1 must not be negative"),
         ("replay", "--weights none.npz", "none.npz"),
-        ("replay", "--strategy plane", "plane"),
-        ("replay", "--checkpoint x.npz --output x.npz", "--checkpoint and --output are one and the same"),
         ("memory", "0", "0 parameters: it must be a whole number from 1 to 1e+18"),
         *(
             ("memory", number, f"{number} parameters: it must be a whole number")
-            for number in ("2.5", "nan", "sNaN", "inf", "1e999999999", "1e-999999999")
+            for number in ("2.5", "sNaN", "inf", "1e999999999", "1e-999999999")
         ),
         ("memory", "gpt-13b", "no known shape (did you mean 'gpt-1.3b'?); known shapes: gpt-125m"),
         ("memory", "1e9 none.npz", "'none.npz' is no number, no file and no known shape"),
-        ("memory", "none.here", "none.here"),
         ("memory", "damaged.safetensors", "damaged.safetensors"),
         ("memory", "--strategy exact", "strategy 'exact' stores exact numbers, which have no fixed size"),
-        ("memory", "--strategy kahn", "unknown strategy 'kahn' (did you mean 'kahan'?)"),
         ("memory", "--low posit16 --strategy collage-plus", "posit16 is no format for several components"),
     ],
 )
@@ -181,24 +171,6 @@ def test_a_checkpoint_is_gone_on_from_with_the_same_files_alone():
         patch.setitem(FIRST, "audit", FIRST["audit"].replace("m.", "other."))
         assert "files differ" in run("audit", "--checkpoint kept.npz", status=2).stderr
     assert files() == before
-
-
-def test_by_default_nothing_cheaper_does_than_what_is_recommended():
-    """Updates that 16 bits beyond bfloat16 keep, and no second component does: 14 bytes do, not 16."""
-    raw_safetensors(Path("m.safetensors"), {"gain": ("F32", np.linspace(1, 1.9, 64).astype(np.float32))})
-    run("audit", f"--lr {2.0**-17} --schedule constant --json x.json")
-    found = load("x.json")
-    assert found["recommended"] == "split-master"
-    assert {item["name"]: item["sufficient"] for item in found["strategies"]}["fp32-master"]
-    assert set(found["rates"]) == {2.0**-17}
-
-
-@pytest.mark.parametrize("command", ["audit", "assign"])
-def test_audits_assignments_and_simulations_begin_with_the_same_hyperparameters(command, monkeypatch):
-    monkeypatch.setitem(FIRST, command, "m.safetensors --steps 2 --samples 16")
-    run(command, "--json x.json")
-    found = load("x.json")["optimizer"]
-    assert mcf.AdamW(**{name: found[name] for name in found if name != "name"}) == mcf.AdamW()
 
 
 def test_an_audit_writes_the_page_and_the_picture(monkeypatch):

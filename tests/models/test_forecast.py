@@ -19,7 +19,6 @@ from mcfsim.scaled import get_scaled_format
 from tests.models.files import raw_safetensors
 
 PLAIN = mcf.strategy("plain", "bfloat16")
-E4M3 = mcf.get_format("float8_e4m3fn")
 
 
 def trial_of(weights, directions, decayed):
@@ -104,18 +103,6 @@ def test_second_moments_that_cannot_decay(beta2, share):
     }  # an average that draws does as its draws do
     for name in (*freezing, "collage-plus", "fp32-master", "exact", "stochastic"):
         assert frozen_share(mcf.strategy(name), "v", beta2) == (share if name in freezing else 0), name
-
-
-def test_weights_walk_only_as_far_as_updates_arrive():
-    weights = np.array([np.ones(64), np.zeros(64)])
-    directions = normal_directions(2, 64)[0] * noise_rms(0.9)
-    trial = trial_of(weights, directions, np.array([False, False]))
-    course = forecast(trial, mcf.AdamW(), PLAIN, constant(1e-4), 400)
-    assert course.stops(0.5) == [1, None]
-    assert (course.lost[0] == 1).all()
-    # The zeros have walked to numbers of which some do not take their updates any more.
-    assert course.lost[1, 0] == 0
-    assert course.lost[1, -1] > 0.01
 
 
 def test_rounding_at_random_lets_a_gain_learn_in_the_mean():

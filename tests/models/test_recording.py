@@ -58,6 +58,9 @@ def test_all_is_read_as_it_was_recorded_or_written_by_others(tmp_path):
 
 def test_steps_that_are_missing_at_the_end_are_missed(tmp_path):
     folder = recorded(tmp_path / "r", STEPS)
+    (folder / "steps.json").write_text(json.dumps({"format": "mcfsim-recording-1", "steps": STEPS - 1}))
+    assert len(open_recording(folder).steps) == STEPS  # one was written, and not yet counted
+    (folder / "steps.json").write_text(json.dumps({"format": "mcfsim-recording-1", "steps": STEPS}))
     for left in range(STEPS - 1, -1, -1):
         (folder / f"step-{left + 1:08d}.safetensors").unlink()
         text = f"has {left} steps, and steps.json says that {STEPS} were recorded" if left else "has no step"
@@ -65,12 +68,6 @@ def test_steps_that_are_missing_at_the_end_are_missed(tmp_path):
             with pytest.raises(ValueError, match=text):
                 opened(folder)
         assert not left or len(open_recording(folder, steps=left).steps) == left
-
-
-def test_a_step_that_was_written_and_not_yet_counted_is_one(tmp_path):
-    folder = recorded(tmp_path / "r", STEPS)
-    (folder / "steps.json").write_text(json.dumps({"format": "mcfsim-recording-1", "steps": STEPS - 1}))
-    assert len(open_recording(folder).steps) == STEPS
 
 
 def test_a_step_is_no_weights(tmp_path):
@@ -148,10 +145,6 @@ def _replace(folder, step, **tensors):
     raw_safetensors(folder / f"step-{step:08d}.safetensors", whole)
 
 
-def _cut(path, size):
-    path.write_bytes(path.read_bytes()[:size])
-
-
 def _count(text):
     return lambda folder: (folder / "steps.json").write_text(text)
 
@@ -164,10 +157,8 @@ STEP_2 = "step-00000002.safetensors"
 FORMAT = '{"format": "mcfsim-recording-1", "steps": '
 SPOILT = [
     (lambda f: (f / "steps.json").unlink(), "lacks steps.json, which says how many steps were recorded"),
-    (_count(""), "says no number of steps"),
     (_count("3"), "says no number of steps: the whole must be an object"),
     (_count(FORMAT + '"3"}'), "steps must be of type int"),
-    (_count(FORMAT + "true}"), "steps must be of type int"),
     (_count('{"format": "another", "steps": 3}'), "format must be one of mcfsim-recording-1"),
     (_count(FORMAT + "1}"), "has 3 steps, and steps.json says that 1 were recorded"),
     (_count("9" * 2000), "has more than 1000 bytes"),
@@ -195,8 +186,8 @@ SPOILT = [
         f"{STEP_2}: has numbers that are not finite: bias: 1 NaN, 1 infinite",
     ),
     *(
-        (lambda f, size=size: _cut(f / STEP_2, size), f"{STEP_2}: no safetensors file, or damaged")
-        for size in (100, -1, 0)
+        (lambda f, size=size: os.truncate(f / STEP_2, size), f"{STEP_2}: no safetensors file, or damaged")
+        for size in (100, 0)
     ),
     (lambda f: ((f / STEP_2).unlink(), os.mkfifo(f / STEP_2)), f"{STEP_2} is a pipe, and no regular"),
     (lambda f: ((f / STEP_2).unlink(), (f / STEP_2).mkdir()), f"{STEP_2} is a folder, and no reg"),
@@ -228,40 +219,32 @@ def _rewrite(path, **about):
 
 
 def test_an_altered_header_is_noticed(tmp_path):
-    folder = recorded(tmp_path / "r", STEPS)
-    whole = (folder / STEP_2).read_bytes()
-    for about in (
-        {"rate": "0.5"},
-        {"rate": "nan"},
-        {"step": "3"},
-        {"tensors": "{}"},
-        {"sha256": ""},
-        {"new": ""},
-    ):
-        _rewrite(folder / STEP_2, **about)
-        with pytest.raises(
-            ValueError, match=rf"{STEP_2}: has a damaged header: its digest is not the one rec"
-        ):
-            open_recording(folder)
-        (folder / STEP_2).write_bytes(whole)
+    path = recorded(tmp_path / "r", STEPS) / STEP_2
+    whole = path.read_bytes()
+    abouts = [{"rate": "0.5"}, {"rate": "nan"}, {"step": "3"}, {"tensors": "{}"}, {"sha256": ""}, {"new": ""}]
+    for about in abouts:
+        _rewrite(path, **about)
+        with pytest.raises(ValueError, match=rf"{STEP_2}: has a damaged header: its digest is not the one"):
+            open_recording(path.parent)
+        path.write_bytes(whole)
 
 
 def test_every_damaged_tensor_is_named_when_it_is_read(tmp_path):
-    folder = recorded(tmp_path / "r", STEPS)
-    path = folder / STEP_2
+    path = recorded(tmp_path / "r", STEPS) / STEP_2
     data = path.read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:end])
     for name in SHAPES:
-        start, stop = header[name]["data_offsets"]
-        for place in range(end + start, end + stop):
-            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-            recording = open_recording(folder)
+        for place in range(*header[name]["data_offsets"]):
+            altered = bytearray(data)
+            altered[end + place] ^= 1
+            path.write_bytes(altered)
+            recording = open_recording(path.parent)
             with pytest.raises(ValueError, match=rf"{STEP_2}: tensor '{name}' is damaged: its digest is not"):
                 recording.steps[1].read()
     path.write_bytes(data)
-    recording = open_recording(folder)
-    _cut(path, -8)
+    recording = open_recording(path.parent)
+    path.write_bytes(data[:-8])
     with pytest.raises(ValueError, match=rf"{STEP_2}: tensor '\w+' is cut off"):
         recording.steps[1].read()
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 import tracemalloc
 import zipfile
 from contextlib import suppress
@@ -16,6 +15,7 @@ from mcfsim.storage import npz
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError
 from tests.models.files import checkpoint, raw_safetensors, some_tensors
+from tests.shared.mutations import changed, damaged
 
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 
@@ -85,10 +85,6 @@ def test_shards_are_one_model(sharded, assert_same):
             assert_same(weight.read().astype(np.float64), made[name][1].astype(np.float64).ravel())
     (folder / "model.safetensors.index.json").unlink()
     assert open_weights(folder).keys() == weights.keys()
-
-
-def rewrite(folder, index):
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
 
 
 def test_an_index_and_its_shards_must_agree(sharded):
@@ -237,29 +233,19 @@ def test_other_things_are_refused_by_name(tmp_path):
 
 # -- mutated files -------------------------------------------------------------------------------------------
 def mutated(data, rng):
-    """Return a file with its header or its bytes altered: flipped, cut, grown, its numbers replaced."""
-    kind = rng.integers(6)
-    raw = bytearray(data)
-    header = min(len(raw), 8 + int.from_bytes(raw[:8], "little"))
-    place = int(rng.integers(header if rng.random() < 0.8 else len(raw)))
-    if kind == 0:
-        raw[place] ^= 1 << int(rng.integers(8))
-    elif kind == 1:
-        del raw[place : place + int(rng.integers(1, 40))]
-    elif kind == 2:
-        raw[place:place] = rng.bytes(int(rng.integers(1, 40)))
-    elif kind == 3:
-        raw[:8] = struct.pack("<Q", int(rng.choice([0, 1, 7, 2**31, 2**40, 2**63, len(raw)])))
-    elif kind == 4:
-        digits = [i for i in range(8, header) if chr(raw[i]).isdigit()] or [place]
-        start = int(rng.choice(digits))
-        number = str(rng.choice([0, 1, -1, 2**31, 2**53, 2**63, 2**64, 10**30])).encode()
-        raw[start : start + 1] = number
-    else:
-        names = [b"F32", b"BF16", b"F64", b"shape", b"dtype", b"data_offsets", b"I64", b"[", b"]", b"{"]
-        old, new = names[int(rng.integers(len(names)))], names[int(rng.integers(len(names)))]
-        raw = bytearray(bytes(raw).replace(old, new, 1))
-    return bytes(raw)
+    """Return a file that is damaged anywhere, in its header, or of which the header says something else."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    match rng.integers(4):
+        case 0:
+            return damaged(data, rng)
+        case 1:
+            return damaged(data[:end], rng) + data[end:]
+        case 2:
+            length = int(rng.choice([0, 1, 7, 2**31, 2**40, 2**63, len(data)]))
+            return length.to_bytes(8, "little") + data[8:]
+        case _:
+            header = json.dumps(changed(json.loads(data[8:end]), rng)).encode()
+            return len(header).to_bytes(8, "little") + header + data[end:]
 
 
 def answer(path):
@@ -286,7 +272,7 @@ def try_mutants(folder, count, seed):
         else:
             path = folder / "m.npz"
             (np.savez if turn % 2 else np.savez_compressed)(archive, **floats)
-            path.write_bytes(mutated(archive.read_bytes(), rng))
+            path.write_bytes(damaged(archive.read_bytes(), rng))
         found = answer(path)
         if found is None:
             refused += 1

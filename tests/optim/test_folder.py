@@ -65,14 +65,6 @@ def test_a_gradient_is_received_where_one_says(packed, assert_same):
     assert_same(read(out, mcf.get_format("bfloat16")), mcf.round_to(gradient["w"], "bfloat16"))
 
 
-def test_exact_numbers_lie_in_no_file(tmp_path):
-    with pytest.raises(ValueError, match="exact numbers lie in no file"):
-        made({"w": np.ones(3)}, "exact", folder=tmp_path / "state")
-    with pytest.raises(ValueError, match="out is for formats"):
-        made({"w": np.ones(3)}, "exact").receive({"w": np.ones(3)}, np.empty(3))
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize(
     ("fault", "text"),
@@ -107,6 +99,20 @@ def refused(folder, text, parameters=None):
         made(parameters or {"w": np.ones(1000)}, packed=True, folder=folder)
 
 
+def test_what_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    ones = {"w": np.ones(3)}
+    with pytest.raises(ValueError, match="exact numbers lie in no file"):
+        made(ones, "exact", folder=tmp_path / "state")
+    with pytest.raises(ValueError, match="out is for formats"):
+        made(ones, "exact").receive(ones, np.empty(3))
+    for parameters, error in (({}, ValueError), ({"w": np.ma.masked_less([1.0, 2.0], 1.5)}, TypeError)):
+        with pytest.raises(error):
+            made(parameters, folder=tmp_path / "no" / "state")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=8000))
+    refused(tmp_path / "state", "[0-9]+ bytes are needed, and 8000 are free")
+    assert os.listdir(tmp_path) == []
+
+
 def test_places_where_no_folder_can_be(tmp_path):
     refused(tmp_path / "no" / "state", "there is no folder .*no")
     (tmp_path / "file").write_text("mine")
@@ -127,12 +133,6 @@ def test_a_folder_that_is_read_only(tmp_path):
     tmp_path.chmod(0o500)
     refused(tmp_path / "state", "cannot write .*state: Permission denied")
     refused(tmp_path, "cannot write .*parameter0.npy: Permission denied")
-
-
-def test_a_disk_that_is_too_small_is_seen_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=8000))
-    refused(tmp_path / "state", "[0-9]+ bytes are needed, and 8000 are free")
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="places cannot be reserved")
@@ -163,13 +163,6 @@ def test_where_no_place_can_be_reserved_zeros_are_written(tmp_path, monkeypatch,
         assert other.size == 5000
     for path in (tmp_path / "state").iterdir():
         assert path.stat().st_blocks * 512 >= path.stat().st_size
-
-
-def test_names_and_shapes_are_refused_before_anything_is_made(tmp_path):
-    for parameters, error in (({}, ValueError), ({"w": np.ma.masked_less([1.0, 2.0], 1.5)}, TypeError)):
-        with pytest.raises(error):
-            made(parameters, folder=tmp_path / "no" / "state")
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.formats.grids import grid
 from mcfsim.models.saving import load_state, save_state
-from mcfsim.optim.on_grid import OnGrid, on_grid, scale_of
-from mcfsim.optim.strategies import FLOAT32, LOW, Stored
-from mcfsim.optim.weight_grid import Reach, WeightGrid
+from mcfsim.optim.strategies import LOW, Stored
+from mcfsim.optim.weight_grid import WeightGrid
 from mcfsim.rounding import Rounding
 
 from . import on_grid_reference as judge
@@ -45,54 +43,6 @@ def test_roundings_of_the_run_leave_the_way_to_the_grid_as_it_is():
 
 
 # -- the way to the grid ------------------------------------------------------------------------------------
-SPECIAL = [0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, 0.5, 1.5, 2.5, -0.5, -1.5, 1.0, -1.0, 0.25, 1e-5]
-
-
-@pytest.mark.parametrize("name", INTEGERS)
-@pytest.mark.parametrize("reach", ["max", "absmax", "absmean"])
-def test_scales_and_starts_are_those_of_the_judge(name, reach):
-    """Ordinary tensors, ones without a positive number, zeros, and those with infinities and NaN."""
-    random = np.random.default_rng(7)
-    integers = grid(name)
-    whole = WeightGrid(integers, start=reach)
-    drawn = random.standard_normal((4, 20)) * 2.0 ** random.integers(-20, 20, (4, 1))
-    special = [random.permutation([*SPECIAL, *extra]) for extra in ([], [np.inf], [-np.inf], [np.nan])]
-    no_positive = [
-        -np.abs(drawn[0]),
-        np.zeros(5),
-        -np.zeros(5),
-        np.array([-3.0, 0.0, -1.0]),
-        np.full(3, 1e-30),
-    ]
-    for numbers in [*drawn, *special, *no_positive]:
-        x = numbers.astype(np.float32)
-        s = judge.scale(x.tolist(), integers.high, reach)
-        assert judge.same(scale_of(x, whole, Reach(reach), FLOAT32), s)
-        expected = [judge.put(number, s, integers.low, integers.high)[0] for number in x.tolist()]
-        assert judge.same(on_grid(x, whole, FLOAT32), expected)
-    for fmt in map(mcf.get_format, ("bfloat16", "float16", "float8_e5m2")):
-        x = mcf.round_to(drawn[0] * 0.02, fmt)
-        s = judge.scale(x.tolist(), 3, reach, fmt)
-        assert scale_of(x, WeightGrid(grid("int3")), Reach(reach), fmt) == s
-        if reach == "absmean":
-            expected = [judge.put(y, s, -4, 3, fmt=fmt)[0] for y in x.tolist()]
-            assert judge.same(on_grid(x, WeightGrid(grid("int3")), fmt), expected)
-
-
-@pytest.mark.parametrize("name", ["ternary", "int2", "int8"])
-def test_draws_are_those_of_the_judge_and_bounded(name):
-    """Every kind of number, by words at both ends and at random, on a grid turned around too."""
-    integers = grid(name)
-    numbers = np.array([*SPECIAL, *np.random.default_rng(1).uniform(-2, 2, 100)], np.float32)
-    for largest in (1.0, -1.0, 2.0**-30):
-        made = OnGrid(WeightGrid(integers), FLOAT32, {"w": slice(0, numbers.size)}, mcf.RandomWords(3))
-        made.before(np.array([largest, -5.0], np.float32))
-        s = judge.scale([largest], integers.high, "max")
-        after = numbers.copy()
-        made.after(after, 9)
-        drawn = judge.words(3, 9, 0, numbers.size)
-        pairs = zip(numbers.tolist(), drawn, strict=True)
-        assert judge.same(after, [judge.put(x, s, integers.low, integers.high, word)[0] for x, word in pairs])
 
 
 # -- what cannot be -----------------------------------------------------------------------------------------

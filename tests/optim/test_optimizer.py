@@ -31,14 +31,6 @@ def test_state_is_changed_in_place_and_the_weights_are_views_of_it(name):
     np.testing.assert_array_equal(gradient, np.ones(5))
 
 
-def test_what_represents_the_parameter():
-    for name, parts in (("plain", 1), ("kahan", 2), ("collage-light", 2), ("fp32-master", 1), ("fp32", 1)):
-        assert len(small(name).represented()) == parts
-    master = small("fp32-master")
-    master.state.extra[0][0] = np.float32(0.1)
-    assert master.represented()[0][0] == np.float32(0.1)
-
-
 @pytest.mark.parametrize("rounding", ["nearest_even", "up"])
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "exact"])
 def test_start_and_gradients_are_rounded_to_nearest_whatever_the_rounding(name, rounding):

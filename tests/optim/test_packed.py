@@ -86,15 +86,6 @@ def test_all_codes_are_read_as_their_values_and_written_again(fmt, assert_same):
     assert set(written[nan]) == set(encode([np.nan], fmt))
 
 
-def test_a_gradient_may_be_carrier_numbers(assert_same):
-    found = []
-    for packed in (True, False):
-        optimizer = made("plain", "bfloat16", 9, packed=packed)
-        optimizer.step(np.linspace(-1, 1, 9, dtype=np.float32), 0.3)
-        found.append(optimizer.weights()["w"])
-    assert_same(*found)
-
-
 def test_what_is_no_code_is_refused_before_anything_changes():
     gaps = Format("gaps", precision=4, emin=-3, emax=0)
     optimizer = made("plain", gaps)

@@ -7,34 +7,6 @@ import mcfsim as mcf
 from mcfsim.optim.remainder import remaining
 from mcfsim.optim.state import error_weight
 
-from .reference import left_of
-
-# -- remainders ----------------------------------------------------------------------------------------------
-
-
-def numbers(low):
-    """Return numbers of all binades of a format, between two of its numbers, at ties and beside them."""
-    rng = np.random.default_rng(5)
-    spread = rng.choice([-1, 1], 150) * np.ldexp(
-        rng.uniform(1, 2, 150), rng.integers(low.emin, low.emax, 150)
-    )
-    ties = 1 + (2 * np.arange(20) + 1) * 2.0**-low.precision
-    tiny = float(low.smallest_subnormal) * np.array([0, -0.0, 0.25, 0.5, 0.75, 1, 1.5, 7.25])
-    around = np.concatenate([ties, np.nextafter(np.float32(ties), np.float32(9)), -ties, tiny])
-    return np.concatenate([spread, around]).astype(np.float32)
-
-
-@pytest.mark.parametrize("low", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"])
-@pytest.mark.parametrize("bits", [2, 8, 16])
-def test_a_remainder_says_what_the_formula_says(low, bits):
-    low = mcf.get_format(low)
-    x = numbers(low)
-    theta = mcf.round_to(x, low).astype(np.float32)
-    left = remaining(mcf.arithmetic("float32"), low, bits, x, theta)
-    pairs = zip(x.tolist(), theta.tolist(), strict=True)
-    assert left.tolist() == [left_of(*pair, low, 2 ** (bits - 1) - 1) for pair in pairs]
-    assert (np.abs(left - x) <= np.abs(x - theta)).all()
-
 
 def test_beyond_the_range_it_is_no_number():
     x = np.array([70000.0, np.inf, np.nan], np.float32)
@@ -42,9 +14,6 @@ def test_beyond_the_range_it_is_no_number():
         theta = mcf.round_to(x, "float16").astype(np.float32)
         left = remaining(mcf.arithmetic("float32"), mcf.get_format("float16"), 8, x, theta)
     assert np.isnan(left).all()
-
-
-# -- errors fed back -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hyper", [mcf.AdamW(beta1=0.0), mcf.SGD(0.0), mcf.AdamW(), mcf.SGD()], ids=str)

@@ -8,7 +8,6 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.models.memory import footprint
-from mcfsim.optim import stripes
 from mcfsim.optim.edges import Edges
 from mcfsim.optim.memory import read
 from mcfsim.optim.strategies import Stored
@@ -52,20 +51,6 @@ def test_edges_are_those_of_counting(sizes, group):
         for j, stop in enumerate(known[i:], i):
             assert edges.groups(slice(start, stop)) == slice(i, j)
             assert edges.lengths(slice(start, stop)).tolist() == np.diff(known[i : j + 1]).tolist()
-
-
-@pytest.mark.parametrize("size", [1, 4, 5, 1000])
-def test_blocks_end_where_groups_do(size):
-    edges = Edges([slice(0, 9), slice(9, 10), slice(10, 10), slice(10, 31)], 4)
-    found = list(stripes.blocks(slice(9, 31), size, edges))
-    assert [part.start for part in found] == [9, *(part.stop for part in found[:-1])]
-    assert found[-1].stop == 31
-    ends = {10, 14, 18, 22, 26, 30, 31}
-    for part in found:
-        assert part.stop in ends
-        assert part.stop - part.start <= max(size, 4)
-        later = [end for end in ends if part.stop < end <= part.start + max(size, 4)]
-        assert not later
 
 
 # -- what is stored ------------------------------------------------------------------------------------------
@@ -127,15 +112,6 @@ def test_a_group_is_not_cut():
 
 
 # -- what is lost --------------------------------------------------------------------------------------------
-
-
-def test_a_number_that_is_not_finite_spoils_its_block_alone():
-    optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy("fp8-moments"), {"w": np.ones(300)})
-    gradient = np.ones(300, np.float32)
-    gradient[130] = np.inf
-    optimizer.step(gradient, 1e-3)
-    for (vector,) in (optimizer.state.m, optimizer.state.v):
-        assert np.isnan(vector).tolist() == [128 <= i < 256 for i in range(300)]
 
 
 def scaled(element, block, scale="float32", rule="absmax"):

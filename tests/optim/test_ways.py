@@ -56,41 +56,23 @@ GROUPED = [
 ]
 #: With a code for NaN, without; of a posit; longer than 16 bits; of a subnormal format in binary64.
 LOW = ["float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "posit16es1", "tf32", "int8"]
-#: Optimizer, strategy, low format and rounding.
-CASES = [
+PLAINLY = ("plain", "collage-plus", "fp8-moments", "split-master", "dqt-ternary", "dqt-int8", "bitnet")
+GIVEN = [
     *(("adamw", name, "bfloat16", mode) for name in STORED for mode in MODES),
     *(
         ("adamw", name, low, MODES[(i + j) % 3])
         for i, low in enumerate(LOW)
         for j, name in enumerate(("plain", "kahan", "fp32-master"))
     ),
-    *(
-        (optimizer, name, "bfloat16", mode)
-        for optimizer in optimizers()
-        for name, mode in (
-            ("plain", "nearest_even"),
-            ("collage-plus", "nearest_even"),
-            ("fp8-moments", "nearest_even"),
-            ("split-master", "nearest_even"),
-            ("fp32-master", "stochastic"),
-            ("stochastic", "up"),
-        )
-        if optimizer != "adamw"
-    ),
-    ("adamw", "split-master", SHORT, "nearest_even"),
-    ("adamw", "split-master", "tf32", "nearest_even"),
+    *((name, strategy, "bfloat16", "nearest_even") for name in optimizers() for strategy in PLAINLY),
+    *((name, "fp32-master", "bfloat16", "stochastic") for name in optimizers()),
+    *((name, "stochastic", "bfloat16", "up") for name in optimizers()),
+    *(("adamw", "split-master", low, "nearest_even") for low in (SHORT, "tf32")),
     ("adamw", "stochastic", "float8_e5m2", "nearest_even"),
     *(("adamw", strategy, "bfloat16", "nearest_even") for strategy in GROUPED),
-    *(("adamw", name, "bfloat16", "nearest_even") for name in ("dqt-ternary", "dqt-int8", "bitnet")),
 ]
-
-
-def possible(optimizer, name, low, mode):
-    """Return whether expansions are of floats and nearest modes."""
-    return mcf.strategy(name, low).addition != "grow" or mode == "nearest_even"
-
-
-CASES = [case for case in CASES if possible(*case)]
+#: Optimizer, strategy, low format and rounding; expansions are of floats and nearest modes.
+CASES = [x for x in GIVEN if mcf.strategy(x[1], x[2]).addition != "grow" or x[3] == "nearest_even"]
 
 
 def named(x):
@@ -205,29 +187,14 @@ def test_all_ways_have_the_bits_of_the_plain_step(
 COMPILED = [
     ("sgd", "plain", "bfloat16", "nearest_even"),
     ("sgd", "plain", "bfloat16", "stochastic"),
-    *(
-        ("adamw", name, "bfloat16", "nearest_even")
-        for name in (
-            *("plain", "kahan", "collage-plus", "stochastic-parameter", "eco", "fp32-master"),
-            *("split-master", "remainder-8", "bitnet", "fp32"),
-        )
-    ),
-    *(
-        ("sgd", name, "bfloat16", "nearest_even")
-        for name in ("collage-light", "mcf-2", "stochastic", "fp32-optim", "split-truncated", "remainder-16")
-    ),
+    *((("adamw", "sgd")[i % 2], x, "bfloat16", "nearest_even") for i, x in enumerate([*STORED, "bitnet"])),
     ("lion", "mcf-3", "bfloat16", "nearest_even"),
     ("adamw", "fp32-master", "bfloat16", "stochastic"),
     ("adamw", "fp32-master", "float16", "up"),
     ("adamw", "kahan", "float8_e5m2", "up"),
     ("adamw", "plain", "float8_e4m3fnuz", "toward_zero"),
     ("adamw", "plain", "posit16es1", "nearest_even"),
-    (
-        "adamw",
-        kept_in(scaled(E4M3, 128), Stored("bfloat16", scaled="mxfp8_e5m2")),
-        "bfloat16",
-        "nearest_even",
-    ),
+    ("adamw", kept_in(scaled(E4M3, 128), GROUPED[5].m), "bfloat16", "nearest_even"),
     ("adafactor", "collage-plus", "bfloat16", "nearest_even"),
     ("momentumadafactor", "plain", "bfloat16", "nearest_even"),
     ("momentumadafactor", "fp32-master", "bfloat16", "stochastic"),

@@ -146,10 +146,3 @@ def test_a_gradient_of_norm_five_is_scaled_down_to_the_clip_and_huge_ones_go_as_
         assert moved == [-(2.0**-4) * shrink * 3, -(2.0**-4) * shrink * 4], exponent
         assert run.series[name]["gradient_norm"].tolist() == [5 * scale]  # before clipping
         assert "diverged_at" not in run.results[name]
-
-
-def test_an_exact_run_that_is_clipped_has_the_digits_of_its_precision():
-    """A constant gradient (1, 1), clipped to 1, moves both parameters by ``rate / sqrt(2)`` a step."""
-    _, (moved, other) = trained(Made.constant(1.0, 1.0), "exact", 4, 1.0, precision=400)
-    assert moved == other
-    assert abs(to_fraction(moved) ** 2 / Fraction(1, 32) - 1) < Fraction(1, 10**115)

@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from mcfsim import FORMATS, Format, round_to
+from mcfsim import FORMATS, Format, get_format, round_to
 from mcfsim.training import metrics
 
 NAN, INF = math.nan, math.inf
@@ -44,14 +44,17 @@ def test_relative_error_and_median_by_hand(assert_same):
     assert_same([metrics.median_ratio(*pair) for pair in ratios], [3.0, NAN, 0.25])
 
 
-@pytest.mark.parametrize(
-    "measure",
-    [*PAIRWISE, metrics.relative_error, metrics.median_ratio, metrics.released_imprecision],
-    ids=lambda measure: measure.__name__,
-)
-def test_sizes_must_agree(measure):
-    with pytest.raises(ValueError, match=r"the arrays differ in size: \[\([23],\), \([23],\)\]"):
-        measure(np.ones(3), np.ones(2))
+def test_sizes_must_agree():
+    message = r"the arrays differ in size: \[\([23],\), \([23],\)\]"
+    for measure in (*PAIRWISE, metrics.relative_error, metrics.median_ratio, metrics.released_imprecision):
+        with pytest.raises(ValueError, match=message):
+            measure(np.ones(3), np.ones(2))
+    with pytest.raises(ValueError, match="1 components before and 2 after"):
+        metrics.effective_update([np.ones(2)], [np.ones(2), np.ones(2)])
+    with pytest.raises(ValueError, match="differ in size"):
+        metrics.effective_update([np.ones(2)], [np.ones(3)])
+    with pytest.raises(ValueError, match="differ in size"):
+        metrics.ulp_error([1.0, 2.0], [1.0], BF16)
 
 
 # -- against rational arithmetic -------------------------------------------------------------------------
@@ -144,13 +147,6 @@ def test_effective_update_by_hand(before, after, expected, assert_same):
     assert_same(metrics.effective_update(before, after), [expected])
 
 
-def test_effective_update_refuses_what_does_not_match():
-    with pytest.raises(ValueError, match="1 components before and 2 after"):
-        metrics.effective_update([np.ones(2)], [np.ones(2), np.ones(2)])
-    with pytest.raises(ValueError, match="differ in size"):
-        metrics.effective_update([np.ones(2)], [np.ones(3)])
-
-
 def test_residual_norm():
     parts = [np.array([100.0, 7.0]), np.array([3.0, 4.0]), np.array([-3.0, 0.0])]
     assert [metrics.residual_norm(parts[:n]) for n in (1, 2, 3)] == [0.0, 5.0, 4.0]
@@ -236,16 +232,12 @@ def test_ulp_error_by_hand(x, exact, ulps, assert_same):
     assert_same(metrics.ulp_error([[-x]], [[-exact]], "float8_e4m3fn"), [ulps])
 
 
-@pytest.mark.parametrize(
-    "fmt",
-    [
-        *(FORMATS[name] for name in ("bfloat16", "float16", "float32", "float8_e5m2", "float4_e2m1fn")),
-        Format(precision=9, emin=-62, emax=63),
-    ],
-    ids=str,
-)
+NAMES = ("bfloat16", "float16", "float32", "float8_e5m2", "float4_e2m1fn")
+
+
+@pytest.mark.parametrize("fmt", [*NAMES, Format(precision=9, emin=-62, emax=63)], ids=str)
 def test_ulp_error_against_its_definition(fmt):
-    random = np.random.default_rng(3)
+    random, fmt = np.random.default_rng(3), get_format(fmt)
     low = max(fmt.emin - fmt.precision - 2, -140)
     exact = random.standard_normal(500) * 2.0 ** random.integers(low, fmt.emax - 3, 500, endpoint=True)
     x = round_to(exact, fmt, "toward_zero")
@@ -257,5 +249,3 @@ def test_ulp_error_against_its_definition(fmt):
         assert Fraction(error) == abs(Fraction(a) - Fraction(b)) / unit
         assert error < 1  # a truncation is off by less than one unit
     assert 0.4 < metrics.ulp_error(round_to(exact, fmt), exact, fmt).max() <= 0.5
-    with pytest.raises(ValueError, match="differ in size"):
-        metrics.ulp_error([1.0, 2.0], [1.0], fmt)

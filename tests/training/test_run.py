@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mcfsim import Run, simulate
-from mcfsim.problems import LogisticRegression, Quadratic
+from mcfsim.problems import LogisticRegression
 
 pytestmark = pytest.mark.slow
 
@@ -56,15 +56,6 @@ def test_the_mean_of_the_late_steps():
     means = [run.late("plain", "loss", share) for share in (0.2, 0.5, 1.0, 0.01)]
     assert means == [8.5, 7.0, 4.5, 9.0]  # of at least one
     assert run.late("plain", "loss") == 8.5
-
-
-def test_a_checkpoint_is_no_run_and_a_missing_file_is_missing(tmp_path):
-    path = tmp_path / "checkpoint.npz"
-    with pytest.raises(FileNotFoundError):
-        Run.load(path)
-    simulate(Quadratic(2, 1.0), "sgd", ["plain"], steps=1, checkpoint=path)
-    with pytest.raises(ValueError, match="holds 'mcfsim-checkpoint-2', not 'mcfsim-run-2'"):
-        Run.load(path)
 
 
 # -- runs among themselves -------------------------------------------------------------------------------

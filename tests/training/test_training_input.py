@@ -47,8 +47,8 @@ def declared(**changes):
     return mcf.Strategy(**{"name": "mine", **changes})
 
 
-def named_strategy(name):
-    return mcf.strategy(name)
+def named(**changes):
+    return mcf.strategy(**changes)
 
 
 def problem(given):
@@ -150,7 +150,7 @@ TYPES = [
         for label in ("parameter", "m", "v", "gradient", "extra")
     ),
     (declared, "name", NO_NAME, "a strategy's name must be a string"),
-    (named_strategy, "name", NO_NAME, "a strategy is a Strategy or the name of one"),
+    (named, "name", NO_NAME, "a strategy is a Strategy or the name of one"),
     (simulated, "strategies", [None, 3], "strategies must be a sequence of names or Strategies"),
     (simulated, "strategies", [[None], [mcf.Strategy]], "a strategy is a Strategy or the name of one, not "),
     (simulated, "problem", [None, 5, Quadratic], "problem must be a Problem, .* not (None|5|<class)"),
@@ -167,12 +167,9 @@ VALUES = [
     (simulated, "optimizer", ["adam"], "unknown optimizer 'adam'; known optimizers: adafactor, momentumadaf"),
     (simulated, "strategies", [[]], "at least one"),
     (simulated, "strategies", [["plain", mcf.strategy("plain")]], "each named once"),
-    (simulated, "strategies", [["plane"]], "did you mean 'plain'"),
-    (simulated, "low", ["bfloat61"], "unknown format"),
     (simulated, "low", [LOW], "still open"),
     (simulated, "rounding", ["nearest"], "unknown rounding 'nearest'"),
     (simulated, "scalars", ["real"], "unknown scalar policy 'real'"),
-    (simulated, "problem", ["quadratics"], "unknown problem 'quadratics'"),
     (simulated, "precision", [10], "precision = 10 .*at least 64"),
 ]
 

@@ -28,8 +28,18 @@ def raw_safetensors(path: Path, tensors: dict[str, tuple[str, NDArray[Any]]]) ->
         end = len(data) + x.nbytes
         header[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [len(data), end]}
         data += x.tobytes()
+    path.write_bytes(with_header(header, data))
+
+
+def header_of(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return header and data of a safetensors file by the format's description."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:start]), data[start:]
+
+
+def with_header(header: Any, data: bytes) -> bytes:
     text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return len(text).to_bytes(8, "little") + text + data
 
 
 def some_tensors(seed: int = 0) -> dict[str, tuple[str, NDArray[Any]]]:

@@ -1,6 +1,5 @@
 """Gradients as a loop records them: every bit as it was, whole files, and nothing that is not meant."""
 
-import json
 from collections import namedtuple
 
 import numpy as np
@@ -8,17 +7,10 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.models.recording import open_recording
-from tests.models.files import DTYPES
+from tests.models.files import DTYPES, header_of
 from tests.models.recordings import KINDS, gradients, rate, recorded, weights
 
 FLOATING = {name: kind for name, kind in DTYPES.items() if name not in ("I64", "U8")}
-
-
-def raw(path):
-    """Return header and data of a safetensors file by the format's description."""
-    data = path.read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    return json.loads(data[8:start]), data[start:]
 
 
 def names(folder):
@@ -34,7 +26,7 @@ def test_bits_lie_in_the_file_as_they_were(dtype, tmp_path):
     order = ">" if dtype in ("F64", "F32", "F16") else "="
     mcf.record({"x": x}, tmp_path).step({"x": x[::-1].astype(x.dtype.newbyteorder(order))})
     for name, expected in (("weights", x), ("step-00000001", x[::-1])):
-        header, data = raw(tmp_path / f"{name}.safetensors")
+        header, data = header_of((tmp_path / f"{name}.safetensors").read_bytes())
         assert data == expected.tobytes()
         assert header["x"] == {"dtype": dtype, "shape": [3, 20], "data_offsets": [0, len(data)]}
     numbers = open_recording(tmp_path).steps[0].read()["x"]

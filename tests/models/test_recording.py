@@ -10,7 +10,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.models.recording import open_recording
 from mcfsim.models.weights import open_weights
-from tests.models.files import checkpoint, raw_safetensors
+from tests.models.files import checkpoint, header_of, raw_safetensors, with_header
 from tests.models.recordings import SHAPES, gradients, rate, recorded, weights
 from tests.shared.mutations import damaged
 
@@ -160,7 +160,6 @@ SPOILT = [
     (_count("3"), "says no number of steps: the whole must be an object"),
     (_count(FORMAT + '"3"}'), "steps must be of type int"),
     (_count('{"format": "another", "steps": 3}'), "format must be one of mcfsim-recording-1"),
-    (_count(FORMAT + "1}"), "has 3 steps, and steps.json says that 1 were recorded"),
     (_count("9" * 2000), "has more than 1000 bytes"),
     (lambda f: [p.unlink() for p in f.glob("step-*")], "has no step; that of the first is named"),
     (lambda f: (f / STEP_2).unlink(), "has step-00000003.safetensors, and no step 2"),
@@ -177,7 +176,6 @@ SPOILT = [
     (lambda f: _replace(f, 2, more=("F32", np.ones(2, "f4"))), "has the tensor 'more', which"),
     (_bias("F32", np.ones((3, 1), "f4")), r"tensor 'bias' has shape [3, 1], and [3] in"),
     (_bias("F64", np.ones(3)), "'bias' is of dtype F64, and of F32"),
-    (_bias("F33", np.ones(3)), STEP_2),
     (_bias("I64", np.arange(3)), "'bias' is of dtype I64, which has"),
     (_bias("F32", np.ones(0, "f4")), "'bias' of shape [0] has no"),
     (lambda f: raw_safetensors(f / STEP_2, {}), f"{STEP_2}: has no tensor"),
@@ -190,11 +188,9 @@ SPOILT = [
         for size in (100, 0)
     ),
     (lambda f: ((f / STEP_2).unlink(), os.mkfifo(f / STEP_2)), f"{STEP_2} is a pipe, and no regular"),
-    (lambda f: ((f / STEP_2).unlink(), (f / STEP_2).mkdir()), f"{STEP_2} is a folder, and no reg"),
     (lambda f: (f / "weights.safetensors").unlink(), "weights.safetensors"),
     (lambda f: checkpoint(f / "weights.safetensors"), "1.safetensors: lacks the tensor 'gain', which"),
     (shutil.rmtree, "No such file or directory"),
-    (lambda f: (shutil.rmtree(f), f.write_text("")), "Not a directory"),
 ]
 
 
@@ -208,22 +204,14 @@ def test_what_is_no_recording_is_refused_by_name_before_a_step(spoil, text, tmp_
     assert "\n" not in str(refused.value)
 
 
-def _rewrite(path, **about):
-    """Alter what the header of a recorder's file says besides its tensors."""
-    data = path.read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:start])
-    header["__metadata__"] |= about
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data[start:])
-
-
 def test_an_altered_header_is_noticed(tmp_path):
     path = recorded(tmp_path / "r", STEPS) / STEP_2
     whole = path.read_bytes()
     abouts = [{"rate": "0.5"}, {"rate": "nan"}, {"step": "3"}, {"tensors": "{}"}, {"sha256": ""}, {"new": ""}]
     for about in abouts:
-        _rewrite(path, **about)
+        header, data = header_of(whole)
+        header["__metadata__"] |= about
+        path.write_bytes(with_header(header, data))
         with pytest.raises(ValueError, match=rf"{STEP_2}: has a damaged header: its digest is not the one"):
             open_recording(path.parent)
         path.write_bytes(whole)
@@ -232,12 +220,11 @@ def test_an_altered_header_is_noticed(tmp_path):
 def test_every_damaged_tensor_is_named_when_it_is_read(tmp_path):
     path = recorded(tmp_path / "r", STEPS) / STEP_2
     data = path.read_bytes()
-    end = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:end])
+    header, numbers = header_of(data)
     for name in SHAPES:
         for place in range(*header[name]["data_offsets"]):
             altered = bytearray(data)
-            altered[end + place] ^= 1
+            altered[len(data) - len(numbers) + place] ^= 1
             path.write_bytes(altered)
             recording = open_recording(path.parent)
             with pytest.raises(ValueError, match=rf"{STEP_2}: tensor '{name}' is damaged: its digest is not"):

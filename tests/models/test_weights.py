@@ -14,7 +14,7 @@ from mcfsim.models.weights import open_tensors, open_weights
 from mcfsim.storage import npz
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError
-from tests.models.files import checkpoint, raw_safetensors, some_tensors
+from tests.models.files import checkpoint, header_of, raw_safetensors, some_tensors, with_header
 from tests.shared.mutations import changed, damaged
 
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
@@ -244,8 +244,8 @@ def mutated(data, rng):
             length = int(rng.choice([0, 1, 7, 2**31, 2**40, 2**63, len(data)]))
             return length.to_bytes(8, "little") + data[8:]
         case _:
-            header = json.dumps(changed(json.loads(data[8:end]), rng)).encode()
-            return len(header).to_bytes(8, "little") + header + data[end:]
+            header, numbers = header_of(data)
+            return with_header(changed(header, rng), numbers)
 
 
 def answer(path):

@@ -8,11 +8,13 @@ import pytest
 from mpmath import MPContext
 
 import mcfsim as mcf
+from mcfsim.backends.factory import on_blocks
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.adafactor import Adafactor, MomentumAdafactor
 from mcfsim.optim.layout import Layout
+from mcfsim.optim.means import mean
 from mcfsim.optim.over import Over
-from mcfsim.optim.parts import Parts, bytes_per_parameter, offsets
+from mcfsim.optim.parts import offsets
 from mcfsim.optim.strategies import Stored, Strategy
 from tests.training.problems import Folded
 
@@ -168,25 +170,6 @@ def test_the_formulas_of_the_paper_in_exact_arithmetic():
             assert abs(mine - other) < 1e-50 * abs(other)
 
 
-# -- bytes --------------------------------------------------------------------------------------------------
-def test_where_a_slot_lies_and_bytes_a_parameter():
-    tensors = {"w": np.zeros((30, 20)), "b": np.zeros(8), "t": np.zeros((2, 3, 4)), "e": np.zeros((5, 0))}
-    optimizer = mcf.Optimizer(Adafactor(), mcf.strategy("fp32-optim"), tensors)
-    parts = Parts.of(Adafactor(), "v", optimizer.layout)
-    assert {name: sum(s.stop - s.start for s in part.values()) for name, part in parts.slices.items()} == {
-        **{"w": 50, "b": 8, "t": 2 * 3 + 2 * 4, "e": 0}
-    }
-    assert optimizer.state.v[0].size == parts.size == 72
-    size = 600 + 8 + 24
-    # A parameter and a gradient of two bytes each, no m, and v in float32.
-    assert bytes_per_parameter(Adafactor(), optimizer.strategy, optimizer.layout) == 4 + 4 * 72 / size
-    averaging = MomentumAdafactor()
-    assert bytes_per_parameter(averaging, optimizer.strategy, optimizer.layout) == 8 + 4 * 72 / size
-    assert bytes_per_parameter(mcf.AdamW(), optimizer.strategy, optimizer.layout) == 12
-    nothing = Layout({"e": np.zeros((5, 0))})  # as if all were vectors
-    assert bytes_per_parameter(Adafactor(), optimizer.strategy, nothing) == 8
-
-
 # -- refusals -----------------------------------------------------------------------------------------------
 BY_CHANCE = mcf.Accumulator("bfloat16", "stochastic", block=2)
 WIDE = mcf.strategy(Strategy("wide", m=Stored("float64"), v=Stored("float64")))
@@ -225,3 +208,12 @@ def test_a_run_is_measured_beside_averages_of_rows_and_columns(kind):
         assert single[f"v_ratio/{tensor}"] == pytest.approx(1, abs=1e-6)
     # Parameter and gradient of two bytes, perhaps m; of v 3 + 4 + 2 numbers for 14 elements.
     assert run.results["plain"]["bytes_per_parameter"] == 4 + 2 * KINDS[kind].keeps("m") + 2 * 9 / 14
+
+
+@pytest.mark.parametrize(("tiny", "expected"), [(2.0**-126, 1 + 2.0**-23), (-(2.0**-126), 1), (0, 1)])
+def test_a_mean_near_the_middle_of_two_numbers_is_that_of_the_exact_sum(tiny, expected):
+    """Of 64 numbers and 64 zeros, or one far below them: half of 1 and half a unit in the last place."""
+    ar = on_blocks(mcf.get_format("float32"), mcf.rounding.get_rounding("nearest_even"))
+    x = np.zeros((1, 1, 128), np.float32)
+    x[..., :64], x[..., 63], x[..., 64] = 1, 1 + 64 * 2.0**-24, tiny
+    assert 2 * mean(ar, x, (1, 1, 1)).item() == expected

@@ -11,9 +11,9 @@ from mcfsim.models.saving import load_state, save_state, save_weights
 from mcfsim.optim import optimizer as optimizers
 from mcfsim.optim import stripes
 from mcfsim.optim.adafactor import Adafactor
-from mcfsim.optim.groups import Groups
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.training.learned_step import LearnedStepTable
+from tests.optim.stored import bits
 from tests.shared.interrupts import OwnError, broken_off, bytecodes
 
 #: Files that were open are closed by the garbage collector, which Python warns of.
@@ -55,12 +55,6 @@ def step(optimizer: Optimizer) -> None:
     rng = np.random.default_rng(optimizer.count + 1)
     gradient = optimizer.receive({name: rng.standard_normal(shape) for name, shape in SHAPES.items()})
     optimizer.step(gradient, 2.0**-6)
-
-
-def bits(optimizer: Optimizer) -> tuple[int, list[bytes]]:
-    vectors = [x for items in optimizer.state for x in items]
-    parts = [(x.codes, x.scales) if isinstance(x, Groups) else (getattr(x, "rest", x),) for x in vectors]
-    return optimizer.count, [np.asarray(part).tobytes() for items in parts for part in items]
 
 
 def trajectory(kind: str, steps: int) -> list[tuple[int, list[bytes]]]:

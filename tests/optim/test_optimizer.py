@@ -1,11 +1,13 @@
-"""The optimizer's bookkeeping: blocks, views, rounding on the way in, and nothing else of its own."""
+"""The optimizer's bookkeeping: tensors as one vector and back, blocks, views, rounding on the way in."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 
 from mcfsim import STRATEGIES, AdamW, Optimizer, round_to, strategy
+from mcfsim.optim.layout import Layout
+from tests.optim.stored import Stretches
 
 
 def small(name="plain", hyper=None, **options):
@@ -49,3 +51,112 @@ def test_start_and_gradients_are_rounded_to_nearest_whatever_the_rounding(name, 
         np.testing.assert_array_equal(optimizer.state.extra[0], single)
     given["a"][0] = 7
     assert optimizer.weights()["a"][0] != 7
+
+
+# -- named tensors as one vector -----------------------------------------------------------------------------
+def tensors():
+    shapes = {"bias": (3,), "matrix": (2, 3), "scalar": (), "empty": (0, 4), "cube": (2, 2, 2)}
+    counter = iter(range(100))
+    return {
+        name: np.array([next(counter) for _ in range(int(np.prod(shape)))], dtype=np.float64).reshape(shape)
+        for name, shape in shapes.items()
+    }
+
+
+class Changing(Stretches):
+    """A stored tensor that changes its dtype."""
+
+    def read(self, start, stop):
+        return super().read(start, stop).astype(np.float64 if start else np.float32)
+
+
+class HandingOn:
+    """What hands on all that it is asked, as wrappers do."""
+
+    def __init__(self, of):
+        self._of = of
+
+    def __getattr__(self, name):
+        return getattr(self._of, name)
+
+
+@pytest.mark.parametrize("decayed", [(), ("cube", "matrix"), ("bias",), tuple(tensors())])
+def test_split_undoes_join(decayed):
+    """Decayed tensors come first, and all in the order of the parameters, without a gap."""
+    given = tensors()
+    layout = Layout(given, decayed)
+    order = [name for name in given if name in decayed] + [name for name in given if name not in decayed]
+    assert list(layout.slices) == order
+    edges = [0, *np.cumsum([given[name].size for name in order]).tolist()]
+    assert list(layout.slices.values()) == [slice(*ends) for ends in pairwise(edges)]
+    assert layout.size == edges[-1] == 18
+    assert layout.decayed_size == edges[len(decayed)]
+    vector = layout.join(dict(reversed(given.items())))
+    back = layout.split(vector)
+    assert back.keys() == given.keys()
+    for name, tensor in given.items():
+        np.testing.assert_array_equal(back[name], tensor)
+        np.testing.assert_array_equal(vector[layout.slices[name]], tensor.ravel())
+    back["matrix"][1, 2] = -5  # a view, of a copy
+    assert vector[layout.slices["matrix"]][-1] == -5 != given["matrix"][1, 2]
+
+
+MASKED = np.ma.masked_equal([1.0, 2.0, 3.0], 2.0)
+
+
+def test_what_is_refused():
+    x = tensors()
+    layout, shorter = Layout(x), {"bias": x["bias"]}
+    cut = x | {"cube": Stretches(x["cube"], end=5)}
+    one = {"a": Changing(np.ones(6))}
+    for call, error, message in (
+        (lambda: Layout({}), ValueError, "there are no parameters"),
+        (lambda: Layout(x, {"matrix", "no"}), ValueError, r"\['no'\] are not among the parameters"),
+        (lambda: layout.join(shorter), ValueError, r"expected the tensors .* not \['bias'\]"),
+        (lambda: layout.blocks(shorter, 4), ValueError, "expected the tensors"),
+        (lambda: layout.join(x | {"matrix": x["matrix"].T}), ValueError, r"shape \(2, 3\), not \(3, 2\)"),
+        (
+            lambda: layout.blocks(x | {"cube": Stretches([1])}, 4),
+            ValueError,
+            "'cube' must have shape",
+        ),
+        (lambda: layout.blocks(x | {"bias": MASKED}, 4), TypeError, "tensor 'bias' is a masked array"),
+        (lambda: list(layout.blocks(cut, 4)), ValueError, r"'cube' gives .* shape \(3,\) .* 2 to 6"),
+        (lambda: list(Layout(one).blocks(one, 4)), ValueError, "float64 from element 4 on, before float32"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 7, 17, 18, 100])
+@pytest.mark.parametrize("decayed", [(), ("cube", "matrix")])
+def test_blocks_follow_one_another_across_tensors(size, decayed):
+    given = tensors()
+    given["matrix"] = np.asfortranarray(given["matrix"])
+    given["cube"] = HandingOn(Stretches(given["cube"]))
+    layout = Layout(given, decayed)
+    places, blocks = zip(*layout.blocks(given, size), strict=True)
+    assert [place.start for place in places] == list(range(0, layout.size, size))
+    assert [place.stop for place in places] == [*range(size, layout.size, size), layout.size]
+    assert [block.size for block in blocks] == [place.stop - place.start for place in places]
+    joined = np.concatenate([tensors()[name].ravel() for name in layout.slices])
+    np.testing.assert_array_equal(np.concatenate(blocks), joined)
+    np.testing.assert_array_equal(layout.join(given), joined)
+
+
+def test_a_block_of_one_tensor_is_a_view_and_without_elements_there_is_none():
+    given = {"a": np.zeros(6), "none": np.zeros((0, 3)), "b": np.zeros((3, 2))}
+    blocks = [block for _, block in Layout(given).blocks(given, 3)]
+    shared = [[name for name, x in given.items() if np.shares_memory(block, x)] for block in blocks]
+    assert shared == [["a"], ["a"], ["b"], ["b"]]
+    nothing = {"a": np.zeros((0, 3)), "b": Stretches(np.zeros(0))}
+    assert list(Layout(nothing).blocks(nothing, 4)) == []
+    assert Layout(nothing).join(nothing).size == 0
+
+
+def test_blocks_are_of_the_dtype_that_holds_all_tensors():
+    given = {"a": np.float32([1, 2, 3]), "b": np.int64([2**53 - 1, 5]), "c": Stretches(np.float16([0.5]))}
+    layout = Layout(given)
+    assert layout.dtype(given) == np.float64
+    assert {block.dtype for _, block in layout.blocks(given, 2)} == {np.dtype(np.float64)}
+    assert layout.join(given).tolist() == [1, 2, 3, 2**53 - 1, 5, 0.5]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -60,34 +61,26 @@ def train(problem, hyper, strategies, options=None, **more):
 @pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
 @pytest.mark.parametrize("at", [2, 5, STEPS])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sampled(12, each=False)
-def test_resumed_is_uninterrupted(case, at, tmp_path):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.sampled(18, each=False)
+def test_resumed_is_uninterrupted(error, case, at, tmp_path):
+    """From where it was interrupted, or from the last checkpoint before an error."""
     make, *rest = CASES[case]
     problem = make() if callable(make) else make
     path = tmp_path / "checkpoint.npz"
     whole, resumed = Watched(problem), Watched(problem)
     expected = train(whole, *rest)
     # In the middle of a step, when some of the strategies have made it already.
-    with pytest.raises(KeyboardInterrupt):
-        train(Watched(problem, at, len(rest[1]) // 2), *rest, checkpoint=path)
+    with pytest.raises(error):
+        train(Watched(problem, at, len(rest[1]) // 2, error), *rest, checkpoint=path)
     run = train(resumed, *rest, checkpoint=path)
-    assert resumed.steps[:2] == [1, at]  # the problem's fingerprint, and not from the beginning
+    again = at if error is KeyboardInterrupt else (at - 1) // 3 * 3 + 1
+    assert resumed.steps[:2] == [1, again]  # the problem's fingerprint, and not from the beginning
     assert repr(resumed.finals[1:]) == repr(whole.finals)  # of NaN, too
     assert_same_run(run, expected)
     assert [item.name for item in tmp_path.iterdir()] == ["checkpoint.npz"]
     run.save(tmp_path / "run.npz")
     assert_same_run(Run.load(tmp_path / "run.npz"), expected)
-
-
-@pytest.mark.parametrize("at", [1, 3, 4, STEPS])
-@pytest.mark.sampled(2, each=False)
-def test_a_run_that_breaks_off_goes_on_from_its_last_checkpoint(at, tmp_path):
-    path, arguments, error = tmp_path / "checkpoint.npz", (AdamW(), SOME[:2]), RuntimeError("out of order")
-    expected, resumed = train(QUADRATIC, *arguments), Watched(QUADRATIC)
-    with pytest.raises(RuntimeError, match="out of order"):
-        train(Watched(QUADRATIC, at, 1, error), *arguments, checkpoint=path)
-    assert_same_run(train(resumed, *arguments, checkpoint=path), expected)
-    assert resumed.steps[:2] == [1, (at - 1) // 3 * 3 + 1]
 
 
 def test_checkpoints_change_nothing_and_a_finished_run_is_not_made_again(tmp_path):
@@ -200,24 +193,6 @@ def test_a_run_is_no_checkpoint_and_is_not_overwritten_nor_the_other_way_round(t
 # -- runs on one place -------------------------------------------------------------------------------------
 
 
-def at_once(*calls):
-    """Call in threads; return the results, and the errors."""
-    done, failed = [], []
-
-    def go(call):
-        try:
-            done.append(call())
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=go, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return done, failed
-
-
 @pytest.mark.parametrize("attempt", range(3))
 @pytest.mark.sampled(3, each=False)
 def test_of_different_runs_on_one_new_checkpoint_one_alone_goes_on(attempt, tmp_path):
@@ -229,14 +204,16 @@ def test_of_different_runs_on_one_new_checkpoint_one_alone_goes_on(attempt, tmp_
             barrier.wait(0.2)
         return x - 1.0
 
-    def run(seed, problem):
-        return seed, simple(path, problem=problem, seed=seed, checkpoint_every=1)
+    def run(seed, gradient=waiting):
+        return simple(path, problem=Made(gradient), seed=seed, checkpoint_every=1)
 
-    done, refused = at_once(*(lambda seed=seed: run(seed, Made(waiting)) for seed in range(4)))
-    ((seed, kept),) = done
+    with ThreadPoolExecutor(4) as pool:
+        ended = [pool.submit(run, seed) for seed in range(4)]
+    refused = [str(item.exception()) for item in ended if item.exception()]
     assert len(refused) == 3
-    assert all("is of another run: settings differ in seed" in str(error) for error in refused)
-    assert_same_run(run(seed, Made(lambda x, step: x - 1.0))[1], kept)
+    assert all("is of another run: settings differ in seed" in text for text in refused)
+    ((seed, kept),) = ((seed, item.result()) for seed, item in enumerate(ended) if not item.exception())
+    assert_same_run(run(seed, lambda x, step: x - 1.0), kept)
     assert [item.name for item in tmp_path.iterdir()] == ["checkpoint.npz"]
 
 

@@ -73,8 +73,7 @@ def maker(item):
 # -- numbers ----------------------------------------------------------------------------------------------
 REALS = [
     *((mcf.Schedule, label) for label in ("peak", "final")),
-    *((mcf.AdamW, label) for label in ("beta1", "beta2", "epsilon", "weight_decay")),
-    *((mcf.SGD, label) for label in ("momentum", "weight_decay")),
+    *((mcf.AdamW, label) for label in ("beta1", "epsilon")),
     *((Quadratic, "condition_number"), (LogisticRegression, "l2"), (stepped, "rate"), (simulated, "clip")),
 ]
 INTEGERS = [

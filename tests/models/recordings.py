@@ -1,5 +1,6 @@
 """Small recordings to replay, and loops that make them."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +34,12 @@ def recorded(directory: Path, steps: int = 5) -> Path:
     for step in range(1, steps + 1):
         recorder.step(gradients(step), rate(step))
     return directory
+
+
+def adam(gradients: Iterable[Any], hyper: mcf.AdamW) -> Iterator[Any]:
+    """Yield Adam's directions, step by step, of the gradients of one weight, or of many."""
+    m = v = 0.0
+    for step, g in enumerate(gradients, 1):
+        m = hyper.beta1 * m + (1 - hyper.beta1) * g
+        v = hyper.beta2 * v + (1 - hyper.beta2) * g * g
+        yield m / (1 - hyper.beta1**step) / (np.sqrt(v / (1 - hyper.beta2**step)) + hyper.epsilon)

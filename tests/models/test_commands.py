@@ -78,7 +78,6 @@ def load(path):
         ("audit", "--schedule step", "known schedules: cosine, constant"),
         ("audit", "--schedule constant --final 0.5", "is for the cosine"),
         ("audit", "--state none.safetensors", "none.safetensors"),
-        ("audit", "--update-rms 1 --state x", "give one of them"),
         ("audit", "--resume", "--resume needs --checkpoint"),
         ("audit", "--resume --checkpoint none.npz", "there is no checkpoint none.npz"),
         ("audit", "--png x.pdf", "a figure's name ends in .svg or .png"),

@@ -15,8 +15,10 @@ from mcfsim.models.freezes import frozen_share
 from mcfsim.models.samples import places_of, read_sample
 from mcfsim.models.weights import open_weights
 from mcfsim.oracle import round_fraction
+from mcfsim.rounding import Rounding
 from mcfsim.scaled import get_scaled_format
 from tests.models.files import raw_safetensors
+from tests.optim.reference import added, roles_of
 
 PLAIN = mcf.strategy("plain", "bfloat16")
 
@@ -32,40 +34,26 @@ def constant(rate):
 
 @pytest.mark.parametrize("name", ["plain", "kahan", "collage-light", "collage-plus", "fp32-master", "fp32"])
 def test_one_step_with_decay_is_that_of_fractions(name):
-    """Every strategy's step, one number at a time, by the oracle's rounding."""
+    """Every strategy's step, one number at a time, by the judge of optimizers."""
     strategy, rate, decay = mcf.strategy(name, "bfloat16"), 1e-3, 0.1
     rng = np.random.default_rng(1)
     weights, directions = rng.standard_normal((2, 1, 40)) * 0.02
     trial = trial_of(weights, directions, np.array([True]))
     found = forecast(trial, mcf.AdamW(weight_decay=decay), strategy, constant(rate), 1)
-    up, fmt = strategy.m.format, strategy.parameter.format
-    master = strategy.extra.format if name == "fp32-master" else fmt
-
-    def rn(x, format=up):
-        return Fraction(round_fraction(x, format))
-
+    roles = roles_of(strategy, 1, 0, Rounding())
+    up, ar, master = roles.update, roles.parameter, name == "fp32-master"
     lost, mixed, squares = 0, Fraction(0), Fraction(0)
-    for w, d in zip(weights[0], directions[0], strict=True):
-        first = rn(Fraction(w), master)
-        second = Fraction(0) if name in ("plain", "fp32", "fp32-master") else rn(Fraction(w) - first, fmt)
-        meant = first + second
+    for w, d in zip(weights[0].tolist(), directions[0].tolist(), strict=True):
+        first = ar.round(w)
+        rest = () if name in ("plain", "fp32", "fp32-master") else (ar.round(w - first),)
+        parameter, extra = ((first,), rest) if name == "kahan" else ((first, *rest), (first,) * master)
+        direction = up.add(up.round(d), up.mul(up.round(first), decay))
+        parameter, extra = added(strategy, roles, parameter, extra, up.mul(direction, -rate))
+        meant = sum(map(Fraction, (first, *rest)))
+        after = sum(map(Fraction, extra if master else (*parameter, *extra)))
         asked = -(Fraction(d) + Fraction(decay) * meant)
-        direction = rn(rn(Fraction(d)) + rn(rn(first) * Fraction(decay)))
-        step = rn(rn(direction * -Fraction(rate)), master)
-        if name == "kahan":
-            step = rn(step + second, fmt)
-            moved = rn(first + step, fmt)
-            after = moved + rn(step - rn(moved - first, fmt), fmt)
-        elif name.startswith("collage"):
-            s = rn(first + step, fmt)
-            e = first + step - s
-            rest = rn(second + e, fmt)
-            after = s + rest
-        else:
-            after = rn(first + step, master)
-        change = after - meant
-        lost += change == 0
-        mixed += asked * change / Fraction(rate)
+        lost += after == meant
+        mixed += asked * (after - meant) / Fraction(rate)
         squares += asked**2
     assert found.lost[0, 0] == lost / 40
     assert found.edq[0, 0] == pytest.approx(float(mixed / squares), rel=1e-12)

@@ -127,22 +127,14 @@ def test_an_audit_reads_a_state(tmp_path, name, packed, shard_bytes):
 def test_packed_moments_lie_in_files_as_codes_and_scales(tmp_path):
     optimizer = go(made("fp8-moments", packed=True), 2)
     save_state(optimizer, tmp_path / "s.safetensors")
-    save_state(optimizer, tmp_path / "shards", shard_bytes=1000)
-    for place in ("s.safetensors", "shards"):
-        tensors = open_tensors(tmp_path / place)
-        forms = {name: (t.dtype, t.shape) for name, t in tensors.items() if name.startswith("w.exp_avg")}
-        codes, scales = ("F8_E4M3", (30, 40)), ("F32", (10,))
-        assert forms == {
-            f"w.{moment}.{part}": form
-            for moment in ("exp_avg", "exp_avg_sq")
-            for part, form in (("codes", codes), ("scales", scales))
-        }
-        (m,) = optimizer.state.m
-        elements = tensors["w.exp_avg.codes"].read().view(ml_dtypes.float8_e4m3fn).astype(float)
-        numbers = elements * np.repeat(tensors["w.exp_avg.scales"].read().astype(float), 128)[:1200]
-        np.testing.assert_array_equal(numbers.astype(np.float32), m[optimizer.layout.slices["w"]].numbers())
-        load_state(other := made("fp8-moments", packed=True), tmp_path / place)
-        assert bits(other) == bits(optimizer)
+    tensors = open_tensors(tmp_path / "s.safetensors")
+    for moment, (vector,) in (("exp_avg", optimizer.state.m), ("exp_avg_sq", optimizer.state.v)):
+        codes, scales = (tensors[f"w.{moment}.{part}"] for part in ("codes", "scales"))
+        assert [codes.dtype, codes.shape, scales.dtype, scales.shape] == ["F8_E4M3", (30, 40), "F32", (10,)]
+        elements = codes.read().view(ml_dtypes.float8_e4m3fn).astype(float)
+        numbers = elements * np.repeat(scales.read().astype(float), 128)[:1200]
+        kept = vector[optimizer.layout.slices["w"]].numbers()
+        np.testing.assert_array_equal(numbers.astype(np.float32), kept)
 
 
 # -- what is refused -----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from mcfsim.report.audits import update_model
 from mcfsim.storage.tensors import FileOfTensorsError
 from tests.models.files import checkpoint, raw_safetensors
 from tests.models.pages import plan
+from tests.models.recordings import adam
 
 RUN = mcf.Schedule(), 100
 
@@ -58,24 +59,22 @@ def test_saved_moments_give_the_directions_of_their_weights(tmp_path, samples, e
         assert row.tolist() == expected[places_of(sample.size, 256)].tolist()
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"matrix.exp_avg": None}, r"has no tensor 'matrix\.exp_avg'"),
-        ({"gain.exp_avg_sq": None}, r"has no tensor 'gain\.exp_avg_sq'"),
-        ({"bias.exp_avg": ("F32", np.zeros(7, np.float32))}, r"'bias\.exp_avg' has shape \(7,\)"),
-        ({"bias.exp_avg": ("I64", np.zeros(24, np.int64))}, "no floating numbers"),
-        ({"gain.exp_avg": ("F32", np.full(24, np.nan, np.float32))}, r"gain\.exp_avg: 24 NaN, 0 infinite"),
-        ({"gain.exp_avg_sq": ("F32", np.full(24, -1, np.float32))}, "negative second moment"),
-        ({"step": None}, "how many steps"),
-        ({"step": ("I64", np.array([0]))}, "at least one"),
-        ({"step": ("F32", np.float32([np.nan]))}, "at least one"),
-    ],
-)
-def test_states_that_do_not_fit_are_refused(tmp_path, samples, changes, text):
-    path, _ = saved(tmp_path, **changes)
-    with pytest.raises(FileOfTensorsError, match=text):
-        SavedState(path).directions(samples, mcf.AdamW(), *RUN).at(1)
+def test_states_that_do_not_fit_are_refused(tmp_path, samples):
+    nan, negative = (("F32", np.full(24, x, np.float32)) for x in (np.nan, -1))
+    for name, item, text in (
+        ("matrix.exp_avg", None, r"has no tensor 'matrix\.exp_avg'"),
+        ("gain.exp_avg_sq", None, r"has no tensor 'gain\.exp_avg_sq'"),
+        ("bias.exp_avg", ("F32", np.zeros(7, np.float32)), r"'bias\.exp_avg' has shape \(7,\)"),
+        ("bias.exp_avg", ("I64", np.zeros(24, np.int64)), "no floating numbers"),
+        ("gain.exp_avg", nan, r"gain\.exp_avg: 24 NaN, 0 infinite"),
+        ("gain.exp_avg_sq", negative, "negative second moment"),
+        ("step", None, "how many steps"),
+        ("step", ("I64", np.array([0])), "at least one"),
+        ("step", ("F32", np.float32([np.nan])), "at least one"),
+    ):
+        path, _ = saved(tmp_path, **{name: item})
+        with pytest.raises(FileOfTensorsError, match=text):
+            SavedState(path).directions(samples, mcf.AdamW(), *RUN).at(1)
 
 
 def test_one_thing_is_known_of_updates(tmp_path):
@@ -90,13 +89,6 @@ def test_one_thing_is_known_of_updates(tmp_path):
 
 
 # -- gradients that were recorded ----------------------------------------------------------------------------
-def adam(gradients, hyper):
-    """Return Adam's directions, step by step, of the gradients of one weight."""
-    m = v = 0.0
-    for step, g in enumerate(gradients, 1):
-        m = hyper.beta1 * m + (1 - hyper.beta1) * g
-        v = hyper.beta2 * v + (1 - hyper.beta2) * g * g
-        yield m / (1 - hyper.beta1**step) / (math.sqrt(v / (1 - hyper.beta2**step)) + hyper.epsilon)
 
 
 @pytest.fixture
@@ -158,48 +150,19 @@ def test_an_audit_uses_what_was_recorded_of_the_same_model(samples, recorded, tm
         RecordedUpdates(tmp_path / "other").directions(samples, mcf.AdamW(), *RUN)
 
 
-# -- what torch saves ----------------------------------------------------------------------------------------
-@pytest.fixture(scope="module", params=[True, False], ids=["named", "numbered"])
-def trained(request, tmp_path_factory):
-    """Train the small model two steps in torch; write weights and state; return folder and moments."""
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    shapes = {"matrix": (32, 24), "bias": (24,), "gain": (48,)}
-    params = {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
-    optimizer = torch.optim.AdamW(params.items() if request.param else params.values(), lr=1e-3)
-    for _ in range(2):
-        optimizer.zero_grad()
-        sum((p**3).sum() for p in params.values()).backward()
-        optimizer.step()
-    folder = tmp_path_factory.mktemp("torch")
-    arrays = {name: ("F32", p.detach().numpy()) for name, p in params.items()}
-    raw_safetensors(folder / "w.safetensors", arrays)
-    torch.save({"optimizer": optimizer.state_dict(), "epoch": 3}, folder / "o.pt")
-    return folder, {p: optimizer.state[params[p]] for p in params}
-
-
+# -- what torch saves: see tests/pytorch/test_saved_states.py ------------------------------------------------
 @pytest.mark.slow
-def test_a_state_of_torch_is_read_and_nothing_is_executed(trained, tmp_path):
-    import torch
-
-    folder, states = trained
-    kept = scan(open_weights(folder / "w.safetensors"), 64)
-    rows = SavedState(folder / "o.pt").directions(kept, mcf.AdamW(), *RUN).at(1)
-    for row, sample in zip(rows, kept, strict=True):
-        m, v = (states[sample.name][kind].double().numpy().ravel() for kind in ("exp_avg", "exp_avg_sq"))
-        expected = (m / (1 - 0.9**2)) / (np.sqrt(v / (1 - 0.999**2)) + 1e-8)
-        assert row.tolist() == expected[places_of(sample.size, 64)].tolist()
-    path = tmp_path / "evil.pt"
+def test_a_state_of_torch_that_is_more_than_tensors_is_refused_and_not_executed(samples, tmp_path):
+    torch, path = pytest.importorskip("torch"), tmp_path / "evil.pt"
     for made, text in (
         ({"state": {0: Sample}, "f": print}, "tensors alone"),
-        ({"a": 1}, "no entry 'state'"),
         ({"state": {"matrix": {}}}, "no state of tensor 'bias'|no state of tensor 'gain'"),
         ({"state": {0: {}, 1: {}, 2: {}}}, "numbers its parameters"),
         (b"no file of torch's", "tensors alone"),
     ):
         path.write_bytes(made) if isinstance(made, bytes) else torch.save(made, path)
         with pytest.raises(FileOfTensorsError, match=text):
-            SavedState(path).directions(kept, mcf.AdamW(), *RUN).at(1)
+            SavedState(path).directions(samples, mcf.AdamW(), *RUN).at(1)
 
 
 # -- reading that is interrupted -----------------------------------------------------------------------------

@@ -175,25 +175,9 @@ def quantised(numbers, how):
     return [x for group in groups for x in judge([float(x) for x in group], how)]
 
 
-@lru_cache
-def table_of(how):
-    """Return the quantiser's table, known to be bitsandbytes': middles of equal parts of decades."""
-    count = [2 ** (i if how.signed else i + 1) for i in range(7)]
-    exact = [
-        Fraction(10) ** (i - 6) * (Fraction(1, 10) + Fraction(9 * (2 * k + 1), 20 * n))
-        for i, n in enumerate(count)
-        for k in range(n)
-    ]
-    exact += [-x for x in exact] * how.signed + [Fraction(0), Fraction(1)]
-    table = [float(x) for x in how.table]
-    assert len(table) == 256
-    assert all(abs(Fraction(x) - y) <= abs(y) / 2**21 for x, y in zip(table, sorted(exact), strict=True))
-    return table
-
-
 def by_table(group, how):
-    """The nearest of the table's numbers; of two the upper one."""
-    table = table_of(how)
+    """The nearest of the table's numbers, which are PyTorch's; of two the upper one."""
+    table = how.table.tolist()
     scale = max(single(Fraction(1e-12)), *map(abs, group))
     found = []
     for x in group:

@@ -99,10 +99,8 @@ def test_slots_are_told_apart_by_name_in_any_order(packed):
         optimizer = mcf.Optimizer(hyper, mcf.strategy("collage-plus"), {"w": np.ones(5)}, packed=packed)
         optimizer.step(optimizer.receive({"w": np.linspace(-1, 1, 5)}), 2.0**-5)
         run = mcf.simulate(mcf.get_problem("quadratic", dimension=5), hyper, "plain", steps=3)
-        state = [x.tolist() for items in optimizer.state for x in items]
-        made.append(
-            repr((state, {name: x.tolist() for name, x in run.series["plain"].items()}))
-        )  # of NaN, too
+        series = {name: x.tolist() for name, x in run.series["plain"].items()}
+        made.append(repr(([x.tolist() for items in optimizer.state for x in items], series)))  # of NaN, too
     assert made[0] == made[1]
 
 

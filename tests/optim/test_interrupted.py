@@ -1,6 +1,7 @@
 """Steps and loadings that are broken off anywhere: no half of one is gone on from unnoticed."""
 
 from functools import partial
+from itertools import count
 
 import numpy as np
 import pytest
@@ -75,8 +76,8 @@ def test_a_step_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
     step(optimizer)
     path = tmp_path / "s.safetensors"
     save_state(optimizer, path)
-    count, halves, refused = bytecodes(lambda: step(optimizer)), 0, 0
-    for place in rng.integers(count, size=EACH).tolist():
+    halves = refused = 0
+    for place in rng.integers(bytecodes(lambda: step(optimizer)), size=EACH).tolist():
         load_state(optimizer, path)
         assert bits(optimizer) == states[1]
         if not broken_off(lambda: step(optimizer), place, ERRORS[place % 2]):
@@ -101,28 +102,21 @@ def test_a_step_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
     assert refused >= halves > 0
 
 
-class _Raising(mcf.AdamW):
-    """Whose text raises an error in one of its calls."""
-
-    left = 0
-
-    def step(self, *given):
-        type(self).left -= 1
-        if not type(self).left:
-            raise OwnError
-        return super().step(*given)
-
-
 @pytest.mark.parametrize("threads", [1, 2])
-def test_an_error_in_a_text_that_is_handed_over(threads):
-    hyper = _Raising(beta2=0.95)
-    for call in range(1, 5):
-        optimizer = made("collage-light", hyper=hyper, threads=threads, compiled=False)
-        _Raising.left = call
-        with pytest.raises(OwnError):
-            step(optimizer)
-        with pytest.raises(SpoiltStateError, match=r"step 1 was broken off.*by .*load_state"):
-            step(optimizer)
+@pytest.mark.parametrize("call", range(4))
+def test_an_error_in_a_text_that_is_handed_over(call, threads):
+    class Raising(mcf.AdamW):
+        def step(self, *given):
+            if next(calls) == call:
+                raise OwnError
+            return super().step(*given)
+
+    calls = count()
+    optimizer = made("collage-light", hyper=Raising(beta2=0.95), threads=threads, compiled=False)
+    with pytest.raises(OwnError):
+        step(optimizer)
+    with pytest.raises(SpoiltStateError, match=r"step 1 was broken off.*by .*load_state"):
+        step(optimizer)
 
 
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
@@ -161,8 +155,8 @@ def test_a_loading_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
     step(first)
     save_state(first, path)
     loaded, refused = made(kind), 0
-    count = bytecodes(lambda: load_state(loaded, path))
-    places = [*rng.integers(count, size=6).tolist(), *range(count - 400, count, 57)]
+    last = bytecodes(lambda: load_state(loaded, path))
+    places = [*rng.integers(last, size=6).tolist(), *range(last - 400, last, 57)]
     for optimizer in broken(lambda: made(kind), lambda it: load_state(it, path), places):
         found = bits(optimizer)
         try:
@@ -194,8 +188,8 @@ def test_steps_and_codes_of_a_table_with_learned_steps_belong_together():
     def state(one):
         return one.count, one.steps.tobytes(), one.codes.tobytes()
 
-    whole, count = (state(table()), state(move(table()))), bytecodes(lambda: move(table()))
-    for one in broken(table, move, [*rng.integers(count, size=6).tolist(), *range(count - 120, count, 8)]):
+    whole, last = (state(table()), state(move(table()))), bytecodes(lambda: move(table()))
+    for one in broken(table, move, [*rng.integers(last, size=6).tolist(), *range(last - 120, last, 8)]):
         found = state(one)
         try:
             one.weights()

@@ -17,8 +17,8 @@ SHORT = Format("short", precision=5, emin=-126, emax=127)
 
 
 def made(name, low, size=3, **options):
-    options = {"packed": True, **options}
-    return mcf.Optimizer(mcf.SGD(), mcf.strategy(name, low), {"w": np.ones(size)}, **options)
+    options = {"hyper": mcf.SGD(), "packed": True, **options}
+    return mcf.Optimizer(strategy=mcf.strategy(name, low), parameters={"w": np.ones(size)}, **options)
 
 
 @pytest.mark.parametrize(("low", "following"), [("bfloat16", 2), (SHORT, 4)], ids=str)
@@ -99,15 +99,12 @@ def test_what_is_no_code_is_refused_before_anything_changes():
     assert np.array_equal(optimizer.state.parameter[0], before)
 
 
-@pytest.mark.parametrize(
-    ("name", "packed", "error", "text"),
-    [
-        ("plain", 1, TypeError, "packed must be True or False"),
-        ("exact", True, ValueError, "exact numbers have no codes"),
-        ("bitnet", True, ValueError, "'bitnet' keeps its weights on a grid, as numbers"),
-        *((name, True, ValueError, "not packed: its codes are of no format") for name in UNPACKED),
-    ],
-)
-def test_what_cannot_be_packed_is_refused(name, packed, error, text):
-    with pytest.raises(error, match=text):
-        mcf.Optimizer(mcf.AdamW(), mcf.strategy(name), {"w": np.ones(300)}, packed=packed)
+NO_CODES = [("exact", "exact numbers have no codes"), ("bitnet", "'bitnet' keeps its weights on a grid, as")]
+
+
+@pytest.mark.parametrize(("name", "text"), [*NO_CODES, *((name, "its codes are of no") for name in UNPACKED)])
+def test_what_cannot_be_packed_is_refused(name, text):
+    with pytest.raises(ValueError, match=text):
+        made(name, "bfloat16", hyper=mcf.AdamW())
+    with pytest.raises(TypeError, match="packed must be True or False"):
+        made(name, "bfloat16", packed=1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from experiments import assignment, embedding_steps, memory_quality, precision_law, strategies
+from experiments import assignment, embedding_steps, memory_quality, precision_law
 from experiments.cells import MEASURES, Cell, Model, sweep_options, train
 from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES
 
@@ -68,15 +68,6 @@ def test_weights_are_in_so_many_bits(bits):
     assert fmt.bits == bits
     rounded = mcf.round_to(np.linspace(-3, 3, 20_001), fmt, overflow="saturate")
     assert np.unique(rounded).size <= 2**bits
-
-
-def test_every_strategy_is_put_in_words():
-    """The page of strategies says of each what is lost, when it fails and where it comes from."""
-    text = strategies.table()
-    for name in (*STRATEGIES, *GRID_STRATEGIES):
-        words = strategies.WORDS[name]
-        assert all((words.lost, words.fails, words.source)), name
-        assert f"`{name}`" in text
 
 
 def shortened(monkeypatch, module):

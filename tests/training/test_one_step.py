@@ -11,8 +11,9 @@ from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import STRATEGIES, Roles
 from mcfsim.training.exact_step import one_step, sample_indices
+from tests.optim.test_exact_arithmetic import B1, B2, EPSILON, PUBLISHED
 
-HYPERS = {"adamw": AdamW(0.9, 0.95, 1e-8, 0.1), "sgd": SGD(0.9, 0.1)}
+HYPERS = {"adamw": AdamW(B1, B2, EPSILON, 0.1), "sgd": SGD(B1, 0.1)}
 every_hyper = pytest.mark.parametrize("hyper", HYPERS.values(), ids=HYPERS)
 every_strategy = pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "exact"])
 
@@ -40,23 +41,16 @@ def judge(optimizer, gradient, sample, **options):
 
 
 def rational_update(optimizer, gradient, i):
-    """Return the update of parameter i in rational arithmetic, from the documented formula."""
+    """Return the update of parameter i in rational arithmetic, by the published recurrence."""
 
     def total(components):
         return sum(Fraction(float(item[i])) for item in components)
 
-    hyper, t, state = optimizer.hyper, optimizer.count + 1, optimizer.state
-    g, theta = Fraction(float(gradient[i])), total(optimizer.represented())
+    hyper, state, g = optimizer.hyper, optimizer.state, Fraction(float(gradient[i]))
     decay = Fraction(hyper.weight_decay) if i < optimizer.layout.decayed_size else 0
-    if isinstance(hyper, SGD):
-        direction = Fraction(hyper.momentum) * total(state.m) + g
-    else:
-        m = Fraction(hyper.beta1) * total(state.m) + Fraction(1.0 - hyper.beta1) * g
-        v = Fraction(hyper.beta2) * total(state.v) + Fraction(1.0 - hyper.beta2) * g * g
-        mhat, vhat = m / Fraction(1.0 - hyper.beta1**t), v / Fraction(1.0 - hyper.beta2**t)
-        root = Fraction(math.isqrt((vhat.numerator << 400) // vhat.denominator), 1 << 200)
-        direction = mhat / (root + Fraction(hyper.epsilon))
-    return -Fraction(0.01) * (direction + decay * theta)
+    published = PUBLISHED[type(hyper).__name__.lower()]
+    _, _, direction = published(total(state.m), total(state.v), g, optimizer.count + 1)
+    return -Fraction(0.01) * (direction + decay * total(optimizer.represented()))
 
 
 def update_in_binary64(optimizer, gradient, part, decayed):

@@ -135,21 +135,6 @@ def test_the_series_of_one_tensor_and_of_several(problem):
     assert set(several.series["plain"]) == TOTALS | EVERY_STEP | per_tensor
 
 
-@pytest.mark.slow
-def test_moments_and_steps_are_judged_by_exact_ones(problem):
-    names = ["plain", "collage-plus", "fp32-master"]
-    run = simulate(problem, AdamW(), names, 40, Schedule(0.01, 10), record_every=20, truth_sample=12)
-    plain, collage, master = (run.series[name] for name in names)
-    assert master["v_error"][-1] < 2.0**-20 < collage["v_error"][-1] < 2.0**-7 < plain["v_error"][-1]
-    assert plain["v_ratio"][-1] > 1.01
-    assert abs(master["v_ratio"][-1] - 1) < 2.0**-20
-    assert plain["lost"][-1] > 0.3 > 0.0 == master["lost"][-1]
-    assert master["one_step_error"].max() < 2.0**-10 < 0.1 < plain["one_step_error"].max()
-    assert np.abs(master["update_length"] - 1).max() < 2.0**-20
-    for series in run.series.values():
-        assert 0 < series["binary64_gap"].max() < 1e-14
-
-
 # -- exact trajectories --------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_an_exact_trajectory_to_a_hundred_digits():
@@ -175,17 +160,23 @@ def test_distance_to_the_exact_trajectory(problem):
 
 
 # -- a language model, strategies of one's own, divergence ---------------------------------------------
+
+
 @pytest.mark.slow
 def test_a_tiny_language_model_end_to_end():
-    model = tiny_model()
-    names = ["plain", "collage-plus", "stochastic", "fp32-master", "remainder-8"]
-    run = simulate(model, "adamw", names, 6, Schedule(3e-3, 2), truth_sample=10, record_every=5)
-    for series in run.series.values():
+    names = ["plain", "collage-plus", "fp32-master"]
+    run = simulate(tiny_model(), "adamw", names, 6, Schedule(3e-3, 2), truth_sample=10, record_every=5)
+    plain, collage, master = (run.series[name] for name in names)
+    for series in (plain, collage, master):
         assert series["binary64_gap"].max() < 1e-12
         assert series["loss"][0] == pytest.approx(math.log(256), rel=0.01)
         assert series["loss"][-1] < series["loss"][0]
         assert all(np.isfinite(series[measure]).all() for measure in TOTALS | SECOND | JUDGED)
-        assert {key.split("/")[1] for key in series if "/" in key} == set(model.shapes)
-    assert run.series["fp32-master"]["one_step_error"].max() < 1e-3
+        assert {key.split("/")[1] for key in series if "/" in key} == set(tiny_model().shapes)
+    for slot in "mv":
+        assert 0 < master[f"{slot}_error"][-1] < 2.0**-20 < 2.0**-12 < plain[f"{slot}_error"][-1]
+        assert master[f"{slot}_ratio"] == pytest.approx(1, abs=2.0**-20)
+    assert collage["v_error"][-1] < plain["v_error"][-1]
+    assert master["one_step_error"].max() < 1e-3
     with pytest.raises(ValueError, match="'language-model' cannot be trained in exact arithmetic"):
-        simulate(model, strategies=["exact"], steps=1)
+        simulate(tiny_model(), strategies=["exact"], steps=1)

@@ -80,6 +80,7 @@ def load(path):
         ("audit", "--state none.safetensors", "none.safetensors"),
         ("audit", "--resume", "--resume needs --checkpoint"),
         ("audit", "--resume --checkpoint none.npz", "there is no checkpoint none.npz"),
+        ("audit", "--json /nonexistent/x", "no folder"),
         ("audit", "--png x.pdf", "a figure's name ends in .svg or .png"),
         ("audit", "--json x.json --html x.html --lr 1e308 --warmup 9", "must be finite"),
         ("assign", "--budget 7", "less than the least, 8"),

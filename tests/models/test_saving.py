@@ -124,10 +124,11 @@ def test_an_audit_reads_a_state(tmp_path, name, packed, shard_bytes):
         np.testing.assert_array_equal(row, whole[places_of(whole.size, 64)])
 
 
-def test_packed_moments_lie_in_files_as_codes_and_scales(tmp_path):
+@pytest.mark.parametrize(("place", "shard_bytes"), [("s.safetensors", None), ("s", 1000)])
+def test_packed_moments_lie_in_files_as_codes_and_scales(tmp_path, place, shard_bytes):
     optimizer = go(made("fp8-moments", packed=True), 2)
-    save_state(optimizer, tmp_path / "s.safetensors")
-    tensors = open_tensors(tmp_path / "s.safetensors")
+    save_state(optimizer, tmp_path / place, shard_bytes=shard_bytes)
+    tensors = open_tensors(tmp_path / place)
     for moment, (vector,) in (("exp_avg", optimizer.state.m), ("exp_avg_sq", optimizer.state.v)):
         codes, scales = (tensors[f"w.{moment}.{part}"] for part in ("codes", "scales"))
         assert [codes.dtype, codes.shape, scales.dtype, scales.shape] == ["F8_E4M3", (30, 40), "F32", (10,)]
@@ -135,6 +136,8 @@ def test_packed_moments_lie_in_files_as_codes_and_scales(tmp_path):
         numbers = elements * np.repeat(scales.read().astype(float), 128)[:1200]
         kept = vector[optimizer.layout.slices["w"]].numbers()
         np.testing.assert_array_equal(numbers.astype(np.float32), kept)
+    load_state(other := made("fp8-moments", packed=True), tmp_path / place)
+    assert bits(other) == bits(optimizer)
 
 
 # -- what is refused -----------------------------------------------------------------------------------------

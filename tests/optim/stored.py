@@ -6,18 +6,13 @@ from mcfsim.optim.groups import Groups
 
 
 class Stretches:
-    """An array as a stored tensor, which notes how many elements are asked for at most at once.
-
-    From `end` on it has no more elements, or it raises `problem` there.
-    """
+    """An array as a stored tensor; from `end` on it has no more elements, or it raises `problem` there."""
 
     def __init__(self, array, end=None, problem=None):
         self.shape, self.size = np.shape(array), np.size(array)
-        self.longest = 0
         self._elements, self._problem = np.ravel(array)[:end], problem
 
     def read(self, start, stop):
-        self.longest = max(self.longest, stop - start)
         if self._problem is not None and stop > self._elements.size:
             raise self._problem
         return self._elements[start:stop].copy()

@@ -14,7 +14,7 @@ from mcfsim.optim.adafactor import Adafactor, MomentumAdafactor
 from mcfsim.optim.layout import Layout
 from mcfsim.optim.means import mean
 from mcfsim.optim.over import Over
-from mcfsim.optim.parts import offsets
+from mcfsim.optim.parts import bytes_per_parameter, offsets
 from mcfsim.optim.strategies import Stored, Strategy
 from tests.training.problems import Folded
 
@@ -206,6 +206,8 @@ def test_a_run_is_measured_beside_averages_of_rows_and_columns(kind):
     for tensor in "wb":
         assert single[f"v_error/{tensor}"].max() < 1e-6 < plain[f"v_error/{tensor}"].max() < 0.1
         assert single[f"v_ratio/{tensor}"] == pytest.approx(1, abs=1e-6)
+    nothing = Layout({"e": np.zeros((5, 0))})  # as if all were vectors
+    assert bytes_per_parameter(Adafactor(), mcf.strategy("fp32-optim"), nothing) == 8
     # Parameter and gradient of two bytes, perhaps m; of v 3 + 4 + 2 numbers for 14 elements.
     assert run.results["plain"]["bytes_per_parameter"] == 4 + 2 * KINDS[kind].keeps("m") + 2 * 9 / 14
 

@@ -5,6 +5,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.models.saving import load_state, save_state
+from mcfsim.optim.on_grid import on_grid, scale_of
 from mcfsim.optim.strategies import LOW, Stored
 from mcfsim.optim.weight_grid import WeightGrid
 from mcfsim.rounding import Rounding
@@ -12,25 +13,8 @@ from mcfsim.rounding import Rounding
 from . import on_grid_reference as judge
 
 INTEGERS = ("ternary", *(f"int{bits}" for bits in range(2, 9)))
-SIZES = {"w": 150, "gain": 7, "one": 1, "none": 0, "b": 40}
-DECAYED = {"w", "one"}
 HYPER = mcf.AdamW(0.9, 0.95, 1e-6, 0.1)
 BF16 = mcf.get_format("bfloat16")
-
-
-def tensors(seed, spread=0.02):
-    random = np.random.default_rng(seed)
-    return {
-        name: mcf.round_to((random.standard_normal(size) * spread).astype(np.float32), "bfloat16")
-        for name, size in SIZES.items()
-    }
-
-
-def trained(strategy, steps=3, rate=2.0**-9, **options):
-    optimizer = mcf.Optimizer(HYPER, strategy, tensors(0), DECAYED, **options)
-    for step in range(steps):
-        optimizer.step(optimizer.receive(tensors(10 + step)), rate)
-    return optimizer
 
 
 def test_roundings_of_the_run_leave_the_way_to_the_grid_as_it_is():
@@ -43,6 +27,15 @@ def test_roundings_of_the_run_leave_the_way_to_the_grid_as_it_is():
 
 
 # -- the way to the grid ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e5m2"])
+def test_formats_other_than_float32_are_those_of_the_judge(fmt):
+    fmt, whole = mcf.get_format(fmt), WeightGrid("int3")
+    x = mcf.round_to(np.random.default_rng(3).standard_normal(60) * 0.02, fmt)
+    s = judge.scale(x.tolist(), 3, "absmean", fmt)
+    assert scale_of(x, whole, whole.start, fmt) == s
+    assert judge.same(on_grid(x, whole, fmt), [judge.put(y, s, -4, 3, fmt=fmt)[0] for y in x.tolist()])
 
 
 # -- what cannot be -----------------------------------------------------------------------------------------
@@ -90,7 +83,7 @@ def test_other_tools_refuse_weights_on_a_grid(tmp_path):
         Plan(mcf.AdamW(), mcf.Schedule(), 10, (strategy,))
     with pytest.raises(ValueError, match="puts its weights on a grid after each step"):
         record("adamw", BF16, Rounding(), strategy="dqt-int8")
-    fixed = trained(judge.placed("dqt-int8", reach="fixed"), 1)
+    fixed = mcf.Optimizer(HYPER, judge.placed("dqt-int8", reach="fixed"), {"w": np.ones(3)})
     for work in (save_state, load_state):
         with pytest.raises(ValueError, match="whose scales are those of the start"):
             work(fixed, tmp_path / "state.safetensors")

@@ -18,13 +18,6 @@ class Made:
     def __init__(self, gradient, loss=lambda x, step: 1.0, start=(1.0, 1.0)):
         self.gradient, self.loss, self.start = gradient, loss, np.array(start, dtype=float)
 
-    @classmethod
-    def constant(cls, *slope):
-        """Return one whose gradient is the same everywhere."""
-        return cls(
-            lambda x, step: 0 * x + np.array(slope), lambda x, step: float((x * np.array(slope)).sum())
-        )
-
     def settings(self):
         return {"kind": self.name}
 
@@ -43,8 +36,8 @@ class Made:
 class Scripted(Made):
     """A gradient of ones, but at one step for one element of the second tensor; and so the loss."""
 
-    def __init__(self, at=0, gradient=1.0, loss=1.0, *, exact=True):
-        self.at, self.element, self.special, self.exact_capable = at, gradient, loss, exact
+    def __init__(self, at=0, gradient=1.0, loss=1.0):
+        self.at, self.element, self.special = at, gradient, loss
 
     def settings(self):
         return {"kind": self.name, "at": self.at}

@@ -128,11 +128,6 @@ def test_zero_and_empty_gradients_have_norm_zero():
 
 
 # -- in a run ---------------------------------------------------------------------------------------------
-def trained(problem, name, steps, clip, **options):
-    """Return the run, and how far it moved the weights, which were 1."""
-    watched = Watched(problem)
-    run = simulate(watched, SGD(0.0), [name], steps, CONSTANT, clip=clip, **options)
-    return run, [x - 1 for x in watched.finals[0]["x"]]
 
 
 @pytest.mark.parametrize("clip", [None, math.inf, 10.0, 5.0, 2.5, 0.625])
@@ -141,8 +136,9 @@ def test_a_gradient_of_norm_five_is_scaled_down_to_the_clip_and_huge_ones_go_as_
     shrink = min(1.0, (clip or math.inf) / 5)
     for exponent in (0, 63, 128, 532, 1020) if shrink < 1 else (0,):
         scale = 2.0**exponent
-        steep = Made(lambda x, step, scale=scale: 0 * x + np.array([3.0, 4.0]) * scale)
-        run, moved = trained(steep, name, 1, clip)
+        watched = Watched(Made(lambda x, step, scale=scale: 0 * x + np.array([3.0, 4.0]) * scale))
+        run = simulate(watched, SGD(0.0), [name], 1, CONSTANT, clip=clip)
+        moved = [x - 1 for x in watched.finals[0]["x"]]
         assert moved == [-(2.0**-4) * shrink * 3, -(2.0**-4) * shrink * 4], exponent
         assert run.series[name]["gradient_norm"].tolist() == [5 * scale]  # before clipping
         assert "diverged_at" not in run.results[name]

@@ -57,7 +57,9 @@ def test_a_second_moment_that_overflows_is_divergence_though_the_parameter_stays
 
 @pytest.mark.slow
 def test_a_run_of_which_it_is_known_is_saved_and_shown_with_it(tmp_path):
-    """The divergence lies between two records."""
+    """The divergence lies between two records; of a run without one no table has a word of it."""
+    well = simulate(Scripted(3, 1e30), AdamW(), ["plain", "fp32-master"], 4, STEADY)
+    assert not any("diverged" in heading for heading in run_table(well)[0])
     run = simulate(Scripted(3, math.nan), AdamW(), ["plain", "fp32-master"], 20, STEADY)
     assert {found["diverged_at"] for found in run.results.values()} == {3}
     run.save(tmp_path / "run.npz")

@@ -13,7 +13,6 @@ import mcfsim as mcf
 from mcfsim.compile import choice, trace
 from mcfsim.compile.choice import Loops, is_available
 from mcfsim.compile.loops import CompilationError, Loop
-from mcfsim.compile.program import flat
 from mcfsim.compile.recording import record
 from mcfsim.multiword.summation import recursive_sum
 from mcfsim.optim.sgd import SGD
@@ -24,11 +23,7 @@ from tests.shared.texts import alike, values
 needs_numba = pytest.mark.skipif(not is_available(), reason="Numba is not installed")
 ASKED = [partial(mcf.arithmetic, "bfloat16"), partial(mcf.round_to, [1.0], "bfloat16")]
 PROGRAM = trace(mcf.two_sum, "bfloat16", lines=False)
-
-
 LONG = record(recursive_sum, "bfloat16", operands=(tuple(f"x{i}" for i in range(2000)),))
-
-
 #: Loops, what asks them for one of so many elements, and how many elements each call has.
 PAYING = {
     "compiled": (lambda loops, size, asked: loops.filler(lambda: PROGRAM, size, asked), 10**7),
@@ -57,16 +52,12 @@ def test_work_is_prepared_once_that_pays(name, tmp_path, monkeypatch):
     if name == "compiled":
         assert ask(Loops("exact", checked=False), 10**10, None) is not None
         assert ask(Loops("exact", checked=False), 1, True) is not None
+        # At once, where enough is to follow.
+        for ahead in (10**5, 10**10):
+            fresh = Loops("exact", checked=False)
+            assert (fresh.filler(lambda: PROGRAM, 1, None, ahead=ahead) is None) == (ahead < 10**10)
     if name == "written":
         assert loops.filler(lambda: PROGRAM, 10**10, None) is None
-
-
-@needs_numba
-@pytest.mark.slow
-def test_a_program_is_compiled_at_once_where_enough_is_to_follow():
-    assert Loops("exact", checked=False).filler(lambda: PROGRAM, 1, None, ahead=10**10) is not None
-    loops = Loops("exact", checked=False)
-    assert all(loops.filler(lambda: PROGRAM, 1, None, ahead=10**5) is None for _ in range(100))
 
 
 @needs_numba
@@ -115,29 +106,6 @@ def numpy_alone(monkeypatch):
     return lambda: len(found)
 
 
-@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
-@pytest.mark.parametrize("strategy", [name for name in mcf.STRATEGIES if name != "exact"])
-@pytest.mark.sampled(19, each=False)
-def test_steps_are_written_and_have_the_bits_of_one_operation_at_a_time(
-    strategy, rounding, numpy_alone, assert_same
-):
-    weights = {"w": np.random.default_rng(0).standard_normal(5000), "b": np.ones(300)}
-    words = {"random": RandomWords(3)} if rounding == "stochastic" else {}
-    made = [
-        mcf.Optimizer(
-            mcf.AdamW(), mcf.strategy(strategy), weights, {"w"}, rounding, compiled=compiled, **words
-        )
-        for compiled in (None, False)
-    ]
-    for step in range(3):
-        gradient = 0.1 * np.random.default_rng(step).standard_normal(5300)
-        given = made[0].receive({"w": gradient[:5000], "b": gradient[5000:]})
-        assert_same(*(item.step(given, 1e-3) for item in made))
-        for mine, other in zip(*(flat(tuple(item.state)) for item in made), strict=True):
-            assert_same(mine, other)
-    assert numpy_alone() == 3  # the tensor of 300 elements is not worth it
-
-
 @pytest.mark.parametrize("rounding", ["down", "stochastic"])
 def test_long_arrays_are_carried_out_as_a_whole(rounding, numpy_alone, assert_same):
     made = []
@@ -153,38 +121,26 @@ def test_long_arrays_are_carried_out_as_a_whole(rounding, numpy_alone, assert_sa
     assert numpy_alone() == 2
 
 
-def test_an_operand_that_is_no_value_is_refused_by_its_place(numpy_alone):
-    a = np.ones(2 * BLOCK, np.float32)
+def test_an_operand_that_is_no_value_is_refused_and_what_is_no_line_left_to_an_operation_at_a_time(
+    numpy_alone,
+):
+    ar, a = mcf.arithmetic("bfloat16"), np.ones(2 * BLOCK, np.float32)
+    assert np.array_equal(ar.evaluate(lambda ar, x: ar.neg(x) if np.all(np.isfinite(x)) else x, a), -a)
     a[BLOCK + 5] = 1.001
     with pytest.raises(ValueError, match=rf"operand element \({BLOCK + 5},\) = .*1.001.* is no value"):
-        mcf.two_sum(mcf.arithmetic("bfloat16"), a, a)
+        mcf.two_sum(ar, a, a)
     assert numpy_alone() == 1
-
-
-def test_what_is_no_line_is_left_to_an_operation_at_a_time(numpy_alone):
-    ar, a = mcf.arithmetic("bfloat16"), np.ones(BLOCK + 1, np.float32)
-
-    def branching(ar, x):
-        return ar.neg(x) if np.all(np.isfinite(x)) else x
-
-    assert np.array_equal(ar.evaluate(branching, a), -a)
 
 
 # -- without Numba, or where it fails ------------------------------------------------------------------------
 @pytest.mark.parametrize("call", ASKED)
-@pytest.mark.parametrize("compiled", [1, 0, "yes", 1.0])
-def test_compiled_is_true_false_or_none(call, compiled):
-    with pytest.raises(TypeError, match="True, False or None"):
-        call(compiled=compiled)
-
-
-@pytest.mark.parametrize("call", ASKED)
-def test_without_numba(call, monkeypatch):
+def test_compiled_is_true_false_or_none_and_without_numba_not_true(call, monkeypatch):
+    for compiled in (1, 0, "yes"):
+        with pytest.raises(TypeError, match="True, False or None"):
+            call(compiled=compiled)
     monkeypatch.setattr(choice, "is_available", lambda: False)
     with pytest.raises(ImportError, match=r"mcfsim\[jit\]"):
         call(compiled=True)
-    x = values("bfloat16", 2 * BLOCK)
-    np.testing.assert_array_equal(mcf.arithmetic("bfloat16").neg(x), -x)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,15 +12,19 @@ import mcfsim as mcf
 from mcfsim.backends.factory import on_blocks
 from mcfsim.codec import all_values
 from mcfsim.compile import trace
+from mcfsim.compile.fission import AT_ONCE, parts
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.program import Register, Scalar, flat
 from mcfsim.compile.scalars import entering, uses
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.kernels.element.on_numpy import run
+from mcfsim.optim.recording import StepPrograms, numbers
 from mcfsim.oracle import operate_integers
 from mcfsim.random import RandomWords
 from mcfsim.rounding import DETERMINISTIC, Rounding, Rule
+from tests.shared.random_programs import recipe
 from tests.shared.texts import every, values, with_scalar
 
 NUMBA = all(importlib.util.find_spec(name) for name in ("numba", "platformdirs"))
@@ -42,18 +47,18 @@ def filler(way, loop, scalars):
     return loop.with_numbers(numbers) if way == "compiled" else loop.on_numpy(numbers)
 
 
-def carried_out(way, loop, given, threads=1, words=None, **scalars):
+def carried_out(way, loop, given, threads=1, **scalars):
     found = filler(way, loop, scalars).on_threads(threads)
-    found = found.drawing(words) if words else found
     results = [np.empty(given[0].size, dtype) for dtype in found.results]
     assert found(given, results)
     return results
 
 
-def compared(assert_same, way, program, given, **scalars):
+def compared(assert_same, way, loop, given, threads=1, **scalars):
+    """Compare with one operation after another."""
     with np.errstate(all="ignore"):
-        expected = program.run(on_blocks, *given, **scalars)
-    for mine, other in zip(carried_out(way, Loop(program), given, **scalars), flat(expected), strict=True):
+        expected = loop.program.run(on_blocks, *given, **scalars)
+    for mine, other in zip(carried_out(way, loop, given, threads, **scalars), flat(expected), strict=True):
         assert_same(mine, other, *given)
 
 
@@ -64,23 +69,17 @@ def arrays(fmt, count, size=1500):
 @pytest.mark.parametrize(("way", "fmt", "mode"), CASES)
 @pytest.mark.sampled(6)
 def test_every_operation_has_the_bits_of_one_at_a_time(way, fmt, mode, assert_same):
-    compared(assert_same, way, trace(every, fmt, mode), arrays(fmt, 3))
+    compared(assert_same, way, Loop(trace(every, fmt, mode)), arrays(fmt, 3))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.slow
-def test_more_than_is_worked_on_at_once(assert_same):
-    program, given = trace(every, "float8_e4m3fn", "up"), arrays("float8_e4m3fn", 3, 140_000)
-    one, two = (carried_out("calls", Loop(program), given, threads) for threads in (1, 2))
-    with np.errstate(all="ignore"):
-        expected = program.run(on_blocks, *given)
-    for x, y, z in zip(one, two, expected, strict=True):
-        assert_same(x, z)
-        assert_same(y, z)
+def test_more_than_is_worked_on_at_once(threads, assert_same):
+    loop = Loop(trace(every, "float8_e4m3fn", "up"))
+    compared(assert_same, "calls", loop, arrays("float8_e4m3fn", 3, 140_000), threads)
 
 
-@pytest.mark.parametrize(
-    "fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "e5m6", "posit8", "int8"]
-)
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "e5m6", "posit8", "int8"])
 def test_values_are_brought_over_to_formats_that_have_them_and_others(fmt, assert_same):
     known = all_values(fmt)
     strange = np.array([0x7F812345, 0xFFC00001], np.uint32).view(np.float32)  # NaN
@@ -102,13 +101,9 @@ def test_values_are_brought_over_to_formats_that_have_them_and_others(fmt, asser
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.slow
 def test_real_scalars_enter_exactly_and_nothing_is_made_again(way, assert_same):
-    program = trace(with_scalar, "bfloat16", operands=("a", "b", Scalar("rate")))
-    given, loop = arrays("bfloat16", 2), Loop(program)
+    loop = Loop(trace(with_scalar, "bfloat16", operands=("a", "b", Scalar("rate"))))
     for rate in (0.9, 1 - 0.9, 3e-4, 1e-8, -160.1):
-        with np.errstate(all="ignore"):
-            expected = program.run(on_blocks, *given, rate=rate)
-        for mine, other in zip(carried_out(way, loop, given, rate=rate), expected, strict=True):
-            assert_same(mine, other, *given)
+        compared(assert_same, way, loop, arrays("bfloat16", 2), rate=rate)
     assert 0 < len(loop._written) + len(loop._compiled) < 5
 
 
@@ -138,14 +133,11 @@ def test_an_fma_with_a_short_scalar_stays_in_the_carrier(fmt, mode, assert_same)
     assert [way == "short" for way in ways] == [True, str(fmt) == "float16", fmt.emax < 100]
 
 
-@pytest.mark.parametrize("rate", [1e300, 2**53 + 1, 1e-200])
-def test_scalars_too_far_out_are_refused(rate):
+def test_scalars_too_far_out_are_refused_and_zeros_of_either_sign_enter_apart():
     program = trace(lambda ar, a, rate: ar.fma(a, rate, a), "bfloat16", operands=("a", Scalar("rate")))
-    with pytest.raises(ValueError, match="beyond what a compiled loop takes exactly"):
-        Loop(program)(np.ones(3, np.float32), rate=rate)
-
-
-def test_zeros_of_either_sign_enter_apart():
+    for rate in (1e300, 2**53 + 1, 1e-200):
+        with pytest.raises(ValueError, match="beyond what a compiled loop takes exactly"):
+            Loop(program)(np.ones(3, np.float32), rate=rate)
     (use,) = uses(trace(lambda ar, a: ar.mul(a, Scalar("s")), "bfloat16", lines=False))
     for zero in (0.0, -0.0, 0.0):
         _, (number,) = entering(use, zero, "exact")
@@ -170,17 +162,27 @@ def test_other_arrays_are_refused(given, message):
 
 
 @needs_numba
+@pytest.mark.parametrize(
+    ("apart", "names"),
+    [
+        (False, ("i", "r0", "s0", "found", "f32", "out0", "not a name", "lambda")),
+        (True, ("base", "whole", "whole_base", "kept3", "size", "min")),
+    ],
+)
 @pytest.mark.slow
-def test_operands_may_be_called_as_what_is_in_a_source(assert_same):
-    def text(ar, *x):
-        total = ar.fma(x[0], 0.1, x[1])
-        for y in x[2:]:
-            total = ar.sub(total, y)
+@pytest.mark.costly("Numba or Triton compiles")
+def test_operands_may_be_called_as_what_is_in_a_source(apart, names, assert_same):
+    """Of a line as a whole, and of one in parts."""
+
+    def long(ar, total, *x):
+        for y in x:
+            total = ar.fma(y, 0.1, ar.mul(total, 0.3))  # in binary64
         return total, x[0]
 
-    names = ("i", "r0", "s0", "found", "f32", "out0", "not a name", "lambda")
-    named = trace(text, "bfloat16", operands=names)
-    compared(assert_same, "compiled", named, arrays("bfloat16", len(names)))
+    loop = Loop(trace(long, "float32", operands=names, lines=False), apart=apart)
+    assert ("kept" in loop.source([use.number({}) for use in uses(loop.program)])) == apart
+    for size in (1, AT_ONCE - 1, AT_ONCE, 3 * AT_ONCE + 5):
+        compared(assert_same, "compiled", loop, arrays("float32", len(names), size))
     with pytest.raises(ValueError, match="names of their own"):
         trace(lambda ar, x, y: ar.sub(x, y), "bfloat16", operands=("a", "a"))
 
@@ -228,15 +230,10 @@ def test_formats_without_short_codes_stay_as_they_are(fmt):
 def test_checked_packed_loops_tell_integers_that_are_no_codes():
     fmt = Format("gaps", precision=4, emin=-3, emax=0)  # of its seven bits some stand for nothing
     loop = Loop(trace(lambda ar, a, b: ar.neg(a), fmt), checked=True, packed=True)
-    for code in range(256):
-        given = np.array([code], np.uint8)
-        try:
-            mcf.codec.decode(given, fmt)
-        except ValueError:
-            with pytest.raises(ValueError, match="no value"):
-                loop(given, np.zeros(1, np.uint8))
-        else:
-            loop(given, np.zeros(1, np.uint8))
+    integers = np.arange(256)
+    for unknown, code in zip(codes_by_kind(fmt).unassigned(integers), integers.astype(np.uint8), strict=True):
+        with pytest.raises(ValueError, match="no value") if unknown or code > 127 else nullcontext():
+            loop(code[None], np.zeros(1, np.uint8))
 
 
 # -- random words --------------------------------------------------------------------------------------------
@@ -255,3 +252,50 @@ def test_words_are_those_of_the_indices_also_beyond_the_first_counters(way, asse
         filler(way, Loop(program), {}).drawing({0: words})([x], [out], start)
         drawn = words.draws(start, 1000, bits)
         assert_same(out, mcf.round_to(x, "bfloat16", rounding, random=drawn, compiled=False), x)
+
+
+# -- lines in parts ------------------------------------------------------------------------------------------
+def check(lowered):
+    """Carry the parts of a line out in thought: all is made once, of what is there. Return their number."""
+    asked = (*lowered.results, *(() if lowered.strange is None else (lowered.strange,)))
+    split, kept, made = parts(lowered, asked), set(), set()
+    for part in split:
+        there = set(part.taken)
+        assert there <= kept
+        assert [x.number for x in part.values] == sorted({x.number for x in part.values})
+        for x in part.values:
+            assert set(x.operands) <= there | {y for y in x.operands if y.verb == "constant"}
+            there.add(x)
+        made |= set(part.values)
+        kept |= set(part.kept)
+        assert set(part.kept) <= there
+        assert all(asked[place] in there or asked[place].verb == "constant" for place in part.results)
+    assert sorted(place for part in split for place in part.results) == list(range(len(asked)))
+    needed = {x for x in lowered.line.needed(asked) if x.verb != "constant"}
+    assert needed <= made | {x for x in asked if x.verb == "constant"}
+    return len(split)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.slow
+def test_each_part_of_a_random_text_has_what_it_needs(checked):
+    several = 0
+    for made in map(recipe, range(60)):
+        try:
+            loop = Loop(made.program(), made.policy, checked=checked)
+            lowered = loop.line([use.number({}) for use in uses(loop.program)])
+        except (TypeError, ValueError):  # no straight line, or no exact path
+            continue
+        several += check(lowered) > 1
+    assert several > 4
+
+
+@pytest.mark.parametrize("strategy", [x for x in mcf.STRATEGIES if x not in ("exact", "mcf-3")])
+def test_each_part_of_a_step_has_what_it_needs(strategy):
+    hyper, own = mcf.AdamW(), mcf.strategy(strategy)
+    roles = mcf.Optimizer(hyper, own, {"w": np.zeros(1, np.float32)}).roles
+    scalars = hyper.scalars(roles, own, 3, 1e-3, decayed=True)
+    program = StepPrograms(hyper, own).of(roles, scalars, own.gradient.format)
+    lowered = Loop(program).line([use.number(numbers(scalars)) for use in uses(program)])
+    in_64_bits = strategy.startswith(("fp32", "split", "eco", "remainder", "fp8", "int8", "coat"))
+    assert (check(lowered) > 1) == in_64_bits

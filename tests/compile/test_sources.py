@@ -1,4 +1,4 @@
-"""What Numba keeps of generated sources: made anew where it is damaged, or calls other functions."""
+"""What Numba keeps of generated sources: where, and made anew if it is damaged or calls other functions."""
 
 import ast
 import os
@@ -19,6 +19,7 @@ from mcfsim.compile.loops import Loop
 from mcfsim.compile.recording import trace
 from mcfsim.random import RandomWords
 
+NEGATIVE = trace(lambda ar, x: ar.neg(x), "bfloat16", lines=False)
 DAMAGES = {
     "empty": lambda data: b"",
     "cut": lambda data: data[: len(data) // 2],
@@ -44,7 +45,7 @@ def kept(tmp_path, monkeypatch):
 
 def negative():
     x = np.arange(8, dtype=np.float32)
-    assert np.array_equal(Loop(trace(lambda ar, x: ar.neg(x), "bfloat16", lines=False))(x), -x)
+    assert np.array_equal(Loop(NEGATIVE)(x), -x)
 
 
 def drawn():
@@ -77,23 +78,30 @@ def test_damaged_files_are_made_anew(use, damage, kept):
         )
 
 
-# -- what they depend on -------------------------------------------------------------------------------------
-def imported(text):
-    """Return what of this package a source imports."""
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {getattr(node, "module", None) or node.names[0].name for node in nodes}
-    return {name for name in names if name.startswith("mcfsim")}
-
-
 @pytest.mark.slow
-def test_sources_call_what_their_names_depend_on_and_nothing_else():
-    source = Loop(trace(mcf.two_sum, "bfloat16", lines=False)).with_scalars({}).source
-    for text in (source, words.source_of_words()):
-        assert imported(text) == {"mcfsim.compile.intrinsics"}
-    assert imported(sources._called_functions().decode()) == set()
+def test_a_cache_folder_that_is_a_file_is_made_elsewhere(kept):
+    folder, _ = kept
+    (folder / "mcfsim").write_text("in the way")
+    negative()
 
 
-def test_names_of_sources_depend_on_the_functions_that_they_call(monkeypatch):
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="whoever may write anywhere")
+def test_a_cache_that_cannot_be_written_is_made_elsewhere(kept):
+    kept[0].chmod(0o500)
+    assert not str(sources.folder()).startswith(str(kept[0]))
+
+
+# -- what they depend on -------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_sources_call_what_their_names_depend_on_and_nothing_else(monkeypatch):
+    for text, called in (
+        (Loop(NEGATIVE).with_scalars({}).source, {"mcfsim.compile.intrinsics"}),
+        (words.source_of_words(), {"mcfsim.compile.intrinsics"}),
+        (sources._called_functions().decode(), set()),
+    ):
+        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {getattr(node, "module", None) or node.names[0].name for node in nodes}
+        assert {name for name in names if name.startswith("mcfsim")} == called
     there = sources.path_of("a text")
     assert sources._called_functions() == Path(intrinsics.__file__).read_bytes()
     monkeypatch.setattr(sources, "_called_functions", lambda: b"mended")
@@ -105,15 +113,10 @@ def test_code_of_functions_that_are_mended_is_not_run(tmp_path):
     package = Path(shutil.copytree(Path(mcf.__file__).parent, tmp_path / "mcfsim"))
     code = "import mcfsim; print(mcfsim.arithmetic('bfloat16', compiled=True).sqrt([4.0])[0])"
 
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+
     def shown():
-        options = {
-            "cwd": tmp_path,
-            "env": os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)},
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, **options
-        )
-        return float(done.stdout)
+        return float(subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, env=env))
 
     assert shown() == 2.0
     path = package / "compile" / "intrinsics.py"
@@ -143,4 +146,4 @@ def test_where_numba_compiles_nothing_numpy_does_the_work(loaded_before, monkeyp
 def test_a_compiler_that_is_switched_off_elsewhere_is_named(monkeypatch, kept):
     monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
     with pytest.raises(RuntimeError, match="could not be compiled: Numba is told to compile nothing"):
-        Loop(trace(mcf.two_sum, "bfloat16", lines=False)).with_scalars({})
+        Loop(NEGATIVE).with_scalars({})

@@ -1,4 +1,4 @@
-"""Programs: what is recorded of a text, and that it is the text, on every arithmetic."""
+"""Programs and lines: what is recorded of a text, what is refused, and that it is the text."""
 
 from __future__ import annotations
 
@@ -12,50 +12,41 @@ import mcfsim as mcf
 from mcfsim import eft
 from mcfsim.backends.factory import on_blocks
 from mcfsim.compile import trace
-from mcfsim.compile.program import Register, Scalar, flat
+from mcfsim.compile.program import flat
 from mcfsim.formats import get_format
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, recorded
+from mcfsim.kernels.element.on_numpy import run
 from mcfsim.multiword import double_word
-from mcfsim.optim.declaration import straight_optimizers
-from mcfsim.optim.state import State
-from mcfsim.optim.strategies import Roles
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Rounding
 
 PAIR, OTHER = ("xh", "xl"), ("yh", "yl")
 #: Texts, and their operands where the names of the parameters do not say them.
 TEXTS = {
-    **{name: (getattr(eft, name), None) for name in ("two_sum", "fast_two_sum", "split", "two_prod")},
-    **{name: (getattr(eft, name), None) for name in ("two_prod_fma", "err_fma")},
-    **{name: (getattr(double_word, name), (PAIR, OTHER)) for name in ("dw_times_dw2", "accurate_dw_plus_dw")},
-    **{name: (getattr(double_word, name), (PAIR, "y")) for name in ("dw_plus_fp", "dw_times_fp3")},
-    **{name: (getattr(double_word, name), (PAIR, OTHER)) for name in ("dw_div_dw2", "dw_div_dw3")},
+    **{name: (getattr(eft, name), None) for name in ("two_sum", "fast_two_sum", "two_prod_fma", "err_fma")},
+    **{name: (getattr(double_word, name), (PAIR, OTHER)) for name in ("dw_times_dw2", "dw_div_dw3")},
+    "dw_plus_fp": (double_word.dw_plus_fp, (PAIR, "y")),
 }
-every_text = pytest.mark.parametrize("name", TEXTS)
 
 
-def values(program, fmt, size=200, seed=0):
-    rng = np.random.default_rng(seed)
-    return [mcf.round_to(np.float32(rng.standard_normal(size)), fmt) for _ in program.inputs]
-
-
-@every_text
+@pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("mode", ["nearest_even", "up"])
 def test_a_program_is_its_text_on_every_arithmetic(name, mode, assert_same):
     function, operands = TEXTS[name]
     program = trace(function, "bfloat16", mode, operands=operands)
-    given = values(program, "bfloat16")
-    ar = mcf.arithmetic("bfloat16", mode)
+    rng = np.random.default_rng(0)
+    given = [mcf.round_to(np.float32(rng.standard_normal(200)), "bfloat16") for _ in program.inputs]
     nested = iter(given)
     structured = [
         tuple(next(nested) for _ in x) if isinstance(x, tuple) else next(nested) for x in operands or ()
     ]
-    expected = function(ar, *(structured or given))
+    expected = function(mcf.arithmetic("bfloat16", mode), *(structured or given))
     with np.errstate(all="ignore"):
         found = program.run(on_blocks, *given)
-    for mine, other in zip(flat(found), flat(expected), strict=True):
-        assert_same(mine, other)
     one = program.run(OracleArithmetic, *(float(x[0]) for x in given))
-    assert [float(x[0]) for x in flat(expected)] == pytest.approx(list(flat(one)), rel=0, abs=0, nan_ok=True)
+    for mine, other, single in zip(*map(flat, (found, expected, one)), strict=True):
+        assert_same(mine, other)
+        assert_same(other[0], single)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +70,9 @@ def test_what_is_asked_twice_is_done_once_and_what_is_not_needed_is_left_out():
     assert [str(step) for step in program.steps] == ["t2 = sub(a, b)", "t3 = add(t2, t2)", "t4 = sub(b, a)"]
 
 
-def test_zeros_of_either_sign_are_no_one_operand():
+def test_zeros_of_either_sign_and_numbers_that_differ_behind_the_digits_that_they_show_are_no_one_operand():
     program = trace(lambda ar, a: (ar.add(a, 0.0), ar.add(a, -0.0), ar.add(a, 0)), "bfloat16")
     assert len(program.steps) == 3
-
-
-def test_numbers_that_differ_behind_the_digits_that_they_show_are_no_one_operand():
     with mpmath.workprec(200):
         tie = 1 + mpmath.mpf(2) ** -8
         above = tie + mpmath.mpf(2) ** -100
@@ -136,69 +124,6 @@ def test_operations_that_draw_are_numbered_and_never_shared():
         *(("add", 2), ("neg", None), ("add", 3))
     ]
     assert program.drawn == (4,)
-    with pytest.raises(ValueError, match="numbers alone at random"):
-        trace(lambda ar, a: ar.add(a, ar.mul(0.1, 0.3)), "bfloat16", "stochastic")
-
-
-@pytest.mark.parametrize(
-    ("operands", "scalars", "message"),
-    [
-        ((1.0,), {}, "takes 2 operands, not 1"),
-        ((1.0, 2.0), {"rate": 1.0}, "takes the scalars none, not rate"),
-    ],
-)
-def test_programs_refuse_other_operands(operands, scalars, message):
-    with pytest.raises(TypeError, match=message):
-        trace(mcf.two_sum, "bfloat16").run(OracleArithmetic, *operands, **scalars)
-
-
-def test_the_pseudocode_has_the_lines_of_the_text():
-    shown = trace(mcf.fast_two_sum, "bfloat16", "up").pseudocode().splitlines()
-    text = inspect.getsource(mcf.fast_two_sum)
-    assert shown[:2] == ["fast_two_sum(a, b):", "    # bfloat16, up"]
-    assert [line.split("  #")[0].rstrip() for line in shown[2:-1]] == [
-        *("    t1 = add(a, b)", "    t2 = sub(t1, a)", "    t3 = sub(b, t2)")
-    ]
-    assert shown[-1] == "    return (t1, t3)"
-    assert all(line.rpartition(": ")[2] in text for line in shown[2:-1])
-
-
-# -- steps of optimizers ------------------------------------------------------------------------------------
-@pytest.mark.parametrize("strategy", ["plain", "kahan", "collage-light", "collage-plus", "fp32-master"])
-@pytest.mark.parametrize("optimizer", straight_optimizers())
-def test_a_step_of_an_optimizer_is_a_program(optimizer, strategy):
-    hyper, stored = straight_optimizers()[optimizer](), mcf.strategy(strategy, "bfloat16")
-    rng = np.random.default_rng(0)
-    trained = mcf.Optimizer(hyper, stored, {"w": rng.standard_normal(100)}, {"w"})
-    roles = trained.roles
-    numbers = hyper.scalars(roles, stored, 1, 2.0**-7, decayed=True)
-    names = tuple(
-        tuple(Scalar(f"{name}_{i}") for i, _ in enumerate(number))
-        if isinstance(number, tuple)
-        else Scalar(name)
-        for name, number in zip(numbers._fields, numbers, strict=True)
-    )
-
-    def text(ar, state, gradient, scalars):
-        recorders = Roles(*(ar.like(role.format, role.rounding) for role in roles))
-        return hyper.step(recorders, stored, State(*state), gradient, numbers._make(scalars)).state
-
-    kinds = (roles.model, roles.moments, roles.second_moment, roles.parameter)
-    state = tuple(
-        tuple(Register(f"{part}{i}", role.format) for i, _ in enumerate(x))
-        for (part, x), role in zip(trained.state._asdict().items(), kinds, strict=True)
-    )
-    program = trace(text, "bfloat16", operands=(state, "gradient", names))
-    assert program.count()
-    for count in (1, 2):
-        gradient = trained.receive({"w": np.float32(rng.standard_normal(100))})
-        numbers = hyper.scalars(roles, stored, count, 2.0**-7, decayed=True)
-        scalars = dict(zip((x.name for x in flat(names)), flat(tuple(numbers)), strict=True))
-        with np.errstate(all="ignore"):
-            found = program.run(on_blocks, *flat(tuple(map(tuple, trained.state))), gradient, **scalars)
-        trained.step(gradient, 2.0**-7)
-        for mine, expected in zip(flat(tuple(found)), flat(tuple(trained.state)), strict=True):
-            np.testing.assert_array_equal(mine, expected)
 
 
 @pytest.mark.parametrize("operation", ["neg", "abs", "sign", "round", "sqrt", "add", "mul", "fma"])
@@ -217,3 +142,70 @@ def test_what_numbers_alone_give_at_random_is_not_recorded(operation):
         with pytest.raises(ValueError, match="of numbers alone at random"):
             trace(made, "bfloat16", "stochastic")
         assert trace(made, "bfloat16", "up").steps
+
+
+def test_programs_refuse_other_operands():
+    program = trace(mcf.two_sum, "bfloat16")
+    with pytest.raises(TypeError, match="takes 2 operands, not 1"):
+        program.run(OracleArithmetic, 1.0)
+    with pytest.raises(TypeError, match="takes the scalars none, not rate"):
+        program.run(OracleArithmetic, 1.0, 2.0, rate=1.0)
+
+
+def test_the_pseudocode_has_the_lines_of_the_text():
+    shown = trace(mcf.fast_two_sum, "bfloat16", "up").pseudocode().splitlines()
+    text = inspect.getsource(mcf.fast_two_sum)
+    assert shown[:2] == ["fast_two_sum(a, b):", "    # bfloat16, up"]
+    assert [line.split("  #")[0].rstrip() for line in shown[2:-1]] == [
+        *("    t1 = add(a, b)", "    t2 = sub(t1, a)", "    t3 = sub(b, t2)")
+    ]
+    assert shown[-1] == "    return (t1, t3)"
+    assert all(line.rpartition(": ")[2] in text for line in shown[2:-1])
+
+
+# -- lines of verbs ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "verbs", "needed"),
+    [
+        (lambda x, y: (x + y) * (y + x), "add mul", "add mul"),
+        (lambda x, y: (x * y, x + y)[1], "mul add", "add"),
+        (lambda x, y: (x - y) + (y - x), "sub sub add", "sub sub add"),
+        (lambda x, y: (x / y) + (y / x), "div div add", "div div add"),
+    ],
+)
+def test_equal_values_are_made_once_and_unneeded_ones_left_out(text, verbs, needed):
+    line, results = recorded(text, x=F64, y=F64)
+    for values, expected in ((line.values, verbs), (line.needed(results), needed)):
+        assert [value.verb for value in values] == ["input", "input", *expected.split()]
+
+
+def test_constants_of_either_sign_and_type_are_told_apart_and_held_by_their_type():
+    line = Line()
+    numbers = [(0.0, F64), (-0.0, F64), (1.0, F64), (1.0, F32), (1, I32), (1, I64)]
+    constants = [line.constant(*given) for given in numbers]
+    assert len({value.number for value in constants}) == 6
+    assert line.constant(-0.0, F64) is constants[1]
+    for given in ((0.1, F32), (2.0**128, F32), (2**31, I32), (-(2**63) - 1, I64), (1.0, I32)):
+        with pytest.raises(ValueError, match="is no"):
+            line.constant(*given)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda x, n: x + n,
+        lambda x, n: n.select(x, x),
+        lambda x, n: (n < 1).select(x, n),
+        lambda x, n: x + True,
+        lambda x, n: (x < 1.0) + 1,
+    ],
+)
+def test_types_do_not_mix(text):
+    with pytest.raises(TypeError):
+        recorded(text, x=F32, n=I32)
+
+
+def test_an_operand_of_another_dtype_is_refused():
+    line, results = recorded(lambda x: x + 1.0, x=F32)
+    with pytest.raises(TypeError, match="x is of float64, not float32"):
+        run(line, results, x=np.zeros(3))

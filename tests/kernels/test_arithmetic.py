@@ -1,6 +1,5 @@
 """Operands and results of operations, what is refused, and what every arithmetic offers."""
 
-import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -55,7 +54,7 @@ def called(fmt, name, *given, **options):
         called,
         *(
             ("bf16", name, np.array(x))
-            for x in ([1.0, 1.001], [1.0, 257], [1, 257], [0, 1e39])
+            for x in ([1.0, 1.001], [1, 257], [0, 1e39])
             for name in ("add", "sqrt", "fma")
         ),
     ),
@@ -66,18 +65,14 @@ def called(fmt, name, *given, **options):
         TypeError,
         "no array of real numbers",
         called,
-        *(("bf16", "add", x, np.float32([1])) for x in (None, "1", 1j, True)),
         *(("bf16", "add", np.array([x]), np.float32([1])) for x in (1j, True, "1", Fraction(1))),
     ),
     refused(UnsupportedFormatError, "fma in float64", called, ("float64", "fma", np.ones(2))),
-    *(
-        refused(
-            UnsupportedFormatError,
-            f"{name} in long.*leave the range of binary64",
-            called,
-            (LONG, name, np.ones(2)),
-        )
-        for name in ("mul", "div", "fma")
+    refused(
+        UnsupportedFormatError,
+        "in long.*leave the range of binary64",
+        called,
+        *((LONG, name, np.ones(2)) for name in ("mul", "div", "fma")),
     ),
 )
 def test_refusals(rows):
@@ -111,9 +106,8 @@ def test_every_backend_is_an_arithmetic_with_signs_and_others_like_it(backend):
     assert float(ar.sign(-0.1)) == -1
     other = ar.like(FP16, Rounding())
     assert type(other) is type(ar)
-    if backend == "exact":
-        assert other is ar
-    else:
+    assert (other is ar) == (backend == "exact")
+    if backend != "exact":
         assert (other.format, other.rounding) == (FP16, Rounding())
         assert float(other.round(np.array([1 + 2.0**-10]))[0]) == 1 + 2.0**-10
     if backend != "torch":
@@ -146,11 +140,11 @@ def test_a_straight_line_runs_the_same_on_one_element_and_on_blocks(assert_same)
 
     ar = mcf.arithmetic("bf16")
     x = mcf.round_to(np.random.default_rng(10).standard_normal((3, BLOCK)), "bf16").astype(np.float32)
-    total, (negative, tenth) = polynomial(ar, x, degree=3)
-    assert total.shape == negative.shape == tenth.shape == x.shape
+    total, (negative, _) = polynomial(ar, x, degree=3)
     assert_same(negative, -total)
-    singly = [polynomial(ar, float(v), degree=3)[0] for v in x[:, ::1111].ravel()]
-    assert_same(total[:, ::1111].ravel(), singly)
+    assert_same(
+        total[:, ::1111], [[polynomial(ar, float(v), degree=3)[0] for v in row] for row in x[:, ::1111]]
+    )
     assert polynomial.__wrapped__(ar, 2.0, degree=1)[0] == 5.0
 
 
@@ -160,8 +154,6 @@ def test_options_are_told_and_impossible_ones_refused():
     for option, message in (({"scalars": "float"}, "unknown scalar policy"), ({"threads": 0}, "threads = 0")):
         with pytest.raises(ValueError, match=message):
             mcf.arithmetic("bf16", **option)
-    for fmt, underflow in itertools.product(
-        (Posit(16), "int8"), ("flush_inputs", "flush_before", "flush_after")
-    ):
+    for fmt in (Posit(16), "int8"):
         with pytest.raises(UnsupportedFormatError, match="underflow must be 'gradual'"):
-            mcf.arithmetic(fmt, underflow=underflow)
+            mcf.arithmetic(fmt, underflow="flush_after")

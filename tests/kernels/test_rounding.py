@@ -1,4 +1,7 @@
-"""Rounding into every format, in every mode and policy, against the definition and the libraries."""
+"""Rounding into every format, in every mode and policy, against the definition and the libraries.
+
+On hard numbers of each format, and exhaustively on all of binary32.
+"""
 
 import pickle
 from zlib import crc32
@@ -7,12 +10,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mcfsim.compile.choice import is_available
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, holds
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.element.machine import F32, F64, recorded
 from mcfsim.kernels.element.rounding import round_element
+from mcfsim.oracle import round_integers
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Underflow, get_rounding
 from tests.oracle.operands import MODES, WIDE_FORMATS, label, magnitudes
 from tests.shared.formats import (
@@ -21,6 +26,7 @@ from tests.shared.formats import (
     LARGE_POSITS,
     SMALL_POSITS,
     by_definition,
+    drawn,
     hard_numbers,
     in_arrays,
     roundings,
@@ -71,7 +77,9 @@ def check(x, fmt, rounding, assert_same):
         assert np.array_equal(np.signbit(found[nan]), np.signbit(x[some][nan]))
 
 
-@pytest.mark.parametrize(("fmt", "rounding"), [(f, r) for f in KINDS for r in roundings(f)], ids=label)
+@pytest.mark.parametrize(
+    ("fmt", "rounding"), [*((f, r) for f in KINDS for r in roundings(f)), *map(drawn, range(240))], ids=label
+)
 @pytest.mark.sampled(24)
 def test_hard_numbers_round_by_the_definition(fmt, rounding, assert_same):
     """Values, boundaries, what is beside them, and any bits."""
@@ -122,6 +130,61 @@ def test_what_a_carrier_holds_itself_stays(mode, assert_same):
         assert_same(round_to(x, name, mode), x)
 
 
+@pytest.mark.parametrize("mode", ["nearest_even", "to_odd"])
+def test_precision_one_at_the_end_of_binary32(mode, assert_same):
+    fmt = Format(precision=1, emin=-126, emax=127, specials="none")
+    x = np.float32([2.0**-127, 2.0**-128])
+    assert_same(round_to(x, fmt, mode), round_integers(x, fmt, Rounding(mode)))
+
+
+# -- all of binary32 --------------------------------------------------------------------------------------
+PIECE = 1 << 21
+COMPILED = is_available() or None
+
+
+def steps(fmt, rounding, sign):
+    """Return where the results of rounding change, by the oracle, and what they are from there on.
+
+    Rounding is monotone. So between two codes of one sign that round alike all do, and others are halved.
+    """
+
+    def by_oracle(codes):
+        numbers = (codes | sign).astype(np.uint32).view(np.float32)
+        return round_integers(numbers.astype(np.float64), fmt, rounding).astype(np.float32).view(np.int32)
+
+    first, last = np.array([0]), np.array([0x7F800000])
+    found = [first, last]
+    while first.size:
+        differ = (by_oracle(first) != by_oracle(last)) & (last - first > 1)
+        first, last = first[differ], last[differ]
+        middle = (first + last) // 2
+        found.append(middle)
+        first, last = np.concatenate([first, middle]), np.concatenate([middle, last])
+    codes = np.unique(np.concatenate(found))
+    results = by_oracle(codes)
+    new = np.flatnonzero(np.diff(results, prepend=~results[0]))
+    return codes[new], results[new]
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.exhaustive
+def test_all_numbers_of_binary32_are_rounded_as_by_the_oracle(fmt, mode, assert_same):
+    for sign in (0, 1 << 31):
+        starts, results = steps(get_format(fmt), Rounding(mode), sign)
+        for start in range(0, 1 << 31, PIECE):
+            x = np.arange(sign + start, sign + start + PIECE, dtype=np.uint32).view(np.float32)
+            stop = min(start + PIECE, 0x7F800001)  # what follows is NaN
+            edges = np.clip(np.append(starts, stop), start, max(start, stop))
+            expected = np.full(PIECE, np.nan, np.float32)
+            known = np.repeat(results, np.diff(edges))
+            expected[: known.size] = known.view(np.float32)
+            with np.errstate(all="ignore"):
+                found = round_to(x, fmt, mode, compiled=COMPILED)
+            if not np.array_equal(found.view(np.int32), expected.view(np.int32)):  # as NaN need not be
+                assert_same(found, expected, x)
+
+
 # -- kernels ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rounding", [Rounding(), Rounding("stochastic")], ids=label)
 @pytest.mark.parametrize("fmt", KINDS, ids=label)
@@ -143,33 +206,25 @@ def test_keeps_tells_values_and_nan_from_other_numbers(fmt, rounding):
 def test_a_kernel_is_pickled_by_what_it_rounds_to():
     kernel = pickle.loads(pickle.dumps(get_kernel(Posit(8), Rounding("up"), FLOAT32)))
     assert (kernel.fmt, kernel.rounding, kernel.carrier) == (Posit(8), Rounding("up"), FLOAT32)
+    # A grid of as many bits as a carrier is carried by the next.
+    assert (holds(FLOAT32, get_format("int23")), holds(FLOAT32, get_format("int24"))) == (True, False)
 
 
-def test_a_grid_of_as_many_bits_as_a_carrier_is_carried_by_the_next():
-    assert not holds(FLOAT32, get_format("int24"))
-    assert holds(FLOAT32, get_format("int23"))
+FLUSHES = {"posit8": "posit8 does not underflow: .*not flush", "int8": "no subnormal numbers"}
+REFUSED = [
+    *((fmt, Rounding(underflow=x), FLOAT64, FLUSHES[fmt]) for fmt in FLUSHES for x in list(Underflow)[1:]),
+    *(
+        (fmt, Rounding(), FLOAT32, f"{fmt} has values that float32 cannot hold")
+        for fmt in ("posit32", "int32")
+    ),
+    *((fmt, Rounding(), FLOAT64, "float64 cannot hold") for fmt in ("posit64", "posit58", "posit40es5")),
+]
 
 
-NO_FLUSH = list(Underflow)[1:]
-
-
-@pytest.mark.parametrize(
-    ("fmt", "rounding", "carrier", "message"),
-    [
-        *(
-            (Posit(8), Rounding(underflow=x), FLOAT64, r"posit8 does not underflow: .*not flush")
-            for x in NO_FLUSH
-        ),
-        *((get_format("int8"), Rounding(underflow=x), FLOAT64, "no subnormal numbers") for x in NO_FLUSH),
-        (Posit(32), Rounding(), FLOAT32, "posit32 has values that float32 cannot hold"),
-        (get_format("int32"), Rounding(), FLOAT32, "int32 has values that float32 cannot hold"),
-        *((fmt, Rounding(), FLOAT64, "cannot hold") for fmt in (Posit(64), Posit(58), Posit(40, 5))),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("fmt", "rounding", "carrier", "message"), REFUSED, ids=str)
 def test_what_no_kernel_rounds_to_is_refused(fmt, rounding, carrier, message):
     with pytest.raises(UnsupportedFormatError, match=message):
-        get_kernel(fmt, rounding, carrier)
+        get_kernel(get_format(fmt), rounding, carrier)
 
 
 @pytest.mark.parametrize("fmt", [Posit(8), Grid(low=-8, high=7), FORMATS["bfloat16"]], ids=label)
@@ -182,27 +237,16 @@ def test_a_word_is_needed_for_each_element_and_of_enough_bits(fmt):
         get_kernel(fmt, Rounding("stochastic", random_bits=17), FLOAT32)(x, x, np.zeros(3, np.uint16))
 
 
-# -- names ------------------------------------------------------------------------------------------------
-def test_the_default_rounds_to_nearest_even_with_the_overflow_of_ieee():
+def test_names_make_a_rounding_and_the_default_is_to_nearest_even_with_the_overflow_of_ieee():
     assert Rounding() == Rounding("nearest_even", "ieee") == get_rounding("nearest_even") == MODES[0]
     assert (Rounding().mode, Rounding().overflow) == (Mode.NEAREST_EVEN, Overflow.IEEE)
-
-
-def test_a_rounding_is_kept_and_names_make_one():
     up = Rounding("up", "saturate")
     assert get_rounding(up) is up
     assert get_rounding("up", "saturate") == up
     assert hash(get_rounding("up", "saturate")) == hash(up)
-
-
-@pytest.mark.parametrize("name", ["nearest", "RNE", "", None, 1])
-def test_an_unknown_mode_or_policy_lists_the_known_ones(name):
-    mode = r"unknown rounding .*allowed: nearest_even, nearest_away, toward_zero, up, down, to_odd"
-    policy = r"unknown overflow .*allowed: ieee, saturate"
-    for call, message in (
-        (lambda: get_rounding(name), mode),
-        (lambda: get_rounding("up", name), policy),
-        (lambda: Rounding("up", name), policy),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
+    modes = r"nearest_even, nearest_away, toward_zero, up, down, to_odd"
+    for name in ("nearest", "RNE", "", None, 1):
+        with pytest.raises(ValueError, match=rf"unknown rounding .*allowed: {modes}"):
+            get_rounding(name)
+        with pytest.raises(ValueError, match=r"unknown overflow .*allowed: ieee, saturate"):
+            get_rounding("up", name)

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.recording import trace
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import Format, Grid, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.multiword import double_word, expansion, summation
 from mcfsim.oracle import OracleArithmetic, operate, round_fraction, same
 from mcfsim.rounding import DETERMINISTIC, Rounding
-from tests.oracle.operands import corners, label
+from tests.oracle.operands import FLUSHING, corners, label
 from tests.shared.formats import roundings
 
 NAMES = "bfloat16 float16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz tf32 float32 float64"
@@ -110,9 +111,8 @@ def test_numbers_alone_are_rounded_once(fmt, rounding):
         for row in rows:
             try:
                 expected = getattr(truth, name)(*row)
-                for entered in zip(
-                    *(kinds(x) if isinstance(x, Fraction) else [x] for x in row), strict=False
-                ):
+                ways = [kinds(x) if isinstance(x, Fraction) else [x] for x in row]
+                for entered in zip(*ways, strict=False):
                     found = getattr(ar, name)(*entered)
                     assert type(found) is float
                     assert agree(found, expected), (name, entered, found, expected)
@@ -215,44 +215,28 @@ def test_numbers_beside_arrays_are_exact_or_refused_by_every_way(name, fmt, roun
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-def test_sums_with_reals_that_cancel_down_to_nearly_nothing(mode):
-    """The rest of them lies far beyond 53 bits."""
-    rng = np.random.default_rng(5)
-    for fmt in [*FORMATS[:6], *FORMATS[8:11]][DETERMINISTIC.index(mode) % 3 :: 3]:
-        ar, truth = mcf.arithmetic(fmt, mode), OracleArithmetic(fmt, Rounding(mode))
-        for rest in (Fraction(1, 3 * 2**90), Fraction(-1, 7 * 2**200), Fraction(0)):
-            a, b = (truth.round(float(rng.normal())) for _ in range(2))
-            for name, operands in {
-                "add": (a, rest - Fraction(a)),
-                "sub": (a, Fraction(a) + rest),
-                "fma": (a, b, rest - Fraction(a) * Fraction(b)),
-            }.items():
-                arrays = [np.array([x], ar.carrier) if isinstance(x, float) else x for x in operands]
-                assert agree(getattr(ar, name)(*arrays), getattr(truth, name)(*operands))
-
-
-@pytest.mark.parametrize("place", range(3))
-@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", [*FORMATS[:6], *FORMATS[8:11]], ids=label)
 @pytest.mark.sampled(6)
-def test_real_scalars_that_cancel_the_product_are_exact(place, mode, assert_same):
-    """The result is then made of bits that a product of 53 bits by p has beyond binary64."""
-    fmt, rng = get_format("tf32"), np.random.default_rng(6)
-    ar, results, expected = mcf.arithmetic(fmt, mode), [], []
-    for _ in range(60):
-        scalar = float(rng.standard_normal())
-        x = float(mcf.round_to(rng.standard_normal(), fmt))
-        row = [x, x, x]
-        row[place] = scalar
-        if place < 2:
-            row[2] = -float(mcf.round_to(row[0] * row[1], fmt, "nearest_even"))
-        else:
-            row[1] = float(mcf.round_to(rng.standard_normal(), fmt))
-            row[2] = scalar = float(np.nextafter(-row[0] * row[1], rng.choice([-9.0, 9.0])))
-        arrays = [value if i == place else np.array([value]) for i, value in enumerate(row)]
-        results.append(ar.fma(*arrays)[0])
-        expected.append(operate("fma", row, fmt, Rounding(mode)))
-    assert_same(results, expected)
-    assert np.count_nonzero(results) > 20
+def test_results_with_reals_that_cancel_down_to_nearly_nothing(fmt, mode):
+    """The rest of them lies far beyond 53 bits; and products of 53 bits by p lose all but what is beyond."""
+    ar, truth, rng = (
+        mcf.arithmetic(fmt, mode),
+        OracleArithmetic(fmt, Rounding(mode)),
+        np.random.default_rng(5),
+    )
+    near, rows = OracleArithmetic(fmt), []
+    for rest in (Fraction(1, 3 * 2**90), Fraction(-1, 7 * 2**200), Fraction(0)):
+        a, b = (near.round(float(rng.normal())) for _ in range(2))
+        rows += [("add", a, rest - Fraction(a)), ("sub", a, Fraction(a) + rest)]
+        rows += [("fma", a, b, rest - Fraction(a) * Fraction(b))]
+    for real in rng.standard_normal(12).tolist():
+        rows += [
+            ("fma", Fraction(real), b, -near.mul(real, b)),
+            ("fma", b, Fraction(real), -near.mul(real, b)),
+        ]
+    for name, *operands in rows:
+        arrays = [np.array([x], ar.carrier) if isinstance(x, float) else x for x in operands]
+        assert agree(getattr(ar, name)(*arrays), getattr(truth, name)(*operands)), (name, operands)
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
@@ -279,36 +263,14 @@ def test_two_real_scalars_that_cancel_down_to_a_value_or_a_tie_are_exact(fmt, mo
     assert_same(results, expected)
 
 
-@pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.parametrize("fmt", ["bfloat16", "e4m3fn", "float16"])
-@pytest.mark.sampled(6, each=False)
-def test_under_the_policy_rounded_a_scalar_is_rounded_first(fmt, mode):
-    rng = np.random.default_rng(5)
-    ar, truth = (
-        mcf.arithmetic(fmt, mode, scalars="rounded"),
-        OracleArithmetic(get_format(fmt), Rounding(mode)),
-    )
-    for name, arity in ARITY.items():
-        for scalar in [0.999, Fraction(-1, 3), 10**400, 1e-9, 1e9, *rng.standard_normal(3).tolist()]:
-            x = ar.round(rng.standard_normal(5).astype(np.float32))
-            found = getattr(ar, name)(*[x] * (arity - 1), scalar)
-            expected = [getattr(truth, name)(*[v] * (arity - 1), truth.round(scalar)) for v in x.tolist()]
-            assert same(found, expected if arity > 1 else expected[0]).all(), (name, scalar)
-
-
 def test_signs_of_reals_in_the_other_backends():
-    rng = np.random.default_rng(3)
-    for fmt in FORMATS[:5]:
-        ar = mcf.arithmetic(fmt, backend="native")
-        for x in reals(fmt, rng, 5):
-            for name, exact in (("neg", -x), ("abs", abs(x)), ("round", x)):
-                assert agree(np.asarray(getattr(ar, name)(x), np.float64), round_fraction(exact, fmt))
-    ar = mcf.arithmetic(None, backend="exact", precision=100)
-    for x in (Fraction(1, 3), Fraction(2**300 + 1, 7), Fraction(-(10**50), 10**49 + 1)):
+    ar = mcf.arithmetic("bfloat16", backend="native")
+    exact, to_fraction = mcf.arithmetic(None, backend="exact", precision=100), mcf.expansion.to_fraction
+    for x in (Fraction(1, 3), Fraction(2**100 + 1, 7), Fraction(-(10**50), 10**49 + 1)):
         scale = Fraction(2) ** (99 - math.floor(math.log2(abs(x))))
-        nearest = Fraction(round(x * scale)) / scale
-        for name, expected in (("neg", -nearest), ("abs", abs(nearest)), ("round", nearest)):
-            assert mcf.multiword.expansion.to_fraction(getattr(ar, name)(x)) == expected
+        for name, result in (("neg", -x), ("abs", abs(x)), ("round", x)):
+            assert agree(getattr(ar, name)(x), round_fraction(result, FORMATS[0]))
+            assert to_fraction(getattr(exact, name)(x)) == Fraction(round(result * scale)) / scale
 
 
 def test_stochastic_rounding_draws_for_a_sign_by_its_stream():
@@ -327,3 +289,99 @@ def test_stochastic_rounding_draws_for_a_sign_by_its_stream():
     assert len(drawn) == 4
     assert ar.neg(1.5) == -1.5
     assert ar.random.operation == 200  # a value of the format takes none
+
+
+# -- in texts ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", [1, 3, 2**17 + 1])
+def test_a_result_of_a_second_format_stays_as_it_is(size):
+    """Of arrays, and of numbers alone: .30078125 is no value of e4m3fn."""
+
+    def text(ar, x):
+        other = ar.like(get_format("bfloat16"), Rounding())
+        return other.add(0.1, 0.2), other.mul(other.round(x), 0.3), ar.add(0.1, 0.2), 0.3
+
+    fmt, expected = get_format("float8_e4m3fn"), [0.30078125, 0.30078125, 0.3125, 0.3125]
+    ar = mcf.arithmetic(fmt, compiled=False)
+    for arithmetic in (ar, mcf.Meter(ar)):
+        found = arithmetic.evaluate(text, np.ones(size, np.float32))
+        assert [np.unique(x).tolist() for x in found] == [[x] for x in expected]
+        assert list(arithmetic.evaluate(text, 1.0)) == expected
+    called = by_calls(lambda ar, x: text(ar, x)[:3], fmt, Rounding(), np.ones(2, "f4"))
+    assert [x[0] for x in called] == expected[:3]
+
+
+@pytest.mark.parametrize("compiled", [False, None])
+def test_values_of_another_carrier_are_refused(compiled):
+    def text(ar, x, brought):
+        other = ar.like(get_format("float64"), Rounding())
+        return other.add(other.round(x), 0.1) if brought else ar.add(other.round(x), x)
+
+    for brought, message in ((True, "another carrier"), (False, "round brings values of other formats over")):
+        with pytest.raises(ValueError, match=message):
+            mcf.arithmetic("bfloat16", compiled=compiled).evaluate(
+                text, np.ones(3, np.float32), brought=brought
+            )
+
+
+def test_every_operation_of_the_protocol_has_its_line():
+    ar = NumpyArithmetic(get_format("bfloat16"), Rounding())
+    assert set(OPERATIONS) == set(ARITY) - {"round"}
+    for name in OPERATIONS:
+        getattr(ar, name)(*[np.ones(2, np.float32)] * ARITY[name])
+        assert (name, (False,) * ARITY[name]) in ar.blocks._operations
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "posit8"])
+def test_what_is_no_real_number_is_refused(fmt):
+    ar = mcf.arithmetic(fmt)
+    for x in (np.array(Fraction(1, 3)), np.array(Decimal("0.1")), np.array([Fraction(1)])):
+        for name in ("add", "neg", "round"):
+            with pytest.raises(TypeError, match="real numbers"):
+                getattr(ar, name)(x, *[1.0] * (ARITY[name] - 1))
+    for x in (True, np.True_, "1", 1j, None, mpmath.mpc(1)):
+        for arithmetic, one in ((ar, 1.0), (ar, np.float32([1])), (OracleArithmetic(FORMATS[0]), 1.0)):
+            with pytest.raises(TypeError):
+                arithmetic.add(one, x)
+    with pytest.raises(ValueError, match="too large an exponent"):
+        ar.add(1.0, Decimal("1e-2000000"))
+
+
+#: Algorithms of one number, which leaves them as it came.
+OF_ONE = {
+    "recursive_sum": lambda ar, x: summation.recursive_sum(ar, (x,)),
+    "dw_sum": lambda ar, x: summation.dw_sum(ar, (x,))[0],
+    "sum_3": lambda ar, x: summation.sum_k(ar, (x,), 3),
+    "renormalize": lambda ar, x: expansion.renormalize(ar, (x,))[0],
+    "identity": lambda ar, x: ar.evaluate(lambda _, y: y, x),
+    "beside an array": lambda ar, x: ar.evaluate(lambda _, y, z: (y, z), x, 1.0)[0],
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE)
+@pytest.mark.slow
+def test_a_number_leaves_an_algorithm_as_a_value_of_the_format_and_as_the_backend_has_numbers(name):
+    run = OF_ONE[name]
+    for fmt, mode in itertools.product(("bfloat16", "posit8", "int8"), DETERMINISTIC):
+        truth, ar = OracleArithmetic(get_format(fmt), Rounding(mode)), mcf.arithmetic(fmt, mode)
+        for x, arithmetic in itertools.product((0.1, Fraction(-1, 3), -0.0), (truth, ar, mcf.Meter(ar))):
+            assert agree(run(arithmetic, x), truth.round(x))
+    native, exact = mcf.arithmetic("bfloat16", backend="native"), mcf.arithmetic(None, backend="exact")
+    assert np.asarray(run(native, 0.1)).dtype == native.dtype
+    assert isinstance(run(exact, Fraction(1, 2)), exact.context.mpf)
+    for rounding in FLUSHING:  # a subnormal value is not flushed on its way through
+        ar = mcf.arithmetic("float16", rounding)
+        assert name != "recursive_sum" or [run(ar, x) for x in (2.0**-24, -(2.0**-23))] == [
+            2.0**-24,
+            -(2.0**-23),
+        ]
+
+
+@pytest.mark.parametrize("size", [3, 2**17 + 1])
+def test_a_number_beside_an_array_leaves_in_the_carrier(size):
+    x = np.ones(size, np.float32)
+    for fmt in ("bfloat16", "float8_e4m3fn"):
+        ar = mcf.arithmetic(fmt)
+        number, array = ar.evaluate(lambda _, n, y: (n, y), 0.1, x)
+        assert (number == ar.round(0.1)).all()
+        for found in (number, array, *double_word.dw_plus_fp(ar, (x, 0.0), x)):
+            assert found.dtype == np.float32

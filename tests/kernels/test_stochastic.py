@@ -2,20 +2,20 @@
 
 import itertools
 import math
+import operator
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.codec import all_values
 from mcfsim.formats import Format, Grid, Posit, get_format
 from mcfsim.kernels.carriers import holds
 from mcfsim.oracle.posits import posit_value, round_posit, truncated_code
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, Rule
-from tests.oracle.operands import SMALL_FORMATS, UNUSUAL_FORMATS, label
-from tests.shared.formats import GRIDS, SMALL_POSITS
+from tests.oracle.operands import label
+from tests.shared.formats import drawn, hard_numbers
 from tests.shared.refusals import check, refusals, refused
 
 #: Ups out of four draws (r = 2) for the fraction k / 16, k = 0..15.
@@ -101,13 +101,10 @@ def test_every_draw_rounds_by_the_definition(fmt, rule, overflow, assert_same):
             assert_same(found, expected[i], float(draw))
         for dtype, word in ((np.float32, np.uint16), (np.float64, np.uint32)):
             most, unit = float(np.finfo(dtype).max), float(np.finfo(dtype).smallest_subnormal)
-            held = [
-                i
-                for i, (x, _) in enumerate(rows)
-                if abs(x) <= most and Fraction(float(dtype(float(x)))) == x and abs(x) >= unit
-            ]
             if not holds(np.dtype(dtype), fmt):
                 continue
+            near = [(i, abs(x)) for i, (x, _) in enumerate(rows) if unit <= abs(x) <= most]
+            held = [i for i, x in near if Fraction(float(dtype(float(x)))) == x]
             x = np.array([float(rows[i][0]) for i in held] + [np.inf, -np.inf, np.nan], dtype)
             words = words_of([rows[i][1] for i in held] + [0, 1, 1], r, word, rng)
             infinity = np.inf if fmt.has_infinity else np.nan
@@ -115,36 +112,41 @@ def test_every_draw_rounds_by_the_definition(fmt, rule, overflow, assert_same):
             assert_same(mcf.round_to(x, fmt, rounding, random=words), right, x, words)
 
 
-def test_numbers_beyond_binary64_overflow_as_the_draw_says():
-    fmt, rounding = Format(precision=2, emin=-1022, emax=1023), Rounding("stochastic", random_bits=16)
-    for x, draw in itertools.product((3 * 2**1022, 2**1024 - 1, 2**1024, 2**1100), (0, 2**15, 2**16 - 1)):
-        found = mcf.round_to(x, fmt, rounding, random=np.uint16(draw))
-        assert found == by_definition(Fraction(x), fmt, rounding, draw)
-
-
 @pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_two_random_bits_give_the_published_counts(rule, sign):
     rounding = Rounding("stochastic", random_bits=2, rule=rule)
-    words = np.arange(4, dtype=np.uint32) << np.uint32(30)
-    counts = []
-    for k in range(16):
-        x = np.full(4, sign * (1 + k / 16 / 128), np.float32)
-        counts.append(np.count_nonzero(mcf.round_to(x, "bfloat16", rounding, random=words) != sign))
-    assert "".join(map(str, counts)) == UPS[rule]
+    x = sign * (1 + np.arange(16) / 16 / 128).repeat(4)
+    words = np.tile(np.arange(4, dtype=np.uint32) << np.uint32(30), 16)
+    up = mcf.round_to(x, "bfloat16", rounding, random=words).reshape(16, 4) != sign
+    assert "".join(map(str, up.sum(axis=1))) == UPS[rule]
 
 
-@pytest.mark.parametrize("fmt", [*SMALL_FORMATS, *UNUSUAL_FORMATS, *SMALL_POSITS, *GRIDS], ids=label)
-@pytest.mark.sampled(3, each=False)
-def test_values_never_move(fmt, assert_same):
-    x = all_values(fmt)
-    policies = [(rule, bits) for rule in Rule for bits in (1, 16, 32)]
-    for place, word in enumerate((0, 2**31, 2**32 - 1)):
-        rule, bits = policies[(fmt.bits + 4 * place) % 9]
-        words = np.full(x.shape, word, dtype=np.uint32)
-        assert_same(
-            mcf.round_to(x, fmt, Rounding("stochastic", random_bits=bits, rule=rule), random=words), x
-        )
+@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.sampled(4, each=False)
+def test_numbers_stay_between_neighbours_in_order_whatever_is_drawn(seed, assert_same):
+    """Of formats at random. What is rounded stays; and by the same words ``-x`` becomes minus what x does."""
+    (fmt, usual), rng = drawn(seed), np.random.default_rng(seed)
+    policies = {"overflow": usual.overflow, "underflow": usual.underflow}
+    rule, bits = list(Rule)[seed % 3], int(rng.integers(1, 33))
+    rounding = Rounding("stochastic", **policies, random_bits=bits, rule=rule)
+    x = np.sort(rng.choice(hard_numbers(fmt, np.float64, 100), 300))
+    x = x[~np.isnan(x)]
+    words, others = rng.integers(0, 2**32, (2, x.size), np.uint32)
+
+    def rounded(x, rounding, words=None):
+        return np.asarray(mcf.round_to(x, fmt, rounding, random=words), np.float64)
+
+    once = rounded(x, rounding, words)
+    assert_same(rounded(once, rounding, others), once, x)
+    sides = [rounded(x, Rounding(mode, **policies)) for mode in ("down", "up")]
+    alike = [(once == side) | (np.isnan(once) & np.isnan(side)) for side in sides]
+    assert (alike[0] | alike[1]).all(), (x, once, sides)
+    by_one_word = rounded(x, rounding, np.full(x.size, words[0]))
+    assert (np.diff(by_one_word[np.isfinite(by_one_word)]) >= 0).all(), (x, by_one_word)
+    if fmt.signed and not isinstance(fmt, Grid):
+        opposite = -rounded(-x, rounding, words)
+        assert_same(opposite if fmt.has_negative_zero else opposite + 0.0, once, x)
 
 
 # -- posits -----------------------------------------------------------------------------------------------
@@ -187,14 +189,12 @@ def test_every_draw_rounds_posits_as_the_rule_says(fmt, rule, bits):
 
 
 @pytest.mark.parametrize("rule", Rule)
-def test_more_random_bits_than_are_cut_off_give_the_exact_probability(rule):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_more_random_bits_than_are_cut_off_give_the_exact_probability(dtype, rule):
     """float32 has 11 bits more than posit16 next to 1, and fewer than the 32 random bits anywhere."""
     rounding = Rounding("stochastic", random_bits=32, rule=rule)
-    x = np.float32([1 + 2.0**-12, 1 + 3 * 2.0**-13, 2.0**54, 1 + 2.0**-23])
-    fractions = [Fraction(1, 2), Fraction(3, 4), Fraction(1, 2), Fraction(1, 2**12)]
-    for dtype, (number, fraction) in itertools.product(
-        (np.float32, np.float64), zip(x, fractions, strict=True)
-    ):
+    fractions = {1 + 2.0**-12: 1 / 2, 1 + 3 * 2.0**-13: 3 / 4, 2.0**54: 1 / 2, 1 + 2.0**-23: 2.0**-12}
+    for number, fraction in fractions.items():
         last_down = int(2**32 * (1 - fraction)) - 1
         draws = np.array([0, last_down, last_down + 1, 2**32 - 1], np.uint32)
         found = mcf.round_to(np.full(4, number, dtype), Posit(16), rounding, random=draws)
@@ -213,29 +213,26 @@ def test_no_posit_underflows_to_zero_or_overflows(rule, overflow):
 
 
 # -- operations -------------------------------------------------------------------------------------------
-EXACTLY = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "fma": lambda a, b, c: a * b + c,
-}
+EXACTLY = {name: getattr(operator, name) for name in ("add", "sub", "mul")}
+EXACTLY |= {"div": operator.truediv, "fma": lambda a, b, c: a * b + c}
+#: A format whose sums leave binary64.
+LONG = Format(precision=20, emin=-1000, emax=1023)
 
 
-@pytest.mark.parametrize("name", EXACTLY)
-@pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fn"])
-def test_operations_draw_on_the_exact_result(name, fmt):
+CASES = [*itertools.product(FORMATS[:3], EXACTLY), (LONG, "add"), (LONG, "sub")]
+
+
+@pytest.mark.parametrize(("fmt", "name"), CASES, ids=label)
+@pytest.mark.parametrize("overflow", ["ieee", "saturate"])
+def test_operations_draw_on_the_exact_result(fmt, name, overflow):
     """Each result is the truncation or its neighbour, as the word and the exact fraction decide."""
-    fmt, size = get_format(fmt), 100
-    rng = np.random.default_rng(1)
-    operands = [
-        mcf.round_to(rng.uniform(0.5, 4, size) * rng.choice([-1, 1], size), fmt)
-        for _ in range(3 if name == "fma" else 2)
-    ]
-    rounding = Rounding("stochastic", random_bits=32)
+    rng, size, bits = np.random.default_rng(1), 100, 16 if fmt == LONG else 32
+    numbers = rng.uniform(0.5, 4, (3, size)) * rng.choice([-1, 1], (3, size)) * 2.0 ** (1022 * (fmt == LONG))
+    operands = [mcf.round_to(x, fmt, "toward_zero", "saturate") for x in numbers[: 3 if name == "fma" else 2]]
+    rounding = Rounding("stochastic", overflow, random_bits=bits)
     ar = mcf.arithmetic(fmt, rounding, random=RandomWords(4, stream=9))
     results = getattr(ar, name)(*(operand.astype(ar.carrier) for operand in operands))
-    words = RandomWords(4, stream=9).words(0, size)
+    words = RandomWords(4, stream=9).words(0, size, bits)
     for *values, result, word in zip(*operands, results, words, strict=True):
         exact = EXACTLY[name](*(Fraction(float(v)) for v in values))
         assert result == by_definition(exact, fmt, rounding, int(word)), (values, word)
@@ -267,7 +264,7 @@ def test_words_of_sixteen_bits_are_drawn_where_they_suffice(r):
 W16, W32 = (np.array([1], dtype=dtype) for dtype in (np.uint16, np.uint32))
 
 
-def drawn(words=None, bits=16):
+def drawn_with(words=None, bits=16):
     return mcf.round_to([1.1], "bf16", Rounding("stochastic", random_bits=bits), random=words)
 
 
@@ -280,11 +277,11 @@ def divided():
     refused(ValueError, "is for stochastic rounding, not up", Rounding, ("up", "nearest_boundary")),
     refused(ValueError, "random_bits", Rounding, ("stochastic", "ieee", 33), ("stochastic", "ieee", 0)),
     refused(ValueError, "truncate, centred, nearest_first", Rounding, ("stochastic", "ieee", 16, "fair")),
-    refused(ValueError, "needs random=", drawn, ()),
+    refused(ValueError, "needs random=", drawn_with, ()),
     refused(ValueError, "needs random=", mcf.arithmetic, ("bfloat16", "stochastic")),
-    refused(ValueError, "17 random bits need words of 32 bits", drawn, (W16, 17)),
-    refused(TypeError, "must be uint32", drawn, W32.astype(int)),
-    refused(ValueError, "do not fit", drawn, np.append(W32, W32)),
+    refused(ValueError, "17 random bits need words of 32 bits", drawn_with, (W16, 17)),
+    refused(TypeError, "must be uint32", drawn_with, W32.astype(int)),
+    refused(ValueError, "do not fit", drawn_with, np.append(W32, W32)),
     refused(ValueError, "34 bits more", divided, ()),
     refused(ValueError, "not verified", mcf.verify, ("two_sum", "float8_e5m2", "stochastic")),
 )

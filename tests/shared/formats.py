@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -11,7 +12,7 @@ from typing import Any
 import gfloat
 import numpy as np
 
-from mcfsim.formats import Format, Grid, Posit, get_format, p3109
+from mcfsim.formats import Format, Grid, Parity, Posit, Specials, get_format, p3109
 from mcfsim.oracle import round_float, round_integers
 from mcfsim.oracle.posits import posit_value
 from mcfsim.rounding import Rounding
@@ -28,16 +29,7 @@ from tests.oracle.operands import (
 #: Short enough for the oracle of arrays.
 FLOATS = [*SMALL_FORMATS, *UNUSUAL_FORMATS, *WIDE_FORMATS]
 SMALL_POSITS = [Posit(bits, es) for es in range(4) for bits in (3, 4, 5, 6, 8, 10)]
-LARGE_POSITS = [
-    Posit(16),
-    Posit(16, 1),
-    Posit(24),
-    Posit(28),
-    Posit(32),
-    Posit(32, 3),
-    Posit(32, 5),
-    Posit(57),
-]
+LARGE_POSITS = [Posit(16), Posit(16, 1), *map(Posit, (24, 28, 32, 57)), Posit(32, 3), Posit(32, 5)]
 GRIDS = [
     *map(get_format, ("ternary", "int2", "int3", "int4", "int8", "int4_symmetric", "int8_symmetric")),
     Grid("mxint8_element", low=-128, high=127, fraction_bits=6),
@@ -73,6 +65,31 @@ def p3109_of_gfloat(fmt: Format) -> Any:
     signedness = gfloat.Signedness.Signed if fmt.signed else gfloat.Signedness.Unsigned
     domain = gfloat.Domain.Extended if fmt.has_infinity else gfloat.Domain.Finite
     return gfloat.formats.format_info_p3109(fmt.bits, fmt.precision, signedness, domain)
+
+
+def drawn(seed: int) -> tuple[Format, Rounding]:
+    """Return a format of any kind at random, two of three of them floats, and a rounding into it."""
+    choose = random.Random(seed)
+    fmt: Format | None = None
+    if seed % 6 == 0:
+        fmt = Posit(choose.randint(3, 16), choose.randint(0, 3))
+    if seed % 6 == 1:
+        fmt = Grid(
+            low=-choose.randint(0, 5000), high=choose.randint(1, 5000), fraction_bits=choose.randint(-20, 20)
+        )
+    while fmt is None:
+        emin = choose.randint(-150, 149) if seed % 6 < 5 else choose.randint(-1022, 940)
+        with suppress(ValueError):  # there is no such format
+            fmt = Format(
+                precision=choose.randint(1, 12),
+                emin=emin,
+                emax=emin + choose.randint(0, 40),
+                specials=choose.choice(list(Specials)),
+                signed=choose.random() < 0.7,
+                zero=choose.random() < 0.7,
+                parity=choose.choice(list(Parity)),
+            )
+    return fmt, choose.choice(roundings(fmt))
 
 
 def roundings(fmt: Format) -> list[Rounding]:
@@ -118,9 +135,8 @@ def turning_points(fmt: Format) -> Any:
         numbers = magnitudes(fmt)
     elif size:
         inner = np.random.default_rng(1).integers(0, size, 1000)
-        numbers = magnitudes(
-            fmt, np.unique([*range(300), *inner, *(inner + 1) % size, *range(size - 300, size)])
-        )
+        places = np.unique([*range(300), *inner, *(inner + 1) % size, *range(size - 300, size)])
+        numbers = magnitudes(fmt, places)
     else:
         return _drawn_beside_boundaries(fmt)
     last = numbers[-1] - numbers[-2]

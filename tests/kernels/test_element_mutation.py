@@ -6,9 +6,7 @@ What alterations there are is said in `element_mutants`, and what cases in `elem
 import numpy as np
 import pytest
 
-import mcfsim as mcf
-from mcfsim.formats import Format
-from mcfsim.oracle import round_integers, same
+from mcfsim.oracle import same
 from tests.shared.element_battery import Judge, battery
 from tests.shared.element_mutants import MODULES, made, mutants, statements, unaltered
 
@@ -23,266 +21,135 @@ def judge():
     return Judge()
 
 
-#: Mutants that the battery lets live, by the reason why each gives the bits of the text.
-ALIVE: dict[str, tuple[str, ...]] = {
-    "a changed sign has one operand, and so has a number of a code": (
-        (
-            "hardware: _is_upper_half: return _is_upper_half(x.operands[0]) -> return "
-            "-_is_upper_half(x.operands[0])"
-        ),
-        "hardware: _is_upper_half: 0 -> -1",
-        "hardware: _is_upper_half: 0 -> -1 (2)",
-    ),
-    "operands in binary64 are no upper halves of codes of binary32": (
-        (
-            "hardware: note_operation: operation in ('add', 'sub', 'mul', 'fma') and fmt == _BFLOAT16 and "
-            "(result.type is F32) -> operation in ('add', 'sub', 'mul', 'fma') and fmt == _BFLOAT16"
-        ),
-    ),
-    "shifts by nothing, either way": ("floats: _aligned_draw: bits < cut -> bits <= cut",),
-    "zero and what is exact round to themselves, whatever the sign": (
-        "floats: round_float: x < 0.0 -> x <= 0.0",
-        "floats: _below_normal: code < 0 -> code <= 0",
-        "floats: _below_normal: 0 -> 1 (2)",
-        "floats: _below_normal: 0 -> -1 (2)",
-        "floats: _within_range: code < 0 -> code <= 0",
-        "floats: _within_range: 0 -> 1",
-        "floats: _within_range: 0 -> -1",
-        "floats: _within_range: code >= 0 -> code > 0",
-        "floats: _within_range: 0 -> 1 (2)",
-        "floats: _within_range: 0 -> -1 (2)",
-    ),
-    "at a quantum of one nothing is lost": (
-        "floats: _below_normal: scale < 0 -> scale <= 0",
-        "floats: _below_normal: 0 -> 1",
-    ),
-    "two exact steps in the other order": (
-        (
-            "floats: _below_normal: first, second = (scale // 2, scale - scale // 2) -> second, "
-            "first = (scale // 2, scale - scale // 2)"
-        ),
-    ),
-    "an even power": ("floats: _below_normal: 2.0 -> -2.0 (3)", "floats: _whole: 2.0 -> -2.0"),
-    "what is beyond the largest number's binade overflows, however it was rounded": (
-        "floats: _by_addition: fmt.emax + 1 -> fmt.emax",
-        "floats: _by_addition: 1 -> 0 (2)",
-    ),
-    "the same parity": (
-        "floats: _by_code: fmt.bias - carrier.bias -> fmt.bias + carrier.bias",
-        "floats: _by_code: fmt.bias - carrier.bias -> carrier.bias - fmt.bias",
-    ),
-    "a longer text: what has the carrier's range takes the general way": (
-        "floats: round_float: if fmt == _FLOAT32 and rounding == Rounding(): -> if False:",
-        (
-            "floats: _within_range: rounded if clean else x.equals(x).select(rounded, x) -> "
-            "x.equals(x).select(rounded, x)"
-        ),
-        "floats: _within_range: Mode.NEAREST_EVEN -> Mode.NEAREST_AWAY",
-        (
-            "floats: _within_range: rounded if keeps_nan else x.equals(x).select(rounded, x) -> "
-            "x.equals(x).select(rounded, x)"
-        ),
-        "floats: carries_over: 1 -> 2",
-        "floats: _within_range: if carries_over(x.type, fmt, rounding): -> if False:",
-        "codes: _decoded: if _is_top(fmt, kind): -> if False:",
-        "codes: encode_element: if _is_top(fmt, x.type): -> if False:",
-        "codes: _is_top: carrier.exponent_bits -> carrier.sign_bit",
-        "codes: _is_top: fmt.emin -> fmt.emax",
-        "floats: _within_range: Mode.NEAREST_AWAY -> Mode.NEAREST_EVEN",
-        "rounding: is_kept: type(fmt) is Format -> type(fmt) is not Format",
-        (
-            "rounding: is_kept: if type(fmt) is Format and has_range_of(carrier, fmt) and "
-            "fmt.signed and fmt.zero: -> if False:"
-        ),
-    ),
-    "a truth value's negative is as true": (
-        (
-            "floats: round_float: full_range = has_range_of(carrier, fmt) -> full_range = "
-            "-has_range_of(carrier, fmt)"
-        ),
-    ),
-    "by the code it rounds alike where addition has room": (
-        "floats: _reaches: cut >= 2 -> cut > 2",
-        "floats: _reaches: 2 -> 3",
-        "floats: _reaches: fmt.emax + 1 + cut <= carrier.bias -> fmt.emax + 1 + cut < carrier.bias",
-        "floats: _reaches: 1 -> 2 (2)",
-        "floats: _reaches: 1 -> 2 (3)",
-    ),
-    "at the boundary both ways agree": (
-        (
-            "floats: round_float: abs(x) < _exact(fmt.smallest_normal) -> abs(x) <= "
-            "_exact(fmt.smallest_normal)"
-        ),
-        "floats: round_grid: rounded < low -> rounded <= low",
-        "floats: round_grid: high < rounded -> high <= rounded",
-        "floats: _within_range: abs(x) <= largest -> abs(x) < largest",
-        "floats: _past_boundary: excess < 1.0 -> excess <= 1.0",
-        "codes: _decoded: magnitude < 1 << fmt.precision - 1 -> magnitude <= 1 << fmt.precision - 1",
-        "codes: encode_element: magnitude < least -> magnitude <= least",
-    ),
-    "what exceeds one unit is rounded to one, by the format or by what is asked": (
-        "floats: _past_boundary: 0 -> 1 (2)",
-        "floats: _past_boundary: 1.0 -> 2.0",
-        "floats: _past_boundary: 1.0 -> 2.0 (2)",
-    ),
-    "a format without infinity or NaN saturates by itself": (
-        "floats: _past_boundary: Overflow.SATURATE -> Overflow.IEEE",
-    ),
-    "a grid has one exponent": ("floats: round_grid: fmt.emin -> fmt.emax",),
-    "only whether the least normal number is reached is asked, and of smaller numbers alone": (
-        "floats: _survives: 2 -> 3",
-        "floats: _survives: Underflow.GRADUAL -> Underflow.FLUSH_BEFORE",
-        (
-            "floats: _survives: replace(fmt, emax=fmt.emin + 2, specials=Specials.NONE, "
-            "signed=True) -> replace(fmt, emax=fmt.emin + 2, signed=True)"
-        ),
-    ),
-    "no text hands options on": (
-        "operations: Binary64.evaluate: function(self, *operands, **options) -> function(self, *operands)",
-    ),
-    "an overflow is infinite": (
-        "operations: _brought_back: y > 0.0 -> y >= 0.0",
-        "operations: _brought_back: 0.0 -> 1.0",
-    ),
-    "nothing leaves the range of a wider machine": (
-        "operations: _brought_back: if fmt.emax < CARRIERS[a.type].bias: -> if False:",
-    ),
-    "of such a range there are sums alone, which stay within the machine's where the format does": (
-        (
-            "operations: _operated: word is not None and operation == 'add' and "
-            "(fmt.emax == CARRIERS[F64].bias) -> word is not None and fmt.emax == CARRIERS[F64].bias"
-        ),
-        (
-            "operations: _operated: word is not None and operation == 'add' and "
-            "(fmt.emax == CARRIERS[F64].bias) -> word is not None and operation == 'add'"
-        ),
-    ),
-    "the machine's largest number is carried over by any word but 0": ("operations: _operated: 1 -> 2 (6)",),
-    "a value is in the wider type already": ("operations: _leave: x.widen() -> x",),
-    "a quotient by zero has no residual": ("operations: _quotient: b < 0.0 -> b <= 0.0",),
-    "a sum of three terms, in another order: where the larger ones cancel, they do so exactly": (
-        "operations: _fma: high, low = two_prod(BINARY64, a, b) -> low, high = two_prod(BINARY64, a, b)",
-    ),
-    "of what is exchanged the second makes a result odd that is odd already": (
-        "operations: _fma: two_sum -> fast_two_sum",
-        "operations: _fma: two_sum -> fast_two_sum (3)",
-    ),
-    "an absolute value has no sign to lose": (
-        "operations: change_element: fmt.has_negative_zero or operation == 'abs' -> fmt.has_negative_zero",
-    ),
-    "a longer text: NaN is looked for where it is clean": (
-        (
-            "rounding: round_element: round_float(x, fmt, rounding, word, clean=clean) -> "
-            "round_float(x, fmt, rounding, word)"
-        ),
-        (
-            "operations: _operated: round_element(_ON_MACHINE[operation](*operands), fmt, "
-            "rounding, word, clean=clean) -> round_element(_ON_MACHINE[operation](*operands), fmt, "
-            "rounding, word)"
-        ),
-        (
-            "operations: change_element: round_element(x, fmt, rounding, word, clean=clean) -> "
-            "round_element(x, fmt, rounding, word)"
-        ),
-        (
-            "operations: _rounded: round_element(-y if negated else y, fmt, rounding, word, "
-            "clean=clean) -> round_element(-y if negated else y, fmt, rounding, word)"
-        ),
-        (
-            "operations: _rounded: round_float(y, fmt, replace(rounding, mode=mode), residual=lost, "
-            "clean=clean) -> round_float(y, fmt, replace(rounding, mode=mode), residual=lost)"
-        ),
-    ),
-    "a longer way that rounds alike": (
-        "operations: _operated: if way == Way.NATIVE: -> if False:",
-        "operations: _operated: Way.EXACT_WITHIN -> Way.STICKY_WITHIN",
-        "operations: _operated: Way.STICKY_WITHIN -> Way.EXACT_WITHIN",
-        (
-            "operations: _operated: list(operands) if within else [x.widen() for x in "
-            "operands] -> [x.widen() for x in operands]"
-        ),
-        "operations: _operated: if way == Way.WIDE: -> if False:",
-        "operations: _operated: 2 * fmt.precision <= 53 -> 2 * fmt.precision < 53",
-        "operations: _operated: 53 -> 52",
-        "operations: _narrows: 1 -> 0",
-        "operations: _narrows: CARRIERS[F32].place + 1 -> 1",
-        "operations: _narrows: CARRIERS[F32].place + 1 -> CARRIERS[F32].place",
-        "operations: _narrows: CARRIERS[F32].place + 1 -> CARRIERS[F32].place - 1",
-        (
-            "operations: _narrows: fmt.precision + rounding.guard_bits <= CARRIERS[F32].place + 1 "
-            "-> fmt.precision + rounding.guard_bits < CARRIERS[F32].place + 1"
-        ),
-        (
-            "operations: _narrows: rounding.stochastic and fmt.emax == CARRIERS[F32].bias -> "
-            "rounding.stochastic"
-        ),
-        (
-            "operations: _narrows: rounding.stochastic and fmt.emax == CARRIERS[F32].bias -> "
-            "rounding.stochastic or fmt.emax == CARRIERS[F32].bias"
-        ),
-        (
-            "operations: _rounded: if lost is not None and takes_residual(y.type, fmt, rounding) "
-            "and (not overflows): -> if False:"
-        ),
-        "operations: _rounded: if narrowed: -> if False:",
-        "operations: _rounded: lost is not None -> lost is None",
-        "operations: _rounded: narrowed and (not carries_over(y.type, fmt, rounding)) -> narrowed",
-        (
-            "operations: _rounded: narrowed and (not carries_over(y.type, fmt, rounding)) -> "
-            "narrowed or not carries_over(y.type, fmt, rounding)"
-        ),
-        "operations: _rounded: y.narrow() -> y",
-        (
-            "operations: _operated: (_ON_MACHINE[operation](*given), None) if way in "
-            "(Way.EXACT, Way.EXACT_WITHIN) else _WITH_LOST[operation](fmt, *given) -> "
-            "_WITH_LOST[operation](fmt, *given)"
-        ),
-    ),
-    "any shift beyond the regime gives the sign": (
-        "posits: round_posit: carrier.sign_place -> carrier.place",
-    ),
-    "the sign is in no low bit": ("rounding: is_kept: x.bits() -> (-x).bits()",),
-    "every code above the largest number's, and of a NaN, is looked at, where there is none, too": (
-        "codes: _decoded: codes.largest < codes.mask -> codes.largest <= codes.mask",
-        "codes: _decoded: codes.nan > codes.mask -> codes.nan >= codes.mask",
-        (
-            "codes: _decoded: code.equals(codes.nan).select(NAN, number) if codes.nan > "
-            "codes.mask else number -> code.equals(codes.nan).select(NAN, number)"
-        ),
-    ),
-    "the sign of NaN is nothing": (
-        "codes: _decoded: beyond = number.like(NAN) -> beyond = -number.like(NAN)",
-    ),
-    "-1 is the code of a NaN, which has no residual": (
-        "floats: _inward: 0 -> -1",
-        "operations: _make_odd: 0 -> -1",
-    ),
-    "all modes keep the values, and nothing else": (
-        (
-            "rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else "
-            "Rounding() -> Rounding(Mode.TOWARD_ZERO)"
-        ),
-        (
-            "rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else "
-            "Rounding() -> Rounding()"
-        ),
-        (
-            "rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else "
-            "Rounding() -> Rounding() if isinstance(fmt, Posit) else Rounding(Mode.TOWARD_ZERO)"
-        ),
-        "rounding: is_kept: Mode.TOWARD_ZERO -> Mode.TO_ODD",
-    ),
-    "one NaN is taken for another": ("posits: round_posit: with_sign(x.like(NAN), code) -> x.like(NAN)",),
-    "a longer way to the same 32 bits": (
-        "floats: _aligned_draw: draw if kind is I32 else draw.extend() -> draw.extend()",
-    ),
-    "up to which precision it is shown is for others to ask": (
-        "operations: module: 24 -> 25",
-        "operations: module: 24 -> 23",
-    ),
-}
-
-KNOWN = {name for names in ALIVE.values() for name in names}
+#: Mutants that the battery lets live, below the reason why each gives the bits of the text.
+ALIVE = """
+# a changed sign has one operand, and so has a number of a code
+hardware: _is_upper_half: _is_upper_half(x.operands[0]) -> -_is_upper_half(x.operands[0]); 0 -> -1
+hardware: _is_upper_half: 0 -> -1 (2)
+# operands in binary64 are no upper halves of codes of binary32
+hardware: note_operation: _BFLOAT16 and (result.type is F32) -> _BFLOAT16
+# shifts by nothing, either way
+floats: _aligned_draw: bits < cut -> bits <= cut
+# zero and what is exact round to themselves, whatever the sign
+floats: round_float: x < 0.0 -> x <= 0.0
+floats: _below_normal: code < 0 -> code <= 0; 0 -> 1 (2); 0 -> -1 (2)
+floats: _within_range: code < 0 -> code <= 0; 0 -> 1; 0 -> -1; code >= 0 -> code > 0; 0 -> 1 (2); 0 -> -1 (2)
+# at a quantum of one nothing is lost
+floats: _below_normal: scale < 0 -> scale <= 0; 0 -> 1
+# two exact steps in the other order
+floats: _below_normal: first, second -> second, first
+# an even power
+floats: _below_normal: 2.0 -> -2.0 (3)
+floats: _whole: 2.0 -> -2.0
+# what is beyond the largest number's binade overflows, however it was rounded
+floats: _by_addition: fmt.emax + 1 -> fmt.emax; 1 -> 0 (2)
+# the same parity
+floats: _by_code: fmt.bias - carrier.bias -> fmt.bias + carrier.bias
+floats: _by_code: fmt.bias - carrier.bias -> carrier.bias - fmt.bias
+# a longer text: what has the carrier's range takes the general way
+floats: round_float: if fmt == _FLOAT32 and rounding == Rounding(): -> if False:
+floats: _within_range: rounded if clean else x.equals(x).select(rounded, -> x.equals(x).select(rounded,
+floats: _within_range: Mode.NEAREST_EVEN -> Mode.NEAREST_AWAY
+floats: _within_range: rounded if keeps_nan else x.equals(x).select(rounded, -> x.equals(x).select(rounded,
+floats: _within_range: if carries_over(x.type, fmt, rounding): -> if False:
+floats: _within_range: Mode.NEAREST_AWAY -> Mode.NEAREST_EVEN
+floats: carries_over: 1 -> 2
+codes: _decoded: if _is_top(fmt, kind): -> if False:
+codes: encode_element: if _is_top(fmt, x.type): -> if False:
+codes: _is_top: carrier.exponent_bits -> carrier.sign_bit; fmt.emin -> fmt.emax
+rounding: is_kept: type(fmt) is Format -> type(fmt) is not Format
+rounding: is_kept: type(fmt) is Format and has_range_of(carrier, fmt) and fmt.signed and fmt.zero: -> False:
+# a truth value's negative is as true
+floats: round_float: has_range_of(carrier, -> -has_range_of(carrier,
+# by the code it rounds alike where addition has room
+floats: _reaches: cut >= 2 -> cut > 2; 2 -> 3; cut <= carrier.bias -> cut < carrier.bias; 1 -> 2 (2)
+floats: _reaches: 1 -> 2 (3)
+# at the boundary both ways agree
+floats: round_float: abs(x) < _exact(fmt.smallest_normal) -> abs(x) <= _exact(fmt.smallest_normal)
+floats: round_grid: rounded < low -> rounded <= low; high < rounded -> high <= rounded
+floats: _within_range: abs(x) <= largest -> abs(x) < largest
+floats: _past_boundary: excess < 1.0 -> excess <= 1.0
+codes: _decoded: magnitude < 1 -> magnitude <= 1
+codes: encode_element: magnitude < least -> magnitude <= least
+# what exceeds one unit is rounded to one, by the format or by what is asked
+floats: _past_boundary: 0 -> 1 (2); 1.0 -> 2.0; 1.0 -> 2.0 (2)
+# a format without infinity or NaN saturates by itself
+floats: _past_boundary: Overflow.SATURATE -> Overflow.IEEE
+# a grid has one exponent
+floats: round_grid: fmt.emin -> fmt.emax
+# only whether the least normal number is reached is asked, and of smaller numbers alone
+floats: _survives: 2 -> 3; Underflow.GRADUAL -> Underflow.FLUSH_BEFORE
+floats: _survives: specials=Specials.NONE, signed=True) -> signed=True)
+# no text hands options on
+operations: Binary64.evaluate: *operands, **options) -> *operands)
+# an overflow is infinite
+operations: _brought_back: y > 0.0 -> y >= 0.0; 0.0 -> 1.0
+# nothing leaves the range of a wider machine
+operations: _brought_back: if fmt.emax < CARRIERS[a.type].bias: -> if False:
+# of such a range there are sums alone, which stay within the machine's where the format does
+operations: _operated: operation == 'add' and (fmt.emax == CARRIERS[F64].bias) -> fmt.emax == CARRIERS[F64].bias
+operations: _operated: 'add' and (fmt.emax == CARRIERS[F64].bias) -> 'add'
+# the machine's largest number is carried over by any word but 0
+operations: _operated: 1 -> 2 (6)
+# a value is in the wider type already
+operations: _leave: x.widen() -> x
+# a quotient by zero has no residual
+operations: _quotient: b < 0.0 -> b <= 0.0
+# a sum of three terms, in another order: where the larger ones cancel, they do so exactly
+operations: _fma: high, low -> low, high
+# of what is exchanged the second makes a result odd that is odd already
+operations: _fma: two_sum -> fast_two_sum; two_sum -> fast_two_sum (3)
+# an absolute value has no sign to lose
+operations: change_element: fmt.has_negative_zero or operation == 'abs' -> fmt.has_negative_zero
+# a longer text: NaN is looked for where it is clean
+rounding: round_element: word, clean=clean) -> word)
+operations: _operated: word, clean=clean) -> word)
+operations: change_element: word, clean=clean) -> word)
+operations: _rounded: word, clean=clean) -> word); residual=lost, clean=clean) -> residual=lost)
+# a longer way that rounds alike
+operations: _operated: if way == Way.NATIVE: -> if False:; Way.EXACT_WITHIN -> Way.STICKY_WITHIN
+operations: _operated: Way.STICKY_WITHIN -> Way.EXACT_WITHIN
+operations: _operated: list(operands) if within else [x.widen() -> [x.widen()
+operations: _operated: if way == Way.WIDE: -> if False:; 2 * fmt.precision <= 53 -> 2 * fmt.precision < 53
+operations: _operated: 53 -> 52
+operations: _operated: (_ON_MACHINE[operation](*given), None) if way in (Way.EXACT, Way.EXACT_WITHIN) else _WITH_LOST[operation](fmt, -> _WITH_LOST[operation](fmt,
+operations: _narrows: 1 -> 0; CARRIERS[F32].place + 1 -> 1; CARRIERS[F32].place + 1 -> CARRIERS[F32].place
+operations: _narrows: CARRIERS[F32].place + 1 -> CARRIERS[F32].place - 1
+operations: _narrows: rounding.guard_bits <= CARRIERS[F32].place -> rounding.guard_bits < CARRIERS[F32].place
+operations: _narrows: rounding.stochastic and fmt.emax == CARRIERS[F32].bias -> rounding.stochastic
+operations: _narrows: rounding.stochastic and fmt.emax -> rounding.stochastic or fmt.emax
+operations: _rounded: lost is not None and takes_residual(y.type, fmt, rounding) and (not overflows): -> False:
+operations: _rounded: if narrowed: -> if False:; lost is not None -> lost is None
+operations: _rounded: narrowed and (not carries_over(y.type, fmt, rounding)) -> narrowed
+operations: _rounded: and (not carries_over(y.type, fmt, rounding)) -> or not carries_over(y.type, fmt, rounding)
+operations: _rounded: y.narrow() -> y
+# any shift beyond the regime gives the sign
+posits: round_posit: carrier.sign_place -> carrier.place
+# the sign is in no low bit
+rounding: is_kept: x.bits() -> (-x).bits()
+# every code above the largest number's, and of a NaN, is looked at, where there is none, too
+codes: _decoded: codes.largest < codes.mask -> codes.largest <= codes.mask
+codes: _decoded: codes.nan > codes.mask -> codes.nan >= codes.mask
+codes: _decoded: number) if codes.nan > codes.mask else number -> number)
+# the sign of NaN is nothing
+codes: _decoded: beyond = number.like(NAN) -> beyond = -number.like(NAN)
+# -1 is the code of a NaN, which has no residual
+floats: _inward: 0 -> -1
+operations: _make_odd: 0 -> -1
+# all modes keep the values, and nothing else
+rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding(Mode.TOWARD_ZERO)
+rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding()
+rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding() if isinstance(fmt, Posit) else Rounding(Mode.TOWARD_ZERO)
+rounding: is_kept: Mode.TOWARD_ZERO -> Mode.TO_ODD
+# one NaN is taken for another
+posits: round_posit: with_sign(x.like(NAN), code) -> x.like(NAN)
+# a longer way to the same 32 bits
+floats: _aligned_draw: draw if kind is I32 else draw.extend() -> draw.extend()
+# up to which precision it is shown is for others to ask
+operations: module: 24 -> 25; 24 -> 23
+"""  # noqa: E501
+ROWS = [row.split(": ", 2) for row in ALIVE.split("\n") if row and row[0] != "#"]
+KNOWN = [f"{module}: {place}: {what}" for module, place, some in ROWS for what in some.split("; ")]
 
 
 @pytest.mark.exhaustive
@@ -291,7 +158,7 @@ KNOWN = {name for names in ALIVE.values() for name in names}
 def test_mutants_are_noticed_but_those_that_are_excused(module, part, judge):
     some = mutants(module)[part::PARTS]
     alive = {str(mutant) for mutant in some if judge.against(mutant) is None}
-    assert alive == KNOWN & set(map(str, some))
+    assert alive == {*KNOWN} & {*map(str, some)}
 
 
 @pytest.mark.exhaustive
@@ -303,8 +170,8 @@ def test_every_statement_is_altered_and_what_is_excused_is_once(judge):
         inside = {mutant.line for mutant in mutants(module)} - {None}
         assert len({x.lineno for x in statements(module)} - inside) <= 10  # of the modules themselves
         assert inside <= judge.carried_out(module)
-    assert len(KNOWN) == sum(map(len, ALIVE.values()))
-    assert every.keys() >= KNOWN
+    assert len(KNOWN) == len({*KNOWN})
+    assert every.keys() >= {*KNOWN}
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -318,10 +185,3 @@ def test_nothing_is_noticed_of_the_text_as_it_is_and_its_judge_is_judged_by_the_
             with np.errstate(all="ignore"):
                 assert same(case.oracle(), case.expected).all(), case.name
     assert judged > 3
-
-
-@pytest.mark.parametrize("mode", ["nearest_even", "to_odd"])
-def test_precision_one_at_the_end_of_binary32(mode):
-    fmt = Format(precision=1, emin=-126, emax=127, specials="none")
-    x = np.float32([2.0**-127, 2.0**-128])
-    np.testing.assert_array_equal(mcf.round_to(x, fmt, mode), round_integers(x, fmt, mcf.Rounding(mode)))

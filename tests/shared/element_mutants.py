@@ -252,6 +252,25 @@ def _shown(node: ast.AST) -> str:
     return ast.unparse(ast.fix_missing_locations(node)).split("\n")[0] or "nothing"
 
 
+#: Words that say nothing alone.
+_SIGNS = ("<", "<=", "and", "or", "==", "!=", "+", "-", "in", "is")
+
+
+def _told(before: str, after: str) -> str:
+    """Return what a text is exchanged for; of long ones without most of what they have in common."""
+    one, other = before.split(" "), after.split(" ")
+    if len(before) + len(after) > 60:
+        alike = [x == y for x, y in zip(one, other, strict=False)] + [False]
+        first = min(alike.index(False), len(one) - 1, len(other) - 1)
+        one, other, word = one[first:], other[first:], one[first - 1 : first]
+        while min(len(one), len(other)) > 1 and one[-1] == other[-1]:
+            rest = [one.pop()]
+            other.pop()
+        if len(one) == len(other) == 1 and one[0] in _SIGNS:
+            one, other = word + one + rest, word + other + rest
+    return f"{' '.join(one)} -> {' '.join(other)}"
+
+
 @lru_cache
 def mutants(module: str) -> list[Mutant]:
     """Return all mutants of a module, in order."""
@@ -270,7 +289,7 @@ def mutants(module: str) -> list[Mutant]:
                     if text in texts:
                         continue
                     texts.add(text)
-                    what = f"{where or 'module'}: {_shown(node)} -> {_shown(altered)}"
+                    what = f"{where or 'module'}: {_told(_shown(node), _shown(altered))}"
                     count[what] += 1
                     what += f" ({count[what]})" * (count[what] > 1)
                     found.append(Mutant(module, what, line, within, node, altered))

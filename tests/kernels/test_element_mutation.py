@@ -176,7 +176,7 @@ def test_every_statement_is_altered_and_what_is_excused_is_once(judge):
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.sampled(PARTS, each=False)
-def test_nothing_is_noticed_of_the_text_as_it_is_and_its_judge_is_judged_by_the_oracle(part):
+def test_of_the_text_as_it_is_nothing_is_noticed_and_the_oracle_says_the_same(part):
     text, judged = made({}), 0
     for case in battery(part, PARTS):
         assert case.wrong(text) is None
@@ -184,4 +184,4 @@ def test_nothing_is_noticed_of_the_text_as_it_is_and_its_judge_is_judged_by_the_
             judged += 1
             with np.errstate(all="ignore"):
                 assert same(case.oracle(), case.expected).all(), case.name
-    assert judged > 3
+    assert judged > 9

@@ -8,6 +8,7 @@ computes.
 from __future__ import annotations
 
 import math
+import operator
 import random
 import struct
 from collections.abc import Callable, Sequence
@@ -92,20 +93,16 @@ def _verb(value: Value, given: Sequence[Any]) -> Any:
     verb, kind = value.verb, value.type
     of = value.operands[0].type
     match verb:
-        case "add" | "sub" | "mul" | "div" | "sqrt" | "neg" | "abs" if kind.is_float:
-            a = given[0]
-            return {
-                "add": lambda: _added(a, given[1], kind),
-                "sub": lambda: _added(a, -given[1], kind),
-                "mul": lambda: _multiplied(a, given[1], kind),
-                "div": lambda: _divided(a, given[1], kind),
-                "sqrt": lambda: _root(a, kind),
-                "neg": lambda: -a,
-                "abs": lambda: abs(a),
-            }[verb]()
+        case "neg" | "abs" if kind.is_float:
+            return -given[0] if verb == "neg" else abs(given[0])
+        case "sqrt":
+            return _root(given[0], kind)
+        case "add" | "mul" | "div" if kind.is_float:
+            return {"add": _added, "mul": _multiplied, "div": _divided}[verb](*given, kind)
+        case "sub" if kind.is_float:
+            return _added(given[0], -given[1], kind)
         case "lt" | "le" | "eq":
-            a, b = given
-            return {"lt": a < b, "le": a <= b, "eq": a == b}[verb]
+            return {"lt": operator.lt, "le": operator.le, "eq": operator.eq}[verb](*given)
         case "select":
             return given[1] if given[0] else given[2]
         case "bits":
@@ -121,44 +118,32 @@ def _verb(value: Value, given: Sequence[Any]) -> Any:
             return int(given[0])
         case "not":
             return not given[0] if kind is TRUTH else ~given[0]
+        case "shr":
+            return wrapped((given[0] % 2**kind.bits) >> given[1], kind)
     if kind is TRUTH:
-        a, b = given
-        return {"and": a and b, "or": a or b, "xor": a != b}[verb]
-    a, *rest = given
-    b = rest[0] if rest else 0
-    made = {
-        "add": lambda: a + b,
-        "sub": lambda: a - b,
-        "mul": lambda: a * b,
-        "and": lambda: a & b,
-        "or": lambda: a | b,
-        "xor": lambda: a ^ b,
-        "neg": lambda: -a,
-        "shl": lambda: a << b,
-        "sar": lambda: a >> b,
-        "shr": lambda: (a % 2**kind.bits) >> b,
-        "cut": lambda: a,
-    }[verb]()
-    return wrapped(made, kind)
+        return {"and": operator.and_, "or": operator.or_, "xor": operator.xor}[verb](*given)
+    return wrapped(_OF_INTEGERS[verb](*given), kind)
+
+
+_OF_INTEGERS: dict[str, Callable[..., int]] = {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "xor", "neg")},
+    **{"and": operator.and_, "or": operator.or_, "shl": operator.lshift, "sar": operator.rshift, "cut": int},
+}
 
 
 def by_definition(line: Line, results: Sequence[Value], given: dict[Value, Sequence[Any]]) -> list[list[Any]]:
     """Return each result for each element, as Python's numbers, integers and truth values."""
     size = max((len(x) for x in given.values()), default=1)
-    needed = list(line.needed(tuple(results)))
-    found: list[list[Any]] = [[] for _ in results]
-    for element in range(size):
-        known: dict[Value, Any] = {}
-        for value in needed:
-            if value.verb == "input":
-                known[value] = given[value][element % len(given[value])]
-            elif value.verb == "constant":
-                known[value] = value.constant
-            else:
-                known[value] = _verb(value, [known[x] for x in value.operands])
-        for made, result in zip(found, results, strict=True):
-            made.append(known[result])
-    return found
+    known: dict[Value, Any] = {}
+    for value in line.needed(tuple(results)):
+        if value.verb == "input":
+            known[value] = [given[value][element % len(given[value])] for element in range(size)]
+        elif value.verb == "constant":
+            known[value] = [value.constant] * size
+        else:
+            rows = zip(*(known[x] for x in value.operands), strict=True)
+            known[value] = [_verb(value, row) for row in rows]
+    return [known[x] for x in results]
 
 
 # -- lines ---------------------------------------------------------------------------------------------------
@@ -192,9 +177,7 @@ class Frame:
             words=tuple(words),
             results=tuple(made),
             strange=None,
-            draws={
-                draw: bits for (draw, bits), x in zip(DRAWS.items(), self.words, strict=True) if x in words
-            },
+            draws={draw: DRAWS[draw] for draw, x in zip(DRAWS, self.words, strict=True) if x in words},
             packed=packed,
         )
 
@@ -353,14 +336,8 @@ def hard(kind: Type) -> list[float]:
     tiny, unit = 2.0 ** (least - precision + 1), 2.0 ** (1 - precision)
     top = math.ldexp(2 - unit, most)
     some = [0.0, tiny, 3 * tiny, 2.0**least - tiny, 2.0**least, 1.0, 1 + unit, 1 - unit / 2, 1.5, 3.0, 1 / 3]
-    some += [
-        2.0 ** (precision - 1),
-        2.0**precision,
-        2.0**precision - 1,
-        2.0 ** (precision - 1) + 1,
-        top,
-        math.inf,
-    ]
+    half = 2.0 ** (precision - 1)
+    some += [half, 2 * half, 2 * half - 1, half + 1, top, math.inf]
     if kind is F32:
         some[10] = float(np.float32(1 / 3))
     else:  # halves between numbers of binary32, and beside them; the ends of its range

@@ -1,21 +1,13 @@
-"""Public calls, made while the processor rounds in some direction: ``python processor_calls.py MODE``.
+"""Public calls, to be made while the processor rounds in some direction or flushes."""
 
-Prints how many calls there are, and what is wrong with those that are not refused.
-"""
-
-import ctypes
-import json
-import platform
-import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import mcfsim as mcf
-from mcfsim.checks.processor import RoundingDirectionError
 from mcfsim.multiword import shewchuk, summation
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.rounding import Rounding
@@ -68,46 +60,37 @@ def add_arithmetics() -> None:
 
 def add_functions() -> None:
     matrix = np.ones((4, 4), np.float32)
-    scaled = mcf.quantize(X, "mxfp8_e4m3")
+    on_arithmetic: list[tuple[Any, ...]] = [
+        *((function, X, Y) for function in (mcf.fast_two_sum, mcf.two_prod, mcf.two_prod_fma)),
+        *((function, PAIR, PAIR) for function in (mcf.expansion_add, mcf.expansion_mul, mcf.expansion_div)),
+        *((mcf.split, X), (mcf.expand, 0.1, 2), (mcf.expansion_sqrt, (np.abs(X), PAIR[1]))),
+        *((mcf.expansion_scale, PAIR, X), (mcf.grow, PAIR, X), (mcf.renormalize, PAIR)),
+        *(
+            (getattr(summation, f"{name}_sum"), (X, Y, X))
+            for name in ("recursive", "kahan", "dw", "neumaier")
+        ),
+        *((shewchuk.vec_sum, (X, Y)), (shewchuk.grow_expansion, (X, Y), X)),
+        (shewchuk.expansion_sum, (X, Y), (X, Y)),
+    ]
+    alone: list[tuple[Any, ...]] = [
+        *((getattr(mcf.codec, name), X, "bfloat16") for name in ("encode", "next_up", "next_down", "ulp")),
+        *((mcf.codec.decode, np.uint16([1, 2]), "bfloat16"), (mcf.round_to, X, "bfloat16")),
+        *((mcf.quantize, X, "mxfp8_e4m3"), (mcf.dot, X, X, mcf.Accumulator("bfloat16", block=1))),
+        (mcf.matmul, matrix, matrix, mcf.Accumulator("bfloat16", block=2)),
+        *((metrics.edq, X, Y), (metrics.relative_error, X, Y), (metrics.ulp_error, X, Y, "bfloat16")),
+        (mcf.arithmetic, "bfloat16"),
+    ]
+    for function, *given in alone:
+        CALLS[function.__name__] = partial(function, *given)
+    for function, *given in on_arithmetic:
+        CALLS[function.__name__] = partial(function, AR, *given)
     CALLS.update(
         {
-            "arithmetic": lambda: mcf.arithmetic("bfloat16"),
-            "fast_two_sum": lambda: mcf.fast_two_sum(AR, X, Y),
-            "two_prod": lambda: mcf.two_prod(AR, X, Y),
-            "two_prod_fma": lambda: mcf.two_prod_fma(AR, X, Y),
-            "split": lambda: mcf.split(AR, X),
-            "round_to": lambda: mcf.round_to(X, "bfloat16"),
             "round_to number": lambda: mcf.round_to(0.1, "bfloat16"),
             "round_to fraction": lambda: mcf.round_to(Fraction(1, 3), "bfloat16"),
             "round_to many": lambda: mcf.round_to(LARGE, "bfloat16", threads=2),
-            "encode": lambda: mcf.codec.encode(X, "bfloat16"),
-            "decode": lambda: mcf.codec.decode(np.uint16([1, 2]), "bfloat16"),
-            "next_up": lambda: mcf.codec.next_up(X, "bfloat16"),
-            "next_down": lambda: mcf.codec.next_down(X, "bfloat16"),
-            "ulp": lambda: mcf.codec.ulp(X, "bfloat16"),
-            "quantize": lambda: mcf.quantize(X, "mxfp8_e4m3"),
             "quantize to nvfp4": lambda: mcf.quantize(X, "nvfp4"),
-            "dequantize": lambda: scaled.dequantize(),
-            "dot": lambda: mcf.dot(X, X, mcf.Accumulator("bfloat16", block=1)),
-            "matmul": lambda: mcf.matmul(matrix, matrix, mcf.Accumulator("bfloat16", block=2)),
-            "expand": lambda: mcf.expand(AR, 0.1, 2),
-            "expansion_add": lambda: mcf.expansion_add(AR, PAIR, PAIR),
-            "expansion_mul": lambda: mcf.expansion_mul(AR, PAIR, PAIR),
-            "expansion_div": lambda: mcf.expansion_div(AR, PAIR, PAIR),
-            "expansion_sqrt": lambda: mcf.expansion_sqrt(AR, (np.abs(X), PAIR[1])),
-            "expansion_scale": lambda: mcf.expansion_scale(AR, PAIR, X),
-            "grow": lambda: mcf.grow(AR, PAIR, X),
-            "renormalize": lambda: mcf.renormalize(AR, PAIR),
-            "recursive_sum": lambda: summation.recursive_sum(AR, (X, Y, X)),
-            "kahan_sum": lambda: summation.kahan_sum(AR, (X, Y, X)),
-            "dw_sum": lambda: summation.dw_sum(AR, (X, Y, X)),
-            "neumaier_sum": lambda: summation.neumaier_sum(AR, (X, Y, X)),
-            "vec_sum": lambda: shewchuk.vec_sum(AR, (X, Y)),
-            "grow_expansion": lambda: shewchuk.grow_expansion(AR, (X, Y), X),
-            "expansion_sum": lambda: shewchuk.expansion_sum(AR, (X, Y), (X, Y)),
-            "edq": lambda: metrics.edq(X, Y),
-            "ulp_error": lambda: metrics.ulp_error(X, Y, "bfloat16"),
-            "relative_error": lambda: metrics.relative_error(X, Y),
+            "dequantize": mcf.quantize(X, "mxfp8_e4m3").dequantize,
             "schedule": lambda: mcf.Schedule(0.1, warmup=3, final=0.1).rate(2, 10),
         }
     )
@@ -154,45 +137,3 @@ def add_torch() -> None:
     )
     for kind in (optimizers.AdamW, optimizers.SGD, optimizers.TorchAdamW):
         CALLS[f"torch {kind.__name__}"] = kind([parameter], lr=0.1).step
-
-
-def tried(call: Callable[[], Any], mode: int, direction: str) -> str:
-    """Return what is wrong with a call in a direction; nothing if it is refused as it should be."""
-    library = ctypes.CDLL(None)
-    if library.fesetround(mode):
-        return "the direction cannot be set"
-    try:
-        call()
-    except RoundingDirectionError as problem:
-        said = str(problem)
-        return "" if f"rounds {direction} and" in said and "fesetround(0)" in said else said
-    except Exception as problem:
-        return f"{type(problem).__name__}: {problem}"
-    else:
-        return "it is not refused"
-    finally:
-        library.fesetround(0)
-
-
-def main() -> None:
-    for add in (add_arithmetics, add_functions, add_work, add_torch):
-        add()
-    wrong = {}
-    for direction, mode in MODES[platform.machine()].items():
-        for name, call in CALLS.items():
-            call()  # to nearest it works
-            if problem := tried(call, mode, direction):
-                wrong[f"{direction}: {name}"] = problem
-            with ThreadPoolExecutor(1) as pool:
-                if problem := pool.submit(tried, call, mode, direction).result():
-                    wrong[f"{direction}, in a thread: {name}"] = problem
-        for name, call in CALLS.items():
-            try:
-                call()
-            except Exception as problem:
-                wrong[f"afterwards: {name}"] = str(problem)
-    json.dump({"calls": len(CALLS), "wrong": wrong}, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

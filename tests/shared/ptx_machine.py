@@ -24,7 +24,7 @@ _COMPARED = {
 }
 _ROUNDED = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "sqrt": np.sqrt}
 _LOGICAL = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
-_WHOLE = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum}
+_WHOLE = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 def size_of(kind: str) -> int:
@@ -34,12 +34,8 @@ def size_of(kind: str) -> int:
 
 def as_type(bits: Array, kind: str) -> Array:
     """Return registers' bits as numbers or integers of a type."""
-    unsigned = bits.astype(f"u{size_of(kind) // 8}")
-    return (
-        unsigned
-        if kind[0] in "bu"
-        else unsigned.view(f"{'f' if kind[0] == 'f' else 'i'}{size_of(kind) // 8}")
-    )
+    size, letter = size_of(kind) // 8, {"b": "u", "s": "i"}.get(kind[0], kind[0])
+    return bits.astype(f"u{size}").view(f"{letter}{size}")
 
 
 def as_bits(x: Array) -> Array:
@@ -62,11 +58,9 @@ class Kernel:
         for row in body.splitlines()[1:]:
             found = _ROW.fullmatch(row)
             if found is not None and found[3] != "ret":
-                guard = (
-                    np.ones(self._count, bool)
-                    if found[2] is None
-                    else self._held[found[2]] ^ (found[1] == "!")
-                )
+                guard = np.ones(self._count, bool)
+                if found[2] is not None:
+                    guard = self._held[found[2]] ^ (found[1] == "!")
                 self._execute(found[3], _OPERAND.findall(found[4]), guard)
             elif _BESIDE.fullmatch(row) is None:
                 raise ValueError(f"{row.strip()} is not known")
@@ -149,8 +143,6 @@ class Kernel:
             return as_bits(_LOGICAL[verb](*values))
         if verb in ("not", "neg"):
             return as_bits(~values[0] if verb == "not" else np.negative(values[0]))
-        if verb == "mul":
-            return as_bits(values[0] * values[1])
         if verb == "bfe" and kind[0] == "u":
             x, first, count = values
             return as_bits((x >> first) & ((np.ones_like(x) << count) - x.dtype.type(1)))
@@ -186,9 +178,5 @@ class Kernel:
         size = 8 * x.itemsize
         short = np.minimum(count, size - 1).astype(x.dtype)
         made = x << short if verb == "shl" else x >> short
-        gone = (
-            np.where(x < 0, -1, 0).astype(x.dtype)
-            if verb == "shr" and x.dtype.kind == "i"
-            else x.dtype.type(0)
-        )
+        gone = -(x < 0).astype(x.dtype) if verb == "shr" and x.dtype.kind == "i" else x.dtype.type(0)
         return as_bits(np.where(count < size, made, gone).astype(x.dtype))

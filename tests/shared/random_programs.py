@@ -20,18 +20,8 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Mode, Overflow, Rounding, Rule, Underflow
 
-ARITY = {
-    "add": 2,
-    "sub": 2,
-    "mul": 2,
-    "div": 2,
-    "sqrt": 1,
-    "fma": 3,
-    "neg": 1,
-    "abs": 1,
-    "sign": 1,
-    "round": 1,
-}
+ARITY = dict.fromkeys(("add", "sub", "mul", "div"), 2) | {"sqrt": 1, "fma": 3}
+ARITY |= dict.fromkeys(("neg", "abs", "sign", "round"), 1)
 #: Formats whose carrier is binary32, and others: a text has results of one carrier alone.
 NARROW = [
     *map(get_format, ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "tf32")),
@@ -103,12 +93,8 @@ def rounded_first(ar: Any, x: Any) -> Any:
     """Return a real scalar as the policy ``rounded`` has it enter, by the definition."""
     if isinstance(x, float) and not (x and abs(x) < float("inf")):
         return ar.round(x)  # zeros, infinities, NaN
-    exact = (
-        Fraction(int(x.man_exp[0])) * Fraction(2) ** int(x.man_exp[1])
-        if hasattr(x, "man_exp")
-        else Fraction(x)
-    )
-    return round_fraction(exact, ar.format, ar.rounding)
+    mantissa, exponent = getattr(x, "man_exp", (x, 0))
+    return round_fraction(Fraction(mantissa) * Fraction(2) ** int(exponent), ar.format, ar.rounding)
 
 
 def recipe(seed: int, *, stochastic: bool = False) -> Recipe:
@@ -175,9 +161,7 @@ def _rounding(r: random.Random, fmt: Format, *, stochastic: bool) -> Rounding:
     mode = Mode.NEAREST_EVEN if r.random() < 0.4 else r.choice(modes)
     overflow = Overflow.IEEE if r.random() < 0.7 else Overflow.SATURATE
     plain = type(fmt) is not Format or r.random() < 0.7
-    return Rounding(
-        mode=mode, overflow=overflow, underflow=Underflow.GRADUAL if plain else r.choice(list(Underflow))
-    )
+    return Rounding(mode, overflow, underflow=Underflow.GRADUAL if plain else r.choice(list(Underflow)))
 
 
 def operands_of(made: Recipe, size: int, pool: dict[Format, Any]) -> list[Any]:

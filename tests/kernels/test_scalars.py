@@ -17,7 +17,7 @@ from mcfsim.compile.scalars import uses
 from mcfsim.formats import Format, Grid, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.multiword import double_word, expansion, summation
-from mcfsim.oracle import OracleArithmetic, operate, round_fraction, same
+from mcfsim.oracle import OracleArithmetic, round_fraction, same
 from mcfsim.rounding import DETERMINISTIC, Rounding
 from tests.oracle.operands import FLUSHING, corners, label
 from tests.shared.formats import roundings
@@ -122,44 +122,78 @@ def test_numbers_alone_are_rounded_once(fmt, rounding):
                 assert fmt == get_format("float64")
 
 
-def adversarial(name, place, fmt, rng):
-    """Return other operands and the double that brings the result beside a value or a tie."""
+# Operations with real scalars, as fractions, beside values of the format, as floats.
+def beside_ties(fmt, rng):
+    """Yield those in which a double brings the result beside a value or a tie."""
     p = fmt.precision
 
     def number():
         exponent = int(rng.integers(max(fmt.emin, -20), min(fmt.emax, 20)))
         return float(rng.integers(2 ** (p - 1), 2**p)) * rng.choice([-1, 1]) * 2.0 ** (exponent - p + 1)
 
-    others = [number() for _ in range(ARITY[name] - 1)]
-    half = Fraction(2) ** int(rng.integers(max(fmt.emin, -12) - 2, min(fmt.emax, 12)) - p)
-    t, x = int(rng.integers(2**p, 2 ** (p + 1))) * half, Fraction(others[0])
-    y = Fraction(others[-1])
-    scalar = {
-        "add": lambda: t - x,
-        "sub": lambda: x - t if place else t + x,
-        "mul": lambda: t / x,
-        "div": lambda: x / t if place else t * x,
-        "fma": lambda: t - x * y if place == 2 else (t - y) / x,
-    }[name]()
-    toward = rng.choice([0, -np.inf, np.inf])
-    return others, float(np.nextafter(float(scalar), toward)) if toward else float(scalar)
+    places = [(name, place) for name, arity in ARITY.items() for place in range(arity) if arity > 1]
+    for name, place in places * 9:
+        others = [number() for _ in range(ARITY[name] - 1)]
+        half = Fraction(2) ** int(rng.integers(max(fmt.emin, -12) - 2, min(fmt.emax, 12)) - p)
+        t, x, y = int(rng.integers(2**p, 2 ** (p + 1))) * half, Fraction(others[0]), Fraction(others[-1])
+        scalar = {
+            "add": lambda t, x, y: t - x,
+            "sub": lambda t, x, y, place=place: x - t if place else t + x,
+            "mul": lambda t, x, y: t / x,
+            "div": lambda t, x, y, place=place: x / t if place else t * x,
+            "fma": lambda t, x, y, place=place: t - x * y if place == 2 else (t - y) / x,
+        }[name](t, x, y)
+        toward = rng.choice([float(scalar), -np.inf, np.inf])
+        yield name, *others[:place], Fraction(float(np.nextafter(float(scalar), toward))), *others[place:]
+
+
+def cancelling(fmt, rng):
+    """Yield those that cancel: the rest lies far beyond 53 bits, or is what a product of 53 bits by p has."""
+    near = OracleArithmetic(fmt)
+    for rest in (Fraction(1, 3 * 2**90), Fraction(-1, 7 * 2**200), Fraction(0)):
+        a, b = (near.round(float(rng.normal())) for _ in range(2))
+        yield "add", a, rest - Fraction(a)
+        yield "sub", a, Fraction(a) + rest
+        yield "fma", a, b, rest - Fraction(a) * Fraction(b)
+    for real in map(Fraction, rng.standard_normal(12).tolist()):
+        yield "fma", real, b, -near.mul(real, b)
+        yield "fma", b, real, -near.mul(real, b)
+
+
+def cancelling_twice(fmt, rng):
+    """Yield products of 54 bits, and as addend exactly their distance from a value or a tie, of 53.
+
+    Rounded to binary64 by itself the product puts the sum beside the target, on either side.
+    """
+    p = fmt.precision
+    for i in range(60):
+        target = int(rng.integers(2**p, 2 ** (p + 1))) << (52 - p - i % 30)
+        x = int(rng.integers(2 ** (p - 2), 2 ** (p - 1))) * 2 + 1
+        factor = (2**53 // x + 1 + int(rng.integers(0, target // (2 * x)))) | 1
+        assert 2**53 < factor * x < 2**53 + target
+        addend = Fraction(target - factor * x, 2 ** (49 + p))
+        yield "fma", x * 2.0 ** (1 - p), Fraction(factor, 2**50), addend
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize(
-    ("name", "place"), [(name, place) for name, arity in ARITY.items() for place in range(arity) if arity > 1]
+    ("rows", "fmt"),
+    [
+        *itertools.product((beside_ties, cancelling, cancelling_twice), FORMATS[:6]),
+        *((cancelling, fmt) for fmt in FORMATS[8:11]),
+    ],
+    ids=label,
 )
 @pytest.mark.sampled(6)
-def test_a_scalar_that_brings_the_result_beside_a_tie_enters_exactly(name, place, mode, assert_same):
-    for fmt in FORMATS[:6]:
-        ar, results, expected, rng = mcf.arithmetic(fmt, mode), [], [], np.random.default_rng(4)
-        for _ in range(9):
-            others, scalar = adversarial(name, place, fmt, rng)
-            arrays = [np.array([x]) for x in others]
-            results.append(getattr(ar, name)(*arrays[:place], scalar, *arrays[place:])[0])
-            row = [*others[:place], scalar, *others[place:]]
-            expected.append(operate(name, row, fmt, Rounding(mode)))
-        assert_same(results, expected)
+def test_scalars_that_decide_a_result_enter_exactly(rows, fmt, mode):
+    ar, truth = mcf.arithmetic(fmt, mode), OracleArithmetic(fmt, Rounding(mode))
+    for name, *operands in rows(fmt, np.random.default_rng(5)):
+        given = [
+            np.array([x], ar.carrier) if isinstance(x, float) else float(x) if Fraction(float(x)) == x else x
+            for x in operands
+        ]
+        found, expected = getattr(ar, name)(*given), getattr(truth, name)(*operands)
+        assert agree(found, expected), (name, given, found, expected)
 
 
 @pytest.mark.parametrize(
@@ -212,55 +246,6 @@ def test_numbers_beside_arrays_are_exact_or_refused_by_every_way(name, fmt, roun
             for result, column in zip(found, expected.T, strict=True):
                 assert result.dtype == carrier
                 assert_same(result, np.resize(column, size), *operands)
-
-
-@pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.parametrize("fmt", [*FORMATS[:6], *FORMATS[8:11]], ids=label)
-@pytest.mark.sampled(6)
-def test_results_with_reals_that_cancel_down_to_nearly_nothing(fmt, mode):
-    """The rest of them lies far beyond 53 bits; and products of 53 bits by p lose all but what is beyond."""
-    ar, truth, rng = (
-        mcf.arithmetic(fmt, mode),
-        OracleArithmetic(fmt, Rounding(mode)),
-        np.random.default_rng(5),
-    )
-    near, rows = OracleArithmetic(fmt), []
-    for rest in (Fraction(1, 3 * 2**90), Fraction(-1, 7 * 2**200), Fraction(0)):
-        a, b = (near.round(float(rng.normal())) for _ in range(2))
-        rows += [("add", a, rest - Fraction(a)), ("sub", a, Fraction(a) + rest)]
-        rows += [("fma", a, b, rest - Fraction(a) * Fraction(b))]
-    for real in rng.standard_normal(12).tolist():
-        rows += [
-            ("fma", Fraction(real), b, -near.mul(real, b)),
-            ("fma", b, Fraction(real), -near.mul(real, b)),
-        ]
-    for name, *operands in rows:
-        arrays = [np.array([x], ar.carrier) if isinstance(x, float) else x for x in operands]
-        assert agree(getattr(ar, name)(*arrays), getattr(truth, name)(*operands)), (name, operands)
-
-
-@pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.parametrize("fmt", ["bfloat16", "tf32", "e4m3fn"])
-@pytest.mark.sampled(6)
-def test_two_real_scalars_that_cancel_down_to_a_value_or_a_tie_are_exact(fmt, mode, assert_same):
-    """The product has 54 bits and the addend, exactly its distance from the target, 53.
-
-    Rounded to binary64 by itself the product puts the sum beside the target, on either side.
-    """
-    fmt, rng = get_format(fmt), np.random.default_rng(7)
-    ar, p, results, expected = mcf.arithmetic(fmt, mode), fmt.precision, [], []
-    for i in range(60):
-        target = int(rng.integers(2**p, 2 ** (p + 1))) << (52 - p - i % 30)  # a value or the middle of two
-        x = int(rng.integers(2 ** (p - 2), 2 ** (p - 1))) * 2 + 1
-        factor = (2**53 // x + 1 + int(rng.integers(0, target // (2 * x)))) | 1
-        product = factor * x
-        assert 2**53 < product < 2**53 + target
-        assert product % 2 == 1
-        row = [x * 2.0 ** (1 - p), factor * 2.0**-50, float(target - product) * 2.0 ** (-49 - p)]
-        assert Fraction(row[0]) * Fraction(row[1]) + Fraction(row[2]) == Fraction(target, 2 ** (49 + p))
-        results.append(ar.fma(np.array([row[0]]), *row[1:])[0])
-        expected.append(operate("fma", row, fmt, Rounding(mode)))
-    assert_same(results, expected)
 
 
 def test_signs_of_reals_in_the_other_backends():

@@ -32,12 +32,16 @@ def pairwise(ar, x):
     return x[0]
 
 
-def halved(ar, x):
+def halved(ar, x, factor=0.3):
     """Return a sum whose terms are halved: a real scalar takes part in each repetition."""
     total = x[0]
     for term in x[1:]:
-        total = ar.add(ar.mul(total, 0.3), ar.abs(term))
+        total = ar.add(ar.mul(total, factor), ar.abs(term))
     return total
+
+
+def names(count):
+    return tuple(f"x{i}" for i in range(count))
 
 
 SUMS = {
@@ -68,32 +72,21 @@ def terms(fmt, n, shape, seed=0, strange=0.0):
     return tuple(x.astype(carrier_of(get_format(fmt))))
 
 
-CASES = [(name, mode) for name in SUMS for mode in (*DETERMINISTIC, "stochastic")]
+def unclean(x):
+    """Return terms with codes of NaN whose fraction is full, to which what is added makes a number of it."""
+    codes = [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FC10000, 0x7F810000, 0xFFFFFFF8, 0x7FC00000]
+    x = [term.copy() for term in x]
+    for place in (0, 1, 50):
+        x[place].view(np.uint32)[0, :8] = codes
+    return tuple(x)
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [pytest.param(*x, marks=[] if x == ("halved", "stochastic") else pytest.mark.exhaustive) for x in CASES],
-)
-@pytest.mark.slow
-def test_sums_have_the_bits_of_numpy(name, mode, assert_same):
-    place = crc32(f"{name} {mode}".encode())
-    n, fmt = (33, 50, 66, 129)[place % 4], ("bfloat16", "float16", "float8_e4m3fn", "tf32")[place // 4 % 4]
-
-    def text(ar, *x):
-        return SUMS[name](ar, x)
-
-    compiled, plain = arithmetics(fmt, mode)
-    for shape, strange in (((70,), 0.0), ((3, 450), 0.003)):
-        x = terms(fmt, n, shape, seed=n, strange=strange)
-        assert roll(record(text, fmt, mode, operands=tuple(f"x{i}" for i in range(n)))) or n < 66
-        expected = plain.evaluate(text, *x)
-        alike(assert_same, compiled.evaluate(text, *x), expected)
-        assert compiled.random == plain.random
-
-
-# -- operands -----------------------------------------------------------------------------------------------
-LAYOUTS = {
+#: What is made of 80 terms of shape (7, 30), special numbers among them.
+GIVEN = {
+    "as they are": lambda x: x,
+    "large": lambda x: tuple(np.resize(term, (3, 450)) for term in x),
+    "few": lambda x: x[:33],
+    "unclean": unclean,
     "columns": lambda x: tuple(np.stack(x, axis=-1)[..., i] for i in range(len(x))),
     "of binary64": lambda x: tuple(term.astype(np.float64) for term in x),
     "big endian": lambda x: tuple(term.astype(">f4") for term in x),
@@ -103,17 +96,28 @@ LAYOUTS = {
     "no dimension": lambda x: tuple(term[0, 0] for term in x),
     "no elements": lambda x: tuple(term[:0] for term in x),
 }
+CASES = [
+    *((name, mode, "as they are") for name in SUMS for mode in (*DETERMINISTIC, "stochastic")),
+    *((name, "nearest_even", "unclean") for name in SUMS),
+    *(("kahan", mode, given) for given in GIVEN for mode in ("nearest_even", "stochastic")),
+]
+USUAL = [("halved", "stochastic", "as they are"), ("sum_3", "nearest_even", "unclean")]
+USUAL += [("kahan", "nearest_even", given) for given in ("large", "broadcast", "real scalars", "no elements")]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", ["nearest_even", pytest.param("stochastic", marks=pytest.mark.exhaustive)])
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.parametrize(
+    ("name", "mode", "given"),
+    [pytest.param(*x, marks=() if x in USUAL else pytest.mark.exhaustive) for x in CASES],
+)
 @pytest.mark.slow
-def test_operands_of_any_layout(layout, mode, assert_same):
-    x = LAYOUTS[layout](terms("bfloat16", 80, (7, 30), strange=1e-3))
-    compiled, plain = arithmetics("bfloat16", mode)
-    alike(assert_same, kahan_sum(compiled, x), kahan_sum(plain, x))
+def test_sums_have_the_bits_of_numpy(name, mode, given, assert_same):
+    fmt = ("bfloat16", "float16", "float8_e4m3fn", "tf32")[crc32(f"{name} {mode}".encode()) % 4]
+    fmt = fmt if given == "as they are" else "bfloat16"
+    x = GIVEN[given](terms(fmt, 80, (7, 30), strange=1e-3))
+    compiled, plain = arithmetics(fmt, mode)
+    alike(assert_same, *(ar.evaluate(SUMS[name], x) for ar in (compiled, plain)))
     assert compiled.random == plain.random
+    assert given != "as they are" or roll(record(SUMS[name], fmt, mode, operands=(names(80),)))
 
 
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
@@ -138,36 +142,12 @@ def test_a_term_that_is_no_value_is_named(which):
                 text(ar, tuple(x))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[] if x == "sum_3" else pytest.mark.exhaustive) for x in SUMS]
-)
-def test_unclean_codes_of_nan_stay_nan(name, assert_same):
-    """Adding to the code of a NaN whose fraction is full makes a number of it."""
-    x = [term.copy() for term in terms("bfloat16", 80, (64,))]
-    codes = [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001, 0x7FC10000, 0x7F810000, 0xFFFFFFF8, 0x7FC00000]
-    for place in (0, 1, 50):
-        x[place].view(np.uint32)[:8] = codes
-    alike(assert_same, *(ar.evaluate(SUMS[name], tuple(x)) for ar in arithmetics("bfloat16")))
-
-
 @pytest.mark.slow
 def test_numbers_that_change_between_calls_are_those_of_the_call(assert_same):
-    x = terms("bfloat16", 80, (200,))
-    compiled, plain = arithmetics("bfloat16")
-
-    def text(ar, x, factor):
-        total = x[0]
-        for term in x[1:]:
-            total = ar.add(ar.mul(total, factor), term)
-        return total
-
+    x, (compiled, plain) = terms("bfloat16", 80, (200,)), arithmetics("bfloat16")
     for factor in (0.3, -0.0):
-        for given in ({"factor": factor}, None):
-            found, expected = (
-                ar.evaluate(text, x, **given) if given else ar.evaluate(text, x, factor)
-                for ar in (compiled, plain)
-            )
-            assert_same(found, expected)
+        assert_same(compiled.evaluate(halved, x, factor), plain.evaluate(halved, x, factor))
+        assert_same(compiled.evaluate(halved, x, factor=factor), plain.evaluate(halved, x, factor))
 
 
 # -- what repeats -------------------------------------------------------------------------------------------
@@ -282,8 +262,7 @@ def test_texts_that_nearly_repeat_are_rolled_up_as_they_are(mode, assert_same):
     for seed in range(40):
         rng, inputs = random.Random(f"{mode} {seed}"), 20
         text = nearly_periodic(rng, inputs)
-        names = tuple(f"x{i}" for i in range(inputs))
-        rolled = roll(record(text, "bfloat16", mode, operands=(names,)))
+        rolled = roll(record(text, "bfloat16", mode, operands=(names(inputs),)))
         if rolled is None:
             continue
         found += 1
@@ -305,7 +284,7 @@ def test_texts_that_nearly_repeat_have_the_bits_of_numpy(seed, mode, assert_same
     x = terms("bfloat16", 40, (1100,), seed, strange=1e-3)
     for number in range(100):
         text = nearly_periodic(random.Random(f"{seed} {number}"), len(x))
-        rolled = roll(record(text, "bfloat16", mode, operands=(tuple(f"x{i}" for i in range(len(x))),)))
+        rolled = roll(record(text, "bfloat16", mode, operands=(names(len(x)),)))
         if rolled is not None and 2 < len(rolled.parts) < 6:
             break
     compiled, plain = arithmetics("bfloat16", mode)
@@ -314,10 +293,10 @@ def test_texts_that_nearly_repeat_have_the_bits_of_numpy(seed, mode, assert_same
 
 
 def test_what_does_not_repeat_is_not_rolled_up_and_a_sum_is_to_one_addition():
-    rng, names = random.Random(0), tuple(f"x{i}" for i in range(1000))
+    rng = random.Random(0)
     steps = [(rng.choice(BINARY), False, [rng.randrange(40 + n) for _ in range(2)]) for n in range(500)]
-    assert roll(record(partial(straight, steps), "bfloat16", operands=(names[:40],))) is None
-    (part,) = roll(record(recursive_sum, "bfloat16", operands=(names,))).parts
+    assert roll(record(partial(straight, steps), "bfloat16", operands=(names(40),))) is None
+    (part,) = roll(record(recursive_sum, "bfloat16", operands=(names(1000),))).parts
     assert len(part.body.steps) == 1
     assert part.takes.tolist() == [[0, 1], *([999 + n, n + 1] for n in range(1, 999))]
     assert part.lasting == (2,)

@@ -73,26 +73,6 @@ def test_an_optimizer_that_knows_of_many_steps_is_compiled_at_the_first(steps, m
     assert len(filled) == (steps > 1)
 
 
-@needs_numba
-@pytest.mark.exhaustive
-def test_many_sums_at_random_are_compiled_by_themselves(monkeypatch, tmp_path, assert_same):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where no other test has compiled it
-    loops, x = Loops("exact", checked=True), tuple(values("bfloat16", (300, 64)))
-    for name in ("_LOAD", "_WRITE", "_COMPILE", "_IMPORT"):
-        monkeypatch.setattr(choice, name, getattr(choice, name) / 20)
-    monkeypatch.setattr("mcfsim.backends.numpy.loops", lambda *args, **options: loops)
-    for seed in range(100):
-        ar, plain = (
-            mcf.arithmetic("bfloat16", "stochastic", random=RandomWords(seed), compiled=compiled)
-            for compiled in (None, False)
-        )
-        found = recursive_sum(ar, x)
-        if loops._paid:
-            break
-    assert seed > 1
-    assert_same(found, recursive_sum(plain, x))
-
-
 # -- by NumPy, where nothing is compiled ---------------------------------------------------------------------
 @pytest.fixture
 def numpy_alone(monkeypatch):

@@ -87,25 +87,27 @@ def test_what_is_left_out_was_made_before_and_all_repeats_are(seed):
     assert "copy" not in without_repeats("\n".join(repeated))
 
 
-@pytest.mark.parametrize(
-    ("rows", "left"),
-    [
-        (["add.rn.f32 %a, %x, %y;", "add.rn.f32 %b, %y, %x;"], 1),
-        (["sub.rn.f32 %a, %x, %y;", "sub.rn.f32 %b, %y, %x;"], 2),
-        (["add.rn.f32 %a, %x, %y;", "add.rn.f64 %b, %x, %y;"], 2),
-        (["add.rn.f32 %a, %x, 0f3F800000;", "add.rn.f32 %b, %x, 0fBF800000;"], 2),
-        # the same by way of others that are the same
-        (["cvt.f64.f32 %a, %x;", "abs.f64 %b, %a;", "abs.f32 %c, %x;", "cvt.f64.f32 %d, %c;"], 3),
-        (["cvt.f64.f32 %a, %x;", "neg.f64 %b, %a;", "abs.f32 %c, %x;", "cvt.f64.f32 %d, %c;"], 4),
-        (["mov.b32 %y, %x;", "add.rn.f32 %a, %x, %x;", "add.rn.f32 %b, %y, %x;"], 2),
-        # a register that is written between
-        (["add.rn.f32 %a, %x, %y;", "mov.b32 %x, %a;", "add.rn.f32 %b, %x, %y;"], 3),
-        (["add.rn.f32 %a, %x, %y;", "ld.global.b32 { %x }, [ %rd1 ];", "add.rn.f32 %b, %x, %y;"], 3),
-        (["add.rn.f32 %a, %x, %y;", "@%p1 mov.b32 %x, %a;", "add.rn.f32 %b, %x, %y;"], 3),
-        (["add.rn.f32 %a, %x, %y;", "asked %x;", "add.rn.f32 %b, %x, %y;"], 3),
-        # a loop
-        (["$L:", "add.rn.f32 %a, %x, %y;", "add.rn.f32 %b, %x, %y;", "bra $L;"], 4),
-    ],
-)
+ADDED = "add.rn.f32 %a, %x, %y;"
+#: Rows, and how many of them are left.
+ROWS = [
+    ([ADDED, "add.rn.f32 %b, %y, %x;"], 1),
+    (["sub.rn.f32 %a, %x, %y;", "sub.rn.f32 %b, %y, %x;"], 2),
+    ([ADDED, "add.rn.f64 %b, %x, %y;"], 2),
+    (["add.rn.f32 %a, %x, 0f3F800000;", "add.rn.f32 %b, %x, 0fBF800000;"], 2),
+    # the same by way of others that are the same
+    (["cvt.f64.f32 %a, %x;", "abs.f64 %b, %a;", "abs.f32 %c, %x;", "cvt.f64.f32 %d, %c;"], 3),
+    (["cvt.f64.f32 %a, %x;", "neg.f64 %b, %a;", "abs.f32 %c, %x;", "cvt.f64.f32 %d, %c;"], 4),
+    (["mov.b32 %y, %x;", "add.rn.f32 %a, %x, %x;", "add.rn.f32 %b, %y, %x;"], 2),
+    # a register that is written between
+    ([ADDED, "mov.b32 %x, %a;", "add.rn.f32 %b, %x, %y;"], 3),
+    ([ADDED, "ld.global.b32 { %x }, [ %rd1 ];", "add.rn.f32 %b, %x, %y;"], 3),
+    ([ADDED, "@%p1 mov.b32 %x, %a;", "add.rn.f32 %b, %x, %y;"], 3),
+    ([ADDED, "asked %x;", "add.rn.f32 %b, %x, %y;"], 3),
+    # a loop
+    (["$L:", ADDED, "add.rn.f32 %b, %x, %y;", "bra $L;"], 4),
+]
+
+
+@pytest.mark.parametrize(("rows", "left"), ROWS)
 def test_the_same_is_what_the_same_makes(rows, left):
     assert len(without_repeats("\n".join(rows)).split("\n")) == left

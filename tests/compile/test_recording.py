@@ -94,20 +94,16 @@ def test_formats_of_several_roles_stand_in_one_program():
     assert program.results[2] is program.inputs[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "message"),
-    [
-        (lambda ar, a: a + 1, TypeError, "unsupported operand"),
-        (lambda ar, a: ar.add(a, np.float32(1)), TypeError, "values and real scalars alone"),
-        (
-            lambda ar, a: ar.like(get_format("float16"), Rounding()).add(a, a),
-            ValueError,
-            "round brings it over",
-        ),
-        (lambda ar, a: [a], TypeError, "no value of the arithmetic"),
-        (lambda ar, a: a if a > 0 else ar.neg(a), TypeError, "is not compared"),
-    ],
-)
+NO_TEXT = [
+    (lambda ar, a: a + 1, TypeError, "unsupported operand"),
+    (lambda ar, a: ar.add(a, np.float32(1)), TypeError, "values and real scalars alone"),
+    (lambda ar, a: ar.like(get_format("float16"), Rounding()).add(a, a), ValueError, "round brings it over"),
+    (lambda ar, a: [a], TypeError, "no value of the arithmetic"),
+    (lambda ar, a: a if a > 0 else ar.neg(a), TypeError, "is not compared"),
+]
+
+
+@pytest.mark.parametrize(("text", "error", "message"), NO_TEXT)
 def test_what_is_no_text_is_refused(text, error, message):
     with pytest.raises(error, match=message):
         trace(text, "bfloat16")
@@ -135,7 +131,7 @@ def test_what_numbers_alone_give_at_random_is_not_recorded(operation):
         return ar.add(getattr(ar, operation)(*numbers), x)
 
     def by_another(ar, x):
-        once = ar.like(mcf.get_format("float16"), mcf.Rounding())
+        once = ar.like(get_format("float16"), Rounding())
         return ar.add(ar.round(getattr(once, operation)(*numbers)), x)
 
     for made in (text, by_another):
@@ -190,16 +186,11 @@ def test_constants_of_either_sign_and_type_are_told_apart_and_held_by_their_type
             line.constant(*given)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        lambda x, n: x + n,
-        lambda x, n: n.select(x, x),
-        lambda x, n: (n < 1).select(x, n),
-        lambda x, n: x + True,
-        lambda x, n: (x < 1.0) + 1,
-    ],
-)
+MIXED = [lambda x, n: x + n, lambda x, n: n.select(x, x), lambda x, n: (n < 1).select(x, n)]
+MIXED += [lambda x, n: x + True, lambda x, n: (x < 1.0) + 1]
+
+
+@pytest.mark.parametrize("text", MIXED)
 def test_types_do_not_mix(text):
     with pytest.raises(TypeError):
         recorded(text, x=F32, n=I32)

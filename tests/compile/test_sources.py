@@ -2,8 +2,6 @@
 
 import ast
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -106,22 +104,6 @@ def test_sources_call_what_their_names_depend_on_and_nothing_else(monkeypatch):
     assert sources._called_functions() == Path(intrinsics.__file__).read_bytes()
     monkeypatch.setattr(sources, "_called_functions", lambda: b"mended")
     assert sources.path_of("a text") != there != sources.path_of("another")
-
-
-@pytest.mark.exhaustive  # two fresh interpreters compile
-def test_code_of_functions_that_are_mended_is_not_run(tmp_path):
-    package = Path(shutil.copytree(Path(mcf.__file__).parent, tmp_path / "mcfsim"))
-    code = "import mcfsim; print(mcfsim.arithmetic('bfloat16', compiled=True).sqrt([4.0])[0])"
-
-    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
-
-    def shown():
-        return float(subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, env=env))
-
-    assert shown() == 2.0
-    path = package / "compile" / "intrinsics.py"
-    path.write_text(path.read_text().replace("sqrt = np.sqrt", "sqrt = np.negative"))
-    assert shown() == -4.0
 
 
 # -- without a compiler --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.formats import Format, Posit, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.protocol import Arithmetic, straight_line
+from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
 from mcfsim.storage.buffers import BLOCK
 from tests.kernels.test_operations import ARITY
@@ -127,25 +127,6 @@ def test_a_zero_and_nan_have_their_own_sign_and_nothing_is_drawn():
     meter = mcf.Meter(mcf.arithmetic("bfloat16"))
     meter.sign(np.float32([2.0, -3.0]))
     assert (meter.tallies["sign"].elements, meter.tallies["sign"].inexact) == (2, 0)
-
-
-@pytest.mark.slow
-def test_a_straight_line_runs_the_same_on_one_element_and_on_blocks(assert_same):
-    @straight_line
-    def polynomial(ar, x, *, degree):
-        total = x
-        for _ in range(degree):
-            total = ar.fma(total, x, 1.0)
-        return total, (ar.neg(total), ar.mul(x, 0.1))
-
-    ar = mcf.arithmetic("bf16")
-    x = mcf.round_to(np.random.default_rng(10).standard_normal((3, BLOCK)), "bf16").astype(np.float32)
-    total, (negative, _) = polynomial(ar, x, degree=3)
-    assert_same(negative, -total)
-    assert_same(
-        total[:, ::1111], [[polynomial(ar, float(v), degree=3)[0] for v in row] for row in x[:, ::1111]]
-    )
-    assert polynomial.__wrapped__(ar, 2.0, degree=1)[0] == 5.0
 
 
 def test_options_are_told_and_impossible_ones_refused():

@@ -9,7 +9,6 @@ import pytest
 import mcfsim as mcf
 from mcfsim.codec import all_values, decode
 from mcfsim.formats import FORMATS, Format, Specials, get_format
-from mcfsim.kernels import residuals
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import OracleArithmetic, operate, operate_integers
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
@@ -147,11 +146,7 @@ def pairs_of(x):
 def test_all_pairs_of_small_formats_are_rounded_once(fmt, rounding, assert_same):
     floating = type(fmt) is Format
     x = values(fmt) if floating else np.append(all_values(fmt).astype(np.float64), [np.nan] * fmt.has_nan)
-    some = (
-        x
-        if x.size <= 9 + 15 * floating
-        else np.unique([*(corners(fmt) if floating else ()), *x[:: x.size // 9]])
-    )
+    some = x if x.size <= 9 else np.append(x[:: x.size // 9], corners(fmt) if floating else [])
     for name in BINARY:
         check(name, pairs_of(x), fmt, rounding, assert_same)
     check("sqrt", [x], fmt, rounding, assert_same)
@@ -229,19 +224,6 @@ def test_operations_of_wider_formats_are_rounded_once(case, name, assert_same):
         check(name, [x[few] for x in operands], fmt, Rounding(mode), assert_same)
 
 
-@pytest.mark.parametrize("name", ["add", "mul", "div", "sqrt", "fma"])
-def test_residuals_make_binary64_odd(name, assert_same):
-    """As the definition rounds the exact result to odd."""
-    rng, fmt = np.random.default_rng(8), get_format("float64")
-    operands = rng.integers(2**52, 2**53, (ARITY[name], 100)) * 2.0 ** rng.integers(
-        -60, 0, (ARITY[name], 100)
-    )
-    operands *= rng.choice([-1.0, 1.0], operands.shape) if name != "sqrt" else 1.0
-    found = residuals.make_odd(*getattr(residuals, name)(*operands))
-    expected = [operate(name, row, fmt, Rounding("to_odd")) for row in operands.T.tolist()]
-    assert_same(found, expected, *operands)
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", [E5M2, E4M3FN], ids=label)
@@ -269,18 +251,6 @@ def test_pairs_of_16_bits_are_rounded_once(fmt, step, name, assert_same):
     for rows in np.array_split(positive[1::step], 2**13 // step):
         a, b = (x * rng.choice([-1.0, 1.0], x.shape) for x in np.broadcast_arrays(rows[:, None], positive))
         check(name, [a, b] if rng.random() < 0.5 else [b, a], fmt, Rounding(), assert_same)
-
-
-def test_the_hard_operands_are_hard():
-    """An fma in binary64 or float32 errs on many."""
-    for fmt in (BF16, E5M2):
-        a, b, c = hard_triples(fmt, 2**17, seed=0)
-        right = np.asarray(mcf.arithmetic(fmt).fma(a, b, c))
-        with np.errstate(all="ignore"):
-            twice = np.asarray(mcf.round_to((a * b).astype(np.float32) + c.astype(np.float32), fmt))
-            wide = np.asarray(mcf.round_to(a * b + c, fmt))  # the product is exact in binary64
-        assert np.count_nonzero(right != twice) > 12
-        assert np.count_nonzero(right != wide) > 12 or fmt is E5M2  # whose sums binary64 holds
 
 
 @pytest.mark.parametrize("specials", ["ieee", "fn"])

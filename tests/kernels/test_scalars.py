@@ -277,24 +277,6 @@ def test_stochastic_rounding_draws_for_a_sign_by_its_stream():
 
 
 # -- in texts ---------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("size", [1, 3, 2**17 + 1])
-def test_a_result_of_a_second_format_stays_as_it_is(size):
-    """Of arrays, and of numbers alone: .30078125 is no value of e4m3fn."""
-
-    def text(ar, x):
-        other = ar.like(get_format("bfloat16"), Rounding())
-        return other.add(0.1, 0.2), other.mul(other.round(x), 0.3), ar.add(0.1, 0.2), 0.3
-
-    fmt, expected = get_format("float8_e4m3fn"), [0.30078125, 0.30078125, 0.3125, 0.3125]
-    ar = mcf.arithmetic(fmt, compiled=False)
-    for arithmetic in (ar, mcf.Meter(ar)):
-        found = arithmetic.evaluate(text, np.ones(size, np.float32))
-        assert [np.unique(x).tolist() for x in found] == [[x] for x in expected]
-        assert list(arithmetic.evaluate(text, 1.0)) == expected
-    called = by_calls(lambda ar, x: text(ar, x)[:3], fmt, Rounding(), np.ones(2, "f4"))
-    assert [x[0] for x in called] == expected[:3]
-
-
 @pytest.mark.parametrize("compiled", [False, None])
 def test_values_of_another_carrier_are_refused(compiled):
     def text(ar, x, brought):

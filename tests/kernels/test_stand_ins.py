@@ -12,7 +12,6 @@ import pytest
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
-from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.stand_ins import addend_for, factor_for, neighbours
 from mcfsim.oracle import OracleArithmetic, same
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Underflow
@@ -49,27 +48,13 @@ def telling(fmt: Format) -> np.ndarray:
 def check(x, fmt, rounding, scalar):
     ar, judge = BlockArithmetic(fmt, rounding, "exact"), OracleArithmetic(fmt, rounding)
     block = np.resize(x, max(x.size, 1 << 12)).astype(carrier_of(fmt))  # large enough for a search
-    for name, first in (
-        ("mul", True),
-        ("mul", False),
-        ("div", True),
-        ("add", True),
-        ("sub", True),
-        ("sub", False),
-    ):
+    for name, turn in (("mul", 1), ("mul", -1), ("div", 1), ("add", 1), ("sub", 1), ("sub", -1)):
         with np.errstate(all="ignore"):
-            found = getattr(ar, name)(*(block, scalar)[:: 1 if first else -1])[: x.size].astype(np.float64)
-        expected = np.array([getattr(judge, name)(*(a, scalar)[:: 1 if first else -1]) for a in x.tolist()])
+            found = getattr(ar, name)(*(block, scalar)[::turn])[: x.size].astype(np.float64)
+        expected = np.array([getattr(judge, name)(*(a, scalar)[::turn]) for a in x.tolist()])
         wrong = ~same(found, expected)
-        assert not wrong.any(), (
-            fmt,
-            rounding,
-            scalar,
-            name,
-            x[wrong][:1],
-            found[wrong][:1],
-            expected[wrong][:1],
-        )
+        witness = (fmt, rounding, scalar, name, x[wrong][:1], found[wrong][:1], expected[wrong][:1])
+        assert not wrong.any(), witness
 
 
 @pytest.mark.parametrize("part", range(120))
@@ -101,24 +86,6 @@ def test_there_is_one_where_the_theorem_says_so(precision):
     assert len(missing) <= (0 if precision < 10 else len(drawn) // 4)
     wide = get_format("float32")
     assert all(factor_for(s, wide, Rounding(), FLOAT64) is not None for s in drawn if s not in (1 + 2.0**-9,))
-
-
-@pytest.mark.slow
-def test_the_scalar_rounded_to_binary32_will_not_do():
-    """Why a search is needed: what is nearest lies on the wrong side of a boundary, or on it."""
-    fmt, significands, failed = get_format("bfloat16"), np.arange(128, 256, dtype=np.float32), 0
-    kernel, judge = get_kernel(fmt, Rounding(), FLOAT32), OracleArithmetic(fmt)
-    for m, n in product(range(129, 256, 12), range(257, 512, 34)):
-        scalar = n / m * (1 + 2.0**-40)
-        products = [
-            significands * x for x in (factor_for(scalar, fmt, Rounding(), FLOAT32), np.float32(scalar))
-        ]
-        for x in products:
-            kernel(x, x)
-        expected = [judge.mul(x, scalar) for x in significands.tolist()]
-        np.testing.assert_array_equal(products[0], expected)
-        failed += not np.array_equal(products[1], expected)
-    assert failed > 8
 
 
 @pytest.mark.slow

@@ -252,15 +252,16 @@ def rounding_case(fmt: Format, rounding: Rounding, carrier: Any, tidy: bool) -> 
     if rounding.stochastic and not tidy and rounding.random_bits <= 30:
         given["word"] = given["word"].astype(np.int32)
 
-    def text(m: SimpleNamespace, x: Any, word: Any = None) -> Any:
-        return m.rounding.round_element(x, fmt, rounding, word, clean=tidy)
-
-    def oracle() -> Array:
-        return mcf.oracle.round_integers(x, fmt, rounding).astype(carrier)
-
     floating = type(fmt) is Format and fmt.emin > -900
-    judged = oracle if floating and not rounding.stochastic else None
-    return Case(f"round {carrier} {_about(fmt, rounding)} {tidy}", text, given, tidy, judged)
+    return Case(
+        f"round {carrier} {_about(fmt, rounding)} {tidy}",
+        lambda m, x, word=None: m.rounding.round_element(x, fmt, rounding, word, clean=tidy),
+        given,
+        tidy,
+        partial(mcf.oracle.round_integers, x, fmt, rounding)
+        if floating and not rounding.stochastic
+        else None,
+    )
 
 
 def beside_quotients(precision: int, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -365,20 +366,19 @@ def operation_case(
     given = {f"x{i}": x for i, x in enumerate(operands)} | _drawn(operands[0], fmt, rounding)
     count, real = len(operands), scalar is not None
 
+    options = {"carrier": TYPES[carrier], "real": real, "clean": tidy}
+
     def text(m: SimpleNamespace, *x: Any) -> Any:
-        return m.operations.operate_element(
-            *(name, x[:count], way, fmt, rounding, x[count] if len(x) > count else None),
-            **{"carrier": TYPES[carrier], "real": real, "clean": tidy},
-        )
+        word = x[count] if len(x) > count else None
+        return m.operations.operate_element(name, x[:count], way, fmt, rounding, word, **options)
 
     def oracle() -> Array:
         wide = [x.astype(np.float64) for x in operands]
-        return mcf.oracle.operate_integers(name, *wide, fmt=fmt, rounding=rounding).astype(carrier)
+        return mcf.oracle.operate_integers(name, *wide, fmt=fmt, rounding=rounding)
 
     plain = type(fmt) is Format and fmt.precision <= 11 and max(fmt.emax, -fmt.emin) < 150
     judged = oracle if plain and not rounding.stochastic and not real else None
-    title = f"{name} {way} {_about(fmt, rounding)} {tidy} {scalar}"
-    return Case(title, text, given, tidy, judged)
+    return Case(f"{name} {way} {_about(fmt, rounding)} {tidy} {scalar}", text, given, tidy, judged)
 
 
 def change_case(name: str, fmt: Format, rounding: Rounding, tidy: bool = False) -> Case | None:
@@ -389,10 +389,12 @@ def change_case(name: str, fmt: Format, rounding: Rounding, tidy: bool = False) 
     x = cleaned(x) if tidy else x
     options = {"carrier": TYPES[carrier_of(fmt)], "clean": tidy}
 
-    def text(m: SimpleNamespace, x: Any, word: Any = None) -> Any:
-        return m.operations.change_element(name, x, fmt, rounding, word, **options)
-
-    return Case(f"{name} {_about(fmt, rounding)} {tidy}", text, {"x": x, **_drawn(x, fmt, rounding)}, tidy)
+    return Case(
+        f"{name} {_about(fmt, rounding)} {tidy}",
+        lambda m, x, word=None: m.operations.change_element(name, x, fmt, rounding, word, **options),
+        {"x": x, **_drawn(x, fmt, rounding)},
+        tidy,
+    )
 
 
 def parts_case(fmt: Format, rounding: Rounding, number: float) -> Case:
@@ -423,13 +425,13 @@ def residual_case(fmt: Format, mode: Mode, tidy: bool) -> Case:
         lost = np.where(np.isfinite(x), x * share.astype(np.float32), 0).astype(np.float32)
     lost[-codes.size :] = (~codes).view(np.float32)
 
-    def text(m: SimpleNamespace, x: Any, lost: Any) -> Any:
-        return m.floats.round_float(x, fmt, rounding, residual=lost, clean=tidy)
-
-    def oracle() -> Array:
-        return mcf.oracle.round_integers(x.astype(np.float64) + lost, fmt, rounding).astype(np.float32)
-
-    return Case(f"residual {fmt} {mode} {tidy}", text, {"x": x, "lost": lost}, tidy, oracle)
+    return Case(
+        f"residual {fmt} {mode} {tidy}",
+        lambda m, x, lost: m.floats.round_float(x, fmt, rounding, residual=lost, clean=tidy),
+        {"x": x, "lost": lost},
+        tidy,
+        lambda: mcf.oracle.round_integers(x.astype(np.float64) + lost, fmt, rounding),
+    )
 
 
 #: Formats of which sums may be rounded with what binary32 lost of them, and others.
@@ -438,20 +440,21 @@ WITHOUT = ("float16", "posit8", "int8", "float32", "full8unsigned", "full24nozer
 WITHOUT += ("full23", "near8", "high8")
 
 
+def _asked(title: str, text: Callable[..., Any], expected: bool) -> Case:
+    """Return a case of what is so for all numbers."""
+    return Case(title, lambda m, x: x.like(float(text(m))), {"x": np.float32([1])}, oracle=lambda: [expected])
+
+
 def residual_choices() -> Iterator[Case]:
     """Yield cases of which formats, modes and policies a residual is taken."""
     by_name = {str(fmt): fmt for fmt in FORMATS}
     for name in (*WITH_RESIDUAL, *WITHOUT):
-        fmt = by_name[name]
         for rounding in (*PLAIN, Rounding("up", underflow="flush_before"), Rounding("stochastic")):
+            given = (F32, by_name[name], rounding)
             decided = rounding.mode not in ("to_odd", "stochastic")
             chosen = name in WITH_RESIDUAL and decided and rounding.underflow is Underflow.GRADUAL
-
-            def text(m: SimpleNamespace, x: Any, fmt: Format = fmt, rounding: Rounding = rounding) -> Any:
-                return x.like(float(m.floats.takes_residual(x.type, fmt, rounding)))
-
-            title, given = f"takes residual {_about(fmt, rounding)}", {"x": np.float32([1.0])}
-            yield Case(title, text, given, oracle=lambda chosen=chosen: np.float32([chosen]))
+            title = f"takes residual {_about(*given[1:])}"
+            yield _asked(title, lambda m, given=given: m.floats.takes_residual(*given), chosen)
 
 
 def value_case(fmt: Format, carrier: Any) -> Case | None:
@@ -460,15 +463,12 @@ def value_case(fmt: Format, carrier: Any) -> Case | None:
         return None
     x = numbers(fmt, carrier)
 
-    def text(m: SimpleNamespace, x: Any) -> Any:
-        return m.rounding.is_value(x, fmt)
-
-    return Case(f"is value {fmt or repr(fmt)} {carrier}", text, {"x": x}, oracle=lambda: keeps(x, fmt))
-
-
-def keeps(x: Array, fmt: Format) -> Array:
-    """Return which numbers are values of a format, or NaN."""
-    return (mcf.round_to(x, fmt) == x) | np.isnan(x)
+    return Case(
+        f"is value {fmt or repr(fmt)} {carrier}",
+        lambda m, x: m.rounding.is_value(x, fmt),
+        {"x": x},
+        oracle=lambda: (mcf.round_to(x, fmt) == x) | np.isnan(x),
+    )
 
 
 def code_cases(fmt: Format, carrier: Any) -> Iterator[Case]:
@@ -483,18 +483,11 @@ def code_cases(fmt: Format, carrier: Any) -> Iterator[Case]:
     zero = np.array([-0.0] if fmt.signed and fmt.zero else [], carrier)
     numbers = np.concatenate([values, zero, nan, payload.view(carrier)])
     title = f"{fmt or repr(fmt)} {carrier}"
-
-    def decoded(m: SimpleNamespace, code: Any) -> Any:
-        return m.codes.decode_element(code, fmt, TYPES[carrier])
-
-    def encoded(m: SimpleNamespace, x: Any) -> Any:
-        return m.codes.encode_element(x, fmt)
-
-    def told(m: SimpleNamespace, code: Any) -> Any:
-        return m.codes.is_code(code, fmt)
-
-    yield Case(f"decode {title}", decoded, {"code": codes}, oracle=lambda: values)
-    yield Case(f"encode {title}", encoded, {"x": numbers}, oracle=lambda: mcf.codec.encode(numbers, fmt))
+    decode: Any = lambda m, code: m.codes.decode_element(code, fmt, TYPES[carrier])  # noqa: E731
+    encode: Any = lambda m, x: m.codes.encode_element(x, fmt)  # noqa: E731
+    told: Any = lambda m, code: m.codes.is_code(code, fmt)  # noqa: E731
+    yield Case(f"decode {title}", decode, {"code": codes}, oracle=lambda: values)
+    yield Case(f"encode {title}", encode, {"x": numbers}, oracle=lambda: mcf.codec.encode(numbers, fmt))
     yield Case(f"is code {title}", told, {"code": integers}, oracle=lambda: is_code)
 
 
@@ -503,12 +496,8 @@ def codes_known() -> Iterator[Case]:
     unknown = ("float32", "tf32", "posit8", "int8", "full8none", "float_p1", "seventeen")
     for fmt in (*FORMATS, *CODED):
         if str(fmt) in (*unknown, *map(str, CODED)):
-
-            def text(m: SimpleNamespace, x: Any, fmt: Format = fmt) -> Any:
-                return x.like(float(m.codes.has_codes(fmt)))
-
-            known = np.float32([str(fmt) not in unknown])
-            yield Case(f"has codes {fmt}", text, {"x": known}, oracle=lambda known=known: known)
+            known = str(fmt) not in unknown
+            yield _asked(f"has codes {fmt}", lambda m, fmt=fmt: m.codes.has_codes(fmt), known)
 
 
 #: Verbs that GPUs have, of roundings and operations to nearest, and of codes.

@@ -84,9 +84,8 @@ def by_torch(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any]
     from mcfsim.compile.torch_calls import TorchCalls
     from mcfsim.compile.torch_lines import TensorFiller
 
-    values = [*lowered.operands, *lowered.words, *lowered.numbers]
-    numbers = tuple(map(float, _numbers(lowered)))
-    filler = TensorFiller("", lowered, numbers, calls=TorchCalls(lowered.results, values))
+    calls = TorchCalls(lowered.results, [*lowered.operands, *lowered.words, *lowered.numbers])
+    filler = TensorFiller("", lowered, tuple(map(float, _numbers(lowered))), calls=calls)
     return _on_tensors(torch, filler, lowered, arrays, device)
 
 

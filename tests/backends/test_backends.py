@@ -137,24 +137,22 @@ def test_the_meter_counts_calls_and_elements_and_changes_no_result(assert_same):
     assert 0.5 < meter.tallies["add"].max_error <= 1
 
 
-#: What is counted of an operation, where the definition below does not say.
-COUNTS = [
-    # Lost are the first two, and the third, the other way round; the last moves.
-    ("add", ([1, 1, 2**-9, 1, 1 + 2**-7], [2**-8, 2**-9, 1, 3, 2**-8]), {"inexact": 4, "lost": 3}),
-    ("add", ([1.0], [2.0**-100]), {"inexact": 1, "lost": 1}),  # beyond binary64
-    ("mul", ([1 + 2**-7, 2], [1 + 2**-7, 2]), {"inexact": 1, "max_error": 4 * 2.0**-8 / (1 + 2.0**-7) ** 2}),
-    ("mul", ([2.0**-100], [2.0**-100]), {"inexact": 1, "underflow": 1, "overflow": 0, "max_error": 0.0}),
-    ("sqrt", ([2, 4, 9],), {"inexact": 1}),
-    ("sqrt", ([-1.0],), {"inexact": 0, "overflow": 0}),  # what has no root is not judged
-]
-
-
-@pytest.mark.parametrize(("name", "operands", "expected"), COUNTS)
+@pytest.mark.parametrize(
+    ("name", "operands", "expected"),
+    [
+        # Lost are the first two, and the third, the other way round; the last moves.
+        ("add", ([1, 1, 2**-9, 1, 1 + 2**-7], [2**-8, 2**-9, 1, 3, 2**-8]), (4, 3)),
+        ("add", ([1.0], [2.0**-100]), (1, 1)),  # beyond binary64
+        ("add", (2**60 + 1, -(2**60)), (0, 0)),  # long integers are taken as they are
+        ("round", (np.array([2**60 + 1, 2**60, 3]),), (1, 0)),
+        ("sqrt", ([2, 4, 9],), (1, 0)),
+        ("sqrt", ([-1.0],), (0, 0)),  # what has no root is not judged
+    ],
+)
 def test_the_meter_counts_by_hand(name, operands, expected):
     meter = Meter(mcf.arithmetic("bf16"))
-    getattr(meter, name)(*map(np.float32, operands))
-    found = {key: getattr(meter.tallies[name], key) for key in expected}
-    assert found == pytest.approx(expected, rel=1e-12, abs=0)
+    getattr(meter, name)(*(np.float32(x) if isinstance(x, list) else x for x in operands))
+    assert (meter.tallies[name].inexact, meter.tallies[name].lost) == expected
 
 
 def tally_by_definition(name, fmt, operands, results, before=None):
@@ -209,14 +207,6 @@ def test_the_meter_counts_by_the_definition(name, policy):
         for key in ("inexact", "overflow", "underflow", "lost"):
             assert getattr(tally, key) == expected[key], (fmt, mode, key)
         assert tally.max_error == pytest.approx(float(expected["max_error"]), rel=1e-12, abs=0)
-
-
-def test_the_meter_takes_long_integers_as_they_are():
-    meter = Meter(mcf.arithmetic("bf16"))
-    meter.round(np.array([2**60 + 1, 2**60, 3], dtype=np.int64))
-    assert meter.tallies["round"].inexact == 1
-    meter.add(2**60 + 1, -(2**60))
-    assert (meter.tallies["add"].inexact, meter.tallies["add"].lost) == (0, 0)
 
 
 def test_the_meter_watches_every_arithmetic_and_draws_for_a_block_as_it_does(assert_same):

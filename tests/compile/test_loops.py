@@ -11,16 +11,14 @@ import pytest
 import mcfsim as mcf
 from mcfsim.backends.factory import on_blocks
 from mcfsim.compile import trace
-from mcfsim.compile.fission import AT_ONCE, parts
+from mcfsim.compile.fission import AT_ONCE
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.program import Scalar, flat
 from mcfsim.compile.scalars import entering, uses
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.codes_by_kind import codes_by_kind
-from mcfsim.optim.recording import StepPrograms, numbers
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import DETERMINISTIC, Rounding
-from tests.shared.random_programs import recipe
 from tests.shared.texts import every, values, with_scalar
 
 NUMBA = all(importlib.util.find_spec(name) for name in ("numba", "platformdirs"))
@@ -81,22 +79,16 @@ def test_real_scalars_enter_exactly_and_nothing_is_made_again(way, assert_same):
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e5m2"])
 @pytest.mark.sampled(3)
 def test_an_fma_with_a_short_scalar_stays_in_the_carrier(fmt, mode, assert_same):
-    fmt, rounding = get_format(fmt), Rounding(mode)
-    x, c = arrays(fmt, 2)
-
-    def exact(name, *given):
-        wide = (np.broadcast_to(np.float64(item), x.shape) for item in given)
-        return operate_integers(name, *wide, fmt=fmt, rounding=rounding)
-
+    fmt, (x, c) = get_format(fmt), arrays(fmt, 2)
     for number in (1.0, -0.75, 0.998046875, 2.0**-16, 2.0**-18, 3.0, 1e3):
         scalar = float(mcf.round_to(number, fmt))
-
-        def text(ar, x, c, scalar=scalar):
-            return ar.fma(x, scalar, c), ar.fma(scalar, x, ar.neg(ar.mul(x, scalar)))
-
-        found = carried_out("calls", Loop(trace(text, fmt, rounding, operands=("x", "c"))), [x, c])
-        assert_same(found[0], exact("fma", x, scalar, c), x, c)
-        assert_same(found[1], exact("fma", x, scalar, -exact("mul", x, scalar)), x)
+        program = trace(
+            lambda ar, x, c, y=scalar: (ar.fma(x, y, c), ar.fma(y, x, c)), fmt, mode, operands=("x", "c")
+        )
+        wide = x.astype(float), np.full(x.size, scalar), c.astype(float)
+        expected = operate_integers("fma", *wide, fmt=fmt, rounding=Rounding(mode))
+        for found in carried_out("calls", Loop(program), [x, c]):
+            assert_same(found, expected, x, c)
     program = trace(lambda ar, x, c: ar.fma(x, 1.0, c), fmt)
     numbers = (1.0, 2.0**-20, 1e4)
     ways = [entering(uses(program)[0], float(mcf.round_to(x, fmt)), "exact")[0] for x in numbers]
@@ -116,19 +108,14 @@ def test_scalars_too_far_out_are_refused_and_zeros_of_either_sign_enter_apart():
 
 # -- operands, names and sources -----------------------------------------------------------------------------
 @needs_numba
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ((np.ones(3), np.ones(3, np.float32)), "a must be a contiguous vector of float32"),
-        ((np.ones((2, 2), np.float32), np.ones(4, np.float32)), "a must be a contiguous vector"),
-        ((np.ones(6, np.float32)[::2], np.ones(3, np.float32)), "a must be a contiguous vector"),
-        ((np.ones(3, np.float32), np.ones(4, np.float32)), "b has 4 elements, not 3"),
-    ],
-)
 @pytest.mark.slow
-def test_other_arrays_are_refused(given, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        Loop(trace(mcf.two_sum, "bfloat16"))(*given)
+def test_other_arrays_are_refused():
+    loop, three = Loop(trace(mcf.two_sum, "bfloat16")), np.ones(3, np.float32)
+    for other in (np.ones(3), np.ones((2, 2), np.float32), np.ones(6, np.float32)[::2]):
+        with pytest.raises((TypeError, ValueError), match="a must be a contiguous vector of float32"):
+            loop(other, three)
+    with pytest.raises(ValueError, match="b has 4 elements, not 3"):
+        loop(three, np.ones(4, np.float32))
 
 
 @needs_numba
@@ -185,50 +172,3 @@ def test_checked_packed_loops_tell_integers_that_are_no_codes():
     for unknown, code in zip(codes_by_kind(fmt).unassigned(integers), integers.astype(np.uint8), strict=True):
         with pytest.raises(ValueError, match="no value") if unknown or code > 127 else nullcontext():
             loop(code[None], np.zeros(1, np.uint8))
-
-
-# -- lines in parts ------------------------------------------------------------------------------------------
-def check(lowered):
-    """Carry the parts of a line out in thought: all is made once, of what is there. Return their number."""
-    asked = (*lowered.results, *(() if lowered.strange is None else (lowered.strange,)))
-    split, kept, made = parts(lowered, asked), set(), set()
-    for part in split:
-        there = set(part.taken)
-        assert there <= kept
-        assert [x.number for x in part.values] == sorted({x.number for x in part.values})
-        for x in part.values:
-            assert set(x.operands) <= there | {y for y in x.operands if y.verb == "constant"}
-            there.add(x)
-        made |= set(part.values)
-        kept |= set(part.kept)
-        assert set(part.kept) <= there
-        assert all(asked[place] in there or asked[place].verb == "constant" for place in part.results)
-    assert sorted(place for part in split for place in part.results) == list(range(len(asked)))
-    needed = {x for x in lowered.line.needed(asked) if x.verb != "constant"}
-    assert needed <= made | {x for x in asked if x.verb == "constant"}
-    return len(split)
-
-
-@pytest.mark.parametrize("checked", [False, True])
-@pytest.mark.slow
-def test_each_part_of_a_random_text_has_what_it_needs(checked):
-    several = 0
-    for made in map(recipe, range(60)):
-        try:
-            loop = Loop(made.program(), made.policy, checked=checked)
-            lowered = loop.line([use.number({}) for use in uses(loop.program)])
-        except (TypeError, ValueError):  # no straight line, or no exact path
-            continue
-        several += check(lowered) > 1
-    assert several > 4
-
-
-@pytest.mark.parametrize("strategy", [x for x in mcf.STRATEGIES if x not in ("exact", "mcf-3")])
-def test_each_part_of_a_step_has_what_it_needs(strategy):
-    hyper, own = mcf.AdamW(), mcf.strategy(strategy)
-    roles = mcf.Optimizer(hyper, own, {"w": np.zeros(1, np.float32)}).roles
-    scalars = hyper.scalars(roles, own, 3, 1e-3, decayed=True)
-    program = StepPrograms(hyper, own).of(roles, scalars, own.gradient.format)
-    lowered = Loop(program).line([use.number(numbers(scalars)) for use in uses(program)])
-    in_64_bits = strategy.startswith(("fp32", "split", "eco", "remainder", "fp8", "int8", "coat"))
-    assert (check(lowered) > 1) == in_64_bits

@@ -12,6 +12,7 @@ import pytest
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
+from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.stand_ins import addend_for, factor_for, neighbours
 from mcfsim.oracle import OracleArithmetic, same
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Underflow
@@ -86,6 +87,24 @@ def test_there_is_one_where_the_theorem_says_so(precision):
     assert len(missing) <= (0 if precision < 10 else len(drawn) // 4)
     wide = get_format("float32")
     assert all(factor_for(s, wide, Rounding(), FLOAT64) is not None for s in drawn if s not in (1 + 2.0**-9,))
+
+
+@pytest.mark.slow
+def test_quotients_of_significands_have_one_that_rounds_alike():
+    """Their products lie beside a boundary; the nearest number of binary32 brings many to its other side."""
+    fmt, significands, failed = get_format("bfloat16"), np.arange(128, 256, dtype=np.float32), 0
+    kernel, judge = get_kernel(fmt, Rounding(), FLOAT32), OracleArithmetic(fmt)
+    for m, n in product(range(129, 256, 12), range(257, 512, 34)):
+        scalar = n / m * (1 + 2.0**-40)
+        found, nearest = (
+            significands * x for x in (factor_for(scalar, fmt, Rounding(), FLOAT32), np.float32(scalar))
+        )
+        for products in (found, nearest):
+            kernel(products, products)
+        expected = [judge.mul(x, scalar) for x in significands.tolist()]
+        np.testing.assert_array_equal(found, expected)
+        failed += not np.array_equal(nearest, expected)
+    assert failed > 8
 
 
 @pytest.mark.slow

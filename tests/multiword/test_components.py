@@ -23,25 +23,18 @@ from mcfsim.models.memory import Model
 from mcfsim.oracle import round_fraction
 from mcfsim.report.tables import memory_table
 from tests.oracle.operands import SMALL_FORMATS, UNUSUAL_FORMATS, label
+from tests.shared.formats import GRIDS
 
-GRIDS = [
-    *map(get_format, ("int2", "int4", "int8", "int8_symmetric", "ternary")),
-    *(Grid(low=-2, high=7), Grid(low=0, high=6), Grid(low=0, high=7), Grid(low=-7, high=2, fraction_bits=3)),
-    *(Grid(low=-8, high=8, fraction_bits=-2), Grid(low=-3, high=1, fraction_bits=5)),
-]
-POSITS = [Posit(3), Posit(5), Posit(6, es=0), Posit(8), Posit(8, es=0), Posit(8, es=3)]
-P3109 = [
-    *map(get_format, ("binary8p4uf", "binary8p4ue", "binary8p3sf", "binary4p1sf", "binary4p1uf")),
-    *map(get_format, ("binary4p2ue", "binary3p1se", "binary5p3se")),
-]
 ODD_ONES = [
     Format("p1code", precision=1, emin=-3, emax=2, specials="none", parity="code"),
-    Format("p1code_other", precision=1, emin=-3, emax=3, specials="none", parity="code"),
     Format("unsigned_p1", precision=1, emin=-3, emax=3, specials="none", signed=False),
     Format("unsigned_nozero", precision=3, emin=-3, emax=3, specials="fn", signed=False, zero=False),
     Format("nozero_p1", precision=1, emin=-3, emax=3, specials="none", zero=False),
+    get_format("binary8p4uf"),
+    *(Grid(low=-2, high=7), Grid(low=-8, high=8, fraction_bits=-2), Grid(low=-3, high=1, fraction_bits=5)),
+    *(Posit(3), Posit(6, es=0), Posit(8), Posit(8, es=3)),
 ]
-SMALL = list(dict.fromkeys([*SMALL_FORMATS, *UNUSUAL_FORMATS, *P3109, *ODD_ONES, *GRIDS, *POSITS]))
+SMALL = [*SMALL_FORMATS, *UNUSUAL_FORMATS, *ODD_ONES, *GRIDS]
 
 
 @cache
@@ -58,10 +51,8 @@ def rounding(exact, fmt):
         *_, before, last = finite_values(fmt)
         past = abs(exact) >= last + (last - before) / 2
         return (2 * last if exact > 0 else -2 * last) if past else Fraction(round_fraction(exact, fmt))
-    if exact == 0:
-        return Fraction(0)
     wider = replace(fmt, emax=fmt.emax + 400, specials="none", signed=True)
-    return Fraction(round_fraction(exact, wider))
+    return Fraction(round_fraction(exact, wider)) if exact else Fraction(0)
 
 
 def expected(exact, fmt, n):
@@ -96,21 +87,7 @@ def reals(fmt, seed, size):
     wild = [Fraction(sign) * Fraction(2) ** e for e in (-300, -20, 40, 300) for sign in (-1, 1)]
     picks = rng.integers(len(values), size=(size, 3)).tolist()
     sums = [values[a] + values[b] / 2**5 + values[c] * Fraction(1, 3 * 2**11) for a, b, c in picks]
-    ratios = [values[a] * Fraction(int(rng.integers(1, 99)), 99) for a, _, _ in picks]
-    return [Fraction(0), *values, *ties, *near, *wild, *sums, *ratios]
-
-
-def check(ar, exact, n):
-    """Compare with the oracle; return the components, or None where the number is refused."""
-    fmt, right = ar.format, expected(exact, ar.format, n)
-    if isinstance(right, str):
-        with pytest.raises(ValueError, match=right):
-            mcf.expand(ar, exact, n)
-        return None
-    found = mcf.expand(ar, exact, n)
-    assert tuple(map(Fraction, found)) == right, exact
-    encode(list(found), fmt)  # every component has a code
-    return found
+    return [Fraction(0), *values, *ties, *near, *wild, *sums]
 
 
 def half_ulp(x, fmt):
@@ -134,24 +111,26 @@ def check_what_is_left(exact, found, fmt):
 @pytest.mark.slow
 def test_each_component_is_the_rest_rounded_or_the_reason_is_right(fmt):
     ar, kinds = mcf.arithmetic(fmt), set()
-    for n in (1, 3):
-        for exact in reals(fmt, seed=n, size=20):
-            found = check(ar, exact, n)
-            kinds.add(type(found))
-            if found is not None:
-                check_what_is_left(exact, found, fmt)
-    assert kinds == {tuple, type(None)}
+    for n, exact in [(k, x) for k in (1, 3) for x in reals(fmt, seed=k, size=20)]:
+        right = expected(exact, fmt, n)
+        kinds.add(type(right))
+        if isinstance(right, str):
+            with pytest.raises(ValueError, match=right):
+                mcf.expand(ar, exact, n)
+            continue
+        found = mcf.expand(ar, exact, n)
+        assert tuple(map(Fraction, found)) == right, exact
+        encode(list(found), fmt)  # every component has a code
+        check_what_is_left(exact, found, fmt)
+    assert kinds == {tuple, str}
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float16", "tf32", "float32", "float64", "posit16", "posit32"])
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float32", "float64", "posit32"])
 def test_components_of_wide_formats(name):
     fmt, rng = get_format(name), np.random.default_rng(5)
-    ar = mcf.arithmetic(fmt)
-    for _ in range(30):
-        exact = Fraction(int(rng.integers(1, 2**62)), int(rng.integers(1, 2**62)))
-        exact *= Fraction(2) ** int(rng.integers(-20, 10)) * int(rng.choice([-1, 1]))
-        rest = exact
-        for component in mcf.expand(ar, exact, 4):
+    for a, b, e in zip(*rng.integers(1, 2**62, (2, 30)).tolist(), rng.integers(-20, 10, 30), strict=True):
+        rest = exact = Fraction(a, -b) * Fraction(2) ** int(e)
+        for component in mcf.expand(mcf.arithmetic(fmt), exact, 4):
             assert component == round_fraction(rest, fmt)
             rest -= Fraction(component)
 
@@ -162,16 +141,11 @@ BY_HAND = [
         ("bf16", kind("0.15625"), 2, (0.15625, 0.0))
         for kind in (float, Decimal, Fraction, mpmath.mpf, np.float32)
     ),
-    ("bf16", Fraction("0.001"), 1, (0.00099945068359375,)),  # while 1 - 0.999 is 0 there
     # 1 is beyond what the components of beta say: an e4m3 pair for 0.999 is 0.998.
     ("e4m3fn", Decimal("0.999"), 3, (1.0, -(2.0**-9), 0.0)),
     ("bf16", 0.999, 3, (1.0, -131 * 2.0**-17, -147 * 2.0**-28)),  # the pair is that of Collage
-    ("bf16", Fraction("0.95"), 3, (243 * 2.0**-8, 205 * 2.0**-18, -205 * 2.0**-28)),
-    ("int8", -128, 2, (-128.0, 0.0)),
     ("e8m0fnu", 1.25, 2, (1.0, 0.25)),
-    ("binary8p4uf", 1.02, 2, (1.0, 0.01953125)),
     ("posit8", 2**24 + 1, 2, (2.0**24, 1.0)),
-    ("e2m1fn", 6.5, 2, (6.0, 0.5)),  # only saturates: the next number would be 8
     ("float64", TOP + Fraction(2) ** 969, 2, (float(TOP), 2.0**969)),
     (None, Fraction(1, 4), 3, (0.25, 0, 0)),
 ]
@@ -187,43 +161,24 @@ def test_by_hand(fmt, number, n, components):
     ("fmt", "number", "n", "message"),
     [
         ("bf16", 0.5, 0, "at least one component"),
+        *(("bf16", 0.5, bad, "n must be an int") for bad in (0.5, "2", True, None)),
         ("bf16", math.nan, 2, "not finite"),
-        ("bf16", -math.inf, 2, "not finite"),
         (None, math.inf, 2, "not finite"),
-        ("bf16", 1e40, 2, "exceeds the maximum"),
-        ("e4m3fn", 500.0, 2, "exceeds the maximum 448"),
-        ("e2m1fn", 7.0, 2, "exceeds the maximum 6"),
         ("float64", TOP + Fraction(2) ** 970, 2, "exceeds the maximum"),
-        (Grid(low=-2, high=7), -5, 1, "it lies below the least value -2.0"),
         ("int8", 128, 2, "it exceeds the maximum 127.0"),
+        (Grid(low=-2, high=7), -5, 1, "it lies below the least value -2.0"),
         ("binary8p4uf", 0.999, 2, r"what 1.0 leaves is negative, and the format has no negative numbers"),
-        ("binary8p4uf", -1, 1, "it is negative"),
-        ("posit8", 2**30, 2, "it exceeds the maximum 16777216.0"),
-        ("e8m0fnu", 0.999, 2, "what 1.0 leaves is negative"),
         ("e8m0fnu", 1.25, 3, r"what 1.0 \+ 0.25 leaves is zero, which the format has not"),
-        ("e8m0fnu", 0, 1, "it is zero"),
         ("bfloat16", Fraction(10) ** 5000, 2, "some 1.00000e.5000 in 2 of bfloat16: it exceeds the maximum"),
     ],
 )
 def test_the_reason_is_said(fmt, number, n, message):
     ar = mcf.arithmetic(fmt) if fmt else mcf.arithmetic(None, backend="exact")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError if type(n) is int else TypeError, match=message):
         mcf.expand(ar, number, n)
 
 
-@pytest.mark.parametrize("n", [0.5, "2", True, None])
-def test_the_number_of_components_is_an_int(n):
-    with pytest.raises(TypeError, match="n must be an int"):
-        mcf.expand(mcf.arithmetic("bf16"), 1.0, n)
-
-
 # -- arithmetic on them -----------------------------------------------------------------------------------
-NOT_FOR_SEVERAL = [
-    *map(get_format, ("posit8", "posit16", "int8", "ternary", "binary8p4uf", "float8_e8m0fnu")),
-    *(Grid(low=-8, high=8, fraction_bits=2), UNUSUAL_FORMATS[-2]),
-]
-
-
 def calls(ar, x):
     """Return every function of expansions, to be called."""
     return {
@@ -235,6 +190,9 @@ def calls(ar, x):
         "div": lambda: mcf.expansion_div(ar, x, x),
         "sqrt": lambda: mcf.expansion_sqrt(ar, x),
     }
+
+
+NOT_FOR_SEVERAL = [get_format("posit8"), get_format("int8"), *(UNUSUAL_FORMATS[i] for i in (0, 4, -2))]
 
 
 @pytest.mark.parametrize("fmt", NOT_FOR_SEVERAL, ids=label)
@@ -249,13 +207,11 @@ def test_several_components_are_refused_where_errors_are_no_values_and_one_is_no
         assert result.tolist() == [round_fraction(Fraction(1 + (name in ("grow", "add"))), fmt)] * 3, name
 
 
-@pytest.mark.parametrize("low", ["posit16", "int8", "binary8p4uf"])
-def test_a_strategy_of_several_components_is_refused_in_such_a_format(low):
-    several = {"collage-light", "collage-plus", "mcf-2", "mcf-3"}
+def test_a_strategy_of_several_components_is_refused_in_such_a_format():
+    low, several = "posit16", {"collage-light", "collage-plus", "mcf-2", "mcf-3"}
     for name in several:
         with pytest.raises(UnsupportedFormatError, match=f"{low} is no format for several components"):
             mcf.strategy(name, low)
-    assert mcf.strategy("kahan", low).parameter.format == get_format(low)
     listed = [row["strategy"] for row in memory_table([Model("1e9", 10**9)], low)]
     refused = {*several, "split-master", "split-truncated", "remainder-8", "remainder-16", "exact"}
     assert listed == [name for name in mcf.STRATEGIES if name not in refused]

@@ -4,20 +4,15 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.formats import FORMATS, Format
+from mcfsim.formats import Format
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import Rounding
 from tests.multiword.words import integers, unbounded
 from tests.oracle.operands import MODES, SMALL_FORMATS, label, values
 
-E4M3FN, E5M2 = FORMATS["float8_e4m3fn"], FORMATS["float8_e5m2"]
 NEARESTS = [Rounding("nearest_even"), Rounding("nearest_away")]
 small = pytest.mark.parametrize("fmt", SMALL_FORMATS, ids=label)
 nearest = pytest.mark.parametrize("rounding", NEARESTS, ids=label)
-
-
-def exponent(x):
-    return np.frexp(x)[1] - 1
 
 
 def finite_pairs(fmt):
@@ -54,13 +49,9 @@ def test_fast_two_sum_is_exact_if_the_first_is_a_multiple_of_the_seconds_ulp(fmt
     s, e = mcf.fast_two_sum(mcf.arithmetic(fmt, rounding), a, b)
     x, y = fixed_point(fmt, a), fixed_point(fmt, b)
     inside = np.abs(x + y) <= fixed_point(fmt, float(fmt.max))
-    ulp = np.int64(1) << np.maximum(np.where(b == 0, fmt.emin, exponent(b)) - fmt.emin, 0)
+    exponent = np.where(b == 0, fmt.emin, np.frexp(b)[1] - 1)
+    ulp = np.int64(1) << np.maximum(exponent - fmt.emin, 0)
     multiple = (x % ulp == 0) & inside
-    for condition in (
-        (np.abs(a) >= np.abs(b)) | (a == 0),
-        (exponent(a) >= exponent(b)) & (b != 0) & (a != 0),
-    ):
-        assert multiple[condition & inside].all()  # the stronger conditions imply the weakest
     assert np.isfinite(e[multiple]).all()
     exact = np.zeros(a.shape, bool)
     sure = inside & np.isfinite(e)
@@ -76,17 +67,11 @@ BY_HAND = [
     (mcf.two_sum, "fp16", "nearest_even", (-65504.0, 48.0), (-65472.0, NAN)),
     (mcf.two_sum, "fp16", "nearest_even", (48.0, -65504.0), (-65472.0, 16.0)),
     (mcf.two_sum, "bf16", "nearest_even", (INF, 1.0), (INF, NAN)),
-    (mcf.two_sum, "bf16", "nearest_even", (1.0, -INF), (-INF, NAN)),
-    (mcf.two_sum, "bf16", "nearest_even", (NAN, 1.0), (NAN, NAN)),
-    (mcf.two_sum, "bf16", "nearest_even", (3 * 2.0**126, 3 * 2.0**126), (INF, NAN)),
     # 1 + 129 * 2**-16 rounds up to 1 + 2**-7; the error is -383 * 2**-16, of 9 bits.
     (mcf.two_sum, "bf16", "up", (1.0, 129 * 2.0**-16), (1 + 2.0**-7, -382 * 2.0**-16)),
-    (mcf.fast_two_sum, "bf16", "nearest_even", (1.0, 512.0), (512.0, 0.0)),  # loses the 1 altogether
     (mcf.fast_two_sum, "bf16", "nearest_even", (1.0, 258.0), (260.0, -2.0)),  # the true error is -1
-    (mcf.fast_two_sum, "bf16", "nearest_even", (3.0, 258.0), (260.0, 2.0)),  # and here 1
     (mcf.fast_two_sum, "bf16", "nearest_even", (1.0, 256.0), (256.0, 1.0)),  # exact all the same
     (mcf.two_prod_fma, "bf16", "nearest_even", (2.0**64, 2.0**64), (INF, -INF)),
-    (mcf.two_prod_fma, "bf16", "nearest_even", (-(2.0**64), 2.0**64), (-INF, INF)),
     (mcf.eft.err_fma, "bf16", "nearest_even", (2.0**64, 2.0**64, 1.0), (INF, NAN, NAN)),
     (mcf.split, "bf16", "nearest_even", (2.0**124,), (NAN, NAN)),  # overflows near the top
     (mcf.split, "bf16", "nearest_even", (2.0**122 * 1.5,), (2.0**122 * 1.5, 0.0)),
@@ -119,15 +104,14 @@ def test_split_rounds_to_fewer_bits_and_keeps_the_rest(precision, bits):
 
 @pytest.mark.parametrize(("transform", "arity"), [(mcf.split, 1), (mcf.two_prod, 2)])
 def test_bits_to_cut_off_are_an_int_within_the_precision(transform, arity):
-    operands = (1.0,) * arity
-    for wrong in (0, -1, 8, 9):
-        with pytest.raises(ValueError, match=f"bits = {wrong}: numbers of 8 bits are split off 1 to 7"):
-            transform(mcf.arithmetic("bf16"), *operands, bits=wrong)
-    for wrong in (4.0, True, "4"):
-        with pytest.raises(TypeError, match="bits must be an int, not "):
-            transform(mcf.arithmetic("bf16"), *operands, bits=wrong)
-    with pytest.raises(ValueError, match="needs an arithmetic with a format"):
-        transform(mcf.arithmetic(None, backend="exact"), *operands)
+    one, exact = mcf.arithmetic("bf16"), mcf.arithmetic(None, backend="exact")
+    for ar, bits, error, message in (
+        *((one, x, ValueError, f"bits = {x}: numbers of 8 bits are split off 1 to 7") for x in (0, 8)),
+        *((one, x, TypeError, "bits must be an int, not ") for x in (4.0, True)),
+        (exact, None, ValueError, "needs an arithmetic with a format"),
+    ):
+        with pytest.raises(error, match=message):
+            transform(ar, *(1.0,) * arity, bits=bits)
 
 
 # -- products ---------------------------------------------------------------------------------------------
@@ -140,21 +124,6 @@ def test_products_of_significands_are_exact(precision):
         p, e = transform(mcf.arithmetic(fmt), a, -m)
         assert np.array_equal(integers(p, 0) + integers(e, 0), integers(a * -m, 0))
         assert np.array_equal(p, operate_integers("mul", a, -m, fmt=fmt))
-
-
-@pytest.mark.parametrize("fmt", [E4M3FN, E5M2, FORMATS["float8_e3m4"]], ids=label)
-def test_two_prod_is_exact_from_2_to_the_emin_plus_p(fmt):
-    a, b = finite_pairs(fmt)
-    p, e = mcf.two_prod(mcf.arithmetic(fmt), a, b)
-    product = a * b  # exact in binary64
-    least = 2.0 ** (fmt.emin + fmt.precision)
-    room = float(fmt.max) / (2 ** ((fmt.precision + 1) // 2) + 2)
-    inside = (np.abs(a) <= room) & (np.abs(b) <= room) & (np.abs(product) <= float(fmt.max) / 2)
-    covered = inside & ((product == 0) | (np.abs(product) >= least))
-    assert covered.any()
-    assert np.array_equal((p.astype(np.float64) + e)[covered], product[covered])
-    below = inside & ~covered
-    assert not np.array_equal((p.astype(np.float64) + e)[below], product[below])
 
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
@@ -172,15 +141,13 @@ def test_two_prod_fma_is_exact_if_and_only_if_the_product_is_a_multiple_of_the_s
 
 
 @nearest
-@pytest.mark.parametrize("precision", [3, 4, 8, 11])
+@pytest.mark.parametrize("precision", [3, 8, 11])
 def test_the_error_of_a_fused_multiply_add_is_a_double_word(precision, rounding, assert_same):
-    fmt = Format(precision=precision, emin=-60, emax=60)
-    rng = np.random.default_rng(precision)
-    a, b, c = (rng.integers(2 ** (precision - 1), 2**precision, 2**15) for _ in range(3))
-    a, b, c = a.astype(float), -b.astype(float), np.ldexp(c, rng.integers(-20, 21, c.size))
-    cancelling = rng.random(a.size) < 0.3
+    fmt, rng = Format(precision=precision, emin=-60, emax=60), np.random.default_rng(precision)
+    a, b, c = rng.integers(2 ** (precision - 1), 2**precision, (3, 2**13)) * np.float64([[1], [-1], [1]])
+    c = np.ldexp(c, rng.integers(-20, 21, c.size))
     near = operate_integers("mul", a, -b, fmt=fmt, rounding=Rounding("toward_zero"))
-    c = np.where(cancelling, near, c)
+    c = np.where(rng.random(a.size) < 0.3, near, c)  # cancels
     r, e, f = mcf.eft.err_fma(mcf.arithmetic(fmt, rounding), a, b, c)
     assert_same(r, operate_integers("fma", a, b, c, fmt=fmt, rounding=rounding), a, b, c)
     exact = integers(a * b, -20) + integers(c, -20)

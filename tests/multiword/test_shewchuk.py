@@ -10,8 +10,8 @@ import mcfsim as mcf
 from mcfsim.multiword.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, merge, vec_sum
 from mcfsim.oracle import round_fraction
 from tests.multiword.words import fractions, integers, unbounded
+from tests.shared.refusals import check, refusals, refused
 
-NEARESTS = ["nearest_even", "nearest_away"]
 NO_BIT = 2**62  # in place of the lowest set bit of zero
 
 
@@ -81,38 +81,33 @@ def test_the_kinds_of_expansions_are_those_of_the_definitions():
     assert kinds(0b1000, 0b1) == (False, False, False)  # not in order
 
 
-# -- grow_expansion ---------------------------------------------------------------------------------------
-@pytest.mark.parametrize("tie", NEARESTS)
-@pytest.mark.parametrize("precision", [2, 3, 4])
-def test_growing_any_expansion_by_any_number_is_exact_and_nonoverlapping(precision, tie):
-    e = expansions(precision, 11 if precision < 4 else 8, nonoverlapping)
-    b = (numbers(precision, 13 if precision < 4 else 10),)
-    grown, added, exact = against_each_other(e, b)
-    h = whole(grow_expansion(mcf.arithmetic(unbounded(precision), tie), grown, *added))
+#: The algorithm, the binades of the expansion, and the other operand.
+SUMS = {
+    "grow_expansion": (
+        lambda ar, e, f: grow_expansion(ar, e, *f),
+        {2: 11, 3: 11, 4: 8},
+        lambda precision, _: (numbers(precision, 13 if precision < 4 else 10),),
+    ),
+    "expansion_sum": (expansion_sum, {3: 6, 4: 5}, lambda _, every: every),
+}
+
+
+@pytest.mark.parametrize("tie", ["nearest_even", "nearest_away"])
+@pytest.mark.parametrize(("name", "precision"), [(name, p) for name in SUMS for p in SUMS[name][1]])
+@pytest.mark.sampled(5)
+def test_sums_of_any_expansions_are_exact_and_nonoverlapping(name, precision, tie):
+    algorithm, binades, other = SUMS[name]
+    every = expansions(precision, binades[precision], nonoverlapping)
+    added = other(precision, every)
+    e, f, exact = against_each_other(every, added)
+    h = whole(algorithm(mcf.arithmetic(unbounded(precision), tie), e, f))
     assert exact.size > 40_000
     assert np.array_equal(sum(h), exact)
     assert nonoverlapping(h).all()
-    nonadjacent = np.broadcast_to(nonoverlapping(e, 2)[:, None], exact.shape)
+    nonadjacent = nonoverlapping(every, 2)[:, None] & nonoverlapping(added, 2)
     assert nonoverlapping(h, 2)[nonadjacent].all() == (tie == "nearest_even")
 
 
-# -- expansion_sum ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("tie", NEARESTS)
-@pytest.mark.parametrize("precision", [3, 4])
-@pytest.mark.sampled(4, each=False)
-def test_the_sum_of_any_two_expansions_is_exact_and_nonoverlapping(precision, tie):
-    every = expansions(precision, 9 - precision, nonoverlapping)
-    e, f, exact = against_each_other(every, every)
-    h = whole(expansion_sum(mcf.arithmetic(unbounded(precision), tie), e, f))
-    assert exact.size > 400_000
-    assert len(h) == 4
-    assert np.array_equal(sum(h), exact)
-    assert nonoverlapping(h).all()
-    nonadjacent = nonoverlapping(every, 2)[:, None] & nonoverlapping(every, 2)
-    assert nonoverlapping(h, 2)[nonadjacent].all() == (tie == "nearest_even")
-
-
-# -- fast_expansion_sum -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("precision", [3, 4])
 def test_the_fast_sum_of_any_two_strongly_nonoverlapping_expansions_is_exact_and_nonoverlapping(precision):
     every = expansions(precision, 6, strongly_nonoverlapping)
@@ -126,34 +121,11 @@ def test_the_fast_sum_of_any_two_strongly_nonoverlapping_expansions_is_exact_and
 
 def test_the_fast_sum_of_expansions_that_are_only_nonoverlapping_may_overlap():
     e, f = (13.0, -240.0, 3328.0), (-56.0, -1920.0, -2048.0)
-    for x in (e, f):
-        whole = tuple(np.int64(part) for part in x)
-        assert nonoverlapping(whole)
-        assert not strongly_nonoverlapping(whole)
-    ar = mcf.arithmetic(unbounded(4))
-    h = fast_expansion_sum(ar, tuple(map(float, merge(e, f))))
+    h = fast_expansion_sum(mcf.arithmetic(unbounded(4)), tuple(map(float, merge(e, f))))
     assert h == (1.0, 4.0, 96.0, -256.0, 0.0, -768.0)
-    assert not nonoverlapping(tuple(np.int64(part) for part in h))
-    assert nonoverlapping(tuple(np.int64(part) for part in expansion_sum(ar, e, f)))
+    assert [bool(nonoverlapping(whole(x))) for x in (e, f, h)] == [True, True, False]
 
 
-def test_the_fast_sum_of_longer_expansions_is_exact_and_nonoverlapping():
-    rng = np.random.default_rng(2)
-    drawn = np.sort(np.abs(rng.choice(numbers(4, 12), (3, 400_000))), axis=0) * rng.choice(
-        [-1, 1], (3, 400_000)
-    )
-    drawn = drawn[:, strongly_nonoverlapping(tuple(drawn))]
-    half = drawn.shape[1] // 2
-    assert half > 10_000
-    e, f = tuple(drawn[:, :half]), tuple(drawn[:, half : 2 * half])
-    merged = merge(tuple(map(np.float64, e)), tuple(map(np.float64, f)))
-    h = whole(fast_expansion_sum(mcf.arithmetic(unbounded(4)), merged))
-    assert len(h) == 6
-    assert np.array_equal(sum(h), sum(e) + sum(f))
-    assert nonoverlapping(h).all()
-
-
-# -- vec_sum ----------------------------------------------------------------------------------------------
 def test_vec_sum_gives_every_partial_sums_error():
     fmt, rng = unbounded(4), np.random.default_rng(3)
     x = rng.choice(numbers(4, 9), (6, 300))
@@ -167,19 +139,16 @@ def test_vec_sum_gives_every_partial_sums_error():
         assert found == (*errors, total)
 
 
-# -- merge ------------------------------------------------------------------------------------------------
 def test_merging_sorts_by_magnitude_and_changes_nothing():
     parts = [0.0, -0.0, 1.0, -1.0, 2.0, np.inf, -3.0]
     for chosen in itertools.permutations(parts, 3):
-        e, f = chosen[:2], chosen[2:]
-        merged = merge(e, f)
+        merged = merge(chosen[:2], chosen[2:])
         assert [abs(x) for x in merged] == sorted(map(abs, chosen))
         assert sorted(map(repr, map(float, merged))) == sorted(map(repr, chosen))
     assert np.isnan(merge((np.nan,), (1.0,))[1])
     assert [part.tolist() for part in merge((np.float32([3, 1]),), (2.0,))] == [[2, 1], [3, 2]]
 
 
-# -- operands ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("bad", [np.inf, np.nan, 448.0])
 def test_infinity_nan_and_overflow_show_as_nan(bad):
     h = grow_expansion(mcf.arithmetic("float8_e4m3fn"), (1.0, 2.0, 256.0), bad)
@@ -193,23 +162,18 @@ def test_an_empty_expansion_is_zero():
     assert expansion_sum(ar, (), (1.0, 256.0)) == (1.0, 256.0) == expansion_sum(ar, (1.0, 256.0), ())
 
 
-def merged(ar, e, f):
-    return merge(e, f)
+AR = mcf.arithmetic("bf16")
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "operands", "error", "message"),
-    [
-        (vec_sum, (np.ones((2, 3)),), TypeError, "x must be a tuple of values, not of type ndarray"),
-        (vec_sum, (((1.0, 2.0), (3.0, 4.0)),), TypeError, "not of tuples"),
-        (vec_sum, ((),), ValueError, "x has length 0; at least 1"),
-        (grow_expansion, (np.ones(3), 1.0), TypeError, "e must be a tuple"),
-        (expansion_sum, ((1.0,), 1.0), TypeError, "f must be a tuple"),
-        (fast_expansion_sum, ((1.0,),), ValueError, "g has length 1; at least 2"),
-        (merged, ([1.0], (2.0,)), TypeError, "e must be a tuple"),
-        (merged, ((1.0,), ()), ValueError, "f has length 0"),
-    ],
+@refusals(
+    refused(TypeError, "x must be a tuple of values, not of type ndarray", vec_sum, (AR, np.ones((2, 3)))),
+    refused(TypeError, "not of tuples", vec_sum, (AR, ((1.0, 2.0), (3.0, 4.0)))),
+    refused(ValueError, "x has length 0; at least 1", vec_sum, (AR, ())),
+    refused(TypeError, "e must be a tuple", grow_expansion, (AR, np.ones(3), 1.0)),
+    refused(TypeError, "f must be a tuple", expansion_sum, (AR, (1.0,), 1.0)),
+    refused(ValueError, "g has length 1; at least 2", fast_expansion_sum, (AR, (1.0,))),
+    refused(TypeError, "e must be a tuple", merge, ([1.0], (2.0,))),
+    refused(ValueError, "f has length 0", merge, ((1.0,), ())),
 )
-def test_what_is_no_expansion_is_refused(algorithm, operands, error, message):
-    with pytest.raises(error, match=message):
-        algorithm(mcf.arithmetic("bf16"), *operands)
+def test_what_is_no_expansion_is_refused(rows):
+    check(rows)

@@ -25,7 +25,7 @@ MORE_GRIDS = [
     Grid(low=0, high=5, fraction_bits=-3),
     Grid(low=-(2**16), high=2**16 - 1),  # decoded without a table
 ]
-DEFINED = [*(*SMALL_FORMATS, *UNUSUAL_FORMATS, *CUSTOM, *VARIANTS, *P3109_FORMATS), *(*POSITS, *MORE_GRIDS)]
+DEFINED = [*SMALL_FORMATS, *UNUSUAL_FORMATS, *CUSTOM, WIDE, *VARIANTS, *P3109_FORMATS, *POSITS, *MORE_GRIDS]
 
 
 def value_of(code: int, fmt: Format) -> float | None:

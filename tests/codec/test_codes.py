@@ -1,4 +1,4 @@
-"""Codes by the definition of each kind of format, and as in NumPy, ml_dtypes and gfloat."""
+"""Codes by the definition of each kind of format, as in NumPy, ml_dtypes and gfloat, and seen as their arrays."""
 
 import math
 
@@ -7,12 +7,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mcfsim.codec import all_values, code_dtype, decode, encode
+from mcfsim.codec import all_values, as_dtype, code_dtype, codes_of, decode, encode
 from mcfsim.formats import FORMATS, Format, Grid, Posit
 from mcfsim.kernels import grid_codes, posit_codes
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from tests.codec.definition import DEFINED, P3109_FORMATS, WIDE, value_of, values_of
-from tests.oracle.operands import WIDE_FORMATS, label, magnitudes
+from tests.codec.definition import DEFINED, P3109_FORMATS, value_of, values_of
+from tests.oracle.operands import label
 from tests.shared.formats import LARGE_POSITS, p3109_of_gfloat, some_codes
 from tests.shared.refusals import check, refusals, refused
 
@@ -32,33 +32,43 @@ def test_every_code_is_that_of_the_definition_both_ways_and_values_come_in_order
     if fmt.has_nan:
         assert math.isnan(expected[int(encode(np.nan, fmt))])
         assert encode([-np.nan], fmt) == encode([np.nan], fmt)
+    if not fmt.has_negative_zero and fmt.zero:
+        assert encode([-0.0], fmt) == encode([0.0], fmt)
     for code in sorted(set(range(2**fmt.bits)) - set(codes.tolist()))[:20]:
         with pytest.raises(ValueError, match=rf"element \(1,\) = {code} stands for no value"):
             decode(np.array([codes[0], code]), fmt)
 
 
-def test_the_p3109_formats_are_all_there():
-    assert len(P3109_FORMATS) == 196
+@pytest.mark.parametrize("fmt", [*LARGE_POSITS, FORMATS["tf32"]], ids=str)
+def test_some_codes_of_large_formats_are_those_of_the_definition_both_ways(fmt, assert_same):
+    codes = some_codes(fmt)
+    codes = np.array([0, 2 ** (fmt.bits - 1), *codes, *(2**fmt.bits - code for code in codes)], np.uint64)
+    values = decode(codes, fmt)
+    assert_same(values, [value_of(code, fmt) for code in codes.tolist()], codes)
+    there = ~np.isnan(values) | (type(fmt) is Posit)
+    assert np.array_equal(encode(values[there], fmt), codes[there])
 
 
 @pytest.mark.parametrize("fmt", [*P3109_FORMATS, FORMATS["float8_e8m0fnu"]], ids=label)
 @pytest.mark.sampled(12, each=False)
 def test_every_code_decodes_as_in_gfloat(fmt, assert_same):
+    assert len(P3109_FORMATS) == 196
     info = p3109_of_gfloat(fmt) if fmt in P3109_FORMATS else gfloat.formats.format_info_ocp_e8m0
     codes = range(2**fmt.bits)
     assert_same(decode(codes, fmt), [gfloat.decode_float(info, code).fval for code in codes])
 
 
-@pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS.values() if fmt.bits != 19], ids=label)
+WITH_DTYPE = [fmt for fmt in FORMATS.values() if fmt.name != "tf32"]
+
+
+@pytest.mark.parametrize("fmt", WITH_DTYPE, ids=label)
 def test_codes_are_those_of_the_library(fmt, assert_same):
     """All, or some of 32 and 64 bits; the NaN that is encoded has no sign where there is one without."""
     dtype = getattr(ml_dtypes, fmt.name, None) or getattr(np, fmt.name)
     codes = np.arange(2 ** min(fmt.bits, 16), dtype=code_dtype(fmt))
     if fmt.bits > 16:
-        drawn = np.random.default_rng(1).integers(0, 2**fmt.bits, 2**16, dtype=code_dtype(fmt))
-        codes = np.concatenate([drawn, [0, 1, 2**fmt.bits // 2, 2**fmt.bits // 2 + 1]]).astype(
-            code_dtype(fmt)
-        )
+        drawn = np.random.default_rng(1).integers(0, 2**fmt.bits, 2**16, dtype=codes.dtype)
+        codes = np.concatenate([codes[:2], codes[:2] + codes.dtype.type(2 ** (fmt.bits - 1)), drawn])
     with np.errstate(invalid="ignore"):  # signalling NaNs
         values = codes.view(dtype).astype(np.float64)
     assert_same(decode(codes, fmt), values, codes)
@@ -72,108 +82,100 @@ def test_codes_are_those_of_the_library(fmt, assert_same):
         assert code < 2 ** (fmt.bits - 1) or fmt.specials == "fnuz" or not fmt.signed
 
 
-@pytest.mark.parametrize("fmt", [*WIDE_FORMATS, WIDE], ids=label)
-def test_codes_and_values_of_wide_formats_are_in_order(fmt, assert_same):
-    positive = magnitudes(fmt)
-    codes = encode(positive, fmt)
-    assert np.array_equal(codes, np.arange(positive.size))
-    assert_same(decode(codes, fmt), positive)
-    assert np.array_equal(encode(-positive, fmt), codes + codes.dtype.type(2 ** (fmt.bits - 1)))
-    positive = np.append(positive, np.inf)
-    assert_same(all_values(fmt), np.concatenate([-positive[::-1], positive]))
-
-
-@pytest.mark.parametrize("fmt", LARGE_POSITS, ids=str)
-def test_some_codes_of_large_posits_are_those_of_the_definition_both_ways(fmt, assert_same):
-    codes = some_codes(fmt)
-    codes = np.array([0, 2 ** (fmt.bits - 1), *codes, *(2**fmt.bits - code for code in codes)], np.uint64)
-    values = decode(codes, fmt)
-    assert_same(values, [value_of(code, fmt) for code in codes.tolist()], codes)
-    assert np.array_equal(encode(values, fmt), codes)
-
-
-def test_negative_zero_encodes_as_zero_where_there_is_only_one():
-    for fmt, code in (("e4m3fnuz", 0), ("e4m3fn", 0x80), ("posit8", 0), ("int4", 0)):
-        assert encode([-0.0], fmt) == code
-
-
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i4", ">u8"])
 def test_integers_are_values(dtype):
     x = np.array([[0, 1], [64, 96]], dtype=dtype)
     assert np.array_equal(encode(x, "bf16"), encode(x.astype(np.float64), "bf16"))
 
 
-@pytest.mark.parametrize(("bits", "size"), [(8, 1), (9, 2), (16, 2), (17, 4), (32, 4), (33, 8), (64, 8)])
-def test_codes_take_the_shortest_unsigned_dtype(bits, size):
-    fmt = Format(precision=bits - 5, emin=-6, emax=7) if bits < 60 else FORMATS["float64"]
-    fmt = fmt if fmt.bits == bits else Format(precision=bits - 4, emin=-6, emax=7)
-    assert fmt.bits == bits
-    assert code_dtype(fmt) == np.dtype(f"u{size}")
+def test_codes_take_the_shortest_unsigned_dtype():
+    for bits, size in ((8, 1), (9, 2), (16, 2), (17, 4), (32, 4), (33, 8), (64, 8)):
+        fmt = next(x for p in (4, 5) if (x := Format(precision=bits - p, emin=-6, emax=7)).bits == bits)
+        assert code_dtype(fmt) == np.dtype(f"u{size}")
+
+
+# -- seen as arrays of the libraries, and the other way, in the same memory ----------------------------------
+@pytest.mark.parametrize("fmt", WITH_DTYPE, ids=label)
+def test_codes_and_arrays_of_the_library_share_their_memory(fmt):
+    whole = (np.arange(24).reshape(4, 6) % 16).astype(code_dtype(fmt)) << (fmt.bits - 4)
+    for codes in (whole, whole.T, whole[::-2, 1::3], whole[2, 3:4].reshape(()), whole[:0], whole[::-1].T):
+        array = as_dtype(codes, fmt)
+        back = codes_of(array)
+        assert array.dtype.name == fmt.name
+        for one in (array, back):
+            assert np.shares_memory(one, codes) or not codes.size
+            assert (one.shape, one.strides, one.tobytes()) == (codes.shape, codes.strides, codes.tobytes())
+        assert back.dtype == codes.dtype
+    codes_of(as_dtype(whole, fmt))[1, 2] = 0
+    assert whole[1, 2] == 0
+    whole.flags.writeable = False
+    assert not as_dtype(whole, fmt).flags.writeable
+    assert not codes_of(as_dtype(whole, fmt)).flags.writeable
+    # An array of the other byte order is converted.
+    swapped = whole.astype(whole.dtype.newbyteorder("S")).view(array.dtype.newbyteorder("S"))
+    given = codes_of(swapped[::3])
+    assert (given.dtype, given.dtype.isnative) == (whole.dtype, True)
+    assert np.array_equal(given, whole[::3])
+    assert np.shares_memory(given, swapped) == (whole.itemsize == 1)
+
+
+def test_scalars_have_codes_and_codes_of_a_like_format_are_seen_as_the_dtypes():
+    assert codes_of(np.float32(1.0)).tolist() == 0x3F800000
+    assert codes_of(ml_dtypes.bfloat16(1.0)).tolist() == 0x3F80
+    codes, mine = np.array([0x3F80], np.uint16), Format("mine", precision=8, emin=-126, emax=127)
+    assert as_dtype(codes, mine).dtype.name == "bfloat16"
+    assert as_dtype(codes.astype(np.uint8), "binary8p4sf").dtype.name == "float8_e4m3fnuz"
 
 
 # -- what is refused --------------------------------------------------------------------------------------
-GRID = Grid(low=-5, high=9, fraction_bits=2)
-GAPS = Format(precision=3, emin=-6, emax=4, specials="none")  # 12 exponents of 16
-LARGEST = int(encode([float(GAPS.max)], GAPS)[0])
+GRID, P8 = Grid(low=-5, high=9, fraction_bits=2), Posit(8)
 TALL = Format(precision=20, emin=-6, emax=4, specials="none")  # decoded without a table
 LARGE = np.ones((700, 500))
 LARGE[600, 7] = 1.1
 WRONG_CODES = np.where(LARGE == 1, 0, 300)
-HIGHEST = np.array([2**63], np.uint64)
-GAP_CODES = [0, LARGEST, LARGEST + 1, 2 ** (GAPS.bits - 1) - 1]
 NO_VALUE = {
     "bf16": [1.1, 2.0**-150],
     "e4m3fn": [480.0, np.inf],
     "e2m1fn": [7.0, -np.inf],
     "e8m0fnu": [0.0, -1.0, 3.0, np.inf, 2.0**-128],
     "binary8p3ue": [-1.0, -np.inf],
-    "binary8p3sf": [np.inf],
-    "posit8": [0.3, 1.0 + 2.0**-4, 2.0**25, 2.0**-25, 5e-324, math.inf, -math.inf, -(2.0**21)],
+    "posit8": [0.3, 1.0 + 2.0**-4, 2.0**25, 2.0**-25, 5e-324, math.inf, -(2.0**21)],
     GRID: [10.0, 0.125, -5.5, math.inf],
-    "int4": [0.5, 8.0, -9.0, math.inf, -math.inf, 1e300],
 }
-
-
-def rows(fmt, *lists):
-    return [(x, fmt) for x in lists]
 
 
 @refusals(
     *(
-        refused(
-            ValueError, r"element \(1,\) = .* is no value", encode, *rows(fmt, *([1.0, x] for x in numbers))
-        )
+        refused(ValueError, r"\(1,\) = .* is no value", encode, *(([1.0, x], fmt) for x in numbers))
         for fmt, numbers in NO_VALUE.items()
     ),
-    refused(ValueError, r"element \(2,\) = .*no code for NaN", encode, ([1.0, 2.0, np.nan], "e2m1fn")),
-    refused(ValueError, r"element \(1,\) = .*no code for NaN", encode, ([1.0, np.nan], GRID)),
     refused(
-        ValueError, r"element \(600, 7\) = .*1\.1", encode, *rows("bf16", LARGE, np.asfortranarray(LARGE))
+        ValueError, r"\(1,\) = .*no code for NaN", encode, *(([1.0, np.nan], x) for x in ("e2m1fn", GRID))
+    ),
+    refused(
+        ValueError, r"\(600, 7\) = .*1\.1", encode, *((x, "bf16") for x in (LARGE, np.asfortranarray(LARGE)))
     ),
     refused(ValueError, r"beyond 2\*\*53", encode, ([2**60 + 1], "bf16")),
-    refused(
-        UnsupportedFormatError, "float64", encode, *((np.ones(1), Posit(*x)) for x in ((64,), (58,), (40, 5)))
-    ),
+    refused(UnsupportedFormatError, "float64", encode, (np.ones(1), Posit(58)), (np.ones(1), Posit(40, 5))),
     refused(UnsupportedFormatError, "float64", decode, ([0], Posit(58))),
-    *(
-        refused(ValueError, r"lie in \[0, 2\*\*8\)", decode, *rows(fmt, [-1], [256], [2**40], HIGHEST))
-        for fmt in ("e5m2", "posit8", "int8")
-    ),
-    refused(ValueError, r"element \(1,\) = 256", decode, ([0, 256], "e5m2")),
-    refused(TypeError, "codes must be integers", decode, *rows("e5m2", [1.0], ["1"], [True], [None])),
-    refused(ValueError, r"element \(600, 7\) = .*300", decode, (WRONG_CODES.T.copy().T, "e5m2")),
     refused(
-        ValueError, rf"element \(2,\) = .*{LARGEST + 1}.* stands for no value", decode, (GAP_CODES, GAPS)
+        ValueError,
+        r"lie in \[0, 2\*\*8\)",
+        decode,
+        *(([x], fmt) for x in (-1, 256, 2**40, 2**63) for fmt in ("e5m2", "posit8", "int8")),
     ),
+    refused(TypeError, "codes must be integers", decode, *(([x], "e5m2") for x in (1.0, "1", True, None))),
+    refused(ValueError, r"element \(600, 7\) = .*300", decode, (WRONG_CODES.T.copy().T, "e5m2")),
     refused(
         ValueError, r"element \(0,\) = .* stands for no value", decode, ([2 ** (TALL.bits - 1) - 1], TALL)
     ),
     refused(ValueError, r"at most 2\*\*24", all_values, "float32"),
     refused(UnsupportedFormatError, "at most 64", code_dtype, Format(precision=60, emin=-100, emax=100)),
+    # What is within asks for itself.
     refused(
         ValueError, r"\(1,\) = .* no value of posit8", posit_codes.encode, (np.array([1, 0.3]), Posit(8))
     ),
-    refused(ValueError, r"posit8 lie in \[0, 2\*\*8\)", posit_codes.decode, (np.array([0, 256]), Posit(8))),
+    refused(ValueError, r"posit8 lie in \[0, 2\*\*8\)", posit_codes.decode, (np.array([0, 256]), P8)),
     refused(UnsupportedFormatError, "cannot hold", posit_codes.encode, (np.ones(1), Posit(58))),
     refused(UnsupportedFormatError, "cannot hold", posit_codes.decode, (np.zeros(1, np.uint64), Posit(58))),
     refused(
@@ -183,6 +185,27 @@ def rows(fmt, *lists):
         *((np.array([1.0, x]), GRID) for x in (0.125, 10.0, math.nan, math.inf)),
     ),
     refused(ValueError, r"code 10 at \(1,\)", grid_codes.decode, (np.array([1, 10]), GRID)),
+    # Views.
+    refused(
+        UnsupportedFormatError,
+        "no dtype of NumPy or ml_dtypes",
+        as_dtype,
+        *((np.zeros(1, code_dtype(fmt)), fmt) for fmt in (FORMATS["tf32"], Grid(low=-8, high=7))),
+    ),
+    refused(
+        TypeError,
+        "codes of bfloat16 are an array of uint16, not",
+        as_dtype,
+        *((codes, "bf16") for codes in ([1], *(np.zeros(2, x) for x in ("i2", "u1", ">u2", "f2")))),
+    ),
+    refused(ValueError, r"\(1,\) = .*16.* in \[0, 2\*\*4\)", as_dtype, (np.array([15, 16], "u1"), "e2m1fn")),
+    refused(
+        TypeError,
+        r"has (no )?codes",
+        codes_of,
+        *([1.0], 1.0, None, np.zeros(2, ml_dtypes.int4)),
+        *(np.zeros(2, x) for x in ("i4", bool, complex, object, "U3", np.longdouble, "f4,f4")),
+    ),
 )
 def test_refusals(rows):
     check(rows)

@@ -1,4 +1,4 @@
-"""Codes by the definition of each kind of format, as in NumPy, ml_dtypes and gfloat, and seen as their arrays."""
+"""Codes by the definition of each kind of format, as in ml_dtypes and gfloat, and seen as NumPy's arrays."""
 
 import math
 
@@ -29,6 +29,8 @@ def test_every_code_is_that_of_the_definition_both_ways_and_values_come_in_order
     in_order = sorted(values[number].tolist(), key=lambda value: (value, math.copysign(1.0, value)))
     assert_same(all_values(fmt), in_order)
     assert fmt.has_nan == (not number.all())
+    assert fmt.has_infinity == np.isinf(values).any()
+    assert fmt.has_negative_zero == ((values == 0) & np.signbit(values)).any()
     if fmt.has_nan:
         assert math.isnan(expected[int(encode(np.nan, fmt))])
         assert encode([-np.nan], fmt) == encode([np.nan], fmt)

@@ -23,33 +23,13 @@ IN_NUMPY = ["float16", "float32", "float64"]
 IN_ML_DTYPES = [name for name in FORMATS if hasattr(ml_dtypes, name)]
 
 
-ONE_NUMBER = {"precision": 1, "emin": 8, "specials": "none", "signed": False, "zero": False}
-
-
 def dtype_of(name):
     return np.dtype(getattr(ml_dtypes if name in IN_ML_DTYPES else np, name))
 
 
-def test_every_format_but_tf32_is_in_a_library():
-    assert set(FORMATS) == {*IN_NUMPY, *IN_ML_DTYPES, "tf32"}
-
-
-@pytest.mark.parametrize("name", ["bfloat16", "posit8", "posit16es1", "int4", "binary8p4uf"])
-def test_what_a_format_has_been_asked_for_does_not_change_how_it_is_copied(name):
-    fmt = copy.copy(get_format(name))
-    before = pickle.dumps(fmt)
-    assert all((fmt.max, fmt.bits, fmt.smallest_subnormal))
-    assert pickle.dumps(fmt) == before
-    again = [pickle.loads(before), copy.copy(fmt), copy.deepcopy(fmt)]
-    again += [Posit(fmt.bits, fmt.es)] if isinstance(fmt, Posit) else []
-    for other in again:
-        assert (other, hash(other), repr(other), other.max) == (fmt, hash(fmt), repr(fmt), fmt.max)
-        assert str(other) == fmt.name
-    assert dataclasses.replace(FORMATS["bfloat16"], emax=3).max < FORMATS["bfloat16"].max
-
-
 @pytest.mark.parametrize("name", [*IN_NUMPY, *IN_ML_DTYPES])
 def test_parameters_are_the_librarys(name):
+    assert set(FORMATS) == {*IN_NUMPY, *IN_ML_DTYPES, "tf32"}
     fmt, info = FORMATS[name], ml_dtypes.finfo(dtype_of(name))
     assert (fmt.bits, fmt.precision, fmt.emin) == (info.bits, info.nmant + 1, info.minexp)
     assert fmt.max == Fraction(float(info.max))
@@ -57,17 +37,6 @@ def test_parameters_are_the_librarys(name):
     assert fmt.smallest_normal == Fraction(float(info.smallest_normal))
     assert fmt.smallest_subnormal == Fraction(float(info.smallest_subnormal))
     assert 2 * fmt.unit_roundoff == Fraction(float(info.eps))
-
-
-@pytest.mark.parametrize("name", [name for name in FORMATS if FORMATS[name].bits <= 16])
-def test_specials_are_those_among_the_librarys_codes(name):
-    fmt = FORMATS[name]
-    codes = np.arange(2**fmt.bits, dtype=np.uint8 if fmt.bits <= 8 else np.uint16).view(dtype_of(name))
-    with np.errstate(invalid="ignore"):  # a signalling NaN is a code like others here
-        decoded = codes.astype(np.float64)
-    assert fmt.has_infinity == np.isinf(decoded).any()
-    assert fmt.has_nan == np.isnan(decoded).any()
-    assert fmt.has_negative_zero == ((decoded == 0) & np.signbit(decoded)).any()
 
 
 def test_tf32_has_the_precision_of_float16_and_the_range_of_float32():
@@ -85,21 +54,28 @@ def test_codes_suffice_and_would_not_with_one_exponent_bit_less(specials):
         assert 2 ** (fmt.exponent_bits - 1) < fields <= 2**fmt.exponent_bits
 
 
-@pytest.mark.parametrize(("emax", "significand"), [(7, 15), (8, 14)])
-def test_fn_gives_a_significand_to_nan_only_where_the_exponent_field_is_full(emax, significand):
-    fmt = Format(precision=4, emin=-6, emax=emax, specials="fn")
-    assert fmt.exponent_bits == 4
-    assert fmt.max == Fraction(significand, 8) * 2**emax
+# -- as values of Python ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["bfloat16", "posit16es1", "int4", "binary8p4uf"])
+def test_what_a_format_has_been_asked_for_does_not_change_how_it_is_copied(name):
+    fmt = copy.copy(get_format(name))
+    before = pickle.dumps(fmt)
+    assert all((fmt.max, fmt.bits, fmt.smallest_subnormal))
+    assert pickle.dumps(fmt) == before
+    for other in (pickle.loads(before), copy.copy(fmt), copy.deepcopy(fmt)):
+        assert (other, hash(other), repr(other), other.max) == (fmt, hash(fmt), repr(fmt), fmt.max)
+        assert str(other) == fmt.name
+    assert dataclasses.replace(FORMATS["bfloat16"], emax=3).max < FORMATS["bfloat16"].max
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        fmt.precision = 9
+
+
+BF16 = {"precision": 8, "emin": -126, "emax": 127}
 
 
 @pytest.mark.parametrize(
     ("one", "equal", "different"),
     [
-        (
-            Format("mine", precision=8, emin=-126, emax=127),
-            FORMATS["bfloat16"],
-            [Format("mine", precision=8, emin=-126, emax=127, specials="fn")],
-        ),
+        (Format("mine", **BF16), FORMATS["bfloat16"], [Format("mine", **BF16, specials="fn")]),
         (
             get_format("int8"),
             Grid("mine", low=-128, high=127),
@@ -120,20 +96,17 @@ def test_formats_are_equal_by_their_kind_and_fields_whatever_their_names(one, eq
     assert hash(one) == hash(equal)
     assert not any(one == other for other in different)
     assert len({one, equal, *different}) == 1 + len(different)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        one.precision = 9
 
 
 @pytest.mark.parametrize(
     ("fmt", "name"),
     [
-        (Format("mine", precision=8, emin=-126, emax=127), "mine"),
+        (Format("mine", **BF16), "mine"),
         (Format(precision=9, emin=-62, emax=63), "float_p9_emin-62_emax63"),
         (Format(precision=4, emin=-6, emax=8, specials="fn"), "float_p4_emin-6_emax8_fn"),
         (Grid(low=-8, high=7), "int4"),
         (Grid(low=-8, high=7, fraction_bits=2), "int4_fraction2"),
         (Grid(low=-5, high=3), "integers_-5_3"),
-        (Grid(low=0, high=3), "integers_0_3"),
         (Posit(16), "posit16"),
         (Posit(16, 1), "posit16es1"),
     ],
@@ -151,43 +124,37 @@ def ranged(low, high):
     return Grid(low=low, high=high)
 
 
+ONE_NUMBER = {"precision": 1, "emin": 8, "specials": "none", "signed": False, "zero": False}
+WRONG_FIELDS = [
+    ({"precision": 0}, ValueError, "at least 1 bit"),
+    ({"precision": 1, "specials": "ieee"}, ValueError, "no fraction bit to tell NaN from infinity"),
+    ({"specials": "fnuz", "signed": False}, ValueError, "an unsigned format lacks; use fn"),
+    ({"specials": "fnuz", "zero": False}, ValueError, "not without a zero"),
+    ({"specials": "nuz", "zero": False}, ValueError, "not without a zero"),
+    (ONE_NUMBER, ValueError, "one number"),
+    ({"signed": 1}, TypeError, "signed must be True or False"),
+    ({"zero": None}, TypeError, "zero must be True or False"),
+    ({"parity": "last"}, ValueError, "unknown parity 'last'; allowed: significand, code"),
+    ({"precision": True}, TypeError, "precision must be an int"),
+    ({"emin": "-6"}, TypeError, "emin must be an int"),
+    ({"emax": None}, TypeError, "emax must be an int"),
+    ({"emin": 9}, ValueError, "emin = 9 must not exceed emax = 8"),
+    ({"specials": "posit"}, ValueError, "unknown specials 'posit'; allowed: ieee, fn, fnuz, nuz, none"),
+]
+
+
 @refusals(
-    *(
-        refused(error, message, lambda fields=fields: changed(**fields), ())
-        for fields, error, message in (
-            ({"precision": 0}, ValueError, "at least 1 bit"),
-            ({"precision": 1, "specials": "ieee"}, ValueError, "no fraction bit to tell NaN from infinity"),
-            ({"specials": "fnuz", "signed": False}, ValueError, "an unsigned format lacks; use fn"),
-            ({"specials": "fnuz", "zero": False}, ValueError, "not without a zero"),
-            ({"specials": "nuz", "zero": False}, ValueError, "not without a zero"),
-            (ONE_NUMBER, ValueError, "one number"),
-            ({"signed": 1}, TypeError, "signed must be True or False"),
-            ({"zero": None}, TypeError, "zero must be True or False"),
-            ({"parity": "last"}, ValueError, "unknown parity 'last'; allowed: significand, code"),
-            ({"precision": 8.0}, TypeError, "precision must be an int"),
-            ({"precision": True}, TypeError, "precision must be an int"),
-            ({"emin": "-6"}, TypeError, "emin must be an int"),
-            ({"emax": None}, TypeError, "emax must be an int"),
-            ({"emin": 9}, ValueError, "emin = 9 must not exceed emax = 8"),
-            (
-                {"specials": "posit"},
-                ValueError,
-                "unknown specials 'posit'; allowed: ieee, fn, fnuz, nuz, none",
-            ),
-        )
-    ),
+    *(refused(error, message, lambda x=x: changed(**x), ()) for x, error, message in WRONG_FIELDS),
     refused(ValueError, "low <= 0 < high", ranged, (0, 0), (1, 2), (-2, -1), (2, -2)),
     refused(TypeError, "must be an int", ranged, (-1.0, 1), (-1, True), (-1, "1")),
-    refused(ValueError, "bits = 2 of a posit must lie between", Posit, 2),
-    refused(ValueError, "bits = 65 of a posit must lie between", Posit, 65),
-    refused(ValueError, "es = -1 of a posit must lie between", Posit, (8, -1)),
-    refused(ValueError, "es = 6 of a posit must lie between", Posit, (8, 6)),
+    refused(ValueError, "bits = .* of a posit must lie between", Posit, 2, 65),
+    refused(ValueError, "es = .* of a posit must lie between", Posit, (8, -1), (8, 6)),
     refused(TypeError, "must be an int", Posit, 8.0, True, "8", (8, 1.0), (8, False)),
     refused(ValueError, "of a posit must lie between", get_format, "posit2", "posit65", "posit<16,9>"),
-    refused(
-        ValueError, "unknown format .*'posit16'", get_format, "posit", "posit16es", "posit<16", "posit16,1"
+    *(
+        refused(ValueError, "unknown format .*'posit16'", get_format, spelling)
+        for spelling in ("posit", "posit16es", "posit<16", "posit16,1", "posit<16,1>x")
     ),
-    refused(ValueError, "unknown format .*'posit16'", get_format, "posit<16,1>x"),
     refused(ValueError, "unknown grid", grid, "int1", "int33", "int", "int04x", "uint8", "symmetric", "INT8"),
 )
 def test_refusals(rows):
@@ -212,7 +179,6 @@ def test_the_fixed_point_format_of_a_grid_holds_both_ends_and_has_the_quantum(fm
         *((x, np.iinfo(x).min, np.iinfo(x).max, int(x[3:])) for x in ("int8", "int16", "int32")),
         ("ternary", -1, 1, 2),
         ("int4_symmetric", -7, 7, 4),
-        ("int8_symmetric", -127, 127, 8),
     ],
 )
 def test_range_and_bits_of_a_grid_are_those_of_its_name(name, low, high, bits):
@@ -225,21 +191,15 @@ def test_the_standards_posits_have_its_fields():
         fmt = Posit(bits)
         assert (fmt.bits, fmt.es, fmt.precision, fmt.emax) == (bits, 2, bits - 4, 4 * bits - 8)
         assert fmt.max == -fmt.lowest == 1 / fmt.smallest_normal == 2 ** (4 * bits - 8)
-        assert fmt.smallest_subnormal == fmt.smallest_normal
-        assert (fmt.has_nan, fmt.has_infinity, fmt.has_subnormals, fmt.has_negative_zero) == (
-            True,
-            *[False] * 3,
-        )
+        assert not any((fmt.has_infinity, fmt.has_subnormals, fmt.has_negative_zero))
 
 
-@pytest.mark.parametrize("fmt", [Posit(bits, es) for es in range(4) for bits in range(3, 11)], ids=str)
+@pytest.mark.parametrize("fmt", SMALL_POSITS, ids=str)
 def test_fields_of_a_posit_are_what_the_codes_say(fmt):
     positive = [posit_value(code, fmt) for code in range(1, 2 ** (fmt.bits - 1))]
     assert (positive[0], positive[-1]) == (fmt.smallest_subnormal, fmt.max)
     assert fmt.max == fmt.max_significand * Fraction(2) ** (fmt.emax - fmt.precision + 1)
     assert fmt.precision == max(map(significant_bits, positive))
-    row = format_table([fmt])[0]
-    assert (row["format"], row["bits"], row["p"]) == (fmt.name, str(fmt.bits), str(fmt.precision))
 
 
 def significant_bits(value):
@@ -265,52 +225,33 @@ def test_a_name_a_format_and_a_dtype_mean_the_same(name):
         assert get_format(dtype_of(name).newbyteorder()) is fmt
 
 
-@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
-def test_an_alias_means_its_format_and_names_none(alias, name):
-    assert get_format(alias) is FORMATS[name]
-    assert alias not in FORMATS
-
-
 @pytest.mark.parametrize(
     ("spelling", "fmt"),
     [
-        ("e8m7", FORMATS["bfloat16"]),
-        ("e5m10", FORMATS["float16"]),
+        *((alias, FORMATS[name]) for alias, name in ALIASES.items()),
         ("e8m10", FORMATS["tf32"]),
-        ("e8m23", FORMATS["float32"]),
         ("e11m52", FORMATS["float64"]),
         ("e6m9", Format(precision=10, emin=-30, emax=31)),
-        ("posit16", Posit(16)),
         ("Posit8", Posit(8)),
         ("posit16es1", Posit(16, 1)),
         ("posit16es2", Posit(16)),
         ("posit<16>", Posit(16)),
-        ("posit<16,1>", Posit(16, 1)),
         ("posit<8, 0>", Posit(8, 0)),
     ],
 )
-def test_widths_spell_floats_and_posits(spelling, fmt):
-    assert get_format(spelling) == fmt
-    assert get_format(get_format(spelling).name) == fmt
-
-
-def test_field_widths_are_the_name_of_formats_without_another():
-    assert (get_format("e6m9").bits, str(get_format("e6m9"))) == (16, "e6m9")
+def test_aliases_and_widths_spell_floats_and_posits(spelling, fmt):
+    found = get_format(spelling)
+    assert get_format(found.name) == found == fmt
+    assert spelling != "e6m9" or (found.name, found.bits) == ("e6m9", 16)
+    assert spelling not in FORMATS
 
 
 @pytest.mark.parametrize("spec", ["bfloat61", "", "e1m3", "e5m0", "int1", np.int64, np.complex64, None, 16])
-def test_an_unknown_format_lists_the_known_ones(spec):
+def test_an_unknown_format_lists_the_known_ones_and_what_may_be_meant(spec):
     with pytest.raises(ValueError, match="unknown format") as error:
         get_format(spec)
     assert all(name in str(error.value) for name in FORMATS)
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"), [("bfloat61", "bfloat16"), ("e4m3nf", "e4m3fn"), ("flaot16", "float16")]
-)
-def test_a_misspelt_format_brings_a_suggestion(typed, meant):
-    with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
-        get_format(typed)
+    assert ("did you mean 'bfloat16'" in str(error.value)) == (spec == "bfloat61")
 
 
 # What int() reads as a digit, what lower() makes a Latin letter of, and what strip() takes for a blank.
@@ -340,23 +281,12 @@ def test_other_alphabets_spell_no_format(name):
                 assert found is None, spelling
 
 
-def test_the_table_has_a_row_a_format_and_the_numbers_of_each():
-    rows = format_table()
-    assert [row["format"] for row in rows] == list(FORMATS)
-    for row, fmt in zip(rows, FORMATS.values(), strict=True):
-        assert (int(row["bits"]), int(row["p"]), int(row["emin"]), int(row["emax"])) == (
-            *(fmt.bits, fmt.precision),
-            *(fmt.emin, fmt.emax),
-        )
-        assert row["max"] == f"{float(fmt.max):.6g}"
-        assert row["u"] == f"2^-{fmt.precision}"
-        assert [row[key] == "yes" for key in ("inf", "NaN", "-0")] == [
-            fmt.has_infinity,
-            fmt.has_nan,
-            fmt.has_negative_zero,
-        ]
-
-
-def test_the_table_of_chosen_formats_has_only_them():
-    mine = Format("mine", precision=9, emin=-62, emax=63)
-    assert [row["format"] for row in format_table([mine])] == ["mine"]
+@pytest.mark.parametrize("formats", [None, [Posit(16), Format("mine", precision=9, emin=-62, emax=63)]])
+def test_the_table_has_a_row_a_format_and_the_numbers_of_each(formats):
+    rows = format_table(formats) if formats else format_table()
+    for row, fmt in zip(rows, formats or FORMATS.values(), strict=True):
+        fields = (fmt.name, *map(str, (fmt.bits, fmt.precision, fmt.emin, fmt.emax)), f"{float(fmt.max):.6g}")
+        assert tuple(row[key] for key in ("format", "bits", "p", "emin", "emax", "max")) == fields
+        assert isinstance(fmt, Posit) or row["u"] == f"2^-{fmt.precision}"
+        specials = fmt.has_infinity, fmt.has_nan, fmt.has_negative_zero
+        assert tuple(row[key] == "yes" for key in ("inf", "NaN", "-0")) == specials

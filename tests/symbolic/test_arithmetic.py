@@ -13,6 +13,7 @@ from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
 from mcfsim.symbolic import EVEN, EVERY, ODD, Polynomial, SymbolicArithmetic, UndecidedError, u
 from mcfsim.symbolic.variables import root, unit
+from tests.shared.refusals import check, refusals, refused
 
 OPERATIONS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3, "neg": 1, "abs": 1, "sign": 1}
 LAST = 60
@@ -64,18 +65,12 @@ def test_every_operation_is_that_of_fractions(mode, over):
     assert decided > 3 * 6
 
 
-def test_it_is_an_arithmetic():
-    assert isinstance(SymbolicArithmetic(), Arithmetic)
-    assert repr(SymbolicArithmetic("up", ODD)) == "SymbolicArithmetic(up, 2 n + 1)"
-
-
 X, Y, A = (1 + 2 * u, u - 3 * u**2), (1 + 4 * u, -u + u**2), 1 - u
 
 
 @pytest.mark.parametrize(
     ("text", "given"),
     [
-        (eft.fast_two_sum, (X[0], A)),
         (eft.err_fma, (X[0], A, Y[0])),
         (expansion.mul, (X, Y)),
         (expansion.add, ((*X, u**3), (*Y, u**3))),
@@ -96,84 +91,66 @@ def evaluated(nested, p):
 
 
 def test_below_the_first_precision_results_are_others():
-    # 1 + 3 u is between 1 + 2 u and 1 + 4 u, and the tie goes to the even one; 5/2 u is below the middle.
-    assert done(SymbolicArithmetic(), "add", 1, 3 * u) == 1 + 4 * u
-    assert done(SymbolicArithmetic(), "add", 1, 5 * u / 2) == 1 + 2 * u
     others = 0
     for k in range(1, 60):
         ar = SymbolicArithmetic()
         result, before = done(ar, "add", 1 + 2 * u, k * u), ar.first - 1
-        exact = (1 + (2 + k) * u).at(before)
-        others += FractionArithmetic(before).round(exact) != result.at(before)
+        others += FractionArithmetic(before).round((1 + (2 + k) * u).at(before)) != result.at(before)
     assert others > 10
 
 
-@pytest.mark.parametrize(
-    ("mode", "above", "below"),
-    [
-        (Mode.NEAREST_EVEN, 1, -1),
-        (Mode.NEAREST_AWAY, 1 + 2 * u, -1 - 2 * u),
-        (Mode.TOWARD_ZERO, 1, -1),
-        (Mode.UP, 1 + 2 * u, -1),
-        (Mode.DOWN, 1, -1 - 2 * u),
-        (Mode.TO_ODD, 1 + 2 * u, -1 - 2 * u),
-    ],
-)
-def test_a_tie_in_every_mode(mode, above, below):
-    ar = SymbolicArithmetic(mode)
-    assert done(ar, "add", 1, u) - above == 0 * u
-    assert done(ar, "sub", -1, u) - below == 0 * u
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+def test_a_tie_in_every_mode(mode):
+    outward = 2 * u * int(mode in (Mode.NEAREST_AWAY, Mode.UP, Mode.TO_ODD))
+    assert done(SymbolicArithmetic(mode), "add", 1, u) == 1 + outward
+    outward = 2 * u * int(mode in (Mode.NEAREST_AWAY, Mode.DOWN, Mode.TO_ODD))
+    assert done(SymbolicArithmetic(mode), "sub", -1, u) == -1 - outward
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "problem"),
-    [
-        (lambda ar: ar.div(1, 3), UndecidedError, r"1\. div: a coefficient 2/3 of the result is not dyadic"),
-        (lambda ar: ar.sqrt(2), UndecidedError, "leading coefficient 2 of 2 has no rational root"),
-        (lambda ar: done(ar, "sqrt", u), UndecidedError, "its leading power is odd"),
-        (
-            lambda ar: done(ar, "add", 1 + u, 1),
-            UndecidedError,
-            r"operand = 1 \+ u is no value of precision p",
-        ),
-        (lambda ar: ar.like("bfloat16", Rounding()), UndecidedError, "no other format"),
-        (lambda ar: done(ar, "div", 1, 0 * u), ZeroDivisionError, "zero"),
-        (lambda ar: ar.sqrt(-1), ValueError, "negative number -1"),
-        (lambda ar: done(ar, "add", u, Fraction(1, 3)), ValueError, "1/3 is not dyadic"),
-        (lambda ar: done(ar, "add", u, float("nan")), ValueError, "nan is no finite number"),
-        (lambda ar: done(ar, "add", u, "1"), TypeError, "is no polynomial"),
-        (lambda ar: SymbolicArithmetic("stochastic"), ValueError, "stochastic"),
-        (lambda ar: done(ar, "add", u, unit(EVEN)), ValueError, r"2 n in an arithmetic of p"),
-        (lambda ar: ar.run(eft.two_prod, 1 + 2 * u, 1), ValueError, "needs an arithmetic with a format"),
-        (lambda ar: ar.add(1 + 2 * u, 1), TypeError, r"1 \+ 2 u has not entered: hand it to an algorithm by"),
-        (lambda ar: eft.two_sum(ar, 1 + 2 * u, 1), TypeError, "has not entered"),
-        (
-            lambda ar: ar.neg(SymbolicArithmetic().value(1 - u)),
-            ValueError,
-            "1 - u is a value of another arithmetic",
-        ),
-    ],
-    ids=range(16),
+AR, FOREIGN = SymbolicArithmetic(), SymbolicArithmetic().value(1 - u)
+
+
+@refusals(
+    refused(
+        UndecidedError,
+        r"1\. div: a coefficient 2/3 of the result is not dyadic",
+        SymbolicArithmetic().div,
+        (1, 3),
+    ),
+    refused(UndecidedError, "leading coefficient 2 of 2 has no rational root", AR.sqrt, 2),
+    refused(UndecidedError, "its leading power is odd", done, (AR, "sqrt", u)),
+    refused(UndecidedError, r"operand = 1 \+ u is no value of precision p", done, (AR, "add", 1 + u, 1)),
+    refused(UndecidedError, "no other format", AR.like, ("bfloat16", Rounding())),
+    refused(ZeroDivisionError, "zero", done, (AR, "div", 1, 0 * u)),
+    refused(ValueError, "negative number -1", AR.sqrt, -1),
+    refused(ValueError, "1/3 is not dyadic", done, (AR, "add", u, Fraction(1, 3))),
+    refused(ValueError, "nan is no finite number", done, (AR, "add", u, float("nan"))),
+    refused(TypeError, "is no polynomial", done, (AR, "add", u, "1")),
+    refused(ValueError, "stochastic", SymbolicArithmetic, "stochastic"),
+    refused(ValueError, r"2 n in an arithmetic of p", done, (AR, "add", u, unit(EVEN))),
+    refused(ValueError, "needs an arithmetic with a format", AR.run, (eft.two_prod, 1 + 2 * u, 1)),
+    refused(TypeError, r"1 \+ 2 u has not entered: hand it to an algorithm by", AR.add, (1 + 2 * u, 1)),
+    refused(TypeError, "has not entered", eft.two_sum, (AR, 1 + 2 * u, 1)),
+    refused(ValueError, "1 - u is a value of another arithmetic", AR.neg, FOREIGN),
 )
-def test_what_is_undecided_or_none_is_refused_with_the_reason(call, error, problem):
-    with pytest.raises(error, match=problem):
-        call(SymbolicArithmetic())
+def test_what_is_undecided_or_none_is_refused_with_the_reason(rows):
+    check(rows)
 
 
 def test_what_can_be_decided_is_not_refused():
     ar = SymbolicArithmetic()
+    assert isinstance(ar, Arithmetic)
+    assert repr(SymbolicArithmetic("up", ODD)) == "SymbolicArithmetic(up, 2 n + 1)"
     assert done(SymbolicArithmetic(over=EVEN), "sqrt", unit(EVEN)) == root(EVEN)
     assert ar.run(lambda ar, x: ar.add(*eft.fast_two_sum(ar, x, 1)), 2 + 0 * u) == 3 + 0 * u
     assert repr(eft.two_sum(ar, ar.value(1 - u), ar.value(u))) == "(1, 0)"
+    assert ar.run(lambda ar, x: (x, (1.5, 0)), u) == (u, (1.5 + 0 * u, 0 * u))
+    assert ar.run(lambda ar: ar.round(1 + u)) == 1 + 0 * u
 
 
-def test_zeros_and_signs():
+def test_zeros():
     ar = SymbolicArithmetic()
     zero = done(ar, "sub", 1 + 2 * u, 1 + 2 * u)
     assert not zero
     assert done(ar, "mul", zero, u) == done(ar, "div", zero, u) == zero
     assert done(ar, "sqrt", zero) == done(ar, "neg", zero) == done(ar, "sign", zero) == zero
-    assert done(ar, "sign", u - 2 * u) == -1 + 0 * u
-    assert done(ar, "abs", 2 * u - 1) == 1 - 2 * u
-    assert ar.run(lambda ar, x: (x, (1.5, 0)), u) == (u, (1.5 + 0 * u, zero))
-    assert ar.run(lambda ar: ar.round(1 + u)) == 1 + 0 * u

@@ -101,23 +101,16 @@ def makers_of_words():
         yield lambda *given: drawn(*given, torch.device("cpu")).numpy()
 
 
-@pytest.mark.parametrize(
-    ("start", "count"), [(0, 1), (5, 0), (1, 1), (3, 6), (4, 4), (17, 100), (2**34 - 3, 9)]
-)
+@pytest.mark.parametrize(("start", "count"), [(5, 0), (1, 1), (3, 6), (17, 100), (2**34 - 3, 9)])
 def test_any_range_is_a_part_of_the_whole(start, count):
     stream = RandomWords(5, step=2, stream=7)
-    single = [int(stream.words(i, 1)[0]) for i in range(start, start + count)]
-    assert stream.words(start, count).tolist() == single
-    assert stream.words(start, count).dtype == np.uint32
-
-
-def test_words_of_sixteen_bits_are_the_halves_of_those_of_32():
-    stream = RandomWords(7, step=1, stream=2)
-    words = stream.words(0, 50)
-    halves = np.stack([words & 0xFFFF, words >> 16], axis=-1).reshape(-1)
-    assert stream.words(0, 100, 16).dtype == np.uint16
-    np.testing.assert_array_equal(stream.words(0, 100, 16), halves)
-    np.testing.assert_array_equal(stream.words(13, 60, 16), halves[13:73])
+    words = stream.words(start, count)
+    assert words.tolist() == [int(stream.words(i, 1)[0]) for i in range(start, start + count)]
+    assert words.dtype == np.uint32
+    halves = stream.words(2 * start + 1, 2 * count, 16)  # low half first
+    assert halves.dtype == np.uint16
+    assert halves[1::2].tolist() == [x & 0xFFFF for x in stream.words(start + 1, count).tolist()]
+    assert halves[::2].tolist() == [x >> 16 for x in words.tolist()]
 
 
 def words(*given):

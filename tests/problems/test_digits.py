@@ -124,7 +124,7 @@ def judged(problem, parameters, step, seed, fmt, loss_format, sums):
     return [np.array([[float(of.round(x / problem.batch)) for x in row] for row in rows]) for rows in sums_of]
 
 
-NETWORKS = [(name, None) for name in ("posit8", "posit8es0", "posit12", "posit16es1", "bfloat16")]
+NETWORKS = [(name, None) for name in ("posit8", "posit8es0", "posit16es1", "bfloat16")]
 NETWORKS += [("posit8", "posit16"), ("float8_e5m2", "bfloat16")]
 
 
@@ -143,28 +143,6 @@ def test_every_result_is_rounded_where_the_documentation_says(name, loss_name):
             for found, right in zip(gradient.values(), ways[sums], strict=True):
                 np.testing.assert_array_equal(found, right.reshape(found.shape))
         assert any((a != b).any() for a, b in zip(*ways.values(), strict=True))
-
-
-def test_a_wide_format_comes_near_binary64():
-    exact, near = Digits(hidden=8, batch=16), Digits(hidden=8, batch=16, format="e8m16")
-    parameters = {name: x.astype(np.float32) for name, x in generic(exact).items()}
-    ours, theirs = (problem.loss_and_gradient(parameters, 1, 0) for problem in (near, exact))
-    assert ours[0] == pytest.approx(theirs[0], rel=1e-4)
-    for name, g in ours[1].items():
-        assert np.linalg.norm(g - theirs[1][name]) < 1e-4 * np.linalg.norm(g)
-        assert (g != theirs[1][name]).any()
-
-
-@pytest.mark.slow
-def test_without_exponent_bits_most_of_a_gradient_is_the_smallest_posit():
-    parameters, gradients = Digits().initial_parameters(0), []
-    for fmt in (None, "posit8es0", "posit8"):
-        _, found = Digits(format=fmt, loss_format=fmt and "posit16").loss_and_gradient(parameters, 1, 0)
-        gradients.append(np.abs(np.concatenate([x.ravel() for x in found.values()])))
-    exact, coarse, fine = gradients
-    assert np.mean(coarse == 2.0**-6) > 0.6
-    assert np.mean((exact > 0) & (exact < 2.0**-7)) > 0.3
-    assert not (fine == 2.0**-24).any()
 
 
 def test_overflow_and_underflow_are_those_of_the_format():

@@ -2,17 +2,15 @@
 
 import contextlib
 import itertools
-import json
 import multiprocessing
 import os
 import re
 import resource
 import shutil
-import signal
 import stat
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from types import SimpleNamespace
 
@@ -93,34 +91,24 @@ def test_links_stay_and_permissions_are_kept(writer, tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
 
 
-SPELLINGS = ("same", "dotted", "link", "through a folder's link", "relative")
-
-
-@pytest.mark.parametrize(
-    ("other", "there"), [*itertools.product(SPELLINGS, [True, False]), ("hard link", True)]
-)
-def test_two_outputs_in_one_file_are_refused(other, there, tmp_path, monkeypatch):
-    """Looking at them changes nothing."""
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("other", ["a", "x/../a", "link", "folder/a", "hard"])
+@pytest.mark.parametrize("relative", [False, True])
+def test_two_outputs_in_one_file_are_refused(other, there, relative, tmp_path, monkeypatch):
+    """However it is spelled, and looking at them changes nothing."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "a"
     if there:
         path.write_text("old")
-    names = {
-        "same": path,
-        "dotted": tmp_path / "." / "x" / ".." / "a",
-        "link": tmp_path / "link",
-        "hard link": tmp_path / "hard",
-        "through a folder's link": tmp_path / "folder" / "a",
-        "relative": "a",
-    }
+        (tmp_path / "hard").hardlink_to(path)
+    elif other == "hard":
+        return
     (tmp_path / "x").mkdir()
     (tmp_path / "link").symlink_to("a")
     (tmp_path / "folder").symlink_to(".")
-    if other == "hard link":
-        (tmp_path / "hard").hardlink_to(path)
     before = look(tmp_path)
     with pytest.raises(ValueError, match="one and the same file"):
-        check_outputs({"--checkpoint": path, "--output": names[other]})
+        check_outputs({"--checkpoint": path, "--output": other if relative else tmp_path / other})
     check_outputs({"--checkpoint": path, "--output": tmp_path / "b", "--other": None})
     for name in ("a\0b", "x" * 300, "missing/file"):
         with pytest.raises((ValueError, OSError)):
@@ -138,14 +126,13 @@ def test_two_outputs_in_one_file_are_refused(other, there, tmp_path, monkeypatch
     ],
 )
 def test_a_disk_without_room_is_refused(size, free, text, tmp_path, monkeypatch):
-    (tmp_path / "link").symlink_to(tmp_path / "sub" / "new")
     (tmp_path / "sub").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "sub" / "new")
     monkeypatch.setattr(shutil, "disk_usage", {tmp_path / "sub": SimpleNamespace(free=free)}.get)
-    if text is None:
-        check_space(tmp_path / "link", size)
-        return
-    with pytest.raises(OSError, match=re.escape(f"cannot write {tmp_path / 'link'}: {text}")):
-        check_space(tmp_path / "link", size)
+    refused = pytest.raises(OSError, match=re.escape(f"cannot write {link}: {text}"))
+    with refused if text else contextlib.nullcontext():
+        check_space(link, size)
 
 
 @contextlib.contextmanager
@@ -187,46 +174,25 @@ def test_what_a_writer_keeps_to_itself_is_no_whole_file(tmp_path):
     assert look(tmp_path) == {}
 
 
-def in_threads(count, function):
-    """Call a function in so many threads, each with its number."""
-    threads = [threading.Thread(target=function, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_only_one_of_many_comes_first(tmp_path):
-    won = []
-
-    def try_it(i):
-        try:
+    def try_it(number):
+        with contextlib.suppress(FileExistsError):
             with replacing(tmp_path / "it", exclusive=True) as file:
-                file.write(b"%d" % i)
-        except FileExistsError:
-            return
-        won.append(i)
+                file.write(b"%d" % number)
+            return True
 
-    in_threads(20, try_it)
-    assert len(won) == 1
-    assert (tmp_path / "it").read_text() == str(won[0])
-    assert [item.name for item in tmp_path.iterdir()] == ["it"]
+    with ThreadPoolExecutor(20) as pool:
+        won = [number for number, first in enumerate(pool.map(try_it, range(20))) if first]
+    assert [path.name for path in tmp_path.iterdir()] == ["it"]
+    assert [(tmp_path / "it").read_text()] == list(map(str, won))
 
 
 @pytest.mark.parametrize("writer", ["certificate", "run"])
 def test_threads_write_one_file(writer, tmp_path):
     write, suffix = WRITERS[writer]
-    path, failed = tmp_path / f"it{suffix}", []
-
-    def save_often(number):
-        try:
-            for _ in range(15):
-                write(path)
-        except BaseException as error:
-            failed.append(error)
-
-    in_threads(4, save_often)
-    assert failed == []
+    path = tmp_path / f"it{suffix}"
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, [path] * 60))
     assert [item.name for item in tmp_path.iterdir()] == [path.name]
 
 
@@ -234,34 +200,30 @@ FORKING = multiprocessing.get_context("fork")
 
 
 def write_for_ever(path):
-    run, i = Run({}, {}, np.arange(2000), {"plain": {"loss": np.zeros(2000)}}), 0
-    while True:
-        i += 1
-        run.settings = {"seed": i}
-        run.series["plain"]["loss"][:] = i
-        run.save(path)
+    for i in itertools.count(1):
+        Run({"seed": i}, {}, np.arange(2000), {"plain": {"loss": np.full(2000, float(i))}}).save(path)
 
 
 @pytest.mark.parametrize("kills", [12, pytest.param(50, marks=pytest.mark.exhaustive)])
 @pytest.mark.costly("a process of its own")
 def test_a_killed_writer_leaves_a_whole_file_and_what_it_strands_goes(kills, tmp_path):
-    path, stranded, last = tmp_path / "run.npz", 0, 0
+    path, stranded, seeds = tmp_path / "run.npz", 0, set()
     Run({"seed": 0}, {}, np.arange(1), {"plain": {"loss": np.zeros(1)}}).save(path)
     random = np.random.default_rng(1)
     for _ in range(kills):
         process = FORKING.Process(target=write_for_ever, args=(path,))
         process.start()
         time.sleep(random.uniform(0.02, 0.1))
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()
         run = Run.load(path)
         assert (run.series["plain"]["loss"] == run.settings["seed"]).all()
-        assert run.settings["seed"] >= 0
-        last += run.settings["seed"] > 0
-        stranded += len(list(tmp_path.iterdir())) - 1
-        assert len(list(tmp_path.iterdir())) <= 2  # the next one has removed what the one before left
+        seeds.add(run.settings["seed"])
+        left = len(list(tmp_path.iterdir())) - 1
+        assert left <= 1  # the next one has removed what the one before left
+        stranded += left
     assert stranded > 0  # or nothing was tried
-    assert last > 0
+    assert max(seeds) > 0
     run.save(path)
     assert [item.name for item in tmp_path.iterdir()] == ["run.npz"]
 
@@ -303,15 +265,15 @@ def test_a_failure_leaves_the_old_file(failure, tmp_path):
     assert look(tmp_path) == {"it": (path.stat().st_mode, None, b"old")}
 
 
-def test_what_is_no_file_is_not_read(tmp_path):
+@pytest.mark.parametrize("reader", [open_regular, Run.load, lambda path: read_text(path, 10)])
+def test_what_is_no_file_is_not_read(reader, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for path, reader in [
-        *((tmp_path / "pipe", reader) for reader in (open_regular, Run.load)),
-        *((tmp_path, reader) for reader in (open_regular, Run.load)),
-        *(("/dev/zero", reader) for reader in (open_regular, Run.load, lambda path: read_text(path, 10))),
-    ]:
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
         with pytest.raises(ValueError, match="no regular file"):
             reader(path)
-    (tmp_path / "long").write_text(json.dumps([0] * 10))
+
+
+def test_no_more_of_a_text_is_read_than_it_may_have(tmp_path):
+    (tmp_path / "long").write_text("x" * 11)
     with pytest.raises(ValueError, match="more than 10 bytes"):
         read_text(tmp_path / "long", 10)

@@ -25,24 +25,12 @@ pytestmark = pytest.mark.slow
 
 
 class Kind(NamedTuple):
-    """A kind of file.
-
-    Attributes
-    ----------
-    make : callable
-        Write a good one to a path.
-    load : callable
-        Return the content of the one at a path, of whatever form; equal contents have equal texts.
-    agrees : callable
-        Whether a content, of what may be damaged, is as right as it must be.
-    kept : bool
-        Whether one that is refused keeps every byte.
-    """
+    """A kind of file."""
 
     make: Callable[[Path], object]
-    load: Callable[[Path], str]
-    agrees: Callable[[str, str], bool] = operator.eq
-    kept: bool = True
+    load: Callable[[Path], str]  # equal contents have equal texts
+    agrees: Callable[[str, str], bool] = operator.eq  # whether what is read is as right as it must be
+    kept: bool = True  # whether one that is refused keeps every byte
 
 
 def train(path: Path, **options: Any) -> mcf.Run:
@@ -190,25 +178,24 @@ def test_files_made_anew_with_wrong_content_are_refused_or_valid(name, cases, tm
 # In fp8 epsilon vanishes, in int8 much else: what a file may hold does not depend on it.
 @pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
 @pytest.mark.parametrize(
-    ("strategy", "fields", "lows"),
+    ("strategy", "low", "fields"),
     [
-        ("plain", ("parameter0", "m0", "v0"), ("bfloat16", "posit8", "int8")),
-        ("kahan", ("extra0",), ("float8_e4m3fn",)),
-        ("collage-plus", ("parameter1",), ("bfloat16",)),
+        *(("plain", low, ("parameter0", "m0", "v0")) for low in ("bfloat16", "posit8", "int8")),
+        ("kahan", "float8_e4m3fn", ("extra0",)),
+        ("collage-plus", "bfloat16", ("parameter1",)),
     ],
 )
-def test_a_number_that_is_no_value_of_its_format_is_refused(strategy, fields, lows, tmp_path):
-    for low in lows:
-        path = tmp_path / f"{low}.npz"
-        train(path, strategies=[strategy], low=low)
-        about, arrays = parts(path)
-        wide = 1e30 if low != "bfloat16" else 2.0**-140
-        for field, number in itertools.product(fields, (0.1, 1 + 2.0**-20, wide)):
-            spoilt = arrays[f"{strategy}|{field}"].copy()
-            spoilt[0] = number
-            archive.write_archive(path, about, {**arrays, f"{strategy}|{field}": spoilt})
-            with pytest.raises(ValueError, match=rf"{low}\.npz has .* which is no value of {low}"):
-                train(path, strategies=[strategy], low=low)
+def test_a_number_that_is_no_value_of_its_format_is_refused(strategy, low, fields, tmp_path):
+    path = tmp_path / "file.npz"
+    train(path, strategies=[strategy], low=low)
+    about, arrays = parts(path)
+    wide = 1e30 if low != "bfloat16" else 2.0**-140
+    for field, number in itertools.product(fields, (0.1, 1 + 2.0**-20, wide)):
+        spoilt = arrays[f"{strategy}|{field}"].copy()
+        spoilt[0] = number
+        archive.write_archive(path, about, {**arrays, f"{strategy}|{field}": spoilt})
+        with pytest.raises(ValueError, match=rf"file\.npz has .* which is no value of {low}"):
+            train(path, strategies=[strategy], low=low)
 
 
 NO_NUMBERS = (
@@ -221,13 +208,11 @@ def test_a_step_that_the_run_has_not_and_a_text_that_is_no_exact_number_are_refu
     path, key = tmp_path / "file.npz", "exact|parameter0"
     train(path)
     about, arrays = parts(path)
-    for step in (-5, -1, 5, 10**6, 10**400, 2.0, "4", None, True, [4]):
-        archive.write_archive(path, {**about, "step": step}, arrays)
-        with pytest.raises(ValueError, match=r"file\.npz"):
-            train(path)
-    for text in NO_NUMBERS:
-        archive.write_archive(path, about, {**arrays, key: np.array([text, str(arrays[key][1])])})
-        with pytest.raises(ValueError, match=r"file\.npz has .* which is no"):
+    wrong = [({"step": step}, {}, "") for step in (-5, -1, 5, 10**400, 2.0, "4", None, True, [4])]
+    wrong += [({}, {key: np.array([x, str(arrays[key][1])])}, " has .* which is no") for x in NO_NUMBERS]
+    for described, held, told in wrong:
+        archive.write_archive(path, about | described, arrays | held)
+        with pytest.raises(ValueError, match=rf"file\.npz{told}"):
             train(path)
     archive.write_archive(path, about, arrays)
     train(path)
@@ -239,10 +224,11 @@ def npy(header: str, data: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
 
 
-def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED, times: int = 1) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", method, compresslevel=1) as made:
-        for name, data in members.items():
+    with zipfile.ZipFile(file, "w", method, compresslevel=1) as made, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that are there
+        for name, data in [*members.items()] * times:
             made.writestr(name, data)
     return file.getvalue()
 
@@ -250,15 +236,6 @@ def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> byt
 def saved(**arrays: Any) -> bytes:
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)
-    return file.getvalue()
-
-
-def twice(name: str, data: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as made, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made.writestr(name, data)
-        made.writestr(name, data)
     return file.getvalue()
 
 
@@ -298,7 +275,6 @@ LOSS = {"plain|loss": npy(HEADER % ("<f8", "(1,)"))}
 CRAFTED: dict[str, Callable[[], bytes]] = {
     "empty": lambda: b"",
     "text": lambda: b"hello",
-    "end of a zip alone": lambda: b"PK\x05\x06" + bytes(18),
     "no members": lambda: zipped({}),
     "no description": lambda: saved(x=np.ones(3)),
     "pickles": lambda: saved(about=np.array([{"format": "mcfsim-run-2"}], dtype=object)),
@@ -308,12 +284,9 @@ CRAFTED: dict[str, Callable[[], bytes]] = {
     "JSON too deep": lambda: described("[" * 100_000),
     "JSON deep in settings": lambda: described('{"settings": ' + '{"a":' * 50_000 + "0" + "}" * 50_001),
     "numbers too long": lambda: described('{"step": ' + "9" * 10_000 + "}"),
-    "JSON of another kind": lambda: described("[1]"),
     "no array of text": lambda: saved(about=np.ones(3)),
-    "texts": lambda: saved(about=np.array(["{}", "{}"])),
     "header too deep": lambda: zipped({"about.npy": npy("(" * 9000)}),
     "header of code": lambda: zipped({"about.npy": npy("__import__('os').abort()")}),
-    "header of nothing": lambda: zipped({"about.npy": npy("{}")}),
     "header cut off": lambda: zipped({"about.npy": b"\x93NUMPY\x01\x00\xff\xff{"}),
     "description of 10^12": lambda: zipped({"about.npy": npy(HEADER % ("<U1000000000000", "()"))}),
     "steps of 10^12": lambda: described(
@@ -321,14 +294,12 @@ CRAFTED: dict[str, Callable[[], bytes]] = {
     ),
     "steps of 10^400": lambda: described(listed([10**400]), steps=b""),
     "more dimensions": lambda: described(listed([1] * 100), steps=b""),
-    "shape of less than nothing": lambda: described(listed([-1]), steps=b""),
     "an object": lambda: described(listed([1], "|O"), **LOSS),
     "parts": lambda: described(listed([1], "f8,f8"), **LOSS),
     "no list of arrays": lambda: described(json.dumps(RUN)),
     "arrays of nothing": lambda: described(json.dumps({**RUN, "arrays": {"a": None}})),
-    "a member twice": lambda: twice("about.npy", text_member(json.dumps(RUN))),
+    "a member twice": lambda: zipped({"about.npy": text_member(json.dumps(RUN))}, times=2),
     "lzma": lambda: described(json.dumps(RUN), zipfile.ZIP_LZMA),
-    "bzip2": lambda: described(json.dumps(RUN), zipfile.ZIP_BZIP2),
     "a zip bomb": bomb,
     "a claim of 2^28": lambda: claiming(2**28),
     "a bomb of a description": lambda: zipped({"about.npy": bytes(2**26 + 1)}),
@@ -352,17 +323,12 @@ def test_crafted_files_are_refused(name, crafted, tmp_path):
 def test_no_more_memory_is_taken_than_a_file_has_bytes(tmp_path):
     import tracemalloc
 
-    for name, told in {
-        "steps of 10^12": "",
-        "description of 10^12": "",
-        "a zip bomb": "",
-        "a claim of 2^28": ".* claims to hold more than",
-        "a bomb of a description": ".* description has",
-    }.items():
-        path = tmp_path / "file.npz"
+    path, large = tmp_path / "file.npz", ("steps of 10^12", "description of 10^12", "a zip bomb")
+    told = {"a claim of 2^28": ".* claims to hold more than", "a bomb of a description": ".* description has"}
+    for name, text in {**dict.fromkeys(large, ""), **told}.items():
         path.write_bytes(CRAFTED[name]())
         tracemalloc.start()
-        with pytest.raises(ValueError, match=f"file{told}"):
+        with pytest.raises(ValueError, match=f"file{text}"):
             mcf.Run.load(path)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

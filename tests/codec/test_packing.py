@@ -112,19 +112,16 @@ def test_bits_that_fill_up_the_last_byte_must_be_zero(bits):
 
 ONE = np.zeros(1, np.uint8)
 NEGATIVE = [(np.array([0, 1, -1], f"i{size}"), bits) for size in (1, 2, 4, 8) for bits in (4, 8, 63, 64)]
-NO_CODES = [[1.0], ["1"], [True], [None], [1j], [2**70], np.zeros(1, "V1"), np.zeros(0, float)]
 
 
 @refusals(
     refused(ValueError, r"\(2,\) = -1 lies outside", pack, *NEGATIVE),
-    refused(TypeError, "codes must be integers, not", pack, *((x, 4) for x in NO_CODES)),
+    refused(TypeError, "codes must be integers, not float64", pack, (np.zeros(0), 4)),
     refused(ValueError, "bits = .* must lie between 1 and 64", pack, *(([0], b) for b in (0, -1, 65))),
     refused(ValueError, "bits = .* must lie between 1 and 64", unpack, *((ONE, b, 1) for b in (0, -1, 65))),
     refused(TypeError, "bits must be an int", pack, *(([0], b) for b in (4.0, "4", None, True))),
     refused(TypeError, "bits must be an int", unpack, *((ONE, b, 1) for b in (4.0, "4", None, True))),
-    refused(
-        TypeError, "an array of uint8, not", unpack, ([1], 4, 2), (b"\x01", 4, 2), (ONE.view("i1"), 4, 2)
-    ),
+    refused(TypeError, "an array of uint8, not", unpack, (ONE.view("i1"), 4, 2)),
     *(
         refused(ValueError, rf"4 bits take \d bytes .*\({size},\)", unpack, (np.resize(ONE, size), 4, count))
         for count, size in ((5, 2), (5, 4), (0, 1), (1, 0), ((2, 3), 2))

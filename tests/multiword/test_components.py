@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.codec import all_values, encode, ulp
+from mcfsim.codec import all_values, encode
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.models.memory import Model
@@ -90,22 +90,6 @@ def reals(fmt, seed, size):
     return [Fraction(0), *values, *ties, *near, *wild, *sums]
 
 
-def half_ulp(x, fmt):
-    return Fraction(float(ulp([x], fmt)[0])) / 2
-
-
-def check_what_is_left(exact, found, fmt):
-    """Assert that the rest of a number is as small as `mcfsim.expand` says of this kind of format."""
-    rest = abs(exact - sum(map(Fraction, found)))
-    if isinstance(fmt, Grid):
-        assert not any(found[1:])
-        assert rest <= fmt.quantum / 2
-    elif not isinstance(fmt, Posit) and fmt.zero:
-        assert rest <= (half_ulp(found[-1], fmt) if found[-1] else fmt.smallest_subnormal / 2)
-        for before, after in itertools.pairwise(found):
-            assert abs(Fraction(after)) <= half_ulp(before, fmt)
-
-
 @pytest.mark.parametrize("fmt", SMALL, ids=label)
 @pytest.mark.sampled(20, each=False)
 @pytest.mark.slow
@@ -121,7 +105,6 @@ def test_each_component_is_the_rest_rounded_or_the_reason_is_right(fmt):
         found = mcf.expand(ar, exact, n)
         assert tuple(map(Fraction, found)) == right, exact
         encode(list(found), fmt)  # every component has a code
-        check_what_is_left(exact, found, fmt)
     assert kinds == {tuple, str}
 
 

@@ -14,8 +14,8 @@ from mcfsim.formats import FORMATS
 from mcfsim.multiword import double_word
 from mcfsim.oracle import OracleArithmetic, round_integers
 from tests.multiword.words import double_words, fractions, unbounded
-from tests.oracle import steps
 from tests.oracle.operands import MODES, label, random_tuples
+from tests.oracle.steps import Steps
 
 BF16, E4M3FN, E5M2 = (FORMATS[name] for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"))
 ALGORITHMS = {name: getattr(double_word, name) for name in double_word.__all__ if name != "DoubleWord"}
@@ -58,7 +58,7 @@ def test_the_steps_are_those_of_exact_rationals(name):
         x, y = (double_words(unbounded(precision), 24, seed, exponents=(-4, 5)) for seed in (6, 7))
         operands = operands_of(name, *of_same_sign(name, x, y))
         rows = zip(*map(fractions, operands), strict=True)
-        expected = [getattr(steps, name)(steps.Nearest(precision), *row) for row in rows]
+        expected = [getattr(Steps(precision), name)(*row) for row in rows]
         result = ALGORITHMS[name](mcf.arithmetic(unbounded(precision)), *operands)
         assert fractions(result) == expected
         high, low = (part.astype(np.float64) for part in result)

@@ -1,4 +1,4 @@
-"""The oracle as an arithmetic, of a format and on fractions: the definition's results, and what it refuses."""
+"""The oracle as an arithmetic, of a format and on fractions: the definition's results; what it refuses."""
 
 import itertools
 import math

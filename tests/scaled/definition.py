@@ -3,55 +3,30 @@
 import dataclasses
 import itertools
 import math
-from bisect import bisect_right
 from fractions import Fraction
 from functools import cache
 
-import ml_dtypes
 import numpy as np
 
-from mcfsim.formats.grids import Grid
+from mcfsim.codec import all_values
 from mcfsim.oracle import round_fraction
-from mcfsim.rounding import Mode, Rounding
+from mcfsim.rounding import Rounding
 from mcfsim.scaled import ScaleRule
 
 SATURATING = Rounding(overflow="saturate")
 
 
 @cache
-def table(element):
-    """Return the numbers of an element format in order, each with whether it is odd."""
-    if isinstance(element, Grid):
-        return [
-            (k * Fraction(2) ** -element.fraction_bits, k % 2) for k in range(element.low, element.high + 1)
-        ]
-    dtype = np.dtype(getattr(ml_dtypes, element.name))
-    codes = np.arange(2**element.bits, dtype=np.uint8)
-    numbers = zip(codes.view(dtype).astype(float).tolist(), codes.tolist(), strict=True)
-    return sorted({(Fraction(x), code % 2) for x, code in numbers if math.isfinite(x)})
+def numbers_of(element):
+    """Return the numbers of an element format in order."""
+    values = all_values(element).astype(float)
+    return sorted({Fraction(x) for x in values[np.isfinite(values)].tolist()})
 
 
 def round_element(quotient, negative, element, mode):
     """Round a rational number to an element by the mode, with saturation."""
-    numbers = table(element)
-    place = bisect_right(numbers, (quotient, 2)) - 1
-    if place < 0 or place == len(numbers) - 1 or numbers[place][0] == quotient:
-        value = numbers[max(place, 0)][0]
-    else:
-        (below, odd_below), (above, _) = numbers[place : place + 2]
-        outward = below if quotient < 0 else above
-        inward = above if quotient < 0 else below
-        middle = (below + above) / 2
-        nearest = below if quotient < middle else above
-        value = {
-            Mode.NEAREST_EVEN: (above if odd_below else below) if quotient == middle else nearest,
-            Mode.NEAREST_AWAY: outward if quotient == middle else nearest,
-            Mode.TOWARD_ZERO: inward,
-            Mode.UP: above,
-            Mode.DOWN: below,
-            Mode.TO_ODD: below if odd_below else above,
-        }[mode]
-    return -0.0 if value == 0 and negative and element.has_negative_zero else float(value)
+    value = round_fraction(quotient, element, Rounding(mode, "saturate"))
+    return -0.0 if value == 0 and negative and element.has_negative_zero else value + 0.0
 
 
 def floor_log2(value):
@@ -63,7 +38,7 @@ def floor_log2(value):
 
 def power_scale(amax, element, rule, scale):
     """Return the scale of a rule of powers of two by its definition, among all powers the format has."""
-    largest = table(element)[-1][0]
+    largest = Fraction(element.max)
     low, high = floor_log2(scale.smallest_subnormal), floor_log2(scale.max)
     if amax == 0:
         return Fraction(2) ** low
@@ -78,7 +53,7 @@ def power_scale(amax, element, rule, scale):
 
 def top_precision(element):
     """Return the significand bits at the top, from the distance of the largest two numbers."""
-    (below, _), (largest, _) = table(element)[-2:]
+    below, largest = numbers_of(element)[-2:]
     return floor_log2(largest) - floor_log2(largest - below) + 1
 
 
@@ -92,7 +67,7 @@ def block_scale(block, fmt, tensor_scale):
     if not np.isfinite(block).all():
         return math.nan
     numbers = [Fraction(float(x)) for x in block]
-    largest, amax = table(fmt.element)[-1][0], max(map(abs, numbers))
+    largest, amax = Fraction(fmt.element.max), max(map(abs, numbers))
     match fmt.rule:
         case ScaleRule.ABSMAX:
             return real_scale(amax / (largest * tensor_scale) if tensor_scale else Fraction(0), fmt.scale)
@@ -110,7 +85,7 @@ def by_definition(rows, fmt, modes):
     if fmt.tensor_scale:
         whole = [row for row in rows if np.isfinite(row).all()]
         amax = max((Fraction(float(abs(x))) for row in whole for x in row), default=Fraction(0))
-        divisor = table(fmt.element)[-1][0] * fmt.scale.max
+        divisor = Fraction(fmt.element.max) * fmt.scale.max
         tensor_scale = Fraction(round_fraction(amax / divisor, fmt.tensor_scale, SATURATING))
     scales = [block_scale(row, fmt, tensor_scale) for row in rows]
     results = [(np.empty(rows.shape), np.empty(rows.shape)) for _ in modes]
@@ -148,8 +123,7 @@ def hard_rows(fmt, dtype, width):
     rows = np.zeros((largest.size, width), dtype)
     rows[:, 0] = largest
     rows[:, 1] = -largest
-    numbers = [x for x, _ in table(fmt.element)]
-    middles = np.array([float(x + y) / 2 for x, y in itertools.pairwise(numbers)])
+    middles = np.array([float(x + y) / 2 for x, y in itertools.pairwise(numbers_of(fmt.element))])
     for row in rows:
         by = block_scale(row[:1], dataclasses.replace(fmt, tensor_scale=None), Fraction(1))
         with np.errstate(all="ignore"):

@@ -1,6 +1,9 @@
-"""The language model against one in mpmath, its batches and start; activations rounded by the judge."""
+"""The language model against one in mpmath, activations rounded by the judge; batches, start and corpus."""
 
+import dataclasses
+import hashlib
 import math
+import sysconfig
 from fractions import Fraction
 
 import mpmath
@@ -9,7 +12,7 @@ import pytest
 
 from mcfsim import FORMATS
 from mcfsim.oracle import operate
-from mcfsim.problems import LanguageModel, language_model
+from mcfsim.problems import Corpus, LanguageModel, language_model
 from mcfsim.problems._transformer import as_integers
 from tests.problems.test_problems import EXACT, EXAMPLES, TEXT, generic
 
@@ -65,17 +68,6 @@ def test_loss_and_gradient_against_an_independent_model_in_mpmath():
             numeric = (high - low) / (2 * h)
             scale = np.linalg.norm(gradient[name]) * np.linalg.norm(direction)
             assert abs(np.vdot(gradient[name], direction) - numeric) < 1e-14 * scale, name
-
-
-def test_float32_gradient_is_close_to_the_float64_one():
-    narrow = DEFAULT.initial_parameters(seed=0)
-    loss32, gradient32 = DEFAULT.loss_and_gradient(narrow, step=0, seed=0)
-    wide = {name: p.astype(np.float64) for name, p in narrow.items()}
-    loss64, gradient64 = DEFAULT.loss_and_gradient(wide, step=0, seed=0)
-    assert abs(loss32 - loss64) < 1e-7 * loss64
-    for name, exact in gradient64.items():
-        assert exact.dtype == np.float64
-        assert np.linalg.norm(gradient32[name] - exact) < 2e-6 * np.linalg.norm(exact), name
 
 
 def test_batches_and_starts_depend_on_seed_and_step_alone():
@@ -191,3 +183,54 @@ def test_gradients_pass_straight_through(monkeypatch):
         high, low = (at(parameters | {name: parameters[name] + t * direction}) for t in (h, -h))
         scale = np.linalg.norm(gradient[name]) * np.linalg.norm(direction)
         assert abs(np.vdot(gradient[name], direction) - (high - low) / (2 * h)) < 1e-8 * scale, name
+
+
+# -- the corpus -------------------------------------------------------------------------------------------
+def test_the_last_tenth_is_held_out_and_windows_reach_both_ends_or_are_spread_evenly():
+    corpus = Corpus.from_bytes(bytes(range(100)), "counting")
+    assert corpus.training.tolist() == list(range(90))
+    assert corpus.validation.tolist() == list(range(90, 100))
+    windows = corpus.training_windows(2000, 5, step=0, seed=0)
+    assert (np.diff(windows, axis=1) == 1).all()
+    assert set(windows[:, 0]) == set(range(86))
+    assert corpus.validation_windows(3, 2).tolist() == [[90, 91], [94, 95], [98, 99]]
+    assert corpus.validation_windows(1, 10).tolist() == [list(range(90, 100))]
+
+
+def test_standard_library_is_the_same_at_every_call():
+    corpus, again = Corpus.from_standard_library(), Corpus.from_standard_library()
+    text = np.concatenate([corpus.training, corpus.validation]).tobytes()
+    assert corpus == again
+    assert corpus.digest == hashlib.sha256(text).hexdigest()
+    assert corpus.modules == 60
+    assert len(text) > 500_000
+    assert text.count(b"\ndef ") > 100
+    assert Corpus.from_standard_library(modules=59) != corpus
+
+
+def test_which_modules_are_read(tmp_path, monkeypatch):
+    for name in ("b.py", "a.py", "d.py", "e.py", "_sysconfigdata_x.py", "notes.txt"):
+        (tmp_path / name).write_text(f"{name}\n")
+    (tmp_path / "c.py").mkdir()  # cannot be read as a file
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    corpus = Corpus.from_standard_library(modules=3)
+    assert corpus == Corpus.from_bytes(b"a.py\nb.py\nd.py\n", "expected")
+    assert corpus.description.startswith("3 modules of the standard library of Python 3.")
+
+
+def test_no_sources_no_corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    for modules, error, text in (
+        (60, FileNotFoundError, "no sources"),
+        (0, ValueError, "must be at least 1"),
+    ):
+        with pytest.raises(error, match=text):
+            Corpus.from_standard_library(modules=modules)
+
+
+def test_corpus_cannot_be_changed():
+    corpus = Corpus.from_bytes(bytes(100), "zeros")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        corpus.digest = ""
+    with pytest.raises(ValueError, match="read-only"):
+        corpus.training[0] = 1

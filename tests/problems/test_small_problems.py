@@ -29,14 +29,6 @@ def test_numbers_of_mpmath_and_what_is_pickled_after_them(problem):
         for name, exact in exact_gradient.items():
             size = max(abs(exact))
             assert max(abs(gradient[name] - exact)) < 1e-14 * size
-            for i in range(min(len(exact), 3)):
-
-                def along(t, name=name, i=i):
-                    moved = exact_point[name].copy()
-                    moved[i] = t
-                    return problem.loss_and_gradient(exact_point | {name: moved}, 0, 0)[0]
-
-                assert abs(mpmath.diff(along, exact_point[name][i]) - exact[i]) < 1e-40 * size
         huge = {name: np.full_like(p, -1e200) for name, p in point.items()}
         assert problem.loss_and_gradient(exactly(huge), 0, 0)[0] > 1e100
     again = pickle.loads(pickle.dumps(problem))

@@ -172,6 +172,9 @@ ODD = np.array([2**54 + 11])  # no number of 53 bits; to nearest first, a tie of
 COARSE = Format(precision=53, emin=-100, emax=100)  # of which subnormal numbers are coarser than binary64's
 THIRD, READ_ONLY = Fraction(1, 3), np.ones(3)
 READ_ONLY.flags.writeable = False
+LONG = [(ODD, full_range(p), x) for p, x in ((53, "up"), (52, "nearest_even"), (53, "nearest_away"))]
+TWICE = [*((THIRD, "float64", mode) for mode in ("up", "nearest_away")), (THIRD, full_range(52))]
+TWICE += [(THIRD, COARSE), (10**400, "float64", "nearest_even", "saturate")]
 BEYOND = [
     (x, Format("mine", precision=p, emin=emin, emax=emax))
     for x in (1.0, np.ones(2), np.ones(2, np.int8), THIRD)
@@ -185,20 +188,8 @@ def into(out, x=None):
 
 
 @refusals(
-    refused(
-        UnsupportedFormatError,
-        r"integers beyond 2\*\*53",
-        round_to,
-        *((ODD, full_range(p), mode) for p, mode in ((53, "up"), (52, "nearest_even"), (53, "nearest_away"))),
-    ),
-    refused(
-        UnsupportedFormatError,
-        "cannot be rounded once",
-        round_to,
-        *((THIRD, "float64", mode) for mode in ("up", "nearest_away")),
-        *((THIRD, fmt) for fmt in (full_range(52), COARSE)),
-        (10**400, "float64", "nearest_even", "saturate"),
-    ),
+    refused(UnsupportedFormatError, r"integers beyond 2\*\*53", round_to, *LONG),
+    refused(UnsupportedFormatError, "cannot be rounded once", round_to, *TWICE),
     refused(UnsupportedFormatError, "number of 16610 bits cannot be", round_to, (10**5000, "float64", "up")),
     refused(UnsupportedFormatError, "mine", round_to, *BEYOND),
     refused(ValueError, "unknown format 'bf61'", round_to, (1.0, "bf61")),

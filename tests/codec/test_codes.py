@@ -146,6 +146,7 @@ TALL = Format(precision=20, emin=-6, emax=4, specials="none")  # decoded without
 LARGE = np.ones((700, 500))
 LARGE[600, 7] = 1.1
 WRONG_CODES = np.where(LARGE == 1, 0, 300)
+NAN, U1, U4 = [1.0, np.nan], np.zeros(1, np.uint8), np.zeros(1, np.uint32)
 NO_VALUE = {
     "bf16": [1.1, 2.0**-150],
     "e4m3fn": [480.0, np.inf],
@@ -162,12 +163,8 @@ NO_VALUE = {
         refused(ValueError, r"\(1,\) = .* is no value", encode, *(([1.0, x], fmt) for x in numbers))
         for fmt, numbers in NO_VALUE.items()
     ),
-    refused(
-        ValueError, r"\(1,\) = .*no code for NaN", encode, *(([1.0, np.nan], x) for x in ("e2m1fn", GRID))
-    ),
-    refused(
-        ValueError, r"\(600, 7\) = .*1\.1", encode, *((x, "bf16") for x in (LARGE, np.asfortranarray(LARGE)))
-    ),
+    refused(ValueError, r"\(1,\) = .*no code for NaN", encode, (NAN, "e2m1fn"), (NAN, GRID)),
+    refused(ValueError, r"\(600, 7\) = .*1\.1", encode, (LARGE, "bf16"), (np.asfortranarray(LARGE), "bf16")),
     refused(ValueError, r"beyond 2\*\*53", encode, ([2**60 + 1], "bf16")),
     refused(UnsupportedFormatError, "float64", encode, (np.ones(1), Posit(58)), (np.ones(1), Posit(40, 5))),
     refused(UnsupportedFormatError, "float64", decode, ([0], Posit(58))),
@@ -178,15 +175,11 @@ NO_VALUE = {
         *(([x], fmt) for x in (-1, 256, 2**40, 2**63) for fmt in ("e5m2", "posit8", "int8")),
     ),
     refused(ValueError, r"element \(600, 7\) = .*300", decode, (WRONG_CODES.T.copy().T, "e5m2")),
-    refused(
-        ValueError, r"element \(0,\) = .* stands for no value", decode, ([2 ** (TALL.bits - 1) - 1], TALL)
-    ),
+    refused(ValueError, r"\(0,\) = .* stands for no value", decode, ([2**24 - 1], TALL)),
     refused(ValueError, r"at most 2\*\*24", all_values, "float32"),
     refused(UnsupportedFormatError, "at most 64", code_dtype, Format(precision=60, emin=-100, emax=100)),
-    # What is within asks for itself.
-    refused(
-        ValueError, r"\(1,\) = .* no value of posit8", posit_codes.encode, (np.array([1, 0.3]), Posit(8))
-    ),
+    # The kernels refuse the same by themselves.
+    refused(ValueError, r"\(1,\) = .* no value of posit8", posit_codes.encode, (np.array([1, 0.3]), P8)),
     refused(ValueError, r"posit8 lie in \[0, 2\*\*8\)", posit_codes.decode, (np.array([0, 256]), P8)),
     refused(UnsupportedFormatError, "cannot hold", posit_codes.encode, (np.ones(1), Posit(58))),
     refused(UnsupportedFormatError, "cannot hold", posit_codes.decode, (np.zeros(1, np.uint64), Posit(58))),
@@ -198,18 +191,8 @@ NO_VALUE = {
     ),
     refused(ValueError, r"code 10 at \(1,\)", grid_codes.decode, (np.array([1, 10]), GRID)),
     # Views.
-    refused(
-        UnsupportedFormatError,
-        "no dtype of NumPy or ml_dtypes",
-        as_dtype,
-        *((np.zeros(1, code_dtype(fmt)), fmt) for fmt in (FORMATS["tf32"], Grid(low=-8, high=7))),
-    ),
-    refused(
-        TypeError,
-        "codes of bfloat16 are an array of uint16, not",
-        as_dtype,
-        *((np.zeros(2, x), "bf16") for x in ("i2", "u1", ">u2")),
-    ),
+    refused(UnsupportedFormatError, "no dtype of NumPy or ml_dtypes", as_dtype, (U4, "tf32"), (U1, "int4")),
+    refused(TypeError, "an array of uint16, not", as_dtype, (U1, "bf16"), (U4.view(">u2"), "bf16")),
     refused(ValueError, r"\(1,\) = .*16.* in \[0, 2\*\*4\)", as_dtype, (np.array([15, 16], "u1"), "e2m1fn")),
 )
 def test_refusals(rows):

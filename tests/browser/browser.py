@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -27,12 +26,7 @@ def missing() -> str | None:
 
 @contextmanager
 def chromium(width: int = 1280, height: int = 900) -> Iterator[Any]:
-    """Start a browser with a window of this size; what its console and its network say is kept.
-
-    Yields
-    ------
-    selenium.webdriver.Chrome
-    """
+    """Start a browser with a window of this size; what its console and its network say is kept."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -72,6 +66,13 @@ def texts(driver: Any, selector: str) -> list[str]:
     return driver.execute_script(script, selector)
 
 
+def attributes(driver: Any, selector: str, name: str) -> list[str | None]:
+    """Return an attribute of elements."""
+    script = """return [...document.querySelectorAll(arguments[0])]
+      .map((node) => node.getAttribute(arguments[1]))"""
+    return driver.execute_script(script, selector, name)
+
+
 def cells(driver: Any, table: str) -> list[list[str]]:
     """Return the texts of a table's cells, row by row."""
     script = """return [...document.getElementById(arguments[0]).tBodies[0].rows].map((row) =>
@@ -84,20 +85,3 @@ def click(driver: Any, selector: str) -> None:
     (found,) = driver.find_elements("css selector", selector)
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
     found.click()
-
-
-def pick(driver: Any, choice: str, place: int) -> None:
-    """Choose one of the strategies or rates."""
-    click(driver, f"#{choice} label:nth-child({place + 1})")
-
-
-def share(x: float | None) -> str:
-    """Return a share as the page writes it."""
-    return "-" if x is None or math.isnan(x) else f"{round(x, 4):.4f}"
-
-
-def frame_of(driver: Any, chart: str) -> tuple[float, float]:
-    """Return the heights of a drawing's axis and of the highest line of its grid."""
-    script = "return [...document.querySelectorAll(arguments[0])].map((x) => Number(x.getAttribute('y1')))"
-    (bottom,) = driver.execute_script(script, f"#{chart} line.axis")
-    return bottom, min(driver.execute_script(script, f"#{chart} line.grid"))

@@ -69,9 +69,8 @@ def run(pytester, monkeypatch):
         )
         pytester.makeini("[pytest]\nmarkers =\n costly\n exhaustive\n gpu")
         pytester.makepyfile(text)
-        return pytester.runpytest_subprocess(
-            "-p", "no:cacheprovider", "-rE", "--costs", "9", "--cost-limit", "0.02"
-        )
+        options = ("-p", "no:cacheprovider", "-rE", "--costs", "9", "--cost-limit", "0.02")
+        return pytester.runpytest_subprocess(*options)
 
     return run
 
@@ -84,9 +83,8 @@ def test_a_case_that_costs_too_much_fails_and_what_is_shared_is_counted_apart(ru
     assert failed == ["test_dear", "test_dear_by_itself", "test_dear_at_its_end", "test_dear_by_a_process"]
     told = r"^\S+::(\w+) took 0\.[1-9] seconds of a processor; 0\.02 are allowed"
     assert re.findall(told, shown, re.MULTILINE) == failed
-    assert re.search(r"^ +0\.[1-9] +0 \S+::shared$", shown, re.MULTILINE)
-    assert re.search(r"^ +0\.[1-9] +0 \S+::what is left at the end$", shown, re.MULTILINE)
-    assert re.search(r"^ +0\.[1-9] +1 \S+::test_dear_by_itself$", shown, re.MULTILINE)
+    for line in (r"0 \S+::shared", r"0 \S+::what is left at the end", r"1 \S+::test_dear_by_itself"):
+        assert re.search(rf"^ +0\.[1-9] +{line}$", shown, re.MULTILINE), line
 
 
 @pytest.mark.parametrize("marker", ["costly", "costly('')", "costly(3)"])

@@ -1,0 +1,152 @@
+"""The package as a whole: what an import does, the public names, and the floors on which its parts live."""
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+
+PACKAGE = Path(mcf.__file__).parent
+ROOT = Path(__file__).parents[2]
+
+# -- what an import does, each in a fresh interpreter -------------------------------------------------------
+HEAVY = ("torch", "matplotlib", "scipy", "typer", "rich", "sklearn", "pandas", "numba", "dask")
+LOOKS = """
+import json, os, sys
+import numpy as np
+def state():
+    return dict(os.environ), np.geterr(), np.get_printoptions()
+before = state()
+import mcfsim
+same, loaded = state() == before, list(sys.modules)
+lazy = "mcfsim.theorems" not in sys.modules and {"THEOREMS", "theorems", "verify"} <= set(dir(mcfsim))
+alike = mcfsim.verify is mcfsim.theorems.verify and mcfsim.THEOREMS is mcfsim.theorems.THEOREMS
+print(json.dumps({"same": same, "loaded": loaded, "lazy": lazy, "alike": alike}))
+"""
+FIRST = """
+import os, sys, numpy, dataclasses, fractions
+for name in sys.argv[1:]:  # each in a process of its own, where nothing of it is imported
+    if (child := os.fork()) == 0:
+        exec(f"from mcfsim import {name} as a; from mcfsim.theorems import {name} as b; print(name, a is b)")
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def python(code, *words):
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_an_import_is_light_and_leaves_all_alone():
+    """Nothing is printed, the environment and NumPy stay as they were, theorems wait for their first use."""
+    found = json.loads(python(LOOKS))
+    assert "mcfsim" in found["loaded"]
+    assert not set(found["loaded"]) & set(HEAVY)
+    assert (found["same"], found["lazy"], found["alike"]) == (True, True, True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.costly("a process of its own")
+def test_each_is_imported_first():
+    names = ("Theorem", "THEOREMS", "Certificate", "verify")
+    assert python(FIRST, *names).splitlines() == [f"{name} True" for name in names]
+
+
+# -- the public names ---------------------------------------------------------------------------------------
+def test_all_names_are_there_and_documented():
+    assert len(set(mcf.__all__)) == len(mcf.__all__)
+    namespace = {}
+    exec("from mcfsim import *", namespace)
+    for name in mcf.__all__:
+        thing = namespace[name]
+        assert thing is getattr(mcf, name)
+        assert inspect.getdoc(thing) or not (callable(thing) or isinstance(thing, ModuleType)), name
+    things = {name: thing for name, thing in vars(mcf).items() if not name.startswith("_")}
+    assert {name for name, thing in things.items() if not isinstance(thing, ModuleType)} <= set(mcf.__all__)
+    with pytest.raises(AttributeError, match="module 'mcfsim' has no attribute 'theorem'"):
+        mcf.theorem  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (mcf.round_to, ["x", "fmt", "rounding", "overflow"]),
+        (mcf.arithmetic, ["fmt", "rounding"]),
+        (mcf.simulate, ["problem", "optimizer", "strategies", "steps"]),
+        (mcf.strategy, ["name", "low"]),
+        (mcf.metrics.edq, ["intended", "effective"]),
+    ],
+)
+def test_parameters_that_are_promised_come_first(function, parameters):
+    assert list(inspect.signature(function).parameters)[: len(parameters)] == parameters
+
+
+def test_names_and_defaults_that_users_rely_on():
+    assert mcf.get_format("bf16") is mcf.FORMATS["bfloat16"]
+    assert {"bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2"} <= mcf.FORMATS.keys()
+    assert list(mcf.STRATEGIES) == [
+        *("plain", "kahan", "collage-light", "collage-plus", "mcf-2", "mcf-3"),
+        *("stochastic-parameter", "stochastic", "fp32-optim", "eco", "fp32-master"),
+        *("split-master", "split-truncated", "remainder-8", "remainder-16"),
+        *("fp8-moments", "int8-moments", "coat-moments", "fp32", "exact"),
+    ]
+    assert mcf.SGD().momentum == 0.9
+    assert mcf.arithmetic("bfloat16").add(256.0, 1.0) == 256.0
+    assert mcf.expand(mcf.arithmetic("bfloat16"), 0.999, 2) == (1.0, -9.9945068359375e-4)
+    assert mcf.round_to(np.array([0.3, 500.0]), "e4m3fn", "nearest_even", "saturate").tolist() == [
+        0.3125,
+        448,
+    ]
+
+
+def test_a_step_of_ones_own():
+    """Of an optimizer and a strategy, from public names alone."""
+    hyper = mcf.AdamW(beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.1)
+    optimizer = mcf.Optimizer(hyper, mcf.strategy("collage-light"), {"w": np.ones(2)}, {"w"})
+    update = optimizer.step(optimizer.receive({"w": np.array([1.0, -1.0])}), mcf.Schedule().rate(1, 100))
+    assert np.sign(update).tolist() == [-1, 1]
+    assert hyper.step.__doc__ == "Make one step; see `adamw`."
+
+
+# -- the floors: what `make lint` holds, what the design page prints, and what lies in the folder -----------
+#: Of every floor: what gives the package its public names, and how it is started.
+ABOVE = {"__init__", "__main__"}
+
+
+def test_everything_has_its_floor_as_the_design_page_prints_and_there_are_few():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    floors = [{name.strip().removeprefix("mcfsim.") for name in floor.split(":")} for floor in layers]
+    table = (ROOT / "docs" / "design.md").read_text().split("| floor | what lives there |\n|---|---|\n")[1]
+    rows = table.split("\n\n")[0].splitlines()
+    assert [set(re.findall(r"`(\w+)`", row.split("|")[1])) for row in rows] == floors
+    there = {x.stem for x in PACKAGE.iterdir() if x.suffix == ".py" or (x / "__init__.py").is_file()}
+    assert sorted(name for floor in floors for name in floor) == sorted(there - ABOVE)
+    assert len(there - ABOVE) <= 26
+
+
+def test_no_module_is_hidden_by_a_name_of_its_package():
+    folders = {path.parent for path in PACKAGE.rglob("__init__.py")}
+    if find_spec("torch") is None:
+        folders.remove(PACKAGE / "torch")
+    for folder in folders:
+        whole = import_module(".".join(folder.relative_to(PACKAGE.parent).parts))
+        names = {item.stem for item in folder.iterdir() if item.suffix == ".py" or item.is_dir()} - ABOVE
+        hidden = [name for name in names if not isinstance(getattr(whole, name, whole), ModuleType)]
+        assert not hidden, folder

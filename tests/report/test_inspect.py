@@ -1,28 +1,26 @@
-"""Numbers in every kind of format, against fractions, ml_dtypes, NumPy, the codec and the emulator.
+"""Numbers in every kind of format: no exception, and every equation that is printed is true.
 
-No exception, and every equation that is printed is true. The printed text is read back: decimals, hexadecimal
-numbers, codes, powers of two, components, what is left.
+The printed text is read back: decimals, hexadecimal numbers, codes, powers of two, components, what is left.
+What rounds is `mcfsim.oracle`, which its own tests judge.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import mcfsim as mcf
 from mcfsim.codec import decode, next_down, next_up, ulp
-from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format, p3109
+from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
 from mcfsim.report.inspect import inspect_value, read_number
 from mcfsim.report.tables import inspection_table, power_text
-from mcfsim.rounding import DETERMINISTIC, Overflow
 from tests.oracle.operands import UNUSUAL_FORMATS, label
+from tests.shared.formats import GRIDS, LARGE_POSITS, VARIANTS
 
 #: Texts of every magnitude that matters to some format, and the special values.
 _NUMBERS = """
@@ -32,67 +30,22 @@ _NUMBERS = """
 1e5000 -1e5000 1e-5000 -0x1.fffffffffffffp1023 0xffffffffffffffffffffp-3 1e20000 22/7 1000000007/1000000009
 """
 NUMBERS = (*_NUMBERS.split(), "123456789" * 9)
-GRIDS = [
-    *(Grid(low=-2, high=7), Grid(low=0, high=7), Grid(low=-7, high=2, fraction_bits=3)),
+EVERY = [
+    *(*FORMATS.values(), *UNUSUAL_FORMATS, *GRIDS, *LARGE_POSITS, *VARIANTS[::9]),
+    *map(get_format, ("e6m9", "e2m1", "e11m51", "posit3", "posit8", "posit8es0", "int32")),
     *(Grid(low=-8, high=8, fraction_bits=-2), Grid(low=-(2**31), high=5, fraction_bits=40)),
 ]
 
 
-def random_formats(count):
-    rng = np.random.default_rng(11)
-    found = []
-    while len(found) < count:
-        low = int(rng.integers(-60, 40))
-        try:
-            item = Format(
-                precision=int(rng.integers(1, 25)),
-                emin=low,
-                emax=low + int(rng.integers(0, 70)),
-                specials=str(rng.choice(["ieee", "fn", "fnuz", "nuz", "none"])),
-                signed=bool(rng.random() < 0.6),
-                zero=bool(rng.random() < 0.8),
-                parity=str(rng.choice(["significand", "code"])),
-            )
-        except ValueError:
-            continue
-        found.append(replace(item, name=f"random{len(found)}"))
-    return found
-
-
-def family():
-    for bits in (3, 5, 8):
-        for signed in (True, False):
-            for extended in (True, False):
-                for precision in range(1, bits):
-                    try:
-                        yield p3109(bits, precision, signed=signed, extended=extended)
-                    except ValueError:
-                        continue
-
-
-NAMED = [
-    *FORMATS.values(),
-    *map(get_format, ("e6m9", "e2m1", "e11m51", "posit8", "posit16", "posit32", "posit3", "int2", "int8")),
-    *map(get_format, ("int8_symmetric", "int32", "ternary", "posit16es1", "posit32es5", "posit8es0")),
-]
-EVERY = list(
-    {repr(item): item for item in (*NAMED, *UNUSUAL_FORMATS, *GRIDS, *family(), *random_formats(15))}.values()
-)
-
-
 def near(fmt, seed, size):
-    """Return random numbers of the format's magnitudes, as text, half of them as fractions."""
+    """Return random fractions of the format's magnitudes, as text, half of them as decimals."""
     rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(size):
-        scale = int(rng.integers(max(fmt.emin - fmt.precision - 3, -1100), min(fmt.emax + 3, 1100)))
-        number = Fraction(int(rng.integers(1, 2**60)), int(rng.integers(1, 2**60))) * Fraction(2) ** scale
-        number *= int(rng.choice([-1, 1]))
-        if rng.random() < 0.5:
-            found.append(f"{number.numerator}/{number.denominator}")
-        else:
-            found.append(str(Context(prec=20).divide(number.numerator, number.denominator)))
-    return found
+    low, high = max(fmt.emin - fmt.precision - 3, -1100), min(fmt.emax + 3, 1100)
+    for place in range(size):
+        number = Fraction(int(rng.integers(1, 2**60)), int(rng.integers(1, 2**60)))
+        number *= int(rng.choice([-1, 1])) * Fraction(2) ** int(rng.integers(low, high))
+        decimal = Context(prec=20).divide(number.numerator, number.denominator)
+        yield f"{number.numerator}/{number.denominator}" if place % 2 else str(decimal)
 
 
 def decimal(text):
@@ -110,7 +63,7 @@ def check(text, fmt, rounding="nearest_even", overflow="ieee"):
     """Inspect a number, print it, read the print back and compare with codec and fractions."""
     number = read_number(text)
     seen = inspect_value(text, fmt, rounding, overflow)
-    (column,) = ({row[text]: row[str(fmt)] for row in inspection_table(text, [seen])},)
+    column = {row[text]: row[str(fmt)] for row in inspection_table(text, [seen])}
     exact = number if isinstance(number, Fraction) else Fraction(number) if number == 0 else None
     rounded = decimal(column["rounded"])
     assert rounded == seen.rounded or math.isnan(seen.rounded)
@@ -119,13 +72,13 @@ def check(text, fmt, rounding="nearest_even", overflow="ieee"):
         assert column["below"] == column["above"] == "-"
     else:
         assert float.fromhex(column["hex float"]) == seen.rounded
+    bits = column["sign | exponent | fraction"].replace(" | ", "")
     if column["code"] == "no code":
         assert not math.isfinite(seen.rounded)
-        assert column["sign | exponent | fraction"] == "no code"
+        assert bits == "no code"
     else:
         code = int(column["code"], 16)
-        assert int(column["sign | exponent | fraction"].replace(" | ", ""), 2) == code
-        assert len(column["sign | exponent | fraction"].replace(" | ", "")) == fmt.bits
+        assert bits == f"{code:0{fmt.bits}b}"
         value = float(decode([code], fmt)[0])
         assert value == seen.rounded or (math.isnan(value) and math.isnan(seen.rounded))
     for side, direction in (("below", next_down), ("above", next_up)):
@@ -138,9 +91,8 @@ def check(text, fmt, rounding="nearest_even", overflow="ieee"):
     assert (column["ulp"] == "-") is not finite
     if finite:
         check_power(column["ulp"], Fraction(float(ulp([seen.rounded], fmt)[0])))
-    if remark := re.search(
-        r"\(the number is (beyond the maximum|below the least value) (\S+)\)", column["kind"]
-    ):
+    said = r"\(the number is (beyond the maximum|below the least value) (\S+)\)"
+    if remark := re.search(said, column["kind"]):
         beyond, end = remark[1].startswith("beyond"), Fraction(remark[2])
         assert end == (fmt.max if beyond else fmt.lowest)
         assert exact > end if beyond else exact < end
@@ -202,14 +154,12 @@ def unit_of(exact, fmt):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fmt", EVERY, ids=label)
-@pytest.mark.sampled(100, each=False)
+@pytest.mark.sampled(60, each=False)
 def test_every_number_is_inspected_and_every_equation_holds(fmt):
-    random = near(fmt, seed=fmt.bits, size=12)
-    for text in (*NUMBERS, *random):
+    for text in (*NUMBERS, *near(fmt, fmt.bits, 12)):
         check(text, fmt)
-    rng = np.random.default_rng(fmt.bits)
-    for text in random:
-        check(text, fmt, str(rng.choice(list(DETERMINISTIC))), str(rng.choice(["ieee", "saturate"])))
+    for text in near(fmt, fmt.bits + 1, 6):
+        check(text, fmt, "down", "saturate")
 
 
 @pytest.mark.parametrize("name", ["binary8p4uf", "binary8p3ue", "binary6p2uf", "float8_e8m0fnu"])
@@ -229,65 +179,6 @@ def test_powers_of_two_and_what_is_none():
     for _ in range(500):
         number = int(rng.integers(1, 2**40)) * Fraction(2) ** int(rng.integers(-1200, 1200))
         check_power(power_text(number), number)
-
-
-@pytest.mark.parametrize("fmt", EVERY, ids=label)
-@pytest.mark.sampled(6, each=False)
-def test_errors_in_ulp_are_in_the_codecs(fmt):
-    """One definition of the unit: that of `mcfsim.codec.ulp`, also for the measure."""
-    rng = np.random.default_rng(4)
-    top = min(float(fmt.max), 1e300)
-    exact = np.concatenate([[0.0, top, 2 * top], top * rng.random(30), top * 2.0 ** -rng.integers(0, 60, 30)])
-    x = mcf.round_to(exact, fmt, overflow=Overflow.SATURATE)
-    for a, b, error, unit in zip(
-        x, exact, mcf.metrics.ulp_error(x, exact, fmt), ulp(exact, fmt), strict=True
-    ):
-        assert error == abs(a - b) / unit or math.isnan(a)
-
-
-# -- by other code, and by example -------------------------------------------------------------------------
-def _nearest_binary64(number):
-    try:
-        return float(number)
-    except OverflowError:
-        return -math.inf if number < 0 else math.inf
-
-
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "tf32"])
-def test_rounding_and_bits_are_those_of_ml_dtypes(name):
-    dtype, fmt = np.dtype(getattr(ml_dtypes, name, None) or getattr(np, name)), get_format(name)
-    for text in NUMBERS[fmt.bits % 2 :: 2]:
-        # The library's own casts start from binary64: so do we here, that theirs is the only rounding.
-        start = _nearest_binary64(read_number(text))
-        seen = inspect_value(start, name, overflow="ieee")
-        with np.errstate(all="ignore"):
-            theirs = np.array([start]).astype(dtype)
-            if start and not fmt.zero and np.float32(start) == 0:
-                continue  # on its way through binary32 it became a zero, which is NaN in this format
-        if math.isnan(float(theirs[0])):
-            assert math.isnan(seen.rounded), text
-            assert seen.bits is not None, text
-        elif not fmt.has_nan and not math.isfinite(start):
-            assert seen.code is None, text  # ml_dtypes saturates what the format cannot hold
-        else:
-            assert seen.rounded == float(theirs[0]), text
-            assert math.copysign(1, seen.rounded) == math.copysign(1, float(theirs[0])), text
-            code = int(theirs.view(f"u{dtype.itemsize}")[0])
-            assert (seen.code, "".join(seen.bits)) == (code, f"{code:0{fmt.bits}b}"), text
-
-
-@pytest.mark.parametrize(
-    "fmt", ["bfloat16", "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn", "e6m9", "tf32"]
-)
-@pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.sampled(12, each=False)
-def test_the_rounding_is_the_emulators(fmt, mode):
-    for overflow in ("ieee", "saturate"):
-        for text in NUMBERS[DETERMINISTIC.index(mode) % 2 :: 2]:
-            seen = inspect_value(text, fmt, mode, overflow).rounded
-            ours = mcf.round_to(read_number(text), fmt, mode, overflow)
-            assert seen == ours or (math.isnan(seen) and math.isnan(ours)), text
-            assert math.copysign(1, seen) == math.copysign(1, ours) or math.isnan(ours), text
 
 
 def test_special_values():

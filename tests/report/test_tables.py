@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import re
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import mcfsim as mcf
-from mcfsim.formats import FORMATS, format_table, get_format
+from mcfsim.formats import FORMATS, get_format
 from mcfsim.report.runs import run_table, tensor_table
 from mcfsim.report.tables import (
     code_text,
@@ -24,24 +22,17 @@ from mcfsim.report.tables import (
 )
 from mcfsim.rounding import Rounding
 from mcfsim.training.record import Run
-from tests.cli.test_cli import call
-
-ROWS = [{"name": "a|b", "p": "8"}, {"name": "c", "p": "1000"}]
+from tests.cli.runner import call
 
 
 def test_markdown():
-    assert markdown_table(ROWS).splitlines() == [
+    rows = [{"name": "a|b", "p": "8"}, {"name": "c", "p": "1000"}]
+    assert markdown_table(rows).splitlines() == [
         "| name |    p |",
         "|:-----|-----:|",
         r"| a\|b |    8 |",
         "| c    | 1000 |",
     ]
-
-
-def test_markdown_of_the_formats_has_one_line_each():
-    lines = markdown_table(format_table()).splitlines()
-    assert len({len(line) for line in lines}) == 1
-    assert [line.split("|")[1].strip() for line in lines[2:]] == list(FORMATS)
 
 
 @pytest.mark.parametrize("render", [markdown_table, terminal_table])
@@ -50,16 +41,6 @@ def test_rows_that_make_no_table(render):
         render([])
     with pytest.raises(ValueError, match=r"row 1 has the headings \['b'\], but row 0 has \['a'\]"):
         render([{"a": "1"}, {"b": "2"}])
-
-
-def test_a_narrow_terminal_cuts_no_text_off():
-    rows = [{"what": "[bold]", "a long heading": "1" * 60}]  # the brackets are text, no markup
-    for breakable in (False, True):
-        out = io.StringIO()
-        console = Console(file=out, width=40 if breakable else 1000)
-        console.print(terminal_table(rows, breakable=breakable))
-        assert out.getvalue().count("1") == 60
-        assert "[bold]" in out.getvalue()
 
 
 def test_numbers_as_text():
@@ -124,15 +105,11 @@ def test_the_worst_tensors_of_runs():
     ("name", "rounding", "ways"),
     [
         ("bfloat16", "nearest_even", ["native"] * 5 + ["sticky"]),
-        ("tf32", "nearest_even", ["wide"] * 5 + ["sticky"]),
         ("e4m3fn", "up", ["exact"] * 3 + ["sticky"] * 3),
         ("float32", "up", ["sticky"] * 2 + ["exact"] + ["sticky"] * 3),
-        ("float64", "nearest_even", ["native"] * 5 + ["refused"]),
         ("float64", "up", ["refused"] * 6),
-        # To round twice to nearest takes 2p + 2 bits: 52 of 53, and 24 of 24; and one more bit is too many.
-        ("e8m24", "nearest_even", ["native"] * 5 + ["sticky"]),
+        # To round twice to nearest takes 2p + 2 bits: 52 of 53; and one more bit is too many.
         ("e8m25", "nearest_even", ["sticky"] * 2 + ["exact"] + ["sticky"] * 3),
-        ("float16", "nearest_even", ["native"] * 5 + ["sticky"]),
         ("e5m11", "nearest_even", ["wide"] * 5 + ["sticky"]),
     ],
 )

@@ -13,9 +13,7 @@ import termios
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from mcfsim.cli import app
 from mcfsim.formats import FORMATS
 from mcfsim.optim.strategies import STRATEGIES
 from mcfsim.report import legends
@@ -24,38 +22,43 @@ from mcfsim.report.terminal import labelled, output_width, print_columns, print_
 from mcfsim.rounding import Mode
 from mcfsim.theorems import THEOREMS, verify
 from mcfsim.theorems.logic.notation import LEGEND
+from tests.cli import runner
 
 pytestmark = pytest.mark.slow
 
 WIDTHS = [40, 60, 80, 120, 250]
-TRAINED = ("simulate", "--problem", "quadratic", "--dimension", "6", "--steps", "8", "--warmup", "2")
-COMMANDS = {
-    "formats": ("formats",),
-    "chosen formats": ("formats", "bf16", "posit16", "binary8p4uf", "int8"),
-    "memory": ("memory", "7e9", "gpt-6.7b"),
-    "inspect": ("inspect", "0.999"),
-    "inspect several": (
-        "inspect",
-        "1/3",
-        *(f"--format={x}" for x in ("bf16", "e4m3fn", "posit16", "float64")),
-    ),
-    "inspect long": ("inspect", "-1e-310", "--format", "float64", "--format", "e5m2"),
-    "inspect a long number": ("inspect", "1" * 300, "--format", "bf16"),
-    "list": ("verify", "--list"),
-    "simulate": (*TRAINED, "--strategy", "plain", "--strategy", "fp32-master", "--strategy", "exact"),
-    "simulate truth": (*TRAINED, "--strategy", "collage-plus", "--truth-sample", "2"),
+#: Commands, and the first words of the rows that each prints.
+ROWS = {
+    "formats": [*FORMATS],
+    "formats bf16 posit16 binary8p4uf int8": ["bfloat16", "posit16", "binary8p4uf", "int8"],
+    "memory 7e9 gpt-6.7b": [name for name in STRATEGIES if name != "exact"],
+    "verify --list": [*THEOREMS],
+    **{
+        f"simulate --problem quadratic --dimension 6 --steps 8 --warmup 2 --strategy {words}": rows
+        for words, rows in (
+            ("plain --strategy fp32-master --strategy exact", ["plain", "fp32-master", "exact"]),
+            ("collage-plus --truth-sample 2", ["collage-plus"]),
+        )
+    },
 }
+INSPECTED = (
+    "inspect 1/3 --format bf16 --format e4m3fn --format posit16 --format float64",
+    "inspect -1e-310 --format float64 --format e5m2",
+    f"inspect {'1' * 300} --format bf16",
+)
 
 
-def call(monkeypatch, width, *arguments):
-    """Return what a command prints for a width, or to a pipe."""
-    if width is None:
+@pytest.fixture
+def call(monkeypatch):
+    """Return a function that gives what a command prints for a width, or to a pipe."""
+
+    def call(width, line):
         monkeypatch.delenv("COLUMNS", raising=False)
-    else:
-        monkeypatch.setenv("COLUMNS", str(width))
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+        if width is not None:
+            monkeypatch.setenv("COLUMNS", str(width))
+        return runner.call(*line.split()).stdout
+
+    return call
 
 
 def check_lines(text, width):
@@ -66,19 +69,28 @@ def check_lines(text, width):
 
 
 def words(text):
-    return set(re.sub("[\u2500]", " ", text).split())
+    return set(text.replace("\u2500", " ").split())
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("line", [*ROWS, *INSPECTED])
 @pytest.mark.sampled(5, each=False)
-def test_no_line_is_too_long_and_no_word_is_lost_at_any_width(name, monkeypatch):
-    to_a_pipe = call(monkeypatch, None, *COMMANDS[name])
+def test_no_line_is_too_long_and_no_word_is_lost_at_any_width(line, call):
+    to_a_pipe = call(None, line)
     for width in WIDTHS:
-        fitted = call(monkeypatch, width, *COMMANDS[name])
-        lines = fitted.splitlines()
+        fitted = call(width, line)
         # The line above the table says what was run, and goes on where the terminal ends.
-        check_lines("\n".join(lines[1:] if "simulate" in name else lines), width)
+        check_lines("\n".join(fitted.splitlines()["simulate" in line :]), width)
         assert words(to_a_pipe) - words(fitted) <= {"statement", "source"}, width
+
+
+@pytest.mark.parametrize("line", ROWS)
+def test_to_a_pipe_each_row_is_one_line(line, call):
+    lines = call(None, line).splitlines()
+    body = lines[1 + next(place for place, text in enumerate(lines) if text.startswith("\u2500")) :]
+    if "simulate" in line:
+        body = body[: body.index("")]  # the legend follows
+    assert [text.split()[0] for text in body] == ROWS[line]
+    assert all(text[0] != " " for text in body)
 
 
 @pytest.fixture(scope="module")
@@ -90,91 +102,58 @@ def certificates():
     ]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_verdicts_at_every_width(width, certificates, monkeypatch, capsys):
+@pytest.mark.parametrize("width", [None, *WIDTHS])
+def test_verdicts_at_every_width_and_to_a_pipe(width, certificates, monkeypatch, capsys):
     rows = certificate_table(certificates)
-    monkeypatch.setenv("COLUMNS", str(width))
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
     print_rows(rows, legends.VERIFY, ("at", "counterexample"))
     text = capsys.readouterr().out
-    check_lines(text, width)
     first = [line.split()[0] for line in text.splitlines() if line and line[0] not in " \u2500"]
     assert first[: len(rows) + 1] == ["theorem", *(row["theorem"] for row in rows)]
-    for row in rows:
-        for cell in row.values():
-            assert words(cell) <= words(text), cell
-    for item in certificates:
-        assert not item.worst or str(item.worst.case) in " ".join(text.split())
-    # The legend explains the words that are there.
-    for word in ("verified", "refuted", "holds", "fails", "at", "counterexample", "worst, bound"):
-        assert f"\n{word}: {legends.VERIFY[word]}"[: width // 2] in text, word
-    for word in ("vacuous", "open", "core verified"):
-        assert f"\n{word}: " not in text
-
-
-def test_where_the_worst_case_lies_is_printed(certificates, capsys):
-    """To a pipe beside the constant, in the one line of the row."""
-    rows = certificate_table(certificates)
-    assert any(item.worst for item in certificates)
-    print_rows(rows, legends.VERIFY, ("at", "counterexample"))
-    lines = capsys.readouterr().out.splitlines()
     for item, row in zip(certificates, rows, strict=True):
         assert row["at"] == (str(item.worst.case) if item.worst else "")
         assert row["counterexample"] == (str(item.simplest) if item.simplest else "")
-        assert not row["at"] or re.fullmatch(r"\(.*\) -> \(.*\)", row["at"])
-        (line,) = (line for line in lines if line.startswith(item.theorem + " "))
-        assert not item.worst or (item.worst.decimal in line and str(item.worst.case) in line)
+        for cell in row.values():
+            assert words(cell) <= words(text), cell
+        assert row["at"] in " ".join(text.split())
+        if width is None:  # beside the constant, in the one line of the row
+            (line,) = (line for line in text.splitlines() if line.startswith(item.theorem + " "))
+            assert not item.worst or (item.worst.decimal in line and row["at"] in line)
+    if width is not None:
+        check_lines(text, width)
+        # The legend explains the words that are there.
+        for word in ("verified", "refuted", "holds", "fails", "at", "counterexample", "worst, bound"):
+            assert f"\n{word}: {legends.VERIFY[word]}"[: width // 2] in text, word
+        for word in ("vacuous", "open", "core verified"):
+            assert f"\n{word}: " not in text
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if "inspect" not in name])
-def test_to_a_pipe_each_row_is_one_line(name, monkeypatch):
-    lines = call(monkeypatch, None, *COMMANDS[name]).splitlines()
-    rule = next(index for index, line in enumerate(lines) if line.startswith("\u2500"))
-    body = lines[rule + 1 :]
-    if "simulate" in name:
-        body = body[: body.index("")]  # the legend follows
-    expected = {
-        "formats": [*FORMATS],
-        "chosen formats": ["bfloat16", "posit16", "binary8p4uf", "int8"],
-        "memory": [item for item in STRATEGIES if item != "exact"],
-        "list": [*THEOREMS],
-        "simulate": ["plain", "fp32-master", "exact"],
-        "simulate truth": ["collage-plus"],
-    }
-    assert [line.split()[0] for line in body] == expected[name]
-    assert all(line[0] != " " for line in body)
-
-
-@pytest.mark.parametrize(("width", "name"), [(80, "formats"), (100, "memory"), (160, "inspect several")])
-@pytest.mark.sampled(3, each=False)
-def test_in_a_real_terminal(width, name):
+@pytest.mark.parametrize(("width", "line"), [(80, "formats"), (160, INSPECTED[0])])
+@pytest.mark.sampled(2, each=False)
+def test_in_a_real_terminal(width, line, call):
     """The width is that of the terminal, with no COLUMNS: what is printed is what COLUMNS gives."""
     main, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     clean = {key: text for key, text in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "mcfsim", *COMMANDS[name]],
+        [sys.executable, "-m", "mcfsim", *line.split()],
         **{"stdin": end, "stdout": end, "stderr": end, "env": {**clean, "TERM": "xterm"}},
     )
     os.close(end)
     printed = b""
-    while True:
-        try:
-            piece = os.read(main, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not piece:
-            break
-        printed += piece
+    try:
+        while piece := os.read(main, 1 << 16):
+            printed += piece
+    except OSError:  # the other end is closed
+        pass
     os.close(main)
     assert process.wait() == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", printed.decode()).replace("\r\n", "\n")
-    check_lines(text, width)
-    expected = CliRunner(env={"COLUMNS": str(width)}).invoke(app, COMMANDS[name]).stdout
-    assert text == expected
+    assert text == call(width, line)
 
 
 def test_the_width(monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
     assert output_width() is None
     for text, width in (("80", 80), ("7", 40), ("0", 40), ("wide", None), ("", None)):
         monkeypatch.setenv("COLUMNS", text)
@@ -184,37 +163,31 @@ def test_the_width(monkeypatch):
 def test_random_tables_keep_every_cell_whole():
     rng = np.random.default_rng(8)
     for _ in range(200):
-        count, size = int(rng.integers(1, 12)), int(rng.integers(1, 6))
+        count, size, width = (int(rng.integers(*ends)) for ends in ((1, 12), (1, 6), (40, 200)))
         headings = [f"h{i} " + "x" * int(rng.integers(0, 12)) for i in range(count)]
         rows = [
             {heading: "9" * int(rng.integers(0, 25)) + f"{i}.{j}" for i, heading in enumerate(headings)}
             for j in range(size)
         ]
-        width = int(rng.integers(40, 200))
-        long = headings[1:][: int(rng.integers(0, 3))]
-        lines = [line for line, _ in stacked(rows, width, long)]
-        assert all(len(line) <= width for line in lines)
-        text = " ".join(lines)
-        for row in rows:
-            assert all(cell in text.split() for cell in row.values())
         pair = [{"label": f"l{i}", "text": " ".join(row.values())} for i, row in enumerate(rows)]
-        lines = [line for line, _ in labelled(pair, width)]
-        assert all(len(line) <= width for line in lines)
-        assert all(word in " ".join(lines).split() for row in pair for word in row["text"].split())
+        for made in (stacked(rows, width, headings[1:][: int(rng.integers(0, 3))]), labelled(pair, width)):
+            lines = [line for line, _ in made]
+            assert all(len(line) <= width for line in lines)
+            assert {cell for row in rows for cell in row.values()} <= set(" ".join(lines).split())
 
 
 # -- legends ----------------------------------------------------------------------------------------------
-def test_legends_are_below_the_tables_and_in_the_help(monkeypatch):
+def test_legends_are_below_the_tables_and_in_the_help(call):
     for name in ("formats", "inspect", "simulate", "replay", "memory", "verify"):
-        text = " ".join(call(monkeypatch, 100, name, "--help").split())
+        text = " ".join(call(100, f"{name} --help").split())
         for term, meaning in getattr(legends, name.upper()).items():
             assert f"{term}: {meaning}." in text
         assert legends.LAYOUT in text
-    trained = " ".join(call(monkeypatch, 100, *COMMANDS["simulate"]).split())
+    trained = " ".join(call(100, next(line for line in ROWS if "fp32-master" in line)).split())
     for term in ("late", "lost", "EDQ", "v / exact", "distance to exact", "minus fp32-master", "-"):
         assert f" {term}: {legends.SIMULATE[term]}" in trained
     assert "one-step error:" not in trained
-    assert "codes in parentheses" in call(monkeypatch, 100, "inspect", "1")
+    assert "codes in parentheses" in call(100, "inspect 1")
 
 
 def test_terms_of_a_legend():
@@ -226,30 +199,21 @@ def test_terms_of_a_legend():
         assert list(legends.under(legends.VERIFY, [heading], [cell])) == terms
 
 
-# -- verify --list ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("patterns", "match"),
-    [
-        ("dw_times*", r"dw_times"),
-        ("sum", r".*sum"),
-        ("*_SUM dot2", r".*_sum$|dot2$"),
-        ("dw_*_dw?", r"dw_.*_dw.$"),
-    ],
+    ("patterns", "match"), [("dw_times*", r"dw_times"), ("sum", r".*sum"), ("*_SUM dot2", r".*_sum$|dot2$")]
 )
-def test_statements_are_listed_by_pattern(patterns, match, monkeypatch):
-    lines = call(monkeypatch, None, "verify", "--list", *patterns.split()).splitlines()
+def test_statements_are_listed_by_pattern(patterns, match, call):
+    lines = call(None, f"verify --list {patterns}").splitlines()
     assert [line.split()[0] for line in lines[2:]] == [name for name in THEOREMS if re.match(match, name)]
 
 
-def test_signs_are_explained_below_the_statements_and_no_match_is_refused(monkeypatch):
+def test_signs_are_explained_below_the_statements_and_no_match_is_refused(call):
     for width in (None, 60, 250):
-        said = " ".join(call(monkeypatch, width, "verify", "--list", "two_sum").split())
-        assert (width is not None) == all(f"{sign}: {meaning}" in said for sign, meaning in LEGEND.items())
-        assert (width is None) == all(f"{sign}: " not in said for sign in LEGEND)
+        said = " ".join(call(width, "verify --list two_sum").split())
+        assert {width is not None} == {f"{sign}: {meaning}" in said for sign, meaning in LEGEND.items()}
     for patterns in (["zzz"], ["two_sum", "zzz*"], ["[]"]):
-        result = CliRunner().invoke(app, ["verify", "--list", *patterns])
-        assert result.exit_code == 2
-        assert result.stderr.startswith(f"Error: no statement matches {patterns[-1]!r}")
+        told = f"Error: no statement matches {patterns[-1]!r}"
+        assert runner.refused("verify", "--list", *patterns).startswith(told)
 
 
 def test_columns_side_by_side_are_as_many_as_fit(monkeypatch, capsys):

@@ -45,14 +45,10 @@ def lines(file):
     return file.read_text().split("\n")[:-1] if file.exists() else []
 
 
-def noted(file, start, stop):
-    note(file, start)
-    return summed(start, stop)
-
-
 def slowly_noted(file, start, stop):
     time.sleep(0.01)
-    return noted(file, start, stop)
+    note(file, start)
+    return summed(start, stop)
 
 
 def slowly(start, stop):

@@ -60,6 +60,21 @@ def test_a_killed_worker_costs_time_alone_and_a_range_that_kills_each_is_named(
         assert list(sweep.run([jobs.tens(60)])) == jobs.done(jobs.tens(60))
 
 
+@pytest.fixture
+def begin():
+    """Return a function that starts a process, which does not outlive the test."""
+    begun = []
+
+    def begin(*command, **options):
+        begun.append(subprocess.Popen(command, **options))
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
 # -- sweeps in processes of their own -----------------------------------------------------------------------
 SCRIPT = """
 import sys
@@ -79,21 +94,12 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(begin, tmp_path):
     """Return a function that starts a sweep in a process of its own."""
-    script = tmp_path / "script.py"
+    script, pipes = tmp_path / "script.py", {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     script.write_text(SCRIPT.format(tests=str(Path(__file__).parents[2])))
-    begun, pipes = [], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-
-    def start(work, workers):
-        command = [sys.executable, script, tmp_path, work, str(workers)]
-        begun.append(subprocess.Popen(command, start_new_session=True, **pipes))
-        return begun[-1]
-
-    yield start
-    for process in begun:
-        process.kill()
-        process.communicate()
+    command = sys.executable, script, tmp_path
+    return lambda *words: begin(*command, *map(str, words), start_new_session=True, text=True, **pipes)
 
 
 @pytest.mark.parametrize(("workers", "kills"), [(1, 1), pytest.param(2, 2, marks=pytest.mark.exhaustive)])
@@ -111,9 +117,8 @@ def test_a_sweep_killed_again_and_again_ends_in_the_same_results(workers, kills,
     process = start("slowly_noted", workers)
     out, err = process.communicate(timeout=jobs.PATIENCE)
     assert (process.returncode, err) == (0, "")
-    assert out == "".join(
-        f"{job.key} {jobs.expected(job)}\n" for job in (jobs.tens(600, key="a"), jobs.tens(300, key="b"))
-    )
+    of_all = jobs.tens(600, key="a"), jobs.tens(300, key="b")
+    assert out == "".join(f"{job.key} {jobs.expected(job)}\n" for job in of_all)
     tried = [int(text) for text in jobs.lines(tmp_path / "noted")]
     # Each kill costs what was under way or about to be recorded.
     assert len(tried) - 90 <= kills * (1 if workers == 1 else 2 * workers)
@@ -158,26 +163,27 @@ def test_the_workers_of_a_killed_sweep_end(start, tmp_path):
 
 def test_units_that_wait_are_dropped_where_processes_live_on_and_where_they_are_ended(tmp_path, monkeypatch):
     """Were they cancelled before the end, the pool's thread would raise, which is an error of the test."""
+    first, noted = tmp_path / "first", tmp_path / "noted"
     workers = Processes(1)
-    packed = workers.pack(partial(jobs.slowly_noted, tmp_path / "first"))
+    packed = workers.pack(partial(jobs.slowly_noted, first))
     workers.cancel([workers.submit(packed, start, start + 10) for start in range(0, 900, 10)])
     last = workers.submit(packed, 900, 910)
     assert last.result(timeout=jobs.PATIENCE) == json.dumps(jobs.summed(900, 910))
-    assert len(jobs.lines(tmp_path / "first")) < 10  # those that the pool had handed over
+    assert len(jobs.lines(first)) < 10  # those that the pool had handed over
     shutdown = workers._pool.shutdown
 
     def late(**options):
-        jobs.until(lambda: all(jobs.gone(pid) for pid in jobs.lines(tmp_path / "noted")))
+        jobs.until(lambda: all(map(jobs.gone, jobs.lines(noted))))
         shutdown(**options)
 
     monkeypatch.setattr(workers._pool, "shutdown", late)
-    packed = workers.pack(partial(jobs.blocked, tmp_path / "noted"))
+    packed = workers.pack(partial(jobs.blocked, noted))
     futures = [workers.submit(packed, start, start + 10) for start in range(20, 90, 10)]
-    jobs.until(lambda: len(jobs.lines(tmp_path / "noted")) == 1)
+    jobs.until(lambda: len(jobs.lines(noted)) == 1)
     workers.cancel(futures)
     workers.close(abandon=True)
     assert all(future.done() for future in futures)
-    assert all(jobs.gone(pid) for pid in jobs.lines(tmp_path / "noted"))
+    assert all(map(jobs.gone, jobs.lines(noted)))
 
 
 # -- Dask: the same package everywhere, and a scheduler that is lost ----------------------------------------
@@ -201,34 +207,27 @@ def test_without_distributed_the_extra_is_named(monkeypatch):
 
 
 @pytest.fixture
-def launch(tmp_path):
+def launch(begin, tmp_path):
     """Return a function that starts a scheduler or a worker, with a copy of the package or with ours."""
-    begun = []
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
 
-    def launch(kind, *arguments, package=None):
+    def launch(kind, *words, package=None):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, *sys.path]))}
-        command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", "--no-dashboard", *arguments]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        begun.append(subprocess.Popen(command, env=environment, cwd=tmp_path, **quiet))
-        return begun[-1]
+        command = sys.executable, "-m", f"distributed.cli.dask_{kind}", "--no-dashboard"
+        return begin(*command, *words, env=environment, **quiet)
 
-    yield launch
-    for process in begun:
-        process.kill()
-        process.wait()
+    return launch
 
 
 @pytest.fixture
 def join(launch, cluster, tmp_path):
     """Return a function that lets a worker with an altered copy of the package join the cluster."""
-    before = len(cluster.scheduler.workers)
-    begun = []
+    before, begun = len(cluster.scheduler.workers), []
 
     def join(name, text):
-        package = shutil.copytree(
-            Path(mcf.__file__).parent, tmp_path / "mcfsim", ignore=shutil.ignore_patterns("__pycache__")
-        )
-        (package / name).write_text((package / name).read_text() + text)
+        copy = tmp_path / "mcfsim"
+        shutil.copytree(Path(mcf.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        jobs.note(copy / name, text)
         words = (cluster.scheduler_address, "--nthreads", "1", "--no-nanny")
         begun.append(launch("worker", *words, package=str(tmp_path)))
 
@@ -239,15 +238,15 @@ def join(launch, cluster, tmp_path):
     jobs.until(lambda: len(cluster.scheduler.workers) == before)
 
 
+NONE = "has no mcfsim that can be compared with this one"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("eft.py", "\n\ndef two_sum(ar, a, b):\n    return ar.add(a, b), a\n", "has mcfsim .* of source"),
+        ("eft.py", "\n\ndef two_sum(ar, a, b):\n    return ar.add(a, b), a", "has mcfsim .* of source"),
         # One of before there was anything to compare.
-        pytest.param(
-            *("sweeps/workers.py", "\ndel source_here\n", "has no mcfsim that can be compared with this one"),
-            marks=pytest.mark.exhaustive,
-        ),
+        pytest.param("sweeps/workers.py", "\ndel source_here", NONE, marks=pytest.mark.exhaustive),
     ],
     ids=["altered", "older"],
 )

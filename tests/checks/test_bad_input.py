@@ -23,36 +23,28 @@ AR = mcf.arithmetic("bfloat16")
 ACC = mcf.Accumulator("bfloat16", block=None)
 WORDS = np.arange(3, dtype=np.uint32)
 BYTE = np.ones(1, np.uint8)
-STOCHASTIC = mcf.Rounding("stochastic")
+STOCHASTIC, LONG = mcf.Rounding("stochastic"), mcf.Rounding("stochastic", random_bits=32)
+SCALED = mcf.ScaledFormat("mine", element="float32", scale="float32", block=2, rule="absmax")
 
 #: What is no array of real numbers of at most 64 bits, whatever is to be done with it.
 NO_REALS = {
     "None": None,
     "str": "1.0",
-    "strings": np.array(["1.0", "2"]),
     "bytes": b"1",
     "complex": np.array([1j]),
     "bool": np.array([True, False]),
-    "True": True,
     "numpy bool": np.bool_(True),
     "longdouble": np.ones(2, np.longdouble),
     "dates": np.array(["2020-01-01"], "M8[D]"),
-    "durations": np.array([5], "m8[s]"),
-    "duration": np.timedelta64(5, "s"),
     "date": datetime.date(2020, 1, 1),
     "structured": np.zeros(2, [("value", "f4")]),
-    "structured scalar": np.zeros(1, [("value", "f4")])[0],
     "void": np.zeros(2, "V4"),
     "objects": np.array([Fraction(1, 3), Decimal(1)]),
     "huge integers": np.array([2**70, 1], dtype=object),
-    "list of huge integers": [2**70, 1],
     "list of None": [1.0, None],
-    "dict": {"a": 1.0},
     "set": {1.0},
     "function": math.sqrt,
     "masked": MASKED,
-    "masked integers": np.ma.array([1, 2], mask=[False, True]),
-    "list of masked": [MASKED, MASKED],
     "masked constant": np.ma.masked,
 }
 TAKERS = {
@@ -124,13 +116,10 @@ def test_what_is_no_array_of_real_numbers_is_refused(taker):
 
 
 # -- one call a line: what is wrong, the exception, and what its message must say --------------------------
-NAMES = [None, 5, 1.5, [], {}, "", "nope", b"up", object, np.float64(3), ("bfloat16",)]
+NAMES = [None, 5, [], {}, "", "nope", b"up", object, np.float64(3), ("bfloat16",)]
 #: What the tables of the modules' own tests leave out.
 CALLS = [
-    *(
-        (lambda x=x: mcf.round_to(X, "bf16", threads=x), TypeError, "threads must be an int")
-        for x in (1.5, True)
-    ),
+    (lambda: mcf.round_to(X, "bf16", threads=True), TypeError, "threads must be an int"),
     (lambda: mcf.round_to(X, "bf16", threads=0), ValueError, "threads = 0"),
     (lambda: mcf.round_to(X, "bf16", out=np.broadcast_to(X[:1], 3)), ValueError, "out is read-only"),
     (lambda: mcf.round_to(Decimal("1E+999999999"), "bf16"), ValueError, "too large an exponent"),
@@ -140,11 +129,9 @@ CALLS = [
     (lambda: mcf.round_to(X, "bf16", "stochastic", random=WORDS.astype(">u4")), TypeError, "not >u4"),
     (lambda: mcf.round_to(X, "bf16", "stochastic", random=WORDS[:, None]), ValueError, "do not fit"),
     (lambda: mcf.round_to(1.0, "bf16", "stochastic", random=WORDS), ValueError, "do not fit"),
-    (lambda: mcf.Rounding("stochastic", random_bits=16.0), TypeError, "must be an int"),
     (lambda: mcf.Rounding("stochastic", random_bits=True), TypeError, "must be an int"),
     # arithmetic
     (lambda: mcf.arithmetic("bf16", threads=1.5), TypeError, "threads must be an int"),
-    (lambda: mcf.arithmetic("bf16", random=5), TypeError, "random must be RandomWords"),
     (lambda: mcf.arithmetic("bf16", "stochastic", random=WORDS), TypeError, "random must be RandomWords"),
     (lambda: mcf.arithmetic("bf16", colour="red"), TypeError, "colour"),
     (lambda: mcf.arithmetic("bf16", backend="exact", precision=1.5), TypeError, "precision must be an int"),
@@ -152,18 +139,14 @@ CALLS = [
     (lambda: AR.add(np.array([2**63 + 1], np.uint64), 1.0), ValueError, "is no value of bfloat16"),
     (lambda: AR.fma(X, X, np.ones((2, 2))), ValueError, "do not broadcast"),
     (lambda: AR.add((X, X), X), TypeError, "an operand is a tuple"),
-    (lambda: AR.neg((1.0, 2.0)), TypeError, "an operand is a tuple"),
     # formats
     (lambda: mcf.Format(5, precision=3, emin=-2, emax=3), TypeError, "name must be a string"),
     (lambda: mcf.Format(precision=3, emin=-2, emax=3, specials=None), ValueError, "unknown specials None"),
     (lambda: mcf.Format(precision=3, emin=-2, emax=3, parity=[]), ValueError, r"unknown parity \[\]"),
-    (lambda: mcf.p3109("8", 3), TypeError, "bits must be an int"),
     (lambda: mcf.p3109(8, 3.0), TypeError, "precision must be an int"),
-    (lambda: mcf.p3109(8, 9), ValueError, "no P3109 format"),
     (lambda: mcf.p3109(8, 3, signed="s"), TypeError, "signed must be True or False"),
     (lambda: mcf.p3109(10**9, 3), ValueError, "wider than 30"),
     (lambda: mcf.get_format("e5m" + "9" * 5000), ValueError, "unknown format"),
-    (lambda: mcf.get_format("posit" + "9" * 5000), ValueError, "unknown format"),
     (lambda: mcf.get_format("binary8p9"), ValueError, "no P3109 format"),
     # codes
     (lambda: codec.decode([2], "ternary"), ValueError, "no value"),
@@ -184,17 +167,11 @@ CALLS = [
     (lambda: ACC.roundings(1.5), TypeError, "length must be an int"),
     # shared scales
     (lambda: mcf.quantize(X, "mxfp4", axis=2**70), np.exceptions.AxisError, "out of bounds"),
-    *((lambda x=x: mcf.quantize(X, "mxfp4", axis=x), TypeError, "axis must be an int") for x in (0.0, None)),
+    (lambda: mcf.quantize(X, "mxfp4", axis=0.0), TypeError, "axis must be an int"),
     (lambda: mcf.quantize(X, "mxfp4", rounding=STOCHASTIC, random=WORDS[:2]), ValueError, "do not fit"),
-    (lambda: quantized_by_long_words(), UnsupportedFormatError, "32 random bits are more"),
+    # More random bits than the quotient has in binary64.
+    (lambda: mcf.quantize(X, SCALED, rounding=LONG, random=WORDS), UnsupportedFormatError, "32 random bits"),
 ]
-
-
-def quantized_by_long_words():
-    """Quantise with more random bits than the quotient has in binary64."""
-    wide = mcf.ScaledFormat("mine", element="float32", scale="float32", block=2, rule="absmax")
-    rounding = mcf.Rounding("stochastic", random_bits=32)
-    return mcf.quantize(X, wide, rounding=rounding, random=WORDS)
 
 
 def test_bad_arguments_are_refused_by_name():
@@ -208,20 +185,16 @@ def test_bad_arguments_are_refused_by_name():
     ("call", "message"),
     [
         (mcf.get_format, "unknown format"),
-        (lambda name: mcf.round_to(X, name), "unknown format"),
         (lambda name: codec.decode([1], name), "unknown format"),
-        (lambda name: mcf.Accumulator(name, block=1), "unknown format"),
         (mcf.get_scaled_format, "unknown scaled format"),
         (lambda name: mcf.quantize(X, name), "unknown scaled format"),
         (mcf.Rounding, "unknown rounding"),
-        (lambda name: mcf.round_to(X, "bf16", name), "unknown rounding"),
         (lambda name: mcf.round_to(X, "bf16", overflow=name), "unknown overflow"),
         (lambda name: mcf.round_to(X, "bf16", underflow=name), "unknown underflow"),
         (lambda name: mcf.Rounding("stochastic", rule=name), "unknown rule"),
         (lambda name: mcf.arithmetic("bf16", name), "unknown rounding"),
         (lambda name: mcf.arithmetic("bf16", backend=name), "unknown backend"),
         (lambda name: mcf.arithmetic("bf16", scalars=name), "unknown scalar policy"),
-        (lambda name: mcf.Accumulator("bf16", name, block=1), "unknown rounding"),
         (lambda name: mcf.dot(X, X, ACC, out_format="bf16", out_rounding=name), "unknown rounding"),
         (lambda name: mcf.quantize(X, "mxfp4", rounding=name), "unknown rounding"),
     ],

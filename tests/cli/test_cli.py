@@ -17,53 +17,36 @@ LANGUAGE_MODEL = "simulate --layers 1 --width 8 --heads 2 --context 8 --batch 2 
 ADAFACTOR = "--optimizer adafactor --strategy plain --least-scale .25 --eps 1e-20"
 
 
-@pytest.mark.slow
-def test_formats() -> None:
-    lines = call("formats").stdout.splitlines()
-    assert [line.split()[0] for line in lines[3:]] == list(mcf.FORMATS)
-    chosen = call("formats", "bf16", "e6m9").stdout.splitlines()
-    assert [line.split()[:3] for line in chosen[3:]] == [["bfloat16", "16", "8"], ["e6m9", "16", "10"]]
-    table = call("formats", "bf16", "--markdown").stdout.splitlines()
-    assert table[0].startswith("| format")
-    assert table[2].startswith("| bfloat16 |   16 |")
-    assert len(table) == 3
-
-
 #: A command, the patterns of what it prints, and behind "not:" what it does not.
 ANSWERS = [
     ("--version", [rf"^mcfsim {re.escape(version('mcfsim'))}\n$"]),
     ("--help", COMMANDS),
-    (
-        "inspect 0.999",
-        ["bfloat16", r"0x1p\+0", r"0 \| 01111111 \| 0000000", "0x3f80", "1, -0.00099945068359375"],
-    ),
+    ("formats bf16 e6m9", [r"\nbfloat16 +16 +8 .*\n *e6m9 +16 +10 "]),
+    ("formats bf16 --markdown", [r"^\| format.*\n.*\n\| bfloat16 \|   16 \|.*\n$"]),
+    ("inspect 0.999", [r"0x1p\+0", r"0 \| 01111111 \| 0000000", "0x3f80", "1, -0.00099945068359375"]),
     (
         "inspect 1/3 --format bf16 --format e4m3fn --rounding up",
-        [r"^\s*1/3 +bfloat16 +float8_e4m3fn", "0.333984375", "0.34375"],
+        [r"^\s*1/3 +bfloat16 +float8_e4m3fn", "0.34375"],
     ),
     ("inspect 1e9 --format e4m3fn --overflow saturate", ["448"]),
     ("inspect 0x1.8p-8 --format e4m3fn --underflow gradual", [r"rounded +0\.005859375 *\n"]),
     ("inspect 0x1.8p-8 --format e4m3fn --underflow flush_before", [r"rounded +0 *\n"]),
     (
-        "inspect 0.1 --format=posit16 --format=int8 --format=e8m0fnu --format=binary8p3se",
-        [r"rounded +0\.100006103515625 +0 +0\.125 +0\.09375 *\n"],
+        "inspect 0.1 --format=posit16 --format=int8 --format=e8m0fnu",
+        [r"rounded +0\.100006103515625 +0 +0\.125 *\n"],
     ),
-    ("inspect -0", ["0x8000"]),
-    ("inspect -inf", ["0xff80"]),
-    ("inspect nan", ["0x7fc0"]),
-    ("inspect -1/3", ["0xbeab"]),
-    ("inspect -0x1.8p3", ["0xc140"]),
-    ("inspect -.5", ["0xbf00"]),
+    *(
+        (f"inspect {number}", [code])
+        for number, code in (("-0", "0x8000"), ("-inf", "0xff80"), ("nan", "0x7fc0"), ("-1/3", "0xbeab"))
+    ),
+    *((f"inspect {number}", [code]) for number, code in (("-0x1.8p3", "0xc140"), ("-.5", "0xbf00"))),
     (
         f"{QUADRATIC} --optimizer sgd --momentum 0.5 --strategy kahan",
         ["sgd: momentum = 0.5", "not:v / exact", "not:fp32-master"],
     ),
     ("simulate --problem rosenbrock --steps 3 --strategy exact", ["exact"]),
     (f"{LANGUAGE_MODEL} --strategy collage-plus", ["collage-plus"]),
-    (
-        f"{QUADRATIC} {ADAFACTOR}",
-        ["quadratic, adafactor: beta2_power = 0.8, epsilon = 1e-20, threshold = 1.0", "least_scale = 0.25"],
-    ),
+    (f"{QUADRATIC} {ADAFACTOR}", ["quadratic, adafactor: .*epsilon = 1e-20, thr.*least_scale = 0.25"]),
     (
         "show momentumadafactor",
         [
@@ -86,8 +69,6 @@ def test_what_is_answered(line: str, patterns: list[str]) -> None:
 REFUSALS = [
     ("formats bf17", "unknown format 'bf17' (did you mean 'bf16'?); known formats: float64, float32"),
     ("formats mxfp4", "'mxfp4' is a scaled format"),
-    ("inspect 1 --format bf17", "unknown format 'bf17'"),
-    ("inspect 1 --format mxfp4", "'mxfp4' is a scaled format"),
     ("inspect abc", "'abc' is no number; allowed: a decimal"),
     ("inspect 1/0", "denominator zero"),
     ("inspect 1 --rounding x", "unknown rounding 'x'; allowed: nearest_even"),
@@ -101,16 +82,13 @@ REFUSALS = [
     ("show adafactor --as cost", "is made in stages, each a text of its own: adafactor.squares, "),
     ("simulate --problem x", "unknown problem 'x'; known problems: quadratic"),
     ("simulate --problem quadratc", "did you mean 'quadratic'"),
-    ("simulate --problem languagemodel", "did you mean 'language-model'"),
     (
         "simulate --optimizer x",
-        "unknown optimizer 'x'; known optimizers: adafactor, momentumadafactor, adamw, lion",
+        "unknown optimizer 'x'; known optimizers: adafactor, momentumadafactor, adamw",
     ),
     ("simulate --optimizer adam", "did you mean 'adamw'"),
     ("{q} --strategy x", "unknown strategy 'x'; known strategies: plain"),
     ("{q} --strategy colage-plus", "did you mean 'collage-plus'"),
-    ("{q} --strategy fp32_master", "did you mean 'fp32-master'"),
-    ("{q} --low x", "unknown format 'x'"),
     ("{q} --low mxfp8_e4m3", "'mxfp8_e4m3' is a scaled format"),
     ("{q} --width 3", "problem 'quadratic' has no --width; it takes --dimension, --condition-number"),
     ("{q} --momentum .5", "optimizer 'adamw' has no --momentum; it takes --beta1, --beta2, --eps"),
@@ -143,23 +121,16 @@ def test_what_is_refused(line: str, message: str) -> None:
     assert message in said
 
 
+USAGE = ("", "nope", "inspect", "simulate --nope", "simulate --steps x")
+MISSPELT = ("verify --formt x", "verify --smaples x", "verify --outptu x")
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
-    [
-        ("", "Usage"),
-        ("nope", "Usage"),
-        ("inspect", "Usage"),
-        ("simulate --nope", "Usage"),
-        ("simulate --steps x", "Usage"),
-        *(
-            (f"verify {option} x", "Did you mean|Possible options")
-            for option in ("--formt", "--smaples", "--outptu")
-        ),
-    ],
+    [*((line, "Usage") for line in USAGE), *((line, "Did you mean|Possible options") for line in MISSPELT)],
 )
 def test_wrong_usage(line: str, said: str) -> None:
-    result = call(*line.split(), status=2)
-    assert re.search(said, result.output)
+    assert re.search(said, call(*line.split(), status=2).output)
 
 
 @pytest.mark.slow
@@ -169,8 +140,7 @@ def test_simulate_saves_what_it_ran(tmp_path: Path) -> None:
         f"{QUADRATIC} --strategy plain --strategy fp32-master --lr 1e-2 --beta2 0.99 --eps 1e-6 --clip inf "
         "--record-every 5 --truth-sample 3 --low bf16 --seed 4 --condition-number 10 --problem-seed 2"
     ).split()
-    places = ("--output", path, "--checkpoint", checkpoint)
-    printed = call(*words, *places).stdout
+    printed = call(*words, "--output", path, "--checkpoint", checkpoint).stdout
     for text in ("quadratic, adamw:", "beta2 = 0.99", "plain", "fp32-master", "one-step", f"saved {path}"):
         assert text in printed
     assert checkpoint.exists()
@@ -180,17 +150,10 @@ def test_simulate_saves_what_it_ran(tmp_path: Path) -> None:
         **{"clip": None, "record_every": 5, "truth_sample": 3},
     )
     run = mcf.Run.load(path)
-    assert run.settings == again.settings
-    assert run.settings["problem"] == {
-        **{"kind": "quadratic", "dimension": 8, "condition_number": 10.0, "seed": 2}
-    }
-    assert run.results == again.results
-    np.testing.assert_array_equal(run.steps, [1, 5, 10, 15, 20, 25, 30])
-    for name, series in again.series.items():
-        for measure, numbers in series.items():
-            np.testing.assert_array_equal(numbers, run.series[name][measure])
-    other = refused(*words, "--checkpoint", checkpoint, "--seed", "1")
-    assert "is of another run" in other
+    assert (run.settings, run.results) == (again.settings, again.results)
+    assert run.steps.tolist() == [1, 5, 10, 15, 20, 25, 30]
+    np.testing.assert_equal(run.series, again.series)
+    assert "is of another run" in refused(*words, "--checkpoint", checkpoint, "--seed", "1")
 
 
 def test_every_so_many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,10 +28,7 @@ INPUTS = {
         "m.safetensors": ["m.safetensors"],
         "w.npz": ["w.npz"],
         "shards": ["shards/0.safetensors", "shards/model.safetensors.index.json", "shards/new.safetensors"],
-        "shards/model.safetensors.index.json": [
-            "shards/1.safetensors",
-            "shards/model.safetensors.index.json",
-        ],
+        "shards/model.safetensors.index.json": ["shards/1.safetensors"],
         "other.json": ["other.json", "one.dat"],
     },
     "state": {"st.npz": ["st.npz"], "states": ["states/s.safetensors"], "st.pt": ["st.pt"]},
@@ -160,24 +157,20 @@ def furnished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def spelt(path: str, spelling: str, folder: Path, suffix: str) -> Path | None:
+def spelt(path, spelling, folder, suffix):
     """Return another name of a file, or None if there is none."""
     real, link = folder / path, folder / f"made{suffix}"
-    match spelling:
-        case "relative":
-            return Path(path)
-        case "dotted":
-            return real.parent / ".." / real.parent.name / real.name
-        case "link":
-            link.symlink_to(real)
-            return link
-        case "through a folder's link":
-            link.symlink_to(real.parent)
-            return link / real.name
-        case "hard link" if real.exists():
-            link.hardlink_to(real)
-            return link
-    return real if spelling == "same" else None
+    if spelling in ("same", "relative"):
+        return real if spelling == "same" else Path(path)
+    if spelling == "dotted":
+        return real.parent / ".." / real.parent.name / real.name
+    if spelling == "hard link" and real.exists():
+        link.hardlink_to(real)
+        return link
+    if spelling == "hard link":
+        return None
+    link.symlink_to(real if spelling == "link" else real.parent)
+    return link if spelling == "link" else link / real.name
 
 
 #: Each command with each of its outputs and each of its inputs.
@@ -225,7 +218,5 @@ def test_other_names_in_the_folder_of_an_input_are_written_and_written_again(wei
     for name in ("a.json", "a.npz"):
         (furnished / "shards" / name).unlink()
     assert look(furnished) == before
-
-
-def test_inputs_that_are_the_same_are_no_matter(furnished):
+    # Inputs that are the same are no matter.
     call("replay", "rec", "--weights", "rec/weights.safetensors", "--steps", "1")

@@ -20,41 +20,36 @@ def rounded(x):
     return Fraction(round_fraction(Fraction(x), FLOAT32))
 
 
-def nearest(x, low, high):
-    """Return the nearest integer, ties to even, within the range."""
-    return min(max(Fraction(round(x)), low), high)
-
-
 def drawn(x, word, low, high):
     """Return an integer rounded at random by 16 bits: away from zero where floor(2^16 f) + R >= 2^16."""
     x = min(max(x, low), high)
     below = math.floor(abs(x))
     found = below + (math.floor((abs(x) - below) * 2**16) + int(word) >= 2**16)
-    return Fraction(-found if x < 0 else found)
+    return float(-found if x < 0 else found)
 
 
 def judged(table, update, gradient, rate, scale, words):
     """Return the steps and codes after a step, and the weights of the second pass, in fractions."""
     low, high = Fraction(table.lowest), Fraction(table.highest)
     steps, codes, seconds = [], [], []
+    words = words.reshape(table.codes.shape)
     for row, step in enumerate(map(Fraction, table.steps[:, 0].tolist())):
         total, moved, second = Fraction(0), [], []
         for column, code in enumerate(map(Fraction, table.codes[row].tolist())):
             weight = rounded(rounded(step * code) + rounded(Fraction(update[row, column])))
             x = rounded(weight / step)
-            whole = nearest(x, low, high)
+            whole = min(max(Fraction(round(x)), low), high)  # ties to even
             slope = low if x <= low else high if x >= high else rounded(whole - x)
             total += rounded(Fraction(gradient[row, column])) * slope
             moved.append(weight)
-            second.append(rounded(step * whole))
+            second.append(float(rounded(step * whole)))
         change = rounded(rounded(rounded(total) * Fraction(scale)) * Fraction(rate))
         step = max(rounded(step - change), Fraction(float(table.least)))
         steps.append(float(step))
-        here = words[row * len(moved) : (row + 1) * len(moved)]
         codes.append(
-            [float(drawn(rounded(w / step), word, low, high)) for w, word in zip(moved, here, strict=True)]
+            [drawn(rounded(w / step), *x, low, high) for w, *x in zip(moved, words[row], strict=True)]
         )
-        seconds.append([float(x) for x in second])
+        seconds.append(second)
     return np.array(steps), np.array(codes), np.array(seconds)
 
 
@@ -91,7 +86,10 @@ def test_steps_are_those_of_fractions(bits):
     assert floors > 0
 
 
-def test_without_a_gradient_steps_stay_and_nothing_moves_without_an_update():
+def test_steps_at_first_and_without_a_gradient_and_codes_without_an_update():
+    # The first step is twice the mean over the root of the largest code, and of a row of zeros the least.
+    assert LearnedStepTable([[1.0, -3.0], [0.5, 0.25]], 2).steps.tolist() == [[4.0], [0.75]]
+    assert LearnedStepTable(np.zeros((1, 3)), 4, least=2.0**-10).steps.tolist() == [[2.0**-10]]
     table = LearnedStepTable(np.random.default_rng(1).standard_normal((3, 5)), 8)
     before = table.codes.copy(), table.steps.copy()
     table.step(table.moved(np.zeros((3, 5))))
@@ -100,20 +98,10 @@ def test_without_a_gradient_steps_stay_and_nothing_moves_without_an_update():
     assert table.bytes_per_parameter == 1 + 4 / 5
 
 
-def test_the_first_step_is_twice_the_mean_and_of_a_row_of_zeros_the_least():
-    """Over the root of the largest code, which is 1 of two bits."""
-    assert LearnedStepTable([[1.0, -3.0], [0.5, 0.25]], 2).steps.tolist() == [[4.0], [0.75]]
-    table = LearnedStepTable(np.zeros((2, 3)), 4, least=2.0**-10)
-    assert (table.steps == 2.0**-10).all()
-    assert not table.codes.any()
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"weights": np.zeros(3)}, "table of finite numbers"),
-        ({"weights": np.zeros((0, 3))}, "table of finite numbers"),
-        ({"weights": np.array([[np.nan]])}, "table of finite numbers"),
+        *(({"weights": x}, "table of finite numbers") for x in (np.zeros(3), np.zeros((0, 3)), [[np.nan]])),
         ({"weights": np.array([["a"]])}, "does not hold real numbers"),
         ({"bits": 1}, "bits"),
         ({"bits": 9}, "must lie in"),
@@ -122,32 +110,36 @@ def test_the_first_step_is_twice_the_mean_and_of_a_row_of_zeros_the_least():
         ({"seed": -1}, "seed"),
         ({"rounding": "sometimes"}, "sometimes"),
     ],
-    ids=["vector", "empty", "NaN", "text", "one bit", "nine bits", "no int", "least", "seed", "rounding"],
 )
 def test_tables_that_make_no_sense_are_refused(options, text):
     with pytest.raises((ValueError, TypeError), match=text):
         LearnedStepTable(**{"weights": np.ones((2, 2)), "bits": 4} | options)
 
 
-def test_a_step_that_is_refused_changes_nothing():
-    table = LearnedStepTable(np.ones((2, 2)), 4)
-    moved, before = table.moved(np.zeros((2, 2))), (table.codes.copy(), table.steps.copy())
-    for call, text in (
-        (lambda: table.moved(np.zeros((2, 3))), "must be finite, of shape"),
-        (lambda: table.moved(np.full((2, 2), np.inf)), "must be finite"),
-        (lambda: table.moved(np.full((2, 2), 3.4e38)) and table.moved(np.full((2, 2), 1e39)), "range"),
-        (lambda: table.step(moved, np.full((2, 2), np.nan)), "must be finite"),
-        (lambda: table.step(moved, np.ones((2, 2)), -1.0), "rate"),
-        (lambda: table.step(moved, np.ones((2, 2)), 0.1, math.inf), "scale"),
+def full(x):
+    return np.full((2, 2), x)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda table, moved: table.moved(np.zeros((2, 3))), "must be finite, of shape"),
+        (lambda table, moved: table.moved(full(np.inf)), "must be finite"),
+        (lambda table, moved: table.moved(full(3.4e38)) and table.moved(full(1e39)), "range"),
+        (lambda table, moved: table.step(moved, full(np.nan)), "must be finite"),
+        (lambda table, moved: table.step(moved, full(1), -1.0), "rate"),
+        (lambda table, moved: table.step(moved, full(1), 0.1, math.inf), "scale"),
         (
-            lambda: table.step(
-                Moved(np.full((2, 2), 1e38, "f4"), moved.rounded), np.full((2, 2), -1e38), 1e38
-            ),
+            lambda table, moved: table.step(Moved(full(np.float32(1e38)), moved.rounded), full(-1e38), 1e38),
             "leave",
         ),
-    ):
-        with pytest.raises(ValueError, match=text):
-            call()
-        np.testing.assert_array_equal(table.codes, before[0])
-        np.testing.assert_array_equal(table.steps, before[1])
-        assert table.count == 0
+    ],
+)
+def test_a_step_that_is_refused_changes_nothing(call, text):
+    table = LearnedStepTable(np.ones((2, 2)), 4)
+    before = table.codes.copy(), table.steps.copy()
+    with pytest.raises(ValueError, match=text):
+        call(table, table.moved(np.zeros((2, 2))))
+    np.testing.assert_array_equal(table.codes, before[0])
+    np.testing.assert_array_equal(table.steps, before[1])
+    assert table.count == 0

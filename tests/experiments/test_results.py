@@ -14,6 +14,8 @@ import mcfsim as mcf
 from experiments import (
     beta2_expansion,
     common,
+    dqt_bits,
+    dqt_tensors,
     every_p,
     fast_two_sum_map,
     grow_error,
@@ -27,6 +29,8 @@ from experiments import (
 from experiments.common import ROOT, read_result
 from experiments.common import _shorten as shorten
 from mcfsim.formats import Format
+from mcfsim.problems import LanguageModel
+from mcfsim.storage.files import write_text
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +38,11 @@ pytestmark = pytest.mark.slow
 FEW = 70_000
 CERTIFICATES = [item for item in read_result("theorems")["certificates"] if item["cases"] <= FEW]
 CONSTANTS = read_result("worst_constants")["statements"]
+LOST = read_result("lost_update_phase")["retained"]
+DQT = read_result("dqt_bits")
 
 
-def name_of(item):
-    """Return a name for a certificate's summary."""
-    return f"{item['theorem']}-{item['format']}-{item['rounding']}"
-
-
-@pytest.mark.parametrize("item", CERTIFICATES, ids=name_of)
+@pytest.mark.parametrize("item", CERTIFICATES, ids=lambda x: f"{x['theorem']}-{x['format']}-{x['rounding']}")
 @pytest.mark.sampled(18, each=False)
 def test_certificates(item):
     """Try the operands again, and compare everything that is kept, the digest among it."""
@@ -57,30 +58,23 @@ def test_worst_constants_of_three_bits(name):
     if row["tried"]["core"] > FEW:
         pytest.skip("takes longer")
     fmt = Format(precision=3, emin=-100, emax=100)
-    certificate = mcf.verify(name, fmt, "nearest_even", limit=every_p.LIMIT, samples=1)
-    again = every_p._row(3, certificate)
+    again = every_p._row(3, mcf.verify(name, fmt, "nearest_even", limit=every_p.LIMIT, samples=1))
     kept = ("constant", "decimal", "bound", "exhaustive", "core", "verdict")
     assert {key: again[key] for key in kept} == {key: row[key] for key in kept}
     assert again["tried"]["core"] == row["tried"]["core"]
 
 
-def test_where_fast_two_sum_is_exact():
-    result = read_result("fast_two_sum_map")
-    for mode in fast_two_sum_map.PANELS:
-        assert shorten(fast_two_sum_map.shares(mode).sum(axis=1).tolist()) == result["exact"][mode]
-
-
 @pytest.mark.parametrize("octave", [-12, -1, 0, 1, 12])
 @pytest.mark.sampled(2, each=False)
 def test_errors_of_grow(octave):
-    result, bins = read_result("grow_error"), grow_error.BINS
+    result, bins = read_result("grow_error")["errors_in_u2"], grow_error.BINS
     ratio, found = grow_error.errors(octave)
     place = np.floor(bins * (np.log2(ratio) - octave)).astype(int)
+    start = bins * grow_error.OCTAVES.index(octave)
     for form, error in found.items():
         for kind, of in (("worst", np.max), ("mean", np.mean)):
             again = [float(of(error[place == i])) for i in range(bins)]
-            start = bins * grow_error.OCTAVES.index(octave)
-            assert shorten(again) == result["errors_in_u2"][form][kind][start : start + bins]
+            assert shorten(again) == result[form][kind][start : start + bins]
 
 
 @pytest.mark.parametrize("task", range(3))
@@ -93,29 +87,40 @@ def test_errors_by_the_number_of_components(fmt, task):
     assert [shorten(precision_curves.error(*compute(ar, n))) for n in (1, 2)] == rows[:2]
 
 
-def test_errors_of_long_sums(monkeypatch):
+def exact_fast_two_sums(monkeypatch):
+    for mode in fast_two_sum_map.PANELS:
+        yield (
+            fast_two_sum_map.shares(mode).sum(axis=1).tolist(),
+            read_result("fast_two_sum_map")["exact"][mode],
+        )
+
+
+def errors_of_short_sums(monkeypatch):
     few = [n for n in long_sums.TERMS if n <= 64]
     monkeypatch.setattr(long_sums, "TERMS", few)
-    result = read_result("long_sums")["error_over_u_S"]["positive"]
     for name, error in long_sums.errors("positive").items():
         again = np.percentile(error, long_sums.QUARTILES, axis=1).T.tolist()
-        assert shorten(again) == result[name][: len(few)]
+        yield again, read_result("long_sums")["error_over_u_S"]["positive"][name][: len(few)]
 
 
-def test_beta2_in_two_components():
+def expansions_of_beta2(monkeypatch):
     for name, found in read_result("beta2_expansion")["expansions"].items():
         parts = mcf.expand(mcf.arithmetic("bfloat16"), Fraction(name), 2)
-        assert shorten([*parts, float(sum(map(Fraction, parts)))]) == found
+        yield [*parts, float(sum(map(Fraction, parts)))], found
+
+
+@pytest.mark.parametrize("made", [exact_fast_two_sums, errors_of_short_sums, expansions_of_beta2])
+def test_tables_of_numbers(made, monkeypatch):
+    for again, kept in made(monkeypatch):
+        assert shorten(again) == kept
 
 
 @pytest.mark.exhaustive
 def test_the_second_moment():
-    result = read_result("beta2_expansion")
+    kept = read_result("beta2_expansion")["v_over_g_squared_at_the_end"]["constant"]
     scale = beta2_expansion.SIGNIFICANDS.astype(np.float64) ** 2
     for name, v in beta2_expansion.follow("constant").items():
-        ratio = v[-1] / scale
-        again = [float(ratio.min()), float(np.median(ratio)), float(ratio.max())]
-        assert shorten(again) == result["v_over_g_squared_at_the_end"]["constant"][name]
+        assert shorten([float(of(v[-1] / scale)) for of in (np.min, np.median, np.max)]) == kept[name]
 
 
 def test_the_runs_with_posits_are_those_that_are_asked_for():
@@ -129,23 +134,6 @@ def test_a_training_with_posits():
     rate = posit_quire.best(runs, settings)
     found = runs[posit_quire.key(settings, rate, "once", 1)]
     assert shorten(posit_quire.trained(settings, rate, "once", 1)) == found
-
-
-OF_EXPERIMENTS = "import experiments.common; from mcfsim.training.record import blas; print(blas())"
-OF_ITSELF = "from mcfsim.training.record import blas; print(blas())"
-
-
-def kernel(code, asked):
-    """Return the kernel of NumPy's OpenBLAS in a new interpreter, where one is asked for."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "OPENBLAS_CORETYPE": asked},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()[-1]
 
 
 def test_a_result_is_written_again_where_more_than_versions_change(tmp_path, monkeypatch):
@@ -166,37 +154,25 @@ def test_a_result_is_written_again_where_more_than_versions_change(tmp_path, mon
 
 
 def test_experiments_multiply_matrices_by_one_kernel_whatever_the_processor():
-    if kernel(OF_ITSELF, "Nehalem") != "Nehalem":
+    """That of NumPy's OpenBLAS, in a new interpreter where another one is asked for."""
+    kernels = []
+    for first in ("", "import experiments.common; "):
+        code = f"{first}from mcfsim.training.record import blas; print(blas())"
+        options = {"env": {**os.environ, "OPENBLAS_CORETYPE": "Nehalem"}, "cwd": ROOT, "text": True}
+        kernels.append(subprocess.check_output([sys.executable, "-c", code], **options).split()[-1])
+    if kernels[0] != "Nehalem":
         pytest.skip("kernels are not OpenBLAS's for x86-64")
-    assert kernel(OF_EXPERIMENTS, "Nehalem") == "Haswell"
+    assert kernels[1] == "Haswell"
 
 
-# -- schemes of other systems --------------------------------------------------------------------------------
-LONG = [
-    pytest.param(name, marks=pytest.mark.exhaustive)
-    for name in ("Kahan", "3 components", "remainder of 8 bits")
-]
+# -- schemes of other systems -------------------------------------------------------------------------------
+LONG = ("Kahan", "3 components", "remainder of 8 bits")
 
 
-@pytest.mark.parametrize("name", ["nearest", *LONG])
+@pytest.mark.parametrize("name", ["nearest", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in LONG)])
 def test_what_arrives_of_small_updates(name):
     low = "float8_e4m3fn"
-    kept = read_result("lost_update_phase")["retained"][low][name]["mean"]
-    assert shorten(lost_update_phase.retained(name, low, 0)) == kept
-
-
-def test_small_updates_are_lost_where_the_formats_say():
-    rows = {
-        name: row["mean"] for name, row in read_result("lost_update_phase")["retained"]["bfloat16"].items()
-    }
-    assert rows["nearest"][9:] == [0.0] * 16
-    assert rows["nearest"][8] > 0
-    assert rows["Kahan"][9:] == rows["2 components"][9:]
-    assert rows["split 16 + 16"] == rows["binary32 master"]
-    apart = np.subtract(rows["remainder of 16 bits"], rows["binary32 master"])  # it misses some last bits
-    assert 0 < np.abs(apart[:24]).max() < 1e-4
-    assert rows["remainder of 8 bits"][17:] == [0.0] * 8
-    assert rows["stochastic, 16 bits"][24] == 0.0 < rows["stochastic, 32 bits"][24]
+    assert shorten(lost_update_phase.retained(name, low, 0)) == LOST[low][name]["mean"]
 
 
 @pytest.mark.parametrize("rule", mcf.rounding.Rule)
@@ -213,16 +189,76 @@ def test_biases_of_few_random_bits(rule):
         assert max(map(abs, mean)) == (0.0 if rule == "nearest_first" else pytest.approx(2.0**-17, rel=1e-5))
 
 
-def test_which_schemes_are_binary32_master_weights():
-    found = read_result("scheme_equivalence")
-    assert found["steps"] == 10_000
-    same = [name for name, row in found["schemes"].items() if row["weight"]["apart"] == 0]
-    assert same == ["split-truncated", "split-master"]
-    rounded = found["schemes"]["split-master"]
-    assert rounded["seen"]["apart"] > 0 == rounded["apart without a tie"]
+# -- weights on grids ---------------------------------------------------------------------------------------
+DEAR = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("int3", "int8")]
 
 
-def test_replicas_drift_by_what_they_draw():
-    for kinds in read_result("replicas")["apart"].values():
-        assert not np.array(kinds["one"]).any()
-        assert (np.diff(np.mean(kinds["two"], axis=0)) > 0).all()
+@pytest.mark.parametrize("integers", ["ternary", *DEAR])
+def test_first_steps_are_computed_again(integers):
+    name, schedule = f"dqt-{integers}", mcf.Schedule(dqt_bits.RATE, 0, 1.0)
+    (strategy,) = (item for item in dqt_bits.BITS if item.name == name)
+    runs = [
+        mcf.simulate("language-model", dqt_bits.HYPER, [strategy], 1, schedule, seed, progress=False)
+        for seed in dqt_bits.SEEDS
+    ]
+    for measure in ("changed", "at_ends", f"changed/{dqt_bits.TENSOR}"):
+        again = float(np.mean([run.series[name][measure][0] for run in runs]))
+        assert shorten(again) == DQT["table"][name][measure][0]
+
+
+@pytest.mark.costly("a training in miniature")
+def test_all_tensors_on_grids_one_by_one_are_what_simulate_trains():
+    """The loss of a sweep of tensors is the one that `dqt_long` and `dqt_bits` were trained to."""
+    long = read_result("dqt_long")["table"]
+    for strategy, losses in dqt_tensors.losses()["all", 64, dqt_bits.LONG].items():
+        assert abs(np.mean(losses) - long[strategy]["validation_loss"]) < 1e-5  # each has six digits
+    arguments = dqt_bits.HYPER, "dqt-int8", 3, dqt_tensors.SCHEDULE, 0
+    run = mcf.simulate("language-model", *arguments, progress=False)
+    assert dqt_tensors.loss("dqt-int8", "all", 64, 3, 0) == run.results["dqt-int8"]["validation_loss"]
+
+
+@pytest.mark.parametrize("width", dqt_tensors.WIDTHS)
+def test_logits_of_a_tied_embedding_that_cannot_grow_are_bounded(width):
+    """By the width times the mean magnitude of the start, whatever the stream; and the loss from below."""
+    problem, random = LanguageModel(width=width), np.random.default_rng(width)
+    weights = problem.initial_parameters(0)
+    reach = float(np.abs(weights["embedding"]).mean())
+    wild = {name: 100 * random.standard_normal(x.shape).astype(np.float32) for name, x in weights.items()}
+    signs = random.choice([-1, 1], weights["embedding"].shape).astype(np.float32)
+    wild |= {"embedding": np.float32(reach) * signs, "gain": np.ones(width, np.float32)}
+    tokens = random.integers(0, 256, (2, 8), dtype=np.uint8)
+    assert float(np.abs(problem.logits(wild, tokens)).max()) <= width * reach
+    bound = width * reach * (128 / 127) ** 2
+    least = np.log(1 + 255 * np.exp(-2 * bound))  # of one logit at the bound, and the others at the other
+    assert dqt_tensors.least_loss(width) == pytest.approx(least, rel=1e-12)
+    for (choice, size, _), found in dqt_tensors.losses().items():
+        if (choice, size) == ("all", width):
+            assert min(found["dqt-int8"]) > least
+    if width == 64:  # the bound alone is above what BitNet loses
+        assert least > max(dqt_tensors.losses()["all", 64, dqt_bits.LONG]["bitnet"])
+
+
+@pytest.mark.parametrize("integers", dqt_bits.INTEGERS)
+def test_the_share_that_changes_is_the_expected_one(integers):
+    """In a tensor whose gradients are far above epsilon; where they are not, less is asked."""
+    asked, row = DQT["asked"][integers], DQT["table"][f"dqt-{integers}"]
+    assert shorten(float(np.mean([dqt_bits.asked(integers, seed) for seed in dqt_bits.SEEDS]))) == asked
+    found = row[f"changed/{dqt_bits.TENSOR}"][0]
+    assert abs(found / dqt_bits.expected(integers, asked) - 1) < 0.1
+    draws = np.random.default_rng(0).standard_normal(3 * 10**5)
+    made = mcf.Optimizer(mcf.SGD(), mcf.strategy(f"dqt-{integers}"), {"w": draws})
+    weights = made.state.parameter[0]
+    share = made.grid.measures(weights, weights, slice(0, draws.size))["at_ends"]
+    assert abs(share - dqt_bits.at_ends(integers)) < 0.003
+    assert abs(row["clipped_at_start"] - dqt_bits.clipped(integers)) < 0.005  # gains of 1 are not normal
+
+
+def test_a_sweep_goes_on_where_it_was(monkeypatch, tmp_path):
+    monkeypatch.setattr(common, "ROOT", tmp_path)
+    monkeypatch.setattr(common, "WORKERS", 1)
+    paths = [tmp_path / name for name in "ab"]
+    jobs = [(str(path), "made") for path in paths]
+    assert common.resumed("small", write_text, jobs[:1]) == [None]
+    paths[0].unlink()
+    assert common.resumed("small", write_text, jobs) == [None, None]
+    assert [path.exists() for path in paths] == [False, True]

@@ -1,0 +1,286 @@
+"""What pages say of committed results holds in them: what is above or below, what is lost, what learns."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_1samp
+
+import mcfsim as mcf
+from experiments import (
+    best_rates,
+    dqt_bits,
+    dqt_tensors,
+    first_moment,
+    memory_quality,
+    paired,
+    posit_quire,
+    rounding_points,
+)
+from experiments.common import ROOT, read_result
+
+pytestmark = pytest.mark.slow
+
+#: By so many standard deviations of three differences the 95 % interval of their mean reaches to both sides.
+OF_THREE = paired.interval([-1.0, 0.0, 1.0])[1]
+OPTIONS = read_result("collage_options")["table"]
+DQT = read_result("dqt_bits")["table"]
+AUDIT = read_result("released_code_audit")
+
+
+@pytest.mark.parametrize("count", [2, 3, 20])
+def test_an_interval_is_students(count):
+    random = np.random.default_rng(count)
+    for _ in range(30):
+        found = random.standard_normal(count) + random.standard_normal()
+        expected = ttest_1samp(found, 0).confidence_interval(0.95)
+        assert paired.interval(found) == pytest.approx((expected.low, expected.high), rel=1e-9)
+        assert paired.apart(found) == (ttest_1samp(found, 0).pvalue < 0.05)
+    assert list(map(paired.answer, ([0.0, 0.0], [1.0, 1.1], [-1.0, 1.1]))) == ["", "yes", "no"]
+
+
+# -- the strategies of the README ---------------------------------------------------------------------------
+def test_the_table_of_strategies_tells_only_weights_on_grids_from_master_weights():
+    found = read_result(memory_quality.RESULT)["cells"]
+    cells = {cell["strategy"]: cell for cell in found if cell["format"] == "bfloat16"}
+    apart = {name for name, cell in cells.items() if paired.apart(memory_quality.against_reference(cell))}
+    assert apart == set(mcf.GRID_STRATEGIES)
+    assert cells["split-master"]["peak"] != cells["fp32-master"]["peak"]
+
+
+def test_which_options_are_told_from_master_weights():
+    apart = {
+        (name, beta2)
+        for beta2, rows in OPTIONS.items()
+        for name, row in rows.items()
+        if abs(row["difference"]) > OF_THREE * row["spread"]
+    }
+    plain = {(name, beta2) for name in ("plain", "fp32-optim") for beta2 in ("0.999", "0.95")}
+    assert apart == plain | {("kahan", "0.999"), ("collage-light", "0.999")}
+
+
+@pytest.mark.parametrize("beta2", ["0.999", "0.95"])
+def test_what_the_options_show(beta2):
+    """The sentences of the README about the committed result."""
+    rows = OPTIONS[beta2]
+    plain, light, plus = (rows[name] for name in ("plain", "collage-light", "collage-plus"))
+    assert plain["difference"] > 10 * plain["spread"]
+    assert abs(plus["difference"]) < 0.003
+    assert plain["late_lost"] > 0.5
+    assert plain["normalized_edq"] < 0.8
+    for row in (light, plus):
+        assert row["late_lost"] < 0.02
+        assert abs(np.array([row["normalized_edq"], row["late_normalized_edq"]]) - 1).max() < 0.002
+    assert abs(plus["late_v_ratio"] - 1) < 0.01
+    if beta2 == "0.999":  # where the second moment of light cannot decay
+        assert plus["validation_loss"] < light["validation_loss"] < plain["validation_loss"]
+        assert light["difference"] > light["spread"]
+        assert light["late_v_ratio"] > 1.05
+
+
+def test_a_plain_second_moment_stalls_and_an_expansion_does_not():
+    ends = read_result("beta2_expansion")["v_over_g_squared_at_the_end"]
+    low, _, high = ends["constant"]["bf16"]
+    assert (round(low, 3), round(high, 3)) == (0.258, 0.512)
+    for kind, by_curve in ends.items():
+        exact = by_curve["exact"][1]
+        assert abs(by_curve["bf16, 2 components"][1] / exact - 1) < 0.01, kind
+        assert abs(by_curve["bf16"][1] / exact - 1) > 0.5, kind
+
+
+@pytest.mark.parametrize("beta2", ["0.999", "0.95"])
+def test_the_length_of_a_first_moment_follows_one_ulp_of_beta1_and_the_loss_does_not(beta2):
+    """What is changed is that ulp alone; so the length of m is not why Collage-plus ends below."""
+    found = read_result("first_moment")["m_ratio_and_difference"]
+    above, below = (np.array(found[label][beta2]).T for label in ("double(.9)", "the next double below"))
+    assert round(100 * (above[0].mean() - 1), 2) in (0.06, 0.07)
+    assert round(100 * (1 - below[0].mean()), 2) in (0.03, 0.04)
+    assert round(above[1].mean(), 4) in (-0.0003, -0.0004)
+    told = [paired.apart(x) for x in (above[0] - below[0], above[1], above[1] - below[1])]
+    assert told == [True, True, False]
+
+
+def test_the_gaps_of_the_first_table_are_those_of_a_rate_far_below_the_best():
+    found = best_rates.differences()
+    rate, same, own = found["plain"]
+    assert (best_rates.RATES[0], rate, found["fp32-master"][0]) == (3e-4, 3e-3, 3e-3)
+    assert same.mean() == pytest.approx(OPTIONS["0.999"]["plain"]["difference"], abs=1e-5)
+    assert paired.apart(own)
+    assert f"`plain` ends {own.mean():.3f} above".replace("0.", ".") in (ROOT / "README.md").read_text()
+    assert not paired.apart(found["collage-plus"][2])
+
+
+def test_decay_apart_gains_by_not_decaying(monkeypatch):
+    """Without decay both end at the same bits, which are those of decay apart; already after some steps."""
+    monkeypatch.setattr(rounding_points, "TRAINED", 30)
+    monkeypatch.setattr(rounding_points, "SEEDS", (0,))
+    decayed = rounding_points.losses("plain", ("added",))
+    monkeypatch.setitem(rounding_points.HYPER, "weight_decay", 0.0)
+    assert rounding_points.losses("plain", ()) == rounding_points.losses("plain", ("added",)) == decayed
+
+
+def test_near_middles_all_go_the_way_of_one_ulp_of_beta1():
+    below, wanted = math.nextafter(0.9, 0.0), Fraction(9, 10)
+    assert Fraction(below) < wanted < Fraction(0.9)
+    assert len(first_moment.middles(wanted)) == 12
+    assert first_moment.ways(0.9, wanted) == (12, 0)
+    assert first_moment.ways(below, wanted) == (0, 12)
+    for beta1 in (0.9, below):
+        assert first_moment.ways(beta1, wanted, single=True) == (6, 6)
+
+
+# -- posits -------------------------------------------------------------------------------------------------
+PLAIN = "plain"
+
+
+def losses(*wanted, sums="once"):
+    """Return the validation losses of a training with posits or floats, one a seed."""
+    runs = read_result(posit_quire.NAME)["runs"]
+    (item,) = (one for one in posit_quire.CHOICES if (one.forward, one.loss, one.low, one.strategy) == wanted)
+    rate = posit_quire.best(runs, item)
+    found = [runs[posit_quire.key(item, rate, sums, seed)] for seed in posit_quire.SEEDS]
+    return np.array([run["validation_loss"] for run in found])
+
+
+def apart(*rows):
+    """Whether two trainings end at different losses."""
+    one, other = (losses(*row) for row in rows)
+    return paired.apart(one - other)
+
+
+#: The training in binary64, with parameters of float32.
+WIDE = (None, None, "float32", PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # Eight bits forward and backward, and binary64.
+        (("float8_e4m3fn", "bfloat16", "bfloat16", PLAIN), WIDE),
+        (("posit8", "posit12", "posit12", PLAIN), WIDE),
+        (("posit8", "posit16", "posit16", PLAIN), WIDE),
+        # Posits and floats of as many bits.
+        (("posit8", None, "posit8", PLAIN), ("float8_e4m3fn", None, "float8_e4m3fn", PLAIN)),
+        (("posit16", None, "posit16", PLAIN), ("bfloat16", None, "bfloat16", PLAIN)),
+        # What is lost in the weights, and what brings it back.
+        (("posit8", "posit16", "posit8", "kahan"), ("posit8", "posit16", "posit8", PLAIN)),
+    ],
+)
+def test_which_trainings_are_not_told_apart(one, other):
+    assert not apart(one, other)
+
+
+def test_eight_bits_throughout_end_half_as_high_again_and_what_they_lose_in_the_weights():
+    for name in ("posit8", "float8_e4m3fn"):
+        assert apart((name, None, name, PLAIN), WIDE)
+        assert 1.4 < losses(name, None, name, PLAIN).mean() / losses(*WIDE).mean() < 1.6
+    eight = "posit8", "posit16", "posit8"
+    gap = losses(*eight, PLAIN) - losses("posit8", "posit16", "posit16", PLAIN)
+    assert paired.apart(gap)
+    assert round(gap.mean(), 2) == 0.03
+    assert apart((*eight, "stochastic-parameter"), (*eight, PLAIN))
+
+
+def test_a_quire_is_worth_something_with_posit8_throughout():
+    worth = {}
+    for item in posit_quire.EACH:
+        row = item.forward, item.loss, item.low, item.strategy
+        worth[row] = losses(*row, sums="each") - losses(*row)
+    apart = {row: round(gain.mean(), 2) for row, gain in worth.items() if paired.apart(gain)}
+    assert apart == {("posit8", None, "posit8", PLAIN): 0.03}
+
+
+# -- weights on grids ---------------------------------------------------------------------------------------
+def test_to_nearest_few_bits_freeze_and_at_random_they_learn():
+    for integers in ("ternary", "int2", "int3", "int4"):
+        still, moving = DQT[f"dqt-{integers}, {dqt_bits.NEAREST}"], DQT[f"dqt-{integers}"]
+        assert still["changed"][0] == 0.0
+        assert max(still["changed"]) <= (1e-3 if integers == "int4" else 0)
+        assert min(moving["changed"]) > 0
+        assert moving["validation_loss"] < still["validation_loss"] - 0.5
+
+
+def test_with_a_tied_embedding_on_it_the_grid_and_not_the_rounding_costs_eight_bits_their_loss():
+    """What the page says: above BitNet's, and below it from a grid up to the largest weight."""
+    loss = {name: row["validation_loss"] for name, row in DQT.items()}
+    assert loss["dqt-int8"] > 1.05 * loss[dqt_bits.BITNET]
+    assert loss[f"dqt-int8, {dqt_bits.WIDE}"] < loss[dqt_bits.BITNET]
+    ternary = [DQT[f"dqt-int{bits}"]["ternary_validation_loss"] for bits in range(3, 9)]
+    assert max(ternary[1:]) < loss["dqt-ternary"] - 5 * DQT["dqt-ternary"]["spread"]
+    costs = [found - loss[f"dqt-int{bits}"] for bits, found in enumerate(ternary, 3)]
+    assert costs[0] == max(costs) > 2 * min(costs)
+    assert DQT["dqt-int8"]["grid_size"][-1] <= 1 < DQT[dqt_bits.BITNET]["grid_size"][-1]
+
+
+def test_it_is_the_embedding_that_costs_eight_bits_their_loss():
+    """Taken off the grid alone it takes the gap away, and put on it alone it brings nearly all of it."""
+    found = {shape: dqt_tensors.above_bitnet(row) for shape, row in dqt_tensors.losses().items()}
+    short, matrices = dqt_tensors.SHORT, dqt_tensors.MATRICES
+    long = {choice: found[choice, 64, dqt_bits.LONG] for choice in dqt_tensors.CHOICES}
+    assert min(long["all"]) > 0.65
+    assert min(long["the embedding"]) > 0.6
+    assert max(long["all but the embedding"]) < 0.05
+    assert max(long[matrices]) < 0.03
+    assert paired.apart(long[matrices])
+    assert not any(paired.apart(found[matrices, width, short]) for width in dqt_tensors.WIDTHS)
+    assert max(found["all", 256, short]) < 0.12 < 0.28 < min(found["all", 64, short])
+
+
+def test_eight_bits_come_near_bitnet_from_a_grid_that_is_wide_enough():
+    found = {name: row["above_bitnet"] for name, row in read_result("dqt_long")["table"].items()}
+    assert found["dqt-int8"] > 0.5
+    for wide in (dqt_bits.WIDE, "max-abs scale", "wide start, max-abs scale"):
+        assert found[f"dqt-int8, {wide}"] < 0.05
+    for other in ("int8 activations", "bf16 states", "fp8 states", "fixed scale", dqt_bits.ADAFACTOR):
+        assert abs(found[f"dqt-int8, {other}"] - found["dqt-int8"]) < 0.01
+
+
+# -- released code, and schemes of other systems ------------------------------------------------------------
+def test_v_is_what_the_released_code_gives():
+    # By running it: medians over the significands after a constant gradient.
+    published = {"0.95": 0.342, "0.98": 0.337, "0.99": 0.307, "0.999": 0.477}
+    for beta2, v in published.items():
+        assert AUDIT["steady"][beta2]["aliased"][1] == pytest.approx(v, abs=1.1e-3)
+    assert AUDIT["steady"]["0.999"]["default"][1] == pytest.approx(5.0, abs=0.01)
+    assert AUDIT["steady"]["0.999"]["right"][1] == pytest.approx(0.993, abs=0.007)
+
+
+def test_what_faults_of_the_released_code_cost():
+    found = AUDIT["table"]
+    for beta2, row in found.items():
+        assert abs(row["right, collage-plus"]["difference"]) < 0.003, beta2
+    fault, rates = found["0.95"]["aliased, collage-plus"], found["0.95"]["rates of aliased, fp32-master"]
+    assert fault["difference"] < -10 * fault["spread"]
+    assert abs(rates["difference"] / fault["difference"] - 1) < 0.1
+    assert abs(found["0.999"]["rounded, fp32-master"]["difference"]) < 0.001
+    light, plain = (found["0.999"][f"right, {name}"]["difference"] for name in ("collage-light", "plain"))
+    assert 5 * light < plain
+
+
+def test_small_updates_are_lost_where_the_formats_say():
+    found = read_result("lost_update_phase")["retained"]["bfloat16"]
+    rows = {name: row["mean"] for name, row in found.items()}
+    assert rows["nearest"][9:] == [0.0] * 16
+    assert rows["nearest"][8] > 0
+    assert rows["Kahan"][9:] == rows["2 components"][9:]
+    assert rows["split 16 + 16"] == rows["binary32 master"]
+    apart = np.subtract(rows["remainder of 16 bits"], rows["binary32 master"])  # it misses some last bits
+    assert 0 < np.abs(apart[:24]).max() < 1e-4
+    assert rows["remainder of 8 bits"][17:] == [0.0] * 8
+    assert rows["stochastic, 16 bits"][24] == 0.0 < rows["stochastic, 32 bits"][24]
+
+
+def test_which_schemes_are_binary32_master_weights():
+    found = read_result("scheme_equivalence")
+    assert found["steps"] == 10_000
+    same = [name for name, row in found["schemes"].items() if row["weight"]["apart"] == 0]
+    assert same == ["split-truncated", "split-master"]
+    rounded = found["schemes"]["split-master"]
+    assert rounded["seen"]["apart"] > 0 == rounded["apart without a tie"]
+
+
+def test_replicas_drift_by_what_they_draw():
+    for kinds in read_result("replicas")["apart"].values():
+        assert not np.array(kinds["one"]).any()
+        assert (np.diff(np.mean(kinds["two"], axis=0)) > 0).all()

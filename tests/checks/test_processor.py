@@ -4,7 +4,6 @@ import ctypes
 import platform
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -118,24 +117,6 @@ def test_it_says_which_state_and_what_sets_it_right(state):
 def test_whoever_caught_one_of_them_catches_both(kind):
     # The last, so that the command line says it, and exits with 2.
     assert {ProcessorError, FloatingPointError, ValueError} <= set(kind.__mro__)
-
-
-@on_glibc
-def test_each_thread_has_a_setting_of_its_own():
-    inside, done = threading.Event(), threading.Event()
-
-    def flushes():
-        with processor("FTZ and DAZ"):
-            inside.set()
-            done.wait(10)
-
-    thread = threading.Thread(target=flushes)
-    thread.start()
-    inside.wait(10)
-    x = np.float32([1.0, 2.0**-130])
-    assert mcf.arithmetic("bfloat16").add(x, x)[1] == 2.0**-129
-    done.set()
-    thread.join()
 
 
 @on_glibc

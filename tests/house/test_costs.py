@@ -27,14 +27,8 @@ CASES = """
         yield
         spend()
 
-    def test_cheap():
-        pass
-
     def test_cheap_by_itself(shared):
         pass
-
-    def test_dear():
-        spend()
 
     def test_dear_by_itself(shared):
         spend()
@@ -47,10 +41,6 @@ CASES = """
 
     @pytest.mark.costly("it is said why")
     def test_cheap_as_it_may():
-        spend()
-
-    @pytest.mark.exhaustive
-    def test_cheap_as_it_is_exhaustive():
         spend()
 
     def test_cheap_beside_the_end_of_what_is_shared():
@@ -80,7 +70,7 @@ def run(pytester, monkeypatch):
 def test_a_case_that_costs_too_much_fails_and_what_is_shared_is_counted_apart(run):
     shown = run(CASES).stdout.str()
     failed = re.findall(r"^ERROR \S+::(\w+)", shown, re.MULTILINE)
-    assert failed == ["test_dear", "test_dear_by_itself", "test_dear_at_its_end", "test_dear_by_a_process"]
+    assert failed == ["test_dear_by_itself", "test_dear_at_its_end", "test_dear_by_a_process"]
     told = r"^\S+::(\w+) took 0\.[1-9] seconds of a processor; 0\.02 are allowed"
     assert re.findall(told, shown, re.MULTILINE) == failed
     for line in (r"0 \S+::shared", r"0 \S+::what is left at the end", r"1 \S+::test_dear_by_itself"):

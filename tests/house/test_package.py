@@ -1,9 +1,10 @@
-"""The package as a whole: what an import does, the public names, and the floors on which its parts live."""
+"""The package as a whole: what an import does, the public names, floors of its parts, its source's digest."""
 
 import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,6 +17,9 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
+from mcfsim.sweeps import source
+from mcfsim.theorems import check
+from mcfsim.theorems.verification import prepare
 
 PACKAGE = Path(mcf.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -115,15 +119,6 @@ def test_names_and_defaults_that_users_rely_on():
     ]
 
 
-def test_a_step_of_ones_own():
-    """Of an optimizer and a strategy, from public names alone."""
-    hyper = mcf.AdamW(beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.1)
-    optimizer = mcf.Optimizer(hyper, mcf.strategy("collage-light"), {"w": np.ones(2)}, {"w"})
-    update = optimizer.step(optimizer.receive({"w": np.array([1.0, -1.0])}), mcf.Schedule().rate(1, 100))
-    assert np.sign(update).tolist() == [-1, 1]
-    assert hyper.step.__doc__ == "Make one step; see `adamw`."
-
-
 # -- the floors: what `make lint` holds, what the design page prints, and what lies in the folder -----------
 #: Of every floor: what gives the package its public names, and how it is started.
 ABOVE = {"__init__", "__main__"}
@@ -150,3 +145,34 @@ def test_no_module_is_hidden_by_a_name_of_its_package():
         names = {item.stem for item in folder.iterdir() if item.suffix == ".py" or item.is_dir()} - ABOVE
         hidden = [name for name in names if not isinstance(getattr(whole, name, whole), ModuleType)]
         assert not hidden, folder
+
+
+# -- the digest of the source: of every file's path and content, and in the key of every check --------------
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [30, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_every_file_counts(every, tmp_path):
+    package = Path(shutil.copytree(PACKAGE, tmp_path / "copy"))
+    (package / "__pycache__").mkdir(exist_ok=True)
+    (package / "__pycache__" / "eft.pyc").write_bytes(b"compiled")
+    assert source._digest(package) == source.DIGEST
+    digests = {source.DIGEST}
+    files = sorted(package.rglob("*.py"))
+    assert len(files) > 100
+    files = files[::every]
+    for file in files:
+        content = file.read_bytes()
+        file.write_bytes(content + b"#")
+        digests.add(source._digest(package))
+        file.write_bytes(content)
+    files[-1].rename(files[-1].with_name("another.py"))
+    digests.add(source._digest(package))
+    assert len(digests) == len(files) + 2
+
+
+@pytest.mark.slow
+def test_results_of_another_source_are_not_taken_from_a_journal(monkeypatch):
+    one = prepare("two_sum", "float8_e5m2", "nearest_even")
+    key = one.key
+    assert prepare("two_sum", "float8_e5m2", "nearest_even").key == key
+    monkeypatch.setattr(check, "DIGEST", "of another source")
+    assert one.key != key

@@ -156,21 +156,6 @@ def test_simulate_saves_what_it_ran(tmp_path: Path) -> None:
     assert "is of another run" in refused(*words, "--checkpoint", checkpoint, "--seed", "1")
 
 
-def test_every_so_many_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mcfsim.training.checkpoint import Checkpoint
-
-    saved, save = [], Checkpoint.save
-
-    def watch(self: Checkpoint) -> None:
-        saved.append(self._kept.step)
-        save(self)
-
-    monkeypatch.setattr(Checkpoint, "save", watch)
-    words = ("--steps", "7", "--checkpoint", tmp_path / "state", "--checkpoint-every", "3")
-    call("simulate", "--problem", "rosenbrock", "--strategy", "plain", *words)
-    assert saved == [0, 3, 6, 7]
-
-
 def test_what_the_library_raises_of_no_argument_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcfsim.cli.look.format_table", lambda names: [][0])
     with pytest.raises(IndexError):

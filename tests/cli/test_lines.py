@@ -30,33 +30,19 @@ NAMES = (
     "binary8p4uf e6m9 float64 mxfp4 float32 e2m1fn posit64"
 )
 FORMATS = tuple(NAMES.split())
-#: What is meant, of each sort, so that not all ends at the first option.
+#: What is meant besides an option's default, so that not all ends at the first option.
 MEANT = {
-    "names": FORMATS,
-    "format": FORMATS,
-    "loss_format": FORMATS,
-    "low": FORMATS,
-    "sums": ("once", "each"),
+    **dict.fromkeys(("names", "format", "loss_format", "low"), FORMATS),
     "rounding": ("nearest_even", "up", "toward_zero", "stochastic", "nearest_away", "to_odd", "every"),
-    "overflow": ("ieee", "saturate", "nearest_boundary"),
     "underflow": ("gradual", "flush_inputs", "flush_before", "flush_after"),
-    "scalars": ("exact", "rounded"),
     "problem": ("quadratic", "rosenbrock", "logistic", "digits", "language-model"),
-    "optimizer": ("adamw", "sgd"),
     "strategy": tuple(STRATEGIES),
     "dimension": ("2", "3", "100000", "10000000000"),
     "width": ("8", "4", "1000000000"),
-    "heads": ("1", "2"),
-    "context": ("4",),
-    "batch": ("1",),
     "layers": ("1", "2", "1000000000000"),
     "theorems": ("sterbenz", "two_sum", "fast_two_sum", "neg_exact", "lost_iff"),
-    "extent": ("core",),
     "text": ("two_sum", "dw_times_dw2", "expansion.grow", "adamw", "sgd"),
     "view": ("pseudocode", "text", "network", "numba", "cost"),
-    "components": ("1", "2", "3"),
-    "betas": ("0.9", "0.95", "0.999", "0"),
-    "schedule": ("cosine", "constant"),
     "value": ("0.999", "-0", "1e-40"),
 }
 #: These ask for work without an end, or for others' machines: what is tried of them takes a moment.
@@ -80,6 +66,12 @@ ALWAYS = {
     "assign": {"weights": "m.safetensors", "steps": "3"},
     "replay": {"directory": "recording", "strategy": "plain"},
 }
+DEFAULTS = {
+    str(parameter.name): (parameter.default,)
+    for command in COMMANDS.values()
+    for parameter in command.params
+    if isinstance(parameter.default, str | int | float)
+}
 OF_PLACES = "checkpoint output journal check weights state gradients html png table"
 IN_FOLDER = "m.safetensors new new.png pipe sub text link run.npz empty read-only none/x"
 
@@ -98,7 +90,7 @@ def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
         if name == "directory" and random.random() < 0.8:
             places = ("pipe", "sub", "text", "empty", "none/x", "")
             return pick(("recording", "recording", *(str(folder / place) for place in places)))
-        return pick(MEANT[name]) if name in MEANT and random.random() < 0.6 else pick(NASTY)
+        return pick(MEANT.get(name, DEFAULTS.get(name, NASTY)) if random.random() < 0.6 else NASTY)
 
     always = dict(ALWAYS.get(command, {}))
     words, positional = [command], []

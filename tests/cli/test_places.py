@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
-import stat
 from pathlib import Path
 
 import numpy as np
@@ -117,18 +115,6 @@ def test_two_outputs_are_no_one_file(command, one, other, tmp_path):
             said = refused(command, *ALWAYS.get(command, ()), *places)
             assert f"{one} and {other} are one and the same file" in said
     assert path.read_text() == "a checkpoint"
-
-
-def test_links_stay_and_permissions_are_kept(tmp_path):
-    run, kept = tmp_path / "run", tmp_path / "kept.npz"
-    run.symlink_to("kept.npz")
-    kept.write_text("old")
-    kept.chmod(0o600)
-    words = ("--problem", "rosenbrock", "--strategy", "plain", "--steps", "3")
-    call("simulate", *words, "--output", run)
-    assert os.readlink(run) == "kept.npz"
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    assert mcf.Run.load(run).settings["steps"] == 3
 
 
 # -- outputs and inputs -------------------------------------------------------------------------------------

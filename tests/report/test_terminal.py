@@ -190,15 +190,6 @@ def test_legends_are_below_the_tables_and_in_the_help(call):
     assert "codes in parentheses" in call(100, "inspect 1")
 
 
-def test_terms_of_a_legend():
-    for heading, cell, terms in (
-        ("theorem", "open", ["open"]),
-        ("worst", "refuted, unexpected", ["refuted", "worst, bound"]),
-        ("theorem", "opening", []),
-    ):
-        assert list(legends.under(legends.VERIFY, [heading], [cell])) == terms
-
-
 @pytest.mark.parametrize(
     ("patterns", "match"), [("dw_times*", r"dw_times"), ("sum", r".*sum"), ("*_SUM dot2", r".*_sum$|dot2$")]
 )

@@ -161,15 +161,9 @@ def test_the_workers_of_a_killed_sweep_end(start, tmp_path):
     jobs.until(lambda: all(jobs.gone(pid) for pid in pids))
 
 
-def test_units_that_wait_are_dropped_where_processes_live_on_and_where_they_are_ended(tmp_path, monkeypatch):
+def test_units_that_wait_are_dropped_where_processes_are_ended(tmp_path, monkeypatch):
     """Were they cancelled before the end, the pool's thread would raise, which is an error of the test."""
-    first, noted = tmp_path / "first", tmp_path / "noted"
-    workers = Processes(1)
-    packed = workers.pack(partial(jobs.slowly_noted, first))
-    workers.cancel([workers.submit(packed, start, start + 10) for start in range(0, 900, 10)])
-    last = workers.submit(packed, 900, 910)
-    assert last.result(timeout=jobs.PATIENCE) == json.dumps(jobs.summed(900, 910))
-    assert len(jobs.lines(first)) < 10  # those that the pool had handed over
+    noted, workers = tmp_path / "noted", Processes(1)
     shutdown = workers._pool.shutdown
 
     def late(**options):

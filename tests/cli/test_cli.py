@@ -68,11 +68,9 @@ def test_what_is_answered(line: str, patterns: list[str]) -> None:
 #: A command, and what the one line must say; {q} is a run of the quadratic problem.
 REFUSALS = [
     ("formats bf17", "unknown format 'bf17' (did you mean 'bf16'?); known formats: float64, float32"),
-    ("formats mxfp4", "'mxfp4' is a scaled format"),
     ("inspect abc", "'abc' is no number; allowed: a decimal"),
     ("inspect 1/0", "denominator zero"),
     ("inspect 1 --rounding x", "unknown rounding 'x'; allowed: nearest_even"),
-    ("inspect 1 --rounding nearest-even", "did you mean 'nearest_even'"),
     ("inspect 1 --overflow x", "unknown overflow 'x'; allowed: ieee, saturate"),
     ("inspect 1 --underflow sometimes", "underflow"),
     ("inspect 1 --fromat bf16", "'--fromat' is no option (did you mean '--format'?)"),
@@ -81,14 +79,11 @@ REFUSALS = [
     ("memory 1e9 --low nvfp4", "'nvfp4' is a scaled format"),
     ("show adafactor --as cost", "is made in stages, each a text of its own: adafactor.squares, "),
     ("simulate --problem x", "unknown problem 'x'; known problems: quadratic"),
-    ("simulate --problem quadratc", "did you mean 'quadratic'"),
     (
         "simulate --optimizer x",
         "unknown optimizer 'x'; known optimizers: adafactor, momentumadafactor, adamw",
     ),
-    ("simulate --optimizer adam", "did you mean 'adamw'"),
     ("{q} --strategy x", "unknown strategy 'x'; known strategies: plain"),
-    ("{q} --strategy colage-plus", "did you mean 'collage-plus'"),
     ("{q} --low mxfp8_e4m3", "'mxfp8_e4m3' is a scaled format"),
     ("{q} --width 3", "problem 'quadratic' has no --width; it takes --dimension, --condition-number"),
     ("{q} --momentum .5", "optimizer 'adamw' has no --momentum; it takes --beta1, --beta2, --eps"),
@@ -100,17 +95,9 @@ REFUSALS = [
     ("verify two_sum --format mxfp4", "'mxfp4' is a scaled format"),
     ("verify fast2sum", "did you mean 'fast_two_sum'"),
     ("verify --list fast2sum", "did you mean 'fast_two_sum'"),
-    ("verify --list nothing_such", "no statement matches 'nothing_such'"),
     *(
         (f"simulate --problem {words}", "this takes more memory than there is: ")
-        for words in (
-            "quadratic --dimension 100000",
-            f"quadratic --dimension {10**30}",
-            f"rosenbrock --dimension {10**30}",
-            "language-model --width 1000000",
-            f"language-model --layers {10**15}",
-            f"language-model --batch {10**12}",
-        )
+        for words in (f"quadratic --dimension {10**30}", f"language-model --layers {10**15}")
     ),
 ]
 

@@ -230,6 +230,7 @@ def test_numbers_are_taken_exactly():
     assert inspect_value(0.999, "bfloat16").exact == Fraction(0.999) != Fraction("0.999")
     for text in ("-0", "-0.0", "-0e5", "-0x0p0", "-0/3"):
         assert math.copysign(1, read_number(text)) == -1, text
+    assert [repr(read_number(text)) for text in ("0", "0/3", "0x0p0")] == ["Fraction(0, 1)"] * 3
     assert inspect_value("0.1", "float64", "up").rounded == 0.1
     assert inspect_value("0.1", "float64", "down").rounded == math.nextafter(0.1, 0)
 

@@ -108,8 +108,11 @@ def test_the_worst_tensors_of_runs():
         ("e4m3fn", "up", ["exact"] * 3 + ["sticky"] * 3),
         ("float32", "up", ["sticky"] * 2 + ["exact"] + ["sticky"] * 3),
         ("float64", "up", ["refused"] * 6),
-        # To round twice to nearest takes 2p + 2 bits: 52 of 53; and one more bit is too many.
+        ("float64", "nearest_even", ["native"] * 5 + ["refused"]),
+        # To round twice to nearest takes 2p + 2 bits: 52 of 53, and 24 of 24; and one more bit is too many.
+        ("e8m24", "nearest_even", ["native"] * 5 + ["sticky"]),
         ("e8m25", "nearest_even", ["sticky"] * 2 + ["exact"] + ["sticky"] * 3),
+        ("float16", "nearest_even", ["native"] * 5 + ["sticky"]),
         ("e5m11", "nearest_even", ["wide"] * 5 + ["sticky"]),
     ],
 )

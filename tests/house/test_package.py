@@ -153,7 +153,7 @@ def test_every_file_counts(every, tmp_path):
     files = files[::every]
     for file in files:
         content = file.read_bytes()
-        file.write_bytes(content + b"#")
+        file.write_bytes(content[:-1] + b"#")  # of the same length
         digests.add(source._digest(package))
         file.write_bytes(content)
     files[-1].rename(files[-1].with_name("another.py"))

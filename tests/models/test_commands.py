@@ -100,7 +100,6 @@ def load(path):
         ("memory", "--low posit16 --strategy collage-plus", "posit16 is no format for several components"),
     ],
 )
-@pytest.mark.sampled(3, each=False)
 def test_what_cannot_be_done_is_refused_in_one_line_and_nothing_is_written(command, words, text):
     Path("damaged.safetensors").write_bytes(b"\xff" * 40)
     before = files()

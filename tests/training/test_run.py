@@ -8,6 +8,8 @@ import pytest
 
 from mcfsim import Run, simulate
 from mcfsim.problems import LogisticRegression
+from mcfsim.storage.archive import write_archive
+from mcfsim.training.record import FORMAT
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +30,25 @@ def test_what_is_saved_is_what_is_loaded(run, tmp_path):
     for name, series in run.series.items():
         assert list(again.series[name]) == list(series)
         assert {numbers.dtype for numbers in again.series[name].values()} == {np.dtype(np.float64)}
+
+
+@pytest.mark.parametrize(
+    ("about", "arrays", "problem"),
+    [
+        ({"stray": 1}, {}, "has 'stray', which is unknown"),
+        ({"versions": {"numpy": 2}}, {}, "has version 2 of numpy"),
+        ({"results": {"plain": {"loss": "low"}}}, {}, "has 'low' for 'loss' of 'plain'"),
+        ({}, {"odd": np.zeros(3)}, "has an array 'odd', which is no series"),
+        ({}, {"plain|loss": np.zeros(2)}, r"has series 'plain\|loss' of float64 and shape \(2,\)"),
+        ({}, {"other|loss": np.zeros(3)}, "has numbers of 'other', which is none of its strategies"),
+    ],
+)
+def test_files_with_what_no_run_has_are_refused(about, arrays, problem, tmp_path):
+    settings = {"strategies": [{"name": "plain"}]}
+    whole = {"format": FORMAT, "settings": settings, "versions": {}, "results": {}} | about
+    write_archive(tmp_path / "run.npz", whole, {"steps": np.arange(3), **arrays})
+    with pytest.raises(ValueError, match=problem):
+        Run.load(tmp_path / "run.npz")
 
 
 def test_numbers_that_are_not_finite_survive(tmp_path):

@@ -173,7 +173,6 @@ def text(ar, a, b, c, x, y):
 
 @pytest.mark.parametrize("count", [6, pytest.param(300, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("said", [*listed()])
-@pytest.mark.sampled(2, each=False)
 def test_arrays_lines_and_fractions_read_what_is_listed(said, count):
     theorem, draw = Theorem("listed", text, OPERANDS, Claim(said)), random.Random(5)
     # What would be rounded at random is no number.

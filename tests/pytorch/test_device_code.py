@@ -277,17 +277,8 @@ def test_each_instruction_that_is_not_known_is_noticed(fmt, options):
             altered = f"{row[1]}{name}.{modifier}{row[3]}"
             assert noticed(sass=code.sass.replace(row[0], altered, 1)), altered
             assert noticed(sass=code.sass.replace(row[0], f"{row[0]}\n{altered}", 1)), altered
-    for name in (
-        "FADD.RZ",
-        "FMUL.SAT",
-        "FADD.FTZ",
-        "DADD.RZ",
-        "DMUL.RP",
-        "FFMA.RM",
-        "DFMA.RZ",
-        "MUFU.EX2",
-        "HMMA",
-    ):
+    others = "FADD.RZ FMUL.SAT FADD.FTZ DADD.RZ DMUL.RP FFMA.RM DFMA.RZ MUFU.EX2 HMMA"
+    for name in others.split():
         row = next(iter(rows.values()))
         assert noticed(sass=code.sass.replace(row[0], f"{row[0]}\n{row[1]}{name} R1, R2, R3 ;", 1)), name
 

@@ -46,40 +46,25 @@ def test_every_step_is_by_just_the_instructions_asked_for(optimizer, strategy, c
     assert faults(code, lowered, hardware=True) == []
 
 
+CAST, ROUNDED, FMA = r"cvt\.rn\.bf16x2", r"= round_bfloat16\((\w+)\)", r"fma\.rn(\.bf16x2 \$0, \$1, \$2, \$3)"
 #: What a writer of kernels would do, and compilers might: a pattern, what is there instead, and what is said.
 TRAPS = {
-    "a rounding toward zero": (r"cvt\.rn\.bf16x2", "cvt.rz.bf16x2", "cvt.rz"),
-    "a rounding without signs": (r"cvt\.rn\.bf16x2", "cvt.rn.relu.bf16x2", "relu"),
-    "a rounding to float16": (r"cvt\.rn\.bf16x2", "cvt.rn.f16x2", "f16x2"),
-    "an fma without signs": (
-        r"fma\.rn\.bf16x2 \$0, \$1, \$2, \$3",
-        "fma.rn.relu.bf16x2 $0, $1, $2, $3",
-        "relu",
-    ),
+    "a rounding toward zero": (CAST, "cvt.rz.bf16x2", "cvt.rz"),
+    "a rounding without signs": (CAST, "cvt.rn.relu.bf16x2", "relu"),
+    "a rounding to float16": (CAST, "cvt.rn.f16x2", "f16x2"),
+    "an fma without signs": (FMA, r"fma.rn.relu\1", "relu"),
     "another constant": (r"0x3f803f80", "0x3f003f00", "0x3f003f00"),
     "a zero of the other sign": (r"0x80008000", "0x00000000", "0x00000000"),
-    "a cast": (r"= round_bfloat16\((\w+)\)", r"= \1.to(tl.bfloat16).to(tl.float32)", "arith.truncf"),
+    "a cast": (ROUNDED, r"= \1.to(tl.bfloat16).to(tl.float32)", "arith.truncf"),
     "a cast toward zero": (
-        r"= round_bfloat16\((\w+)\)",
+        ROUNDED,
         r'= \1.to(tl.bfloat16, fp_downcast_rounding="rtz").to(tl.float32)',
         "cvt.rz",
     ),
-    "a cast by float16": (
-        r"= round_bfloat16\((\w+)\)",
-        r"= \1.to(tl.float16).to(tl.float32)",
-        "arith.truncf",
-    ),
-    "a cast by float8": (
-        r"= round_bfloat16\((\w+)\)",
-        r"= round_bfloat16(\1.to(tl.float8e5).to(tl.float32))",
-        "tt.fp_to_fp",
-    ),
-    "no rounding": (r"= round_bfloat16\((\w+)\)", r"= \1 * 1.0", "round_bfloat16"),
-    "a rounding twice": (
-        r"= round_bfloat16\((\w+)\)",
-        r"= round_bfloat16(round_bfloat16(\1) * 3.0)",
-        "round_bfloat16",
-    ),
+    "a cast by float16": (ROUNDED, r"= \1.to(tl.float16).to(tl.float32)", "arith.truncf"),
+    "a cast by float8": (ROUNDED, r"= round_bfloat16(\1.to(tl.float8e5).to(tl.float32))", "tt.fp_to_fp"),
+    "no rounding": (ROUNDED, r"= \1 * 1.0", "round_bfloat16"),
+    "a rounding twice": (ROUNDED, r"= round_bfloat16(round_bfloat16(\1) * 3.0)", "round_bfloat16"),
     "an operation in the wide format": (r"= sub_bfloat16\((\w+), (\w+)\)", r"= \1 - \2", "sub_bfloat16"),
 }
 

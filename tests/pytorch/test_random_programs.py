@@ -139,29 +139,26 @@ def test_programs_that_draw():
     assert took["calls"] > 5
 
 
+def ready(way, request):
+    """Return the ways that are asked together with one, or skip what is not installed."""
+    if way == "loops" and not is_available():
+        pytest.skip("Numba is not installed")
+    if way in ("tensors", "kernels"):
+        pytest.importorskip("torch")
+    if way == "kernels":
+        request.getfixturevalue("interpreted")
+    return ["Numba", "loops"] if way == "loops" else [way]
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not is_available(), reason="Numba is not installed")
 @pytest.mark.parametrize("stochastic", [False, True])
-@pytest.mark.costly("Numba compiles a program twice")
-@pytest.mark.sampled(2, each=False)
-def test_programs_compiled(stochastic):
-    seeds = lines(1, most=7, stochastic=stochastic)
-    took = compare(seeds, ["Numba", "loops"], stochastic=stochastic)
-    assert took["Numba"] == took["loops"] == len(seeds)
-
-
-@pytest.mark.parametrize("stochastic", [False, True])
-@pytest.mark.slow
-def test_programs_on_tensors(stochastic):
-    pytest.importorskip("torch")
-    seeds = lines(5, stochastic=stochastic)
-    assert compare(seeds, ["tensors"], stochastic=stochastic)["tensors"] == len(seeds)
-
-
-@pytest.mark.slow
-@pytest.mark.costly("kernels are interpreted, or PyTorch compiles")
-def test_a_program_by_an_interpreted_kernel(interpreted):
-    assert compare(lines(2), ["kernels"])["kernels"] > 0
+@pytest.mark.parametrize(("way", "count", "most"), [("loops", 1, 7), ("tensors", 5, 14), ("kernels", 2, 14)])
+@pytest.mark.sampled(2)
+@pytest.mark.costly("programs are compiled, or their kernels interpreted")
+def test_programs_by_each_way(way, count, most, stochastic, request):
+    ways, seeds = ready(way, request), lines(count, most=most, stochastic=stochastic)
+    took = compare(seeds, ways, stochastic=stochastic)
+    assert all(took[x] == len(seeds) for x in ways) or (way == "kernels" and took[way])
 
 
 #: How many programs each way carries out of a hundred parts; those of calls draw, too.
@@ -172,14 +169,7 @@ MANY = {"calls": 900, "loops": 2, "tensors": 100, "kernels": 10}
 @pytest.mark.parametrize("part", range(100))
 @pytest.mark.parametrize("way", MANY)
 def test_programs_by_the_thousand(way, part, request):
-    start = 10_000 + 1000 * part
-    if way in ("tensors", "kernels"):
-        pytest.importorskip("torch")
-    if way == "kernels":
-        request.getfixturevalue("interpreted")
-    if way == "loops" and not is_available():
-        pytest.skip("Numba is not installed")
-    ways = ["Numba", "loops"] if way == "loops" else [way]
+    start, ways = 10_000 + 1000 * part, ready(way, request)
     compare(range(start, start + MANY[way]), ways, stochastic=way in ("loops", "tensors") and bool(part % 2))
     if way == "calls":
         compare(range(start, start + 100), ways, stochastic=True)

@@ -9,6 +9,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.codec import all_values, decode
 from mcfsim.formats import FORMATS, Format, Specials, get_format
+from mcfsim.kernels import residuals
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import OracleArithmetic, operate, operate_integers
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
@@ -222,6 +223,17 @@ def test_operations_of_wider_formats_are_rounded_once(case, name, assert_same):
     few = np.random.default_rng(1).permutation(len(operands[0]))[:40]
     for mode in modes:
         check(name, [x[few] for x in operands], fmt, Rounding(mode), assert_same)
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "div", "sqrt", "fma"])
+def test_residuals_make_binary64_odd(name, assert_same):
+    """As the definition rounds the exact result to odd."""
+    rng, shape, fmt = np.random.default_rng(8), (ARITY[name], 100), get_format("float64")
+    operands = rng.integers(2**52, 2**53, shape) * 2.0 ** rng.integers(-60, 0, shape)
+    operands *= rng.choice([-1.0, 1.0], shape) if name != "sqrt" else 1.0
+    found = residuals.make_odd(*getattr(residuals, name)(*operands))
+    expected = [operate(name, row, fmt, Rounding("to_odd")) for row in operands.T.tolist()]
+    assert_same(found, expected, *operands)
 
 
 @pytest.mark.exhaustive

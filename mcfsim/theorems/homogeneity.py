@@ -142,7 +142,7 @@ class Scales:
     def sqrt(self, a: Any) -> Quantity:
         """Return the square root."""
         x = self._taken(a)
-        self._asymmetric(all(x.signs), any(x.signs))
+        self._asymmetric(sum(x.signs) % 2 == 1, any(x.signs))
         degrees = tuple(degree / 2 for degree in x.degrees)
         if any(degree.denominator > 1 for degree in degrees):
             raise NotHomogeneousError(f"sqrt takes the root of {_described(x)}, by an odd power of two")

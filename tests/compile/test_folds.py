@@ -33,11 +33,11 @@ def pairwise(ar, x):
 
 
 def halved(ar, x, factor=0.3):
-    """Return a sum whose terms are halved: a real scalar takes part in each repetition."""
+    """Return a sum whose terms are halved, and its product with the first one."""
     total = x[0]
     for term in x[1:]:
         total = ar.add(ar.mul(total, factor), ar.abs(term))
-    return total
+    return ar.mul(total, x[0])
 
 
 def names(count):

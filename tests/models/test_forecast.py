@@ -150,6 +150,7 @@ def test_directions_are_normal_and_of_the_size_of_noise():
     first, second = normal_directions(50, 1000)
     assert np.sort(first, axis=1).tolist() == np.sort(second, axis=1).tolist()
     assert abs(np.mean(first * second)) < 0.02
+    assert not first.flags.writeable | second.flags.writeable  # they are kept for the next one
     gradients = np.random.default_rng(0).standard_normal((3000, 200))
     m, late = np.zeros(200), []
     for g in gradients:

@@ -219,3 +219,12 @@ def test_a_mean_near_the_middle_of_two_numbers_is_that_of_the_exact_sum(tiny, ex
     x = np.zeros((1, 1, 128), np.float32)
     x[..., :64], x[..., 63], x[..., 64] = 1, 1 + 64 * 2.0**-24, tiny
     assert 2 * mean(ar, x, (1, 1, 1)).item() == expected
+
+
+@pytest.mark.parametrize("mode", ["up", "down"])
+@pytest.mark.parametrize("row", [(1, 3), (-1, -4, -4), (2.0**-30, 1 - 2.0**-30)])
+def test_a_mean_that_is_a_number_is_that_number(row, mode):
+    """In a format so long that means are made of fractions."""
+    fmt = mcf.Format(precision=49, emin=-1000, emax=1000)
+    found = mean(on_blocks(fmt, mcf.rounding.get_rounding(mode)), np.array([[row]], float), (1, 1, 1))
+    assert found.item() == sum(row) / len(row)

@@ -8,8 +8,10 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.compile import choice
+from mcfsim.compile.loops import Filler
 from mcfsim.formats import Format
 from mcfsim.optim import optimizer as stepping
+from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.compiled_step import fill_block
 from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.groups import Groups
@@ -227,3 +229,15 @@ def test_a_gradient_need_not_be_contiguous(steps, monkeypatch, assert_same):
         moved = mcf.round_to(mcf.round_to(wide[:, 0], "bf16") + updates[0], "bf16")
         assert_same(optimizer.weights()["w"], moved)
         assert_same(updates[-1], updates[0])
+
+
+@needs_numba
+@pytest.mark.costly("it compiles the stages of a step")
+def test_small_steps_in_stages_are_compiled_if_that_is_asked_for(monkeypatch):
+    called, call = [], Filler.__call__
+    monkeypatch.setattr(Filler, "__call__", lambda *given: called.append(given) or call(*given))
+    start = {"w": np.ones((8, 8))}
+    for compiled in (False, True):
+        made = mcf.Optimizer(Adafactor(), mcf.strategy("plain"), start, compiled=compiled)
+        made.advance(made.receive(start), 0.1)
+        assert bool(called) == compiled

@@ -318,6 +318,14 @@ def test_operands_that_are_no_values_are_refused(device):
                 ar.add(given, 1.0)
 
 
+def test_every_operand_of_a_text_is_looked_at(device):
+    ours, _ = both("bfloat16", device=device, kernels=False)
+    x = torch.tensor([1.0], device=device)
+    for operands in ((x, x, 0.3 * x), (x, 0.3 * x, x), (0.3 * x, x, x)):
+        with pytest.raises(ValueError, match="is no value of bfloat16"):
+            ours.evaluate(lambda ar, a, b, c: ar.fma(a, b, c), *operands)
+
+
 @pytest.mark.parametrize("kernels", [None, False])
 def test_tensors_that_are_refused(kernels, device):
     """By the CPU's arithmetic on arrays, and by that of devices."""

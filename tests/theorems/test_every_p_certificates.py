@@ -34,6 +34,7 @@ def test_certificates_go_through_files(certificate, proved):
     assert (loaded.limit, loaded.bound, loaded.unit) == ("4", (((0, "4"),), ((0, "1"),)), 2)
     assert list(loaded.demands()) == list(proved.obligations)
     assert loaded.family.operands == proved.family.operands
+    assert loaded.limit == str(proved.limit)
     assert recheck(certificate) == []
 
 

@@ -100,6 +100,15 @@ def test_of_what_fails_everywhere_zero_is_left():
     assert shrink(theorem, arithmetic("bfloat16"), (-(2.0**-133), 3e38 // 2**120 * 2**120)) == (1, 1)
 
 
+def test_zero_has_no_bits():
+    """So 6 beside it is simpler than 3 beside 1."""
+    where = hypothesis(
+        "1, 3 or 0, 6", lambda t: (t["a"] == 1) & (t["b"] == 3) | (t["a"] == 0) & (t["b"] == 6)
+    )
+    theorem = _false((where,), value("a"), value("b"))
+    assert shrink(theorem, arithmetic("float8_e4m3fn"), (1, 3)) == (0, 6)
+
+
 @pytest.mark.parametrize(("kind", "low"), [(double_word, 0.5), (relaxed_pair, 1.0)])
 def test_pairs_stay_pairs(kind, low):
     # 18 has an odd significand of 4 bits, so 18 + 1 is a tie that goes away from it.

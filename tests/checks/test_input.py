@@ -49,7 +49,9 @@ NO_REALS = {
     "list of None": [1.0, None],
     "set": {1.0},
     "function": math.sqrt,
+    "duration": np.timedelta64(5, "s"),
     "masked": MASKED,
+    "list of masked": [MASKED, MASKED],
     "masked constant": np.ma.masked,
 }
 TAKERS = {

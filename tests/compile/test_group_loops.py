@@ -43,6 +43,8 @@ TEXTS = {
 }
 
 
+#: One of each kind.
+USUAL = ("float8_e4m3fn", "signed map", "expansion")
 #: What stretches are made of.
 FEW = np.array([[0.0, -0.0, 0.0], [1.5, -1.5, 1.5], [1e-44, -3e-45, 2e-40], [-np.nan, 1.0, 0.0]])
 
@@ -61,12 +63,10 @@ def hostile(size, seed):
 @needs_numba
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(x, marks=() if x in ("float8_e4m3fn", "signed map") else pytest.mark.exhaustive)
-        for x in TEXTS
-    ],
+    [pytest.param(x, marks=() if x in USUAL else pytest.mark.exhaustive) for x in TEXTS],
 )
 @pytest.mark.slow
+@pytest.mark.costly("loops of groups are compiled")
 def test_compiled_loops_have_the_bits_of_numpy(name, monkeypatch):
     text, loops = TEXTS[name], GroupLoops(TEXTS[name])
     lengths = np.resize([getattr(text, "block", 128), 1, 37, 96, 64], 300)

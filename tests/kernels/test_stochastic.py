@@ -11,6 +11,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.formats import Format, Grid, Posit, get_format
 from mcfsim.kernels.carriers import holds
+from mcfsim.kernels.element.floats import random_bits
 from mcfsim.oracle.posits import posit_value, round_posit, truncated_code
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, Rule
@@ -267,6 +268,7 @@ def divided():
     refused(TypeError, "must be uint32", drawn_with, W32.astype(int)),
     refused(ValueError, "do not fit", drawn_with, np.append(W32, W32)),
     refused(ValueError, "34 bits more", divided, ()),
+    refused(ValueError, "needs a random word of 64 bits", random_bits, (None, Rounding("stochastic"))),
     refused(ValueError, "not verified", mcf.verify, ("two_sum", "float8_e5m2", "stochastic")),
 )
 def test_refusals(rows):

@@ -53,7 +53,7 @@ FORMATS = ("float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit16", "e6m9")
         ("fp8-moments", "bfloat16", True, MomentumAdafactor()),
     ],
 )
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.sampled(3, each=False)
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 def test_a_state_goes_on_to_the_same_bits(tmp_path, name, low, packed, hyper):
     drawn = {"random": mcf.RandomWords(5)} if "stochastic" in name else {}
@@ -106,7 +106,6 @@ def test_shards_hold_what_one_file_does(tmp_path, shard_bytes):
 
 @pytest.mark.parametrize(("packed", "shard_bytes"), [(False, 1000), (True, None)])
 @pytest.mark.parametrize("name", ["plain", "collage-plus", "mcf-3", "split-master", "fp8-moments"])
-@pytest.mark.sampled(2)
 def test_an_audit_reads_a_state(tmp_path, name, packed, shard_bytes):
     optimizer = go(made(name, packed=packed), 4)
     save_weights(optimizer, tmp_path / "w.safetensors")

@@ -88,6 +88,7 @@ TOGETHER = "extra = None do not go together"
         ({**KAHAN, "extra": Stored(LOW, rounding="up")}, "a compensation has no rounding of its own"),
         ({**KAHAN, "extra": Stored(LOW, scaled="mxfp8_e4m3")}, "only moments are kept in a scaled"),
         ({"parameter": Stored(LOW, shared=True)}, "only a master copy shares bits with the parameter"),
+        ({**KAHAN, "extra": Stored(LOW, shared=True)}, "only a master copy shares bits with the parameter"),
         (
             {**MASTER, "extra": SHARED},
             "rounds nearest_away or toward_zero, which change these bits by one or not at all; not None",

@@ -315,6 +315,7 @@ ADD = partial(operate_integers, "add", fmt=E5M2)
 
 @refusals(
     refused(ValueError, "11 significant", ADD, *((x, 1.0) for x in (1 + 2.0**-11, 2.0**600, 2.0**-1074))),
+    refused(ValueError, "no one result", round_fraction, (Fraction(1, 3), E5M2, Rounding("stochastic"))),
     refused(TypeError, "must be floats", round_integers, (np.array([2**60 + 1]), E5M2)),
     refused(ValueError, "has more than 11", partial(ADD, fmt=get_format("fp32")), (1.0, 1.0)),
     refused(ValueError, "float64 has numbers", round_integers, (1.0, get_format("fp64"))),

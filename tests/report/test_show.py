@@ -172,6 +172,7 @@ def test_the_generated_source_needs_no_numba():
     [(name, None) for name in texts()] + [("adamw", item) for item in STORED if feeds("adamw", item)],
 )
 @pytest.mark.sampled(9, each=False)
+@pytest.mark.costly("a step of 7,600 operations is recorded")
 def test_random_words_have_the_same_names_wherever_they_are_shown(name, strategy):
     found = recorded(name, "stochastic", strategy=strategy)
     words = list(found.program.words.values())
@@ -316,8 +317,9 @@ def test_pictures_are_written(suffix, start, tmp_path):
 
 
 @pytest.mark.slow
-def test_nothing_in_a_picture_overlaps():
-    found = recorded("sgd", "stochastic", strategy="kahan")
+@pytest.mark.parametrize("strategy", ["kahan", "fp32-optim"])
+def test_nothing_in_a_picture_overlaps(strategy):
+    found = recorded("sgd", "stochastic", strategy=strategy)
     with network_figure(wired(found.program, found.results), "sgd") as figure:
         figure.canvas.draw()
         (page,) = figure.axes

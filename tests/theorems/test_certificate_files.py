@@ -135,6 +135,8 @@ OUT_OF_RANGE = [
     ("arithmetic", "format", "emax", 10**9),
     ("arithmetic", "run_in", "precision", 10**9),
     ("arithmetic", "rounding", "mode", "sideways"),
+    ("arithmetic", "more", 1),
+    ("worst", "case", "operands", 0, "hexadecimal", "0x1p+9999"),
     *(("worst", "bound", text) for text in ("1/0", "1" * 400 + "/1")),
     *(("worst", "ratio", text) for text in ("1e999999999", "2/4")),
     *(("worst", "constant", "nan"), ("worst", "decimal", "1e99999999")),

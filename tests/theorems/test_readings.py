@@ -37,7 +37,7 @@ def test_every_statement_is_data():
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", THEOREMS)
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_arrays_lines_and_fractions_say_the_same(name, count):
     """Of hypotheses and claim, in each mode that a statement is about."""
     theorem, draw = THEOREMS[name], random.Random(f"{name} {count}")

@@ -316,7 +316,10 @@ def test_another_operation_on_numbers_is_noticed(seed):
         ("conversion", "F2F F2FP I2F F2I I2FP FRND"),
         ("reciprocal and root", "MUFU"),
         ("integer product", "IMAD"),
-        ("integer and comparison", "IADD3 LOP3 SHF SEL FSEL ISETP FSETP HSETP2 PRMT LEA MOV P2R FMNMX"),
+        (
+            "integer and comparison",
+            "IADD3 LOP3 SHF SEL FSEL ISETP FSETP HSETP2 PRMT SGXT LEA MOV VIADD P2R FMNMX",
+        ),
         ("load and store", "LDG STG LDC STS"),
         ("control", "BRA EXIT BSSY BSYNC CALL RET S2R"),
         ("uniform", "ULDC UIADD3 ULOP3"),

@@ -11,6 +11,7 @@ import pytest
 from scipy.special import rel_entr
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import (
     THEOREMS,
@@ -127,10 +128,14 @@ def test_pairs_that_are_none(name, depth, problem):
     ("change", "problem"),
     [
         ({"source": "unknown"}, "source: "),
+        ({"statement": "s + e = a + b"}, "statement: "),
         ({"hypotheses": ()}, "hypotheses: "),
         ({"operands": ("a: value",)}, "operands: "),
         ({"format": "bfloat16"}, "format: "),
         ({"rounding": "up"}, "rounding: "),
+        ({"covers": False}, "covers: "),
+        ({"expected": "holds"}, "expected: "),
+        ({"reductions": ("sign",)}, "reductions: "),
         ({"witnesses": ()}, "0 different witnesses for 26896 violations"),
         ({"simplest": None}, "simplest: None, with 26896 violations"),
         (
@@ -143,7 +148,7 @@ def test_pairs_that_are_none(name, depth, problem):
             "every operand of float8_e5m2: 26896 violations of 26895 of 61504 cases",
         ),
     ],
-    ids=range(10),
+    ids=range(14),
 )
 def test_altered_fields(refuted, change, problem):
     (found,) = recheck(replace(refuted, **(change(refuted) if callable(change) else change)))
@@ -198,6 +203,18 @@ def test_altered_files(refuted, alter, problem, tmp_path):
     with pytest.raises(ValueError, match=r"c\.json") as error:
         recheck(path)
     assert problem in str(error.value)
+
+
+@pytest.mark.parametrize("facts", [{}, {"range": "unbounded", "scaling": "common"}], ids=str)
+def test_a_certificate_of_an_own_statement_is_checked_beside_it(facts):
+    theorem = replace(BACK, **facts)
+    certificate = verify(theorem, Format("" if facts else "mine", precision=3, emin=-3, emax=3))
+    assert certificate.violations
+    assert recheck(certificate, theorem) == []
+    with pytest.raises(ValueError, match="'own' is not in the catalogue; give the statement, too"):
+        recheck(certificate)
+    with pytest.raises(ValueError, match="the certificate is one of 'own', not of 'other'"):
+        recheck(certificate, replace(theorem, name="other"))
 
 
 def test_what_the_oracle_cannot_repeat():

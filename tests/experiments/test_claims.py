@@ -1,5 +1,8 @@
 """What pages say of committed results holds in them: what is above or below, what is lost, what learns."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
@@ -9,6 +12,7 @@ from experiments import (
     best_rates,
     dqt_bits,
     dqt_tensors,
+    first_moment,
     memory_quality,
     paired,
     posit_quire,
@@ -116,6 +120,16 @@ def test_decay_apart_gains_by_not_decaying(monkeypatch):
     assert rounding_points.losses("plain", ()) == rounding_points.losses("plain", ("added",)) == decayed
 
 
+def test_near_middles_all_go_the_way_of_one_ulp_of_beta1():
+    below, wanted = math.nextafter(0.9, 0.0), Fraction(9, 10)
+    assert Fraction(below) < wanted < Fraction(0.9)
+    assert len(first_moment.middles(wanted)) == 12
+    assert first_moment.ways(0.9, wanted) == (12, 0)
+    assert first_moment.ways(below, wanted) == (0, 12)
+    for beta1 in (0.9, below):
+        assert first_moment.ways(beta1, wanted, single=True) == (6, 6)
+
+
 # -- posits -------------------------------------------------------------------------------------------------
 PLAIN = "plain"
 
@@ -168,6 +182,15 @@ def test_eight_bits_throughout_end_half_as_high_again_and_what_they_lose_in_the_
     assert apart((*eight, "stochastic-parameter"), (*eight, PLAIN))
 
 
+def test_a_quire_is_worth_something_with_posit8_throughout():
+    worth = {}
+    for item in posit_quire.EACH:
+        row = item.forward, item.loss, item.low, item.strategy
+        worth[row] = losses(*row, sums="each") - losses(*row)
+    told = {row: round(gain.mean(), 2) for row, gain in worth.items() if paired.apart(gain)}
+    assert told == {("posit8", None, "posit8", PLAIN): 0.03}
+
+
 # -- weights on grids ---------------------------------------------------------------------------------------
 def test_to_nearest_few_bits_freeze_and_at_random_they_learn():
     for integers in ("ternary", "int2", "int3", "int4"):
@@ -202,6 +225,15 @@ def test_it_is_the_embedding_that_costs_eight_bits_their_loss():
     assert paired.apart(long[matrices])
     assert not any(paired.apart(found[matrices, width, short]) for width in dqt_tensors.WIDTHS)
     assert max(found["all", 256, short]) < 0.12 < 0.28 < min(found["all", 64, short])
+
+
+def test_eight_bits_come_near_bitnet_from_a_grid_that_is_wide_enough():
+    found = {name: row["above_bitnet"] for name, row in read_result("dqt_long")["table"].items()}
+    assert found["dqt-int8"] > 0.5
+    for wide in (dqt_bits.WIDE, "max-abs scale", "wide start, max-abs scale"):
+        assert found[f"dqt-int8, {wide}"] < 0.05
+    for other in ("int8 activations", "bf16 states", "fp8 states", "fixed scale", dqt_bits.ADAFACTOR):
+        assert abs(found[f"dqt-int8, {other}"] - found["dqt-int8"]) < 0.01
 
 
 # -- released code, and schemes of other systems ------------------------------------------------------------

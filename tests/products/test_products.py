@@ -75,6 +75,7 @@ FIVE = [2048.0, *ONES]
         # The sign of a sum that is zero.
         *(([-0.0, -0.0], "float32", mode, {}, -0.0) for mode in ("nearest_even", "down")),
         *(([1.0, -1.0], "float32", mode, {}, zero) for mode, zero in (("nearest_even", 0.0), ("down", -0.0))),
+        ([1.0, -1.0], "float32", "down", {"block": 1, "order": "pairwise"}, -0.0),
         *(([], "float32", mode, {}, 0.0) for mode in ("nearest_even", "down")),
         # The spacing of bfloat16 is 2 at 256: an addition of 1 is a tie there, and stays.
         (ONES * 512, "bfloat16", "nearest_even", {"block": 1}, 256.0),

@@ -121,8 +121,10 @@ def test_numbers_that_are_not_finite_are_not_averaged_away():
     given[0].grad[3, 3] = math.inf
     optimizer.step()
     assert [math.isnan(x) for x in (seen[0].lost, seen[0].edq, seen[1].lost, seen[2].lost)] == [1, 1, 0, 1]
-    assert math.isnan(Tally().lost)
-    assert math.isnan(Tally().normalized_edq)
+    nothing = Tally()
+    nothing.add([], [[]], [[]])
+    assert math.isnan(nothing.lost)
+    assert math.isnan(nothing.normalized_edq)
 
 
 def test_what_cannot_be_watched_or_told_is_refused(tmp_path):

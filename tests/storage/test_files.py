@@ -21,6 +21,7 @@ import mcfsim as mcf
 from mcfsim import Run
 from mcfsim.problems import Quadratic
 from mcfsim.report.plotting import save, subplots
+from mcfsim.storage.buffers import LARGE_BLOCK, scratch
 from mcfsim.storage.files import OutputError, check_outputs, open_regular, read_text, replacing, write_text
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.space import check_space
@@ -277,3 +278,11 @@ def test_no_more_of_a_text_is_read_than_it_may_have(tmp_path):
     (tmp_path / "long").write_text("x" * 11)
     with pytest.raises(ValueError, match="more than 10 bytes"):
         read_text(tmp_path / "long", 10)
+
+
+def test_memory_of_large_blocks_is_not_kept():
+    small, large = (
+        [scratch("here", size, "u1") for _ in range(2)] for size in (LARGE_BLOCK, LARGE_BLOCK + 1)
+    )
+    assert np.shares_memory(*small)
+    assert not np.shares_memory(*large)

@@ -309,7 +309,6 @@ CRAFTED: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("crafted", CRAFTED)
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.sampled(6)
 def test_crafted_files_are_refused(name, crafted, tmp_path):
     path = tmp_path / "file.npz"
     path.write_bytes(CRAFTED[crafted]() or (b"" if name != "journal" else b"no journal"))

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from mcfsim.theorems import Certificate, examine, verify
+from mcfsim.theorems.cases import SHOWN, Number, Witness
 from mcfsim.theorems.certificate import format_of, rounding_of
 
 pytestmark = pytest.mark.slow
@@ -155,3 +156,8 @@ def test_fields_out_of_range_are_refused(change, originals, tmp_path):
     path.write_text(json.dumps(signed(about)))
     with pytest.raises(ValueError, match=r"c\.json is no certificate"):
         Certificate.load(path)
+
+
+def test_of_a_long_case_the_first_numbers_are_shown():
+    words = tuple(map(Number.of, range(SHOWN + 3)))
+    assert str(Witness(words, words[:1])).endswith(f", {SHOWN - 1}.0, ... {SHOWN + 3} in all) -> (0.0)")

@@ -39,7 +39,16 @@ def test_every_statement_is_data():
 @pytest.mark.parametrize("name", THEOREMS)
 @pytest.mark.sampled(4, each=False)
 def test_arrays_lines_and_fractions_say_the_same(name, count):
-    """Of hypotheses and claim, in each mode that a statement is about."""
+    say_the_same(name, count)
+
+
+@pytest.mark.slow
+def test_arrays_and_fractions_say_the_same_of_an_inner_product():
+    say_the_same("dot2", 30)
+
+
+def say_the_same(name, count):
+    """Ask of hypotheses and claim, in each mode that a statement is about."""
     theorem, draw = THEOREMS[name], random.Random(f"{name} {count}")
     seen = {True: 0, False: 0}
     modes = sorted(theorem.modes)

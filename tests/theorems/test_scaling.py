@@ -3,6 +3,7 @@
 import itertools
 import random
 import tracemalloc
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -22,7 +23,9 @@ from mcfsim.theorems.in_range import Watch, inside, may_leave
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import finite_values, unbounded
 from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.statement import Scaling
 from mcfsim.theorems.trial import flat
+from mcfsim.theorems.trials import try_scaling
 from mcfsim.theorems.verification import prepare
 from tests.theorems.trying import core_of, on_parts
 
@@ -339,3 +342,10 @@ def test_statements_that_cannot_leave_the_range_are_not_watched():
         THEOREMS["two_sum"], mcf.backends.factory.on_blocks(unbounded(8), Rounding()), 2 * [np.ones(3, "f4")]
     )
     assert inside(THEOREMS["two_sum"], trial) is None
+
+
+def test_roots_are_moved_by_powers_of_four():
+    root, place = THEOREMS["sqrt_dw"], (WIDE, Rounding())
+    try_scaling(root, *place)
+    with pytest.raises(ValueError, match="scaling='each' is not valid for 'sqrt_dw'"):
+        try_scaling(replace(root, scaling=Scaling.EACH), *place)

@@ -219,3 +219,9 @@ def test_sums_with_ties_of_their_own_may_differ():
     values = Assigned(ar, {"xh": Fraction(8), "xl": Fraction(1)}, 3, "away")
     assert values.of(again.result) == 10
     assert all(values.meet(formula) for formula in facts_of(ar, 2))
+
+
+def test_forms_go_with_forms():
+    for mixed in (lambda: ZERO + 1, lambda: ZERO - 0.5):
+        with pytest.raises(TypeError, match="is no form: forms go with forms"):
+            mixed()

@@ -175,6 +175,12 @@ def test_large_tensors_are_worked_on_in_stretches(mode, device, kernels, monkeyp
         ours.add(t, 1.0)
 
 
+@pytest.mark.parametrize("kernels", [None, True])
+def test_there_is_a_thread_at_least(kernels):
+    with pytest.raises(ValueError, match="threads = 0"):
+        mcf.arithmetic("bfloat16", backend="torch", kernels=kernels, threads=0)
+
+
 def test_threads_of_the_cpu_share_large_tensors(assert_same):
     x = np.random.default_rng(1).standard_normal(3 * BLOCK + 3)
     expected = mcf.arithmetic("float16").round(x)

@@ -119,7 +119,11 @@ def signature(line: Any, results: tuple[Any, ...]) -> Any:
     """Return all that a line says."""
 
     def said(x: Any) -> Any:
-        return x and (x.number, x.verb, x.type, repr(x.constant), *(y.number for y in x.operands))
+        return (
+            None
+            if x is None
+            else (x.number, x.verb, x.type, repr(x.constant), *(y.number for y in x.operands))
+        )
 
     return [(said(x), said(line.noted(x))) for x in line.values], [x.number for x in results]
 

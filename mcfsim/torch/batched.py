@@ -82,5 +82,5 @@ def _follows(batch: Sequence[Moved], x: Moved) -> bool:
     """Return whether a parameter's elements are numbered on from a batch's, and have room in a block."""
     first, last = batch[0], batch[-1]
     end = last.first + last.gradient.numel()
-    alike = x.gradient.dtype == last.gradient.dtype
-    return alike and x.first == end and end + x.gradient.numel() - first.first <= BLOCK
+    room = end + x.gradient.numel() - first.first <= BLOCK
+    return bool(x.gradient.dtype == last.gradient.dtype and x.first == end and room)

@@ -58,6 +58,11 @@ class Quantity(Opaque):
     zero: bool = False
 
     @property
+    def odd(self) -> bool:
+        """Whether negating all operands negates it."""
+        return sum(self.signs) % 2 == 1
+
+    @property
     def safe_from(self) -> int:
         """The exponent from which on it does not underflow, or is exact if it does."""
         quantum = self.format.emin - self.format.precision + 1
@@ -142,7 +147,7 @@ class Scales:
     def sqrt(self, a: Any) -> Quantity:
         """Return the square root."""
         x = self._taken(a)
-        self._asymmetric(sum(x.signs) % 2 == 1, any(x.signs))
+        self._asymmetric(x.odd, any(x.signs))
         degrees = tuple(degree / 2 for degree in x.degrees)
         if any(degree.denominator > 1 for degree in degrees):
             raise NotHomogeneousError(f"sqrt takes the root of {_described(x)}, by an odd power of two")
@@ -203,8 +208,7 @@ class Scales:
             raise NotHomogeneousError(
                 f"{operation} combines {_described(x)} with {_described(y)}, which scales differently"
             )
-        odd = sum(x.signs) % 2 == sum(y.signs) % 2
-        self._asymmetric(not odd, x.signs != y.signs)
+        self._asymmetric(x.odd != y.odd, x.signs != y.signs)
         unit = min(x.unit, y.unit)
         return self._rounded(replace(x, low=unit, top=max(x.top, y.top) + 1, unit=unit))
 

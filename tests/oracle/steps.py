@@ -13,7 +13,7 @@ def _exponent(x):
 
 
 class Steps:
-    """Rounding to nearest even to p bits, with any exponent, and the algorithms."""
+    """Rounding to nearest even to p bits, any exponent, and the algorithms; ``o`` rounds, as in papers."""
 
     def __init__(o, precision):
         o.precision = precision

@@ -8,6 +8,7 @@ machines: there the digits differ, and a table is one machine's.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -227,7 +228,7 @@ def described(result: Mapping[str, Any]) -> str:
 
 
 def stops_table(name: str = LARGE) -> str:
-    """Return the step at which each tensor was forecast to stop, and at which it did, under each strategy."""
+    """Return when tensors of a kind were forecast to stop, and when they did, under each strategy."""
     if not (RESULTS / f"{name}.json").exists():
         return NOT_MEASURED
     result = read_result(name)
@@ -235,16 +236,27 @@ def stops_table(name: str = LARGE) -> str:
     for label, forecast in result["forecast"].items():
         if (run := result["runs"].get(label)) is None:  # not made yet
             continue
-        rows += [
-            {
-                "strategy": f"`{run['strategy']}`",
-                "tensor": f"`{tensor}`",
-                "stops, forecast": str(forecast.get(tensor, "-")),
-                "stops, trained": str(run["stops"].get(tensor, "-")),
-            }
-            for tensor in dict.fromkeys([*forecast, *run["stops"]])
-        ]
+        kinds: dict[str, list[str]] = {}
+        for tensor in dict.fromkeys([*forecast, *run["stops"]]):
+            kinds.setdefault(re.sub(r"\.\d+\.", ".*.", tensor), []).append(tensor)
+        for kind, tensors in kinds.items():
+            both = [x for x in tensors if x in forecast and x in run["stops"]]
+            ratios = [forecast[x] / run["stops"][x] for x in both]
+            rows.append(
+                {
+                    "strategy": f"`{run['strategy']}`",
+                    "tensors": f"`{kind}`",
+                    "stop, forecast": _steps([forecast[x] for x in tensors if x in forecast]),
+                    "stop, trained": _steps([run["stops"][x] for x in tensors if x in run["stops"]]),
+                    "forecast / trained": f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "",
+                }
+            )
     return "\n\n".join([table(name), markdown_table(rows) if rows else "No tensor stops."])
+
+
+def _steps(found: Sequence[int]) -> str:
+    """Return how many tensors stop, and from which step to which."""
+    return f"{len(found)}: step {min(found)} to {max(found)}" if found else "none"
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:

@@ -113,7 +113,7 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
     fixed = [f"{name}: tl.constexpr" for name in ("ELEMENTS", *fixed)]
     decorator = "triton.jit" if many else 'triton.jit(do_not_specialize=["start"])'
     return (
-        f"{module_head(about, _IMPORTS)}{_special(constants)}{drawn}{by_hardware}"
+        f"{module_head(about, _IMPORTS)}{drawn}{by_hardware}"
         f"\n@{decorator}\ndef kernel({', '.join([*pointers, *variable, *fixed])}):\n"
         f"{_indented([*first, *loads, *body])}"
     )
@@ -157,32 +157,16 @@ def _indented(rows: list[str]) -> str:
 
 def _typed(constants: dict[str, Value]) -> list[str]:
     """Return constants as scalars of just their types."""
-    return [f"{name} = {_full(name, value)}" for name, value in constants.items()]
+    return [f"{name} = {_full(value)}" for name, value in constants.items()]
 
 
-def _full(name: str, value: Value) -> str:
-    if str(value.constant) == "-0.0":  # Triton takes 0 for all that equals it
-        bits = BITS_OF[value.type]
-        return _as(f"tl.full((), {-(2 ** (bits.bits - 1))}, {_TYPES[bits]})", _TYPES[value.type])
-    return f"tl.full((), {_number(name, value)}, {_TYPES[value.type]})"
-
-
-def _special(constants: dict[str, Value]) -> str:
-    """Return those that are no literals, which a kernel finds in its module."""
-    rows = [
-        f'{name.upper()} = tl.constexpr(float("{value.constant}"))\n'
-        for name, value in constants.items()
-        if _is_special(value)
-    ]
-    return "".join([*rows, "\n"] if rows else [])
-
-
-def _number(name: str, value: Value) -> str:
-    return name.upper() if _is_special(value) else repr(value.constant)
-
-
-def _is_special(value: Value) -> bool:
-    return isinstance(value.constant, float) and not math.isfinite(value.constant)
+def _full(value: Value) -> str:
+    kind, x = value.type, value.constant
+    if isinstance(x, float) and (str(x) == "-0.0" or not math.isfinite(x)):
+        # By its bits: Triton takes 0 for all that equals it, and a NaN that its module names for one that changed.
+        code = np.array(x, f"f{kind.bits // 8}").view(f"i{kind.bits // 8}")
+        return _as(f"tl.full((), {code}, {_TYPES[BITS_OF[kind]]})", _TYPES[kind])
+    return f"tl.full((), {x!r}, {_TYPES[kind]})"
 
 
 def _expression(value: Value, given: list[str]) -> str:

@@ -7,6 +7,7 @@ interpreted by NumPy: that shows that it runs, and no speed. This measures and t
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +39,8 @@ FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "tf32")
 #: Tensors of a model with many small ones.
 SMALL = 1000
 REPEATS = 11
+#: A step on so many times fewer elements comes first; if it takes more than so many seconds, it is all.
+FEWER, SLOW = 64, 0.02
 
 
 class Row(NamedTuple):
@@ -49,14 +52,14 @@ class Row(NamedTuple):
     seconds : float
         Of one call.
     elements : int
-    bytes : int
+    bytes : float
         Read and written for an element.
     """
 
     name: str
     seconds: float
     elements: int
-    bytes: int
+    bytes: float
 
     @property
     def rate(self) -> float:
@@ -116,18 +119,26 @@ def sums(size: int, device: torch.device) -> Iterator[Row]:
 
 
 def steps(size: int, device: torch.device) -> Iterator[Row]:
-    """A step of AdamW under each strategy."""
+    """A step of AdamW under each strategy; what quantises moments on the host, on fewer elements."""
     for name in mcf.STRATEGIES:
-        if name == "exact":
-            continue
-        strategy = mcf.strategy(name)
-        dtype = getattr(torch, strategy.parameter.format.name)
-        p = torch.nn.Parameter((0.02 * torch.randn(size, device=device)).to(dtype))
-        p.grad = (1e-3 * torch.randn(size, device=device)).to(dtype)
-        optimizer = mcfsim.torch.AdamW([p], strategy=name)
-        taken = seconds(optimizer.step, device)
-        kept = sum(x.element_size() for x in optimizer.state[p].values() if isinstance(x, torch.Tensor))
-        yield Row(f"AdamW, {name}", taken, size, 2 * (kept + p.element_size()) + p.element_size())
+        if name != "exact":
+            few = _step(name, max(16, size // FEWER), device)
+            yield few if few.seconds > SLOW else _step(name, size, device)
+
+
+def _step(name: str, size: int, device: torch.device) -> Row:
+    strategy = mcf.strategy(name)
+    dtype = getattr(torch, strategy.parameter.format.name)
+    p = torch.nn.Parameter((0.02 * torch.randn(size, device=device)).to(dtype))
+    p.grad = (1e-3 * torch.randn(size, device=device)).to(dtype)
+    optimizer = mcfsim.torch.AdamW([p], strategy=name)
+    taken = seconds(optimizer.step, device)
+    kept = sum(
+        x.numel() * x.element_size() for x in optimizer.state[p].values() if isinstance(x, torch.Tensor)
+    )
+    return Row(
+        f"AdamW, {name}", taken, size, 2 * (round(kept / size, 2) + p.element_size()) + p.element_size()
+    )
 
 
 def many(size: int, device: torch.device) -> Iterator[Row]:
@@ -190,7 +201,7 @@ def shown(rows: list[Row], copy: Row, title: str) -> Table:
 
 
 def main() -> None:
-    """Run all, and write the result file if a GPU was measured."""
+    """Run all, and write the result file if a GPU was measured, group by group."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--size", type=float, help="elements; by default well past the cache of a GPU")
@@ -198,42 +209,55 @@ def main() -> None:
     device = torch.device(asked.device)
     size = int(asked.size or (MINIATURE if device.type == "cpu" else SIZE))
     if device.type == "cuda":
-        write_result("gpu", measured(size, device))
+        for result in measured(size, device):
+            write_result("gpu", result)
         return
     os.environ["TRITON_INTERPRET"] = "1"
     # NumPy, which interprets, warns of what is NaN.
     with patch("mcfsim.torch.step._is_host", lambda device: False), np.errstate(all="ignore"):
-        measured(size, device)
+        for _ in measured(size, device):
+            pass
 
 
-def measured(size: int, device: torch.device) -> dict[str, Any]:
-    """Measure all, print tables, and return what is to be kept."""
+def measured(size: int, device: torch.device) -> Iterator[dict[str, Any]]:
+    """Measure group by group; print each table, and yield what is to be kept so far."""
     copy = copying(size, device)
-    groups: dict[str, list[Row]] = {
-        "rounding": list(rounding(size, device)),
-        "2Sum": list(sums(size, device)),
-        "steps": [*steps(size, device), *gpu_peers.steps(size, device, seconds, Row)],
-        "many tensors": list(many(size, device)),
-        "theorems": list(sweeps(device)),
+    groups: dict[str, Callable[[], Iterator[Row]]] = {
+        "rounding": lambda: rounding(size, device),
+        "2Sum": lambda: sums(size, device),
+        "steps": lambda: steps(size, device),
+        "many tensors": lambda: many(size, device),
+        "theorems": lambda: sweeps(device),
+        "the largest": lambda: largest(device),
+        "peers": lambda: gpu_peers.steps(size, device, seconds, Row),
     }
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        groups["the largest"] = list(largest(device))
+    if device.type != "cuda":
+        del groups["the largest"]
     console = Console(width=120)
-    for title, rows in groups.items():
-        console.print(shown([copy, *rows], copy, title))
-    wrong = gpu_peers.shares_wrong(min(size, 1 << 24), device)
-    table = Table("optimizer", "not the exact step, rounded once", title="parameters after one step")
-    for name, share in wrong.items():
-        table.add_row(name, f"{share:.2%}")
-    console.print(table)
-    return {
+    result: dict[str, Any] = {
         "versions": about("torch", "triton"),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU, in miniature",
         "copy": copy._asdict(),
-        "rows": {title: [row._asdict() for row in rows] for title, rows in groups.items()},
-        "not the exact step rounded once": wrong,
+        "rows": {},
+        "not the exact step rounded once": {},
     }
+    for title, group in groups.items():
+        rows = []
+        for row in group():
+            print(f"{title}: {row.name}, {1e3 * row.seconds:.4g} ms", flush=True)
+            rows.append(row)
+            gc.collect()  # optimizers hold themselves, and their tensors
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+        console.print(shown([copy, *rows], copy, title))
+        result["rows"][title] = [row._asdict() for row in rows]
+        yield result
+    result["not the exact step rounded once"] = gpu_peers.shares_wrong(min(size, 1 << 24), device)
+    table = Table("optimizer", "not the exact step, rounded once", title="parameters after one step")
+    for name, share in result["not the exact step rounded once"].items():
+        table.add_row(name, f"{share:.2%}")
+    console.print(table)
+    yield result
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ ADAFACTOR = "--optimizer adafactor --strategy plain --least-scale .25 --eps 1e-2
 
 #: A command, the patterns of what it prints, and behind "not:" what it does not.
 ANSWERS = [
-    ("--version", [rf"^mcfsim {re.escape(version('mcfsim'))}\n$"]),
     ("--help", COMMANDS),
     ("formats bf16 e6m9", [r"\nbfloat16 +16 +8 .*\n *e6m9 +16 +10 "]),
     ("formats bf16 --markdown", [r"^\| format.*\n.*\n\| bfloat16 \|   16 \|.*\n$"]),
@@ -63,6 +62,10 @@ def test_what_is_answered(line: str, patterns: list[str]) -> None:
     for pattern in patterns:
         wanted = pattern.removeprefix("not:")
         assert bool(re.search(wanted, printed)) == (wanted == pattern), (pattern, printed)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert call("--version").stdout == f"mcfsim {version('mcfsim')}\n"
 
 
 #: A command, and what the one line must say; {q} is a run of the quadratic problem.

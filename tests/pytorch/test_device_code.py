@@ -17,6 +17,7 @@ from mcfsim.compile.device_code import faults
 from mcfsim.compile.instructions import DEVICES, PIPES, THROUGHPUT, Device, by_pipe, limits
 from mcfsim.compile.joined import Joined
 from mcfsim.compile.kernel import Kernel, TableKernel
+from mcfsim.compile.launch import function
 from mcfsim.compile.program import Register
 from mcfsim.compile.scalars import uses
 from mcfsim.compile.triton_source import kernel_source
@@ -49,10 +50,14 @@ _MADE = {}
 
 
 def device_code(source, lowered, capability=90, **options):
-    """Return the device's code of a kernel; each is compiled once."""
+    """Return the device's code of a kernel; each is compiled once.
+
+    A kernel has no global values: Triton compares them at each launch, where a NaN differs from itself.
+    """
     key = (source, capability, *options.items())
     if key not in _MADE:
         _MADE[key] = code_of_devices.device_code(source, lowered, capability, **options)
+        assert not function(source, interpreted=False).used_global_vals
     return _MADE[key]
 
 

@@ -21,7 +21,7 @@ def test_it_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(mcf, "STRATEGIES", few)
     kept = []
     measured = gpu.measured
-    monkeypatch.setattr(gpu, "measured", lambda *given: kept.append(measured(*given)))
+    monkeypatch.setattr(gpu, "measured", lambda *given: kept.extend(measured(*given)) or kept)
     gpu.main()
     printed = capsys.readouterr().out
     for what in (
@@ -32,10 +32,11 @@ def test_it_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
         "2 tensors of 16",
     ):
         assert what in printed
-    assert table.measured() == table.NOT_MEASURED
     for module in (common, table):
         monkeypatch.setattr(module, "RESULTS", tmp_path)
-    write_result("gpu", kept[0])
+    assert table.measured() == table.NOT_MEASURED
+    write_result("gpu", kept[-1])
     shown = table.measured()
     assert "a CPU, in miniature; torch" in shown
     assert shown.count("| AdamW, ") == len(few)
+    assert "collage-plus " in shown.partition("Parameters that are not the exact first step")[2]

@@ -1,6 +1,7 @@
 """The training of a GPT in PyTorch: repeatable, gone on from run by run, and measured by what it asks for."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -113,7 +114,7 @@ def test_runs_that_are_there_are_not_made_again(results, monkeypatch, capsys):
     shown = train_gpt.stops_table("few")
     for label, forecast in result["forecast"].items():
         for tensor in {*forecast, *result["runs"][label]["stops"]}:
-            assert f"`{tensor}`" in shown
+            assert f"`{re.sub('[0-9]+', '*', tensor, count=1) if 'blocks' in tensor else tensor}`" in shown
     with pytest.raises(ValueError, match=r"few\.json has other settings: precision differ"):
         train_gpt.main([*TINY, "--precision", "bfloat16", "--name", "few"])
     assert json.loads(path.read_text()) == result

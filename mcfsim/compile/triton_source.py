@@ -163,7 +163,7 @@ def _typed(constants: dict[str, Value]) -> list[str]:
 def _full(value: Value) -> str:
     kind, x = value.type, value.constant
     if isinstance(x, float) and (str(x) == "-0.0" or not math.isfinite(x)):
-        # By its bits: Triton takes 0 for all that equals it, and a NaN that its module names for one that changed.
+        # By its bits: Triton takes 0 for all that equals it, and a global NaN for a number that changed.
         code = np.array(x, f"f{kind.bits // 8}").view(f"i{kind.bits // 8}")
         return _as(f"tl.full((), {code}, {_TYPES[BITS_OF[kind]]})", _TYPES[kind])
     return f"tl.full((), {x!r}, {_TYPES[kind]})"

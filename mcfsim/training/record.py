@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -142,12 +143,15 @@ def _same(a: Any, b: Any) -> bool:
 def versions() -> dict[str, str]:
     """Return the versions that a result depends on."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
-    for package in ("mcfsim", "numpy", "mpmath"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    return found | {package: _installed(package) for package in ("mcfsim", "numpy", "mpmath")}
+
+
+@lru_cache
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def blas() -> str:

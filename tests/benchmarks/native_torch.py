@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,10 @@ class NativeTorch:
     Python numbers enter, and results are rounded, as PyTorch has it.
     """
 
+    add, sub, mul = (staticmethod(f) for f in (operator.add, operator.sub, operator.mul))
+    div, sqrt, neg = (staticmethod(f) for f in (operator.truediv, torch.sqrt, operator.neg))
+    abs, sign = (staticmethod(f) for f in (operator.abs, torch.sign))
+
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype, self.format, self.rounding, self.carrier = dtype, TORCH_DTYPES[dtype], Rounding(), dtype
 
@@ -28,35 +33,11 @@ class NativeTorch:
     def on_block(self, step: int, start: int) -> NativeTorch:
         return self
 
-    def add(self, a: Any, b: Any) -> Any:
-        return a + b
-
-    def sub(self, a: Any, b: Any) -> Any:
-        return a - b
-
-    def mul(self, a: Any, b: Any) -> Any:
-        return a * b
-
-    def div(self, a: Any, b: Any) -> Any:
-        return a / b
-
-    def sqrt(self, a: Any) -> Any:
-        return torch.sqrt(a)
-
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
             return torch.addcmul(c, a, b)
         x, scalar = (b, a) if isinstance(b, torch.Tensor) else (a, b)
         return torch.add(c, x, alpha=scalar)
-
-    def neg(self, a: Any) -> Any:
-        return -a
-
-    def abs(self, a: Any) -> Any:
-        return abs(a)
-
-    def sign(self, a: Any) -> Any:
-        return torch.sign(a)
 
     def round(self, x: Any) -> Any:
         return x.to(self.dtype)

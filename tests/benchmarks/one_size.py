@@ -28,17 +28,11 @@ _AT_ONCE = 1 << 24
 
 def tensors(parameters: int, seed: int) -> dict[str, Any]:
     """Return synthetic weights, or gradients, of GPT's shape: 24 layers, and an embedding of what is left."""
+    layer: dict[str, tuple[int, ...]]
     width = max(8, int((parameters / (24 * 13)) ** 0.5) // 8 * 8)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for layer in range(24):
-        for name, shape in {
-            "attention": (width, 3 * width),
-            "projection": (width, width),
-            "up": (width, 4 * width),
-            "down": (4 * width, width),
-            "gain": (width,),
-        }.items():
-            shapes[f"{layer}.{name}"] = shape
+    layer = {"attention": (width, 3 * width), "projection": (width, width), "up": (width, 4 * width)}
+    layer |= {"down": (4 * width, width), "gain": (width,)}
+    shapes = {f"{place}.{name}": shape for place in range(24) for name, shape in layer.items()}
     rest = parameters - sum(int(np.prod(shape)) for shape in shapes.values())
     return {name: Made(shape, seed) for name, shape in {"embedding": (rest,), **shapes}.items()}
 

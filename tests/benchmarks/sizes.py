@@ -10,7 +10,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import mcfsim as mcf
 from experiments.common import write_result
 from tests.benchmarks import steps
-from tests.benchmarks.timing import Array, Call, about, installed, median_seconds
+from tests.benchmarks.timing import Array, Call, about, drawn, installed, median_seconds, optimizer
 
 SIZES = 10**6, 10**7, 10**8, 125 * 10**6
 #: Parameters of what is compared with PyTorch, and rounds, of whose medians the least counts.
@@ -62,13 +61,9 @@ def in_memory(sizes: list[int], threads: list[int], table: Table) -> Iterator[di
     for parameters in sizes:
         for count in threads:
             row = of_size(parameters, count)
+            megabytes = [f"{row[name] / 1e6:.0f}" for name in ("state", "beyond")]
             table.add_row(
-                f"{parameters:.3g}",
-                str(count),
-                f"{row['seconds']:.4g}",
-                f"{row['ns']:.2f}",
-                f"{row['state'] / 1e6:.0f}",
-                f"{row['beyond'] / 1e6:.0f}",
+                f"{parameters:.3g}", str(count), f"{row['seconds']:.4g}", f"{row['ns']:.2f}", *megabytes
             )
             yield row
 
@@ -81,13 +76,8 @@ def in_files(
         with TemporaryDirectory(dir=folder) as place:
             row = of_size(parameters, threads, folder=place, limit=limit)
         row["ratio"] = row["seconds"] / row["copy"]
-        table.add_row(
-            f"{parameters:.3g}",
-            f"{row['seconds']:.4g}",
-            f"{row['copy']:.4g}",
-            f"{row['ratio']:.2f}",
-            f"{row['RssAnon'] / 1e6:.0f}",
-        )
+        times = [f"{row[name]:.4g}" for name in ("seconds", "copy")]
+        table.add_row(f"{parameters:.3g}", *times, f"{row['ratio']:.2f}", f"{row['RssAnon'] / 1e6:.0f}")
         yield row
 
 
@@ -102,15 +92,10 @@ class Peer(NamedTuple):
 def peers(x: Array, parameters: int, threads: int) -> Iterator[Peer]:
     """Our step, compiled and on NumPy, PyTorch's, and a copy of the bytes that ours reads and writes."""
     options: dict[str, Any] = {"packed": True, "threads": threads}
-    weights, gradients = {"w": 0.02 * x}, {"w": 1e-3 * x}
     ways: dict[str, dict[str, Any]] = {"compiled": {"compiled": True}, "without Numba": {"steps": 10**6}}
     for name, carried in ways.items():
-        made = mcf.Optimizer(mcf.AdamW(), mcf.strategy(STRATEGY), weights, ["w"], **carried, **options)
-        received = made.receive(gradients)
-
-        def step(made: mcf.Optimizer = made, received: Array = received) -> None:
-            made.advance(received, 1e-3)
-
+        made, received = optimizer(STRATEGY, x, parameters, **carried, **options)
+        step = partial(made.advance, received, 1e-3)
         yield Peer(f"ours, {name}", threads, step if "compiled" in carried else partial(_without_numba, step))
         del made, received, step
     if installed("torch"):
@@ -132,44 +117,39 @@ def _without_numba(call: Call) -> None:
 def _copy(parameters: int, threads: int) -> Call:
     """Return a copy of the bytes that a step reads, 12 a parameter, and writes, 10."""
     given = np.ones(11 * parameters, np.uint8)
-    halves = list(
-        zip(np.array_split(given, threads), np.array_split(np.zeros_like(given), threads), strict=True)
-    )
+    parts = [np.array_split(array, threads) for array in (np.zeros_like(given), given)]
 
     def copy() -> None:
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda pair: np.copyto(pair[1], pair[0]), halves))
+            list(pool.map(np.copyto, *parts))
 
     return copy
 
 
 def compared(parameters: int, threads: list[int], table: Table) -> Iterator[dict[str, Any]]:
     """Our step beside its peers, in one process."""
-    x = np.random.default_rng(0).standard_normal(parameters, dtype=np.float32)
+    x = drawn(parameters)
     for count in threads:
         for peer in peers(x, parameters, count):
-            call: Callable[[], Any] = peer.call
-            taken = min(median_seconds(call) for _ in range(ROUNDS))
+            taken = min(median_seconds(peer.call) for _ in range(ROUNDS))
             row = {"name": peer.name, "threads": count, "ns": 1e9 * taken / parameters}
             table.add_row(peer.name, str(count), f"{row['ns']:.2f}")
             yield row
-            del peer, call
+            del peer
 
 
 def main() -> None:
     """Run what is asked for, print tables, and write the result file if that is asked for, too."""
     asked = arguments()
     console = Console()
-    memory = Table(
-        "parameters", "threads", "s", "ns a parameter", "state, MB", "beyond it, MB", title="in memory"
-    )
+    headings = ("parameters", "threads", "s", "ns a parameter", "state, MB", "beyond it, MB")
+    memory = Table(*headings, title="in memory")
     files = Table("parameters", "s", "copy, s", "ratio", "own memory, MB", title="in files")
     beside = Table("step", "threads", "ns a parameter", title=f"{int(asked.compared):.3g} parameters")
     result: dict[str, Any] = {"versions": about("numba", "llvmlite", "torch"), "strategy": STRATEGY}
-    result["memory"] = list(in_memory([int(x) for x in asked.sizes], asked.threads, memory))
-    result["files"] = list(
-        in_files([int(x) for x in asked.mapped], max(asked.threads), asked.folder, int(asked.limit), files)
-    )
+    sizes, mapped = ([int(x) for x in given] for given in (asked.sizes, asked.mapped))
+    result["memory"] = list(in_memory(sizes, asked.threads, memory))
+    result["files"] = list(in_files(mapped, max(asked.threads), asked.folder, int(asked.limit), files))
     if asked.compared:
         result["compared"] = list(compared(int(asked.compared), asked.threads, beside))
     for table in (memory, files, beside):

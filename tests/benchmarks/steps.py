@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import mcfsim as mcf
 from mcfsim.optim.state import State
-from tests.benchmarks.timing import Array, Call, Pair, installed
+from tests.benchmarks.timing import Array, Call, Pair, installed, optimizer
 
 #: Parameters of a step.
 PARAMETERS = 1 << 22
@@ -34,7 +35,7 @@ def steps(x: Array) -> Iterator[Pair]:
 
 def threads(x: Array) -> Iterator[Pair]:
     """One AdamW step on two threads, beside one."""
-    one, two = (_step("collage-plus", x, threads=threads, compiled=True, packed=True) for threads in (1, 2))
+    one, two = (_packed("collage-plus", x, threads=count) for count in (1, 2))
     yield Pair(f"{_titled('collage-plus', packed=True)}, two threads", two, "one thread", one)
 
 
@@ -42,18 +43,13 @@ def _titled(name: str, *, packed: bool) -> str:
     return f"one step of adamw, {name}" + (", packed" if packed else "")
 
 
-def _optimizer(
-    name: str, x: Array, parameters: int = PARAMETERS, **options: Any
-) -> tuple[mcf.Optimizer, Array]:
-    """Return an optimizer of so many numbers, and a gradient for it."""
-    weights, gradient = {"w": 0.02 * x[:parameters]}, {"w": 1e-3 * x[-parameters:]}
-    optimizer = mcf.Optimizer(_HYPER, mcf.strategy(name), weights, ["w"], **options)
-    return optimizer, optimizer.receive(gradient)
-
-
 def _step(name: str, x: Array, **options: Any) -> Call:
-    optimizer, gradient = _optimizer(name, x, **options)
-    return lambda: optimizer.step(gradient, _RATE)
+    made, gradient = optimizer(name, x, PARAMETERS, **options)
+    return partial(made.step, gradient, _RATE)
+
+
+def _packed(name: str, x: Array, **options: Any) -> Call:
+    return _step(name, x, compiled=True, packed=True, **options)
 
 
 def _beside_torch(x: Array) -> Iterator[Pair]:
@@ -62,12 +58,12 @@ def _beside_torch(x: Array) -> Iterator[Pair]:
 
     torch.set_num_threads(1)
     for name in ("collage-light", "collage-plus"):
-        ours = _step(name, x, compiled=True, packed=True)
+        ours = _packed(name, x)
         for size, peer in ((PARAMETERS, "same text, torch bfloat16"), (_BLOCK, "the same, block by block")):
             yield Pair(_titled(name, packed=True), ours, peer, native_step(name, x, PARAMETERS, size))
     fused = fused_step(x, PARAMETERS)
     for name in ("plain", "collage-light", "collage-plus", "fp32"):
-        yield Pair(_titled(name, packed=True), _step(name, x, compiled=True, packed=True), _FUSED, fused)
+        yield Pair(_titled(name, packed=True), _packed(name, x), _FUSED, fused)
 
 
 def native_step(name: str, x: Array, parameters: int, size: int) -> Call:
@@ -76,27 +72,23 @@ def native_step(name: str, x: Array, parameters: int, size: int) -> Call:
 
     from tests.benchmarks.native_torch import roles_of
 
-    optimizer, received = _optimizer(name, x, parameters)
-    native = roles_of(optimizer.strategy)
+    made, received = optimizer(name, x, parameters)
+    native = roles_of(made.strategy)
 
     def tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
         return torch.from_numpy(np.array(array)).to(dtype)
 
     roles = (native.model, native.moments, native.second_moment, native.parameter)
-    state = State(
-        *(
-            tuple(tensor(item, role.carrier) for item in items)
-            for items, role in zip(optimizer.state, roles, strict=True)
-        )
-    )
+    pairs = zip(made.state, roles, strict=True)
+    state = State(*(tuple(tensor(item, role.carrier) for item in items) for items, role in pairs))
     gradient = tensor(received, native.moments.carrier)
 
     def step() -> None:
-        scalars = _HYPER.scalars(optimizer.roles, optimizer.strategy, 1, _RATE, decayed=True)
+        scalars = _HYPER.scalars(made.roles, made.strategy, 1, _RATE, decayed=True)
         for start in range(0, parameters, size):
             block = slice(start, start + size)
             old = State(*(tuple(item[block] for item in items) for items in state))
-            new, _ = _HYPER.step(native, optimizer.strategy, old, gradient[block], scalars)
+            new, _ = _HYPER.step(native, made.strategy, old, gradient[block], scalars)
             for targets, sources in zip(state, new, strict=True):
                 for target, source in zip(targets, sources, strict=True):
                     target[block] = source
@@ -110,12 +102,6 @@ def fused_step(x: Array, parameters: int) -> Call:
 
     parameter = torch.nn.Parameter(torch.from_numpy(0.02 * x[:parameters]))
     parameter.grad = torch.from_numpy(1e-3 * x[-parameters:])
-    optimizer = torch.optim.AdamW(
-        [parameter],
-        lr=_RATE,
-        betas=(_HYPER.beta1, _HYPER.beta2),
-        eps=_HYPER.epsilon,
-        weight_decay=_HYPER.weight_decay,
-        fused=True,
-    )
-    return optimizer.step
+    betas, decay = (_HYPER.beta1, _HYPER.beta2), _HYPER.weight_decay
+    options = {"lr": _RATE, "betas": betas, "eps": _HYPER.epsilon, "weight_decay": decay}
+    return torch.optim.AdamW([parameter], fused=True, **options).step

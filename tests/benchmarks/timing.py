@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
+import mcfsim as mcf
 from experiments.common import processor
 from mcfsim.training.record import versions
 
@@ -43,6 +44,24 @@ def installed(name: str) -> Any:
         return None
 
 
+def drawn(size: int = SIZE) -> Array:
+    """Return so many random numbers."""
+    return np.random.default_rng(0).standard_normal(size, dtype=np.float32)
+
+
+def addends(x: Array, name: str) -> tuple[Array, Array]:
+    """Return operands of a format for 2Sum."""
+    a = mcf.round_to(x, name)
+    return a, a[::-1].copy()
+
+
+def optimizer(name: str, x: Array, parameters: int, **options: Any) -> tuple[mcf.Optimizer, Array]:
+    """Return an AdamW optimizer of so many parameters, and a gradient for it."""
+    weights, gradient = {"w": 0.02 * x[:parameters]}, {"w": 1e-3 * x[-parameters:]}
+    made = mcf.Optimizer(mcf.AdamW(), mcf.strategy(name), weights, ["w"], **options)
+    return made, made.receive(gradient)
+
+
 def median_seconds(function: Call) -> float:
     """Return the median time of several calls; a first one is not counted, unless it is the only one."""
     return median_and_least(function)[0]
@@ -59,22 +78,27 @@ def median_and_least(function: Call) -> tuple[float, float]:
     return float(np.median(counted)), min(counted)
 
 
+def medians(pair: Pair) -> tuple[float, float]:
+    """Return the median seconds of both."""
+    return median_seconds(pair.ours), median_seconds(pair.theirs)
+
+
 def pair_table(title: str) -> Table:
     """Return the table that `measured` adds to."""
     return Table("operation", "ns/element", "peer", "peer's", "times as fast", title=title)
 
 
-def measured(pair: Pair, size: int, table: Table) -> dict[str, Any]:
-    """Time a pair, in nanoseconds an element; add it to a table, and return it for the result file."""
-    mine, other = (1e9 * median_seconds(call) / size for call in (pair.ours, pair.theirs))
-    table.add_row(pair.operation, f"{mine:.2f}", pair.peer, f"{other:.2f}", f"{other / mine:.2f}")
-    return {
-        "operation": pair.operation,
-        "ns": mine,
-        "peer": pair.peer,
-        "peer_ns": other,
-        "ratio": other / mine,
-    }
+def measured(
+    pairs: Iterable[Pair], size: int, table: Table, seconds: Callable[[Pair], tuple[float, float]] = medians
+) -> list[dict[str, Any]]:
+    """Time pairs, in nanoseconds an element; add them to a table, and return them for the result file."""
+    rows = []
+    for pair in pairs:
+        name, peer, (mine, other) = pair.operation, pair.peer, (1e9 * x / size for x in seconds(pair))
+        ratio = other / mine
+        table.add_row(name, f"{mine:.2f}", peer, f"{other:.2f}", f"{ratio:.2f}")
+        rows.append({"operation": name, "ns": mine, "peer": peer, "peer_ns": other, "ratio": ratio})
+    return rows
 
 
 def about(*packages: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,11 +24,8 @@ from tests.benchmarks.timing import about, installed, median_and_least, median_s
 #: Parameters in all, in tensors of a layer's size.
 PARAMETERS, LARGEST = 1 << 22, 1 << 20
 #: Of torch's own: what a row is called, and its arguments.
-PEERS = {
-    "for-loop": {"foreach": False, "fused": False},
-    "foreach": {"foreach": True},
-    "fused": {"fused": True},
-}
+PEERS: dict[str, dict[str, bool]] = {"for-loop": {"foreach": False, "fused": False}}
+PEERS |= {"foreach": {"foreach": True}, "fused": {"fused": True}}
 
 
 def arguments() -> argparse.Namespace:
@@ -54,9 +52,16 @@ def kinds() -> Iterator[tuple[str, str, int | float, torch.dtype, Callable[[Any]
     """Yield what is measured: whose it is, its name, bytes a parameter, dtype, how the optimizer is made."""
     for name, options in PEERS.items():
         for dtype, stored in ((torch.float32, 16), (torch.bfloat16, 8)):
-            yield "torch", f"{name}, {stored // 4 * 8} bits", stored, dtype, _peer(options)
+            yield (
+                "torch",
+                f"{name}, {stored // 4 * 8} bits",
+                stored,
+                dtype,
+                partial(torch.optim.AdamW, **options),
+            )
     if (optimi := installed("optimi")) is not None:
-        yield "optimi", "Kahan, 16 bits", 10, torch.bfloat16, lambda x: optimi.AdamW(x, 1e-3, kahan_sum=True)
+        kahan = partial(optimi.AdamW, lr=1e-3, kahan_sum=True)
+        yield "optimi", "Kahan, 16 bits", 10, torch.bfloat16, kahan
     for strategy in mcf.STRATEGIES:
         chosen = mcf.strategy(strategy)
         if strategy != "exact":
@@ -64,39 +69,23 @@ def kinds() -> Iterator[tuple[str, str, int | float, torch.dtype, Callable[[Any]
             assert stored is not None
             assert chosen.parameter.format is not None
             dtype = getattr(torch, chosen.parameter.format.name)
-            yield "mcfsim", strategy, stored, dtype, _ours(AdamW, strategy)
-    yield "mcfsim", "fp32, TorchAdamW", 16, torch.float32, _ours(TorchAdamW, "fp32")
-
-
-def _peer(options: dict[str, bool]) -> Callable[[Any], Any]:
-    return lambda given: torch.optim.AdamW(given, **options)
-
-
-def _ours(kind: type[AdamW], strategy: str) -> Callable[[Any], Any]:
-    return lambda given: kind(given, strategy=strategy)
+            yield "mcfsim", strategy, stored, dtype, partial(AdamW, strategy=strategy)
+    yield "mcfsim", "fp32, TorchAdamW", 16, torch.float32, partial(TorchAdamW, strategy="fp32")
 
 
 def main() -> None:
     """Measure all, print a table, and write the result file if that is asked for."""
-    given, table = (
-        arguments(),
-        Table("whose", "which", "bytes", "threads", "ns a parameter", "least", "watched"),
-    )
-    count, rows = int(given.parameters), list[dict[str, Any]]()
+    given, rows = arguments(), list[dict[str, Any]]()
+    table = Table("whose", "which", "bytes", "threads", "ns a parameter", "least", "watched")
+    count = int(given.parameters)
     for whose, name, stored, dtype, made in kinds():
         for threads in given.threads:
             torch.set_num_threads(threads)
             optimizer = made(parameters(count, dtype))
             optimizer.step()  # which may compile for long
             ns, least = (1e9 * seconds / count for seconds in median_and_least(optimizer.step))
-            row = {
-                "whose": whose,
-                "name": name,
-                "bytes": stored,
-                "threads": threads,
-                "ns": ns,
-                "least": least,
-            }
+            row = {"whose": whose, "name": name, "bytes": stored, "threads": threads}
+            row |= {"ns": ns, "least": least}
             if whose == "mcfsim" and threads == 1:
                 watch(optimizer, 1)
                 row["watched"] = 1e9 * median_seconds(optimizer.step) / count

@@ -75,7 +75,7 @@ def _step(name: str, x: Array, *, whole: bool) -> Call:
         def filler(
             roles: Any, scalars: Any, gradient: Array, elements: int, count: int, ahead: int
         ) -> Filler:
-            program = optimizer._compiled._recorded(roles, scalars, mcf.get_format(str(gradient.dtype)))
+            program = optimizer._compiled._programs.of(roles, scalars, mcf.get_format(str(gradient.dtype)))
             loop = loops.setdefault(program.key, Loop(program))
             found = loop.on_numpy([use.number(numbers(scalars)) for use in uses(program)])
             return found.drawing(words_of(roles, count)) if program.drawn else found

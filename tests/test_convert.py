@@ -48,10 +48,14 @@ def test_integers_round_once(dtype, rounding, assert_same):
         assert_same(round_to(source, fmt, rounding), expected, source.astype(np.float64))
 
 
-def test_integers_of_64_bits_round_to_nearest_even_in_float64_as_in_numpy(assert_same):
+def test_what_python_and_numpy_round_to_float64_is_the_same(assert_same):
+    """Integers of 64 bits and quotients, to nearest even."""
     for dtype in (np.int64, np.uint64):
         source = hard_integers(np.dtype(dtype), 53)
         assert_same(round_to(source, "float64"), source.astype(np.float64))
+    pairs = np.random.default_rng(3).integers(1, 2**62, (500, 2)).tolist()
+    pairs += [(1, 10**400), (10**300 + 1, 10**620), (-1, 3), (2**1100 + 1, 2**90)]
+    assert_same([round_to(Fraction(a, b), "float64") for a, b in pairs], [a / b for a, b in pairs])
 
 
 # -- single numbers ---------------------------------------------------------------------------------------
@@ -87,13 +91,6 @@ def test_single_numbers_round_once(fmt, rounding, assert_same):
     pairs = [*((x, x) for x in near_ties(fmt)), *of_other_kinds(fmt)]
     expected = [round_fraction(exact, fmt, rounding) for _, exact in pairs]
     assert_same([round_to(x, fmt, rounding) for x, _ in pairs], expected)
-
-
-def test_float64_from_a_fraction_is_pythons_own_division(assert_same):
-    rng = np.random.default_rng(3)
-    pairs = [(int(a), int(b)) for a, b in rng.integers(1, 2**62, (500, 2))]
-    pairs += [(1, 10**400), (10**300 + 1, 10**620), (-1, 3), (2**1100 + 1, 2**90)]
-    assert_same([round_to(Fraction(a, b), "float64") for a, b in pairs], [a / b for a, b in pairs])
 
 
 KINDS = [

@@ -22,27 +22,18 @@ from tests.shared.refusals import check, refusals, refused
 
 MASK = 2**32 - 1
 
+PI = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0)
 #: Salmon, Moraes, Dror, Shaw: kat_vectors of Random123, philox4x32 with 10 rounds.
 KNOWN = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
-    (
-        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
-        (0xA4093822, 0x299F31D0),
-        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
-    ),
+    (PI[:4], PI[4:], (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
 ]
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
 def test_published_known_answers(counter, key, expected):
     assert tuple(int(word) for word in philox(counter, key)) == expected
-
-
-def test_words_are_those_of_the_counter_in_order():
-    stream = RandomWords(seed=0x299F31D0A4093822, step=0x13198A2E, stream=0x85A30)
-    words = stream.of(0x03707344).words(4 * 0x8D3243F6A88, 4)
-    assert words.tolist() == list(KNOWN[2][2])
 
 
 #: Ends of what seed, step, stream, operation and counter may be, and numbers between.
@@ -145,23 +136,18 @@ def drawing(threads=1, fmt="bfloat16", seed=1, bits=16):
     return mcf.arithmetic(fmt, rounding, random=RandomWords(seed), threads=threads)
 
 
-def flat(results):
-    return results if isinstance(results, tuple) else (results,)
-
-
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.sampled(4, each=False)
 def test_results_depend_on_no_threads_and_no_blocks(name):
     """Where blocks end, the last element is what it is in a longer array."""
     x = mcf.round_to(np.random.default_rng(0).standard_normal(LARGE_BLOCK + 2).astype(np.float32), "bfloat16")
     whole = drawing()
-    expected = flat(ALGORITHMS[name](whole, x))
+    expected = np.atleast_2d(ALGORITHMS[name](whole, x))
     for size, threads in ((1, 1), (BLOCK, 1), (BLOCK + 1, 1), (BLOCK + 1, 2), (LARGE_BLOCK + 1, 4)):
         ar = drawing(threads)
-        found = flat(ALGORITHMS[name](ar, x[:size]))
+        found = np.atleast_2d(ALGORITHMS[name](ar, x[:size]))
         assert ar.random.operation == whole.random.operation > 0
-        for one, other in zip(found, expected, strict=True):
-            assert np.array_equal(one, other[:size], equal_nan=True), (size, threads)
+        assert np.array_equal(found, expected[:, :size], equal_nan=True), (size, threads)
 
 
 def test_a_result_of_scalars_alone_has_the_word_of_index_0():
@@ -172,26 +158,22 @@ def test_a_result_of_scalars_alone_has_the_word_of_index_0():
         expected = 1.0 + 2.0**-7 * (math.floor(f * 2**16) + word >= 2**16)
         for size in (1, 5):
             ar = drawing(seed=seed)
-            inside = ar.evaluate(
-                lambda inner, x: inner.add(x, inner.add(1.0, 2.0**-8)), np.zeros(size, np.float32)
-            )
+            zeros = np.zeros(size, np.float32)
+            inside = ar.evaluate(lambda inner, x: inner.add(x, inner.add(1.0, 2.0**-8)), zeros)
             assert (inside == expected).all()
         assert drawing(seed=seed).add(1.0, 2.0**-8) == expected
 
 
 def test_a_step_of_an_optimizer_depends_on_no_block():
     """A tensor whose last block is one element long, and the same tensor in a longer one."""
-    low = mcf.strategy("collage-plus", "bfloat16")
-    rng = np.random.default_rng(2)
-    x, g = rng.standard_normal((2, BLOCK + 2)).astype(np.float32)
-    after = []
+    x, g = np.random.default_rng(2).standard_normal((2, BLOCK + 2)).astype(np.float32)
+    low, after = mcf.strategy("collage-plus", "bfloat16"), []
     for size in (BLOCK + 1, BLOCK + 2):
-        optimizer = Optimizer(mcf.AdamW(), low, {"x": x[:size]}, {"x"}, "stochastic", random=RandomWords(4))
+        made = Optimizer(mcf.AdamW(), low, {"x": x[:size]}, {"x"}, "stochastic", random=RandomWords(4))
         for _ in range(2):
-            optimizer.step(optimizer.receive({"x": g[:size]}), 0.01)
-        after.append([item[: BLOCK + 1] for item in optimizer.represented()])
-    for one, other in zip(*after, strict=True):
-        assert np.array_equal(one, other)
+            made.step(made.receive({"x": g[:size]}), 0.01)
+        after.append([item[: BLOCK + 1] for item in made.represented()])
+    assert np.array_equal(*after)
 
 
 def test_threads_that_share_an_arithmetic_share_no_stream():

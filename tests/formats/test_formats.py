@@ -39,12 +39,6 @@ def test_parameters_are_the_librarys(name):
     assert 2 * fmt.unit_roundoff == Fraction(float(info.eps))
 
 
-def test_tf32_has_the_precision_of_float16_and_the_range_of_float32():
-    tf32, half, single = (FORMATS[name] for name in ("tf32", "float16", "float32"))
-    assert (tf32.precision, tf32.emin, tf32.emax) == (half.precision, single.emin, single.emax)
-    assert tf32.bits == 19
-
-
 @pytest.mark.parametrize("specials", Specials)
 def test_codes_suffice_and_would_not_with_one_exponent_bit_less(specials):
     for precision, emin, emax in itertools.product((2, 3, 5), (-7, 0), (0, 1, 6, 7, 8, 9)):
@@ -72,26 +66,20 @@ def test_what_a_format_has_been_asked_for_does_not_change_how_it_is_copied(name)
 BF16 = {"precision": 8, "emin": -126, "emax": 127}
 
 
-@pytest.mark.parametrize(
-    ("one", "equal", "different"),
-    [
-        (Format("mine", **BF16), FORMATS["bfloat16"], [Format("mine", **BF16, specials="fn")]),
-        (
-            get_format("int8"),
-            Grid("mine", low=-128, high=127),
-            [
-                *(get_format("int8_symmetric"), Grid(low=-128, high=127, fraction_bits=6)),
-                Format(precision=8, emin=7, emax=7, specials="none"),
-            ],
-        ),
-        (
-            Posit(16, 2),
-            Posit(16),
-            [Posit(16, 1), Posit(17), Format(precision=12, emin=-56, emax=56, specials="fnuz")],
-        ),
-    ],
-)
-def test_formats_are_equal_by_their_kind_and_fields_whatever_their_names(one, equal, different):
+OF_INT8, OF_POSIT16 = {"precision": 8, "emin": 7, "emax": 7}, {"precision": 12, "emin": -56, "emax": 56}
+INT8 = {"low": -128, "high": 127}
+#: Two equal ones, and others.
+EQUAL = [
+    (Format("mine", **BF16), FORMATS["bfloat16"], Format("mine", **BF16, specials="fn")),
+    (get_format("int8"), Grid("mine", **INT8), get_format("int8_symmetric"), Grid(**INT8, fraction_bits=6)),
+    (get_format("int8"), Grid("mine", **INT8), Format(**OF_INT8, specials="none")),
+    (Posit(16, 2), Posit(16), Posit(16, 1), Posit(17), Format(**OF_POSIT16, specials="fnuz")),
+]
+
+
+@pytest.mark.parametrize("formats", EQUAL)
+def test_formats_are_equal_by_their_kind_and_fields_whatever_their_names(formats):
+    one, equal, *different = formats
     assert one == equal
     assert hash(one) == hash(equal)
     assert not any(one == other for other in different)
@@ -172,32 +160,25 @@ def test_the_fixed_point_format_of_a_grid_holds_both_ends_and_has_the_quantum(fm
     assert not any((fmt.has_nan, fmt.has_infinity, fmt.has_negative_zero, fmt.has_subnormals))
 
 
+def spelled(*names):
+    return [(name, ml_dtypes.iinfo(name).min, ml_dtypes.iinfo(name).max, int(name[3:])) for name in names]
+
+
 @pytest.mark.parametrize(
     ("name", "low", "high", "bits"),
-    [
-        *((x, ml_dtypes.iinfo(x).min, ml_dtypes.iinfo(x).max, int(x[3:])) for x in ("int2", "int4")),
-        *((x, np.iinfo(x).min, np.iinfo(x).max, int(x[3:])) for x in ("int8", "int16", "int32")),
-        ("ternary", -1, 1, 2),
-        ("int4_symmetric", -7, 7, 4),
-    ],
+    [*spelled("int2", "int4", "int8", "int16", "int32"), ("ternary", -1, 1, 2), ("int4_symmetric", -7, 7, 4)],
 )
 def test_range_and_bits_of_a_grid_are_those_of_its_name(name, low, high, bits):
     fmt = get_format(name)
     assert (fmt.low, fmt.high, fmt.bits, fmt.precision) == (low, high, bits, (max(high, -low)).bit_length())
 
 
-def test_the_standards_posits_have_its_fields():
-    for bits in (8, 16, 32):
-        fmt = Posit(bits)
-        assert (fmt.bits, fmt.es, fmt.precision, fmt.emax) == (bits, 2, bits - 4, 4 * bits - 8)
-        assert fmt.max == -fmt.lowest == 1 / fmt.smallest_normal == 2 ** (4 * bits - 8)
-        assert not any((fmt.has_infinity, fmt.has_subnormals, fmt.has_negative_zero))
-
-
-@pytest.mark.parametrize("fmt", SMALL_POSITS, ids=str)
+@pytest.mark.parametrize("fmt", [*SMALL_POSITS, Posit(16), Posit(16, 1)], ids=str)
 def test_fields_of_a_posit_are_what_the_codes_say(fmt):
     positive = [posit_value(code, fmt) for code in range(1, 2 ** (fmt.bits - 1))]
-    assert (positive[0], positive[-1]) == (fmt.smallest_subnormal, fmt.max)
+    assert positive[0] == fmt.smallest_subnormal == fmt.smallest_normal
+    assert positive[-1] == fmt.max == -fmt.lowest
+    assert not any((fmt.has_infinity, fmt.has_subnormals, fmt.has_negative_zero))
     assert fmt.max == fmt.max_significand * Fraction(2) ** (fmt.emax - fmt.precision + 1)
     assert fmt.precision == max(map(significant_bits, positive))
 

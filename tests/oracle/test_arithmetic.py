@@ -64,9 +64,8 @@ def test_an_algorithm_runs_on_it_and_real_numbers_enter_exactly():
 # -- on fractions -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 def test_fractions_are_rounded_as_in_a_wide_format(mode):
-    for p, (name, count) in itertools.product(
-        (2, 3, 8, 24), (ARITY | {"neg": 1, "abs": 1, "sign": 1}).items()
-    ):
+    operations = ARITY | {"neg": 1, "abs": 1, "sign": 1}
+    for p, (name, count) in itertools.product((2, 3, 8, 24), operations.items()):
         rng = random.Random(p)
         wide = OracleArithmetic(Format(precision=p, emin=-400, emax=400), Rounding(mode))
         for _ in range(10):

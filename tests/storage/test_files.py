@@ -11,7 +11,7 @@ import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +26,7 @@ from mcfsim.storage.files import OutputError, check_outputs, open_regular, read_
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.space import check_space
 from tests.shared.places import KINDS, look, no_file
+from tests.shared.refusals import check, refused
 
 pytestmark = pytest.mark.slow
 
@@ -40,14 +41,12 @@ def figure(path):
         save(drawn, path.with_suffix(""))
 
 
+TRAINED = Quadratic(2, 1.0), "sgd", ["plain"], 1
 #: Every writer, and the name's end where it sets it.
 WRITERS = {
     "text": (lambda path: write_text(path, "new"), ""),
     "run": (lambda path: Run({"seed": 1}, {}).save(path), ".npz"),
-    "checkpoint": (
-        lambda path: mcf.simulate(Quadratic(2, 1.0), "sgd", ["plain"], 1, checkpoint=path, clip=None),
-        ".npz",
-    ),
+    "checkpoint": (lambda path: mcf.simulate(*TRAINED, checkpoint=path, clip=None), ".npz"),
     "certificate": (lambda path: certificate().save(path), ".json"),
     "figure": (figure, ".svg"),
     "tensors": (lambda path: write_file(path, {"x": ("F64", np.ones(9))}), ".safetensors"),
@@ -131,8 +130,8 @@ def test_a_disk_without_room_is_refused(size, free, text, tmp_path, monkeypatch)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "sub" / "new")
     monkeypatch.setattr(shutil, "disk_usage", {tmp_path / "sub": SimpleNamespace(free=free)}.get)
-    refused = pytest.raises(OSError, match=re.escape(f"cannot write {link}: {text}"))
-    with refused if text else contextlib.nullcontext():
+    told = pytest.raises(OSError, match=re.escape(f"cannot write {link}: {text}"))
+    with told if text else contextlib.nullcontext():
         check_space(link, size)
 
 
@@ -266,23 +265,15 @@ def test_a_failure_leaves_the_old_file(failure, tmp_path):
     assert look(tmp_path) == {"it": (path.stat().st_mode, None, b"old")}
 
 
-@pytest.mark.parametrize("reader", [open_regular, Run.load, lambda path: read_text(path, 10)])
-def test_what_is_no_file_is_not_read(reader, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
-        with pytest.raises(ValueError, match="no regular file"):
-            reader(path)
-
-
-def test_no_more_of_a_text_is_read_than_it_may_have(tmp_path):
-    (tmp_path / "long").write_text("x" * 11)
-    with pytest.raises(ValueError, match="more than 10 bytes"):
-        read_text(tmp_path / "long", 10)
+def test_what_is_no_file_and_more_of_a_text_than_it_may_have_are_not_read(tmp_path):
+    pipe, long = tmp_path / "pipe", tmp_path / "long"
+    os.mkfifo(pipe)
+    long.write_text("x" * 11)
+    for reader in (open_regular, Run.load, partial(read_text, limit=10)):
+        check(refused(ValueError, "no regular file", reader, pipe, tmp_path, "/dev/zero"))
+    check(refused(ValueError, "more than 10 bytes", read_text, (long, 10)))
 
 
 def test_memory_of_large_blocks_is_not_kept():
-    small, large = (
-        [scratch("here", size, "u1") for _ in range(2)] for size in (LARGE_BLOCK, LARGE_BLOCK + 1)
-    )
-    assert np.shares_memory(*small)
-    assert not np.shares_memory(*large)
+    for size, kept in ((LARGE_BLOCK, True), (LARGE_BLOCK + 1, False)):
+        assert np.shares_memory(*(scratch("here", size, "u1") for _ in range(2))) == kept

@@ -33,9 +33,9 @@ class Kind(NamedTuple):
     kept: bool = True  # whether one that is refused keeps every byte
 
 
-def train(path: Path, **options: Any) -> mcf.Run:
+def train(path: Path | None, **options: Any) -> mcf.Run:
     arguments = {"strategies": ["collage-light", "exact"], "steps": 4, "record_every": 2, "progress": False}
-    return mcf.simulate(Quadratic(2, 3.0), **{**arguments, **options}, checkpoint=path)
+    return mcf.simulate(Quadratic(2, 3.0), **arguments | options, checkpoint=path)
 
 
 def text_of(run: mcf.Run) -> str:
@@ -45,14 +45,6 @@ def text_of(run: mcf.Run) -> str:
         for measure, numbers in by_measure.items()
     }
     return json.dumps([run.settings, run.versions, run.results, run.steps.tolist(), series])
-
-
-def make_run(path: Path) -> None:
-    mcf.simulate(Quadratic(2, 3.0), strategies=["plain", "fp32"], steps=4, record_every=2).save(path)
-
-
-def make_certificate(path: Path) -> None:
-    mcf.verify("lost_iff", "float6_e3m2fn", "up").save(path)
 
 
 def make_journal(path: Path) -> None:
@@ -74,15 +66,19 @@ def no_more(found: str, expected: str) -> bool:
     return all(row in json.loads(expected) for row in json.loads(found))
 
 
+PLAIN = {"strategies": ["plain", "fp32"]}
 #: Arrays and JSON data in one file.
 ARCHIVES = {
-    "run": Kind(make_run, lambda path: text_of(mcf.Run.load(path))),
+    "run": Kind(lambda path: train(None, **PLAIN).save(path), lambda path: text_of(mcf.Run.load(path))),
     "checkpoint": Kind(train, lambda path: text_of(train(path))),
 }
 #: Another kind of file is one line here.
 KINDS = {
     **ARCHIVES,
-    "certificate": Kind(make_certificate, lambda path: Certificate.load(path).digest),
+    "certificate": Kind(
+        lambda path: mcf.verify("lost_iff", "float6_e3m2fn", "up").save(path),
+        lambda path: Certificate.load(path).digest,
+    ),
     # SQLite counts the writers of a file in it, before it finds the damage.
     "journal": Kind(make_journal, read_journal, no_more, kept=False),
 }
@@ -233,16 +229,14 @@ def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED, times:
     return file.getvalue()
 
 
-def saved(**arrays: Any) -> bytes:
+def saved(save: Callable[..., None] = np.savez_compressed, *given: Any, **arrays: Any) -> bytes:
     file = io.BytesIO()
-    np.savez_compressed(file, **arrays)
+    save(file, *given, **arrays)
     return file.getvalue()
 
 
 def text_member(text: str) -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.array(text))
-    return file.getvalue()
+    return saved(np.save, np.array(text))
 
 
 HEADER = "{'descr': '%s', 'fortran_order': False, 'shape': %s, }"
@@ -260,8 +254,7 @@ def listed(shape: Any, dtype: Any = "<f8") -> str:
 
 @cache
 def bomb() -> bytes:
-    data = npy(HEADER % ("<i8", "(4194304,)")) + bytes(2**25)
-    return described(listed([2**22]), steps=data)
+    return described(listed([2**22]), steps=npy(HEADER % ("<i8", "(4194304,)"), bytes(2**25)))
 
 
 def claiming(size: int) -> bytes:
@@ -271,6 +264,8 @@ def claiming(size: int) -> bytes:
     return data[:place] + size.to_bytes(4, "little") + data[place + 4 :]
 
 
+HUGE = HEADER % ("<f8", f"({10**12},)")
+ACTING = b"cos\nsystem\n(S'exit 3'\ntR."
 LOSS = {"plain|loss": npy(HEADER % ("<f8", "(1,)"))}
 CRAFTED: dict[str, Callable[[], bytes]] = {
     "empty": lambda: b"",
@@ -278,9 +273,7 @@ CRAFTED: dict[str, Callable[[], bytes]] = {
     "no members": lambda: zipped({}),
     "no description": lambda: saved(x=np.ones(3)),
     "pickles": lambda: saved(about=np.array([{"format": "mcfsim-run-2"}], dtype=object)),
-    "a pickle that acts": lambda: zipped(
-        {"about.npy": npy(HEADER % ("|O", "()"), b"cos\nsystem\n(S'exit 3'\ntR.")}
-    ),
+    "a pickle that acts": lambda: zipped({"about.npy": npy(HEADER % ("|O", "()"), ACTING)}),
     "JSON too deep": lambda: described("[" * 100_000),
     "JSON deep in settings": lambda: described('{"settings": ' + '{"a":' * 50_000 + "0" + "}" * 50_001),
     "numbers too long": lambda: described('{"step": ' + "9" * 10_000 + "}"),
@@ -289,9 +282,7 @@ CRAFTED: dict[str, Callable[[], bytes]] = {
     "header of code": lambda: zipped({"about.npy": npy("__import__('os').abort()")}),
     "header cut off": lambda: zipped({"about.npy": b"\x93NUMPY\x01\x00\xff\xff{"}),
     "description of 10^12": lambda: zipped({"about.npy": npy(HEADER % ("<U1000000000000", "()"))}),
-    "steps of 10^12": lambda: described(
-        listed([10**12]), steps=npy(HEADER % ("<f8", f"({10**12},)")), **LOSS
-    ),
+    "steps of 10^12": lambda: described(listed([10**12]), steps=npy(HUGE), **LOSS),
     "steps of 10^400": lambda: described(listed([10**400]), steps=b""),
     "more dimensions": lambda: described(listed([1] * 100), steps=b""),
     "an object": lambda: described(listed([1], "|O"), **LOSS),

@@ -21,13 +21,6 @@ def path(tmp_path):
     return tmp_path / "journal"
 
 
-def written(path, statement, *values):
-    """Alter a database behind its back."""
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(statement, values)
-        database.commit()
-
-
 def test_any_integers_and_texts_are_kept_and_jobs_dropped_by_name(path):
     job, row = "ключ '\"", (-(2**80), 2**80)
     path.touch()  # what a run leaves that is killed at its very start
@@ -44,9 +37,12 @@ def test_any_integers_and_texts_are_kept_and_jobs_dropped_by_name(path):
     assert [item.name for item in path.parent.iterdir()] == ["journal"]
 
 
-def database(path, mode):
-    written(path, f"PRAGMA journal_mode = {mode}")
-    written(path, "CREATE TABLE units (job, start, stop, result)")
+def altered(path, *statements, given=()):
+    """Alter a database behind its back."""
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement, given)
+        database.commit()
 
 
 def damaged(path, alter):
@@ -65,12 +61,13 @@ def zeroed(content):
     return content[:100] + bytes(len(content) - 100)
 
 
+NONE, TABLE = "is no journal of a sweep", "CREATE TABLE units (job, start, stop, result, digest)"
 #: What is made at the path of a journal, and what is said of it.
 FOREIGN = {
-    "text": (lambda path: path.write_text("Chapter 1. " * 40), "is no journal of a sweep"),
-    "short": (lambda path: path.write_bytes(b"SQLite"), "is no journal of a sweep"),
-    "rollback": (lambda path: database(path, "delete"), "is no journal of a sweep"),
-    "WAL": (lambda path: database(path, "wal"), "is no journal of a sweep"),
+    "text": (lambda path: path.write_text("Chapter 1. " * 40), NONE),
+    "short": (lambda path: path.write_bytes(b"SQLite"), NONE),
+    "rollback": (lambda path: altered(path, "PRAGMA journal_mode = delete", TABLE), NONE),
+    "WAL": (lambda path: altered(path, "PRAGMA journal_mode = wal", TABLE), NONE),
     "version": (lambda path: damaged(path, later), "is of version 3; this mcfsim has version 2"),
     "zeros": (lambda path: damaged(path, zeroed), "cannot be used: .*malformed"),
     "pipe": (os.mkfifo, "journal is no regular file, and so no journal"),
@@ -109,7 +106,7 @@ def test_a_row_that_was_altered_is_refused(column, value, path):
     with Journal(path) as journal:
         journal.record("job", 0, 10, sound[0, 10])
         journal.record("other", 0, 10, "{}")
-    written(path, f"UPDATE units SET {column} = ? WHERE job = 'job'", value)
+    altered(path, f"UPDATE units SET {column} = ? WHERE job = 'job'", given=(value,))
     job = value if column == "job" else "job"
     with Journal(path) as journal:
         with pytest.raises(ValueError, match=rf"journal .* is damaged: the row of job '{job}', range \["):
@@ -121,19 +118,16 @@ def test_a_row_that_was_altered_is_refused(column, value, path):
         assert journal.results(job) == sound
 
 
+DROP, VIEW = "DROP TABLE units", "CREATE VIEW units AS SELECT 1 AS job, 2 AS start, 3 AS stop, 4 AS result"
+TRIGGER = "CREATE TRIGGER t AFTER INSERT ON units BEGIN DELETE FROM units; END"
+
+
 @pytest.mark.parametrize(
-    "statements",
-    [
-        ["DROP TABLE units", "CREATE TABLE units (job, start, stop, result, digest)"],
-        ["DROP TABLE units", "CREATE VIEW units AS SELECT 1 AS job, 2 AS start, 3 AS stop, 4 AS result"],
-        ["CREATE TRIGGER t AFTER INSERT ON units BEGIN DELETE FROM units; END"],
-        ["ALTER TABLE units ADD COLUMN more"],
-    ],
+    "statements", [[DROP, TABLE], [DROP, VIEW], [TRIGGER], ["ALTER TABLE units ADD COLUMN more"]]
 )
 def test_another_layout_is_refused(statements, path):
     Journal(path).close()
-    for statement in statements:
-        written(path, statement)
+    altered(path, *statements)
     with pytest.raises(ValueError, match="its table is not that of a journal"):
         Journal(path)
 

@@ -181,23 +181,26 @@ def test_units_that_wait_are_dropped_where_processes_are_ended(tmp_path, monkeyp
 
 
 # -- Dask: the same package everywhere, and a scheduler that is lost ----------------------------------------
+def refuse(address, told, path):
+    """Assert that a scheduler is refused, and the journal let go."""
+    with pytest.raises(ValueError, match=told), Sweep(dask=address, journal=path):
+        pass
+    Journal(path).close()
+
+
 @pytest.mark.parametrize("address", ["no address", "tcp://127.0.0.1:9"])
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.costly("processes are started, and some are killed")
 def test_a_scheduler_that_is_not_there_is_named(address, tmp_path):
     dask, _ = pytest.importorskip("dask"), pytest.importorskip("distributed")
-    told = pytest.raises(ValueError, match=f"no Dask scheduler can be reached at '{address}'")
-    quickly = dask.config.set({"distributed.comm.timeouts.connect": "1s"})
-    with quickly, told, Sweep(dask=address, journal=tmp_path / "journal"):
-        pass
-    Journal(tmp_path / "journal").close()  # was let go
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        refuse(address, f"no Dask scheduler can be reached at '{address}'", tmp_path / "journal")
 
 
 def test_without_distributed_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    told = pytest.raises(ImportError, match=r"pip install 'mcfsim\[dask\]'")
-    with told, Sweep(dask="tcp://127.0.0.1:8786"):
-        pass
+    with pytest.raises(ImportError, match=r"pip install 'mcfsim\[dask\]'"):
+        Sweep(dask="tcp://127.0.0.1:8786").__enter__()
 
 
 @pytest.fixture
@@ -228,7 +231,6 @@ def join(launch, cluster, tmp_path):
     yield join
     for process in begun:
         process.kill()
-        process.wait()
     jobs.until(lambda: len(cluster.scheduler.workers) == before)
 
 
@@ -250,10 +252,7 @@ def test_a_dask_worker_with_another_package_is_refused_before_work_is_sent(
 ):
     join(name, text)
     jobs.until(lambda: len(cluster.scheduler.workers) == 3)
-    refused = pytest.raises(ValueError, match=f"the Dask worker tcp://.* {told}")
-    with refused, Sweep(dask=cluster.scheduler_address, journal=tmp_path / "journal"):
-        pass
-    Journal(tmp_path / "journal").close()  # was let go
+    refuse(cluster.scheduler_address, f"the Dask worker tcp://.* {told}", tmp_path / "journal")
 
 
 @pytest.mark.exhaustive

@@ -4,12 +4,14 @@ import json
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 
 from mcfsim.sweeps.journal import Journal
 from mcfsim.sweeps.progress import Bar
 from mcfsim.sweeps.sweep import Job, Sweep
+from tests.shared.refusals import check, refusals, refused
 from tests.sweeps import jobs
 
 pytestmark = pytest.mark.slow
@@ -45,13 +47,7 @@ def test_results_are_those_of_the_work_in_order(sweep):
 
 #: Work, how far it goes, what validates it, what is said, and of which error.
 FAILURES = {
-    "error": (
-        jobs.wrong,
-        60,
-        None,
-        r"by tens, range \[30, 40\) failed: OverflowError: the num",
-        OverflowError,
-    ),
+    "error": (jobs.wrong, 60, None, r"by tens, range \[30, 40\) failed: OverflowError: the", OverflowError),
     # Should it look like the death of a worker, it would be tried again and end in other words.
     "cannot be sent": (jobs.cannot_return, 10, None, r"(?s)range \[0, 10\) failed.*one and two", Exception),
     "no JSON": (complex, 10, None, r"\[0, 10\) failed: TypeError: .*complex", TypeError),
@@ -123,15 +119,16 @@ def test_after_an_error_nothing_more_is_begun(tmp_path):
     assert {"0", "10"} <= set(jobs.lines(tmp_path / "begun")) <= {"0", "10", "20"}
 
 
-def test_later_jobs_begin_while_an_earlier_one_runs(tmp_path):
+def test_later_jobs_begin_while_an_earlier_one_runs():
+    """The first ends only when the second is under way."""
+    begun = threading.Event()
+
     def first(start, stop):
-        """End only when the second job is under way."""
-        if start == 10:
-            jobs.until((tmp_path / "second").exists)
+        assert start != 10 or begun.wait(jobs.PATIENCE)
         return jobs.summed(start, stop)
 
     def second(start, stop):
-        (tmp_path / "second").touch()
+        begun.set()
         return jobs.summed(start, stop)
 
     several = [jobs.tens(20, first, "first"), jobs.tens(20, second, "second")]
@@ -216,23 +213,17 @@ def run(*given):
     sweep.run([])
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: Sweep(workers=0), ValueError, "workers = 0 must be at least 1"),
-        (lambda: Sweep(workers=2.0), TypeError, "workers must be an int, not 2.0"),
-        (lambda: Sweep(kind="fork"), ValueError, "unknown kind of workers 'fork'; known kinds: threads"),
-        (lambda: Sweep(resume=True), ValueError, "resume needs the journal"),
-        (lambda: Sweep(resume=1), TypeError, "resume must be True or False, not 1"),
-        (lambda: units(3, 3), ValueError, r"by tens: unit \(3, 3\) is empty"),
-        (lambda: units(4, 3), ValueError, r"by tens: unit \(4, 3\) is empty"),
-        (lambda: units(0.0, 1.0), TypeError, "by tens: units are pairs of int, not"),
-        (lambda: units(1, 2, 3), TypeError, "by tens: units are pairs of int, not"),
-        (lambda: jobs.tens(10, 3), TypeError, "by tens: work must be callable, not 3"),
-        (lambda: run(*map(jobs.tens, (10, 20))), ValueError, "different keys: tens, tens"),
-        (run, RuntimeError, "inside its with statement"),
-    ],
+@refusals(
+    refused(ValueError, "workers = 0 must be at least 1", Sweep, 0),
+    refused(TypeError, "workers must be an int, not 2.0", Sweep, 2.0),
+    refused(ValueError, "kind of workers 'fork'; known kinds: threads", partial(Sweep, kind="fork"), ()),
+    refused(ValueError, "resume needs the journal", partial(Sweep, resume=True), ()),
+    refused(TypeError, "resume must be True or False, not 1", partial(Sweep, resume=1), ()),
+    refused(ValueError, r"by tens: unit \([34], 3\) is empty", units, (3, 3), (4, 3)),
+    refused(TypeError, "by tens: units are pairs of int, not", units, (0.0, 1.0), (1, 2, 3)),
+    refused(TypeError, "by tens: work must be callable, not 3", jobs.tens, (10, 3)),
+    refused(ValueError, "different keys: tens, tens", run, (jobs.tens(10), jobs.tens(20))),
+    refused(RuntimeError, "inside its with statement", run, ()),
 )
-def test_what_makes_no_sense_is_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+def test_what_makes_no_sense_is_refused(rows):
+    check(rows)

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,27 +32,16 @@ SECONDS = 300
 
 
 class Fault(NamedTuple):
-    """One altered place of a module.
-
-    Attributes
-    ----------
-    path : str
-        Of the module, from the repository's root.
-    line : int
-    was, now : str
-    start, end : int
-        Where it stands in the bytes of the module.
-    """
+    """One altered place of a module, whose path is from the repository's root."""
 
     path: str
     line: int
     was: str
     now: str
-    start: int
+    start: int  # in the bytes of the module
     end: int
 
     def put_into(self, text: bytes) -> bytes:
-        """Return the module with the fault."""
         return text[: self.start] + self.now.encode() + text[self.end :]
 
 
@@ -64,33 +54,24 @@ def _altered(node: ast.AST) -> Iterator[ast.AST]:
 
 def faults_of(path: str) -> list[Fault]:
     """Return all faults of a module, in order."""
-    data = (HERE / path).read_bytes()
-    lines = [0]
-    for line in data.splitlines(keepends=True):
-        lines.append(lines[-1] + len(line))
-    found = []
+    data, found = (HERE / path).read_bytes(), []
+    lines = [0, *accumulate(map(len, data.splitlines(keepends=True)))]
     for _, node, altered in alterations(ast.parse(data), _altered):
         # A branch that is not entered has another condition.
         place, now = (node.test, "False") if isinstance(node, ast.If) else (node, ast.unparse(altered))
-        if (
-            not isinstance(place, ast.expr | ast.stmt)
-            or place.end_lineno is None
-            or place.end_col_offset is None
-        ):
-            continue
-        start = lines[place.lineno - 1] + place.col_offset
-        end = lines[place.end_lineno - 1] + place.end_col_offset
-        now = now if isinstance(node, ast.stmt) else f"({now})"
-        found.append(Fault(path, node.lineno, data[start:end].decode(), now, start, end))
+        if isinstance(place, ast.expr | ast.stmt):
+            start = lines[place.lineno - 1] + place.col_offset
+            end = lines[place.end_lineno - 1] + place.end_col_offset
+            now = now if isinstance(node, ast.stmt) else f"({now})"
+            found.append(Fault(path, node.lineno, data[start:end].decode(), now, start, end))
     return found
 
 
 def chosen(count: int, seed: int) -> list[Fault]:
     """Return so many faults, spread over the modules by their lines."""
     drawn = random.Random(seed)
-    paths = sorted(
-        str(x.relative_to(HERE)) for folder in FOLDERS for x in (HERE / "mcfsim" / folder).rglob("*.py")
-    )
+    modules = (x for folder in FOLDERS for x in (HERE / "mcfsim" / folder).rglob("*.py"))
+    paths = sorted(str(x.relative_to(HERE)) for x in modules)
     sizes = [len((HERE / path).read_bytes().splitlines()) for path in paths]
     found: dict[Fault, None] = {}
     while len(found) < count:
@@ -118,17 +99,9 @@ def noticed(root: Path, *options: str) -> tuple[str | None, float]:
     # What a case costs says nothing of a fault, here.
     asked = ["-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "--cost-limit", str(SECONDS)]
     command = [sys.executable, "-m", "pytest", *asked, *options]
-    there = {"cwd": root, "env": os.environ | {"PYTHONPATH": str(root)}}
+    how = {"cwd": root, "env": os.environ | {"PYTHONPATH": str(root)}, "capture_output": True, "text": True}
     try:
-        done = subprocess.run(
-            command,
-            **there,
-            capture_output=True,
-            text=True,
-            preexec_fn=limited,
-            timeout=4 * SECONDS,
-            check=False,
-        )
+        done = subprocess.run(command, **how, preexec_fn=limited, timeout=4 * SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return "no end", float(SECONDS)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -146,7 +119,6 @@ def forget(path: Path) -> None:
 
 
 def judged(fault: Fault, root: Path) -> dict[str, Any]:
-    """Try one fault."""
     path = root / fault.path
     text = path.read_bytes()
     path.write_bytes(fault.put_into(text))
@@ -171,7 +143,6 @@ def judged(fault: Fault, root: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Try faults, and write a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--count", type=int, default=150)

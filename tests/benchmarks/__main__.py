@@ -128,7 +128,6 @@ def passes(x: Array, out: Array) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run all, print two tables, write the result file."""
     warnings.simplefilter("ignore")  # of the peers
     x = timing.drawn()
     out = np.empty_like(x)

@@ -87,7 +87,6 @@ def first_calls() -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Run all, print two tables, write the result file."""
     warnings.simplefilter("ignore")  # of the peers
     x, start = timing.drawn(), time.perf_counter()
     out, table, rows = np.empty_like(x), timing.pair_table("compiled; medians"), []

@@ -48,12 +48,10 @@ def optimizer(parameters: int, **options: Any) -> tuple[mcf.Optimizer, Any]:
 
 
 def state_bytes(made: mcf.Optimizer, gradient: Any) -> int:
-    """Return the bytes of all vectors."""
     return sum(x.nbytes for items in made.state for x in items) + int(gradient.nbytes)
 
 
 def seconds(function: Callable[[], object], repeats: int) -> float:
-    """Return the median time of several calls."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -145,7 +143,6 @@ def _memory() -> dict[str, int]:
 
 
 def main() -> None:
-    """Do what the argument says, and print what was found."""
     asked = json.loads(sys.argv[1])
     if limit := asked.pop("limit", None):
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -33,7 +33,6 @@ STRATEGY = "collage-plus"
 
 
 def arguments() -> argparse.Namespace:
-    """Return what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=float, nargs="*", default=list(SIZES), help="parameters, in memory")
     parser.add_argument("--mapped", type=float, nargs="*", default=[], help="parameters, in files")
@@ -139,7 +138,6 @@ def compared(parameters: int, threads: list[int], table: Table) -> Iterator[dict
 
 
 def main() -> None:
-    """Run what is asked for, print tables, and write the result file if that is asked for, too."""
     asked = arguments()
     console = Console()
     headings = ("parameters", "threads", "s", "ns a parameter", "state, MB", "beyond it, MB")

@@ -97,7 +97,6 @@ def in_turns(pair: Pair) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Run all, print a table, write the result file."""
     x = timing.drawn(SIZE)
     table = timing.pair_table("whole texts on NumPy; medians of processor time")
     rows = [row for group in (sums(x), steps(x)) for row in timing.measured(group, SIZE, table, in_turns)]

@@ -29,7 +29,6 @@ PEERS |= {"foreach": {"foreach": True}, "fused": {"fused": True}}
 
 
 def arguments() -> argparse.Namespace:
-    """Return what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parameters", type=float, default=PARAMETERS)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
@@ -74,7 +73,6 @@ def kinds() -> Iterator[tuple[str, str, int | float, torch.dtype, Callable[[Any]
 
 
 def main() -> None:
-    """Measure all, print a table, and write the result file if that is asked for."""
     given, rows = arguments(), list[dict[str, Any]]()
     table = Table("whose", "which", "bytes", "threads", "ns a parameter", "least", "watched")
     count = int(given.parameters)

@@ -21,6 +21,8 @@ from mcfsim.report.inspect import inspect_value, read_number
 from mcfsim.report.tables import inspection_table, power_text
 from tests.oracle.operands import UNUSUAL_FORMATS, label
 from tests.shared.formats import GRIDS, LARGE_POSITS, VARIANTS
+from tests.shared.refusals import check as check_refusals
+from tests.shared.refusals import refusals, refused
 
 #: Texts of every magnitude that matters to some format, and the special values.
 _NUMBERS = """
@@ -170,51 +172,53 @@ def test_what_rounds_up_in_a_format_without_sign_has_no_components(name):
 
 
 def test_powers_of_two_and_what_is_none():
-    assert power_text(Fraction(15_728_640)) == "15 * 2^20 = 15728640"
-    assert power_text(Fraction(1, 128)) == "2^-7 = 0.0078125"
-    assert power_text(Fraction(1)) == "2^0 = 1"
-    assert power_text(Fraction(3, 4)) == "3 * 2^-2 = 0.75"
-    assert power_text(Fraction(1, 2**133)) == "2^-133, about 9.18355e-41"
+    numbers = 15_728_640, Fraction(1, 128), 1, Fraction(3, 4), Fraction(1, 2**133)
+    exact = ["15 * 2^20 = 15728640", "2^-7 = 0.0078125", "2^0 = 1", "3 * 2^-2 = 0.75"]
+    assert [power_text(Fraction(number)) for number in numbers] == [*exact, "2^-133, about 9.18355e-41"]
     rng = np.random.default_rng(2)
     for _ in range(500):
         number = int(rng.integers(1, 2**40)) * Fraction(2) ** int(rng.integers(-1200, 1200))
         check_power(power_text(number), number)
 
 
-def test_special_values():
-    nan = inspect_value("nan", "float8_e4m3fn")
-    assert (nan.kind, nan.code, nan.expansions) == ("NaN", 0x7F, ())
-    assert nan.below is nan.above is nan.ulp is nan.exact is nan.error is None
-    with pytest.raises(ValueError, match="not finite"):
-        nan.residual((1.0,))
-    infinite = inspect_value("-inf", "float16")
-    assert (infinite.kind, infinite.code, infinite.below) == ("infinite", 0xFC00, None)
-    assert (infinite.above.value, infinite.above.code) == (-65504.0, 0xFBFF)
-    zero = inspect_value("-0", "bfloat16")
-    assert (zero.kind, zero.code, zero.relative_error) == ("zero", 0x8000, 0)
-    assert inspect_value("-0", "float8_e4m3fnuz").code == 0  # there is no negative zero
-    least = float(get_format("float8_e4m3fnuz").smallest_subnormal)
-    above = inspect_value(-least, "float8_e4m3fnuz").above
-    assert (math.copysign(1, above.value), above.code) == (1, 0)
-    assert inspect_value("1e-50", "bfloat16").kind == "zero"
-    assert inspect_value("nan", "float4_e2m1fn").bits is None
-    subnormal = inspect_value("1e-40", "bfloat16")
-    assert (subnormal.kind, subnormal.code, subnormal.below.value) == ("subnormal", 1, 0.0)
+ABSENT = dict.fromkeys(("below", "above", "ulp", "exact", "error"))
+TIE = 2**16 - 2**4  # half way from the maximum of float16 to 2^16
+BELOW = TIE - Fraction(1, 2)
+LEAST = float(get_format("float8_e4m3fnuz").smallest_subnormal)
+#: A number, a format, and what is seen, of a neighbour its value and code.
+SEEN = [
+    ("nan", "float8_e4m3fn", {"kind": "NaN", "code": 0x7F, "expansions": (), **ABSENT}),
+    ("nan", "float4_e2m1fn", {"bits": None}),
+    ("-inf", "float16", {"kind": "infinite", "code": 0xFC00, "below": None, "above": (-65504.0, 0xFBFF)}),
+    ("-0", "bfloat16", {"kind": "zero", "code": 0x8000, "relative_error": 0}),
+    ("-0", "float8_e4m3fnuz", {"code": 0}),  # there is no negative zero
+    (-LEAST, "float8_e4m3fnuz", {"above": (0.0, 0)}),
+    ("1e-50", "bfloat16", {"kind": "zero"}),
+    ("1e-40", "bfloat16", {"kind": "subnormal", "code": 1, "below": (0.0, 0)}),
+    (TIE, "float16", {"kind": "infinite", "expansions": ()}),
+    (BELOW, "float16", {"rounded": 65504.0, "beyond_maximum": True, "above": (math.inf, 0x7C00)}),
+    (100, "float4_e2m1fn", {"rounded": 6.0, "expansions": ()}),  # no sum of three components is near
+    (465, "float8_e4m3fn", {"expansions": ()}),
+]
+
+
+@pytest.mark.parametrize(("number", "fmt", "expected"), SEEN)
+def test_what_is_seen_of_special_values_and_at_the_ends_of_the_range(number, fmt, expected):
+    seen = inspect_value(number, fmt)
+    found = {name: getattr(seen, name) for name in expected}
+    for side in {"below", "above"} & {name for name, x in found.items() if x is not None}:
+        assert math.copysign(1, found[side].value) == math.copysign(1, expected[side][0])
+        found[side] = found[side].value, found[side].code
+    assert found == expected
 
 
 def test_overflow():
-    tie = 2**16 - 2**4  # half way from the maximum of float16 to 2^16
-    assert inspect_value(tie, "float16").kind == "infinite"
-    assert inspect_value(tie, "float16").expansions == ()
-    below = inspect_value(tie - Fraction(1, 2), "float16")
-    assert (below.rounded, below.beyond_maximum, below.above.value) == (65504.0, True, math.inf)
-    assert below.expansions[0] == (65504.0, 15.5)
+    assert inspect_value(BELOW, "float16").expansions[0] == (65504.0, 15.5)
     assert inspect_value(464, "float8_e4m3fn").expansions[0] == (448.0, 16.0)  # a tie to even: the maximum
-    assert inspect_value(465, "float8_e4m3fn").expansions == ()
     saturated = inspect_value(465, "float8_e4m3fn", overflow="saturate")
     assert (saturated.rounded, saturated.above, saturated.ulp_error) == (448.0, None, Fraction(-17, 32))
-    assert inspect_value(100, "float4_e2m1fn").rounded == 6.0
-    assert inspect_value(100, "float4_e2m1fn").expansions == ()  # no sum of three components is near
+    with pytest.raises(ValueError, match="not finite"):
+        inspect_value("nan", "float8_e4m3fn").residual((1.0,))
 
 
 def test_numbers_are_taken_exactly():
@@ -235,20 +239,16 @@ def test_numbers_are_taken_exactly():
     assert inspect_value("0.1", "float64", "down").rounded == math.nextafter(0.1, 0)
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "text"),
-    [
-        *(
-            ((text,), ValueError, "is no number; allowed: a decimal")
-            for text in ("", "abc", "0x", "0x.p1", "1/2/3", "1.5/2", "1e", "--1")
-        ),
-        (("1/0",), ValueError, "denominator zero"),
-        *(((text,), ValueError, "exceeds 20000") for text in ("1e99999999", "1e-99999999", "0x1p-999999")),
-        ((1, "e15m10"), ValueError, "binary64 does not hold"),
-        ((1, "bfloat16", "even"), ValueError, "unknown rounding 'even'"),
-        (([1], "bfloat16"), TypeError, "no real number"),
-    ],
+WRONG = ("", "abc", "0x", "0x.p1", "1/2/3", "1.5/2", "1e", "--1")
+
+
+@refusals(
+    refused(ValueError, "is no number; allowed: a decimal", inspect_value, *((x, "bfloat16") for x in WRONG)),
+    refused(ValueError, "denominator zero", inspect_value, ("1/0", "bfloat16")),
+    refused(ValueError, "exceeds 20000", read_number, "1e99999999", "1e-99999999", "0x1p-999999"),
+    refused(ValueError, "binary64 does not hold", inspect_value, (1, "e15m10")),
+    refused(ValueError, "unknown rounding 'even'", inspect_value, (1, "bfloat16", "even")),
+    refused(TypeError, "no real number", inspect_value, ([1], "bfloat16")),
 )
-def test_what_is_no_number_or_no_format_is_refused(given, error, text):
-    with pytest.raises(error, match=text):
-        inspect_value(*given, *(["bfloat16"] if len(given) == 1 else []))
+def test_what_is_no_number_or_no_format_is_refused(rows):
+    check_refusals(rows)

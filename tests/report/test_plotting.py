@@ -1,6 +1,7 @@
 """Figures: both files, the same bytes each time, and labels that can be read."""
 
 import importlib
+import re
 
 import numpy as np
 import pytest
@@ -35,12 +36,9 @@ def test_a_figure_has_the_same_bytes_again_and_its_style_does_not_leak(plotting,
     before = style()
     svg, png = draw(plotting, tmp_path / "new/folder/figure")
     assert style() == before
-    assert [svg, png] == [tmp_path / "new/folder/figure.svg", tmp_path / "new/folder/figure.png"]
+    assert [svg, png] == [tmp_path / f"new/folder/figure.{end}" for end in ("svg", "png")]
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    text = svg.read_text()
-    assert text.startswith("<?xml")
-    assert text.rstrip().endswith("</svg>")
-    assert "<dc:date>" not in text
+    assert re.fullmatch(r"(?s)<\?xml(?!.*<dc:date>).*</svg>\s*", svg.read_text())
     for one, two in zip((svg, png), draw(plotting, tmp_path / "two"), strict=True):
         assert one.read_bytes() == two.read_bytes()
     with pytest.raises(RuntimeError, match="while drawing"), plotting.subplots():
@@ -67,15 +65,11 @@ def ending(*ends):
     return {f"line {i}": [0, end] for i, end in enumerate(ends)}
 
 
-CROWDS = {
-    "all at one height": [0.5] * 10,
-    "at the top and at the bottom": [1.0, 0.999, 0.998, 0.0, 0.001, 0.002],
-    "twelve in the middle": list(np.linspace(0.45, 0.55, 12)),
-    "negative": [-3.0, -3.01, 5.0],
-}
+#: All at one height, at the top and at the bottom, twelve in the middle, and negative.
+CROWDS = [0.5] * 10, [1.0, 0.999, 0.998, 0, 0.001, 0.002], [*np.linspace(0.45, 0.55, 12)], [-3.0, -3.01, 5.0]
 
 
-@pytest.mark.parametrize("ends", CROWDS.values(), ids=CROWDS)
+@pytest.mark.parametrize("ends", CROWDS)
 def test_labels_keep_apart_and_inside(ends, plotting):
     found = heights(plotting, ending(*ends))
     assert found.keys() == ending(*ends).keys()

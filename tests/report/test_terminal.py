@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import pty
 import re
@@ -10,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -48,14 +50,18 @@ INSPECTED = (
 )
 
 
+def set_width(monkeypatch, width):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
+
+
 @pytest.fixture
 def call(monkeypatch):
     """Return a function that gives what a command prints for a width, or to a pipe."""
 
     def call(width, line):
-        monkeypatch.delenv("COLUMNS", raising=False)
-        if width is not None:
-            monkeypatch.setenv("COLUMNS", str(width))
+        set_width(monkeypatch, width)
         return runner.call(*line.split()).stdout
 
     return call
@@ -96,17 +102,14 @@ def test_to_a_pipe_each_row_is_one_line(line, call):
 @pytest.fixture(scope="module")
 def certificates():
     names = ("two_sum", "fast_two_sum_unordered", "dw_plus_fp", "sr_fast_two_sum_path_error_unordered")
-    return [
-        verify(name, "e5m2", next(mode for mode in Mode if mode in THEOREMS[name].modes), samples=20)
-        for name in names
-    ]
+    modes = {name: next(mode for mode in Mode if mode in THEOREMS[name].modes) for name in names}
+    return [verify(name, "e5m2", mode, samples=20) for name, mode in modes.items()]
 
 
 @pytest.mark.parametrize("width", [None, *WIDTHS])
 def test_verdicts_at_every_width_and_to_a_pipe(width, certificates, monkeypatch, capsys):
     rows = certificate_table(certificates)
-    if width is not None:
-        monkeypatch.setenv("COLUMNS", str(width))
+    set_width(monkeypatch, width)
     print_rows(rows, legends.VERIFY, ("at", "counterexample"))
     text = capsys.readouterr().out
     first = [line.split()[0] for line in text.splitlines() if line and line[0] not in " \u2500"]
@@ -136,17 +139,13 @@ def test_in_a_real_terminal(width, line, call):
     main, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     clean = {key: text for key, text in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mcfsim", *line.split()],
-        **{"stdin": end, "stdout": end, "stderr": end, "env": {**clean, "TERM": "xterm"}},
-    )
+    ends = {"stdin": end, "stdout": end, "stderr": end, "env": {**clean, "TERM": "xterm"}}
+    process = subprocess.Popen([sys.executable, "-m", "mcfsim", *line.split()], **ends)
     os.close(end)
     printed = b""
-    try:
+    with suppress(OSError):  # the other end is closed
         while piece := os.read(main, 1 << 16):
             printed += piece
-    except OSError:  # the other end is closed
-        pass
     os.close(main)
     assert process.wait() == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", printed.decode()).replace("\r\n", "\n")
@@ -156,8 +155,8 @@ def test_in_a_real_terminal(width, line, call):
 def test_the_width(monkeypatch):
     assert output_width() is None
     for text, width in (("80", 80), ("7", 40), ("0", 40), ("wide", None), ("", None)):
-        monkeypatch.setenv("COLUMNS", text)
-        assert output_width() == width
+        set_width(monkeypatch, text)
+        assert output_width() == width, text
 
 
 def test_random_tables_keep_every_cell_whole():
@@ -165,15 +164,14 @@ def test_random_tables_keep_every_cell_whole():
     for _ in range(200):
         count, size, width = (int(rng.integers(*ends)) for ends in ((1, 12), (1, 6), (40, 200)))
         headings = [f"h{i} " + "x" * int(rng.integers(0, 12)) for i in range(count)]
-        rows = [
-            {heading: "9" * int(rng.integers(0, 25)) + f"{i}.{j}" for i, heading in enumerate(headings)}
-            for j in range(size)
-        ]
+        places = [[f"{i}.{j}" for i in range(count)] for j in range(size)]
+        cells = [["9" * int(rng.integers(0, 25)) + place for place in row] for row in places]
+        rows = [dict(zip(headings, row, strict=True)) for row in cells]
         pair = [{"label": f"l{i}", "text": " ".join(row.values())} for i, row in enumerate(rows)]
         for made in (stacked(rows, width, headings[1:][: int(rng.integers(0, 3))]), labelled(pair, width)):
             lines = [line for line, _ in made]
             assert all(len(line) <= width for line in lines)
-            assert {cell for row in rows for cell in row.values()} <= set(" ".join(lines).split())
+            assert {*itertools.chain(*cells)} <= set(" ".join(lines).split())
 
 
 # -- legends ----------------------------------------------------------------------------------------------
@@ -210,7 +208,7 @@ def test_signs_are_explained_below_the_statements_and_no_match_is_refused(call):
 def test_columns_side_by_side_are_as_many_as_fit(monkeypatch, capsys):
     rows = [{"what": f"row {i}", **{f"f{j}": f"{i}{j}" * 6 for j in range(5)}} for i in range(3)]
     for width, tables in ((40, 3), (60, 2), (200, 1)):
-        monkeypatch.setenv("COLUMNS", str(width))
+        set_width(monkeypatch, width)
         print_columns(rows, {})
         text = capsys.readouterr().out
         assert text.count("what") == tables

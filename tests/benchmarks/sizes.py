@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.common import write_result
-from tests.benchmarks import steps
+from tests.benchmarks import steps, timing
 from tests.benchmarks.timing import Array, Call, about, drawn, installed, median_seconds, optimizer
 
 SIZES = 10**6, 10**7, 10**8, 125 * 10**6
@@ -33,16 +33,12 @@ STRATEGY = "collage-plus"
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser, more = timing.parser(__doc__), "parameters, beside PyTorch; 0: none"
     parser.add_argument("--sizes", type=float, nargs="*", default=list(SIZES), help="parameters, in memory")
     parser.add_argument("--mapped", type=float, nargs="*", default=[], help="parameters, in files")
     parser.add_argument("--folder", type=Path, help="for these files; by default one for temporary files")
     parser.add_argument("--limit", type=float, default=4e9, help="bytes of memory besides mapped files")
-    parser.add_argument(
-        "--compared", type=float, default=COMPARED, help="parameters, beside PyTorch; 0: none"
-    )
-    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--write", action="store_true", help="write the result file")
+    parser.add_argument("--compared", type=float, default=COMPARED, help=more)
     return parser.parse_args()
 
 
@@ -61,9 +57,8 @@ def in_memory(sizes: list[int], threads: list[int], table: Table) -> Iterator[di
         for count in threads:
             row = of_size(parameters, count)
             megabytes = [f"{row[name] / 1e6:.0f}" for name in ("state", "beyond")]
-            table.add_row(
-                f"{parameters:.3g}", str(count), f"{row['seconds']:.4g}", f"{row['ns']:.2f}", *megabytes
-            )
+            times = [f"{row['seconds']:.4g}", f"{row['ns']:.2f}"]
+            table.add_row(f"{parameters:.3g}", str(count), *times, *megabytes)
             yield row
 
 
@@ -80,32 +75,24 @@ def in_files(
         yield row
 
 
-class Peer(NamedTuple):
-    """A step, and how many threads it takes."""
-
-    name: str
-    threads: int
-    call: Call
-
-
-def peers(x: Array, parameters: int, threads: int) -> Iterator[Peer]:
+def peers(x: Array, parameters: int, threads: int) -> Iterator[tuple[str, Call]]:
     """Our step, compiled and on NumPy, PyTorch's, and a copy of the bytes that ours reads and writes."""
     options: dict[str, Any] = {"packed": True, "threads": threads}
     ways: dict[str, dict[str, Any]] = {"compiled": {"compiled": True}, "without Numba": {"steps": 10**6}}
     for name, carried in ways.items():
         made, received = optimizer(STRATEGY, x, parameters, **carried, **options)
         step = partial(made.advance, received, 1e-3)
-        yield Peer(f"ours, {name}", threads, step if "compiled" in carried else partial(_without_numba, step))
+        yield f"ours, {name}", step if "compiled" in carried else partial(_without_numba, step)
         del made, received, step
     if installed("torch"):
         import torch
 
         torch.set_num_threads(threads)
         native = "the same operations, torch bfloat16"
-        yield Peer(native, threads, steps.native_step(STRATEGY, x, parameters, parameters))
-        yield Peer(f"{native}, in blocks", threads, steps.native_step(STRATEGY, x, parameters, 1 << 17))
-        yield Peer("torch AdamW(fused=True), float32", threads, steps.fused_step(x, parameters))
-    yield Peer("copy of the same bytes", threads, _copy(parameters, threads))
+        yield native, steps.native_step(STRATEGY, x, parameters, parameters)
+        yield f"{native}, in blocks", steps.native_step(STRATEGY, x, parameters, 1 << 17)
+        yield "torch AdamW(fused=True), float32", steps.fused_step(x, parameters)
+    yield "copy of the same bytes", _copy(parameters, threads)
 
 
 def _without_numba(call: Call) -> None:
@@ -129,17 +116,15 @@ def compared(parameters: int, threads: list[int], table: Table) -> Iterator[dict
     """Our step beside its peers, in one process."""
     x = drawn(parameters)
     for count in threads:
-        for peer in peers(x, parameters, count):
-            taken = min(median_seconds(peer.call) for _ in range(ROUNDS))
-            row = {"name": peer.name, "threads": count, "ns": 1e9 * taken / parameters}
-            table.add_row(peer.name, str(count), f"{row['ns']:.2f}")
-            yield row
-            del peer
+        for name, call in peers(x, parameters, count):
+            ns = 1e9 * min(median_seconds(call) for _ in range(ROUNDS)) / parameters
+            table.add_row(name, str(count), f"{ns:.2f}")
+            yield {"name": name, "threads": count, "ns": ns}
+            del call
 
 
 def main() -> None:
-    asked = arguments()
-    console = Console()
+    asked, console = arguments(), Console()
     headings = ("parameters", "threads", "s", "ns a parameter", "state, MB", "beyond it, MB")
     memory = Table(*headings, title="in memory")
     files = Table("parameters", "s", "copy, s", "ratio", "own memory, MB", title="in files")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -32,6 +33,14 @@ class Pair(NamedTuple):
     ours: Call
     peer: str
     theirs: Call
+
+
+def parser(text: str | None) -> argparse.ArgumentParser:
+    """Return a parser of what several benchmarks are asked."""
+    made = argparse.ArgumentParser(description=text)
+    made.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    made.add_argument("--write", action="store_true", help="write the result file")
+    return made
 
 
 @lru_cache

@@ -7,7 +7,6 @@ This measures and tests nothing.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from rich.table import Table
 import mcfsim as mcf
 from experiments.common import write_result
 from mcfsim.torch import AdamW, TorchAdamW, watch
+from tests.benchmarks import timing
 from tests.benchmarks.timing import about, installed, median_and_least, median_seconds
 
 #: Parameters in all, in tensors of a layer's size.
@@ -26,14 +26,6 @@ PARAMETERS, LARGEST = 1 << 22, 1 << 20
 #: Of torch's own: what a row is called, and its arguments.
 PEERS: dict[str, dict[str, bool]] = {"for-loop": {"foreach": False, "fused": False}}
 PEERS |= {"foreach": {"foreach": True}, "fused": {"fused": True}}
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parameters", type=float, default=PARAMETERS)
-    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--write", action="store_true", help="write the result file")
-    return parser.parse_args()
 
 
 def parameters(count: int, dtype: torch.dtype) -> list[torch.nn.Parameter]:
@@ -51,13 +43,8 @@ def kinds() -> Iterator[tuple[str, str, int | float, torch.dtype, Callable[[Any]
     """Yield what is measured: whose it is, its name, bytes a parameter, dtype, how the optimizer is made."""
     for name, options in PEERS.items():
         for dtype, stored in ((torch.float32, 16), (torch.bfloat16, 8)):
-            yield (
-                "torch",
-                f"{name}, {stored // 4 * 8} bits",
-                stored,
-                dtype,
-                partial(torch.optim.AdamW, **options),
-            )
+            made = partial(torch.optim.AdamW, **options)
+            yield "torch", f"{name}, {stored // 4 * 8} bits", stored, dtype, made
     if (optimi := installed("optimi")) is not None:
         kahan = partial(optimi.AdamW, lr=1e-3, kahan_sum=True)
         yield "optimi", "Kahan, 16 bits", 10, torch.bfloat16, kahan
@@ -73,7 +60,9 @@ def kinds() -> Iterator[tuple[str, str, int | float, torch.dtype, Callable[[Any]
 
 
 def main() -> None:
-    given, rows = arguments(), list[dict[str, Any]]()
+    parser, rows = timing.parser(__doc__), list[dict[str, Any]]()
+    parser.add_argument("--parameters", type=float, default=PARAMETERS)
+    given = parser.parse_args()
     table = Table("whose", "which", "bytes", "threads", "ns a parameter", "least", "watched")
     count = int(given.parameters)
     for whose, name, stored, dtype, made in kinds():

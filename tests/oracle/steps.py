@@ -36,13 +36,16 @@ class Steps:
         high = o(exact)
         return high, exact - high
 
+    def close(o, exact, low):
+        """Round a number, and add to it its error and something low."""
+        high, error = o.pair(exact)
+        return o.pair(high + o(error + low))
+
     def dw_plus_fp(o, x, y):
-        s, e = o.pair(x[0] + y)
-        return o.pair(s + o(x[1] + e))
+        return o.close(x[0] + y, x[1])
 
     def sloppy_dw_plus_dw(o, x, y):
-        s, e = o.pair(x[0] + y[0])
-        return o.pair(s + o(e + o(x[1] + y[1])))
+        return o.close(x[0] + y[0], o(x[1] + y[1]))
 
     def accurate_dw_plus_dw(o, x, y):
         s, e = o.pair(x[0] + y[0])
@@ -62,24 +65,19 @@ class Steps:
         return o.pair(t + o(e + d))
 
     def dw_times_fp2(o, x, y):
-        c, d = o.pair(x[0] * y)
-        return o.pair(c + o(d + o(x[1] * y)))
+        return o.close(x[0] * y, o(x[1] * y))
 
     def dw_times_fp3(o, x, y):
-        c, d = o.pair(x[0] * y)
-        return o.pair(c + o(d + x[1] * y))
+        return o.close(x[0] * y, x[1] * y)
 
     def dw_times_dw1(o, x, y):
-        c, d = o.pair(x[0] * y[0])
-        return o.pair(c + o(d + o(o(x[0] * y[1]) + o(x[1] * y[0]))))
+        return o.close(x[0] * y[0], o(o(x[0] * y[1]) + o(x[1] * y[0])))
 
     def dw_times_dw2(o, x, y):
-        c, d = o.pair(x[0] * y[0])
-        return o.pair(c + o(d + o(x[1] * y[0] + o(x[0] * y[1]))))
+        return o.close(x[0] * y[0], o(x[1] * y[0] + o(x[0] * y[1])))
 
     def dw_times_dw3(o, x, y):
-        c, d = o.pair(x[0] * y[0])
-        return o.pair(c + o(d + o(x[1] * y[0] + o(x[0] * y[1] + o(x[1] * y[1])))))
+        return o.close(x[0] * y[0], o(x[1] * y[0] + o(x[0] * y[1] + o(x[1] * y[1]))))
 
     def dw_div_fp1(o, x, y):
         t = o(x[0] / y)

@@ -24,12 +24,9 @@ _SHARED = pytest.StashKey[Counter[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--costs", type=int, default=0, metavar="N", help="list what folders cost, and the N dearest tests"
-    )
-    parser.addoption(
-        "--cost-limit", type=float, default=LIMIT, help="seconds of a processor that a case may take"
-    )
+    listed, limited = "list what folders cost, and the N dearest tests", "processor's seconds a case may take"
+    parser.addoption("--costs", type=int, default=0, metavar="N", help=listed)
+    parser.addoption("--cost-limit", type=float, default=LIMIT, help=limited)
 
 
 def cpu_seconds() -> float:
@@ -84,10 +81,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when == "teardown":
         spent = stash[_ENDED] - stash[_BEGUN]
         stash[_SHARED]["tests::what is left at the end"] += cpu_seconds() - stash[_ENDED]
-        report.user_properties += [
-            ("CPU seconds", spent),
-            ("CPU seconds shared", dict(stash[_SHARED])),
-        ]
+        report.user_properties += [("CPU seconds", spent), ("CPU seconds shared", dict(stash[_SHARED]))]
         limit = item.config.getoption("cost_limit")
         may = any(item.get_closest_marker(name) for name in ("costly", "exhaustive", "gpu"))
         if spent > limit and not may and report.passed and spent > limit * _slowness():
@@ -111,7 +105,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         if getattr(report, "when", None) != "teardown":
             continue
         told = dict(report.user_properties)
-        test, folder = report.nodeid.partition("[")[0], _folder(report.nodeid)
+        test = report.nodeid.partition("[")[0]
+        folder = "/".join(PurePath(test.partition("::")[0]).parts[:-1][:2])
         counts[test] += 1
         cases[folder] += 1
         for name, seconds in [(test, told["CPU seconds"]), *told["CPU seconds shared"].items()]:
@@ -123,8 +118,3 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.write_line("")
     for test, seconds in costs.most_common(most):
         terminalreporter.write_line(f"{seconds:7.1f} {counts[test]:6d} {test}")
-
-
-def _folder(nodeid: str) -> str:
-    parents = PurePath(nodeid.partition("::")[0]).parts[:-1]
-    return "/".join(parents[:2])

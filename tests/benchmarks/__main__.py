@@ -50,10 +50,8 @@ def sums(x: Array) -> Iterator[Pair]:
     operands = timing.addends(x, "bfloat16")
     native = mcf.arithmetic("bfloat16", backend="native")
     theirs = partial(mcf.two_sum, native, *(x.astype(ml_dtypes.bfloat16) for x in operands))
-    one, two = (
-        partial(mcf.two_sum, mcf.arithmetic("bfloat16", threads=count, **NUMPY), *operands)
-        for count in (1, 2)
-    )
+    ars = [mcf.arithmetic("bfloat16", threads=count, **NUMPY) for count in (1, 2)]
+    one, two = (partial(mcf.two_sum, ar, *operands) for ar in ars)
     yield Pair("two_sum in bfloat16", one, "same text, ml_dtypes", theirs)
     yield Pair("two_sum in bfloat16, two threads", two, "one thread", one)
 
@@ -70,10 +68,8 @@ def copies(x: Array, out: Array) -> Iterator[Pair]:
 
 def statements() -> Iterator[Pair]:
     """Trying all pairs of bfloat16, beside the algorithm alone on the same pairs."""
-    for name, mode in product(
-        ("two_sum", "fast_two_sum", "fast_two_sum_unordered"),
-        (Mode.NEAREST_EVEN, Mode.TOWARD_ZERO, Mode.UP, Mode.DOWN),
-    ):
+    names = ("two_sum", "fast_two_sum", "fast_two_sum_unordered")
+    for name, mode in product(names, (Mode.NEAREST_EVEN, Mode.TOWARD_ZERO, Mode.UP, Mode.DOWN)):
         check = prepare(name, "bfloat16", mode, Selection(extent="all"))
         # A share of all pairs: ranges spread evenly over them.
         parts = 64

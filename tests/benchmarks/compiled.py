@@ -60,9 +60,7 @@ def sums(x: Array) -> Iterator[Pair]:
     peer, theirs = "same text to nearest, ml_dtypes", partial(mcf.two_sum, native, *other)
     for mode in ("nearest_even", "toward_zero", "up", "down"):
         ar, program = mcf.arithmetic("bfloat16", mode, compiled=True), trace(mcf.two_sum, "bfloat16", mode)
-        loop, packed = (
-            Loop(program, checked=True, packed=packed).with_scalars({}) for packed in (False, True)
-        )
+        loop, packed = (Loop(program, checked=True, packed=x).with_scalars({}) for x in (False, True))
         for operation, ours in {
             f"two_sum in bfloat16, {mode}": partial(mcf.two_sum, ar, a, b),
             f"the same, {mode}, into arrays that are there": partial(loop, [a, b], results),

@@ -113,6 +113,7 @@ def ranged(low, high):
 
 
 ONE_NUMBER = {"precision": 1, "emin": 8, "specials": "none", "signed": False, "zero": False}
+NO_POSITS = ("posit", "posit16es", "posit<16", "posit16,1", "posit<16,1>x")
 WRONG_FIELDS = [
     ({"precision": 0}, ValueError, "at least 1 bit"),
     ({"precision": 1, "specials": "ieee"}, ValueError, "no fraction bit to tell NaN from infinity"),
@@ -139,10 +140,7 @@ WRONG_FIELDS = [
     refused(ValueError, "es = .* of a posit must lie between", Posit, (8, -1), (8, 6)),
     refused(TypeError, "must be an int", Posit, 8.0, True, "8", (8, 1.0), (8, False)),
     refused(ValueError, "of a posit must lie between", get_format, "posit2", "posit65", "posit<16,9>"),
-    *(
-        refused(ValueError, "unknown format .*'posit16'", get_format, spelling)
-        for spelling in ("posit", "posit16es", "posit<16", "posit16,1", "posit<16,1>x")
-    ),
+    refused(ValueError, "unknown format .*'posit16'", get_format, *NO_POSITS),
     refused(ValueError, "unknown grid", grid, "int1", "int33", "int", "int04x", "uint8", "symmetric", "INT8"),
 )
 def test_refusals(rows):

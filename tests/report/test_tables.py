@@ -10,16 +10,8 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.formats import FORMATS, get_format
+from mcfsim.report import tables
 from mcfsim.report.runs import run_table, tensor_table
-from mcfsim.report.tables import (
-    code_text,
-    decimal_text,
-    digits,
-    hexadecimal_text,
-    markdown_table,
-    plan_table,
-    terminal_table,
-)
 from mcfsim.rounding import Rounding
 from mcfsim.training.record import Run
 from tests.cli.runner import call
@@ -27,11 +19,12 @@ from tests.shared.refusals import check, refused
 
 
 def test_markdown():
-    rows, c = [{"name": "a|b", "p": "8"}, {"name": "c", "p": "1000"}], "| c    | 1000 |"
-    assert markdown_table(rows).splitlines() == ["| name |    p |", "|:-----|-----:|", r"| a\|b |    8 |", c]
+    rows = [{"name": "a|b", "p": "8"}, {"name": "c", "p": "1000"}]
+    heading, row, last = ["| name |    p |", "|:-----|-----:|"], r"| a\|b |    8 |", "| c    | 1000 |"
+    assert tables.markdown_table(rows).splitlines() == [*heading, row, last]
 
 
-@pytest.mark.parametrize("render", [markdown_table, terminal_table])
+@pytest.mark.parametrize("render", [tables.markdown_table, tables.terminal_table])
 def test_rows_that_make_no_table(render):
     with pytest.raises(ValueError, match="at least one row"):
         render([])
@@ -40,17 +33,16 @@ def test_rows_that_make_no_table(render):
 
 
 def test_numbers_as_text():
-    assert digits(Fraction(1, 3), 17) == "0.33333333333333333"
-    assert digits(Fraction(-1, 3) / 10**30, 5) == "-3.3333e-31"
-    assert digits(Fraction(10) ** 5000, 3) == "1.00e+5000"
-    assert decimal_text(0.1) == "0.1000000000000000055511151231257827021181583404541015625"
-    assert [decimal_text(x) for x in (-0.0, 0.0, float("inf"), float("-inf"), float("nan"))] == [
-        *("-0", "0", "inf", "-inf", "nan")
-    ]
-    assert [hexadecimal_text(x) for x in (1.0, 0.999, -0.0, 20.0, 5e-324, float("nan"))] == [
-        *("0x1p+0", "0x1.ff7ced916872bp-1", "-0x0p+0", "0x1.4p+4", "0x0.0000000000001p-1022", "nan")
-    ]
-    codes = [code_text(1, FORMATS[name]) for name in ("bfloat16", "tf32", "float6_e3m2fn")]
+    assert tables.digits(Fraction(1, 3), 17) == "0.33333333333333333"
+    assert tables.digits(Fraction(-1, 3) / 10**30, 5) == "-3.3333e-31"
+    assert tables.digits(Fraction(10) ** 5000, 3) == "1.00e+5000"
+    assert tables.decimal_text(0.1) == "0.1000000000000000055511151231257827021181583404541015625"
+    special = -0.0, 0.0, float("inf"), float("-inf"), float("nan")
+    assert [tables.decimal_text(x) for x in special] == ["-0", "0", "inf", "-inf", "nan"]
+    read = {1.0: "0x1p+0", 0.999: "0x1.ff7ced916872bp-1", 20.0: "0x1.4p+4", 5e-324: "0x0.0000000000001p-1022"}
+    for number, text in [*read.items(), (-0.0, "-0x0p+0"), (float("nan"), "nan")]:
+        assert tables.hexadecimal_text(number) == text
+    codes = [tables.code_text(1, FORMATS[name]) for name in ("bfloat16", "tf32", "float6_e3m2fn")]
     assert codes == ["0x0001", "0x00001", "0x01"]
 
 
@@ -66,17 +58,13 @@ def test_runs():
         exact={"validation_loss": 1.25},
     )
     run.series["exact"] = {"loss": np.array([3.0, 2.0])}
-    assert run_table(run) == [
-        {
-            **{"strategy": name, "bytes / parameter": size, "validation loss": loss},
-            **{"minus fp32-master": difference, "lost late": lost, "EDQ late": quality},
-        }
-        for name, size, loss, difference, lost, quality in (
-            ("plain", "8", "2", "+0.5", "75.00%", "0.2500"),
-            ("fp32-master", "16", "1.5", "+0", "75.00%", "0.2500"),
-            ("exact", "-", "1.25", "-0.25", "-", "-"),
-        )
+    assert [tuple(row.values()) for row in run_table(run)] == [
+        ("plain", "8", "2", "+0.5", "75.00%", "0.2500"),
+        ("fp32-master", "16", "1.5", "+0", "75.00%", "0.2500"),
+        ("exact", "-", "1.25", "-0.25", "-", "-"),
     ]
+    headings = ["strategy", "bytes / parameter", "validation loss", "minus fp32-master"]
+    assert [list(row) for row in run_table(run)] == [[*headings, "lost late", "EDQ late"]] * 3
     assert "minus fp32-master" not in run_table(_run(plain={"validation_loss": 2.0}))[0]
     assert list(run_table(_run(plain={}))[0]) == ["strategy", "bytes / parameter", "lost late", "EDQ late"]
 
@@ -113,7 +101,7 @@ def test_the_worst_tensors_of_runs():
 )
 def test_the_plan_says_how_each_operation_is_carried_out(name, rounding, ways):
     fmt, policies = get_format(name), Rounding(rounding)
-    rows = plan_table(fmt, policies)
+    rows = tables.plan_table(fmt, policies)
     assert [row["operation"] for row in rows] == ["add", "sub", "mul", "div", "sqrt", "fma"]
     assert [str(row["values"]) for row in rows] == ways
     ar = mcf.arithmetic(fmt, policies)

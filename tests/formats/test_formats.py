@@ -66,14 +66,14 @@ def test_what_a_format_has_been_asked_for_does_not_change_how_it_is_copied(name)
 BF16 = {"precision": 8, "emin": -126, "emax": 127}
 
 
-OF_INT8, OF_POSIT16 = {"precision": 8, "emin": 7, "emax": 7}, {"precision": 12, "emin": -56, "emax": 56}
-INT8 = {"low": -128, "high": 127}
-#: Two equal ones, and others.
+INT8, INT8_FLOAT = {"low": -128, "high": 127}, {"precision": 8, "emin": 7, "emax": 7}
+#: Two equal ones, and others, some of them with the same fields.
 EQUAL = [
     (Format("mine", **BF16), FORMATS["bfloat16"], Format("mine", **BF16, specials="fn")),
     (get_format("int8"), Grid("mine", **INT8), get_format("int8_symmetric"), Grid(**INT8, fraction_bits=6)),
-    (get_format("int8"), Grid("mine", **INT8), Format(**OF_INT8, specials="none")),
-    (Posit(16, 2), Posit(16), Posit(16, 1), Posit(17), Format(**OF_POSIT16, specials="fnuz")),
+    (get_format("int8"), Grid("mine", **INT8), Format(**INT8_FLOAT, specials="none")),
+    (Posit(16, 2), Posit(16), Posit(16, 1), Posit(17)),
+    (Posit(16, 2), Posit(16), Format(precision=12, emin=-56, emax=56, specials="fnuz")),
 ]
 
 

@@ -232,18 +232,14 @@ b ───────●───────────┼──────
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "mode", "components", "head"),
-    [
-        ("two_sum", "stochastic", None, "two_sum(a, b; word0 ... word5):"),
-        ("split", "up", None, "split(x):"),
-        ("dw_times_dw2", "up", None, "dw_times_dw2(xh, xl, yh, yl):"),
-        ("expansion.grow", "up", 3, "grow(x0, x1, x2, a):"),
-    ],
-)
-def test_operands_follow_from_the_signature(name, mode, components, head):
-    options = {} if components is None else {"components": components}
-    assert shown("pseudocode", recorded(name, mode, **options)).splitlines()[0] == head
+def test_operands_follow_from_the_signature():
+    for found, head in (
+        (recorded("two_sum", "stochastic"), "two_sum(a, b; word0 ... word5):"),
+        (recorded("split", "up"), "split(x):"),
+        (recorded("dw_times_dw2", "up"), "dw_times_dw2(xh, xl, yh, yl):"),
+        (recorded("expansion.grow", "up", components=3), "grow(x0, x1, x2, a):"),
+    ):
+        assert shown("pseudocode", found).splitlines()[0] == head
 
 
 def test_what_is_drawn():
@@ -331,25 +327,26 @@ def test_nothing_in_a_picture_overlaps(strategy):
 
 
 # -- refusals -----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("two_summ", "unknown text 'two_summ' (did you mean 'two_sum'?); known texts: two_sum, fast_two_sum"),
-        ("two_sum --as pictures", "unknown --as 'pictures'; allowed: pseudocode, text, network"),
-        ("two_sum --as nmba", "unknown --as 'nmba' (did you mean 'numba'?)"),
-        ("two_sum --strategy plain", "two_sum is no optimizer and takes no strategy"),
-        ("two_sum --components 3", "two_sum takes no tuples of any length"),
-        ("adamw --components 3", "adamw takes a strategy, which says how many components"),
-        ("adamw --strategy collage", "unknown strategy 'collage' (did you mean"),
-        ("adamw --strategy exact", "strategy 'exact' computes with exact numbers"),
-        ("adamw --strategy collage-plus --format posit16", "posit16"),
-        ("two_prod --format float64 --rounding up --as numba", "has no exact path"),
-        ("expansion.div --components 3", "an expansion of 3 components cannot be divided"),
-        ("two_sum --output x.svg", "--output takes a drawing: give --as network with it"),
-        ("two_sum --as network --output x.pdf", "cannot draw x.pdf: a figure's name ends in .svg or .png"),
-        ("two_sum --as network --output no/such/x.svg", "cannot write no/such/x.svg: there is no folder"),
-        ("--strategy plain", "name a text"),
-    ],
-)
-def test_refusals(words, message):
-    assert message in refused("show", *words.split())
+#: What a command is asked, and what is said.
+REFUSED = {
+    "two_summ": "unknown text 'two_summ' (did you mean 'two_sum'?); known texts: two_sum, fast_two_sum",
+    "two_sum --as pictures": "unknown --as 'pictures'; allowed: pseudocode, text, network",
+    "two_sum --as nmba": "unknown --as 'nmba' (did you mean 'numba'?)",
+    "two_sum --strategy plain": "two_sum is no optimizer and takes no strategy",
+    "two_sum --components 3": "two_sum takes no tuples of any length",
+    "adamw --components 3": "adamw takes a strategy, which says how many components",
+    "adamw --strategy collage": "unknown strategy 'collage' (did you mean",
+    "adamw --strategy exact": "strategy 'exact' computes with exact numbers",
+    "adamw --strategy collage-plus --format posit16": "posit16",
+    "two_prod --format float64 --rounding up --as numba": "has no exact path",
+    "expansion.div --components 3": "an expansion of 3 components cannot be divided",
+    "two_sum --output x.svg": "--output takes a drawing: give --as network with it",
+    "two_sum --as network --output x.pdf": "cannot draw x.pdf: a figure's name ends in .svg or .png",
+    "two_sum --as network --output no/such/x.svg": "cannot write no/such/x.svg: there is no folder",
+    "--strategy plain": "name a text",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_refusals(words):
+    assert REFUSED[words] in refused("show", *words.split())

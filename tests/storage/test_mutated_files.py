@@ -39,11 +39,7 @@ def train(path: Path | None, **options: Any) -> mcf.Run:
 
 
 def text_of(run: mcf.Run) -> str:
-    series = {
-        f"{name}|{measure}": numbers.tobytes().hex()
-        for name, by_measure in run.series.items()
-        for measure, numbers in by_measure.items()
-    }
+    series = {name: {key: x.tobytes().hex() for key, x in of.items()} for name, of in run.series.items()}
     return json.dumps([run.settings, run.versions, run.results, run.steps.tolist(), series])
 
 

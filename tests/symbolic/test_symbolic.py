@@ -12,21 +12,9 @@ from mcfsim.multiword import expansion
 from mcfsim.oracle import FractionArithmetic
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
-from mcfsim.symbolic import (
-    EVEN,
-    EVERY,
-    ODD,
-    Polynomial,
-    Precisions,
-    Quotient,
-    Relation,
-    SymbolicArithmetic,
-    UndecidedError,
-    families,
-    family,
-    u,
-)
-from mcfsim.symbolic.decisions import first
+from mcfsim.symbolic import EVEN, EVERY, ODD, Polynomial, Precisions, Quotient, families, family, u
+from mcfsim.symbolic.arithmetic import SymbolicArithmetic
+from mcfsim.symbolic.decisions import Relation, UndecidedError, first
 from mcfsim.symbolic.variables import root, unit
 from tests.shared.refusals import check, refusals, refused
 

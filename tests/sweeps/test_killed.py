@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -24,17 +23,11 @@ from tests.sweeps import jobs
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def stack():
-    with ExitStack() as stack:
-        yield stack
-
-
 @pytest.mark.parametrize("where", ["processes", "dask"])
 @pytest.mark.costly("workers start anew, which are processes that import Dask")
 @pytest.mark.sampled(2, each=False)
 def test_a_killed_worker_costs_time_alone_and_a_range_that_kills_each_is_named(
-    where, stack, tmp_path, monkeypatch
+    where, request, tmp_path, monkeypatch
 ):
     """The named range is spared by resuming."""
     several = [jobs.tens(80, partial(jobs.deadly, tmp_path), "a"), jobs.tens(50, key="after")]
@@ -42,7 +35,8 @@ def test_a_killed_worker_costs_time_alone_and_a_range_that_kills_each_is_named(
     if where == "dask":  # whose scheduler begins a lost unit again, as often as it allows
         distributed = pytest.importorskip("distributed")
         cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0")
-        place, attempts = {"dask": stack.enter_context(cluster).scheduler_address}, 1
+        request.addfinalizer(cluster.close)
+        place, attempts = {"dask": cluster.scheduler_address}, 1
     monkeypatch.setattr("mcfsim.sweeps.sweep.ATTEMPTS", attempts)
     with Sweep(**place, journal=path) as sweep:
         assert list(sweep.run(several)) == jobs.done(*several)

@@ -11,9 +11,12 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from statistics import median
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -51,22 +54,14 @@ def state_bytes(made: mcf.Optimizer, gradient: Any) -> int:
     return sum(x.nbytes for items in made.state for x in items) + int(gradient.nbytes)
 
 
-def seconds(function: Callable[[], object], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
-
-
 def in_memory(parameters: int, threads: int) -> dict[str, Any]:
     """Time steps, and measure the most memory that the process has held."""
     made, gradient = optimizer(parameters, threads=threads, compiled=True)
     made.advance(gradient, _RATE)  # the first is not counted
     repeats = max(3, min(51, 5 * 10**7 // parameters))
     rounds = 3 if parameters < 10**9 else 1
-    taken = min(seconds(lambda: made.advance(gradient, _RATE), repeats) for _ in range(rounds))
+    step = partial(made.advance, gradient, _RATE)
+    taken = min(median(repeat(step, number=1, repeat=repeats)) for _ in range(rounds))
     state, most = state_bytes(made, gradient), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"parameters": parameters, "seconds": taken, "state": state, "beyond": most - state}
 

@@ -91,7 +91,7 @@ def peers(x: Array, parameters: int, threads: int) -> Iterator[tuple[str, Call]]
         native = "the same operations, torch bfloat16"
         yield native, steps.native_step(STRATEGY, x, parameters, parameters)
         yield f"{native}, in blocks", steps.native_step(STRATEGY, x, parameters, 1 << 17)
-        yield "torch AdamW(fused=True), float32", steps.fused_step(x, parameters)
+        yield steps.FUSED, steps.fused_step(x, parameters)
     yield "copy of the same bytes", _copy(parameters, threads)
 
 

@@ -18,7 +18,7 @@ PARAMETERS = 1 << 22
 _BLOCK = 1 << 17
 _HYPER = mcf.AdamW()
 _RATE = 1e-3
-_FUSED = "torch AdamW(fused=True), float32"
+FUSED = "torch AdamW(fused=True), float32"
 
 
 def steps(x: Array) -> Iterator[Pair]:
@@ -63,7 +63,7 @@ def _beside_torch(x: Array) -> Iterator[Pair]:
             yield Pair(_titled(name, packed=True), ours, peer, native_step(name, x, PARAMETERS, size))
     fused = fused_step(x, PARAMETERS)
     for name in ("plain", "collage-light", "collage-plus", "fp32"):
-        yield Pair(_titled(name, packed=True), _packed(name, x), _FUSED, fused)
+        yield Pair(_titled(name, packed=True), _packed(name, x), FUSED, fused)
 
 
 def native_step(name: str, x: Array, parameters: int, size: int) -> Call:

@@ -92,11 +92,11 @@ def test_work_that_cannot_be_sent_runs_in_threads_alone(sweep, monkeypatch):
     job = jobs.tens(40, locked)
     with Sweep(2, kind="threads") as threads:
         assert list(threads.run([job])) == jobs.done(job)
-    refused = pytest.raises(ValueError, match=r'by tens: work cannot be sent .*kind="threads"')
-    with refused:
+    told = pytest.raises(ValueError, match=r'by tens: work cannot be sent .*kind="threads"')
+    with told:
         list(sweep.run([job]))
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with refused:
+    with told:
         list(sweep.run([jobs.tens(40, lambda start, stop: {})]))
     assert list(sweep.run(jobs.JOBS)) == jobs.done(*jobs.JOBS)
 

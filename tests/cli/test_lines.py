@@ -14,8 +14,7 @@ import typer
 
 from mcfsim.optim.strategies import STRATEGIES
 from tests.cli.runner import COMMANDS, call, invoke
-from tests.models.files import checkpoint
-from tests.models.recordings import recorded
+from tests.models.files import checkpoint, recorded
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,8 +14,7 @@ import mcfsim as mcf
 from mcfsim.cli.application import Place, places_of
 from mcfsim.storage.files import OutputError
 from tests.cli.runner import COMMANDS, FUNCTIONS, call, refused
-from tests.models.files import checkpoint, raw_safetensors
-from tests.models.recordings import recorded
+from tests.models.files import checkpoint, raw_safetensors, recorded
 from tests.shared.places import look, no_file
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,19 @@ import pytest
 import mcfsim as mcf
 from mcfsim.models.recording import open_recording
 from mcfsim.models.weights import open_weights
-from tests.models.files import DTYPES, checkpoint, header_of, raw_safetensors, with_header
-from tests.models.recordings import KINDS, SHAPES, gradients, rate, recorded, weights
+from tests.models.files import (
+    DTYPES,
+    KINDS,
+    SHAPES,
+    checkpoint,
+    gradients,
+    header_of,
+    rate,
+    raw_safetensors,
+    recorded,
+    weights,
+    with_header,
+)
 from tests.shared.mutations import damaged
 
 STEPS = 3

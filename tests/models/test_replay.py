@@ -9,7 +9,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.models.recorded_file import TensorFile
 from mcfsim.problems import LogisticRegression
-from tests.models.recordings import SHAPES, gradients, rate, recorded, weights
+from tests.models.files import SHAPES, gradients, rate, recorded, weights
 from tests.shared.kinds import STORED
 from tests.training.problems import tiny_model
 

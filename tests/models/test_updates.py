@@ -18,9 +18,8 @@ from mcfsim.models.updates import Model
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audits import update_model
 from mcfsim.storage.tensors import FileOfTensorsError
-from tests.models.files import checkpoint, raw_safetensors
+from tests.models.files import adam, checkpoint, raw_safetensors
 from tests.models.pages import plan
-from tests.models.recordings import adam
 
 RUN = mcf.Schedule(), 100
 

@@ -46,20 +46,18 @@ def test_shapes_have_as_many_parameters_as_published():
 
 def test_every_tensor_is_listed_once():
     shape = Shape("small", 2, 6, vocabulary=11, context=5, inner=24)
-    assert len(shape.tensors) == 2 + 2 * 16 + 2
-    assert shape.tensors["layer1.inner.down.weight"] == (6, 24)
-    assert shape.size == sum(math.prod(extent) for extent in shape.tensors.values())
     gated = replace(shape, gated=True, context=0)
-    assert len(gated.tensors) == 1 + 2 * 9 + 2
+    assert [len(item.tensors) for item in (shape, gated)] == [2 + 2 * 16 + 2, 1 + 2 * 9 + 2]
+    assert shape.tensors["layer1.inner.down.weight"] == (6, 24)
+    assert shape.size == sum(map(math.prod, shape.tensors.values()))
     assert not any(name.endswith("bias") for name in gated.tensors)
 
 
 def test_shapes_that_there_cannot_be():
     for field in ("layers", "width", "vocabulary", "inner"):
-        with pytest.raises(ValueError, match=f"gpt-125m: {field} = 0 must be at least 1"):
-            replace(SHAPES["gpt-125m"], **{field: 0})
-        with pytest.raises(TypeError, match=f"gpt-125m: {field} must be an int"):
-            replace(SHAPES["gpt-125m"], **{field: 2.0})
+        for x, error, text in ((0, ValueError, "= 0 must be at least 1"), (2.0, TypeError, "must be an int")):
+            with pytest.raises(error, match=f"gpt-125m: {field} {text}"):
+                replace(SHAPES["gpt-125m"], **{field: x})
     assert get_shape("gpt-6.7b") is SHAPES["gpt-6.7b"]
     with pytest.raises(ValueError, match=r"unknown shape 'gpt6.7b' \(did you mean 'gpt-6.7b'\?\); known"):
         get_shape("gpt6.7b")

@@ -11,6 +11,7 @@ from scipy.stats import f as f_distribution
 
 from mcfsim.models.precision_fit import fit
 from mcfsim.models.precision_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effective, PrecisionLaw
+from tests.shared.refusals import check, refusals, refused
 
 SIZES, BITS = np.repeat([3e3, 1e4, 3e4, 1e5], 7), np.tile([4, 5, 6, 7, 8, 10, math.inf], 4)
 TRUE = {"a": 0.6, "alpha": 0.4, "floor": 2.0, "gamma": 1.5, "offset": 0.8}
@@ -25,9 +26,9 @@ def law(size, bits, a, alpha, floor, gamma, offset):
 def test_what_is_published():
     """Four bits leave these shares; seven are best, and half of that without offsets."""
     kinds = PUBLISHED.kinds
-    assert round(PUBLISHED.best_bits(), 1) == 7.0
     without = {name: Effective(kind.gamma) for name, kind in kinds.items()}
-    assert round(replace(PUBLISHED, kinds=without).best_bits(), 1) == 3.5
+    best = [round(law.best_bits(), 1) for law in (PUBLISHED, replace(PUBLISHED, kinds=without))]
+    assert best == [7.0, 3.5]
     for kind, share in (("weights", 0.70), ("activations", 0.33), ("kv", 0.83)):
         found = float(kinds[kind].share(4))
         assert round(found, 2) == share
@@ -54,9 +55,8 @@ def test_where_no_parameter_is_left_the_loss_is_infinite():
 def test_the_optimum_is_that_of_a_fine_grid():
     rng, grid = np.random.default_rng(0), np.arange(1, 40_000) / 1000
     for _ in range(10):
-        kinds = {
-            f"k{i}": Effective(rng.uniform(0.3, 4), rng.uniform(-1, 2.5)) for i in range(rng.integers(1, 4))
-        }
+        count = rng.integers(1, 4)
+        kinds = {f"k{i}": Effective(rng.uniform(0.3, 4), rng.uniform(-1, 2.5)) for i in range(count)}
         worth = np.prod([1 - np.exp(-grid / k.gamma + k.offset) for k in kinds.values()], axis=0) / grid
         worth[np.any([grid <= k.gamma * k.offset for k in kinds.values()], axis=0)] = 0
         best = grid[worth.argmax()]
@@ -67,11 +67,10 @@ def test_the_optimum_is_that_of_a_fine_grid():
 @pytest.mark.slow
 def test_constants_are_found_again():
     found = fit(SIZES, BITS, law(SIZES, BITS, **TRUE))
-    for name, value in TRUE.items():
-        assert found.constants[name].value == pytest.approx(value, rel=1e-6)
+    assert {name: item.value for name, item in found.constants.items()} == pytest.approx(TRUE, rel=1e-6)
     assert found.residual < 1e-9
-    assert found.predict(2e5, 9) == pytest.approx(law(2e5, 9, **TRUE))
-    assert found.predict(2e5, math.inf) == pytest.approx(law(2e5, math.inf, **TRUE))
+    for bits in (9, math.inf):
+        assert found.predict(2e5, bits) == pytest.approx(law(2e5, bits, **TRUE))
 
 
 @pytest.mark.slow
@@ -108,31 +107,27 @@ def test_a_constant_that_nothing_bounds_has_no_end():
     """At ten bits and more the precision does nothing, and gamma may be as small as it likes."""
     bits = np.tile([10, 11, 12, 13, 14, 16, math.inf], 4)
     noise = np.random.default_rng(2).normal(0, 0.02, SIZES.size)
-    found = fit(SIZES, bits, law(SIZES, bits, **TRUE) + noise)
-    assert found.constants["gamma"].low == 0
-    assert found.constants["offset"].low == -math.inf
+    found = fit(SIZES, bits, law(SIZES, bits, **TRUE) + noise).constants
+    assert (found["gamma"].low, found["offset"].low) == (0, -math.inf)
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        *(
-            (lambda change=change: fit(**{"sizes": SIZES, "bits": BITS, "losses": SIZES} | change), text)
-            for change, text in (
-                ({"sizes": SIZES[:-1]}, "do not belong together"),
-                ({"sizes": -SIZES}, "must be positive"),
-                ({"bits": np.full(28, math.nan)}, "must be positive"),
-                ({"losses": np.full(28, math.inf)}, "finite"),
-                ({"sizes": np.full(28, 1e4)}, "two sizes and three precisions"),
-                ({"bits": np.full(28, 4.0)}, "two sizes and three precisions"),
-                ({"confidence": 1}, "confidence"),
-            )
-        ),
-        *((lambda bad=bad: Effective(bad), "gamma") for bad in (0, -1, math.nan, math.inf)),
-        *((lambda bad=bad: Effective(1.0).share(bad), "bits must be positive") for bad in (0, -3, math.nan)),
-        (lambda: PUBLISHED.loss(1e8, 1e10, gradients=4), "known kinds: weights, activations, kv"),
-    ],
+def fitted(name, x):
+    fit(**{"sizes": SIZES, "bits": BITS, "losses": SIZES} | {name: x})
+
+
+@refusals(
+    refused(ValueError, "do not belong together", fitted, ("sizes", SIZES[:-1])),
+    refused(ValueError, "must be positive", fitted, ("sizes", -SIZES), ("bits", np.full(28, math.nan))),
+    refused(ValueError, "finite", fitted, ("losses", np.full(28, math.inf))),
+    refused(
+        ValueError, "two sizes and three", fitted, ("sizes", np.full(28, 1e4)), ("bits", np.full(28, 4.0))
+    ),
+    refused(ValueError, "confidence", fitted, ("confidence", 1)),
+    refused(ValueError, "gamma", Effective, 0, -1, math.nan, math.inf),
+    refused(ValueError, "bits must be positive", Effective(1.0).share, 0, -3, math.nan),
+    refused(
+        ValueError, "known kinds: weights, activations, kv", lambda x: PUBLISHED.loss(x, x, gradients=4), 1e8
+    ),
 )
-def test_what_makes_no_sense_is_refused(call, text):
-    with pytest.raises(ValueError, match=text):
-        call()
+def test_what_makes_no_sense_is_refused(rows):
+    check(rows)

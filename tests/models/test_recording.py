@@ -115,12 +115,9 @@ def test_another_start(tmp_path):
     recorded(tmp_path / "r", STEPS)
     moved = {name: x + 1 for name, x in weights().items()}
     more = {"not trained": np.ones(5, np.float32), "count": np.arange(3)}
-    for name, tensors in {
-        "start": more,
-        "bad": {"bias": np.full(3, np.nan)},
-        "whole": {"bias": np.arange(3)},
-    }.items():
-        np.savez(tmp_path / f"{name}.npz", **{**moved, **tensors})
+    biases = {"bad": {"bias": np.full(3, np.nan)}, "whole": {"bias": np.arange(3)}}
+    for name, tensors in ({"start": more} | biases).items():
+        np.savez(tmp_path / f"{name}.npz", **moved | tensors)
     recording = open_recording(tmp_path / "r", tmp_path / "start.npz")
     found = recording.weights.read()
     assert {name: x.tolist() for name, x in found.items()} == {name: x.tolist() for name, x in moved.items()}
@@ -173,8 +170,8 @@ SPOILT = [
     (_tensors(bias=np.ones(0, "f4")), "'bias' of shape [0] has no"),
     (_tensors(**dict.fromkeys(SHAPES)), f"{STEP_2}: has no tensor"),
     (
-        _tensors(bias=np.array([1, np.nan, np.inf], "f4")),
-        f"{STEP_2}: has numbers that are not finite: bias: 1 NaN, 1 infinite",
+        _tensors(bias=np.float32([1, np.nan, np.inf])),
+        f"{STEP_2}: has numbers that are not finite: bias: 1 NaN, 1",
     ),
     *((_cut(end), f"{STEP_2}: no safetensors file, or damaged") for end in (100, 0, -1)),
     (lambda f: ((f / STEP_2).unlink(), os.mkfifo(f / STEP_2)), f"{STEP_2} is a pipe, and no regular"),

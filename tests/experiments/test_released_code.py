@@ -53,9 +53,9 @@ def test_without_a_fault_it_is_adamw(strategy, assert_same):
     ours, update, _ = moved(Faulty(beta2=0.95), strategy)
     right, expected, _ = moved(mcf.AdamW(beta2=0.95), strategy)
     assert_same(update, expected)
-    for one, other in zip(ours.state, right.state, strict=True):
-        for x, y in zip(one, other, strict=True):
-            assert_same(x, y)
+    pairs = zip(ours.state, right.state, strict=True)
+    for x, y in (pair for one, other in pairs for pair in zip(one, other, strict=True)):
+        assert_same(x, y)
 
 
 def test_an_update_is_rounded_before_the_master_copy(assert_same):

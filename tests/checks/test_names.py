@@ -9,14 +9,9 @@ from mcfsim.checks.names import hint, nearest
 from mcfsim.problems.registry import PROBLEMS
 from mcfsim.rounding import Mode
 
-KNOWN = {
-    "format": [*mcf.FORMATS],
-    "scaled": [*mcf.SCALED],
-    "strategy": [*mcf.STRATEGIES],
-    "theorem": [*mcf.THEOREMS],
-    "problem": [*PROBLEMS],
-    "mode": [*map(str, Mode)],
-}
+KNOWN = {"format": [*mcf.FORMATS], "scaled": [*mcf.SCALED], "strategy": [*mcf.STRATEGIES]}
+KNOWN |= {"theorem": [*mcf.THEOREMS], "problem": [*PROBLEMS], "mode": [*map(str, Mode)]}
+EVERY = [(kind, {"theorem": 27, "strategy": 3}.get(kind, 1)) for kind in KNOWN]
 
 
 def slips(name):
@@ -29,11 +24,7 @@ def slips(name):
 
 
 @pytest.mark.parametrize(
-    ("kind", "every"),
-    [
-        *((kind, {"theorem": 27, "strategy": 3}.get(kind, 1)) for kind in KNOWN),
-        pytest.param("theorem", 3, marks=pytest.mark.exhaustive),
-    ],
+    ("kind", "every"), [*EVERY, pytest.param("theorem", 3, marks=pytest.mark.exhaustive)]
 )
 @pytest.mark.slow
 @pytest.mark.sampled(4, each=False)
@@ -48,13 +39,8 @@ def test_every_slip_of_every_name_brings_a_suggestion_and_mostly_that_name(kind,
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        ("fast2sum", "fast_two_sum"),
-        ("2sum", "two_sum"),
-        ("twoSumm", "two_sum"),
-        ("2ProdFMA", "two_prod_fma"),
-        ("DWTimesDW2", "dw_times_dw2"),
-        ("dw_add_fp", "dw_plus_fp"),
-        ("dot_two", "dot2"),
+        *(("fast2sum", "fast_two_sum"), ("2sum", "two_sum"), ("twoSumm", "two_sum"), ("dot_two", "dot2")),
+        *(("2ProdFMA", "two_prod_fma"), ("DWTimesDW2", "dw_times_dw2"), ("dw_add_fp", "dw_plus_fp")),
     ],
 )
 def test_numbers_and_words_are_the_same(written, meant):
@@ -72,13 +58,12 @@ def test_the_text():
 def test_names_of_formats_and_of_scaled_formats_are_told_apart():
     of_both = {*mcf.FORMATS, *(name for name in mcf.SCALED if name.startswith(("int", "tern")))}
     assert [mcf.get_format(name).name for name in of_both] == [*of_both]
+    told = "a scaled format, .*: use mcfsim.quanti"
     for name in set(mcf.SCALED) - of_both:
-        for given in (name, name.upper(), f" {name} "):
-            with pytest.raises(ValueError, match=r"is a scaled format, .*: use mcfsim\.quantize"):
+        wrong = dict.fromkeys((name, name.upper(), f" {name} "), f"is {told}")
+        wrong[name[:3] + "x" + name[3:]] = f"did you mean '{name}', {told}"
+        for given, text in wrong.items():
+            with pytest.raises(ValueError, match=text):
                 mcf.get_format(given)
-        with pytest.raises(
-            ValueError, match=f"did you mean '{name}', a scaled format, .*: use mcfsim.quanti"
-        ):
-            mcf.get_format(name[:3] + "x" + name[3:])
     with pytest.raises(ValueError, match="unknown scaled format 'bf16': it is a format of single numbers"):
         mcf.get_scaled_format("bf16")

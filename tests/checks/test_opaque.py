@@ -16,8 +16,9 @@ from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F64, Line, Value
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.symbolic import SymbolicArithmetic
-from mcfsim.theorems import homogeneity, paths, recorded, recorded_exact, value
+from mcfsim.theorems import homogeneity, paths, recorded, value
 from mcfsim.theorems.exact import Exact
+from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.solver import forms
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.two_words import TwoWords
@@ -76,20 +77,17 @@ DEFINED = {
 def test_no_class_answers_a_protocol_but_those_that_are_known(kinds):
     opaque = {kind for kind in kinds if issubclass(kind, Opaque) and kind is not Opaque}
     assert len(opaque) > 20
-    found = {
-        kind.__name__: {
-            name
-            for name in PROTOCOLS
-            if (own := getattr(kind, name, None)) is not None and own is not getattr(Opaque, name, None)
-        }
-        for kind in opaque
-    }
+
+    def answers(kind, name):
+        return getattr(kind, name, None) not in (None, getattr(Opaque, name, None))
+
+    found = {kind.__name__: {name for name in PROTOCOLS if answers(kind, name)} for kind in opaque}
     assert {name: answered for name, answered in found.items() if answered} == DEFINED
 
 
 def _recorded():
     line = Line()
-    recorder = recorded.Recorder(line, lambda x: recorded_exact.RecordedExact.of(x))
+    recorder = recorded.Recorder(line, lambda x: RecordedExact.of(x))
     inputs = (line.input(name, F64) for name in "ab")
     return [recorded.Recorded(recorder, x, get_format("float8_e4m3fn")) for x in inputs]
 
@@ -99,10 +97,7 @@ PAIRS = {
     Value: (lambda: [x.value for x in _recorded()], Value),
     forms.Form: (lambda: [UnknownArithmetic().operand(value(name)).value for name in "ab"], forms.Formula),
     recorded.Recorded: (_recorded, recorded.Recorded),
-    recorded_exact.RecordedExact: (
-        lambda: list(map(recorded_exact.RecordedExact.of, _recorded())),
-        recorded.Recorded,
-    ),
+    RecordedExact: (lambda: list(map(RecordedExact.of, _recorded())), recorded.Recorded),
     Exact: (lambda: [Exact.of(np.array([x, 2.0])) for x in (1.0, 2.0)], np.ndarray),
     TwoWords: (lambda: [TwoWords.of(np.arange(3)), TwoWords.of(np.ones(3, np.int64))], np.ndarray),
 }

@@ -1,6 +1,7 @@
 """Bad input: a clear exception of ours, early, and never a wrong number or the inner workings of NumPy.
 
-Odd input, which is taken although it is unusual: the right number or our exception.
+Odd input, which is taken although it is unusual: the right number or our exception. For a name that there is
+not, of statements, formats, strategies and others, one is suggested.
 """
 
 import datetime
@@ -8,6 +9,7 @@ import math
 import traceback
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import ml_dtypes
@@ -16,9 +18,12 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim import codec
+from mcfsim.checks.names import hint, nearest
 from mcfsim.codec import packing
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import operate, round_float, round_fraction
+from mcfsim.problems.registry import PROBLEMS
+from mcfsim.rounding import Mode
 
 PACKAGE = Path(mcf.__file__).parent
 X = np.array([1.0, -2.5, 3.0], np.float32)
@@ -31,49 +36,29 @@ WORDS = np.arange(3, dtype=np.uint32)
 BYTE = np.ones(1, np.uint8)
 STOCHASTIC, LONG = mcf.Rounding("stochastic"), mcf.Rounding("stochastic", random_bits=32)
 SCALED = mcf.ScaledFormat("mine", element="float32", scale="float32", block=2, rule="absmax")
+OF_CODES = ("encode", "decode", "as_dtype", "next_up", "next_down", "ulp")
 
-#: What is no array of real numbers of at most 64 bits, whatever is to be done with it.
 NO_REALS = {
-    "None": None,
-    "str": "1.0",
-    "bytes": b"1",
-    "complex": np.array([1j]),
-    "bool": np.array([True, False]),
-    "numpy bool": np.bool_(True),
-    "longdouble": np.ones(2, np.longdouble),
-    "dates": np.array(["2020-01-01"], "M8[D]"),
-    "date": datetime.date(2020, 1, 1),
-    "structured": np.zeros(2, [("value", "f4")]),
-    "void": np.zeros(2, "V4"),
-    "objects": np.array([Fraction(1, 3), Decimal(1)]),
-    "huge integers": np.array([2**70, 1], dtype=object),
-    "list of None": [1.0, None],
-    "set": {1.0},
-    "function": math.sqrt,
-    "duration": np.timedelta64(5, "s"),
-    "masked": MASKED,
-    "list of masked": [MASKED, MASKED],
+    **{"None": None, "str": "1.0", "bytes": b"1", "list of None": [1.0, None], "set": {1.0}},
+    **{"complex": np.array([1j]), "bool": np.array([True, False]), "numpy bool": np.bool_(True)},
+    **{"longdouble": np.ones(2, np.longdouble), "huge integers": np.array([2**70, 1], dtype=object)},
+    **{"objects": np.array([Fraction(1, 3), Decimal(1)]), "function": math.sqrt},
+    **{"dates": np.array(["2020-01-01"], "M8[D]"), "date": datetime.date(2020, 1, 1)},
+    **{"duration": np.timedelta64(5, "s"), "void": np.zeros(2, "V4")},
+    **{"structured": np.zeros(2, [("value", "f4")]), "masked": MASKED, "list of masked": [MASKED, MASKED]},
     "masked constant": np.ma.masked,
 }
 TAKERS = {
     "round_to": lambda x: mcf.round_to(x, "bfloat16"),
-    "round": AR.round,
+    **{name: getattr(AR, name) for name in ("round", "sqrt", "neg", "abs")},
     "add": lambda x: AR.add(x, 1.0),
     "sub": lambda x: AR.sub(1.0, x),
     "mul": lambda x: AR.mul(x, x),
     "div": lambda x: AR.div(x, 2.0),
     "fma": lambda x: AR.fma(1.0, 2.0, x),
-    "sqrt": AR.sqrt,
-    "neg": AR.neg,
-    "abs": AR.abs,
     "two_sum": lambda x: mcf.two_sum(AR, x, 1.0),
-    "encode": lambda x: codec.encode(x, "bfloat16"),
-    "decode": lambda x: codec.decode(x, "bfloat16"),
+    **{name: partial(getattr(codec, name), fmt="bfloat16") for name in OF_CODES},
     "codes_of": codec.codes_of,
-    "as_dtype": lambda x: codec.as_dtype(x, "bfloat16"),
-    "next_up": lambda x: codec.next_up(x, "bfloat16"),
-    "next_down": lambda x: codec.next_down(x, "bfloat16"),
-    "ulp": lambda x: codec.ulp(x, "bfloat16"),
     "pack": lambda x: packing.pack(x, 8),
     "unpack": lambda x: packing.unpack(x, 8, 2),
     "quantize": lambda x: mcf.quantize(x, "mxfp4"),
@@ -333,3 +318,64 @@ def test_odd_operands_give_the_right_number_or_our_exception(seed, assert_same):
             expected = [operate(operation, each, fmt, rounding) for each in tuples]
         assert_same(np.reshape(result, -1), np.array(expected, np.float64))
     assert results > 10
+
+
+# -- what is suggested for a name that there is not ---------------------------------------------------------
+KNOWN = {"format": [*mcf.FORMATS], "scaled": [*mcf.SCALED], "strategy": [*mcf.STRATEGIES]}
+KNOWN |= {"theorem": [*mcf.THEOREMS], "problem": [*PROBLEMS], "mode": [*map(str, Mode)]}
+EVERY = [(kind, {"theorem": 27, "strategy": 3}.get(kind, 1)) for kind in KNOWN]
+
+
+def slips(name):
+    """Return the name with a letter left out, doubled or exchanged with the next, or written differently."""
+    found = {name.upper(), name.replace("_", ""), name.replace("_", "-"), name.title().replace("_", "")}
+    for i in range(2, len(name) - 1):
+        found |= {name[:i] + name[i + 1 :], name[:i] + name[i] + name[i:]}
+        found.add(name[:i] + name[i + 1] + name[i] + name[i + 2 :])
+    return found - {name}
+
+
+@pytest.mark.parametrize(
+    ("kind", "every"), [*EVERY, pytest.param("theorem", 3, marks=pytest.mark.exhaustive)]
+)
+@pytest.mark.slow
+@pytest.mark.sampled(4, each=False)
+def test_every_slip_of_every_name_brings_a_suggestion_and_mostly_that_name(kind, every):
+    names = KNOWN[kind]
+    wrong = [(slip, name) for name in names[::every] if len(name) > 3 for slip in slips(name) - set(names)]
+    found = [nearest(slip, names, 3) for slip, _ in wrong]
+    assert kind == "mode" or all(found)
+    assert sum(name in near for (_, name), near in zip(wrong, found, strict=True)) > 0.9 * len(wrong)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        *(("fast2sum", "fast_two_sum"), ("2sum", "two_sum"), ("twoSumm", "two_sum"), ("dot_two", "dot2")),
+        *(("2ProdFMA", "two_prod_fma"), ("DWTimesDW2", "dw_times_dw2"), ("dw_add_fp", "dw_plus_fp")),
+    ],
+)
+def test_numbers_and_words_are_the_same(written, meant):
+    with pytest.raises(ValueError, match=f"unknown theorem '{written}' \\(did you mean '{meant}'"):
+        mcf.verify(written)
+
+
+def test_the_text():
+    assert hint("q", ["two_sum"]) == hint("", ["two_sum"]) == ""
+    assert hint("tow_sum", ["two_sum", "xyz"]) == " (did you mean 'two_sum'?)"
+    assert hint("sum", ["two_sum", "dw_sum"], most=2) == " (did you mean 'two_sum' or 'dw_sum'?)"
+    assert hint("nearest_evn", Mode) == " (did you mean 'nearest_even'?)"
+
+
+def test_names_of_formats_and_of_scaled_formats_are_told_apart():
+    of_both = {*mcf.FORMATS, *(name for name in mcf.SCALED if name.startswith(("int", "tern")))}
+    assert [mcf.get_format(name).name for name in of_both] == [*of_both]
+    told = "a scaled format, .*: use mcfsim.quanti"
+    for name in set(mcf.SCALED) - of_both:
+        wrong = dict.fromkeys((name, name.upper(), f" {name} "), f"is {told}")
+        wrong[name[:3] + "x" + name[3:]] = f"did you mean '{name}', {told}"
+        for given, text in wrong.items():
+            with pytest.raises(ValueError, match=text):
+                mcf.get_format(given)
+    with pytest.raises(ValueError, match="unknown scaled format 'bf16': it is a format of single numbers"):
+        mcf.get_scaled_format("bf16")

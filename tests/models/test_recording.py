@@ -248,8 +248,6 @@ def test_a_damaged_file_is_refused_or_holds_the_numbers_recorded(seed, tmp_path)
 
 
 # -- recorders -----------------------------------------------------------------------------------------------
-
-
 def names(folder):
     """Return the names of all files but the one that counts the others."""
     return sorted(item.name for item in folder.iterdir() if item.name != "steps.json")

@@ -83,8 +83,6 @@ def test_one_thing_is_known_of_updates(tmp_path):
 
 
 # -- gradients that were recorded ----------------------------------------------------------------------------
-
-
 @pytest.fixture
 def recorded(samples, tmp_path):
     rng, folder = np.random.default_rng(5), tmp_path / "recording"

@@ -323,6 +323,7 @@ def test_odd_operands_give_the_right_number_or_our_exception(seed, assert_same):
 # -- what is suggested for a name that there is not ---------------------------------------------------------
 KNOWN = {"format": [*mcf.FORMATS], "scaled": [*mcf.SCALED], "strategy": [*mcf.STRATEGIES]}
 KNOWN |= {"theorem": [*mcf.THEOREMS], "problem": [*PROBLEMS], "mode": [*map(str, Mode)]}
+MORE = pytest.param("theorem", 3, marks=pytest.mark.exhaustive)
 EVERY = [(kind, {"theorem": 27, "strategy": 3}.get(kind, 1)) for kind in KNOWN]
 
 
@@ -335,9 +336,7 @@ def slips(name):
     return found - {name}
 
 
-@pytest.mark.parametrize(
-    ("kind", "every"), [*EVERY, pytest.param("theorem", 3, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize(("kind", "every"), [*EVERY, MORE])
 @pytest.mark.slow
 @pytest.mark.sampled(4, each=False)
 def test_every_slip_of_every_name_brings_a_suggestion_and_mostly_that_name(kind, every):

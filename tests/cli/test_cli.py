@@ -21,7 +21,9 @@ from tests.cli.runner import COMMANDS, call, invoke, refused
 
 QUADRATIC = "simulate --problem quadratic --dimension 8 --steps 30 --warmup 5"
 LANGUAGE_MODEL = "simulate --layers 1 --width 8 --heads 2 --context 8 --batch 2 --steps 2 --strategy plain"
+MOMENTUM = "--optimizer sgd --momentum 0.5 --strategy kahan"
 ADAFACTOR = "--optimizer adafactor --strategy plain --least-scale .25 --eps 1e-20"
+OTHERS, TWO = "--format=posit16 --format=int8 --format=e8m0fnu", "--format bf16 --format e4m3fn"
 CODES = {"-0": "0x8000", "-inf": "0xff80", "nan": "0x7fc0", "-1/3": "0xbeab"}
 CODES |= {"-0x1.8p3": "0xc140", "-.5": "0xbf00"}
 
@@ -32,22 +34,13 @@ ANSWERS = [
     ("formats bf16 e6m9", [r"\nbfloat16 +16 +8 .*\n *e6m9 +16 +10 "]),
     ("formats bf16 --markdown", [r"^\| format.*\n.*\n\| bfloat16 \|   16 \|.*\n$"]),
     ("inspect 0.999", [r"0x1p\+0", r"0 \| 01111111 \| 0000000", "0x3f80", "1, -0.00099945068359375"]),
-    (
-        "inspect 1/3 --format bf16 --format e4m3fn --rounding up",
-        [r"^\s*1/3 +bfloat16 +float8_e4m3fn", "0.34375"],
-    ),
+    (f"inspect 1/3 {TWO} --rounding up", [r"^\s*1/3 +bfloat16 +float8_e4m3fn", "0.34375"]),
     ("inspect 1e9 --format e4m3fn --overflow saturate", ["448"]),
     ("inspect 0x1.8p-8 --format e4m3fn --underflow gradual", [r"rounded +0\.005859375 *\n"]),
     ("inspect 0x1.8p-8 --format e4m3fn --underflow flush_before", [r"rounded +0 *\n"]),
-    (
-        "inspect 0.1 --format=posit16 --format=int8 --format=e8m0fnu",
-        [r"rounded +0\.100006103515625 +0 +0\.125 *\n"],
-    ),
+    (f"inspect 0.1 {OTHERS}", [r"rounded +0\.100006103515625 +0 +0\.125 *\n"]),
     *((f"inspect {number}", [code]) for number, code in CODES.items()),
-    (
-        f"{QUADRATIC} --optimizer sgd --momentum 0.5 --strategy kahan",
-        ["sgd: momentum = 0.5", "not:v / exact", "not:fp32-master"],
-    ),
+    (f"{QUADRATIC} {MOMENTUM}", ["sgd: momentum = 0.5", "not:v / exact", "not:fp32-master"]),
     ("simulate --problem rosenbrock --steps 3 --strategy exact", ["exact"]),
     (f"{LANGUAGE_MODEL} --strategy collage-plus", ["collage-plus"]),
     (f"{QUADRATIC} {ADAFACTOR}", ["quadratic, adafactor: .*epsilon = 1e-20, thr.*least_scale = 0.25"]),
@@ -64,6 +57,7 @@ def test_what_is_answered(line: str, patterns: list[str]) -> None:
         assert bool(re.search(wanted, printed)) == (wanted == pattern), (pattern, printed)
 
 
+OPTIMIZERS = "adafactor, momentumadafactor, adamw"
 REFUSALS = [
     ("formats bf17", "unknown format 'bf17' (did you mean 'bf16'?); known formats: float64, float32"),
     ("inspect abc", "'abc' is no number; allowed: a decimal"),
@@ -77,10 +71,7 @@ REFUSALS = [
     ("memory 1e9 --low nvfp4", "'nvfp4' is a scaled format"),
     ("show adafactor --as cost", "is made in stages, each a text of its own: adafactor.squares, "),
     ("simulate --problem x", "unknown problem 'x'; known problems: quadratic"),
-    (
-        "simulate --optimizer x",
-        "unknown optimizer 'x'; known optimizers: adafactor, momentumadafactor, adamw",
-    ),
+    ("simulate --optimizer x", f"unknown optimizer 'x'; known optimizers: {OPTIMIZERS}"),
     ("{q} --strategy x", "unknown strategy 'x'; known strategies: plain"),
     ("{q} --low mxfp8_e4m3", "'mxfp8_e4m3' is a scaled format"),
     ("{q} --width 3", "problem 'quadratic' has no --width; it takes --dimension, --condition-number"),
@@ -103,12 +94,11 @@ def test_what_is_refused(line: str, message: str) -> None:
 
 
 USAGE = dict.fromkeys(("", "nope", "inspect", "simulate --nope", "simulate --steps x"), "Usage")
+SUGGESTED = "Did you mean|Possible options"
 MISSPELT = ("verify --formt x", "verify --smaples x", "verify --outptu x")
 
 
-@pytest.mark.parametrize(
-    ("line", "said"), (USAGE | dict.fromkeys(MISSPELT, "Did you mean|Possible options")).items()
-)
+@pytest.mark.parametrize(("line", "said"), (USAGE | dict.fromkeys(MISSPELT, SUGGESTED)).items())
 def test_wrong_usage(line: str, said: str) -> None:
     assert re.search(said, call(*line.split(), status=2).output)
 

@@ -151,9 +151,7 @@ WRITTEN = re.compile(r"^(?:\$ )?(mcfsim .*?)(?: +#.*)?$|`(mcfsim [^`]+)`", re.MU
 
 def lines_of(page: Path) -> list[str]:
     """Return the command lines of a page, without names of commands alone and what is cut short."""
-    found = [
-        " ".join((block or inline).split()) for block, inline in WRITTEN.findall(page.read_text("utf-8"))
-    ]
+    found = [" ".join((x or y).split()) for x, y in WRITTEN.findall(page.read_text("utf-8"))]
     full = [line for line in found if "..." not in line and len(line.split()) > 2]
     return [line for line in full if line.split()[1] in COMMANDS]
 

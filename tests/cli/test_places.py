@@ -30,9 +30,7 @@ INPUTS = {
     },
     "state": {"st.npz": ["st.npz"], "states": ["states/s.safetensors"], "st.pt": ["st.pt"]},
     "gradients": {"rec": ["rec/step-00000001.safetensors", "rec/weights.safetensors"]},
-    "directory": {
-        "rec": [f"rec/{name}.safetensors" for name in ("step-00000002", "weights", "step-00000009")]
-    },
+    "directory": {"rec": [f"rec/{x}.safetensors" for x in ("step-00000002", "weights", "step-00000009")]},
     "check": {"certificate.json": ["certificate.json"]},
 }
 ALWAYS = {"audit": ["m.safetensors"], "assign": ["m.safetensors"], "replay": ["rec"]}

@@ -20,6 +20,7 @@ from tests.models.files import checkpoint, raw_safetensors
 
 pytestmark = pytest.mark.slow
 
+PRINTING = ("print", "typer.echo", "typer.secho")
 COMMAND = (sys.executable, "-m", "mcfsim")
 
 
@@ -148,10 +149,6 @@ def test_names_reach_the_terminal_as_text(line, columns, evil, monkeypatch):
 def test_all_that_commands_print_is_made_fit():
     for path in sorted(Path(cli.__file__).parent.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
-                "print",
-                "typer.echo",
-                "typer.secho",
-            ):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTING:
                 said = ast.unparse(node.args[0])
                 assert "printable(" in said or "version(" in said, (path.name, node.lineno)

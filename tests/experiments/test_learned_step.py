@@ -119,6 +119,9 @@ def full(x):
     return np.full((2, 2), x)
 
 
+LARGE = full(np.float32(1e38))
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -128,12 +131,7 @@ def full(x):
         (lambda table, moved: table.step(moved, full(np.nan)), "must be finite"),
         (lambda table, moved: table.step(moved, full(1), -1.0), "rate"),
         (lambda table, moved: table.step(moved, full(1), 0.1, math.inf), "scale"),
-        (
-            lambda table, moved: table.step(
-                moved._replace(weights=full(np.float32(1e38))), full(-1e38), 1e38
-            ),
-            "leave",
-        ),
+        (lambda table, moved: table.step(moved._replace(weights=LARGE), full(-1e38), 1e38), "leave"),
     ],
 )
 def test_a_step_that_is_refused_changes_nothing(call, text):

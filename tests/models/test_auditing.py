@@ -22,6 +22,7 @@ from tests.models import pages
 from tests.models.files import checkpoint, raw_safetensors
 from tests.models.pages import BFLOAT16
 
+RECOMMENDED = [(0.95, 0.0, "kahan"), (0.998, 0.9453125, "collage-plus")]
 NAMES = ("plain", "kahan", "collage-light", "collage-plus", "fp32-optim", "fp32-master", "fp32")
 
 
@@ -46,9 +47,7 @@ def test_decay_in_a_file_does_nothing_below_two_to_the_minus_nine(samples, produ
     assert (matrix.decayed, bias.decayed, gain.decayed) == (True, False, False)
 
 
-@pytest.mark.parametrize(
-    ("beta2", "frozen", "chosen"), [(0.95, 0.0, "kahan"), (0.998, 0.9453125, "collage-plus")]
-)
+@pytest.mark.parametrize(("beta2", "frozen", "chosen"), RECOMMENDED)
 @pytest.mark.slow
 def test_why_a_strategy_is_recommended_and_what_does_not_do(samples, beta2, frozen, chosen):
     found = audit(samples, plan(beta2=beta2), BFLOAT16)

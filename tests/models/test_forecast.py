@@ -21,6 +21,7 @@ from tests.models.files import raw_safetensors
 from tests.models.pages import BFLOAT16
 from tests.optim.reference import added, roles_of
 
+FROZEN = {0.999: 1.0, 0.998: 0.9453125, 0.997: 0.296875, 0.996: 0.0, 0.95: 0.0, 0.5: 0.0}
 PLAIN = mcf.strategy("plain", "bfloat16")
 NO_DECAY = mcf.AdamW()
 
@@ -71,10 +72,7 @@ def test_updates_and_decay_do_nothing_below_two_to_the_minus_nine():
         assert (alone == values).all() == idle == (course.lost[0, 0] == 1.0)
 
 
-@pytest.mark.parametrize(
-    ("beta2", "share"),
-    [(0.999, 1.0), (0.998, 0.9453125), (0.997, 0.296875), (0.996, 0.0), (0.95, 0.0), (0.5, 0)],
-)
+@pytest.mark.parametrize(("beta2", "share"), FROZEN.items())
 def test_second_moments_that_cannot_decay(beta2, share):
     """By fractions: the exact product of every significand, rounded to bfloat16."""
     significands = [Fraction(128 + i, 128) for i in range(128)]

@@ -14,6 +14,7 @@ from mcfsim.models.precision_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effe
 from tests.shared.refusals import check, refusals, refused
 
 SIZES, BITS = np.repeat([3e3, 1e4, 3e4, 1e5], 7), np.tile([4, 5, 6, 7, 8, 10, math.inf], 4)
+SAME = np.full(28, 4.0)
 TRUE = {"a": 0.6, "alpha": 0.4, "floor": 2.0, "gamma": 1.5, "offset": 0.8}
 
 
@@ -119,9 +120,7 @@ def fitted(name, x):
     refused(ValueError, "do not belong together", fitted, ("sizes", SIZES[:-1])),
     refused(ValueError, "must be positive", fitted, ("sizes", -SIZES), ("bits", np.full(28, math.nan))),
     refused(ValueError, "finite", fitted, ("losses", np.full(28, math.inf))),
-    refused(
-        ValueError, "two sizes and three", fitted, ("sizes", np.full(28, 1e4)), ("bits", np.full(28, 4.0))
-    ),
+    refused(ValueError, "two sizes and three precisions", fitted, ("sizes", SAME), ("bits", SAME)),
     refused(ValueError, "confidence", fitted, ("confidence", 1)),
     refused(ValueError, "gamma", Effective, 0, -1, math.nan, math.inf),
     refused(ValueError, "bits must be positive", Effective(1.0).share, 0, -3, math.nan),

@@ -147,6 +147,7 @@ def _count(text):
 
 
 STEP_2, STEP_3, WEIGHTS = "step-00000002.safetensors", "step-00000003.safetensors", "weights.safetensors"
+NOT_FINITE = np.float32([1, np.nan, np.inf])
 FORMAT = '{"format": "mcfsim-recording-1", "steps": '
 SPOILT = [
     (lambda f: (f / "steps.json").unlink(), "lacks steps.json, which says how many steps were recorded"),
@@ -169,10 +170,7 @@ SPOILT = [
     (_tensors(bias=np.arange(3)), "'bias' is of dtype I64, which has"),
     (_tensors(bias=np.ones(0, "f4")), "'bias' of shape [0] has no"),
     (_tensors(**dict.fromkeys(SHAPES)), f"{STEP_2}: has no tensor"),
-    (
-        _tensors(bias=np.float32([1, np.nan, np.inf])),
-        f"{STEP_2}: has numbers that are not finite: bias: 1 NaN, 1",
-    ),
+    (_tensors(bias=NOT_FINITE), f"{STEP_2}: has numbers that are not finite: bias: 1 NaN, 1 infinite"),
     *((_cut(end), f"{STEP_2}: no safetensors file, or damaged") for end in (100, 0, -1)),
     (lambda f: ((f / STEP_2).unlink(), os.mkfifo(f / STEP_2)), f"{STEP_2} is a pipe, and no regular"),
     (lambda f: (f / WEIGHTS).unlink(), WEIGHTS),
@@ -364,18 +362,14 @@ def test_what_is_no_recording_of_these_tensors_does_not_go_on(tmp_path):
 
 
 def test_a_full_disk_and_a_failure_in_the_middle_leave_whole_files(tmp_path, monkeypatch):
-    recorder = mcf.record({"x": np.zeros(10_000)}, tmp_path)
+    recorder, usage = mcf.record({"x": np.zeros(10_000)}, tmp_path), SimpleNamespace(free=79_999)
 
     def fail(specs, name, metadata):
         name.write_bytes(b"half")
         raise OSError("no space left on device")
 
     for name, broken, text in (
-        (
-            "shutil.disk_usage",
-            lambda _: SimpleNamespace(free=79_999),
-            "it takes 80 kB, and the disk has 80 kB",
-        ),
+        ("shutil.disk_usage", lambda _: usage, "it takes 80 kB, and the disk has 80 kB"),
         ("safetensors.serialize_file", fail, "no space left"),
     ):
         with monkeypatch.context() as patch:

@@ -97,10 +97,8 @@ def test_shards_hold_what_one_file_does(tmp_path, shard_bytes):
     for save, place in ((save_weights, "w"), (save_state, "s")):
         save(optimizer, tmp_path / f"{place}.safetensors")
         save(optimizer, tmp_path / place, shard_bytes=shard_bytes)
-        one, several = open_tensors(tmp_path / f"{place}.safetensors"), open_tensors(tmp_path / place)
-        found = [
-            {name: (x.dtype, x.shape, x.read().tobytes()) for name, x in y.items()} for y in (one, several)
-        ]
+        one, many = open_tensors(tmp_path / f"{place}.safetensors"), open_tensors(tmp_path / place)
+        found = [{name: (x.dtype, x.shape, x.read().tobytes()) for name, x in y.items()} for y in (one, many)]
         assert found[0] == found[1]
         index = json.loads((tmp_path / place / "model.safetensors.index.json").read_text())
         by_file = {}

@@ -79,13 +79,9 @@ def test_shards_are_one_model(sharded, assert_same):
 
 def test_an_index_and_its_shards_must_agree(sharded):
     folder, _, index = sharded
-    first = min(index)
+    first, ninth = min(index), "model-9.safetensors"
     for wrong, text, name in (
-        (
-            index | {first: "model-9.safetensors"},
-            "model-9.safetensors, which tensor .* is not there",
-            "model",
-        ),
+        (index | {first: ninth}, f"{ninth}, which tensor .* is not there", "model"),
         (index | {first: "../model-1.safetensors"}, "is no name of a file", "model"),
         (index | {first: "model-2.safetensors"}, "has (none of that name|a tensor)", "model"),
         (index | {"ghost": "model-1.safetensors"}, "'ghost' is said to lie in model-1.safetensors", "model"),
@@ -129,9 +125,7 @@ def test_an_archive_is_listed_once_and_each_array_read_once(save, order, tmp_pat
     save(tmp_path / "m.npz", **made)
     listed, read, stream, opened = [], [], npz._Stream.read, zipfile.ZipFile
     monkeypatch.setattr(npz, "ZipFile", lambda *file: listed.append(file) or opened(*file))
-    monkeypatch.setattr(
-        npz._Stream, "read", lambda it, start, stop: read.append(stop - start) or stream(it, start, stop)
-    )
+    monkeypatch.setattr(npz._Stream, "read", lambda it, *x: read.append(x[1] - x[0]) or stream(it, *x))
     tensors = open_tensors(tmp_path / "m.npz")
     for _ in range(2):
         read.clear()

@@ -53,23 +53,17 @@ PROTOCOLS = [
         *("array", "array_interface", "array_struct", "array_function", "array_ufunc"),
     )
 ]
-ORDER = {"__lt__", "__le__", "__gt__", "__ge__"}
-EQUAL = {"__eq__", "__ne__"}
+ORDER, EQUAL = {"__lt__", "__le__", "__gt__", "__ge__"}, {"__eq__", "__ne__"}
 #: What a class answers by itself, nearly always with something of each element, or with a formula.
 DEFINED = {
     "Elementwise": {"__ne__", "__lt__", "__gt__", "__ge__"},  # by its own "==" and "<=", which it has not
-    "Exact": ORDER | EQUAL,
-    "TwoWords": ORDER | EQUAL,
-    "RecordedExact": ORDER | EQUAL,
+    **dict.fromkeys(("Exact", "TwoWords", "RecordedExact"), ORDER | EQUAL),
     # By NumPy's operators, which ask for its own ways of being an operand.
     "Recorded": ORDER | EQUAL | {"__divmod__", "__array__", "__array_function__", "__array_ufunc__"},
     "Form": ORDER,
-    # Which register it is, for whoever carries a line out.
-    "Value": ORDER | EQUAL | {"__hash__"},
-    # Whether a real scalar takes part.
-    "Scalar": {"__bool__"},
-    # The parts of a tuple.
-    "Components": {"__iter__", "__len__"},
+    "Value": ORDER | EQUAL | {"__hash__"},  # which register it is, for whoever carries a line out
+    "Scalar": {"__bool__"},  # whether a real scalar takes part
+    "Components": {"__iter__", "__len__"},  # the parts of a tuple
 }
 
 
@@ -154,15 +148,10 @@ def _path():
     return paths.EveryPath(ar, 2).add(a, a)
 
 
-def _unknown():
-    ar = UnknownArithmetic()
-    return ar.add(ar.number(), ar.number())
-
-
 STANDS_FOR = {
     "TraceArithmetic": _traced,
     "SymbolicArithmetic": lambda: SymbolicArithmetic().add(1, 2),
-    "UnknownArithmetic": _unknown,
+    "UnknownArithmetic": lambda: (ar := UnknownArithmetic()).add(ar.number(), ar.number()),
     "Scales": lambda: homogeneity.Scales(BFLOAT16, Rounding(), 2, False).add(1, 1),
     "EveryPath": _path,
 }

@@ -76,7 +76,6 @@ def attributes(driver: Any, selector: str, name: str) -> list[str | None]:
 
 
 def cells(driver: Any, table: str) -> list[list[str]]:
-    """Return the texts of a table's cells, row by row."""
     return each(driver, f"#{table} tbody tr", "[...node.cells].map((cell) => cell.textContent)")
 
 

@@ -50,7 +50,6 @@ def main() -> None:
 
 
 def _shoot(page: Path, picture: Path) -> None:
-    """Open a page, choose a tensor, and write what is seen."""
     if (lacking := missing()) is not None:
         raise SystemExit(f"no screenshot: {lacking}")
     with chromium(WIDTH) as driver:

@@ -73,7 +73,6 @@ def share(x):
 
 
 def names_in(driver):
-    """Return the names in the list of tensors, in its order."""
     return [row[0] for row in cells(driver, "tensors")]
 
 
@@ -83,7 +82,6 @@ def pick(driver, choice, place):
 
 
 def numbers(driver, selector, name):
-    """Return an attribute of elements, as numbers."""
     return np.array(attributes(driver, selector, name), float)
 
 

@@ -90,7 +90,6 @@ def refusal_of(call, x, kind, text=""):
 
 
 def none_wrong(cases):
-    """Check that of no case, by its name, something is wrong."""
     assert {name: found for name, found in cases.items() if found} == {}
 
 

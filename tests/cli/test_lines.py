@@ -109,7 +109,6 @@ def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
 
 
 def furnish(folder: Path) -> None:
-    """Make a folder with all that may be in a place."""
     (folder / "sub").mkdir(parents=True)
     os.mkfifo(folder / "pipe")
     for name, text in {"text": "hello", "empty": "", "read-only": "mine"}.items():

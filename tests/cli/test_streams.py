@@ -48,7 +48,6 @@ def end(monkeypatch, tmp_path):
 
 @pytest.fixture
 def broken_pipe():
-    """Return a stream that nobody reads."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as pipe:

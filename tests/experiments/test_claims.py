@@ -142,7 +142,6 @@ def losses(*wanted, sums="once"):
 
 
 def apart(one, other):
-    """Whether two trainings end at different losses."""
     return paired.apart(losses(*one) - losses(*other))
 
 

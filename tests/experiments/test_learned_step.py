@@ -16,7 +16,6 @@ FLOAT32 = mcf.get_format("float32")
 
 
 def rounded(x):
-    """Return a rational rounded to binary32, as a fraction."""
     return Fraction(round_fraction(Fraction(x), FLOAT32))
 
 

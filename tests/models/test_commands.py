@@ -40,7 +40,6 @@ FIRST["assign"] = FIRST["audit"].replace("16", "64")
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
-    """Have a model and a recording in the present folder."""
     monkeypatch.chdir(tmp_path)
     checkpoint(Path("m.safetensors"))
     recorded(Path("r"))

@@ -159,7 +159,6 @@ def altered(optimizer, path, name, item):
 
 
 def spoilt(place, number):
-    """Return a change of one number of a tensor."""
     return lambda x: x.flat.__setitem__(place, number)
 
 

@@ -10,20 +10,8 @@ import pytest
 import mcfsim as mcf
 from mcfsim.models.recording import open_recording
 from mcfsim.models.weights import open_weights
-from tests.models.files import (
-    DTYPES,
-    FLOATING,
-    KINDS,
-    SHAPES,
-    checkpoint,
-    gradients,
-    header_of,
-    rate,
-    raw_safetensors,
-    recorded,
-    weights,
-    with_header,
-)
+from tests.models import files
+from tests.models.files import SHAPES, checkpoint, gradients, rate, raw_safetensors, recorded, weights
 from tests.shared.mutations import damaged
 
 STEPS = 3
@@ -40,8 +28,8 @@ def foreign(directory, steps=STEPS):
 
 def content(recording):
     """Return all numbers of a recording, and its rates."""
-    files = [file.read() for file in (recording.weights, *recording.steps)]
-    numbers = [[(name, x.dtype.str, x.tolist()) for name, x in file.items()] for file in files]
+    read = [file.read() for file in (recording.weights, *recording.steps)]
+    numbers = [[(name, x.dtype.str, x.tolist()) for name, x in tensors.items()] for tensors in read]
     return [*numbers, [step.rate for step in recording.steps]]
 
 
@@ -194,9 +182,9 @@ def test_an_altered_header_is_noticed(tmp_path):
     whole = path.read_bytes()
     altered = {"rate": "0.5"}, {"rate": "nan"}, {"step": "3"}, {"tensors": "{}"}, {"sha256": ""}, {"new": ""}
     for about in altered:
-        header, data = header_of(whole)
+        header, data = files.header_of(whole)
         header["__metadata__"] |= about
-        path.write_bytes(with_header(header, data))
+        path.write_bytes(files.with_header(header, data))
         with pytest.raises(ValueError, match=rf"{STEP_2}: has a damaged header: its digest is not the one"):
             open_recording(path.parent)
 
@@ -204,7 +192,7 @@ def test_an_altered_header_is_noticed(tmp_path):
 def test_every_damaged_tensor_is_named_when_it_is_read(tmp_path):
     path = recorded(tmp_path / "r", STEPS) / STEP_2
     data = path.read_bytes()
-    header, numbers = header_of(data)
+    header, numbers = files.header_of(data)
     for name in SHAPES:
         for place in range(*header[name]["data_offsets"]):
             altered = bytearray(data)
@@ -251,15 +239,15 @@ def names(folder):
     return sorted(item.name for item in folder.iterdir() if item.name != "steps.json")
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
+@pytest.mark.parametrize("dtype", files.FLOATING)
 def test_bits_lie_in_the_file_as_they_were(dtype, tmp_path):
     """Also of other strides; and another order of bytes is no other number."""
-    kind = np.dtype(DTYPES[dtype])
+    kind = np.dtype(files.DTYPES[dtype])
     x = np.arange(60).astype(f"u{kind.itemsize}").view(kind).reshape(3, 20)
     order = ">" if dtype in ("F64", "F32", "F16") else "="
     mcf.record({"x": x}, tmp_path).step({"x": x[::-1].astype(kind.newbyteorder(order))})
     for name, expected in (("weights", x), ("step-00000001", x[::-1])):
-        header, data = header_of((tmp_path / f"{name}.safetensors").read_bytes())
+        header, data = files.header_of((tmp_path / f"{name}.safetensors").read_bytes())
         assert data == expected.tobytes()
         assert header["x"] == {"dtype": dtype, "shape": [3, 20], "data_offsets": [0, len(data)]}
     numbers = open_recording(tmp_path).steps[0].read()["x"]
@@ -286,7 +274,7 @@ def test_a_step_says_its_number_and_rate(tmp_path):
         ({"bias": np.zeros(4, np.float32)}, ValueError, r"'bias' has shape \[4\], and \[3\] in "),
         ({"bias": np.zeros(3, np.float16)}, ValueError, "'bias' is of dtype F16, and of F32 in"),
         ({"bias": np.array([1, np.nan, np.nan], np.float32)}, ValueError, "bias: 2 NaN, 0 infinite"),
-        ({"matrix": np.full((4, 3), -np.inf, KINDS["matrix"])}, ValueError, "matrix: 0 NaN, 12 inf"),
+        ({"matrix": np.full((4, 3), -np.inf, files.KINDS["matrix"])}, ValueError, "matrix: 0 NaN, 12 inf"),
         ({"more": np.zeros(3)}, ValueError, "has the tensor 'more', which weights.safetensors lacks"),
         ({"matrix": None}, ValueError, "lacks the tensor 'matrix', which weights"),
         ({3: np.zeros(3)}, TypeError, "names of tensors must be texts, not 3"),

@@ -43,13 +43,14 @@ def test_every_dtype_is_read_as_it_was_written(tmp_path, assert_same):
 
 def test_what_is_written_is_read_by_the_library_and_by_us(tmp_path):
     made, path = some_tensors(1), tmp_path / "out.safetensors"
-    written = {name: (name[6:], x.view(ELEMENTS[name[6:]])) for name, x in made.items()}
+    dtypes = {name: name.removeprefix("layer.") for name in made}
+    written = {name: (dtypes[name], x.view(ELEMENTS[dtypes[name]])) for name, x in made.items()}
     os.umask(mask := os.umask(0))
     write_file(path, written, {"a": "b"})
     assert list(tmp_path.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
     there, by_library = open_tensors(path), dict(deserialize(path.read_bytes()))
-    expected = {name: (name[6:], x.shape, x.tobytes()) for name, x in made.items()}
+    expected = {name: (dtypes[name], x.shape, x.tobytes()) for name, x in made.items()}
     assert {name: (x.dtype, x.shape, x.read().tobytes()) for name, x in there.items()} == expected
     found = {name: (x["dtype"], tuple(x["shape"]), bytes(x["data"])) for name, x in by_library.items()}
     assert found == expected

@@ -60,24 +60,23 @@ def open_page(driver: Any, path: Path) -> None:
         time.sleep(0.05)
 
 
-def texts(driver: Any, selector: str) -> list[str]:
-    """Return the texts of elements as they stand in the page, untrimmed."""
-    script = "return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)"
+def each(driver: Any, selector: str, what: str) -> list[Any]:
+    """Return what a JavaScript expression says of each node that a selector finds."""
+    script = f"return [...document.querySelectorAll(arguments[0])].map((node) => {what})"
     return driver.execute_script(script, selector)
 
 
+def texts(driver: Any, selector: str) -> list[str]:
+    """Return the texts of elements as they stand in the page, untrimmed."""
+    return each(driver, selector, "node.textContent")
+
+
 def attributes(driver: Any, selector: str, name: str) -> list[str | None]:
-    """Return an attribute of elements."""
-    script = """return [...document.querySelectorAll(arguments[0])]
-      .map((node) => node.getAttribute(arguments[1]))"""
-    return driver.execute_script(script, selector, name)
+    return each(driver, selector, f"node.getAttribute('{name}')")
 
 
 def cells(driver: Any, table: str) -> list[list[str]]:
-    """Return the texts of a table's cells, row by row."""
-    script = """return [...document.getElementById(arguments[0]).tBodies[0].rows].map((row) =>
-      [...row.cells].map((cell) => cell.textContent))"""
-    return driver.execute_script(script, table)
+    return each(driver, f"#{table} tbody tr", "[...node.cells].map((cell) => cell.textContent)")
 
 
 def click(driver: Any, selector: str) -> None:

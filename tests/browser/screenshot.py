@@ -16,15 +16,16 @@ import numpy as np
 import mcfsim as mcf
 from experiments.common import FIGURES
 from mcfsim.models.auditing import audit
-from mcfsim.models.plan import Plan, forecast_in
+from mcfsim.models.plan import forecast_in
 from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audit_figure import audit_figure
 from mcfsim.report.audit_page import at_rates, audit_page
 from mcfsim.report.plotting import save
 from mcfsim.storage.files import replacing
-from mcfsim.storage.shards import write_file
 from tests.browser.browser import chromium, missing, open_page, sized
+from tests.models.files import raw_safetensors
+from tests.models.pages import BFLOAT16, plan
 
 #: The window's width, and the tensor that is clicked.
 WIDTH, TENSOR = 1280, "layer0.mlp.up"
@@ -32,20 +33,15 @@ WIDTH, TENSOR = 1280, "layer0.mlp.up"
 
 def main() -> None:
     """Audit, draw, and take the screenshot."""
-    low = mcf.get_format("bfloat16")
-    plan = Plan(
-        hyper=mcf.AdamW(weight_decay=0.1),
-        schedule=mcf.Schedule(warmup=50),
-        steps=300,
-        strategies=forecast_in(low),
-    )
+    named = [item.name for item in forecast_in(BFLOAT16)]
+    made = plan(named, "bfloat16", (3e-4, 50, 0.1), 300, beta2=0.999)
     weights = mcf.get_problem("language-model").initial_parameters(0)
     with TemporaryDirectory() as folder, chdir(folder):
         path = Path("language-model.safetensors")
-        write_file(path, {name: ("F32", np.asarray(x, np.float32)) for name, x in weights.items()}, {})
+        raw_safetensors(path, {name: np.asarray(x, np.float32) for name, x in weights.items()})
         model = open_weights(path)
         samples = scan(model, 1024)
-        found = audit(samples, plan, low)
+        found = audit(samples, made, BFLOAT16)
         with audit_figure(found) as figure:
             save(figure, FIGURES / "audit")
         page = Path("audit.html")
@@ -54,7 +50,6 @@ def main() -> None:
 
 
 def _shoot(page: Path, picture: Path) -> None:
-    """Open a page, choose a tensor, and write what is seen."""
     if (lacking := missing()) is not None:
         raise SystemExit(f"no screenshot: {lacking}")
     with chromium(WIDTH) as driver:

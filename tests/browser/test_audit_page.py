@@ -12,11 +12,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.browser.browser import each
+from tests.models.pages import BFLOAT16
+
 pytest.importorskip("selenium", reason="needs the extra mcfsim[browser]")
 
 from selenium.webdriver import ActionChains, Keys
 
-import mcfsim as mcf
 from mcfsim.models.auditing import EDGES, audit
 from mcfsim.report.audit_page import at_rates, audit_page
 from mcfsim.report.audits import mix_offered, update_model
@@ -71,7 +73,6 @@ def share(x):
 
 
 def names_in(driver):
-    """Return the names in the list of tensors, in its order."""
     return [row[0] for row in cells(driver, "tensors")]
 
 
@@ -81,7 +82,6 @@ def pick(driver, choice, place):
 
 
 def numbers(driver, selector, name):
-    """Return an attribute of elements, as numbers."""
     return np.array(attributes(driver, selector, name), float)
 
 
@@ -101,11 +101,9 @@ def test_it_fetches_nothing(page):
 
 def test_it_shows_the_worst_first_under_the_cheapest_strategy(page, audits):
     found = audits[MIDDLE]
-    worst = found.worst_first("plain")
+    worst, (chosen, why) = found.worst_first("plain"), found.recommended()
     assert names_in(page) == [item.name for item in worst]
-    checked = "return [...document.querySelectorAll('input:checked')].map((x) => x.parentElement.textContent)"
-    assert page.execute_script(checked) == ["plain", "0.001"]
-    chosen, why = found.recommended()
+    assert each(page, "input:checked", "node.parentElement.textContent") == ["plain", "0.001"]
     expected = {
         "#tensor-name": [worst[0].name],
         "#strategies label": ["plain", "collage-plus", "fp32-master"],
@@ -166,30 +164,29 @@ def test_strategies_and_rates_are_switched(page, audits):
     for rate, found in enumerate(audits):
         pick(page, "rates", rate)
         assert texts(page, "#reason") == [f"{found.recommended()[1]}."]
-        for row, total in zip(cells(page, "totals"), found.totals(), strict=True):
-            assert row[0] == total.strategy.name
-            assert row[3:5] == [share(total.lost), share(total.edq)]
-            assert row[6:8] == [total.worst, f"{total.stopped} of {len(found.tensors)}"]
-        for place, total in enumerate(found.totals()):
+        for place, (row, total) in enumerate(zip(cells(page, "totals"), found.totals(), strict=True)):
             name = total.strategy.name
+            stopped = f"{total.stopped} of {len(found.tensors)}"
+            assert row[:1] + row[3:5] == [name, share(total.lost), share(total.edq)]
+            assert row[6:8] == [total.worst, stopped]
             pick(page, "strategies", place)
             listed = {row[0]: row[3:7] for row in cells(page, "tensors")}
             ones = {item.name: item.found[name] for item in found.tensors}
-            assert listed == {
-                tensor: [share(one.lost), share(one.edq), str(one.stops or "-"), share(one.idle)]
-                for tensor, one in ones.items()
-            }
-            title = f"EDQ by step under {name}: {total.stopped} of {len(ones)} tensors stop"
-            assert texts(page, "#by-step-title") == [title]
+            for tensor, one in ones.items():
+                stops = str(one.stops or "-")
+                assert listed.pop(tensor) == [share(one.lost), share(one.edq), stops, share(one.idle)]
+            assert not listed
+            assert texts(page, "#by-step-title") == [f"EDQ by step under {name}: {stopped} tensors stop"]
 
 
 def test_hostile_names_are_shown_as_text(shown):
     evil = "<img src=x onerror='window.owned = true'>"
     driver = shown(some_audits(HOSTILE), evil, {evil: evil})
-    assert sorted(names_in(driver)) == sorted(HOSTILE)
-    for place in range(len(HOSTILE)):
+    names = names_in(driver)
+    assert sorted(names) == sorted(HOSTILE)
+    for place, name in enumerate(names):
         click(driver, f"#tensors tbody tr:nth-child({place + 1}) button")
-        assert texts(driver, "#tensor-name")[0] == names_in(driver)[place]
+        assert texts(driver, "#tensor-name") == [name]
     assert texts(driver, "h1, #left-out dt, #left-out dd") == [evil] * 3
     assert driver.title == f"Audit of {evil}"
     assert {row[6] for row in cells(driver, "totals")} <= set(HOSTILE)
@@ -197,13 +194,10 @@ def test_hostile_names_are_shown_as_text(shown):
     assert driver.execute_script(counted) == [None, 0, 2]
 
 
-def many(found, count):
-    tensors = tuple(replace(found.tensors[i % 5], name=f"model.layers.{i}.weight") for i in range(count))
-    return replace(found, tensors=tensors)
-
-
 def test_a_model_of_many_tensors_has_all_in_its_list(shown, audits):
-    found = many(audits[MIDDLE], 1005)
+    tensors = audits[MIDDLE].tensors * 201
+    named = [replace(item, name=f"model.layers.{i}.weight") for i, item in enumerate(tensors)]
+    found = replace(audits[MIDDLE], tensors=tuple(named))
     driver = shown([found])
     assert texts(driver, "#more") == ["805 more are drawn as you scroll."]
     for drawn in (200, 400, 600, 800, 1000, 1005, 1005):
@@ -231,15 +225,13 @@ def test_a_model_of_many_tensors_has_all_in_its_list(shown, audits):
 def test_a_click_on_a_tensor_shows_its_histogram_and_its_numbers(page, audits, rate):
     pick(page, "rates", rate)
     found = audits[rate]
-    for item in found.tensors:
-        row = names_in(page).index(item.name)
-        click(page, f"#tensors tbody tr:nth-child({row + 1}) td:nth-child(4)")
-        assert texts(page, "#tensor-name") == [item.name]
+    for place, item in enumerate(found.tensors):
+        row = names_in(page).index(item.name) + 1
+        click(page, f"#tensors tbody tr:nth-child({row}) td:nth-child(4)")
         shares = [text.rpartition(": ")[2] for text in texts(page, "#histogram rect title")]
         assert shares == [share(x) for x in item.histogram]
-        below = round(math.fsum(item.histogram[:HALF]), 4)
-        said = f"{100 * below:.2f} % of the updates lie below 1/2 ulp"
-        assert texts(page, "#below-half")[0].startswith(said)
+        below = f"{100 * round(math.fsum(item.histogram[:HALF]), 4):.2f} % of the updates lie below 1/2 ulp"
+        assert texts(page, "#below-half")[0].startswith(below)
         assert len(texts(page, "#histogram rect.lost")) == HALF
         assert f"peak rate {found.plan.schedule.peak:g}" in texts(page, "#histogram-title")[0]
         listed = dict(zip(texts(page, "#tensor-numbers dt"), texts(page, "#tensor-numbers dd"), strict=True))
@@ -248,7 +240,7 @@ def test_a_click_on_a_tensor_shows_its_histogram_and_its_numbers(page, audits, r
         expected |= {"stops at": str(plain.stops or "-"), "lost": share(plain.lost)}
         assert listed.items() >= expected.items()
         current = attributes(page, "#tensors tr[aria-current=true]", "data-tensor")
-        assert current == [str(found.tensors.index(item))]
+        assert (current, texts(page, "#tensor-name")) == ([str(place)], [item.name])
 
 
 def test_bars_are_as_high_as_their_shares_and_the_curve_is_the_edq_by_step(page, audits):
@@ -264,18 +256,14 @@ def test_bars_are_as_high_as_their_shares_and_the_curve_is_the_edq_by_step(page,
     click(page, f"#tensors tbody tr:nth-child({names_in(page).index(item.name) + 1})")
     edqs = np.round(item.found["plain"].edq_by_step, 4)
     assert min(edqs) >= 0
-    ((left,), (right,)) = (numbers(page, "#course line.axis", name) for name in ("x1", "x2"))
-    bottom, top = frame_of(page, "course")
-
-    def place(steps):
-        first, last = found.steps[0], found.steps[-1]
-        return left + (right - left) * (np.array(steps) - first) / (last - first)
-
+    ends = [numbers(page, "#course line.axis", name)[0] for name in ("x1", "x2")]
+    steps, (bottom, top) = found.steps, frame_of(page, "course")
+    places = dict(zip(steps, np.interp(steps, (steps[0], steps[-1]), ends), strict=True))
     (curve,) = attributes(page, "#course polyline", "points")
     points = np.array([pair.split(",") for pair in curve.split()], float)
-    assert points[:, 0] == pytest.approx(place(found.steps), rel=1e-9)
+    assert points[:, 0] == pytest.approx([*places.values()], rel=1e-9)
     assert points[:, 1] == pytest.approx(bottom + (top - bottom) * edqs, rel=1e-9)
-    assert numbers(page, "#course line.stop", "x1") == pytest.approx([place(item.found["plain"].stops)])
+    assert numbers(page, "#course line.stop", "x1") == pytest.approx([places[item.found["plain"].stops]])
 
 
 def test_a_click_on_a_row_of_the_map_chooses_its_tensor(page, audits):
@@ -310,9 +298,9 @@ WRITTEN = """
 @pytest.mark.parametrize("copies", [1, 40])
 def test_rows_of_the_maps_are_named(shown, copies):
     """All of them; of more than there is room for as many as there is."""
-    made = some_samples(tuple(f"t{number}" for number in range(5)))
+    made = some_samples(("t0", "t1", "t2", "t3", "t4"))
     samples = [replace(item, name=f"{item.name}.{copy}") for copy in range(copies) for item in made]
-    driver = shown(at_rates(samples, audit(samples, plan(), mcf.get_format("bfloat16"))))
+    driver = shown(at_rates(samples, audit(samples, plan(), BFLOAT16)))
     every = 1 if copies == 1 else 3  # of rows of 4 pixels, and names of 11
     for canvas in ("by-step", "by-strategy"):
         assert driver.execute_script(WRITTEN, canvas) == names_in(driver)[::every], canvas

@@ -1,12 +1,15 @@
 """Bad input: a clear exception of ours, early, and never a wrong number or the inner workings of NumPy.
 
-Odd input, which is taken although it is unusual: the right number or our exception.
+Odd input, which is taken although it is unusual: the right number or our exception. For a name that there is
+not, of statements, formats, strategies and others, one is suggested.
 """
 
 import datetime
 import math
+import traceback
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import ml_dtypes
@@ -15,9 +18,12 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim import codec
+from mcfsim.checks.names import hint, nearest
 from mcfsim.codec import packing
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import operate, round_float, round_fraction
+from mcfsim.problems.registry import PROBLEMS
+from mcfsim.rounding import Mode
 
 PACKAGE = Path(mcf.__file__).parent
 X = np.array([1.0, -2.5, 3.0], np.float32)
@@ -30,49 +36,29 @@ WORDS = np.arange(3, dtype=np.uint32)
 BYTE = np.ones(1, np.uint8)
 STOCHASTIC, LONG = mcf.Rounding("stochastic"), mcf.Rounding("stochastic", random_bits=32)
 SCALED = mcf.ScaledFormat("mine", element="float32", scale="float32", block=2, rule="absmax")
+OF_CODES = ("encode", "decode", "as_dtype", "next_up", "next_down", "ulp")
 
-#: What is no array of real numbers of at most 64 bits, whatever is to be done with it.
 NO_REALS = {
-    "None": None,
-    "str": "1.0",
-    "bytes": b"1",
-    "complex": np.array([1j]),
-    "bool": np.array([True, False]),
-    "numpy bool": np.bool_(True),
-    "longdouble": np.ones(2, np.longdouble),
-    "dates": np.array(["2020-01-01"], "M8[D]"),
-    "date": datetime.date(2020, 1, 1),
-    "structured": np.zeros(2, [("value", "f4")]),
-    "void": np.zeros(2, "V4"),
-    "objects": np.array([Fraction(1, 3), Decimal(1)]),
-    "huge integers": np.array([2**70, 1], dtype=object),
-    "list of None": [1.0, None],
-    "set": {1.0},
-    "function": math.sqrt,
-    "duration": np.timedelta64(5, "s"),
-    "masked": MASKED,
-    "list of masked": [MASKED, MASKED],
+    **{"None": None, "str": "1.0", "bytes": b"1", "list of None": [1.0, None], "set": {1.0}},
+    **{"complex": np.array([1j]), "bool": np.array([True, False]), "numpy bool": np.bool_(True)},
+    **{"longdouble": np.ones(2, np.longdouble), "huge integers": np.array([2**70, 1], dtype=object)},
+    **{"objects": np.array([Fraction(1, 3), Decimal(1)]), "function": math.sqrt},
+    **{"dates": np.array(["2020-01-01"], "M8[D]"), "date": datetime.date(2020, 1, 1)},
+    **{"duration": np.timedelta64(5, "s"), "void": np.zeros(2, "V4")},
+    **{"structured": np.zeros(2, [("value", "f4")]), "masked": MASKED, "list of masked": [MASKED, MASKED]},
     "masked constant": np.ma.masked,
 }
 TAKERS = {
     "round_to": lambda x: mcf.round_to(x, "bfloat16"),
-    "round": AR.round,
+    **{name: getattr(AR, name) for name in ("round", "sqrt", "neg", "abs")},
     "add": lambda x: AR.add(x, 1.0),
     "sub": lambda x: AR.sub(1.0, x),
     "mul": lambda x: AR.mul(x, x),
     "div": lambda x: AR.div(x, 2.0),
     "fma": lambda x: AR.fma(1.0, 2.0, x),
-    "sqrt": AR.sqrt,
-    "neg": AR.neg,
-    "abs": AR.abs,
     "two_sum": lambda x: mcf.two_sum(AR, x, 1.0),
-    "encode": lambda x: codec.encode(x, "bfloat16"),
-    "decode": lambda x: codec.decode(x, "bfloat16"),
+    **{name: partial(getattr(codec, name), fmt="bfloat16") for name in OF_CODES},
     "codes_of": codec.codes_of,
-    "as_dtype": lambda x: codec.as_dtype(x, "bfloat16"),
-    "next_up": lambda x: codec.next_up(x, "bfloat16"),
-    "next_down": lambda x: codec.next_down(x, "bfloat16"),
-    "ulp": lambda x: codec.ulp(x, "bfloat16"),
     "pack": lambda x: packing.pack(x, 8),
     "unpack": lambda x: packing.unpack(x, 8, 2),
     "quantize": lambda x: mcf.quantize(x, "mxfp4"),
@@ -93,16 +79,18 @@ def refusal_of(call, x, kind, text=""):
     try:
         call(x)
     except (TypeError, ValueError) as refusal:
+        *_, (frame, _) = traceback.walk_tb(refusal.__traceback__)
         if not isinstance(refusal, kind) or text not in str(refusal):
             return repr(refusal)
-        frame = refusal.__traceback__
-        while frame.tb_next is not None:
-            frame = frame.tb_next
-        place = Path(frame.tb_frame.f_code.co_filename)
+        place = Path(frame.f_code.co_filename)
         return None if PACKAGE in place.parents else f"{refusal!r} of {place}"
     except Exception as error:
         return repr(error)
     return "it is taken"
+
+
+def none_wrong(cases):
+    assert {name: found for name, found in cases.items() if found} == {}
 
 
 @pytest.mark.parametrize("taker", TAKERS)
@@ -112,14 +100,12 @@ def test_what_is_no_array_of_real_numbers_is_refused(taker):
         if (taker, name) != ("matmul c", "None"):
             missing = (taker, name) == ("random words", "None")
             wrong[name] = refusal_of(call, x, ValueError if missing else TypeError)
-    if taker not in ("codes_of", "as_dtype", "unpack"):
-        for x in RAGGED:
-            wrong[repr(x)] = refusal_of(call, x, ValueError, "cannot be turned into an array")
+    told = {"cannot be turned into an array": () if taker in ("codes_of", "as_dtype", "unpack") else RAGGED}
     if taker in ("round_to", "round", "add", "encode", "next_up", "ulp", "dot"):
-        for x in ROUNDED:
-            told = "among floats, an integer that binary64 does not hold"
-            wrong[repr(x)] = refusal_of(call, x, ValueError, told)
-    assert {name: found for name, found in wrong.items() if found} == {}
+        told["among floats, an integer that binary64 does not hold"] = ROUNDED
+    for text, arrays in told.items():
+        wrong |= {repr(x): refusal_of(call, x, ValueError, text) for x in arrays}
+    none_wrong(wrong)
 
 
 # -- one call a line: what is wrong, the exception, and what its message must say ---------------------------
@@ -207,8 +193,7 @@ def test_bad_arguments_are_refused_by_name():
     ],
 )
 def test_unknown_names_are_refused(call, message):
-    wrong = {repr(name): refusal_of(call, name, ValueError, message) for name in NAMES}
-    assert {name: found for name, found in wrong.items() if found} == {}
+    none_wrong({repr(name): refusal_of(call, name, ValueError, message) for name in NAMES})
 
 
 # -- odd input ----------------------------------------------------------------------------------------------
@@ -225,14 +210,16 @@ class Column:
 
 
 def test_objects_with_an_array_stand_for_it_and_subclasses_become_plain_arrays(assert_same):
-    assert_same(mcf.round_to(Column([0.1, 2.0]), "bfloat16"), mcf.round_to(np.array([0.1, 2.0]), "bfloat16"))
-    assert_same(AR.add(Column(X), 1.0), AR.add(X, 1.0))
-    assert_same(codec.encode(Column(X), "bf16"), codec.encode(X, "bf16"))
+    for call, x in (
+        (lambda x: mcf.round_to(x, "bfloat16"), [0.1, 2.0]),
+        (lambda x: AR.add(x, 1.0), X),
+        (lambda x: codec.encode(x, "bf16"), X),
+    ):
+        assert_same(call(Column(x)), call(np.array(x)))
     with pytest.raises(ValueError, match="cannot be turned into an array"):
         mcf.round_to(Column(), "bf16")
     result = mcf.round_to(np.array([[0.1, 2.0]]).view(np.matrix), "bfloat16")
-    assert type(result) is np.ndarray
-    assert result.shape == (1, 2)
+    assert (type(result), result.shape) == (np.ndarray, (1, 2))
 
 
 def test_nan_and_infinity_never_become_numbers():
@@ -257,23 +244,9 @@ def test_an_underflow_gives_the_smallest_number_where_there_is_no_zero():
 
 
 # -- a fuzzer -----------------------------------------------------------------------------------------------
+HUGE, TINY = 10**400, 5e-324
 ODD_NUMBERS = [
-    *(
-        0,
-        -1,
-        1.5,
-        -0.0,
-        2**53 + 1,
-        -(2**64),
-        10**400,
-        5e-324,
-        1e308,
-        math.inf,
-        -math.inf,
-        math.nan,
-        True,
-        None,
-    ),
+    *(0, -1, 1.5, -0.0, 2**53 + 1, -(2**64), HUGE, TINY, 1e308, math.inf, -math.inf, math.nan, True, None),
     *(Fraction(1, 3), Fraction(-(10**30), 7), Decimal("0.1"), Decimal("-Infinity"), "1", 1j, [], {}, [[]]),
     *(np.float32(0.1), np.float16(7), np.int8(-3), np.uint64(2**64 - 1), np.longdouble(1) / 3, np.bool_(0)),
     *(ml_dtypes.bfloat16(3), ml_dtypes.int4(-3), np.datetime64("2020"), [1, 2.5], (3.0, 4), [1, "a"]),
@@ -344,3 +317,63 @@ def test_odd_operands_give_the_right_number_or_our_exception(seed, assert_same):
             expected = [operate(operation, each, fmt, rounding) for each in tuples]
         assert_same(np.reshape(result, -1), np.array(expected, np.float64))
     assert results > 10
+
+
+# -- what is suggested for a name that there is not ---------------------------------------------------------
+KNOWN = {"format": [*mcf.FORMATS], "scaled": [*mcf.SCALED], "strategy": [*mcf.STRATEGIES]}
+KNOWN |= {"theorem": [*mcf.THEOREMS], "problem": [*PROBLEMS], "mode": [*map(str, Mode)]}
+MORE = pytest.param("theorem", 3, marks=pytest.mark.exhaustive)
+EVERY = [(kind, {"theorem": 27, "strategy": 3}.get(kind, 1)) for kind in KNOWN]
+
+
+def slips(name):
+    """Return the name with a letter left out, doubled or exchanged with the next, or written differently."""
+    found = {name.upper(), name.replace("_", ""), name.replace("_", "-"), name.title().replace("_", "")}
+    for i in range(2, len(name) - 1):
+        found |= {name[:i] + name[i + 1 :], name[:i] + name[i] + name[i:]}
+        found.add(name[:i] + name[i + 1] + name[i] + name[i + 2 :])
+    return found - {name}
+
+
+@pytest.mark.parametrize(("kind", "every"), [*EVERY, MORE])
+@pytest.mark.slow
+@pytest.mark.sampled(4, each=False)
+def test_every_slip_of_every_name_brings_a_suggestion_and_mostly_that_name(kind, every):
+    names = KNOWN[kind]
+    wrong = [(slip, name) for name in names[::every] if len(name) > 3 for slip in slips(name) - set(names)]
+    found = [nearest(slip, names, 3) for slip, _ in wrong]
+    assert kind == "mode" or all(found)
+    assert sum(name in near for (_, name), near in zip(wrong, found, strict=True)) > 0.9 * len(wrong)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        *(("fast2sum", "fast_two_sum"), ("2sum", "two_sum"), ("twoSumm", "two_sum"), ("dot_two", "dot2")),
+        *(("2ProdFMA", "two_prod_fma"), ("DWTimesDW2", "dw_times_dw2"), ("dw_add_fp", "dw_plus_fp")),
+    ],
+)
+def test_numbers_and_words_are_the_same(written, meant):
+    with pytest.raises(ValueError, match=f"unknown theorem '{written}' \\(did you mean '{meant}'"):
+        mcf.verify(written)
+
+
+def test_the_text():
+    assert hint("q", ["two_sum"]) == hint("", ["two_sum"]) == ""
+    assert hint("tow_sum", ["two_sum", "xyz"]) == " (did you mean 'two_sum'?)"
+    assert hint("sum", ["two_sum", "dw_sum"], most=2) == " (did you mean 'two_sum' or 'dw_sum'?)"
+    assert hint("nearest_evn", Mode) == " (did you mean 'nearest_even'?)"
+
+
+def test_names_of_formats_and_of_scaled_formats_are_told_apart():
+    of_both = {*mcf.FORMATS, *(name for name in mcf.SCALED if name.startswith(("int", "tern")))}
+    assert [mcf.get_format(name).name for name in of_both] == [*of_both]
+    told = "a scaled format, .*: use mcfsim.quanti"
+    for name in set(mcf.SCALED) - of_both:
+        wrong = dict.fromkeys((name, name.upper(), f" {name} "), f"is {told}")
+        wrong[name[:3] + "x" + name[3:]] = f"did you mean '{name}', {told}"
+        for given, text in wrong.items():
+            with pytest.raises(ValueError, match=text):
+                mcf.get_format(given)
+    with pytest.raises(ValueError, match="unknown scaled format 'bf16': it is a format of single numbers"):
+        mcf.get_scaled_format("bf16")

@@ -16,8 +16,9 @@ from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F64, Line, Value
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.symbolic import SymbolicArithmetic
-from mcfsim.theorems import homogeneity, paths, recorded, recorded_exact, value
+from mcfsim.theorems import homogeneity, paths, recorded, value
 from mcfsim.theorems.exact import Exact
+from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.solver import forms
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.two_words import TwoWords
@@ -52,23 +53,17 @@ PROTOCOLS = [
         *("array", "array_interface", "array_struct", "array_function", "array_ufunc"),
     )
 ]
-ORDER = {"__lt__", "__le__", "__gt__", "__ge__"}
-EQUAL = {"__eq__", "__ne__"}
+ORDER, EQUAL = {"__lt__", "__le__", "__gt__", "__ge__"}, {"__eq__", "__ne__"}
 #: What a class answers by itself, nearly always with something of each element, or with a formula.
 DEFINED = {
     "Elementwise": {"__ne__", "__lt__", "__gt__", "__ge__"},  # by its own "==" and "<=", which it has not
-    "Exact": ORDER | EQUAL,
-    "TwoWords": ORDER | EQUAL,
-    "RecordedExact": ORDER | EQUAL,
+    **dict.fromkeys(("Exact", "TwoWords", "RecordedExact"), ORDER | EQUAL),
     # By NumPy's operators, which ask for its own ways of being an operand.
     "Recorded": ORDER | EQUAL | {"__divmod__", "__array__", "__array_function__", "__array_ufunc__"},
     "Form": ORDER,
-    # Which register it is, for whoever carries a line out.
-    "Value": ORDER | EQUAL | {"__hash__"},
-    # Whether a real scalar takes part.
-    "Scalar": {"__bool__"},
-    # The parts of a tuple.
-    "Components": {"__iter__", "__len__"},
+    "Value": ORDER | EQUAL | {"__hash__"},  # which register it is, for whoever carries a line out
+    "Scalar": {"__bool__"},  # whether a real scalar takes part
+    "Components": {"__iter__", "__len__"},  # the parts of a tuple
 }
 
 
@@ -76,20 +71,17 @@ DEFINED = {
 def test_no_class_answers_a_protocol_but_those_that_are_known(kinds):
     opaque = {kind for kind in kinds if issubclass(kind, Opaque) and kind is not Opaque}
     assert len(opaque) > 20
-    found = {
-        kind.__name__: {
-            name
-            for name in PROTOCOLS
-            if (own := getattr(kind, name, None)) is not None and own is not getattr(Opaque, name, None)
-        }
-        for kind in opaque
-    }
+
+    def answers(kind, name):
+        return getattr(kind, name, None) not in (None, getattr(Opaque, name, None))
+
+    found = {kind.__name__: {name for name in PROTOCOLS if answers(kind, name)} for kind in opaque}
     assert {name: answered for name, answered in found.items() if answered} == DEFINED
 
 
 def _recorded():
     line = Line()
-    recorder = recorded.Recorder(line, lambda x: recorded_exact.RecordedExact.of(x))
+    recorder = recorded.Recorder(line, lambda x: RecordedExact.of(x))
     inputs = (line.input(name, F64) for name in "ab")
     return [recorded.Recorded(recorder, x, get_format("float8_e4m3fn")) for x in inputs]
 
@@ -99,10 +91,7 @@ PAIRS = {
     Value: (lambda: [x.value for x in _recorded()], Value),
     forms.Form: (lambda: [UnknownArithmetic().operand(value(name)).value for name in "ab"], forms.Formula),
     recorded.Recorded: (_recorded, recorded.Recorded),
-    recorded_exact.RecordedExact: (
-        lambda: list(map(recorded_exact.RecordedExact.of, _recorded())),
-        recorded.Recorded,
-    ),
+    RecordedExact: (lambda: list(map(RecordedExact.of, _recorded())), recorded.Recorded),
     Exact: (lambda: [Exact.of(np.array([x, 2.0])) for x in (1.0, 2.0)], np.ndarray),
     TwoWords: (lambda: [TwoWords.of(np.arange(3)), TwoWords.of(np.ones(3, np.int64))], np.ndarray),
 }
@@ -159,15 +148,10 @@ def _path():
     return paths.EveryPath(ar, 2).add(a, a)
 
 
-def _unknown():
-    ar = UnknownArithmetic()
-    return ar.add(ar.number(), ar.number())
-
-
 STANDS_FOR = {
     "TraceArithmetic": _traced,
     "SymbolicArithmetic": lambda: SymbolicArithmetic().add(1, 2),
-    "UnknownArithmetic": _unknown,
+    "UnknownArithmetic": lambda: (ar := UnknownArithmetic()).add(ar.number(), ar.number()),
     "Scales": lambda: homogeneity.Scales(BFLOAT16, Rounding(), 2, False).add(1, 1),
     "EveryPath": _path,
 }

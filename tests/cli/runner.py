@@ -16,9 +16,7 @@ from mcfsim.cli import app
 _APPLICATION: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = dict(_APPLICATION.commands)
 #: The functions that are declared as commands.
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    name: inspect.unwrap(command.callback) for name, command in COMMANDS.items()
-}
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: inspect.unwrap(x.callback) for name, x in COMMANDS.items()}
 
 
 class Result(NamedTuple):

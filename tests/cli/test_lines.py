@@ -14,36 +14,33 @@ import typer
 
 from mcfsim.optim.strategies import STRATEGIES
 from tests.cli.runner import COMMANDS, call, invoke
-from tests.models.files import checkpoint
-from tests.models.recordings import recorded
+from tests.models.files import checkpoint, recorded
 
 ROOT = Path(__file__).parents[2]
 
-#: What may be written anywhere.
 WORDS = (
     "- -- x nan inf -inf -0 0 1 2 -1 -5 3.5 1e400 1e-400 -1e400 1/3 1/0 0/0 0x1p-3 0x1p999999999 1e999999999 "
     "1e-999999999 100000 10000000000 None True [] ٣ %s / .. . /nonexistent/x $HOME *"
 )
 NASTY = (*WORDS.split(), *("", " ", "9" * 5000, "1" + "0" * 30, "a\nb", "\N{SNOWMAN}", "\udcff", "a" * 300))
-NAMES = (
+FORMATS = (
     "bfloat16 float16 e4m3fn e2m1 float4_e2m1fn e5m2 posit8 int4 ternary float8_e8m0fnu binary8p1 "
     "binary8p4uf e6m9 float64 mxfp4 float32 e2m1fn posit64"
 )
-FORMATS = tuple(NAMES.split())
 #: What is meant besides an option's default, so that not all ends at the first option.
 MEANT = {
     **dict.fromkeys(("names", "format", "loss_format", "low"), FORMATS),
-    "rounding": ("nearest_even", "up", "toward_zero", "stochastic", "nearest_away", "to_odd", "every"),
-    "underflow": ("gradual", "flush_inputs", "flush_before", "flush_after"),
-    "problem": ("quadratic", "rosenbrock", "logistic", "digits", "language-model"),
-    "strategy": tuple(STRATEGIES),
-    "dimension": ("2", "3", "100000", "10000000000"),
-    "width": ("8", "4", "1000000000"),
-    "layers": ("1", "2", "1000000000000"),
-    "theorems": ("sterbenz", "two_sum", "fast_two_sum", "neg_exact", "lost_iff"),
-    "text": ("two_sum", "dw_times_dw2", "expansion.grow", "adamw", "sgd"),
-    "view": ("pseudocode", "text", "network", "numba", "cost"),
-    "value": ("0.999", "-0", "1e-40"),
+    "rounding": "nearest_even up toward_zero stochastic nearest_away to_odd every",
+    "underflow": "gradual flush_inputs flush_before flush_after",
+    "problem": "quadratic rosenbrock logistic digits language-model",
+    "strategy": " ".join(STRATEGIES),
+    "dimension": "2 3 100000 10000000000",
+    "width": "8 4 1000000000",
+    "layers": "1 2 1000000000000",
+    "theorems": "sterbenz two_sum fast_two_sum neg_exact lost_iff",
+    "text": "two_sum dw_times_dw2 expansion.grow adamw sgd",
+    "view": "pseudocode text network numba cost",
+    "value": "0.999 -0 1e-40",
 }
 #: These ask for work without an end, or for others' machines: what is tried of them takes a moment.
 MODEST = {
@@ -62,8 +59,7 @@ ALWAYS = {
     "verify": {"theorems": "sterbenz", "format": "float4_e2m1fn", "samples": "5", "limit": "100"},
     "inspect": {"value": "0.1"},
     "show": {"text": "two_sum"},
-    "audit": {"weights": "m.safetensors", "steps": "3"},
-    "assign": {"weights": "m.safetensors", "steps": "3"},
+    **{name: {"weights": "m.safetensors", "steps": "3"} for name in ("audit", "assign")},
     "replay": {"directory": "recording", "strategy": "plain"},
 }
 DEFAULTS = {
@@ -90,13 +86,14 @@ def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
         if name == "directory" and random.random() < 0.8:
             places = ("pipe", "sub", "text", "empty", "none/x", "")
             return pick(("recording", "recording", *(str(folder / place) for place in places)))
-        return pick(MEANT.get(name, DEFAULTS.get(name, NASTY)) if random.random() < 0.6 else NASTY)
+        meant = MEANT[name].split() if name in MEANT else DEFAULTS.get(name, NASTY)
+        return pick(meant if random.random() < 0.6 else NASTY)
 
-    always = dict(ALWAYS.get(command, {}))
+    always, options = ALWAYS.get(command, {}), COMMANDS[command].params
     words, positional = [command], []
-    for parameter in COMMANDS[command].params:
+    for parameter in options:
         name = str(parameter.name)
-        given = random.random() < 3 / len(COMMANDS[command].params)
+        given = random.random() < 3 / len(options)
         if not given and name not in always:
             continue
         text = value(name) if given else always[name]
@@ -107,14 +104,12 @@ def line(command: str, folder: Path, random: np.random.Generator) -> list[str]:
         elif getattr(parameter, "is_flag", False):
             words.append(parameter.opts[0])
         else:
-            words += [parameter.opts[0], *[text, *(value(name) for _ in range(parameter.nargs - 1))]]
+            words += [parameter.opts[0], text, *(value(name) for _ in range(parameter.nargs - 1))]
     return [*words, *positional] if random.random() < 0.95 else [*words, *positional, pick(NASTY)]
 
 
 def furnish(folder: Path) -> None:
-    """Make a folder with all that may be in a place."""
-    folder.mkdir()
-    (folder / "sub").mkdir()
+    (folder / "sub").mkdir(parents=True)
     os.mkfifo(folder / "pipe")
     for name, text in {"text": "hello", "empty": "", "read-only": "mine"}.items():
         (folder / name).write_text(text)
@@ -155,28 +150,23 @@ WRITTEN = re.compile(r"^(?:\$ )?(mcfsim .*?)(?: +#.*)?$|`(mcfsim [^`]+)`", re.MU
 
 def lines_of(page: Path) -> list[str]:
     """Return the command lines of a page, without names of commands alone and what is cut short."""
-    found = [
-        " ".join((block or inline).split()) for block, inline in WRITTEN.findall(page.read_text("utf-8"))
-    ]
+    found = [" ".join((x or y).split()) for x, y in WRITTEN.findall(page.read_text("utf-8"))]
     full = [line for line in found if "..." not in line and len(line.split()) > 2]
     return [line for line in full if line.split()[1] in COMMANDS]
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if lines_of(page)],
-    ids=lambda page: page.name,
-)
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+
+
+@pytest.mark.parametrize("page", [*filter(lines_of, PAGES)], ids=lambda page: page.name)
 def test_a_command_line_of_the_documentation_is_one(page: Path) -> None:
     for line in lines_of(page):
         _, name, *words = shlex.split(line)
         said = ""
         try:
             COMMANDS[name].make_context(name, list(words))
-        except typer.BadParameter as error:
-            said = error.format_message()
         except Exception as error:
-            said = str(error)
+            said = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
         # Running text names options without what they take, or need not repeat arguments.
         unsaid = said in ("", f"Option '{words[-1]}' requires an argument.")
         assert unsaid or said.startswith("Missing argument"), line

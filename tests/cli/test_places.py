@@ -14,8 +14,7 @@ import mcfsim as mcf
 from mcfsim.cli.application import Place, places_of
 from mcfsim.storage.files import OutputError
 from tests.cli.runner import COMMANDS, FUNCTIONS, call, refused
-from tests.models.files import checkpoint, raw_safetensors
-from tests.models.recordings import recorded
+from tests.models.files import checkpoint, raw_safetensors, recorded
 from tests.shared.places import look, no_file
 
 pytestmark = pytest.mark.slow
@@ -31,19 +30,11 @@ INPUTS = {
     },
     "state": {"st.npz": ["st.npz"], "states": ["states/s.safetensors"], "st.pt": ["st.pt"]},
     "gradients": {"rec": ["rec/step-00000001.safetensors", "rec/weights.safetensors"]},
-    "directory": {
-        "rec": [f"rec/{name}.safetensors" for name in ("step-00000002", "weights", "step-00000009")]
-    },
+    "directory": {"rec": [f"rec/{x}.safetensors" for x in ("step-00000002", "weights", "step-00000009")]},
     "check": {"certificate.json": ["certificate.json"]},
 }
-#: What a command needs besides.
-ALWAYS = {
-    "audit": ["m.safetensors"],
-    "assign": ["m.safetensors"],
-    "replay": ["rec"],
-    "verify": ["sterbenz"],
-    "show": ["two_sum"],
-}
+ALWAYS = {"audit": ["m.safetensors"], "assign": ["m.safetensors"], "replay": ["rec"]}
+ALWAYS |= {"verify": ["sterbenz"], "show": ["two_sum"]}
 SPELLINGS = ("same", "relative", "dotted", "link", "through a folder's link", "hard link")
 
 
@@ -68,22 +59,15 @@ def test_each_path_of_a_command_is_an_input_or_an_output() -> None:
 
 # -- before any work ----------------------------------------------------------------------------------------
 WRITTEN = [(command, label) for command in FUNCTIONS for label in places(command, Place.WRITTEN).values()]
-TWO = [
-    (command, *found[:2])
-    for command in FUNCTIONS
-    if len(found := [*places(command, Place.WRITTEN).values()]) > 1
-]
+TWO = {(command, *[label for one, label in WRITTEN if one == command][:2]) for command, _ in WRITTEN}
+TWO = sorted(found for found in TWO if len(found) == 3)
 
 
 @pytest.fixture
 def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail where training or verifying begins."""
-
-    def begun(*arguments: object, **options: object) -> None:
-        raise AssertionError("work has begun")
-
-    monkeypatch.setattr("mcfsim.training.simulate.simulate", begun)
-    monkeypatch.setattr("mcfsim.theorems.verification.run", begun)
+    for name in ("training.simulate.simulate", "theorems.verification.run"):
+        monkeypatch.setattr(f"mcfsim.{name}", lambda *_, **__: pytest.fail("work has begun"))
 
 
 @pytest.mark.usefixtures("no_work")
@@ -121,26 +105,23 @@ def test_two_outputs_are_no_one_file(command, one, other, tmp_path):
 @pytest.fixture
 def furnished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "all"
-    folder.mkdir()
+    for name in ("shards", "states"):
+        (folder / name).mkdir(parents=True)
     monkeypatch.chdir(folder)
     tensors = checkpoint(folder / "m.safetensors")
     np.savez("w.npz", **tensors)
-    for name in ("shards", "states"):
-        (folder / name).mkdir()
-    for number, (name, x) in enumerate(tensors.items()):
-        raw_safetensors(folder / "shards" / f"{number}.safetensors", {name: ("F32", x)})
     index = {name: f"{number}.safetensors" for number, name in enumerate(tensors)}
+    for name, file in index.items():
+        raw_safetensors(folder / "shards" / file, {name: tensors[name]})
     (folder / "shards" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     (folder / "one.dat").write_bytes((folder / "m.safetensors").read_bytes())
     (folder / "other.json").write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "one.dat")}))
     moments = {f"{name}.{kind}": x * x for name, x in tensors.items() for kind in "mv"}
     np.savez("st.npz", step=np.array(3), **moments)
-    stored = {name: ("F32", x) for name, x in moments.items()}
-    raw_safetensors(folder / "states" / "s.safetensors", {**stored, "step": ("F32", np.ones((), np.float32))})
+    raw_safetensors(folder / "states" / "s.safetensors", {**moments, "step": np.ones((), np.float32)})
     (folder / "st.pt").write_bytes(b"a state")
     (folder / "certificate.json").write_text("{}")
-    recorded(folder / "rec", 2)
-    return folder
+    return recorded(folder / "rec", 2).parent
 
 
 def spelt(path, spelling, folder, suffix):

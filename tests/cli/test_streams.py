@@ -20,6 +20,7 @@ from tests.models.files import checkpoint, raw_safetensors
 
 pytestmark = pytest.mark.slow
 
+PRINTING = ("print", "typer.echo", "typer.secho")
 COMMAND = (sys.executable, "-m", "mcfsim")
 
 
@@ -47,7 +48,6 @@ def end(monkeypatch, tmp_path):
 
 @pytest.fixture
 def broken_pipe():
-    """Return a stream that nobody reads."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as pipe:
@@ -59,10 +59,8 @@ def broken_pipe():
 def test_a_reader_that_goes_away_ends_it_by_the_signal(line, stream, end, broken_pipe):
     status, said = end(line, **{stream: broken_pipe})
     refused = line == "audit nowhere"
-    if (stream == "stderr") == refused:
-        assert status == "the signal"
-    else:  # nothing was written there
-        assert status == (2 if refused else 0)
+    written = (stream == "stderr") == refused
+    assert status == ("the signal" if written else 2 if refused else 0)
     assert ("Error: " in said) == (refused and stream == "stdout")
 
 
@@ -112,14 +110,11 @@ EVIL = ("\x1b]0;title\x07\x1b[31m", "a\nError: b", "\x9b2J\x7f", "\u202ecba\u206
 @pytest.fixture
 def evil(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / EVIL[0]
-    folder.mkdir()
-    tensors = {name: np.eye(4, dtype=np.float32) + 0.125 for name in EVIL}
-    stored = {name: ("F32", x) for name, x in tensors.items()}
-    raw_safetensors(folder / "m.safetensors", {**stored, "n" + EVIL[1]: ("I64", np.arange(3))})
-    raw_safetensors(folder / "bad.safetensors", {name: ("F32", x * np.nan) for name, x in tensors.items()})
-    (folder / "certificate.json").write_text("{}")
+    folder, tensors = tmp_path / EVIL[0], {name: np.eye(4, dtype=np.float32) + 0.125 for name in EVIL}
     mcf.record(tensors, folder / "rec").step(tensors, 0.1)
+    raw_safetensors(folder / "m.safetensors", {**tensors, "n" + EVIL[1]: np.arange(3)})
+    raw_safetensors(folder / "bad.safetensors", {name: x * np.float32(np.nan) for name, x in tensors.items()})
+    (folder / "certificate.json").write_text("{}")
     return folder
 
 
@@ -151,9 +146,8 @@ def test_names_reach_the_terminal_as_text(line, columns, evil, monkeypatch):
 
 
 def test_all_that_commands_print_is_made_fit():
-    printing = ("print", "typer.echo", "typer.secho")
     for path in sorted(Path(cli.__file__).parent.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in printing:
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTING:
                 said = ast.unparse(node.args[0])
                 assert "printable(" in said or "version(" in said, (path.name, node.lineno)

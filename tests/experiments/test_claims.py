@@ -50,12 +50,9 @@ def test_the_table_of_strategies_tells_only_weights_on_grids_from_master_weights
 
 
 def test_which_options_are_told_from_master_weights():
-    apart = {
-        (name, beta2)
-        for beta2, rows in OPTIONS.items()
-        for name, row in rows.items()
-        if abs(row["difference"]) > OF_THREE * row["spread"]
-    }
+    pairs = [(name, beta2) for beta2, rows in OPTIONS.items() for name in rows]
+    rows = {(name, beta2): OPTIONS[beta2][name] for name, beta2 in pairs}
+    apart = {pair for pair, row in rows.items() if abs(row["difference"]) > OF_THREE * row["spread"]}
     plain = {(name, beta2) for name in ("plain", "fp32-optim") for beta2 in ("0.999", "0.95")}
     assert apart == plain | {("kahan", "0.999"), ("collage-light", "0.999")}
 
@@ -63,8 +60,7 @@ def test_which_options_are_told_from_master_weights():
 @pytest.mark.parametrize("beta2", ["0.999", "0.95"])
 def test_what_the_options_show(beta2):
     """The sentences of the README about the committed result."""
-    rows = OPTIONS[beta2]
-    plain, light, plus = (rows[name] for name in ("plain", "collage-light", "collage-plus"))
+    plain, light, plus = (OPTIONS[beta2][name] for name in ("plain", "collage-light", "collage-plus"))
     assert plain["difference"] > 10 * plain["spread"]
     assert abs(plus["difference"]) < 0.003
     assert plain["late_lost"] > 0.5
@@ -132,6 +128,8 @@ def test_near_middles_all_go_the_way_of_one_ulp_of_beta1():
 
 # -- posits -------------------------------------------------------------------------------------------------
 PLAIN = "plain"
+#: The training in binary64, with parameters of float32.
+WIDE = (None, None, "float32", PLAIN)
 
 
 def losses(*wanted, sums="once"):
@@ -139,18 +137,12 @@ def losses(*wanted, sums="once"):
     runs = read_result(posit_quire.NAME)["runs"]
     (item,) = (one for one in posit_quire.CHOICES if (one.forward, one.loss, one.low, one.strategy) == wanted)
     rate = posit_quire.best(runs, item)
-    found = [runs[posit_quire.key(item, rate, sums, seed)] for seed in posit_quire.SEEDS]
-    return np.array([run["validation_loss"] for run in found])
+    keys = [posit_quire.key(item, rate, sums, seed) for seed in posit_quire.SEEDS]
+    return np.array([runs[key]["validation_loss"] for key in keys])
 
 
-def apart(*rows):
-    """Whether two trainings end at different losses."""
-    one, other = (losses(*row) for row in rows)
-    return paired.apart(one - other)
-
-
-#: The training in binary64, with parameters of float32.
-WIDE = (None, None, "float32", PLAIN)
+def apart(one, other):
+    return paired.apart(losses(*one) - losses(*other))
 
 
 @pytest.mark.parametrize(
@@ -183,10 +175,8 @@ def test_eight_bits_throughout_end_half_as_high_again_and_what_they_lose_in_the_
 
 
 def test_a_quire_is_worth_something_with_posit8_throughout():
-    worth = {}
-    for item in posit_quire.EACH:
-        row = item.forward, item.loss, item.low, item.strategy
-        worth[row] = losses(*row, sums="each") - losses(*row)
+    rows = [(item.forward, item.loss, item.low, item.strategy) for item in posit_quire.EACH]
+    worth = {row: losses(*row, sums="each") - losses(*row) for row in rows}
     told = {row: round(gain.mean(), 2) for row, gain in worth.items() if paired.apart(gain)}
     assert told == {("posit8", None, "posit8", PLAIN): 0.03}
 

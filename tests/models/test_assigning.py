@@ -1,6 +1,7 @@
 """Assignments under a budget, against all assignments there are, in fractions."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,20 +11,16 @@ import mcfsim as mcf
 from mcfsim.models.assigning import assign, candidates_of, choices_of
 from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group_of
 from mcfsim.models.auditing import audit
-from mcfsim.models.plan import Plan
 from mcfsim.models.recorded_updates import RecordedUpdates
-from mcfsim.models.recording import open_recording
 from mcfsim.models.scan import scan
 from mcfsim.models.updates import Model
 from mcfsim.models.weights import open_weights
 from mcfsim.report.assignments import as_csv, as_json, assignment_table, comparison_table
-from tests.models.files import checkpoint
-from tests.models.recordings import adam
+from tests.models import pages
+from tests.models.files import adam, checkpoint
+from tests.models.pages import BFLOAT16, FLOAT16
 
-BFLOAT16, FLOAT16 = mcf.get_format("bfloat16"), mcf.get_format("float16")
-STRATEGIES = tuple(
-    mcf.strategy(name) for name in ("plain", "kahan", "collage-light", "collage-plus", "fp32-master")
-)
+STRATEGIES = tuple(map(mcf.strategy, ("plain", "kahan", "collage-light", "collage-plus", "fp32-master")))
 
 
 def instance(rng, tensors=None, candidates=None):
@@ -109,15 +106,14 @@ def test_a_budget_is_kept_to_the_last_byte():
 
 def demoted(choices, budget, groups):
     """Return the assignment of the fewest demoted groups, by trying each number of them."""
-    size_of = {
-        name: sum(s for s, g in zip(choices.sizes, groups, strict=True) if g == name) for name in groups
-    }
+    size_of = dict.fromkeys(groups, 0)
+    for size, group in zip(choices.sizes, groups, strict=True):
+        size_of[group] += size
     order = sorted(size_of, key=lambda name: (-size_of[name], groups.index(name)))
     for count in range(len(order) + 1):
-        chosen = []
-        for row, group in zip(choices.losses, groups, strict=True):
-            wanted = int(group in order[:count])
-            chosen.append(wanted if math.isfinite(row[wanted]) else 1 - wanted)
+        wanted = [int(group in order[:count]) for group in groups]
+        pairs = zip(choices.losses, wanted, strict=True)
+        chosen = [item if math.isfinite(row[item]) else 1 - item for row, item in pairs]
         if exact(choices, chosen)[1] <= budget * choices.size:
             return chosen
     return None
@@ -129,52 +125,43 @@ def test_demotion_is_that_of_the_largest_groups():
     for _ in range(150):
         choices = instance(rng, candidates=2)
         groups = [group_of(name) for name in choices.names]
-        budget = some_budget(rng, choices)
+        given = choices, (budget := some_budget(rng, choices)), groups
         if choices.bytes[0] <= choices.bytes[1]:
             with pytest.raises(ValueError, match="takes no more than"):
-                by_demotion(choices, budget, groups)
-            continue
-        expected = demoted(choices, budget, groups)
-        if expected is None:
+                by_demotion(*given)
+        elif (expected := demoted(choices, budget, groups)) is None:
             with pytest.raises(ValueError, match="all is demoted that does not overflow"):
-                by_demotion(choices, budget, groups)
+                by_demotion(*given)
         else:
             done += 1
-            assert by_demotion(choices, budget, groups) == expected
+            assert by_demotion(*given) == expected
     assert done > 40
 
 
 # -- from audits ---------------------------------------------------------------------------------------------
-def planned(tmp_path, names=(), lows=(BFLOAT16,), updates=None, beta2=0.95, method="sensitivity", **rest):
-    if not (tmp_path / "m.safetensors").exists():
-        checkpoint(tmp_path / "m.safetensors")
-    samples = scan(open_weights(tmp_path / "m.safetensors"), 64)
-    plan = Plan(
-        mcf.AdamW(beta2=beta2, weight_decay=0.0),
-        mcf.Schedule(rest.get("rate", 3e-4), 0, 1.0),
-        rest.get("steps", 5),
-        candidates_of(lows, names, method),
-        updates or Model(),
-    )
-    return audit(samples, plan, lows[0]), samples
+def planned(tmp_path, names=(), lows=(BFLOAT16,), updates=None, beta2=0.95, steps=5):
+    path = tmp_path / "m.safetensors"
+    if not path.exists():
+        checkpoint(path)
+    samples = scan(open_weights(path), 64)
+    rest = {"steps": steps, "beta2": beta2, "decay": 0.0, "updates": updates or Model()}
+    made = replace(pages.plan(schedule=(3e-4, 0, 1.0), **rest), strategies=candidates_of(lows, names))
+    return audit(samples, made, lows[0]), samples
 
 
 def test_a_tensor_that_stops_gets_components_first(tmp_path):
     """The gain at one stops in plain bfloat16 and is small: a hair above 8 bytes it is kept going."""
     found = assign(*planned(tmp_path, ["plain", "collage-light", "fp32-master"]), Fraction(82, 10))
     by_name = {tensor.name: strategy.name for tensor, strategy, _ in found.tensors()}
-    assert by_name["gain"] == "collage-light bfloat16"
-    assert by_name["matrix"] == "plain bfloat16"
+    assert (by_name["gain"], by_name["matrix"]) == ("collage-light bfloat16", "plain bfloat16")
     assert found.bytes <= Fraction(82, 10) * 816
     assert found.lost() < found.lost((0, 0, 0))
-    rows = assignment_table(found)
-    assert sum(float(row["lost"]) for row in rows) == pytest.approx(found.lost(), abs=2e-4)
-    compared = comparison_table(found)
-    assert [row["in budget"] for row in compared] == ["yes", "yes", "no", "no"]
-    lines = as_csv(found).splitlines()
+    lost = sum(float(row["lost"]) for row in assignment_table(found))
+    assert lost == pytest.approx(found.lost(), abs=2e-4)
+    assert [row["in budget"] for row in comparison_table(found)] == ["yes", "yes", "no", "no"]
+    lines, data = as_csv(found).splitlines(), as_json(found, {})
     assert lines[0].startswith("name,shape,parameters,strategy,format")
     assert len(lines) == 4
-    data = as_json(found, {})
     assert data["bytes"] == sum(row["parameters"] * row["bytes_per_parameter"] for row in data["tensors"])
 
 
@@ -194,26 +181,22 @@ def test_formats_that_do_not_reach_are_out_of_the_question_until_gradients_say_o
         assign(*planned(tmp_path, ["plain"], [FLOAT16]), 8)
     both = planned(tmp_path, ["plain", "collage-light"], [BFLOAT16, FLOAT16])
     assert {item.parameter.format for _, item, _ in assign(*both, 10).tensors()} == {BFLOAT16}
-    start = {
-        name: weight.read().reshape(weight.shape)
-        for name, weight in open_weights(tmp_path / "m.safetensors").items()
-    }
+    start = checkpoint(tmp_path / "m.safetensors")
     # Squares of 0.5 are well within float16; those of 1e-5 vanish in it.
     for size, fmt in ((0.5, FLOAT16), (1e-5, BFLOAT16)):
-        folder = tmp_path / f"recorded{size}"
-        recorder = mcf.record({name: np.asarray(x, np.float32) for name, x in start.items()}, folder)
-        rng = np.random.default_rng(0)
+        folder, rng = tmp_path / f"recorded{size}", np.random.default_rng(0)
+        recorder, gradients = mcf.record(start, folder), []
         for _ in range(3):
-            signs = {name: rng.choice([-1.0, 1.0], x.shape).astype(np.float32) for name, x in start.items()}
-            recorder.step({name: np.float32(size) * x for name, x in signs.items()}, 3e-4)
+            signs = {name: np.float32(size * rng.choice([-1.0, 1.0], x.shape)) for name, x in start.items()}
+            recorder.step(signs, 3e-4)
+            gradients.append(signs["matrix"].astype(float))
         given = planned(tmp_path, ["plain"], [BFLOAT16, FLOAT16], RecordedUpdates(folder), beta2=0.5, steps=3)
         found = assign(*given, 8)
-        by_name = {tensor.name: item.parameter.format for tensor, item, _ in found.tensors()}
-        assert by_name["matrix"] == fmt
-        matrix = found.asked[[item.name for item in found.audit.tensors].index("matrix")]
-        gradients = [np.asarray(step.read()["matrix"], np.float64) for step in open_recording(folder).steps]
+        (place,) = (i for i, (tensor, *_) in enumerate(found.tensors()) if tensor.name == "matrix")
+        assert [*found.tensors()][place][1].parameter.format == fmt
         pairs = zip(gradients, adam(gradients, mcf.AdamW(beta2=0.5)), strict=True)
-        assert matrix == pytest.approx(sum(3e-4 * (g * direction).sum() for g, direction in pairs), rel=0.2)
+        asked = sum(3e-4 * (g * direction).sum() for g, direction in pairs)
+        assert found.asked[place] == pytest.approx(asked, rel=0.2)
 
 
 def test_what_makes_no_sense_is_refused(tmp_path):

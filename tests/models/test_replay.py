@@ -1,15 +1,14 @@
 """Replays: the steps and measures of the run that was recorded, on whatever gradients there are."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import mcfsim as mcf
+from experiments.common import ROOT
 from mcfsim.models.recorded_file import TensorFile
 from mcfsim.problems import LogisticRegression
-from tests.models.recordings import SHAPES, gradients, rate, recorded, weights
+from tests.experiments.test_readme import EXAMPLE
+from tests.models.files import SHAPES, gradients, rate, recorded, weights
 from tests.shared.kinds import STORED
 from tests.training.problems import tiny_model
 
@@ -18,49 +17,30 @@ pytestmark = pytest.mark.slow
 STEPS = 5
 
 
-class Watched:
-    """A problem whose start and gradients are recorded as they are computed."""
-
-    def __init__(self, problem, directory, rates, steps):
-        self.problem, self.directory, self.rates, self.steps = problem, directory, rates, steps
-        self.recorder = None
-
-    def __getattr__(self, name):
-        return getattr(self.problem, name)
-
-    def initial_parameters(self, seed):
-        start = self.problem.initial_parameters(seed)
-        self.recorder = self.recorder or mcf.record(start, self.directory)
-        return start
-
-    def loss_and_gradient(self, parameters, step, seed):
-        loss, found = self.problem.loss_and_gradient(parameters, step, seed)
-        self.recorder.step(found, self.rates.rate(step, self.steps))
-        return loss, found
+CASES = [("logistic", name, ("nearest_even", "stochastic")[i % 2]) for i, name in enumerate(STORED)]
+CASES += [("language model", "kahan", "nearest_even"), ("language model", "fp32", "stochastic")]
 
 
-ROUNDINGS = ("nearest_even", "stochastic")
-
-
-@pytest.mark.parametrize(
-    ("kind", "strategy", "rounding"),
-    [
-        *(("logistic", name, ROUNDINGS[place % 2]) for place, name in enumerate(STORED)),
-        *(
-            ("language model", name, rounding)
-            for name, rounding in zip(("kahan", "fp32"), ROUNDINGS, strict=True)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "strategy", "rounding"), CASES)
 @pytest.mark.sampled(8, each=False)
-def test_a_run_that_is_recorded_is_replayed_with_all_its_measures(kind, strategy, rounding, tmp_path):
+def test_a_run_that_is_recorded_is_replayed_with_all_its_measures(
+    kind, strategy, rounding, tmp_path, monkeypatch
+):
     """A strategy that replays the gradients of its own run makes that run again, bit for bit."""
     problem = LogisticRegression() if kind == "logistic" else tiny_model()
-    schedule = mcf.Schedule(0.02, 3)
-    watched = Watched(problem, tmp_path / "r", schedule, 5)
+    schedule, hyper = mcf.Schedule(0.02, 3), mcf.AdamW(beta2=0.9)
+    recorder = mcf.record(problem.initial_parameters(3), tmp_path / "r")
+    gradient = type(problem).loss_and_gradient
+
+    def recorded(self, parameters, step, seed):
+        loss, found = gradient(self, parameters, step, seed)
+        recorder.step(found, schedule.rate(step, 5))
+        return loss, found
+
+    monkeypatch.setattr(type(problem), "loss_and_gradient", recorded)
     common = {"seed": 3, "rounding": rounding, "record_every": 2, "truth_sample": 3, "clip": 1.0}
-    run = mcf.simulate(watched, mcf.AdamW(beta2=0.9), [strategy], 5, schedule, **common)
-    again = mcf.replay(tmp_path / "r", mcf.AdamW(beta2=0.9), [strategy], decayed=problem.decayed, **common)
+    run = mcf.simulate(problem, hyper, [strategy], 5, schedule, **common)
+    again = mcf.replay(tmp_path / "r", hyper, [strategy], decayed=problem.decayed, **common)
     series = {name: x for name, x in run.series[strategy].items() if name != "loss"}
     assert list(again.series[strategy]) == list(series)
     for measure, numbers in series.items():
@@ -72,9 +52,13 @@ def test_a_run_that_is_recorded_is_replayed_with_all_its_measures(kind, strategy
     assert mcf.Run.load(tmp_path / "run.npz") == again
 
 
+def plainly(folder, **options):
+    return mcf.replay(folder, strategies="plain", **options)
+
+
 def test_the_checkpoint_of_another_recording_is_refused(tmp_path):
     kept = tmp_path / "kept.npz"
-    mcf.replay(recorded(tmp_path / "r"), strategies="plain", checkpoint=kept)
+    plainly(recorded(tmp_path / "r"), checkpoint=kept)
     before = kept.read_bytes()
     recorder = mcf.record(weights(), tmp_path / "other")
     for step in range(1, STEPS + 1):
@@ -89,36 +73,31 @@ def test_the_checkpoint_of_another_recording_is_refused(tmp_path):
         ("r", {"steps": 4}, "recording, schedule, steps"),
     ):
         with pytest.raises(ValueError, match=f"is of another run: settings differ in {differing}; remove it"):
-            mcf.replay(tmp_path / folder, strategies="plain", checkpoint=kept, **options)
-    (tmp_path / "r").rename(tmp_path / "moved")
-    mcf.replay(tmp_path / "moved", strategies="plain", checkpoint=kept)
+            plainly(tmp_path / folder, checkpoint=kept, **options)
+    plainly((tmp_path / "r").rename(tmp_path / "moved"), checkpoint=kept)
     assert kept.read_bytes() == before
 
 
 def test_rates_are_those_recorded_or_of_a_schedule(tmp_path):
     recorded(tmp_path / "r")
-    run = mcf.replay(tmp_path / "r", strategies="plain", record_every=1)
+    run, schedule = plainly(tmp_path / "r", record_every=1), mcf.Schedule(0.5, 2)
     assert run.series["plain"]["rate"].tolist() == [rate(step) for step in range(1, STEPS + 1)]
-    schedule = mcf.Schedule(0.5, 2)
-    run = mcf.replay(tmp_path / "r", strategies="plain", schedule=schedule, record_every=1, steps=4)
+    run = plainly(tmp_path / "r", schedule=schedule, record_every=1, steps=4)
     assert run.series["plain"]["rate"].tolist() == [schedule.rate(step, 4) for step in range(1, 5)]
-    recorder = mcf.record(weights(), tmp_path / "none")
-    recorder.step(gradients(1))
+    mcf.record(weights(), tmp_path / "none").step(gradients(1))
     with pytest.raises(ValueError, match="has no learning rate, so a schedule must be given"):
-        mcf.replay(tmp_path / "none", strategies="plain")
-    assert mcf.replay(tmp_path / "none", strategies="plain", schedule=schedule).settings["steps"] == 1
+        plainly(tmp_path / "none")
+    assert plainly(tmp_path / "none", schedule=schedule).settings["steps"] == 1
 
 
 def test_matrices_decay_unless_others_are_named(tmp_path):
-    recorded(tmp_path)
-    by_default = mcf.replay(tmp_path, strategies="plain", decayed=None)
+    by_default = plainly(recorded(tmp_path), decayed=None)
     assert by_default.settings["recording"]["decayed"] == ["matrix"]
-    assert mcf.replay(tmp_path, strategies="plain", decayed={"matrix"}) == by_default
-    assert mcf.replay(tmp_path, strategies="plain", decayed=SHAPES) != by_default
+    assert plainly(tmp_path, decayed={"matrix"}) == by_default != plainly(tmp_path, decayed=SHAPES)
     with pytest.raises(ValueError, match="decayed has 'x', and the tensors are bias, matrix, scale"):
-        mcf.replay(tmp_path, strategies="plain", decayed=["bias", "x"])
+        plainly(tmp_path, decayed=["bias", "x"])
     with pytest.raises(TypeError, match="decayed must be a collection of names, not 'bias'"):
-        mcf.replay(tmp_path, strategies="plain", decayed="bias")
+        plainly(tmp_path, decayed="bias")
 
 
 def test_the_loop_is_open_and_each_file_is_read_once(tmp_path, monkeypatch):
@@ -133,24 +112,22 @@ def test_the_loop_is_open_and_each_file_is_read_once(tmp_path, monkeypatch):
     assert names == ["weights.safetensors", *steps]
     far = mcf.replay(tmp_path / "r", weights=tmp_path / "far.npz", **options)
     norms = [run.series[name]["gradient_norm"] for run in (near, far) for name in ("plain", "fp32")]
-    for norm in norms[1:]:
-        np.testing.assert_array_equal(norm, norms[0])
+    assert len({norm.tobytes() for norm in norms}) == 1
     assert far.series["plain"]["lost"][0] > near.series["plain"]["lost"][0]
 
 
 def test_a_bar_says_how_fast_and_changes_nothing(tmp_path, capsys):
-    plainly = mcf.replay(recorded(tmp_path), strategies="plain")
+    expected = plainly(recorded(tmp_path))
     assert capsys.readouterr().err == ""
-    assert mcf.replay(tmp_path, strategies="plain", progress=True) == plainly
+    assert plainly(tmp_path, progress=True) == expected
     shown = capsys.readouterr().err
     assert all(text in shown for text in ("replaying", "5/5", "steps/s")), shown
 
 
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (Path(mcf.__file__).parents[1] / "docs" / "replay.md").read_text()
     names = {}
-    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+    for code in EXAMPLE.findall((ROOT / "docs" / "replay.md").read_text()):
         if "torch" not in code:
             exec(compile(code, "replay.md", "exec"), names)
     assert names["recorder"].count == names["run"].settings["steps"] == 20

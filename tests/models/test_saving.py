@@ -5,6 +5,7 @@ import json
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors import deserialize
 
 import mcfsim as mcf
 from mcfsim.models.samples import places_of
@@ -26,18 +27,28 @@ HYPER = mcf.AdamW(beta2=0.95)
 SHAPES = {"w": (30, 40), "b": (40,), "scalar": ()}
 
 
+def numbers(rng):
+    return {label: np.asarray(rng.standard_normal(shape)) for label, shape in SHAPES.items()}
+
+
 def made(name="collage-plus", low="bfloat16", hyper=HYPER, **options):
-    rng = np.random.default_rng(0)
-    start = {label: np.asarray(rng.standard_normal(shape)) for label, shape in SHAPES.items()}
+    start = numbers(np.random.default_rng(0))
     return mcf.Optimizer(hyper, mcf.strategy(name, low), start, ["w"], **options)
 
 
 def go(optimizer, steps, seed=1):
     rng = np.random.default_rng(seed)
     for _ in range(steps):
-        gradients = {label: np.asarray(rng.standard_normal(shape)) for label, shape in SHAPES.items()}
-        optimizer.step(optimizer.receive(gradients), 1e-2)
+        optimizer.step(optimizer.receive(numbers(rng)), 1e-2)
     return optimizer
+
+
+def not_loaded(optimizer, path, text):
+    """Try to load a state, which must be refused and change nothing."""
+    before = bits(optimizer)
+    with pytest.raises(FileOfTensorsError, match=text):
+        load_state(optimizer, path)
+    assert bits(optimizer) == before
 
 
 FORMATS = ("float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit16", "e6m9")
@@ -71,8 +82,6 @@ def test_a_state_goes_on_to_the_same_bits(tmp_path, name, low, packed, hyper):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_weights_are_read_by_other_code(tmp_path, packed):
-    from safetensors import deserialize
-
     optimizer = go(made(packed=packed), 2)
     save_weights(optimizer, tmp_path / "w.safetensors")
     found = dict(deserialize((tmp_path / "w.safetensors").read_bytes()))
@@ -88,35 +97,28 @@ def test_shards_hold_what_one_file_does(tmp_path, shard_bytes):
     for save, place in ((save_weights, "w"), (save_state, "s")):
         save(optimizer, tmp_path / f"{place}.safetensors")
         save(optimizer, tmp_path / place, shard_bytes=shard_bytes)
-        one, several = open_tensors(tmp_path / f"{place}.safetensors"), open_tensors(tmp_path / place)
-        assert one.keys() == several.keys()
-        for name, tensor in one.items():
-            other = several[name]
-            assert (other.dtype, other.shape) == (tensor.dtype, tensor.shape)
-            assert other.read().tobytes() == tensor.read().tobytes()
+        one, many = open_tensors(tmp_path / f"{place}.safetensors"), open_tensors(tmp_path / place)
+        found = [{name: (x.dtype, x.shape, x.read().tobytes()) for name, x in y.items()} for y in (one, many)]
+        assert found[0] == found[1]
         index = json.loads((tmp_path / place / "model.safetensors.index.json").read_text())
         by_file = {}
         for name, file in index["weight_map"].items():
             if name != "step":
                 by_file.setdefault(file, []).append(one[name].bytes)
         assert all(len(sizes) == 1 or sum(sizes) <= shard_bytes for sizes in by_file.values())
-        if shard_bytes == 1:
-            assert len(by_file) >= len(SHAPES)
+        assert shard_bytes > 1 or len(by_file) >= len(SHAPES)
 
 
 @pytest.mark.parametrize(("packed", "shard_bytes"), [(False, 1000), (True, None)])
 @pytest.mark.parametrize("name", ["plain", "collage-plus", "mcf-3", "split-master", "fp8-moments"])
 def test_an_audit_reads_a_state(tmp_path, name, packed, shard_bytes):
-    optimizer = go(made(name, packed=packed), 4)
+    optimizer, place = go(made(name, packed=packed), 4), tmp_path / ("s" if shard_bytes else "s.safetensors")
     save_weights(optimizer, tmp_path / "w.safetensors")
-    place = tmp_path / ("s.safetensors" if shard_bytes is None else "s")
     save_state(optimizer, place, shard_bytes=shard_bytes)
     samples = scan(open_weights(tmp_path / "w.safetensors"), 64)
-    rows = SavedState(place).directions(samples, mcf.AdamW(beta2=0.95), mcf.Schedule(), 10).at(1)
-    m, v = (
-        sum(read(x, fmt).astype(float) for x in vectors)
-        for vectors, fmt in zip((optimizer.state.m, optimizer.state.v), optimizer.formats[1:3], strict=True)
-    )
+    rows = SavedState(place).directions(samples, HYPER, mcf.Schedule(), 10).at(1)
+    pairs = zip((optimizer.state.m, optimizer.state.v), optimizer.formats[1:3], strict=True)
+    m, v = (sum(read(x, fmt).astype(float) for x in vectors) for vectors, fmt in pairs)
     expected = m / (1 - 0.9**4) / (np.sqrt(v / (1 - 0.95**4)) + 1e-8)
     for row, sample in zip(rows, samples, strict=True):
         whole = expected[optimizer.layout.slices[sample.name]]
@@ -143,7 +145,6 @@ def test_packed_moments_lie_in_files_as_codes_and_scales(tmp_path, place, shard_
 def altered(optimizer, path, name, item):
     """Write a state with a tensor that is another, altered in place, or left out; sealed as if right."""
     save_state(optimizer, path)
-    about = read_metadata(path)
     tensors = {name: (t.dtype, t.read().reshape(t.shape)) for name, t in open_tensors(path).items()}
     if callable(item):
         item(tensors[name][1])
@@ -152,33 +153,28 @@ def altered(optimizer, path, name, item):
     kept = {name: item for name, item in tensors.items() if item is not None}
     forms = {name: (dtype, x.shape) for name, (dtype, x) in kept.items()}
     digests = {name: digest(np.ascontiguousarray(x)) for name, (_, x) in kept.items()}
-    others = {name: about[name] for name in ("optimizer", "strategy")}
+    others = {name: read_metadata(path)[name] for name in ("optimizer", "strategy")}
     write_file(path, kept, sealed(STATE, forms, digests, others))
     return path
 
 
 def spoilt(place, number):
-    """Return a change of one number of a tensor."""
     return lambda x: x.flat.__setitem__(place, number)
 
 
-PACKED = {"name": "fp8-moments", "packed": True}
+PACKED, SCALES = {"name": "fp8-moments", "packed": True}, "w.exp_avg_sq.scales"
 TF32 = {"name": "plain", "low": "tf32"}
 LONGER, NEW = ("BF16", np.zeros(41, np.uint16)), ("BF16", np.zeros(40, np.uint16))
 WIDER = ("F32", np.zeros(40, np.float32))
-#: Kind of optimizer, the tensor that is altered, to what, and what is said.
 WRONG = [
     ({}, "w.exp_avg", None, r"'w\.exp_avg' must be BF16 of shape \(30, 40\), and it is not there"),
     ({}, "b.v1", LONGER, r"'b\.v1' must be BF16 of shape \(40,\), and it is BF16 \(41,\)"),
     ({}, "b.v1", WIDER, r"and it is F32 \(40,\)"),
-    ({}, "step", None, "how many steps"),
-    ({}, "step", ("I64", np.array(-1)), "how many steps"),
-    ({}, "step", ("F32", np.float32(3)), "how many steps"),
+    *(({}, "step", x, "how many steps") for x in (None, ("I64", np.array(-1)), ("F32", np.float32(3)))),
     ({}, "b.v2", NEW, "the tensor 'b.v2', which this"),
     # The last tensor has such a number: those before it stay as they are, too.
     (TF32, "w.exp_avg_sq", spoilt(-1, 0.1), r"'w\.exp_avg_sq' has a number that is none of tf32"),
-    (PACKED, "w.exp_avg_sq.scales", spoilt(7, -0.0), r"'w\.exp_avg_sq\.scales' has a negative or infinite"),
-    (PACKED, "w.exp_avg_sq.scales", spoilt(7, np.inf), r"'w\.exp_avg_sq\.scales' has a negative or infinite"),
+    *((PACKED, SCALES, spoilt(7, x), rf"'{SCALES}' has a negative or infinite") for x in (-0.0, np.inf)),
 ]
 
 
@@ -186,10 +182,7 @@ WRONG = [
 def test_states_that_do_not_fit_change_nothing(tmp_path, kind, name, item, text):
     path = altered(go(made(**kind), 2), tmp_path / "s.safetensors", name, item)
     optimizer = go(made(**kind), 1)
-    before = bits(optimizer)
-    with pytest.raises(FileOfTensorsError, match=text):
-        load_state(optimizer, path)
-    assert bits(optimizer) == before
+    not_loaded(optimizer, path, text)
     go(optimizer, 1)
 
 
@@ -241,11 +234,7 @@ def test_a_state_of_which_a_byte_is_another_is_refused(tmp_path, shard_bytes):
 def test_a_state_of_another_kind_is_refused(tmp_path, theirs, ours, text):
     """Also where tensors are of the same names and shapes: what they mean is not."""
     save_state(made(**theirs), tmp_path / "s.safetensors")
-    other = go(made(**ours), 1)
-    before = bits(other)
-    with pytest.raises(FileOfTensorsError, match=text):
-        load_state(other, tmp_path / "s.safetensors")
-    assert bits(other) == before
+    not_loaded(go(made(**ours), 1), tmp_path / "s.safetensors", text)
 
 
 def test_a_state_is_not_taken_for_weights_nor_the_other_way_round(tmp_path):
@@ -259,8 +248,7 @@ def test_a_state_is_not_taken_for_weights_nor_the_other_way_round(tmp_path):
         load_state(made(), tmp_path / place)
     np.savez(tmp_path / "w.npz", w=np.ones((30, 40)))
     for place in ("w.safetensors", "w.npz"):
-        with pytest.raises(FileOfTensorsError, match="is no state that mcfsim"):
-            load_state(made(), tmp_path / place)
+        not_loaded(made(), tmp_path / place, "is no state that mcfsim")
 
 
 def test_places_that_will_not_do_are_refused(tmp_path):

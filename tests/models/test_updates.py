@@ -1,7 +1,7 @@
 """What is known of updates: of states and gradients that were kept; samples of weights as they are read."""
 
 import math
-from dataclasses import replace
+from operator import mul
 
 import numpy as np
 import pytest
@@ -18,9 +18,8 @@ from mcfsim.models.updates import Model
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audits import update_model
 from mcfsim.storage.tensors import FileOfTensorsError
-from tests.models.files import checkpoint, raw_safetensors
-from tests.models.pages import plan
-from tests.models.recordings import adam
+from tests.models.files import adam, checkpoint, raw_safetensors
+from tests.models.pages import BFLOAT16, plan
 
 RUN = mcf.Schedule(), 100
 
@@ -34,45 +33,40 @@ def samples(tmp_path):
 # -- states that were saved ----------------------------------------------------------------------------------
 def saved(tmp_path, **changes):
     """Write a state of the small model, with changes; return it, and the moments."""
-    rng = np.random.default_rng(3)
-    shapes = {"matrix": (32, 24), "bias": (24,), "gain": (24,)}
-    made = {}
-    for name, shape in shapes.items():
-        made[f"{name}.exp_avg"] = "F32", rng.standard_normal(shape).astype(np.float32)
-        made[f"{name}.exp_avg_sq"] = "F32", rng.random(shape).astype(np.float32)
-    made["step"] = "I64", np.array([7])
-    made |= changes
-    kept = {name: item for name, item in made.items() if item is not None}
+    rng, made = np.random.default_rng(3), {}
+    for name, shape in {"matrix": (32, 24), "bias": (24,), "gain": (24,)}.items():
+        made[f"{name}.exp_avg"] = rng.standard_normal(shape).astype(np.float32)
+        made[f"{name}.exp_avg_sq"] = rng.random(shape).astype(np.float32)
+    made |= {"step": np.array([7])} | changes
+    kept = {name: x for name, x in made.items() if x is not None}
     raw_safetensors(tmp_path / "s.safetensors", kept)
     return tmp_path / "s.safetensors", made
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.0])
 def test_saved_moments_give_the_directions_of_their_weights(tmp_path, samples, epsilon):
-    path, made = saved(tmp_path, **{"bias.exp_avg_sq": ("F32", np.zeros(24, np.float32))})
+    path, made = saved(tmp_path, **{"bias.exp_avg_sq": np.zeros(24, np.float32)})
     hyper = mcf.AdamW(beta1=0.8, beta2=0.9, epsilon=epsilon)
     rows = SavedState(path).directions(samples, hyper, *RUN).at(1)
     for row, sample in zip(rows, samples, strict=True):
-        m, v = (made[f"{sample.name}.{kind}"][1].astype(float).ravel() for kind in ("exp_avg", "exp_avg_sq"))
+        m, v = (made[f"{sample.name}.{kind}"].astype(float).ravel() for kind in ("exp_avg", "exp_avg_sq"))
         with np.errstate(divide="ignore"):
             expected = np.nan_to_num((m / (1 - 0.8**7)) / (np.sqrt(v / (1 - 0.9**7)) + epsilon))
         assert row.tolist() == expected[places_of(sample.size, 256)].tolist()
 
 
 def test_states_that_do_not_fit_are_refused(tmp_path, samples):
-    nan, negative = (("F32", np.full(24, x, np.float32)) for x in (np.nan, -1))
-    for name, item, text in (
+    for name, x, text in (
         ("matrix.exp_avg", None, r"has no tensor 'matrix\.exp_avg'"),
         ("gain.exp_avg_sq", None, r"has no tensor 'gain\.exp_avg_sq'"),
-        ("bias.exp_avg", ("F32", np.zeros(7, np.float32)), r"'bias\.exp_avg' has shape \(7,\)"),
-        ("bias.exp_avg", ("I64", np.zeros(24, np.int64)), "no floating numbers"),
-        ("gain.exp_avg", nan, r"gain\.exp_avg: 24 NaN, 0 infinite"),
-        ("gain.exp_avg_sq", negative, "negative second moment"),
+        ("bias.exp_avg", np.zeros(7, np.float32), r"'bias\.exp_avg' has shape \(7,\)"),
+        ("bias.exp_avg", np.zeros(24, np.int64), "no floating numbers"),
+        ("gain.exp_avg", np.full(24, np.nan, np.float32), r"gain\.exp_avg: 24 NaN, 0 infinite"),
+        ("gain.exp_avg_sq", np.full(24, -1, np.float32), "negative second moment"),
         ("step", None, "how many steps"),
-        ("step", ("I64", np.array([0])), "at least one"),
-        ("step", ("F32", np.float32([np.nan])), "at least one"),
+        *(("step", x, "at least one") for x in (np.array([0]), np.float32([np.nan]))),
     ):
-        path, _ = saved(tmp_path, **{name: item})
+        path, _ = saved(tmp_path, **{name: x})
         with pytest.raises(FileOfTensorsError, match=text):
             SavedState(path).directions(samples, mcf.AdamW(), *RUN).at(1)
 
@@ -89,20 +83,14 @@ def test_one_thing_is_known_of_updates(tmp_path):
 
 
 # -- gradients that were recorded ----------------------------------------------------------------------------
-
-
 @pytest.fixture
-def recorded(tmp_path):
-    tensors = checkpoint(tmp_path / "m.safetensors")
-    recorder = mcf.record(tensors, tmp_path / "recording")
-    rng = np.random.default_rng(5)
-    steps = [
-        {name: rng.standard_normal(x.shape).astype(np.float32) for name, x in tensors.items()}
-        for _ in range(7)
-    ]
+def recorded(samples, tmp_path):
+    rng, folder = np.random.default_rng(5), tmp_path / "recording"
+    recorder = mcf.record(checkpoint(tmp_path / "m.safetensors"), folder)
+    steps = [{x.name: np.float32(rng.standard_normal(x.shape)) for x in samples} for _ in range(7)]
     for gradients in steps:
         recorder.step(gradients, 0.5)
-    return tmp_path / "recording", steps
+    return folder, steps
 
 
 @pytest.mark.parametrize("steps", [4, 7, 12])
@@ -110,19 +98,18 @@ def test_recorded_gradients_are_followed_step_by_step(samples, recorded, steps):
     path, gradients = recorded
     hyper, schedule = mcf.AdamW(beta1=0.8, beta2=0.9, epsilon=1e-3), mcf.Schedule(0.1, warmup=3, final=0.2)
     found = RecordedUpdates(path).directions(samples, hyper, schedule, steps)
-    rates = np.array([schedule.rate(step, steps) for step in range(1, steps + 1)])
+    rates, last = np.array([schedule.rate(step, steps) for step in range(1, steps + 1)]), min(steps, 7)
     for row, sample in enumerate(samples):
         for column in (0, 100, 255):
             place = places_of(sample.size, 256)[column]
             made = [*adam([float(g[sample.name].ravel()[place]) for g in gradients[:steps]], hyper)]
             for step in range(1, steps + 1):
-                expected = made[min(step, len(made)) - 1]
+                expected = made[min(step, last) - 1]
                 assert found.at(step)[row, column] == pytest.approx(expected, rel=1e-12, abs=1e-14)
-            last = min(steps, 7)
             for first, after in ((1, 1), (1, last), (2, last), (1, last + 1), (3, last + 1)):
-                straight, square = found.walk(first, rates[first - 1 : after - 1])
-                pairs = zip(rates[first - 1 : after - 1], made[first - 1 : after - 1], strict=True)
-                expected = sum(rate * direction for rate, direction in pairs)
+                part = slice(first - 1, after - 1)
+                straight, square = found.walk(first, rates[part])
+                expected = sum(map(mul, rates[part], made[part]))
                 assert straight[row, column] == pytest.approx(expected, rel=1e-10, abs=1e-14)
                 assert square[row] == 0
     if steps > 7:
@@ -134,18 +121,16 @@ def test_recorded_gradients_are_followed_step_by_step(samples, recorded, steps):
 
 
 def test_an_audit_uses_what_was_recorded_of_the_same_model(samples, recorded, tmp_path):
-    path, _ = recorded
-    made = replace(
-        plan(("plain",)), schedule=mcf.Schedule(3e-4, 0, 1.0), steps=7, updates=RecordedUpdates(path)
+    found, other = (
+        audit(samples, plan(("plain",), "bfloat16", (3e-4, 0, 1.0), 7, updates=updates), BFLOAT16)
+        for updates in (RecordedUpdates(recorded[0]), Model())
     )
-    found = audit(samples, made, mcf.get_format("bfloat16"))
     assert "gradients recorded in recording" in update_model(found)
-    other = audit(samples, replace(made, updates=Model()), mcf.get_format("bfloat16"))
     assert found.tensors[0].found["plain"] != other.tensors[0].found["plain"]
     # The first directions of Adam are signs.
     assert found.tensors[0].direction_rms == pytest.approx(1.0, abs=1e-6)
-    recorder = mcf.record({"matrix": np.zeros((3, 3), np.float32)}, tmp_path / "other")
-    recorder.step({"matrix": np.ones((3, 3), np.float32)})
+    ones = {"matrix": np.ones((3, 3), np.float32)}
+    mcf.record(ones, tmp_path / "other").step(ones)
     with pytest.raises(FileOfTensorsError, match="lacks the tensor 'bias'"):
         RecordedUpdates(tmp_path / "other").directions(samples, mcf.AdamW(), *RUN)
 
@@ -182,11 +167,8 @@ def test_a_reading_goes_on_where_it_ended(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         scan(weights, 64, kept)
     found = scan(weights, 64, kept, lambda *what: told.append(what))
-    assert read == ["matrix", "bias", "bias", "gain"]
-    assert told[0] == ("matrix", 768, True)
-    for mine, other in zip(found, whole, strict=True):
-        assert mine.values.tolist() == other.values.tolist()
-        assert vars(mine) | {"values": 0} == vars(other) | {"values": 0}
+    assert (read, told[0]) == (["matrix", "bias", "bias", "gain"], ("matrix", 768, True))
+    np.testing.assert_equal([vars(sample) for sample in found], [vars(sample) for sample in whole])
 
 
 def test_what_was_kept_of_other_weights_is_refused(tmp_path):
@@ -194,21 +176,21 @@ def test_what_was_kept_of_other_weights_is_refused(tmp_path):
     checkpoint(path)
     scan(open_weights(path), 64, kept)
     before = kept.read_bytes()
-    with pytest.raises(ValueError, match="samples differ"):
-        scan(open_weights(path), 65, kept)
-    checkpoint(path, seed=1)
-    with pytest.raises(ValueError, match="files differ"):
-        scan(open_weights(path), 64, kept)
-    assert kept.read_bytes() == before
-    kept.write_bytes(b"x")
-    with pytest.raises(ValueError, match=r"kept\.npz"):
-        scan(open_weights(path), 64, kept)
+    for seed, count, content, text in (
+        (0, 65, before, "samples differ"),
+        (1, 64, before, "files differ"),
+        (0, 64, b"x", r"kept\.npz"),
+    ):
+        checkpoint(path, seed=seed)
+        kept.write_bytes(content)
+        with pytest.raises(ValueError, match=text):
+            scan(open_weights(path), count, kept)
+        assert kept.read_bytes() == content
 
 
 def test_numbers_that_are_not_finite_are_named_after_all_is_read(tmp_path):
-    path, kept = tmp_path / "m.safetensors", tmp_path / "kept.npz"
     x = np.array([1.0, np.nan, np.inf, -np.inf], np.float32)
-    raw_safetensors(path, {"x": ("F32", x), "y": ("F32", np.ones(2, np.float32)), "z": ("F32", x[:2])})
+    raw_safetensors(tmp_path / "m.safetensors", {"x": x, "y": np.ones(2, np.float32), "z": x[:2]})
     for _ in range(2):
         with pytest.raises(FileOfTensorsError, match=r"x: 1 NaN, 2 infinite; z: 1 NaN, 0 infinite$"):
-            scan(open_weights(path), 16, kept)
+            scan(open_weights(tmp_path / "m.safetensors"), 16, tmp_path / "kept.npz")

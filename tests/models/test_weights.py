@@ -9,70 +9,61 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import deserialize
 
 from mcfsim.models.weights import open_tensors, open_weights
 from mcfsim.storage import npz
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError
-from tests.models.files import checkpoint, header_of, raw_safetensors, some_tensors, with_header
+from tests.models.files import FLOATING, checkpoint, header_of, raw_safetensors, some_tensors, with_header
 from tests.shared.mutations import changed, damaged
 
-FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+
+def parts(weight, *pieces):
+    """Return what is read of a weight: the whole, all by blocks, and each piece, in binary64."""
+    found = [weight.read(), np.concatenate([*weight.blocks(3)]), *(weight.read(*piece) for piece in pieces)]
+    return [x.astype(np.float64) for x in found]
 
 
 def test_every_dtype_is_read_as_it_was_written(tmp_path, assert_same):
     made = some_tensors()
     raw_safetensors(tmp_path / "m.safetensors", made)
     weights = open_weights(tmp_path / "m.safetensors")
-    assert list(weights) == [f"layer.{dtype}" for dtype in FLOATS]
+    assert list(weights) == [f"layer.{dtype}" for dtype in FLOATING]
     assert weights.left_out.keys() == {"layer.I64", "layer.U8"}
     for name, weight in weights.items():
-        expected = made[name][1].astype(np.float64)
+        expected = made[name].astype(np.float64)
         assert weight.shape == expected.shape
-        assert_same(weight.read().astype(np.float64), expected.ravel())
-        pieces = np.concatenate([*weight.blocks(3)])
-        assert_same(pieces.astype(np.float64), expected.ravel())
-        assert_same(weight.read(1, 4).astype(np.float64), expected.ravel()[1:4])
-        assert weight.read(10_000, 20_000).size == 0
+        whole, blocks, piece, none = parts(weight, (1, 4), (10_000, 20_000))
+        assert_same(whole, expected.ravel())
+        assert_same(blocks, expected.ravel())
+        assert_same(piece, expected.ravel()[1:4])
+        assert none.size == 0
 
 
 def test_what_is_written_is_read_by_the_library_and_by_us(tmp_path):
-    from safetensors import deserialize
-
-    made = some_tensors(1)
-    path = tmp_path / "out.safetensors"
-    write_file(
-        path, {name: (dtype, x.view(ELEMENTS[dtype])) for name, (dtype, x) in made.items()}, {"a": "b"}
-    )
+    made, path = some_tensors(1), tmp_path / "out.safetensors"
+    dtypes = {name: name.removeprefix("layer.") for name in made}
+    written = {name: (dtypes[name], x.view(ELEMENTS[dtypes[name]])) for name, x in made.items()}
+    os.umask(mask := os.umask(0))
+    write_file(path, written, {"a": "b"})
     assert list(tmp_path.iterdir()) == [path]
-    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
-    there = open_tensors(path)
-    assert there.keys() == made.keys()
-    for name, (dtype, x) in made.items():
-        assert there[name].dtype == dtype
-        assert there[name].read().tobytes() == x.tobytes()
-    by_library = dict(deserialize(path.read_bytes()))
-    for name, (dtype, x) in made.items():
-        assert by_library[name]["dtype"] == dtype
-        assert tuple(by_library[name]["shape"]) == x.shape
-        assert bytes(by_library[name]["data"]) == x.tobytes()
-
-
-def _umask():
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+    there, by_library = open_tensors(path), dict(deserialize(path.read_bytes()))
+    expected = {name: (dtypes[name], x.shape, x.tobytes()) for name, x in made.items()}
+    assert {name: (x.dtype, x.shape, x.read().tobytes()) for name, x in there.items()} == expected
+    found = {name: (x["dtype"], tuple(x["shape"]), bytes(x["data"])) for name, x in by_library.items()}
+    assert found == expected
 
 
 # -- shards --------------------------------------------------------------------------------------------------
 @pytest.fixture
 def sharded(tmp_path):
-    made = some_tensors(2)
+    made, index = some_tensors(2), {}
     names = sorted(made)
-    parts = {"model-1.safetensors": names[:3], "model-2.safetensors": names[3:]}
-    for place, kept in parts.items():
+    for place, kept in (("model-1.safetensors", names[:3]), ("model-2.safetensors", names[3:])):
         raw_safetensors(tmp_path / place, {name: made[name] for name in kept})
-    index = {name: place for place, kept in parts.items() for name in kept}
+        index |= dict.fromkeys(kept, place)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
     return tmp_path, made, index
 
@@ -82,31 +73,30 @@ def test_shards_are_one_model(sharded, assert_same):
     for path in (folder, folder / "model.safetensors.index.json"):
         weights = open_weights(path)
         for name, weight in weights.items():
-            assert_same(weight.read().astype(np.float64), made[name][1].astype(np.float64).ravel())
-    (folder / "model.safetensors.index.json").unlink()
+            assert_same(weight.read().astype(np.float64), made[name].astype(np.float64).ravel())
+    path.unlink()
     assert open_weights(folder).keys() == weights.keys()
 
 
 def test_an_index_and_its_shards_must_agree(sharded):
     folder, _, index = sharded
-    first = sorted(index)[0]
-
-    def check(wrong, text, name="model"):
+    first, ninth = min(index), "model-9.safetensors"
+    for wrong, text, name in (
+        (index | {first: ninth}, f"{ninth}, which tensor .* is not there", "model"),
+        (index | {first: "../model-1.safetensors"}, "is no name of a file", "model"),
+        (index | {first: "model-2.safetensors"}, "has (none of that name|a tensor)", "model"),
+        (index | {"ghost": "model-1.safetensors"}, "'ghost' is said to lie in model-1.safetensors", "model"),
+        ({name: index[name] for name in index if name != first}, "does not name there", "model"),
+        (index | {first: 3}, 'no "weight_map"', "model"),
+        (index, "several indexes", "other"),
+    ):
         (folder / f"{name}.safetensors.index.json").write_text(json.dumps({"weight_map": wrong}))
         with pytest.raises(FileOfTensorsError, match=text):
             open_weights(folder)
-
-    check(index | {first: "model-9.safetensors"}, "model-9.safetensors, which tensor .* is not there")
-    check(index | {first: "../model-1.safetensors"}, "is no name of a file")
-    check(index | {first: "model-2.safetensors"}, "has (none of that name|a tensor)")
-    check(index | {"ghost": "model-1.safetensors"}, "'ghost' is said to lie in model-1.safetensors")
-    check({name: place for name, place in index.items() if name != first}, "does not name there")
-    check(index | {first: 3}, 'no "weight_map"')
-    check(index, "several indexes", "other")
     for path in folder.iterdir():
         path.unlink()
-    checkpoint(folder / "a.safetensors")
-    checkpoint(folder / "b.safetensors")
+    for name in "ab":
+        checkpoint(folder / f"{name}.safetensors")
     with pytest.raises(FileOfTensorsError, match=r"a\.safetensors and b\.safetensors both have 'matrix'"):
         open_weights(folder)
 
@@ -114,25 +104,18 @@ def test_an_index_and_its_shards_must_agree(sharded):
 # -- NumPy's archives ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_archives_are_read_in_rows(tmp_path, save, assert_same):
-    rng = np.random.default_rng(3)
-    x = rng.standard_normal((4, 6, 5))
-    made = {
-        "rows": x.astype(np.float32),
-        "columns": np.asfortranarray(x),
-        "big": x.astype(">f4"),
-        "half": x.astype(np.float16),
-        "whole": np.arange(5),
-        "one": np.float64(0.5),
-    }
+    x = np.random.default_rng(3).standard_normal((4, 6, 5))
+    made = {"rows": x.astype(np.float32), "columns": np.asfortranarray(x), "big": x.astype(">f4")}
+    made |= {"half": x.astype(np.float16), "whole": np.arange(5), "one": np.float64(0.5)}
     save(tmp_path / "m.npz", **made)
     weights = open_weights(tmp_path / "m.npz")
     assert weights.left_out == {"whole": "whole numbers (I64)"}
+    starts = 50, 20, 119
     for name, weight in weights.items():
         expected = np.asarray(made[name], np.float64).ravel()
-        assert_same(weight.read().astype(np.float64), expected)
-        assert_same(np.concatenate([*weight.blocks(7)]).astype(np.float64), expected)
-        for start in (50, 20, 119):
-            assert_same(weight.read(start, start + 9).astype(np.float64), expected[start : start + 9])
+        wanted = [expected, expected, *(expected[start : start + 9] for start in starts)]
+        for found, part in zip(parts(weight, *((x, x + 9) for x in starts)), wanted, strict=True):
+            assert_same(found, part)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -143,9 +126,7 @@ def test_an_archive_is_listed_once_and_each_array_read_once(save, order, tmp_pat
     save(tmp_path / "m.npz", **made)
     listed, read, stream, opened = [], [], npz._Stream.read, zipfile.ZipFile
     monkeypatch.setattr(npz, "ZipFile", lambda *file: listed.append(file) or opened(*file))
-    monkeypatch.setattr(
-        npz._Stream, "read", lambda it, start, stop: read.append(stop - start) or stream(it, start, stop)
-    )
+    monkeypatch.setattr(npz._Stream, "read", lambda it, *x: read.append(x[1] - x[0]) or stream(it, *x))
     tensors = open_tensors(tmp_path / "m.npz")
     for _ in range(2):
         read.clear()
@@ -163,16 +144,16 @@ def test_an_archive_that_is_open_is_closed_with_the_last_of_its_tensors(tmp_path
         pytest.skip("the system does not list open files")
 
     def open_files():
-        return [link for link in held.iterdir() if os.path.realpath(link) == str(tmp_path / "m.npz")]
+        return sum(os.path.realpath(link) == str(tmp_path / "m.npz") for link in held.iterdir())
 
     tensors = open_tensors(tmp_path / "m.npz")
-    assert len(open_files()) == 1
+    assert open_files() == 1
     alone = tensors.pop("b")
     tensors.clear()
     assert alone.read(1, 3).tolist() == [1, 2]
-    assert len(open_files()) == 1
+    assert open_files() == 1
     del alone
-    assert open_files() == []
+    assert open_files() == 0
 
 
 def test_files_that_are_damaged_meanwhile_are_refused(tmp_path):
@@ -193,14 +174,14 @@ def test_files_that_are_damaged_meanwhile_are_refused(tmp_path):
 
 def test_archives_with_what_is_no_numbers_are_refused(tmp_path):
     path = tmp_path / "m.npz"
-    for made, text in (
-        ({"x": np.array([None])}, "unknown dtype object|dtype object"),
-        ({"x": np.array(["a"])}, "dtype <U1"),
-        ({"x": np.zeros(2, np.complex64)}, "dtype complex64"),
-        ({"x": np.zeros(2, [("a", "f4")])}, "dtype"),
-        ({"x": np.arange(3)}, "no tensor of floating numbers"),
+    for x, text in (
+        (np.array([None]), "unknown dtype object|dtype object"),
+        (np.array(["a"]), "dtype <U1"),
+        (np.zeros(2, np.complex64), "dtype complex64"),
+        (np.zeros(2, [("a", "f4")]), "dtype"),
+        (np.arange(3), "no tensor of floating numbers"),
     ):
-        np.savez(path, **made)
+        np.savez(path, x=x)
         with pytest.raises(FileOfTensorsError, match=text):
             open_weights(path)
     for name in ("x.npy", "x.txt"):
@@ -216,7 +197,7 @@ def test_other_things_are_refused_by_name(tmp_path):
     (tmp_path / "empty.safetensors").write_bytes(b"")
     (tmp_path / "sub").mkdir()
     os.mkfifo(tmp_path / "pipe.safetensors")
-    raw_safetensors(tmp_path / "c.safetensors", {"c": ("C64", np.zeros(2, np.complex64))})
+    raw_safetensors(tmp_path / "c.safetensors", {"c": np.zeros(2, np.complex64)})
     for name, error, text in (
         ("a.txt", FileOfTensorsError, "is no .safetensors file"),
         ("empty.safetensors", FileOfTensorsError, "no safetensors file, or damaged"),
@@ -258,13 +239,10 @@ def answer(path):
 
 def try_mutants(folder, count, seed):
     """Read mutated files; return how many were refused, and how many read as the libraries read them."""
-    from safetensors import deserialize
-
-    rng = np.random.default_rng(seed)
-    good, archive = folder / "good.safetensors", folder / "good.npz"
-    raw_safetensors(good, some_tensors(5))
-    floats = {n: x for n, (d, x) in some_tensors(5).items() if d in ("F64", "F32", "F16")}
-    refused = read = 0
+    rng, tensors = np.random.default_rng(seed), some_tensors(5)
+    good, archive, refused = folder / "good.safetensors", folder / "good.npz", 0
+    raw_safetensors(good, tensors)
+    floats = {name: x for name, x in tensors.items() if x.dtype.char in "dfe"}
     for turn in range(count):
         if turn % 3:
             path = folder / "m.safetensors"
@@ -276,16 +254,14 @@ def try_mutants(folder, count, seed):
         found = answer(path)
         if found is None:
             refused += 1
-            continue
-        read += 1
-        if path.suffix == ".npz":
+        elif path.suffix == ".npz":
             expected = {name: x.tobytes() for name, x in floats.items()}
             with suppress(ValueError), np.load(path) as whole:  # one that does not start as one is refused
                 expected = {name: np.ascontiguousarray(whole[name]).tobytes() for name in whole.files}
+            assert found == expected
         else:
-            expected = {name: bytes(x["data"]) for name, x in deserialize(path.read_bytes())}
-        assert found == expected
-    return refused, read
+            assert found == {name: bytes(x["data"]) for name, x in deserialize(path.read_bytes())}
+    return refused, count - refused
 
 
 @pytest.mark.slow

@@ -1,0 +1,148 @@
+"""What experiments compute: the faults of the released code and nothing else, and tables of low rank."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from experiments.common import _shorten as shorten
+from experiments.common import read_result
+from experiments.low_rank import best_rank, complete, d_optimal, embeddings, frontier, regret
+from experiments.released_code import FAULTS, NONE, Faulty, aliased_product, chosen, end, length
+from mcfsim.multiword.expansion import value
+from tests.shared.refusals import check, refusals, refused
+
+
+def moved(hyper, strategy, steps=5):
+    """Return an optimizer after some steps, the update of the last, and the state before it."""
+    random = np.random.default_rng(1)
+    start = {"w": random.standard_normal((8, 16)), "gain": np.ones(16)}
+    optimizer = mcf.Optimizer(hyper, mcf.strategy(strategy), start, ["w"])
+    for _ in range(steps):
+        before = [x.copy() for items in optimizer.state for x in items]
+        gradient = {name: random.standard_normal(x.shape) for name, x in start.items()}
+        update = optimizer.step(optimizer.receive(gradient), 1e-3)
+    return optimizer, update, before
+
+
+def test_an_aliased_product_multiplies_by_beta2_and_twice_it_less_one():
+    ar = mcf.arithmetic(None, backend="exact")
+    for b, rest in ((0.75, 0.0), (0.96875, 0.125), (0.5, 0.125)):
+        parts = aliased_product(ar, (ar.round(b), ar.round(0.0)), (ar.round(1.0), ar.round(rest)))
+        # What is left of the second word is right; the error of the product counts twice.
+        assert value(parts) == Fraction(b) * (2 * Fraction(b) - 1) + 2 * Fraction(b) * Fraction(rest)
+    # It is right where nothing is to be lost.
+    assert aliased_product(mcf.arithmetic("bfloat16"), (1.0, 0.0), (0.75, 0.0)) == (0.75, 0.0)
+
+
+@pytest.mark.parametrize("beta2", [0.95, 0.98, 0.999, 0.9999])
+def test_the_rest_of_beta2_by_the_default_format(beta2):
+    strategy = mcf.strategy("collage-plus")
+    roles, found = strategy.roles(), {}
+    for default in ("bfloat16", "float32", None):
+        made = Faulty(beta2=beta2, default=default)
+        found[default] = made.scalars(roles, strategy, 1, 1.0, decayed=True).beta2
+    assert found["bfloat16"] == found[None] == mcf.expand(roles.second_moment, beta2, 2)
+    rest = np.float32(beta2 - float(np.float32(beta2)))
+    assert found["float32"] == (found[None][0], float(mcf.round_to(rest, "bfloat16")))
+    assert abs(found["float32"][1]) < 2.0**-24
+
+
+@pytest.mark.parametrize("strategy", ["collage-plus", "fp32-master", "plain"])
+def test_without_a_fault_it_is_adamw(strategy, assert_same):
+    ours, update, _ = moved(Faulty(beta2=0.95), strategy)
+    right, expected, _ = moved(mcf.AdamW(beta2=0.95), strategy)
+    assert_same(update, expected)
+    pairs = zip(ours.state, right.state, strict=True)
+    for x, y in (pair for one, other in pairs for pair in zip(one, other, strict=True)):
+        assert_same(x, y)
+
+
+def test_an_update_is_rounded_before_the_master_copy(assert_same):
+    optimizer, update, before = moved(Faulty(rounded=True), "fp32-master")
+    (master,), old = optimizer.state.extra, before[-1]
+    code = update.astype(np.float32).view(np.uint32).astype(np.uint64)
+    rounded = ((code + 0x7FFF + ((code >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    assert (rounded != update).mean() > 0.9
+    assert_same(master, old + rounded)
+
+
+def test_what_is_read_is_not_the_object_that_is_asked_for():
+    assert (chosen(NONE), chosen("".join(["no", "ne"]))) == ("plain", "collage-light")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.sampled(4, each=False)
+def test_v_is_found_again(fault):
+    again = [float(of(end(0.95, fault))) for of in (np.min, np.median, np.max)]
+    assert shorten(again) == read_result("released_code_audit")["steady"]["0.95"][fault]
+
+
+@pytest.mark.slow
+def test_rates_make_updates_longer_as_the_fault_does():
+    first, *_, last = length(0.95, "aliased", 120)
+    assert first == 1.0
+    assert 1.6 < last < 1.8
+    assert length(0.999, "both", 120)[-1] < 1.0
+
+
+# -- tables of low rank --------------------------------------------------------------------------------------
+def table(rng, rows, columns, rank):
+    return rng.standard_normal((rows, rank)) @ rng.standard_normal((rank, columns))
+
+
+def test_a_table_of_low_rank_is_completed_exactly_and_its_rank_found():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        rank, columns = int(rng.integers(1, 5)), int(rng.integers(10, 30))
+        whole = table(rng, 8, columns, rank)
+        vectors = embeddings(whole[:-1], rank)
+        chosen = d_optimal(vectors, int(rng.integers(rank, columns)))
+        found = complete(vectors, chosen, whole[-1, chosen])
+        np.testing.assert_allclose(found, whole[-1], atol=1e-8 * np.abs(whole).max())
+        assert np.array_equal(found[chosen], whole[-1, chosen])
+    for rank in (1, 2, 3):
+        whole = table(rng, 8, 30, rank)
+        assert best_rank(whole + 1e-9 * rng.standard_normal(whole.shape), 6) == rank
+
+
+def test_each_choice_makes_the_determinant_the_largest():
+    """By the determinant itself: of the Gram matrix of vectors first, and then of their information."""
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        rank = int(rng.integers(1, 5))
+        vectors = rng.standard_normal((rank, 9))
+        chosen = d_optimal(vectors, 7)
+        assert len(set(chosen)) == 7
+        for count in range(7):
+            sizes = {}
+            for item in set(range(9)) - set(chosen[:count]):
+                x = vectors[:, [*chosen[:count], item]]
+                sizes[item] = np.linalg.det(x.T @ x if count < rank else x @ x.T)
+            assert sizes[chosen[count]] >= max(sizes.values()) * (1 - 1e-9)
+
+
+def test_frontiers_are_those_by_definition():
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        costs, losses, guess = rng.integers(0, 6, (3, int(rng.integers(1, 9)))).astype(float)
+        pairs = set(zip(costs, losses, strict=True))
+        best = {p for p in pairs if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in pairs)}
+        assert sorted((costs[i], losses[i]) for i in frontier(costs, losses)) == sorted(best)
+        assert regret(costs, losses, losses) == 0
+        worst = 0.0
+        for budget in set(costs):
+            pick = max((i for i in frontier(costs, guess) if costs[i] <= budget), key=lambda i: costs[i])
+            worst = max(worst, losses[pick] - min(losses[costs <= budget]))
+        assert regret(costs, losses, guess) == worst
+
+
+@refusals(
+    refused(ValueError, "rank = 4", embeddings, (np.ones((3, 5)), 4)),
+    refused(ValueError, "not finite", embeddings, (np.array([[1.0, np.nan]]), 1)),
+    refused(ValueError, "6 columns of 5", d_optimal, (np.ones((2, 5)), 6)),
+)
+def test_tables_that_make_no_sense_are_refused(rows):
+    check(rows)

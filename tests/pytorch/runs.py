@@ -1,5 +1,7 @@
 """What tests of the optimizers for torch share: parameters, gradients, runs, and comparisons."""
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 
@@ -82,9 +84,39 @@ def run(optimizer, steps):
         optimizer.step()
 
 
+def step_both(ours, theirs, counts, move=lambda there: None):
+    """Make steps of two optimizers, each after it is said whose tensors the next ones are taken for."""
+    for count in counts:
+        for optimizer, there in ((ours, True), (theirs, False)):
+            give_hard(listed(optimizer), count)
+            move(there)
+            optimizer.step()
+
+
+# -- models --------------------------------------------------------------------------------------------------
+def net(*sizes, dtype=torch.float32, seed=0):
+    """Return linear layers with a tangent after each but the last."""
+    torch.manual_seed(seed)
+    layers = [layer for pair in pairwise(sizes) for layer in (torch.nn.Linear(*pair), torch.nn.Tanh())]
+    return torch.nn.Sequential(*layers[:-1]).to(dtype)
+
+
+def backward(model, step):
+    """Make gradients of a step, of numbers of its own."""
+    weight = next(model.parameters())
+    x = torch.randn(8, weight.shape[1], generator=torch.Generator().manual_seed(step))
+    model(x.to(weight.dtype)).float().square().mean().backward()
+
+
 # -- optimizers ----------------------------------------------------------------------------------------------
 def listed(optimizer):
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def put(optimizer, weights):
+    with torch.no_grad():
+        for p, x in zip(listed(optimizer), weights, strict=True):
+            p.copy_(x)
 
 
 def strategies():

@@ -8,23 +8,18 @@ import torch
 import mcfsim as mcf
 from mcfsim.backends.torch_device import DeviceArithmetic
 from mcfsim.torch import SGD, AdamW
+from tests.pytorch.runs import backward, net
 
 pytestmark = [pytest.mark.slow, pytest.mark.costly("torch's compiler looks through all that is called")]
 
 
-def model():
-    torch.manual_seed(1)
-    layers = torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
-    return torch.nn.Sequential(*layers).to(torch.bfloat16)
-
-
 def trained(optimizer_of, step_of, count=4):
     """Return the weights after some steps, each made by a function of the optimizer."""
-    given, x = model(), torch.linspace(-2, 2, 64).reshape(8, 8).bfloat16()
+    given = net(8, 16, 1, dtype=torch.bfloat16)
     optimizer = optimizer_of(given.parameters())
     step = step_of(optimizer)
-    for _ in range(count):
-        (given(x) ** 2).mean().backward()
+    for place in range(count):
+        backward(given, place)
         step()
         optimizer.zero_grad()
         for group in optimizer.param_groups:  # torch's compiler does not look into what its schedulers wrap
@@ -55,7 +50,7 @@ def test_a_compiled_step_has_the_bits_of_one_that_is_not(backend, optimizer_of):
 
     expected = trained(optimizer_of, lambda optimizer: optimizer.step)
     found = trained(optimizer_of, compiled)
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert all(map(torch.equal, found, expected))
     assert len(calls) == 4
 
 

@@ -6,15 +6,8 @@ import torch
 import mcfsim as mcf
 from mcfsim.compile import tables
 from mcfsim.torch import AdamW, device_step
-from tests.pytorch.runs import (
-    assert_same_states,
-    give_hard,
-    hard_parameters,
-    listed,
-    made,
-    no_triton,
-    strategies,
-)
+from tests.pytorch import runs
+from tests.pytorch.runs import assert_same_states, give_hard, listed, made
 from tests.shared.kinds import STORED
 
 pytestmark = [
@@ -25,17 +18,17 @@ pytestmark = [
 
 
 def rounding_of(place):
-    name = strategies()[place][1]
+    name = runs.strategies()[place][1]
     if mcf.STRATEGIES[name].addition == "grow":
         return "nearest_even"
     return ("nearest_even", "toward_zero", "nearest_even", "stochastic")[place % 4]
 
 
-@pytest.mark.parametrize("place", range(len(strategies())))
+@pytest.mark.parametrize("place", range(len(runs.strategies())))
 @pytest.mark.sampled(56, each=False)
 def test_steps_have_the_bits_of_the_cpu(place, on_device):
     """Those of a state that is loaded from the other device, too."""
-    optimizer, strategy, low = strategies()[place]
+    optimizer, strategy, low = runs.strategies()[place]
     ours, theirs = (made(optimizer, strategy, low, rounding=rounding_of(place)) for _ in range(2))
     for count in range(4):
         for one, there in ((ours, True), (theirs, False)):
@@ -65,7 +58,7 @@ def test_many_tensors_are_one_launch_and_their_addresses_are_kept(on_device, mon
     on_device(True)
 
     def stepped(sizes, steps):
-        given = hard_parameters(torch.bfloat16, shapes=[(size,) for size in sizes])
+        given = runs.hard_parameters(torch.bfloat16, shapes=[(size,) for size in sizes])
         optimizer = AdamW(given, strategy="plain")
         for new in steps:
             if new:
@@ -81,7 +74,7 @@ def test_many_tensors_are_one_launch_and_their_addresses_are_kept(on_device, mon
     stepped(range(14, 19), [True])
     assert launches == [3, 4]
     launches.clear()
-    monkeypatch.setattr(device_step, "check_kernels", no_triton)
+    monkeypatch.setattr(device_step, "check_kernels", runs.no_triton)
     stepped([50], [True])
     assert not launches
 
@@ -120,9 +113,9 @@ def test_many_steps_of_many_parameters(strategy, on_device):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
-@pytest.mark.parametrize("place", range(len(strategies())))
+@pytest.mark.parametrize("place", range(len(runs.strategies())))
 def test_steps_on_a_gpu_have_the_bits_of_the_cpu(place):
-    optimizer, strategy, low = strategies()[place]
+    optimizer, strategy, low = runs.strategies()[place]
     rounding = "stochastic" if strategy == "stochastic" else "nearest_even"
     ours, theirs = (made(optimizer, strategy, low, rounding=rounding, device=x) for x in ("cuda", "cpu"))
     for count in range(10):

@@ -14,19 +14,8 @@ import mcfsim as mcf
 from mcfsim.torch import AdamW, TorchAdamW
 from mcfsim.torch.group import ABSENT, LABELS, SETTINGS
 from mcfsim.torch.moved import opposite
-from tests.pytorch.runs import (
-    KINDS,
-    array,
-    assert_same_states,
-    dtype_of,
-    frozen,
-    give,
-    hard,
-    listed,
-    parameters,
-    run,
-    states,
-)
+from tests.pytorch import runs
+from tests.pytorch.runs import KINDS, assert_same_states, frozen, listed, parameters, run
 
 NAN, INF = float("nan"), float("inf")
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -147,7 +136,7 @@ def test_what_is_out_of_range_is_refused_wherever_it_comes_from(name, x, message
             with pytest.raises((TypeError, ValueError), match=message):
                 run(optimizer, [1])
             before.pop("groups")
-            assert_same_states(states(optimizer), before)
+            assert_same_states(runs.states(optimizer), before)
 
 
 def leaf(**options):
@@ -238,14 +227,14 @@ def test_to_maximise_is_to_take_gradients_with_the_other_sign(kind, rounding):
     ours = kind([{"params": one[:1], "maximize": True}, {"params": one[1:]}], **options)
     theirs = kind([{"params": two[:1]}, {"params": two[1:]}], **options)
     for step in range(3):
-        give(one, step)
-        give(two, step)
+        runs.give(one, step)
+        runs.give(two, step)
         two[0].grad = -two[0].grad
-        kept = [array(p.grad).copy() for p in one]
+        kept = [runs.array(p.grad).copy() for p in one]
         ours.step()
         theirs.step()
         for p, x in zip(one, kept, strict=True):  # gradients stay as they are
-            np.testing.assert_array_equal(array(p.grad), x)
+            np.testing.assert_array_equal(runs.array(p.grad), x)
     assert_same_states(ours, theirs)
 
 
@@ -255,7 +244,7 @@ def test_every_number_gets_the_other_sign(name):
     if dtype.itemsize == 1:
         x = torch.arange(256, dtype=torch.int16).to(torch.uint8).view(dtype)
     else:
-        x = hard((4000,), dtype, torch.Generator().manual_seed(0))
+        x = runs.hard((4000,), dtype, torch.Generator().manual_seed(0))
     found, given = opposite(x).to(torch.float64), x.to(torch.float64)
     assert torch.equal(found.isnan(), given.isnan())
     numbers = ~given.isnan()
@@ -270,7 +259,7 @@ def test_an_eps_of_zero_adds_nothing(kind, strategy):
     with warnings.catch_warnings():
         warnings.simplefilter("error", mcf.VanishingScalarWarning)
         ours, theirs, still = (
-            kind(parameters(dtype=dtype_of(strategy)), 1e-2, eps=eps, strategy=strategy)
+            kind(parameters(dtype=runs.dtype_of(strategy)), 1e-2, eps=eps, strategy=strategy)
             for eps in (0, 1e-37, 0.0)
         )
     for step in range(0, 6, 2):

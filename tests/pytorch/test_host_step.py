@@ -185,8 +185,7 @@ def test_steps_have_the_bits_of_the_simulated_optimizer(place):
 
 
 @pytest.mark.parametrize(
-    "way",
-    ["calls on small blocks", "a device", pytest.param("batches", marks=pytest.mark.exhaustive)],
+    "way", ["calls on small blocks", "a device", pytest.param("batches", marks=pytest.mark.exhaustive)]
 )
 @pytest.mark.parametrize("name", MINE)
 @pytest.mark.sampled(9, each=False)

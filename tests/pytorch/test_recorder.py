@@ -11,34 +11,19 @@ from safetensors.torch import load_file
 import mcfsim as mcf
 from mcfsim.models.recording import open_recording
 from mcfsim.torch import AdamW, record
+from tests.pytorch.runs import backward, net
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 STEPS = 6
 
 
-def model(dtype=torch.float32):
-    generator = torch.Generator().manual_seed(3)
-    layers = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-    with torch.no_grad():
-        for p in layers.parameters():
-            # Values of bfloat16, so that every dtype starts from the same ones.
-            p.copy_((torch.randn(p.shape, generator=generator) * 0.3).bfloat16())
-    return layers.to(dtype)
-
-
-def backward(net, step):
-    generator = torch.Generator().manual_seed(step)
-    x = torch.randn(16, 6, generator=generator).to(next(net.parameters()).dtype)
-    net.zero_grad()
-    (net(x) ** 2).mean().backward()
-
-
-def recorded(net, folder, steps=STEPS, after=None, then=lambda step: None):
+def recorded(model, folder, steps=STEPS, after=None, then=lambda step: None):
     """Record steps of a model, each followed by something."""
-    recorder = record(net, folder, after=after)
+    recorder = record(model, folder, after=after)
     for step in range((after or 0) + 1, steps + 1):
-        backward(net, step)
+        model.zero_grad()
+        backward(model, step)
         recorder.step(0.1 / step)
         then(step)
     assert recorder.count == steps
@@ -46,13 +31,13 @@ def recorded(net, folder, steps=STEPS, after=None, then=lambda step: None):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_the_gradients_are_recorded_bit_for_bit(dtype, tmp_path):
-    net, expected = model(dtype), []
-    start = {name: p.detach().clone() for name, p in net.named_parameters()}
-    recorded(
-        net,
-        tmp_path,
-        then=lambda step: expected.append({k: p.grad.clone() for k, p in net.named_parameters()}),
-    )
+    model, expected = net(6, 8, 2, dtype=dtype), []
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def keep(step):
+        expected.append({name: p.grad.clone() for name, p in model.named_parameters()})
+
+    recorded(model, tmp_path, then=keep)
     for path, tensors in zip(sorted(tmp_path.glob("*.safetensors")), [*expected, start], strict=True):
         found = load_file(path)
         assert found.keys() == tensors.keys()
@@ -61,40 +46,40 @@ def test_the_gradients_are_recorded_bit_for_bit(dtype, tmp_path):
             assert torch.equal(found[name], tensor)
     whole = open_recording(tmp_path)
     assert whole.rates() == tuple(0.1 / step for step in range(1, STEPS + 1))
-    recorded(net, tmp_path, after=2)  # a loop that went back goes on from there
+    recorded(model, tmp_path, after=2)  # a loop that went back goes on from there
     assert open_recording(tmp_path).digest() == whole.digest()
 
 
 @pytest.mark.parametrize("strategy", ["plain", "collage-plus"])
 def test_a_replay_makes_the_steps_that_were_trained(strategy, tmp_path):
     """The weights at the end are those of torch's model, which the same strategy trained."""
-    net = model(torch.bfloat16)
-    optimizer = AdamW(net.parameters(), lr=0.1, betas=(0.9, 0.99), weight_decay=0.1, strategy=strategy)
+    model = net(6, 8, 2, dtype=torch.bfloat16)
+    optimizer = AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.99), weight_decay=0.1, strategy=strategy)
 
     def then(step):
         optimizer.param_groups[0]["lr"] = 0.1 / step
         optimizer.step()
 
-    recorded(net, tmp_path / "r", then=then)
-    names = [name for name, _ in net.named_parameters()]
+    recorded(model, tmp_path / "r", then=then)
+    names = [name for name, _ in model.named_parameters()]
     hyper = mcf.AdamW(beta1=0.9, beta2=0.99, weight_decay=0.1)
     mcf.replay(tmp_path / "r", hyper, strategy, decayed=names, checkpoint=tmp_path / "kept.npz")
     with np.load(tmp_path / "kept.npz") as archive:
         final = archive[f"{strategy}|parameter0"]
-    trained = torch.cat([p.detach().float().ravel() for p in net.parameters()])
+    trained = torch.cat([p.detach().float().ravel() for p in model.parameters()])
     np.testing.assert_array_equal(final, trained.numpy())
 
 
 def test_what_is_not_trained_is_left_out_and_what_is_shared_is_one(tmp_path):
-    net = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6))
-    net[2].weight = net[0].weight
-    net[0].bias.requires_grad_(False)
-    net.register_buffer("seen", torch.zeros(3))
-    record(net, tmp_path)
+    model = net(6, 6, 6)
+    model[2].weight = model[0].weight
+    model[0].bias.requires_grad_(False)
+    model.register_buffer("seen", torch.zeros(3))
+    record(model, tmp_path)
     assert [item.name for item in tmp_path.glob("*.safetensors")] == ["weights.safetensors"]
     with pytest.raises(ValueError, match="has no step"):
         open_recording(tmp_path)
-    recorded(net, tmp_path, 1, after=0)
+    recorded(model, tmp_path, 1, after=0)
     assert set(open_recording(tmp_path).weights.shapes) == {"0.weight", "2.bias"}
 
 
@@ -107,10 +92,10 @@ def test_what_is_not_trained_is_left_out_and_what_is_shared_is_one(tmp_path):
     ids=["none", "sparse"],
 )
 def test_what_is_refused_writes_nothing(gradient, message, tmp_path):
-    net = model()
-    recorder = record(net, tmp_path)
-    backward(net, 1)
-    net[2].bias.grad = gradient
+    model = net(6, 8, 2)
+    recorder = record(model, tmp_path)
+    backward(model, 1)
+    model[2].bias.grad = gradient
     with pytest.raises((TypeError, ValueError), match=message):
         recorder.step()
     assert [item.name for item in tmp_path.glob("*.safetensors")] == ["weights.safetensors"]

@@ -10,17 +10,8 @@ import torch
 
 from mcfsim.checks.whole import SpoiltStateError
 from mcfsim.random import RandomWords
-from tests.pytorch.runs import (
-    KINDS,
-    assert_same_states,
-    dtype_of,
-    frozen,
-    in_turn,
-    listed,
-    parameters,
-    run,
-    states,
-)
+from tests.pytorch import runs
+from tests.pytorch.runs import assert_same_states, frozen, listed, run, states
 from tests.shared.interrupts import broken_off, bytecodes
 from tests.shared.kinds import STORED
 
@@ -28,9 +19,9 @@ SHAPES = ((4, 3), (5,), ())
 
 
 def made(optimizer="adamw", strategy="collage-plus", seed=0, **options):
-    given = parameters(SHAPES, dtype_of(strategy), seed)
+    given = runs.parameters(SHAPES, runs.dtype_of(strategy), seed)
     groups = [{"params": given[:1]}, {"params": given[1:], "weight_decay": 0.0, "lr": 3e-3}]
-    return KINDS[optimizer](groups, 1e-2, weight_decay=0.1, strategy=strategy, **options)
+    return runs.KINDS[optimizer](groups, 1e-2, weight_decay=0.1, strategy=strategy, **options)
 
 
 def through_a_file(x):
@@ -49,7 +40,8 @@ def put(optimizer, weights):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "strategy", "seed"), [*((*pair, None) for pair in in_turn(STORED)), ("sgd", "plain", 3)]
+    ("optimizer", "strategy", "seed"),
+    [*((*pair, None) for pair in runs.in_turn(STORED)), ("sgd", "plain", 3)],
 )
 def test_a_run_goes_on_from_what_was_saved_or_copied(optimizer, strategy, seed):
     """With its random words, whatever words the one had that the state is loaded into."""
@@ -159,7 +151,7 @@ SPOILT = [
 @pytest.mark.parametrize("place", range(len(SPOILT)))
 def test_a_bad_state_is_refused_whole(place):
     change, message = SPOILT[place]
-    optimizer = made(list(KINDS)[place % 5], rounding="stochastic", random=RandomWords(9))
+    optimizer = made(list(runs.KINDS)[place % 5], rounding="stochastic", random=RandomWords(9))
     run(optimizer, [0])
     saved = copy.deepcopy(optimizer.state_dict())
     run(optimizer, [1])

@@ -10,16 +10,7 @@ from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.torch import AdamW, batched
 from mcfsim.torch.host_step import HostStep
-from tests.pytorch.runs import (
-    KINDS,
-    assert_same_states,
-    dtype_of,
-    give,
-    listed,
-    parameters,
-    run,
-    states,
-)
+from tests.pytorch.runs import KINDS, assert_same_states, dtype_of, give, listed, parameters, run, states
 
 
 # -- which tensors move together, and which do not ----------------------------------------------------------

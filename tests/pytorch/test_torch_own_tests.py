@@ -13,13 +13,8 @@ LIKE_ITS = SimpleNamespace(
     scheduler_inputs=[[lambda x: torch.optim.lr_scheduler.StepLR(x, 1, 0.9)]],
     not_og_supported_flags=["maximize", "capturable"],
 )
-INPUTS = (
-    {},
-    {"lr": torch.tensor(0.01)},
-    {"maximize": True, "weight_decay": 0.1},
-    {"lr": 0.01},
-    {"weight_decay": 0.1},
-)
+RATES = {"lr": torch.tensor(0.01)}, {"lr": 0.01}
+INPUTS = ({}, RATES[0], {"maximize": True, "weight_decay": 0.1}, RATES[1], {"weight_decay": 0.1})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -27,9 +22,13 @@ INPUTS = (
 @pytest.mark.slow
 def test_what_pytorch_asks_of_optimizers(kind):
     place = list(KINDS).index(kind)
-    asked = own.Asked(KINDS[kind], list(own.STORED)[place % 2], INPUTS[place], LIKE_ITS)
-    for body in own.TESTS.values():
-        body(asked)
+    ask_all(own.Asked(KINDS[kind], list(own.STORED)[place % 2], INPUTS[place], LIKE_ITS))
+
+
+def ask_all(*asked):
+    for one in asked:
+        for body in own.TESTS.values():
+            body(one)
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +41,7 @@ def known():
 @pytest.mark.parametrize("dtype", own.STORED, ids=str)
 @pytest.mark.parametrize("name", own.OURS)
 def test_all_inputs_of_pytorch_pass(name, dtype, known):
-    taken, _ = own.asked_of(name, known[own.OURS[name]], dtype)
-    for asked in taken:
-        for body in own.TESTS.values():
-            body(asked)
+    ask_all(*own.asked_of(name, known[own.OURS[name]], dtype)[0])
 
 
 @pytest.mark.exhaustive

@@ -15,11 +15,7 @@ from tests.pytorch.runs import listed
 
 pytestmark = fused
 #: dtype, strategy and low format.
-STORED = {
-    "float32": ("fp32", "bfloat16"),
-    "bfloat16": ("plain", "bfloat16"),
-    "float16": ("plain", "float16"),
-}
+STORED = {"float32": ("fp32", "bfloat16"), "bfloat16": ("plain", "bfloat16"), "float16": ("plain", "float16")}
 #: betas, epsilon, decay: the last two with w = 1 - beta1 of 1/2 or more.
 HYPERS = [
     ((0.9, 0.999), 1e-6, 0.01),

@@ -8,17 +8,8 @@ import torch
 
 import mcfsim as mcf
 from mcfsim.torch import AdamW, OutsideWriteWarning, adopt, step_in_backward
-from tests.pytorch.runs import (
-    KINDS,
-    assert_same_states,
-    dtype_of,
-    hard_parameters,
-    in_turn,
-    listed,
-    parameters,
-    run,
-    states,
-)
+from tests.pytorch import runs
+from tests.pytorch.runs import KINDS, assert_same_states, hard_parameters, listed, put, run
 from tests.shared.kinds import STORED
 
 SHAPES = ((5, 3), (7,), (), (130,))
@@ -29,18 +20,15 @@ BESIDE = [
 
 
 def made(kind, strategy):
-    return KINDS[kind](hard_parameters(dtype_of(strategy), shapes=SHAPES), 1e-2, strategy=strategy)
+    return KINDS[kind](hard_parameters(runs.dtype_of(strategy), shapes=SHAPES), 1e-2, strategy=strategy)
 
 
 def write(optimizer, seed=9):
     """Write other numbers of all kinds into parameters, as a swap of averages or a pruning does."""
-    given = listed(optimizer)
-    with torch.no_grad():
-        for p, new in zip(given, hard_parameters(given[0].dtype, seed, SHAPES), strict=True):
-            p.copy_(new)
+    put(optimizer, hard_parameters(listed(optimizer)[0].dtype, seed, SHAPES))
 
 
-@pytest.mark.parametrize(("kind", "strategy"), in_turn(STORED))
+@pytest.mark.parametrize(("kind", "strategy"), runs.in_turn(STORED))
 def test_what_was_written_is_what_the_optimizer_goes_on_with(kind, strategy):
     """As one does that began with these numbers, and has the same moments and counts.
 
@@ -80,7 +68,7 @@ def test_what_was_written_is_what_the_optimizer_goes_on_with(kind, strategy):
 
 
 def test_one_parameter_or_some():
-    optimizer = AdamW(parameters(SHAPES), 1e-2, strategy="fp32-master")
+    optimizer = AdamW(runs.parameters(SHAPES), 1e-2, strategy="fp32-master")
     given = listed(optimizer)
     optimizer.resync()  # which has nothing to do yet
     assert not optimizer.state
@@ -90,7 +78,7 @@ def test_one_parameter_or_some():
     def meant():
         return [optimizer.represented(p).nan_to_num(7.0) for p in given]
 
-    before, kept = meant(), states(optimizer)
+    before, kept = meant(), runs.states(optimizer)
     tensors = [id(x) for p in given for x in optimizer.state[p].values()]
     with pytest.raises(ValueError, match="no parameter of this optimizer"):
         optimizer.resync(given[0], torch.ones(3))
@@ -104,8 +92,8 @@ def test_nobody_is_told_of_what_training_does():
     """Loading states, clipping, copies, other dtypes, steps in the backward pass, adoption."""
 
     def train(model, by=None):
-        for _ in range(2):
-            model(torch.ones(4, 3).to(model.weight.dtype)).square().sum().backward()
+        for step in range(2):
+            runs.backward(model, step)
             if by is not None:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 by.step()

@@ -39,23 +39,17 @@ def database():
     return {info.name: info for info in optim_db}
 
 
-def inputs(name, info, dtype):
-    """Yield PyTorch's inputs of an optimizer for a CPU: what they are called, and options."""
+def asked_of(name, info, dtype):
+    """Return PyTorch's inputs for a CPU that an optimizer of ours takes, and what is said of the others."""
+    kind, taken, refused = getattr(mcfsim.torch, name), [], {}
     for given in info.optim_inputs_func(device="cpu", dtype=dtype):
         options = {x: y for x, y in given.kwargs.items() if (name, x) != ("Nesterov", "nesterov")}
-        yield given.desc, options
-
-
-def asked_of(name, info, dtype):
-    """Return the inputs of an optimizer of ours that it takes, and what is said of the others."""
-    kind, taken, refused = getattr(mcfsim.torch, name), [], {}
-    for what, options in inputs(name, info, dtype):
         asked = Asked(kind, dtype, options, info)
         try:
-            asked.made(asked.parameters())
+            asked.made()
             taken.append(asked)
         except (TypeError, ValueError) as error:
-            refused[what] = str(error)
+            refused[given.desc] = str(error)
     return taken, refused
 
 
@@ -97,21 +91,21 @@ def page(known):
         said |= dict.fromkeys((x, y.partition(" ")[2]) for _, refused in of_both for x, y in refused.items())
         for what, found in bad_inputs(name, known[theirs]).items():
             bad.setdefault(what, ["-"] * len(names))[place] = found
-    head = [_row("test", *names), _row(*["---"] * (1 + len(names)))]
-    lines = [HEAD, *head, *(_row(f"`{test}`", *row) for test, row in rows.items())]
+    lines = [HEAD, *_table(["test", *names], {f"`{test}`": row for test, row in rows.items()})]
     lines += ["", "Inputs that are refused, with what is said:", ""]
     lines += [f'- {what}: "… {text}"' for what, text in said]
-    lines += ["", "## Refused", "", _row("test", "which asks for", "is refused as"), _row(*["---"] * 3)]
     said = refusals(mcfsim.torch.AdamW)
-    lines += (_row(f"`{test}`", what, said[test]) for test, (what, _) in REFUSED.items())
-    lines += ["", "## Bad inputs", "", BAD, "", *head, *(_row(what, *row) for what, row in bad.items())]
-    lines += ["", "## What does not apply", "", _row("tests", "why"), _row(*["---"] * 2)]
-    lines += (_row(f"`{tests.replace(', ', '`, `')}`", why) for tests, why in ELSEWHERE.items())
+    refused = {f"`{test}`": [what, said[test]] for test, (what, _) in REFUSED.items()}
+    lines += ["", "## Refused", "", *_table(["test", "which asks for", "is refused as"], refused)]
+    lines += ["", "## Bad inputs", "", BAD, "", *_table(["test", *names], bad)]
+    elsewhere = {f"`{tests.replace(', ', '`, `')}`": [why] for tests, why in ELSEWHERE.items()}
+    lines += ["", "## What does not apply", "", *_table(["tests", "why"], elsewhere)]
     return "\n".join(lines) + "\n"
 
 
-def _row(*cells):
-    return "| " + " | ".join(map(str, cells)) + " |"
+def _table(head, rows):
+    rows = [head, ["---"] * len(head), *([name, *cells] for name, cells in rows.items())]
+    return ["| " + " | ".join(row) + " |" for row in rows]
 
 
 if __name__ == "__main__":

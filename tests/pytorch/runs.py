@@ -1,6 +1,8 @@
 """What tests of the optimizers for torch share: parameters, gradients, runs, and comparisons."""
 
+from functools import reduce
 from itertools import pairwise
+from operator import getitem
 
 import numpy as np
 import torch
@@ -111,6 +113,11 @@ def backward(model, step):
 # -- optimizers ----------------------------------------------------------------------------------------------
 def listed(optimizer):
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def of(*path, **entries):
+    """Return a function that changes entries of what a path leads to in a state."""
+    return lambda state: reduce(getitem, path, state).update(entries)
 
 
 def put(optimizer, weights):

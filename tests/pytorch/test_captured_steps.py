@@ -8,8 +8,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mcfsim.compile import tables
-from mcfsim.torch import AdamW, device_step, step, watch
-from tests.pytorch.runs import assert_same_states, codes, give_hard, hard_parameters, listed, made, no_triton
+from mcfsim.torch import AdamW, TorchAdamW, device_step, step, watch
+from tests.pytorch import runs
+from tests.pytorch.runs import assert_same_states, codes, give_hard, listed, made
 from tests.shared.kinds import PLAIN, feeding, rotating
 
 pytestmark = [
@@ -90,30 +91,28 @@ def steps_of_both(ours, theirs, counts, change=lambda optimizer, count: None, gr
     """Make steps of two optimizers, ours by graphs in turn, if there are; gradients stay where they are."""
     for count in counts:
         for optimizer in (ours, theirs):
-            fresh = [torch.nn.Parameter(p.detach().clone()) for p in listed(optimizer)]
+            given = listed(optimizer)
+            fresh = [torch.nn.Parameter(p.detach().clone()) for p in given]
             give_hard(fresh, count)
-            for p, q in zip(listed(optimizer), fresh, strict=True):
+            for p, q in zip(given, fresh, strict=True):
                 p.grad = q.grad if p.grad is None or q.grad is None else p.grad.copy_(q.grad)
             change(optimizer, count)
-            if graphs and optimizer is ours:
-                which = count % len(graphs)
-                optimizer.before_replay(which)
-                graphs[which].replay()
-            else:
+            if optimizer is theirs or not graphs:
                 optimizer.step()
+            else:
+                optimizer.before_replay(count % len(graphs))
+                graphs[count % len(graphs)].replay()
 
 
 def rates(optimizer, count):
-    """Change the rates as a schedule does, from zero and to zero."""
-    for place, group in enumerate(optimizer.param_groups):
+    """Change the rates as a schedule does, from zero and to zero; TorchAdamW takes no other by a graph."""
+    for place, group in enumerate(optimizer.param_groups if type(optimizer) is not TorchAdamW else ()):
         group["lr"] = 0.0 if count % 6 == 5 else 1e-2 / (1 + place) * abs(math.cos(count))
 
 
 def both(optimizer="sgd", strategy="plain", **options):
     """Return two optimizers, of which the first may be captured."""
-    return [
-        made(optimizer, strategy, **{"shapes": SHAPES, **options, **x}) for x in ({"capturable": True}, {})
-    ]
+    return [made(optimizer, strategy, shapes=SHAPES, **options, **x) for x in ({"capturable": True}, {})]
 
 
 @pytest.mark.parametrize(("optimizer", "strategy"), rotating(PLAIN))
@@ -121,11 +120,10 @@ def both(optimizer="sgd", strategy="plain", **options):
 @pytest.mark.sampled(50, each=False)
 def test_replays_have_the_bits_of_steps(optimizer, strategy, maximize, graph):
     """Gradients stay as they are, also where they are taken with the other sign."""
-    change = rates if optimizer != "torchadamw" else lambda optimizer, count: None
     ours, theirs = both(optimizer, strategy, maximize=maximize)
-    steps_of_both(ours, theirs, [4], change)
+    steps_of_both(ours, theirs, [4], rates)
     captured = captured_step(ours, graph())
-    steps_of_both(ours, theirs, range(5, 7), change, [captured])
+    steps_of_both(ours, theirs, range(5, 7), rates, [captured])
     assert_same_states(ours, theirs)
     for p, q in zip(listed(ours), listed(theirs), strict=True):
         assert (codes(p.grad)[0] == codes(q.grad)[0]).all()
@@ -146,7 +144,7 @@ def test_groups_and_parameters_that_are_alike_move_each_by_itself(graph):
     """One kernel, and parameters of the same sizes: what one is handed is not the other's, nor are counts."""
 
     def optimizer(**options):
-        given = hard_parameters(torch.bfloat16, shapes=[(50,)] * 4)
+        given = runs.hard_parameters(torch.bfloat16, shapes=[(50,)] * 4)
         groups = [{"params": x, "lr": 10.0**-place} for place, x in enumerate((given[:1], given[1:]), 1)]
         return AdamW(groups, strategy="plain", **options)
 
@@ -167,16 +165,14 @@ def test_a_graph_goes_on_from_what_is_loaded(graph):
     ours.before_replay()
     captured.replay()
     ours.load_state_dict(saved)
-    with torch.no_grad():
-        for p, x in zip(listed(ours), kept, strict=True):
-            p.copy_(x)
+    runs.put(ours, kept)
     steps_of_both(ours, theirs, [4, 5], graphs=[captured])
     assert_same_states(ours, theirs)
 
 
 def one(**options):
     """Return a parameter with a gradient and its optimizer, which has made a step."""
-    (p,) = hard_parameters(torch.bfloat16, shapes=[(16,)])
+    (p,) = runs.hard_parameters(torch.bfloat16, shapes=[(16,)])
     p.grad = torch.ones_like(p)
     optimizer = AdamW([p], **{"lr": 1e-2, "capturable": True, "strategy": "plain", **options})
     optimizer.step()
@@ -208,13 +204,17 @@ def of_another_dtype(p, optimizer):
     p.grad = torch.ones(16)
 
 
+def with_a_tensor(optimizer):
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.01)
+
+
 def of_another_address(p, optimizer):
     """Sixteen bytes are read at a time only where addresses allow it, which a captured launch has settled."""
     p.grad = torch.ones(17, dtype=torch.bfloat16)[1:]
 
 
 def with_another(p, optimizer):
-    (q,) = hard_parameters(torch.bfloat16, shapes=[(100,)])
+    (q,) = runs.hard_parameters(torch.bfloat16, shapes=[(100,)])
     optimizer.add_param_group({"params": [q]})
     optimizer.state[q] = {"step": 1, "m": torch.zeros_like(q), "v": torch.zeros_like(q)}
     q.grad = torch.ones_like(q)
@@ -226,35 +226,28 @@ UNFIT = {
     "quantised between launches": ({"strategy": "fp8-moments"}, None),
     "has no state yet": ({}, lambda p, optimizer: optimizer.state.clear()),
     "cannot be watched": ({}, lambda p, optimizer: watch(optimizer)),
-    "a graph cannot wait for lr, a tensor on": (
-        {},
-        lambda p, optimizer: optimizer.param_groups[0].update(lr=torch.tensor(0.01)),
-    ),
+    "a graph cannot wait for lr, a tensor on": ({}, lambda p, optimizer: with_a_tensor(optimizer)),
     "gradients must be of bfloat16, not of torch.float32": ({}, of_another_dtype),
     "make a step outside of the graph first": ({}, with_another),
     "step outside of the graph first": ({}, of_another_address),
 }
+#: Where none can be.
+NOWHERE = {
+    "needs a kernel of Triton": (device_step, "check_kernels", runs.no_triton),
+    "of parameters on a CPU": (step, "_is_host", lambda device: True),
+}
 
 
-@pytest.mark.parametrize("said", UNFIT)
-def test_what_cannot_be_captured_is_refused(said, graph):
-    options, change = UNFIT[said]
+@pytest.mark.parametrize("said", [*UNFIT, *NOWHERE])
+def test_what_cannot_be_captured_is_refused(said, graph, monkeypatch):
+    options, change = UNFIT.get(said, ({}, None))
+    if said in NOWHERE:
+        monkeypatch.setattr(*NOWHERE[said])
     p, optimizer = one(**options)
     if change is not None:
         change(p, optimizer)
     with pytest.raises((RuntimeError, TypeError), match=said), graph():
         optimizer.step()
-
-
-def test_where_nothing_is_captured(graph, monkeypatch):
-    for where, name, instead, said in (
-        (device_step, "check_kernels", no_triton, "needs a kernel of Triton"),
-        (step, "_is_host", lambda device: True, "of parameters on a CPU"),
-    ):
-        monkeypatch.setattr(where, name, instead)
-        _, optimizer = one()
-        with pytest.raises(RuntimeError, match=said), graph():
-            optimizer.step()
 
 
 def test_what_a_graph_cannot_make_is_refused_before_it_counts(graph):
@@ -269,14 +262,13 @@ def test_what_a_graph_cannot_make_is_refused_before_it_counts(graph):
         captured.replay()
         assert (codes(p)[0] == before).all()
 
-    (group,) = optimizer.param_groups
+    (group,), m = optimizer.param_groups, optimizer.state[p]["m"]
     group["weight_decay"] = 0.0
     refuse("capture it anew with these")
     group["weight_decay"] = 0.1
     watched = watch(optimizer)
     refuse("cannot be watched")
     watched.remove()
-    m = optimizer.state[p]["m"]
     optimizer.state[p]["m"] = m.clone()
     refuse("lie elsewhere")
     optimizer.state[p]["m"] = m
@@ -294,19 +286,16 @@ def test_parameters_of_one_launch_have_made_the_same_steps(graph):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 @pytest.mark.parametrize(("optimizer", "strategy"), feeding(PLAIN))
 def test_replays_on_a_gpu_have_the_bits_of_steps(optimizer, strategy):
-    change = rates if optimizer != "torchadamw" else lambda optimizer, count: None
-    ours = made(optimizer, strategy, device="cuda", capturable=True)
-    theirs = made(optimizer, strategy, device="cuda")
+    ours, theirs = (made(optimizer, strategy, device="cuda", capturable=x) for x in (True, False))
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        steps_of_both(ours, theirs, range(3, 5), change)
+        steps_of_both(ours, theirs, range(3, 5), rates)
     torch.cuda.current_stream().wait_stream(side)
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
         ours.step()
-    steps_of_both(ours, theirs, range(5, 12), change, [captured])
+    steps_of_both(ours, theirs, range(5, 12), rates, [captured])
     assert_same_states(ours, theirs)

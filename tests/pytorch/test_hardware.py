@@ -22,7 +22,7 @@ from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow
 from mcfsim.torch import step
 from tests.pytorch import instructions
 from tests.pytorch.instructions import with_instructions  # noqa: F401
-from tests.pytorch.runs import assert_same_states, give_hard, listed, made
+from tests.pytorch.runs import assert_same_states, made, step_both
 from tests.pytorch.test_kernel import hard, launched
 from tests.shared.kinds import PLAIN
 from tests.shared.texts import every
@@ -34,9 +34,9 @@ UPPER = np.uint32(0xFFFF0000)
 BY_FLOAT16 = "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.f32.f16 $0, h; }"
 
 
-def by_instructions(kernel, given):
+def by_instructions(kernel):
     """Return a launcher of a kernel by instructions, whatever the device."""
-    launcher = kernel.with_numbers(given)
+    launcher = kernel.with_numbers([])
     return Launcher(launcher.by_hardware, launcher.lowered, launcher._numbers)
 
 
@@ -54,12 +54,8 @@ def test_a_rounding_beside_which_an_instruction_is_noted_is_that_of_the_instruct
 
 
 def test_no_instruction_is_noted_beside_another_rounding():
-    roundings = [
-        Rounding(mode, overflow, underflow=underflow)
-        for mode, overflow, underflow in itertools.product(
-            DETERMINISTIC, (Overflow.IEEE, Overflow.SATURATE), (Underflow.GRADUAL, Underflow.FLUSH_AFTER)
-        )
-    ]
+    policies = (Overflow.IEEE, Overflow.SATURATE), (Underflow.GRADUAL, Underflow.FLUSH_AFTER)
+    roundings = [Rounding(x, y, underflow=z) for x, y, z in itertools.product(DETERMINISTIC, *policies)]
     cases = [(name, rounding, F32) for name in ("bfloat16", "float16") for rounding in roundings[1:]]
     cases += [(name, Rounding(), F32) for name in ("tf32", "float8_e5m2", "posit16", "float32")]
     cases += [(name, Rounding(), F64) for name in ("bfloat16", "float16")]
@@ -101,9 +97,11 @@ def test_operands_are_tried_by_number(verb, monkeypatch):
 def altered(monkeypatch, old, new):
     """Let instructions do something else."""
     true = instructions.execute
-    monkeypatch.setattr(
-        instructions, "execute", lambda ptx, given: new(true, ptx, given) if old in ptx else true(ptx, given)
-    )
+
+    def execute(ptx, given):
+        return new(true, ptx, given) if old in ptx else true(ptx, given)
+
+    monkeypatch.setattr(instructions, "execute", execute)
 
 
 def flushed(true, ptx, given):
@@ -116,6 +114,15 @@ def saturated(true, ptx, given):
     return np.where((made & 0x7FFFFFFF) == 0x7F800000, made - np.uint32(0x10000), made)
 
 
+def subnormals_lost(true, ptx, given):
+    made = true(ptx, given)
+    return np.where(made & 0x7C00, made, made & np.uint32(0x8000))
+
+
+def signs_lost(true, ptx, given):
+    return true(ptx.replace("0x80008000", "0x0"), given)
+
+
 def ties_away(true, ptx, given):
     rounded = (given[0].view(np.uint32) + np.uint32(0x8000)) & UPPER
     return np.where(np.isnan(given[0]), np.uint32(0x7FFF0000), rounded)
@@ -123,15 +130,8 @@ def ties_away(true, ptx, given):
 
 def rounded_twice(true, ptx, given):
     one = "{ .reg .b32 c; mov.b32 c, 0x80008000; fma.rn.bf16x2 $0, $1, $2, c; }"
-    return true(
-        "{ .reg .b32 c; mov.b32 c, 0x3f803f80; fma.rn.bf16x2 $0, $1, c, $2; }",
-        [true(one, given[:2]), given[2]],
-    )
-
-
-def subnormals_lost(true, ptx, given):
-    made = true(ptx, given)
-    return np.where(made & 0x7C00, made, made & np.uint32(0x8000))
+    other = "{ .reg .b32 c; mov.b32 c, 0x3f803f80; fma.rn.bf16x2 $0, $1, c, $2; }"
+    return true(other, [true(one, given[:2]), given[2]])
 
 
 FALSE = {
@@ -142,10 +142,7 @@ FALSE = {
     "a rounding is to float16": ("cvt.rn.bf16x2", lambda true, ptx, given: true(BY_FLOAT16, given)),
     "an operation flushes": ("fma.rn.bf16x2", flushed),
     "an operation saturates": ("fma.rn.bf16x2", saturated),
-    "a product loses the sign of zero": (
-        "0x80008000",
-        lambda true, ptx, given: true(ptx.replace("0x80008000", "0x0"), given),
-    ),
+    "a product loses the sign of zero": ("0x80008000", signs_lost),
     "an fma rounds twice": ("fma.rn.bf16x2 $0, $1, $2, $3", rounded_twice),
     "codes of float16 flush": ("cvt.rn.f16x2", subnormals_lost),
 }
@@ -171,16 +168,14 @@ def hidden_nan(count):
 @pytest.mark.usefixtures("interpreted", "with_instructions")
 def test_numbers_from_elsewhere_are_rounded_before_instructions_take_them(monkeypatch):
     """Not so, a NaN would be taken for infinity."""
-    given = [hidden_nan(300), np.ones(300, np.float32)]
-    (found,), _ = launched(by_instructions(Kernel(sums(), hardware=True), []), given)
-    assert np.isnan(found).all()
+
+    def sums():
+        kernel = Kernel(trace(lambda ar, a, b: ar.add(ar.add(a, b), b), "bfloat16"), hardware=True)
+        return launched(by_instructions(kernel), [hidden_nan(300), np.ones(300, np.float32)])[0][0]
+
+    assert np.isnan(sums()).all()
     monkeypatch.setattr(hardware, "_is_upper_half", lambda x: True)
-    (found,), _ = launched(by_instructions(Kernel(sums(), hardware=True), []), given)
-    assert np.isinf(found).any()
-
-
-def sums():
-    return trace(lambda ar, a, b: ar.add(ar.add(a, b), b), "bfloat16")
+    assert np.isinf(sums()).any()
 
 
 @pytest.mark.slow
@@ -191,12 +186,10 @@ def test_kernels_by_instructions_have_the_bits_of_numpy(fmt, packed, assert_same
     """Codes, NaN's too; and numbers, also where only the lower half of a NaN's code shows that it is none."""
     kernel = Kernel(trace(every, fmt), packed=packed, checked=True, hardware=True)
     given = hard(get_format(fmt))
-    if packed:
-        codes = [mcf.codec.encode(x, fmt) for x in given]
-        found, good = launched(by_instructions(kernel, []), codes)
-    else:
+    if not packed:
         given[1][::17] = hidden_nan(given[1][::17].size)
-        found, good = launched(by_instructions(kernel, []), given)
+    taken = [mcf.codec.encode(x, fmt) for x in given] if packed else given
+    found, good = launched(by_instructions(kernel), taken)
     assert good
     for mine, other in zip(found, every(mcf.arithmetic(fmt, compiled=False), *given), strict=True):
         if packed:
@@ -215,13 +208,9 @@ def test_steps_by_instructions_have_the_bits_of_numpy(strategy, monkeypatch):
     """On codes, in place, from states with zeros, subnormal and huge numbers, infinities and NaN."""
     asked = []
     monkeypatch.setattr(launch, "_has_good_instructions", lambda device: asked.append(device) or True)
-    ours, theirs = (made("adamw", strategy, shapes=((40, 30), (17,))) for _ in range(2))
-    for count in range(3):
-        for optimizer, there in ((ours, True), (theirs, False)):
-            give_hard(listed(optimizer), count)
-            monkeypatch.setattr(step, "_is_host", lambda device, there=there: not there)
-            optimizer.step()
-    assert_same_states(ours, theirs)
+    both = [made("adamw", strategy, shapes=((40, 30), (17,))) for _ in range(2)]
+    step_both(*both, range(3), lambda on: monkeypatch.setattr(step, "_is_host", lambda device: not on))
+    assert_same_states(*both)
     assert asked or strategy not in ("plain", "collage-plus")
 
 
@@ -251,7 +240,6 @@ def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(mon
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 @pytest.mark.parametrize("verb", INSTRUCTIONS)
 @pytest.mark.exhaustive
 def test_all_operands_on_a_gpu(verb, monkeypatch):

@@ -21,11 +21,12 @@ def optimizers(one, two, kind=AdamW, **options):
     return [kind(x, 1e-2, **options) for x in groups]
 
 
+MOVED = (AdamW, "collage-plus"), (SGD, "stochastic"), (AdamW, "fp32-master")
+
+
 @pytest.mark.parametrize("small", [0, 10, 1 << 14])
 @pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize(
-    ("kind", "strategy"), [(AdamW, "collage-plus"), (SGD, "stochastic"), (AdamW, "fp32-master")]
-)
+@pytest.mark.parametrize(("kind", "strategy"), MOVED)
 @pytest.mark.sampled(3, each=False)
 def test_they_have_the_bits_of_ordinary_steps(kind, strategy, every, small, monkeypatch):
     """Gradients of some micro-batches are added up, and given back after the step."""

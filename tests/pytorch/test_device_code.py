@@ -65,12 +65,25 @@ def products_in_sums(ar, a, b, c):
     return ar.add(a, b), ar.mul(a, b), ar.sub(ar.mul(a, c), b), ar.neg(c)
 
 
+def written(program, **options):
+    """Return the source and the line of a program's kernel, with the numbers that it has."""
+    kind = TableKernel if "joined" in options else Kernel
+    kernel, given = kind(program, **options), [use.number({}) for use in uses(program)]
+    return kernel.source(given), kernel.line(given)
+
+
 def code_of(program, capability=90, **options):
     """Return the source, the line and the device's code of a program."""
-    kernel = Kernel(program, **options)
-    given = [use.number({}) for use in uses(program)]
-    source, lowered = kernel.source(given), kernel.line(given)
+    source, lowered = written(program, **options)
     return source, lowered, device_code(source, lowered, capability)
+
+
+def assert_noticed(told, source, lowered, pattern, instead, hardware=False):
+    """Fail if something else in the place of a pattern is not told of."""
+    altered, count = re.subn(pattern, instead, source, count=1)
+    assert count
+    found = faults(device_code(altered, lowered), lowered, hardware=hardware)
+    assert any(told in fault for fault in found), found
 
 
 def step(optimizer, strategy, mode="nearest_even"):
@@ -122,13 +135,9 @@ def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.costly("a long kernel is compiled twice")
 def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, capability):
-    chosen = mcf.strategy(strategy, low)
-    program = step("adamw", chosen)
+    program = step("adamw", mcf.strategy(strategy, low))
     joined = Joined(len(program.inputs) - 2, 0, 16, rounded=True) if strategy == "split-master" else None
-    kept = replace(program, results=program.results[:-1])
-    kernel = TableKernel(kept, joined=joined, packed=True)
-    given = [use.number({}) for use in uses(program)]
-    source, lowered = kernel.source(given), kernel.line(given)
+    source, lowered = written(replace(program, results=program.results[:-1]), joined=joined, packed=True)
     code = device_code(source, lowered, capability, many=True)
     assert faults(code, lowered) == []
     wide = device_code(source, lowered, capability, many=True, elements=2048, aligned=True)
@@ -137,11 +146,15 @@ def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, 
     assert longest[128] >= 2 * len(lowered.results), longest
 
 
+def rounding(name):
+    """Return the program that rounds numbers of float32."""
+    return trace(lambda ar, x: ar.round(x), name, operands=(Register("x", get_format("float32")),))
+
+
 @pytest.mark.parametrize("name", ["float16", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.exhaustive  # bfloat16 in test_hardware_code
 def test_rounding_is_exact_on_a_gpu(name):
-    program = trace(lambda ar, x: ar.round(x), name, operands=(Register("x", get_format("float32")),))
-    _, lowered, code = code_of(program)
+    _, lowered, code = code_of(rounding(name))
     assert faults(code, lowered) == []
 
 
@@ -195,7 +208,6 @@ def test_sums_are_counted_and_one_that_is_made_twice_is_one():
             assert faults(changed, lowered) == ["PTX: 7 sums of f32, more than the line has"]
 
 
-#: What a writer of kernels would do, each of which is inexact on a GPU.
 TRAPS = {
     "an operator divides": (r"tl\.math\.div_rn\((\w+), (\w+)\)", r"\1 / \2", "div.full"),
     "tl.sqrt": (r"tl\.math\.sqrt_rn\(", "tl.sqrt(", "approx"),
@@ -205,37 +217,28 @@ TRAPS = {
     "an exponential": (r"tl\.abs\((\w+)\)", r"tl.exp(\1)", "math.exp"),
     "another product": (r"= (\w+) - (\w+)\n", r"= \1 - \2 * 1.5\n", "arith.mulf"),
     "bfloat16 by the processor": (
-        r"(= \w+ \+ \w+)\n",
-        r"\1\n    r1 = r1.to(tl.bfloat16).to(tl.float32)\n",
-        "ar",
+        r"    (\w+) = (\w+ \+ \w+)\n", r"    \1 = \2\n    \1 = \1.to(tl.bfloat16).to(tl.float32)\n", "ar",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.sampled(8, each=False)
 def test_traps_are_noticed(trap):
-    kernel = Kernel(trace(every, "bfloat16"))
-    source, lowered = kernel.source([]), kernel.line([])
     pattern, instead, told = TRAPS[trap]
-    altered, count = re.subn(pattern, instead, source, count=1)
-    if trap == "bfloat16 by the processor":  # of the value that the statement made
-        altered = re.sub(r"(    (r\d+) = \w+ \+ \w+\n    )r1 = r1\.", r"\1\2 = \2.", altered)
-    assert count
-    found = faults(device_code(altered, lowered), lowered)
-    assert any(told in fault for fault in found), found
+    assert_noticed(told, *written(trace(every, "bfloat16")), pattern, instead)
 
 
+@pytest.mark.parametrize(
+    ("fmt", "told"),
+    # Of bfloat16 roundings in between prevent it, but that is luck.
+    [("float32", "fma"), ("bfloat16", "whose rounding is left open")],
+)
 @pytest.mark.costly("Triton compiles, and machine code is read")
-def test_fusing_is_noticed():
-    for fmt, told in (
-        ("float32", "fma"),
-        ("bfloat16", "whose rounding is left open"),  # roundings in between prevent it, but that is luck
-    ):
-        kernel = Kernel(trace(products_in_sums, fmt))
-        source, lowered = kernel.source([]), kernel.line([])
-        found = faults(device_code(source, lowered, enable_fp_fusion=True), lowered)
-        assert any(told in fault for fault in found), found
+def test_fusing_is_noticed(fmt, told):
+    source, lowered = written(trace(products_in_sums, fmt))
+    found = faults(device_code(source, lowered, enable_fp_fusion=True), lowered)
+    assert any(told in fault for fault in found), found
 
 
 def others_of(name):
@@ -298,13 +301,9 @@ def test_another_operation_on_numbers_is_noticed(seed):
     """One sign of one operation on numbers in a step of an optimizer is another one."""
     rng = random.Random(seed)
     program = step(rng.choice(["adamw", "sgd"]), rng.choice(["plain", "collage-plus", "fp32-master"]))
-    kernel = Kernel(program, packed=True)
-    given = [use.number({}) for use in uses(program)]
-    source, lowered = kernel.source(given), kernel.line(given)
-    numbers = {
-        f"r{x.number}" for x in lowered.line.values if x.type.is_float and x.verb in ("add", "sub", "mul")
-    }
-    rows = source.splitlines(keepends=True)
+    source, lowered = written(program, packed=True)
+    values = [x for x in lowered.line.values if x.type.is_float and x.verb in ("add", "sub", "mul")]
+    numbers, rows = {f"r{x.number}" for x in values}, source.splitlines(keepends=True)
     chosen = rng.choice([place for place, row in enumerate(rows) if row.strip().split(" = ")[0] in numbers])
     sign = next(sign for sign in ANOTHER if sign in rows[chosen])
     rows[chosen] = rows[chosen].replace(sign, rng.choice(ANOTHER[sign]))
@@ -312,26 +311,24 @@ def test_another_operation_on_numbers_is_noticed(seed):
 
 
 # -- instructions by pipe, and the speed that they allow -----------------------------------------------------
-@pytest.mark.parametrize(
-    ("pipe", "names"),
-    [
-        ("binary32", "FADD FMUL FFMA"),
-        ("binary64", "DADD DMUL DFMA DSETP"),
-        ("bfloat16 and float16", "HADD2 HMUL2 HFMA2"),
-        ("conversion", "F2F F2FP I2F F2I I2FP FRND"),
-        ("reciprocal and root", "MUFU"),
-        ("integer product", "IMAD"),
-        (
-            "integer and comparison",
-            "IADD3 LOP3 SHF SEL FSEL ISETP FSETP HSETP2 PRMT SGXT LEA MOV VIADD P2R FMNMX",
-        ),
-        ("load and store", "LDG STG LDC STS"),
-        ("control", "BRA EXIT BSSY BSYNC CALL RET S2R"),
-        ("uniform", "ULDC UIADD3 ULOP3"),
-    ],
-)
-def test_each_instruction_goes_to_its_pipe(pipe, names):
-    for name in names.split():
+#: Instructions of each pipe.
+OF_PIPES = {
+    "binary32": "FADD FMUL FFMA",
+    "binary64": "DADD DMUL DFMA DSETP",
+    "bfloat16 and float16": "HADD2 HMUL2 HFMA2",
+    "conversion": "F2F F2FP I2F F2I I2FP FRND",
+    "reciprocal and root": "MUFU",
+    "integer product": "IMAD",
+    "integer and comparison": "IADD3 LOP3 SHF SEL FSEL ISETP FSETP HSETP2 PRMT SGXT LEA MOV VIADD P2R FMNMX",
+    "load and store": "LDG STG LDC STS",
+    "control": "BRA EXIT BSSY BSYNC CALL RET S2R",
+    "uniform": "ULDC UIADD3 ULOP3",
+}
+
+
+@pytest.mark.parametrize("pipe", OF_PIPES)
+def test_each_instruction_goes_to_its_pipe(pipe):
+    for name in OF_PIPES[pipe].split():
         assert next(own for own, pattern in PIPES.items() if pattern.fullmatch(name)) == pipe
 
 

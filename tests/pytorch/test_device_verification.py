@@ -61,30 +61,16 @@ def tried(check, ranges, device=None):
 
 def some_of_each_part(check, most):
     """Return the middle of each part."""
-    domain = check.domain()
-    return [
-        (first + part.size // 2, first + min(part.size, part.size // 2 + most))
-        for first, part in zip(domain.starts(), domain.parts, strict=True)
-    ]
+    parts = zip(check.domain().starts(), check.domain().parts, strict=True)
+    halves = ((first + part.size // 2, part.size - part.size // 2) for first, part in parts)
+    return [(middle, middle + min(size, most)) for middle, size in halves]
 
 
 #: Of each kind of statement one: each is tried by another of its modes.
 STATEMENTS = (
-    *(
-        "two_sum",
-        "two_sum_any",
-        "two_sum_flushed",
-        "fast_two_sum_unordered_error",
-        "split",
-        "lost_iff_directed",
-    ),
-    *(
-        "add_error_representable_faithful",
-        "prod_error_exponents_iff",
-        "div_remainder",
-        "sqrt_remainder_directed",
-    ),
-    *("two_prod_floor_split", "two_prod_fma_any", "sqrt_via_bfloat16_any"),
+    *("two_sum", "two_sum_any", "two_sum_flushed", "fast_two_sum_unordered_error", "split"),
+    *("lost_iff_directed", "add_error_representable_faithful", "prod_error_exponents_iff", "div_remainder"),
+    *("sqrt_remainder_directed", "two_prod_floor_split", "two_prod_fma_any", "sqrt_via_bfloat16_any"),
 )
 
 
@@ -149,9 +135,8 @@ def test_operands_are_those_of_the_cpu(there, assert_same):
             rng = np.random.default_rng(part.size)
             for start in {0, max(0, part.size - 2000), *rng.integers(0, part.size, 4).tolist()}:
                 stop = min(start + 2000, part.size)
-                for mine, other in zip(
-                    judge._operands(part, start, stop), part.at(np.arange(start, stop)), strict=True
-                ):
+                expected = part.at(np.arange(start, stop))
+                for mine, other in zip(judge._operands(part, start, stop), expected, strict=True):
                     assert mine.device.type == there.device.type
                     assert_same(mine.cpu().numpy(), other)
     assert {Pieces, Sample} < kinds
@@ -160,10 +145,7 @@ def test_operands_are_those_of_the_cpu(there, assert_same):
 # -- what the CPU does --------------------------------------------------------------------------------------
 def test_open_cases_are_judged_by_the_cpu(there, open_cases):
     """Where no error is left those are the few whose sums binary64 does not hold."""
-    for name, fmt, few in (
-        ("div_remainder", "float8_e4m3fn", False),
-        ("two_sum_faithful_error", "float8_e5m2", True),
-    ):
+    for name, fmt, few in (("div_remainder", "e4m3fn", False), ("two_sum_faithful_error", "e5m2", True)):
         check = prepare(name, fmt, "nearest_even")
         assert certificate(check, there) == certificate(check)
         found = sum(left for _, left in open_cases)
@@ -211,36 +193,42 @@ OF_NAN = replace(
 )
 
 
+def clean_predicates(patch):
+    made = compiled._OnLine.__init__
+    patch.setattr(compiled._OnLine, "__init__", lambda self, *x, clean: made(self, *x, clean=True))
+
+
+def clean_line(patch):
+    line = Kernel._line
+    patch.setattr(Kernel, "_line", lambda self, ways, **_: line(self, ways, clean=True))
+
+
 @pytest.mark.parametrize(
-    ("where", "statement", "fmt"),
-    [("the whole line", "sqrt_via_bfloat16", "float8_e5m2"), ("predicates", OF_NAN, "bfloat16")],
+    ("clean", "statement", "fmt"),
+    [(clean_line, "sqrt_via_bfloat16", "float8_e5m2"), (clean_predicates, OF_NAN, "bfloat16")],
 )
 def test_a_line_that_counts_on_clean_codes_of_nan_is_found_out(
-    where, statement, fmt, interpreted, monkeypatch
+    clean, statement, fmt, interpreted, monkeypatch
 ):
     """So the tests here see what a GPU makes of NaN."""
     check = prepare(statement, fmt, "nearest_even", Selection("all"))  # from the largest operands on
-    there, size = Device(torch.device("cpu"), least=0), min(check.domain().size, 3000)
-    expected = tried(check, [(0, size)])
+    there, ranges = Device(torch.device("cpu"), least=0), [(0, min(check.domain().size, 3000))]
+    expected = tried(check, ranges)
     devices._launcher.cache_clear()
-    assert tried(check, [(0, size)], there) == expected
+    assert tried(check, ranges, there) == expected
     with monkeypatch.context() as patch:
-        if where == "predicates":
-            made = compiled._OnLine.__init__
-            patch.setattr(compiled._OnLine, "__init__", lambda self, *x, clean: made(self, *x, clean=True))
-        else:
-            line = Kernel._line
-            patch.setattr(Kernel, "_line", lambda self, ways, **_: line(self, ways, clean=True))
+        clean(patch)
         devices._launcher.cache_clear()
-        assert tried(check, [(0, size)], there) != expected
+        assert tried(check, ranges, there) != expected
     devices._launcher.cache_clear()
+
+
+#: A predicate may look at codes, and a GPU's NaN has another.
+OF_CODES = replace(OF_NAN, claim=claim("-", lambda t: t.results[1].view(np.int32) & 1 == 0))
 
 
 def test_codes_of_nan_are_in_doubt(interpreted):
-    """A predicate may look at codes, and a GPU's NaN has another."""
-    bits = claim("-", lambda t: t.results[1].view(np.int32) & 1 == 0)
-    own = replace(THEOREMS["two_sum_any"], name="own", where=(), claim=bits)
-    check = prepare(own, "float8_e5m2", "nearest_even")
+    check = prepare(OF_CODES, "float8_e5m2", "nearest_even")
     assert certificate(check, Device(torch.device("cpu"), least=0)) == certificate(check)
 
 
@@ -264,10 +252,10 @@ def test_the_command_writes_the_certificates_of_the_cpu(there, monkeypatch, tmp_
         loaded = [verification.Certificate.load(path) for path in sorted(folder.iterdir())]
         shown = [line.split()[:5] for line in done.output.splitlines()[2:4]]
         found.append([shown, *(replace(x, seconds=0) for x in loaded)])
+        assert len(loaded) == len(texts)
         assert bool(open_cases) == (name == "cuda")
         open_cases.clear()
     assert found[0] == found[1]
-    assert len(loaded) == len(texts)
 
 
 def test_a_journal_keeps_devices_apart(interpreted, tmp_path):

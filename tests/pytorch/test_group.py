@@ -235,9 +235,8 @@ def test_to_maximise_is_to_take_gradients_with_the_other_sign(kind, rounding):
         two[0].grad = -two[0].grad
         ours.step()
         theirs.step()
-        runs.assert_all_same(
-            (step, runs.array(p.grad), runs.array(x)) for p, x in zip(one, kept, strict=True)
-        )
+        pairs = zip(one, kept, strict=True)
+        runs.assert_all_same((step, runs.array(p.grad), runs.array(x)) for p, x in pairs)
     assert_same_states(ours, theirs)
 
 

@@ -1,6 +1,13 @@
-"""Kernels by instructions of GPUs have the bits of the texts; instructions that are not as said are found."""
+"""Kernels by instructions of GPUs have the bits of the texts; instructions that are not as said are found.
+
+What they do is said here, by their specification, without code of the package but its oracle: casts as of
+ml_dtypes and NumPy, operations on bfloat16 exact in integers and rounded once, NaN as a GPU makes it.
+"""
 
 import itertools
+import re
+from functools import partial
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -18,10 +25,9 @@ from mcfsim.kernels.element import hardware
 from mcfsim.kernels.element.machine import F32, F64, recorded
 from mcfsim.kernels.element.on_numpy import run
 from mcfsim.kernels.element.rounding import round_element
+from mcfsim.oracle import operate_integers
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow
 from mcfsim.torch import step
-from tests.pytorch import instructions
-from tests.pytorch.instructions import with_instructions  # noqa: F401
 from tests.pytorch.runs import assert_same_states, made, step_both
 from tests.pytorch.test_kernel import hard, launched
 from tests.shared.kinds import PLAIN
@@ -29,8 +35,88 @@ from tests.shared.texts import every
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-CPU = torch.device("cpu")
-UPPER = np.uint32(0xFFFF0000)
+CPU, UPPER = torch.device("cpu"), np.uint32(0xFFFF0000)
+BFLOAT16 = get_format("bfloat16")
+
+
+def cast(number, dtype):
+    """Return the codes of 16 bits of binary32 numbers, rounded to nearest even."""
+    with np.errstate(all="ignore"):
+        codes = number.astype(dtype).view(np.uint16)
+    return np.where(np.isnan(number), np.uint16(0x7FFF), codes)
+
+
+def fma(*codes):
+    """Return the codes of a * b + c for codes of bfloat16."""
+    numbers = [x.view(ml_dtypes.bfloat16).astype(np.float64) for x in codes]
+    return cast(operate_integers("fma", *numbers, fmt=BFLOAT16).astype(np.float32), ml_dtypes.bfloat16)
+
+
+def fma_of_pairs(*values):
+    """Return the same for codes that lie two in a register."""
+    values = [np.ascontiguousarray(x) for x in np.broadcast_arrays(*values)]
+    return joined(*(fma(*((x >> np.uint32(at)).astype(np.uint16) for x in values)) for at in (0, 16)))
+
+
+def cast_pair(high, low, dtype):
+    return joined(*(cast(np.atleast_1d(x).view(np.float32), dtype) for x in (low, high)))
+
+
+def joined(low, high):
+    return low.astype(np.uint32) | (high.astype(np.uint32) << np.uint32(16))
+
+
+#: What instructions make of registers.
+MADE = {
+    "mov.b32": lambda x: x,
+    "fma.rn.bf16x2": fma_of_pairs,
+    "cvt.rn.bf16x2.f32": partial(cast_pair, dtype=ml_dtypes.bfloat16),
+    "cvt.rn.f16x2.f32": partial(cast_pair, dtype=np.float16),
+    "cvt.rn.f16.f32": lambda x: cast(x.view(np.float32), np.float16).astype(np.uint32),
+    "cvt.f32.f16": lambda x: x.astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32),
+}
+
+
+def execute(ptx, given):
+    """Return what PTX makes of registers of 32 bits; of anything unknown a ValueError."""
+    registers = {f"${place}": np.asarray(x).view(np.uint32) for place, x in enumerate(given, 1)}
+
+    def read(name):
+        if name.startswith(("0x", "0f")):
+            return np.uint32(int(name[2:], 16))
+        return registers[name]
+
+    for row in filter(None, (row.strip() for row in ptx.strip("{} ").split(";"))):
+        if row.startswith(".reg"):
+            continue
+        if match := re.fullmatch(r"mov\.b32 \{(\w+), (\w+)\}, (\S+)", row):
+            whole = read(match[3])
+            registers[match[1]], registers[match[2]] = (whole & 0xFFFF), whole >> np.uint32(16)
+            continue
+        name, operands = row.split(" ", 1)
+        result, *taken = operands.split(", ")
+        if name not in MADE:
+            raise ValueError(f"{name} is not known here")
+        with np.errstate(all="ignore"):
+            registers[result] = MADE[name](*map(read, taken))
+    return registers["$0"]
+
+
+@pytest.fixture
+def with_instructions(monkeypatch):
+    """Let Triton's interpreter carry PTX out."""
+    from triton.runtime import interpreter
+
+    def create(self, ptx, constraints, values, types, pure, pack):
+        dtype = interpreter._get_np_dtype(types[0].scalar)
+        made = np.broadcast_to(execute(ptx, [x.data for x in values]), values[0].data.shape)
+        handle = interpreter.TensorHandle(np.ascontiguousarray(made).view(dtype), types[0].scalar)
+        return SimpleNamespace(get_result=lambda place: handle)
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_inline_asm", create)
+
+
 BY_FLOAT16 = "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.f32.f16 $0, h; }"
 
 
@@ -50,7 +136,7 @@ def test_a_rounding_beside_which_an_instruction_is_noted_is_that_of_the_instruct
     x = ((np.arange(2**16, dtype=np.uint32) << 16)[:, None] | lower).reshape(-1).view(np.float32)
     (rounded,) = run(line, (result,), x=x)
     with np.errstate(all="ignore"):
-        assert_same(rounded, instructions.cast(x, dtype).view(dtype).astype(np.float32), x)
+        assert_same(rounded, cast(x, dtype).view(dtype).astype(np.float32), x)
 
 
 def test_no_instruction_is_noted_beside_another_rounding():
@@ -94,14 +180,14 @@ def test_operands_are_tried_by_number(verb, monkeypatch):
         assert first_difference(verb, CPU, Launcher, start, start + 2500) is None
 
 
-def altered(monkeypatch, old, new):
+def alter(monkeypatch, old, new):
     """Let instructions do something else."""
-    true = instructions.execute
+    true = execute
 
-    def execute(ptx, given):
+    def altered(ptx, given):
         return new(true, ptx, given) if old in ptx else true(ptx, given)
 
-    monkeypatch.setattr(instructions, "execute", execute)
+    monkeypatch.setattr(f"{__name__}.execute", altered)
 
 
 def flushed(true, ptx, given):
@@ -153,7 +239,7 @@ FALSE = {
 @pytest.mark.parametrize("name", FALSE)
 @pytest.mark.sampled(5, each=False)
 def test_instructions_that_are_not_as_said_are_refused(name, monkeypatch):
-    altered(monkeypatch, *FALSE[name])
+    alter(monkeypatch, *FALSE[name])
     with pytest.raises(RuntimeError, match=r"cpu: its instruction for \w+ differs from the text at "):
         check_instructions(CPU, Launcher)
 

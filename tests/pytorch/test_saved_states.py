@@ -59,10 +59,7 @@ def odd_tensors() -> list[torch.Tensor]:
 
 
 #: Keys that a dictionary may have, too.
-KEYS = (
-    *(0, 1, -1, None, True, 2.5, (), (1, 2), ""),
-    *("matrix", "exp_avg", "step", "state", "params", "optimizer"),
-)
+KEYS = 0, 1, -1, None, True, 2.5, (), (1, 2), "", "matrix", "exp_avg", "step", "state", "params", "optimizer"
 
 
 def altered(data: Any, random: np.random.Generator, odd: list[torch.Tensor]) -> Any:

@@ -18,14 +18,16 @@ DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8", 
 
 
 # -- round_to -----------------------------------------------------------------------------------------------
+def by_device(x, fmt, rounding, *policies, random=None, out=None):
+    """Round a tensor of the CPU by what serves for other devices."""
+    rounding = mcf.rounding.get_rounding(rounding, *policies)
+    return convert._round_on_device(x, mcf.get_format(fmt), rounding, random, out)
+
+
 def rounded_everywhere(x, *given, **options):
     """Return what `round_to` makes of a tensor, that of a CPU also by what serves for other devices."""
-    found = [mcf.round_to(x, *given, **options)]
-    if x.device.type == "cpu":
-        fmt, rounding, *policies = given
-        policy = mcf.rounding.get_rounding(rounding, *policies)
-        words = options.get("random")
-        found.append(convert._round_on_device(x, mcf.get_format(fmt), policy, words, None))
+    calls = [mcf.round_to, by_device] if x.device.type == "cpu" else [mcf.round_to]
+    found = [call(x, *given, **options) for call in calls]
     assert all(y.device == x.device for y in found)
     return found
 
@@ -63,16 +65,12 @@ def test_random_words_go_by_the_index_in_row_major_order(device, assert_same):
     for given in (words, torch.from_numpy(words)):
         assert_same(here(mcf.round_to(x, "float16", "stochastic", random=given)), expected)
     with pytest.raises(TypeError, match=r"drawn there: random=RandomWords\(seed\)"):
-        convert._round_on_device(x, mcf.get_format("float16"), mcf.Rounding("stochastic"), words, None)
+        by_device(x, "float16", "stochastic", random=words)
 
 
 def test_results_go_where_they_are_wanted(device, assert_same):
-    def by_device(x, fmt, rounding, *, out):
-        return convert._round_on_device(x, mcf.get_format(fmt), mcf.Rounding(rounding), None, out)
-
     x = there(numbers(1)[0].astype(np.float32), device)
-    expected = mcf.round_to(here(x), "float8_e5m2", "down")
-    out = torch.empty_like(x)
+    expected, out = mcf.round_to(here(x), "float8_e5m2", "down"), torch.empty_like(x)
     for call in [mcf.round_to] if device != "cpu" else [mcf.round_to, by_device]:
         for into in (out, x.clone()):
             assert call(x, "float8_e5m2", "down", out=into) is into

@@ -16,12 +16,9 @@ from tests.pytorch.runs import listed
 pytestmark = fused
 #: dtype, strategy and low format.
 STORED = {"float32": ("fp32", "bfloat16"), "bfloat16": ("plain", "bfloat16"), "float16": ("plain", "float16")}
-#: betas, epsilon, decay: the last two with w = 1 - beta1 of 1/2 or more.
 HYPERS = [
-    ((0.9, 0.999), 1e-6, 0.01),
-    ((0.95, 0.95), 1e-3, 0.1),
-    ((0.5, 0.9), 1e-5, 0.0),
-    ((0.125, 0.5), 1e-4, 0.3),
+    *(((0.9, 0.999), 1e-6, 0.01), ((0.95, 0.95), 1e-3, 0.1)),
+    *(((0.5, 0.9), 1e-5, 0.0), ((0.125, 0.5), 1e-4, 0.3)),
 ]
 every_dtype = pytest.mark.parametrize("dtype", STORED)
 
@@ -42,38 +39,25 @@ def numbers(random, size):
     return x
 
 
-def parameters(dtype, hypers, sizes):
-    """Return the same parameters twice, by sets of hyperparameters; large ones lie by columns."""
-    random = np.random.default_rng(5)
-
-    def made(size):
-        x = torch.from_numpy(numbers(random, size)).to(getattr(torch, dtype))
-        x = torch.where(x.isfinite(), x, 1.0)
-        return x.view(21, -1).t() if size > 100 else x
-
-    start = [[made(size) for size in sizes] for _ in hypers]
-    return [[[torch.nn.Parameter(x.clone()) for x in given] for given in start] for _ in range(2)]
-
-
-def groups(given, hypers):
-    return [
-        {"params": params, "betas": betas, "eps": epsilon, "weight_decay": decay}
-        for params, (betas, epsilon, decay) in zip(given, hypers, strict=True)
-    ]
+def pair(dtype, hypers=HYPERS, sizes=(60,)):
+    """Return PyTorch's optimizer and ours, and their parameters: the same; large ones lie by columns."""
+    (strategy, low), random = STORED[dtype], np.random.default_rng(5)
+    groups = []
+    for betas, epsilon, decay in hypers:
+        start = [torch.from_numpy(numbers(random, size)).to(getattr(torch, dtype)) for size in sizes]
+        start = [torch.where(x.isfinite(), x, 1.0) for x in start]
+        start = [x.view(21, -1).t() if len(x) > 100 else x for x in start]
+        both = [[torch.nn.Parameter(x.clone()) for x in start] for _ in range(2)]
+        groups.append([{"params": x, "betas": betas, "eps": epsilon, "weight_decay": decay} for x in both])
+    theirs, ours = zip(*groups, strict=True)
+    their = torch.optim.AdamW(theirs, foreach=False, fused=False)
+    our = TorchAdamW(ours, strategy=strategy, low=low)
+    return (their, listed(their)), (our, listed(our))
 
 
 def rate(step):
     """Return the rate of a step: none that a low format holds, and at times zero."""
     return 1e-2 * max(0.0, math.sin(step / 9)) + (1e-4 if step % 10 else 0.0)
-
-
-def pair(dtype, hypers=HYPERS, sizes=(60,)):
-    """Return PyTorch's optimizer and ours, and their parameters."""
-    strategy, low = STORED[dtype]
-    theirs, ours = (groups(given, hypers) for given in parameters(dtype, hypers, sizes))
-    their = torch.optim.AdamW(theirs, foreach=False, fused=False)
-    our = TorchAdamW(ours, strategy=strategy, low=low)
-    return (their, listed(their)), (our, listed(our))
 
 
 def give(random, *all_of_them):
@@ -215,9 +199,7 @@ def altered(old, new):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "dtype"), [(name, dtype) for name, (dtypes, *_) in ALTERED.items() for dtype in dtypes]
-)
+@pytest.mark.parametrize(("name", "dtype"), [(name, x) for name, item in ALTERED.items() for x in item[0]])
 def test_no_other_rounding_point_has_the_bits_of_pytorch(name, dtype, monkeypatch):
     _, old, new = ALTERED[name]
     monkeypatch.setattr(TorchAdamW, "_declaration", altered(old, new).TorchAdamW)

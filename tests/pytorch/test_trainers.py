@@ -1,5 +1,7 @@
 """The optimizers in the training loops of others: Hugging Face's Trainer, and Lightning."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -8,12 +10,11 @@ from experiments.common import ROOT
 from mcfsim.torch import AdamW, TorchAdamW
 from tests.experiments.test_readme import EXAMPLE
 from tests.pytorch.roots import RightRoots, fused
+from tests.pytorch.runs import net
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),
-]  # of the packages' own
+marks = pytest.mark
+# Those ignored are of the packages' own.
+pytestmark = [marks.usefixtures("one_thread"), marks.slow, marks.filterwarnings("ignore")]
 STEPS, SAVED = 6, 3
 
 
@@ -47,14 +48,10 @@ def hugging_face(tmp_path):
 
 @fused
 def test_the_trainer_of_hugging_face_makes_the_steps_of_its_own_optimizer(hugging_face):
+    made = partial(TorchAdamW, strategy="fp32"), partial(torch.optim.AdamW, foreach=False)
     with RightRoots():
-        ours, _ = hugging_face(
-            lambda p: TorchAdamW(p, 1e-2, weight_decay=0.0, strategy="fp32"), torch.float32
-        )
-        theirs, _ = hugging_face(
-            lambda p: torch.optim.AdamW(p, 1e-2, weight_decay=0.0, foreach=False), torch.float32
-        )
-    assert equal(ours, theirs)
+        found = [hugging_face(lambda p, kind=x: kind(p, 1e-2, weight_decay=0.0), torch.float32) for x in made]
+    assert equal(*(model for model, _ in found))
 
 
 # -- Lightning ---------------------------------------------------------------------------------------------
@@ -66,9 +63,7 @@ def lightning(tmp_path):
     class Module(lightning.LightningModule):
         def __init__(self, made):
             super().__init__()
-            torch.manual_seed(0)
-            layers = torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
-            self.net, self.made = torch.nn.Sequential(*layers).bfloat16(), made
+            self.net, self.made = net(6, 16, 1, dtype=torch.bfloat16), made
 
         def training_step(self, batch, _):  # of its own numbers: a loader begins anew
             generator = torch.Generator().manual_seed(self.global_step)
@@ -98,16 +93,16 @@ def lightning(tmp_path):
 
 # -- what both do ------------------------------------------------------------------------------------------
 def equal(ours, theirs):
-    return all(torch.equal(p, q) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True))
+    return all(map(torch.equal, ours.parameters(), theirs.parameters()))
 
 
 @pytest.mark.parametrize(
-    ("trainer", "strategy"), [("hugging_face", "collage-plus"), ("lightning", "stochastic")]
+    ("which", "strategy"), [("hugging_face", "collage-plus"), ("lightning", "stochastic")]
 )
-def test_a_trainer_goes_on_to_the_same_bits(trainer, strategy, request):
-    train = request.getfixturevalue(trainer)
-    model, optimizer = train(lambda p: AdamW(p, 1e-2, strategy=strategy))
-    resumed, other = train(lambda p: AdamW(p, 1e-2, strategy=strategy), resumed=True)
+def test_a_trainer_goes_on_to_the_same_bits(which, strategy, request):
+    train, kind = request.getfixturevalue(which), partial(AdamW, lr=1e-2, strategy=strategy)
+    model, optimizer = train(kind)
+    resumed, other = train(kind, resumed=True)
     assert equal(model, resumed)
     for p, q in zip(model.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(optimizer.represented(p), other.represented(q))

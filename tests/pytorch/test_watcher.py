@@ -1,20 +1,24 @@
-"""What is seen of a run: the measures of the simulated one, told to whoever asks."""
+"""What is seen of a run: the measures of the simulated one, and weights that something else writes."""
 
+import copy
 import csv
 import math
 import re
 import resource
+import warnings
 
 import pytest
 import torch
 
 import mcfsim as mcf
 from mcfsim import metrics
-from mcfsim.torch import AdamW, Seen, watch, watcher
+from mcfsim.torch import AdamW, OutsideWriteWarning, Seen, adopt, step_in_backward, watch, watcher
 from mcfsim.torch import step as steps
 from mcfsim.training.tally import Tally
-from tests.pytorch.runs import assert_same_states, dtype_of, give, parameters, run
+from tests.pytorch import runs
+from tests.pytorch.runs import assert_same_states, dtype_of, listed, parameters, put, run
 from tests.shared.kinds import STORED
+from tests.shared.refusals import check, refused
 
 SHAPES = ((40, 7), (300,), (5,))
 
@@ -36,41 +40,26 @@ def place(request, monkeypatch):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.slow
 def test_the_measures_are_those_of_the_simulated_optimizer(strategy, place, monkeypatch):
+    """To look at a run changes nothing of it."""
     monkeypatch.setattr(watcher, "AT_ONCE", 250)  # so that they are joined
-    chosen = mcf.strategy(strategy)
-    given = parameters(SHAPES, dtype_of(strategy))
-    reference = mcf.Optimizer(
-        mcf.AdamW(weight_decay=0.01), chosen, arrays(given), set(map(str, range(len(given))))
-    )
-    optimizer = AdamW(given, 1e-3, strategy=strategy)
+    given, other = (parameters(SHAPES, dtype_of(strategy)) for _ in range(2))
+    start, hyper = arrays(given), mcf.AdamW(weight_decay=0.01)
+    reference = mcf.Optimizer(hyper, mcf.strategy(strategy), start, {*start})
+    optimizer, unseen = (AdamW(x, 1e-3, strategy=strategy) for x in (given, other))
     seen = watch(optimizer, 2).seen
     for step in range(6):
-        give(given, 2 * step)
-        optimizer.step()
+        for x in (optimizer, unseen):
+            run(x, [2 * step])
         before = reference.represented()
         update = reference.step(reference.receive(arrays(p.grad for p in given)), 1e-3)
-        after = reference.represented()
         if step % 2:
-            effective = metrics.effective_update(before, after)
+            effective = metrics.effective_update(before, reference.represented())
             found = seen[-1]
             assert (found.step, found.group) == (step + 1, 0)
             assert found.lost == metrics.lost_fraction(update, effective)
             assert found.edq == pytest.approx(metrics.normalized_edq(update, effective), rel=1e-12)
     assert len(seen) == 3
-
-
-@pytest.mark.parametrize("strategy", ["collage-plus", "stochastic", "split-master", "fp8-moments"])
-@pytest.mark.sampled(2)
-@pytest.mark.slow
-def test_looking_changes_nothing(strategy, place):
-    runs = []
-    for looked_at in (False, True):
-        given = parameters(SHAPES)
-        runs.append(AdamW([{"params": given[:1]}, {"params": given[1:], "lr": 0.1}], strategy=strategy))
-        if looked_at:
-            watch(runs[-1], 1)
-        run(runs[-1], range(2))
-    assert_same_states(*runs)
+    assert_same_states(optimizer, unseen)
 
 
 def test_what_is_seen_is_told(tmp_path):
@@ -85,9 +74,9 @@ def test_what_is_seen_is_told(tmp_path):
     path = tmp_path / "seen.csv"
     watches = [watch(optimizer, 3, to) for to in (told.append, path, Writer(), None)]
     for step in range(7):
-        give(given, 2 * step, (1, 2) if step == 6 else ())
+        runs.give(given, 2 * step, (1, 2) if step == 6 else ())
         optimizer.step()
-    give(given, 14)
+    runs.give(given, 14)
     optimizer.step()
     seen = watches[0].seen
     assert seen == told == watches[3].seen
@@ -98,11 +87,8 @@ def test_what_is_seen_is_told(tmp_path):
     assert tuple(head) == Seen._fields
     assert seen == [Seen(int(a), int(b) if b else None, float(c), float(d)) for a, b, c, d in lines]
     names = [f"{name}/{of}" for of in ("group 0", "group 1", "all") for name in ("lost", "edq")]
-    expected = [x for s in seen for x in (s.lost, s.edq)]
-    assert scalars == [
-        (f"mcfsim/{name}", x, step)
-        for name, x, step in zip(names * 2, expected, [3] * 6 + [6] * 6, strict=True)
-    ]
+    told_of = zip(names * 2, [x for s in seen for x in (s.lost, s.edq)], [3] * 6 + [6] * 6, strict=True)
+    assert scalars == [(f"mcfsim/{name}", x, step) for name, x, step in told_of]
     for x in watches * 2:  # twice does no harm
         x.remove()
     run(optimizer, [16])
@@ -117,7 +103,7 @@ def test_numbers_that_are_not_finite_are_not_averaged_away():
     given = parameters(SHAPES)
     optimizer = AdamW([{"params": given[:1]}, {"params": given[1:]}])
     seen = watch(optimizer, 1).seen
-    give(given, 0)
+    runs.give(given, 0)
     given[0].grad[3, 3] = math.inf
     optimizer.step()
     assert [math.isnan(x) for x in (seen[0].lost, seen[0].edq, seen[1].lost, seen[2].lost)] == [1, 1, 0, 1]
@@ -128,14 +114,16 @@ def test_numbers_that_are_not_finite_are_not_averaged_away():
 
 
 def test_what_cannot_be_watched_or_told_is_refused(tmp_path):
-    given = parameters(SHAPES)
-    optimizer = AdamW(given)
-    with pytest.raises(TypeError, match=r"only optimizers of mcfsim\.torch are watched, not SGD"):
-        watch(torch.optim.SGD(given))
-    bad = [*((x, None, "every") for x in (0, -3, 1.5, "x")), (1, 5, "to must be a function")]
-    for every, to, message in (*bad, (1, tmp_path / "nowhere" / "seen.csv", "nowhere")):
-        with pytest.raises((TypeError, ValueError, OSError), match=message):
-            watch(optimizer, every, to)
+    optimizer, other = (kind(parameters(SHAPES)) for kind in (AdamW, torch.optim.SGD))
+    errors, nowhere = (TypeError, ValueError, OSError), tmp_path / "nowhere" / "seen.csv"
+    check(
+        [
+            *refused(TypeError, r"only optimizers of mcfsim\.torch are watched, not SGD", watch, other),
+            *refused(errors, "every", watch, *((optimizer, every, None) for every in (0, -3, 1.5, "x"))),
+            *refused(errors, "to must be a function", watch, (optimizer, 1, 5)),
+            *refused(errors, "nowhere", watch, (optimizer, 1, nowhere)),
+        ]
+    )
     assert not optimizer.watches
 
 
@@ -143,10 +131,118 @@ def test_a_disk_that_becomes_full_is_told_by_name(tmp_path):
     path, before = tmp_path / "seen.csv", resource.getrlimit(resource.RLIMIT_FSIZE)
     optimizer = AdamW(parameters(SHAPES))
     watch(optimizer, 1, path)
-    give(optimizer.param_groups[0]["params"], 0)
+    runs.give(optimizer.param_groups[0]["params"], 0)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, before[1]))
     try:
         with pytest.raises(OSError, match=re.escape(f"cannot write {path}: ")):
             optimizer.step()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+# -- what others write ---------------------------------------------------------------------------------------
+WRITTEN = ((5, 3), (7,), (), (130,))
+#: Of what the state holds a part of the parameter.
+BESIDE = {name for name, x in mcf.STRATEGIES.items() if x.extra or x.parameter.components > 1}
+
+
+def made(kind, strategy):
+    given = runs.hard_parameters(dtype_of(strategy), shapes=WRITTEN)
+    return runs.KINDS[kind](given, 1e-2, strategy=strategy)
+
+
+def write(optimizer, seed=9):
+    """Write other numbers of all kinds into parameters, as a swap of averages or a pruning does."""
+    put(optimizer, runs.hard_parameters(listed(optimizer)[0].dtype, seed, WRITTEN))
+
+
+@pytest.mark.parametrize(("kind", "strategy"), runs.in_turn(STORED))
+def test_what_was_written_is_what_the_optimizer_goes_on_with(kind, strategy):
+    """As one does that began with these numbers, and has the same moments and counts.
+
+    It is told of once where it is seen, if the state has a part of the parameter, and never after `resync`.
+    """
+
+    def meant():
+        return torch.cat([ours.represented(p).flatten().nan_to_num(7.0) for p in listed(ours)])
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        ours, theirs = made(kind, strategy), made(kind, strategy)
+        run(ours, range(2))
+        write(ours)
+        undone = meant()
+        ours.resync()
+        whole = torch.cat([p.detach().double().flatten() for p in listed(ours)])
+        if strategy in ("remainder-8", "remainder-16"):  # beside an infinity there is no remainder
+            whole[~whole.isfinite()] = torch.nan
+        assert torch.equal(meant(), whole.nan_to_num(7.0))
+        assert torch.equal(meant(), undone) != (strategy in BESIDE)
+        write(theirs)
+        for p, q in zip(listed(ours), listed(theirs), strict=True):
+            kept = {name: x for name, x in ours.state[p].items() if name.split("_")[0] in ("step", "m", "v")}
+            theirs.state[q] = theirs._start(q, theirs._stores_of(q)) | copy.deepcopy(kept)
+        assert_same_states(ours, theirs)
+        for optimizer in (ours, theirs):
+            run(optimizer, [2])
+        assert_same_states(ours, theirs)
+        assert not [x for x in told if issubclass(x.category, OutsideWriteWarning)]
+        for seed in (11, 12):
+            write(ours, seed)
+            run(ours, [3])
+    told = [str(x.message) for x in told if issubclass(x.category, OutsideWriteWarning)]
+    assert len(told) == (strategy in BESIDE)
+    assert all("optimizer.resync()" in x for x in told)
+
+
+def test_one_parameter_or_some():
+    optimizer = AdamW(runs.parameters(WRITTEN), 1e-2, strategy="fp32-master")
+    given = listed(optimizer)
+    optimizer.resync()  # which has nothing to do yet
+    assert not optimizer.state
+    run(optimizer, range(2))
+    write(optimizer)
+
+    def meant():
+        return [optimizer.represented(p).nan_to_num(7.0) for p in given]
+
+    before, kept = meant(), runs.states(optimizer)
+    tensors = [id(x) for p in given for x in optimizer.state[p].values()]
+    with pytest.raises(ValueError, match="no parameter of this optimizer"):
+        optimizer.resync(given[0], torch.ones(3))
+    assert_same_states(optimizer, kept)
+    optimizer.resync(given[1], given[3])
+    assert [torch.equal(x, y) for x, y in zip(meant(), before, strict=True)] == [True, False, True, False]
+    assert [id(x) for p in given for x in optimizer.state[p].values()] == tensors
+
+
+def test_nobody_is_told_of_what_training_does():
+    """Loading states, clipping, copies, other dtypes, steps in the backward pass, adoption."""
+
+    def train(model, by=None):
+        for step in range(2):
+            runs.backward(model, step)
+            if by is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                by.step()
+                by.zero_grad()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        given = torch.nn.Linear(3, 2).bfloat16()
+        optimizer = AdamW(given.parameters(), 1e-2, strategy="fp32-master")
+        train(given, optimizer)
+        saved = copy.deepcopy((given.state_dict(), optimizer.state_dict()))
+        for order in ((0, 1), (1, 0)):
+            train(given, optimizer)
+            for which in order:
+                (given, optimizer)[which].load_state_dict(saved[which])
+        train(given, optimizer)
+        others, other = copy.deepcopy((given, optimizer))
+        train(others, other)
+        step_in_backward(other)
+        train(others)
+        single = torch.nn.Linear(3, 2)
+        theirs = torch.optim.AdamW(single.parameters())
+        train(single, theirs)
+        train(single, adopt(theirs, "collage-plus"))

@@ -279,9 +279,7 @@ def test_load_state_dict_hooks(asked):
     assert calls == [0.125]
 
 
-TESTS = {
-    name.removeprefix("test_"): item for name, item in list(globals().items()) if name.startswith("test_")
-}
+TESTS = {name[5:]: item for name, item in list(globals().items()) if name.startswith("test_")}
 
 #: Tests of what is refused: what is asked for, and how.
 REFUSED = {

@@ -200,14 +200,12 @@ def written(rank):
 
 
 def begun(given, strategy):
-    """Return a model and its optimizer of two groups."""
     weights, biases = ([p for p in given.parameters() if p.ndim == n] for n in (2, 1))
     groups = [{"params": weights}, {"params": biases, "weight_decay": 0.0, "lr": 3e-2}]
     return given, AdamW(groups, 1e-2, weight_decay=0.1, strategy=strategy)
 
 
 def in_backward(strategy, rank, folder):
-    """Move parameters in the backward pass."""
     given, optimizer = begun(sharded(strategy), strategy)
     step_in_backward(optimizer)
     for step in range(STEPS):
@@ -216,7 +214,6 @@ def in_backward(strategy, rank, folder):
 
 
 def from_file(source, strategy, rank, folder):
-    """Go on from what one process saved, or all did."""
     other = begun(sharded(strategy, seed=1), strategy)
     load(*other, Path(folder) / f"{strategy} of {source}")
     train(*other, range(SAVED, STEPS), strategy, rank)
@@ -224,7 +221,6 @@ def from_file(source, strategy, rank, folder):
 
 
 def handed_on(hand, strategy, rank, folder):
-    """Go on from a state that PyTorch hands on."""
     given, other = (begun(sharded(strategy, seed), strategy) for seed in (0, 1))
     train(*given, range(SAVED), strategy, rank)
     hand(*given, *other)
@@ -249,7 +245,6 @@ WAYS = {
 
 
 def runs(strategy, ways, rank, folder):
-    """Yield how a model is trained in several processes, and what came of it."""
     whole = begun(sharded(strategy), strategy)
     train(*whole, range(SAVED), strategy, rank)
     save(*whole, Path(folder) / f"{strategy} of many")

@@ -5,6 +5,7 @@ from itertools import pairwise
 from operator import getitem
 
 import numpy as np
+import pytest
 import torch
 
 import mcfsim as mcf
@@ -25,6 +26,11 @@ def no_triton(device):
     raise ImportError("there is no Triton")
 
 
+def first(*cases):
+    """Return cases of a test, of which all but the first are left to the exhaustive ones."""
+    return [cases[0], *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in cases[1:])]
+
+
 def in_turn(strategies):
     """Return each strategy with one optimizer: in turn, of those that can do what it asks for."""
     fit = {strategy: [name for name in KINDS if feeds(name, strategy)] for strategy in strategies}
@@ -43,7 +49,6 @@ def scaled(element, group=128):
 
 # -- parameters and gradients --------------------------------------------------------------------------------
 def hard(shape, dtype, generator):
-    """Return numbers of all sizes, and the special ones of a dtype."""
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
     x = x * 2.0 ** torch.randint(-30, 30, shape, generator=generator)
     near = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -134,7 +139,6 @@ def strategies():
 
 
 def made(optimizer, strategy, low="bfloat16", device="cpu", shapes=SHAPES, **options):
-    """Return an optimizer of hard parameters in two groups."""
     given = hard_parameters(dtype_of(strategy, low), shapes=shapes, device=device)
     if "stochastic" in options.get("rounding", "") or mcf.strategy(strategy, low).draws:
         options["random"] = RandomWords(2**40 + 1, stream=3)

@@ -30,6 +30,7 @@ from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.compiled import Predicates, recordable
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare
+from tests.pytorch.runs import first
 from tests.shared.kinds import PLAIN, rotating
 from tests.shared.lines import of_all_verbs
 from tests.shared.texts import every
@@ -41,7 +42,6 @@ pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
 
 @pytest.fixture
 def compiled(monkeypatch, tmp_path):
-    """Let kernels be compiled, anew each time."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
@@ -73,7 +73,6 @@ def written(program, **options):
 
 
 def code_of(program, capability=90, **options):
-    """Return the source, the line and the device's code of a program."""
     source, lowered = written(program, **options)
     return source, lowered, device_code(source, lowered, capability)
 
@@ -122,15 +121,12 @@ def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):
     assert faults(code, lowered) == []
 
 
+#: Strategies with their low formats.
+TABLES = ("plain", "float8_e5m2"), ("collage-plus", "bfloat16"), ("split-master", "bfloat16")
+
+
 @pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize(
-    ("strategy", "low"),
-    [
-        ("plain", "float8_e5m2"),
-        pytest.param("collage-plus", "bfloat16", marks=pytest.mark.exhaustive),
-        pytest.param("split-master", "bfloat16", marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize(("strategy", "low"), first(*TABLES))
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.costly("a long kernel is compiled twice")
@@ -147,7 +143,6 @@ def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, 
 
 
 def rounding(name):
-    """Return the program that rounds numbers of float32."""
     return trace(lambda ar, x: ar.round(x), name, operands=(Register("x", get_format("float32")),))
 
 
@@ -162,10 +157,7 @@ def test_rounding_is_exact_on_a_gpu(name):
 LONG = ("neumaier_sum", "dot2", "dw_sum", "sum_k")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name == "two_sum" else pytest.mark.exhaustive) for name in THEOREMS],
-)
+@pytest.mark.parametrize("name", first("two_sum", *([name] for name in THEOREMS if name != "two_sum")))
 def test_every_judgement_of_a_statement_is_exact_on_a_gpu(name):
     place = [*THEOREMS].index(name)
     fmt, capability = ("bfloat16", "float8_e4m3fn")[place % 2], (80, 90)[place // 2 % 2]
@@ -252,30 +244,28 @@ def others_of(name):
     yield name.replace("rn.", "") if "rn" in parts else f"{name}x2"
 
 
-@pytest.mark.parametrize(
-    ("fmt", "options"),
-    [
-        ("float32", {}),
-        pytest.param("bfloat16", {}, marks=pytest.mark.exhaustive),
-        pytest.param("tf32", {}, marks=pytest.mark.exhaustive),
-        pytest.param("float16", {"hardware": True, "packed": True}, marks=pytest.mark.exhaustive),
-    ],
-)
+OTHERS = ("FADD.RZ", "FMUL.SAT", "FADD.FTZ", "DADD.RZ", "DMUL.RP", "FFMA.RM", "DFMA.RZ", "MUFU.EX2", "HMMA")
+ALTERED = ("float32", {}), ("bfloat16", {}), ("tf32", {}), ("float16", {"hardware": True, "packed": True})
+
+
+@pytest.mark.parametrize(("fmt", "options"), first(*ALTERED))
 @pytest.mark.costly("every instruction of a kernel is altered in many ways")
 def test_each_instruction_that_is_not_known_is_noticed(fmt, options):
     """In the place of each that is, and beside it."""
     _, lowered, code = code_of(trace(every, fmt), **options)
-    hardware = bool(options)
-    assert faults(code, lowered, hardware=hardware) == []
+    assert faults(code, lowered, hardware=bool(options)) == []
 
-    def noticed(lowered=lowered, hardware=hardware, code=code, **changed):
-        return faults(code._replace(**changed), lowered, hardware=hardware)
+    def assert_noticed_in(name, row, altered, beside):
+        """Put an altered row into PTX or SASS, in the place of another or beside it."""
+        text = getattr(code, name)
+        for instead in (altered, beside):
+            changed = code._replace(**{name: text.replace(row, instead, 1)})
+            assert faults(changed, lowered, hardware=bool(options)), altered
 
     for row in {row.split()[0]: row for row in re.findall(r"\t(\w+\.\S*f\d\d\S* [^;]*;)", code.ptx)}.values():
         for other in set(others_of(row.split()[0])):
             altered = row.replace(row.split()[0], other)
-            assert noticed(ptx=code.ptx.replace(row, altered, 1)), altered
-            assert noticed(ptx=code.ptx.replace(row, f"{row}\n\t{altered}", 1)), altered
+            assert_noticed_in("ptx", row, altered, f"{row}\n\t{altered}")
     own, _ = code.parts()
     named = r"^(\s+/\*\w+\*/\s+(?:@!?P\d\s+)?)((?:[FDH]|MUFU)[A-Z0-9_.]*)( [^;]*;.*)$"
     rows = {found[2]: found for found in re.finditer(named, own, re.MULTILINE)}
@@ -283,12 +273,11 @@ def test_each_instruction_that_is_not_known_is_noticed(fmt, options):
     for name, row in rows.items():
         for modifier in ("FTZ", "SAT", "RZ", "RM", "RP", "FMZ", "RELU"):
             altered = f"{row[1]}{name}.{modifier}{row[3]}"
-            assert noticed(sass=code.sass.replace(row[0], altered, 1)), altered
-            assert noticed(sass=code.sass.replace(row[0], f"{row[0]}\n{altered}", 1)), altered
-    others = "FADD.RZ FMUL.SAT FADD.FTZ DADD.RZ DMUL.RP FFMA.RM DFMA.RZ MUFU.EX2 HMMA"
-    for name in others.split():
+            assert_noticed_in("sass", row[0], altered, f"{row[0]}\n{altered}")
+    for name in OTHERS:
         row = next(iter(rows.values()))
-        assert noticed(sass=code.sass.replace(row[0], f"{row[0]}\n{row[1]}{name} R1, R2, R3 ;", 1)), name
+        beside = f"{row[0]}\n{row[1]}{name} R1, R2, R3 ;"
+        assert_noticed_in("sass", row[0], beside, beside)
 
 
 #: Other signs for one.

@@ -60,7 +60,6 @@ def tried(check, ranges, device=None):
 
 
 def some_of_each_part(check, most):
-    """Return the middle of each part."""
     parts = zip(check.domain().starts(), check.domain().parts, strict=True)
     halves = ((first + part.size // 2, part.size - part.size // 2) for first, part in parts)
     return [(middle, middle + min(size, most)) for middle, size in halves]

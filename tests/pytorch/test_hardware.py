@@ -47,7 +47,6 @@ def cast(number, dtype):
 
 
 def fma(*codes):
-    """Return the codes of a * b + c for codes of bfloat16."""
     numbers = [x.view(ml_dtypes.bfloat16).astype(np.float64) for x in codes]
     return cast(operate_integers("fma", *numbers, fmt=BFLOAT16).astype(np.float32), ml_dtypes.bfloat16)
 
@@ -104,7 +103,6 @@ def execute(ptx, given):
 
 @pytest.fixture
 def with_instructions(monkeypatch):
-    """Let Triton's interpreter carry PTX out."""
     from triton.runtime import interpreter
 
     def create(self, ptx, constraints, values, types, pure, pack):
@@ -181,7 +179,6 @@ def test_operands_are_tried_by_number(verb, monkeypatch):
 
 
 def alter(monkeypatch, old, new):
-    """Let instructions do something else."""
     true = execute
 
     def altered(ptx, given):

@@ -75,7 +75,6 @@ def test_traps_are_noticed(trap):
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.sampled(60, each=False)
 def test_another_instruction_is_noticed(seed):
-    """One verb in a step of an optimizer is another one, or is left out."""
     rng = random.Random(seed)
     program = step(rng.choice(["adamw", "sgd"]), rng.choice(["plain", "collage-plus", "kahan"]))
     source, lowered = written(program, packed=True, hardware=True)

@@ -19,7 +19,6 @@ STEPS = 6
 
 
 def recorded(model, folder, steps=STEPS, after=None, then=lambda step: None):
-    """Record steps of a model, each followed by something."""
     recorder = record(model, folder, after=after)
     for step in range((after or 0) + 1, steps + 1):
         model.zero_grad()

@@ -191,7 +191,6 @@ MATRIX, NAN = torch.ones(5, 3), torch.tensor(np.nan)
     ],
 )
 def test_what_is_wrong_is_said(alter, said, tmp_path):
-    """By a command, too."""
     weights, path = tmp_path / "w.safetensors", tmp_path / "s.pt"
     data = saved(weights, named=True)
     alter(data["optimizer"])
@@ -231,7 +230,6 @@ def directions(weights: Path, state: Path) -> dict[str, list[float]]:
 def of_files(
     model: dict[str, torch.Tensor], state: Any, folder: Path, kind: str = "safetensors"
 ) -> dict[str, list[float]]:
-    """Return the directions of a model and a state that are kept in files."""
     weights, arrays = folder / f"w.{kind}", {name: p.detach() for name, p in model.items()}
     if kind == "npz":
         np.savez(weights, **{name: x.numpy() for name, x in arrays.items()})

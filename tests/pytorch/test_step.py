@@ -269,7 +269,6 @@ def made_by(way):
 
 
 def both(optimizer, strategy, low="bfloat16", **options):
-    """Return an optimizer of parameters in two groups, these, and the one that is simulated."""
     declared = straight_optimizers()[optimizer]
     given = {name: NUMBERS[name] for name in inspect.signature(declared).parameters}
     chosen = mcf.strategy(strategy, low)

@@ -190,7 +190,6 @@ ALTERED = {
 
 
 def altered(old, new):
-    """Return the module with its text altered in one place."""
     text = inspect.getsource(torchadamw)
     assert text.count(old) == 1, old
     module = type(torchadamw)(torchadamw.__name__)

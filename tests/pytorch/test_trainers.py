@@ -21,7 +21,6 @@ STEPS, SAVED = 6, 3
 # -- Hugging Face ------------------------------------------------------------------------------------------
 @pytest.fixture
 def hugging_face(tmp_path):
-    """Return a function that trains a tiny model with an optimizer, made of its parameters."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     generator = torch.Generator().manual_seed(1)
@@ -57,7 +56,6 @@ def test_the_trainer_of_hugging_face_makes_the_steps_of_its_own_optimizer(huggin
 # -- Lightning ---------------------------------------------------------------------------------------------
 @pytest.fixture
 def lightning(tmp_path):
-    """Return a function that trains a tiny module with an optimizer, made of its parameters."""
     lightning = pytest.importorskip("lightning")
 
     class Module(lightning.LightningModule):

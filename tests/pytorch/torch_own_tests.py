@@ -41,14 +41,12 @@ class Asked(NamedTuple):
         return self.kind(params, strategy=STORED[self.dtype], **deepcopy({**self.options, **others}))
 
     def run(self, steps: int = STEPS) -> Any:
-        """Return the optimizer after some steps."""
         optimizer = self.made()
         run(optimizer, steps=steps)
         return optimizer
 
 
 def loss_of(optimizer):
-    """Return a closure: the loss of a linear layer."""
     weight, bias = listed(optimizer)
     x = torch.linspace(-1, 1, 5).to(weight.dtype)
 

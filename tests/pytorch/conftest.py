@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 #: Without PyTorch there are random programs alone to test here.
-collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_[!r]*.py", "test_recorder.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_[!r]*.py"]
 #: All bits but the sign: what a GPU makes of a NaN.
 GPU_NAN = {np.dtype(np.float32): 0x7FFFFFFF, np.dtype(np.float64): 0x7FFFFFFFFFFFFFFF}
 #: Kernels that NumPy interprets take their time: of so many cases of a test one is run by `make test`.

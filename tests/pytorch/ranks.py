@@ -123,15 +123,6 @@ def hand_on_from_the_first(given, optimizer, other, another):
     state_dict.set_optimizer_state_dict(other, another, state, options=told)
 
 
-#: Other ways in which PyTorch hands a state on: put together in each process, under one name an entry, or
-#: first in one process.
-HANDED_ON = {
-    "whole": partial(hand_on, StateDictOptions(full_state_dict=True)),
-    "flat": partial(hand_on, StateDictOptions(flatten_optimizer_state_dict=True)),
-    "from the first": hand_on_from_the_first,
-}
-
-
 def sharded(strategy, seed=0, *, offloaded=False):
     given = model(strategy, seed)
     policy = CPUOffloadPolicy(pin_memory=False) if offloaded else OffloadPolicy()
@@ -234,10 +225,13 @@ def from_the_start(make, strategy, rank, folder):
     return other
 
 
-#: How a model is trained in several processes: parts of it in each, or copies.
+#: How a model is trained in several processes: parts of it in each, or copies. A state that is handed on is
+#: put together in each process, has one name an entry, or lies first in one process.
 WAYS = {
     **{f"from {source}": partial(from_file, source) for source in ("one", "many")},
-    **{way: partial(handed_on, hand) for way, hand in HANDED_ON.items()},
+    "whole": partial(handed_on, partial(hand_on, StateDictOptions(full_state_dict=True))),
+    "flat": partial(handed_on, partial(hand_on, StateDictOptions(flatten_optimizer_state_dict=True))),
+    "from the first": partial(handed_on, hand_on_from_the_first),
     "offloaded": partial(from_the_start, partial(sharded, offloaded=True)),
     "replicated": partial(from_the_start, lambda strategy: DistributedDataParallel(model(strategy))),
     "in the backward pass": in_backward,

@@ -37,7 +37,8 @@ from tests.shared.texts import every
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
+VANISHING = pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow, VANISHING]
 
 
 @pytest.fixture
@@ -114,7 +115,6 @@ def test_every_operation_is_exact_on_a_gpu(fmt, mode):
 
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize(("optimizer", "strategy"), rotating(PLAIN))
-@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.exhaustive  # some of them on many tensors, and by instructions
 def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):
     _, lowered, code = code_of(step(optimizer, strategy), capability, packed=True)
@@ -127,7 +127,6 @@ TABLES = ("plain", "float8_e5m2"), ("collage-plus", "bfloat16"), ("split-master"
 
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize(("strategy", "low"), first(*TABLES))
-@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.costly("a long kernel is compiled twice")
 def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, capability):
@@ -200,6 +199,7 @@ def test_sums_are_counted_and_one_that_is_made_twice_is_one():
             assert faults(changed, lowered) == ["PTX: 7 sums of f32, more than the line has"]
 
 
+#: What a writer of kernels would do, each of which is inexact on a GPU.
 TRAPS = {
     "an operator divides": (r"tl\.math\.div_rn\((\w+), (\w+)\)", r"\1 / \2", "div.full"),
     "tl.sqrt": (r"tl\.math\.sqrt_rn\(", "tl.sqrt(", "approx"),

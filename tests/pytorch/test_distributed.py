@@ -14,12 +14,11 @@ if not torch.distributed.is_available():
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 WORLD = 2
 #: One of each way in which states lie, of which two are ordinary: bits beside the parameter, and scales.
-OTHERS = (
-    *("plain", "collage-plus", "stochastic", "eco", "fp32-master", "split-master", "fp32"),
-    *("int8-moments", "coat-moments"),
-)
+OTHERS = ("plain", "collage-plus", "stochastic", "eco", "fp32-master", "split-master", "fp32")
+OTHERS += ("int8-moments", "coat-moments")
 WAYS = ("from one", "from many", "whole", "flat", "from the first")
 WAYS += ("offloaded", "replicated", "in the backward pass")
+#: Of the ordinary two each has half of the ways, both what is saved.
 CASES = [
     *(("remainder-8", WAYS[::2] + WAYS[1:2]), ("fp8-moments", WAYS[:1] + WAYS[1::2])),
     *(pytest.param(x, WAYS, marks=pytest.mark.exhaustive) for x in (*OTHERS, "remainder-8", "fp8-moments")),

@@ -115,6 +115,11 @@ def with_instructions(monkeypatch):
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_inline_asm", create)
 
 
+def carried_out(test):
+    """Mark a test of kernels whose instructions are carried out."""
+    return pytest.mark.slow(pytest.mark.usefixtures("interpreted", "with_instructions")(test))
+
+
 BY_FLOAT16 = "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.f32.f16 $0, h; }"
 
 
@@ -160,15 +165,13 @@ def test_every_verb_is_tried_and_none_is_where_none_is_asked_for():
     assert "asm" not in kernel.source([])
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("interpreted", "with_instructions")
+@carried_out
 @pytest.mark.costly("Triton compiles, and machine code is read")
 def test_instructions_that_are_as_said_pass():
     check_instructions(CPU, Launcher)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("interpreted", "with_instructions")
+@carried_out
 @pytest.mark.parametrize("verb", INSTRUCTIONS)
 @pytest.mark.sampled(3, each=False)
 def test_operands_are_tried_by_number(verb, monkeypatch):
@@ -231,8 +234,7 @@ FALSE = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("interpreted", "with_instructions")
+@carried_out
 @pytest.mark.parametrize("name", FALSE)
 @pytest.mark.sampled(5, each=False)
 def test_instructions_that_are_not_as_said_are_refused(name, monkeypatch):
@@ -247,8 +249,7 @@ def hidden_nan(count):
     return np.resize(codes, count).view(np.float32)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("interpreted", "with_instructions")
+@carried_out
 def test_numbers_from_elsewhere_are_rounded_before_instructions_take_them(monkeypatch):
     """Not so, a NaN would be taken for infinity."""
 
@@ -261,8 +262,7 @@ def test_numbers_from_elsewhere_are_rounded_before_instructions_take_them(monkey
     assert np.isinf(sums()).any()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("interpreted", "with_instructions")
+@carried_out
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
 def test_kernels_by_instructions_have_the_bits_of_numpy(fmt, packed, assert_same):
@@ -281,8 +281,7 @@ def test_kernels_by_instructions_have_the_bits_of_numpy(fmt, packed, assert_same
             assert_same(mine, other, *given)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("interpreted", "with_instructions")
+@carried_out
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.parametrize("strategy", PLAIN)
 @pytest.mark.sampled(6, each=False)

@@ -15,8 +15,7 @@ from tests.shared.texts import every
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
-compiled = test_device_code.compiled
+pytestmark, compiled = test_device_code.pytestmark, test_device_code.compiled
 
 
 @pytest.mark.parametrize("capability", [80, 90])
@@ -36,7 +35,6 @@ def test_every_operation_is_by_just_the_instructions_asked_for(fmt, packed, capa
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("strategy", PLAIN)
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.sampled(64, each=False)
 @pytest.mark.costly("Triton compiles, and machine code is read")
 def test_every_step_is_by_just_the_instructions_asked_for(optimizer, strategy, capability):

@@ -227,9 +227,7 @@ def directions(weights: Path, state: Path) -> dict[str, list[float]]:
     return dict(zip([sample.name for sample in samples], rows(state, samples), strict=True))
 
 
-def of_files(
-    model: dict[str, torch.Tensor], state: Any, folder: Path, kind: str = "safetensors"
-) -> dict[str, list[float]]:
+def of_files(model: Any, state: Any, folder: Path, kind: str = "safetensors") -> dict[str, list[float]]:
     weights, arrays = folder / f"w.{kind}", {name: p.detach() for name, p in model.items()}
     if kind == "npz":
         np.savez(weights, **{name: x.numpy() for name, x in arrays.items()})

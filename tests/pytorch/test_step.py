@@ -311,6 +311,7 @@ def compare(ours, params, theirs, way):
         runs.assert_all_same(found)
 
 
+#: With none all optimizers and strategies are tried, with others all strategies.
 OPTIONS = {
     "none": {},
     "float16": {"low": "float16"},

@@ -7,7 +7,7 @@ import torch
 import mcfsim as mcf
 from mcfsim import convert
 from mcfsim.backends.meter import Meter
-from mcfsim.backends.tensors import TORCH_DTYPES, as_array, cut, flat, torch_dtype
+from mcfsim.backends.tensors import TORCH_DTYPES, as_array, cut, torch_dtype
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.multiword import shewchuk
 from mcfsim.storage.buffers import BLOCK
@@ -102,12 +102,6 @@ def test_every_code_of_a_tensor_is_read_as_torch_reads_it(dtype, assert_same):
 
 
 # -- tensors strung together ---------------------------------------------------------------------------------
-def test_elements_in_order_share_memory():
-    tensor = torch.zeros(3, 4, dtype=torch.bfloat16).t()
-    array = as_array(tensor)
-    assert array.shape == (4, 3)
-    flat(tensor)[1:3] = np.array([1.5, 2.5], dtype=np.float32)
-    assert tensor[0].tolist() == array[0].astype(np.float32).tolist() == [0.0, 1.5, 2.5]
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [3, 0, 5], [BLOCK], [BLOCK + 1, 7, 2 * BLOCK]])

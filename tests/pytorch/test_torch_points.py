@@ -16,6 +16,7 @@ from tests.pytorch.runs import listed
 pytestmark = fused
 #: dtype, strategy and low format.
 STORED = {"float32": ("fp32", "bfloat16"), "bfloat16": ("plain", "bfloat16"), "float16": ("plain", "float16")}
+#: betas, epsilon, decay: the last two with w = 1 - beta1 of 1/2 or more.
 HYPERS = [
     *(((0.9, 0.999), 1e-6, 0.01), ((0.95, 0.95), 1e-3, 0.1)),
     *(((0.5, 0.9), 1e-5, 0.0), ((0.125, 0.5), 1e-4, 0.3)),

@@ -40,8 +40,8 @@ class Asked(NamedTuple):
         params = self.parameters() if given is None else given
         return self.kind(params, strategy=STORED[self.dtype], **deepcopy({**self.options, **others}))
 
-    def run(self, steps: int = STEPS) -> Any:
-        optimizer = self.made()
+    def run(self, steps: int = STEPS, **others: Any) -> Any:
+        optimizer = self.made(**others)
         run(optimizer, steps=steps)
         return optimizer
 
@@ -140,9 +140,7 @@ def test_tensor_lr(asked):
 
 
 def test_tensor_lr_num_dim(asked):
-    ours, theirs = asked.made(lr=torch.tensor([0.5])), asked.made(lr=0.5)
-    run(ours, theirs)
-    assert_same_states(ours, theirs)
+    assert_same_states(*(asked.run(lr=rate) for rate in (torch.tensor([0.5]), 0.5)))
 
 
 def test_step_is_noop_when_params_have_no_grad(asked):

@@ -7,6 +7,7 @@ from operator import getitem
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import mcfsim as mcf
 import mcfsim.torch
@@ -204,3 +205,24 @@ def assert_same_states(ours, theirs):
         assert kind == other, (name, kind, other)
         wrong = np.flatnonzero((bits != expected) | (nan != nan_there))
         assert not wrong.size, f"{name}: {wrong.size} of {np.size(bits)} differ, number {wrong[0]} first"
+
+
+# -- PyTorch itself ------------------------------------------------------------------------------------------
+FUSED_IN_HARDWARE = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+#: Of tests against PyTorch's own steps, some of whose operations it fuses where the processor does.
+fused = pytest.mark.skipif(not FUSED_IN_HARDWARE, reason="PyTorch fuses by AVX2 and AVX-512 alone")
+
+
+class RightRoots(TorchFunctionMode):
+    """Where it is entered, roots of float32 are those of binary64, rounded: correctly rounded ones.
+
+    On x86 PyTorch has them from Intel MKL, which rounds some wrongly.
+
+    The root of a float32 number lies 2^-51 of itself or more from the middle between two of them; that of
+    binary64 is wrong by a unit in the last place at most, 2^-52.
+    """
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.sqrt, torch.Tensor.sqrt) and args[0].dtype == torch.float32:
+            return args[0].double().sqrt().float()
+        return function(*args, **(kwargs or {}))

@@ -10,8 +10,7 @@ import mcfsim as mcf
 from mcfsim.optim.remainder import remaining
 from mcfsim.oracle import round_fraction
 from mcfsim.torch import TorchAdamW, adopt, release
-from tests.pytorch.roots import RightRoots, fused
-from tests.pytorch.runs import assert_same_states, backward, dtype_of, net, states
+from tests.pytorch.runs import RightRoots, assert_same_states, backward, dtype_of, fused, net, states
 from tests.shared.kinds import STORED
 
 OPTIONS = {"foreach": False, "weight_decay": 0.1}

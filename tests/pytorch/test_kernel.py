@@ -5,12 +5,16 @@ import pytest
 import torch
 
 import mcfsim as mcf
+from experiments import common
+from experiments import gpu as table
+from experiments.common import write_result
 from mcfsim.compile import launch, trace
 from mcfsim.compile.kernel import Kernel
 from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, Rule
+from tests.benchmarks import gpu
 from tests.shared.refusals import check, refused
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -105,3 +109,27 @@ def test_operands_may_be_called_as_a_kernel_calls_its_own(name, assert_same):
     (found,), _ = launched(Kernel(program, checked=True).with_scalars({}), (a, b), 0, {0: words})
     ar = mcf.arithmetic("bfloat16", "stochastic", random=words, compiled=False)
     assert_same(found, ar.evaluate(text, a, b))
+
+
+# -- the benchmark -------------------------------------------------------------------------------------------
+@pytest.mark.costly("the whole benchmark, its kernels interpreted")
+def test_the_benchmark_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
+    """It writes nothing."""
+    monkeypatch.setattr("sys.argv", ["gpu", "--size", "2", "--device", "cpu"])
+    monkeypatch.setattr(gpu, "write_result", None)
+    few = {name: mcf.STRATEGIES[name] for name in ("collage-plus", "exact")}
+    monkeypatch.setattr(mcf, "STRATEGIES", few)
+    kept, measured = [], gpu.measured
+    monkeypatch.setattr(gpu, "measured", lambda *given: kept.extend(measured(*given)) or kept)
+    gpu.main()
+    printed = capsys.readouterr().out
+    assert all(x in printed for x in ("copy", "float32 to bfloat16", "two_sum, bfloat16")), printed
+    assert all(x in printed for x in ("AdamW, collage-plus", "2 tensors of 16")), printed
+    for module in (common, table):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    assert table.measured() == table.NOT_MEASURED
+    write_result("gpu", kept[-1])
+    shown = table.measured()
+    assert "a CPU, in miniature; torch" in shown
+    assert shown.count("| AdamW, ") == len(few)
+    assert "collage-plus " in shown.partition("Parameters that are not the exact first step")[2]

@@ -10,8 +10,7 @@ import torch
 
 from mcfsim.optim import torchadamw
 from mcfsim.torch import TorchAdamW
-from tests.pytorch.roots import RightRoots, fused
-from tests.pytorch.runs import listed
+from tests.pytorch.runs import RightRoots, fused, listed
 
 pytestmark = fused
 #: dtype, strategy and low format.
@@ -152,11 +151,11 @@ def test_without_beta1_the_end_of_a_vector_has_zeros_of_another_sign():
 
 #: For which dtypes another text has other rounding points: what is altered, and what it becomes.
 BOTH, LONG, SHORT = ("float32", "bfloat16"), ("float32",), ("bfloat16",)
+MOMENT = "wide.fma(apart, scalars.near, old) if"
+QUOTIENT = "return asking.div(scaled, crossed(asking, denominator, wide))"
 ALTERED = {
-    "m from a product and an fma": (BOTH, "wide.fma(apart, scalars.near, old) if",
-        "wide.fma(g, scalars.near, wide.mul(old, scalars.beta1)) if"),
-    "m by two roundings": (LONG, "wide.fma(apart, scalars.near, old) if",
-        "wide.add(wide.mul(apart, scalars.near), old) if"),
+    "m by a product and an fma": (BOTH, MOMENT, "wide.fma(g, scalars.near, wide.mul(old, scalars.beta1)) if"),
+    "m by two roundings": (LONG, MOMENT, "wide.add(wide.mul(apart, scalars.near), old) if"),
     "m from its own end alone": (LONG, "near=weight if weight < 0.5 else 0.0", "near=weight"),
     "w not rounded": (LONG, "of_m(given.gain1)", "given.gain1"),
     "v decayed and moved at once": (SHORT,
@@ -176,17 +175,16 @@ ALTERED = {
     "the denominator not stored": (SHORT, "stored(wide.add(", "(wide.add("),
     "epsilon in binary32": (SHORT, "_let_in(roles.second_moment)(", "of_v("),
     "the correction's root not rounded": (LONG, "of_v(given.correction2**0.5)", "given.correction2**0.5"),
-    "the quotient scaled last": (LONG, "return asking.div(scaled, crossed(asking, denominator, wide))",
+    "the quotient scaled last": (LONG, QUOTIENT,
         "return asking.mul(asking.div(crossed(asking, m[0], up), denominator), -scalars.size)"),
-    "the quotient stored": (SHORT, "return asking.div(scaled, crossed(asking, denominator, wide))",
+    "the quotient stored": (SHORT, QUOTIENT,
         "return asking.round(up.round(asking.div(scaled, crossed(asking, denominator, wide))))"),
     "the decay in the update": (BOTH, "(Addition.KAHAN, Addition.GROW)", "tuple(Addition)"),
     "the decayed parameter not stored": (SHORT,
         "crossed(wide, crossed(ar, wide.mul(theta, scalars.kept), wide), ar)",
         "wide.mul(theta, scalars.kept)"),
     "1 - lr lambda not rounded": (LONG, "of_parameter(1.0 - decay)", "1.0 - decay"),
-    "lr / (1 - beta1^t) not rounded": (LONG, "of_update(rate / given.correction1)",
-        "rate / given.correction1"),
+    "corrected rate not rounded": (LONG, "of_update(rate / given.correction1)", "rate / given.correction1"),
 }  # fmt: skip
 
 

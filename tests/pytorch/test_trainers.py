@@ -12,8 +12,7 @@ from experiments.common import ROOT
 from mcfsim.backends.torch_device import DeviceArithmetic
 from mcfsim.torch import SGD, AdamW, TorchAdamW
 from tests.experiments.test_readme import EXAMPLE
-from tests.pytorch.roots import RightRoots, fused
-from tests.pytorch.runs import backward, first, net
+from tests.pytorch.runs import RightRoots, backward, first, fused, net
 
 marks = pytest.mark
 # Those ignored are of the packages' own.

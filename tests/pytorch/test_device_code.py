@@ -209,7 +209,7 @@ TRAPS = {
     "an exponential": (r"tl\.abs\((\w+)\)", r"tl.exp(\1)", "math.exp"),
     "another product": (r"= (\w+) - (\w+)\n", r"= \1 - \2 * 1.5\n", "arith.mulf"),
     "bfloat16 by the processor": (
-        r"    (\w+) = (\w+ \+ \w+)\n", r"    \1 = \2\n    \1 = \1.to(tl.bfloat16).to(tl.float32)\n", "ar",
+        r"    (r\d+) = (\w+ \+ \w+)\n", r"    \1 = \2\n    \1 = \1.to(tl.bfloat16).to(tl.float32)\n", "ar",
     ),
 }  # fmt: skip
 

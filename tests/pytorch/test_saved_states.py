@@ -312,7 +312,8 @@ def test_a_state_without_names_is_that_of_its_tensors_or_refused(kind, grouped, 
     weights, state = dict(model.named_parameters()), {"optimizer": optimizer.state_dict()}
     state |= {"model": model.state_dict()} if kept == "beside" else {}
     if kept == "safetensors" and not told_by_numbers:
-        with pytest.raises(FileOfTensorsError, match="does not tell which is which: no order of them is"):
+        said = "does not tell which is which: no order of them is known"
+        with pytest.raises(FileOfTensorsError, match=said):
             of_files(weights, state, tmp_path)
         return
     found = of_files(weights, state, tmp_path, "npz" if kept == "npz" else "safetensors")

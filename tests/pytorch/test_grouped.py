@@ -10,6 +10,7 @@ import torch
 import mcfsim as mcf
 from mcfsim.codec import decode
 from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32
+from mcfsim.optim.strategies import Stored
 from mcfsim.torch import AdamW, grouped
 from mcfsim.torch.grouped import Grouped, zero_scales
 from tests.pytorch.runs import dtype_of, give, scaled
@@ -138,3 +139,21 @@ SCALES = {(3, 5, 256): (3, 5, 2), (3, 5, 100): (12,), (128,): (1,), (): (1,), (0
 @pytest.mark.parametrize("shape", SCALES)
 def test_scales_have_the_shape_of_rows_where_these_have_whole_groups(shape):
     assert tuple(zero_scales(torch.empty(shape), 128, torch.float32).shape) == SCALES[shape]
+
+
+@pytest.mark.parametrize("fmt", ["mxfp8_e4m3", "int8", "nvfp4"])
+def test_other_scaled_formats_have_the_bits_of_the_simulated_optimizer(fmt):
+    """Those that lie as codes and scales, and those that lie as the numbers that they are."""
+    kept = Stored(FLOAT32, scaled=fmt)
+    mine = mcf.strategy(mcf.Strategy("mine", m=kept, v=kept), "bfloat16")
+    generator = torch.Generator().manual_seed(1)
+    p = torch.nn.Parameter(torch.randn((9, 65), generator=generator).bfloat16())
+    ours = AdamW([p], 1e-2, eps=1e-3, strategy=mine)
+    hyper = mcf.AdamW(epsilon=1e-3, weight_decay=0.01)
+    judge = mcf.Optimizer(hyper, mine, {"w": p.detach().float().numpy().ravel()}, {"w"})
+    for step in range(3):
+        p.grad = (torch.randn((9, 65), generator=generator) * 10.0**-step).bfloat16()
+        ours.step()
+        judge.step(judge.receive({"w": p.grad.float().numpy().ravel()}), 1e-2)
+    np.testing.assert_array_equal(p.detach().float().numpy().ravel(), judge.weights()["w"])
+    assert ("m_scales" in ours.state[p]) == (fmt == "mxfp8_e4m3")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 #: Without PyTorch there are random programs alone to test here.
-collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_[!r]*.py", "test_recorder.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_[!r]*.py"]
 #: All bits but the sign: what a GPU makes of a NaN.
 GPU_NAN = {np.dtype(np.float32): 0x7FFFFFFF, np.dtype(np.float64): 0x7FFFFFFFFFFFFFFF}
 #: Kernels that NumPy interprets take their time: of so many cases of a test one is run by `make test`.
@@ -17,7 +17,13 @@ EVERY = 30
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Leave to the exhaustive tests most cases of kernels that are interpreted."""
+    """Leave to the exhaustive tests most cases of kernels that are interpreted; skip what needs a GPU."""
+    if not collect_ignore_glob and any(item.get_closest_marker("gpu") for item in items):
+        import torch
+
+        for item in items if not torch.cuda.is_available() else ():
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="PyTorch finds no CUDA device"))
     slow = [item for item in items if _is_interpreted(item)]
     for _, found in groupby(slow, key=lambda item: item.nodeid.partition("[")[0]):
         cases = sorted(found, key=lambda item: crc32(item.nodeid.encode()))
@@ -52,10 +58,6 @@ def one_thread():
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
-    import torch
-
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("PyTorch finds no CUDA device")
     return request.param
 
 

@@ -106,8 +106,22 @@ def check(assert_same, operation, ours, theirs, *operands, arrays=None):
     found = operation(ours, *operands)
     if not isinstance(found, tuple):
         found, expected = (found,), (expected,)
+    places = {x.device.type for x in operands if isinstance(x, torch.Tensor)}
     for one, other in zip(found, expected, strict=True):
+        assert not isinstance(one, torch.Tensor) or {one.device.type} == places
         assert_same(here(one) if isinstance(one, torch.Tensor) else one, other)
+
+
+#: Tensors that no arithmetic takes: what is said, and what is done to one of 32-bit numbers on some device.
+REFUSED = {
+    "only dense CPU tensors|on device 'meta', and .* computes on|lies on device 'meta'": lambda x: x.to(
+        "meta"
+    ),
+    "layout torch.sparse_coo": lambda x: x.to_sparse(),
+    "no (array|tensor) of real numbers|not hold real numbers": lambda x: x.bool(),
+    "no plain real numbers": lambda x: x.to(torch.complex64),
+    r"pass tensor\.detach\(\)": lambda x: x.clone().requires_grad_(),
+}
 
 
 def operation(name):

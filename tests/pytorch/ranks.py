@@ -20,13 +20,8 @@ IMPORTS_COMPILER = not HAS_COMPILER and "torch._dynamo" in sys.modules
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-    set_state_dict,
-)
+from torch.distributed.checkpoint import state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -54,13 +49,6 @@ def model(strategy, seed=0):
 
 def dtype_of(strategy):
     return getattr(torch, mcf.strategy(strategy).parameter.format.name)
-
-
-def optimizer_of(given, strategy):
-    """Return an optimizer of two groups."""
-    weights, biases = ([p for p in given.parameters() if p.ndim == n] for n in (2, 1))
-    groups = [{"params": weights}, {"params": biases, "weight_decay": 0.0, "lr": 3e-2}]
-    return AdamW(groups, 1e-2, weight_decay=0.1, strategy=strategy)
 
 
 def loss_of(given, step, rank, strategy):
@@ -131,17 +119,8 @@ def hand_on_from_the_first(given, optimizer, other, another):
     kept = StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights, state = get_state_dict(given, optimizer, options=kept)
     told = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(other, weights, options=told)
-    set_optimizer_state_dict(other, another, state, options=told)
-
-
-#: Other ways in which PyTorch hands a state on: put together in each process, under one name an entry, or
-#: first in one process.
-HANDED_ON = {
-    "whole": partial(hand_on, StateDictOptions(full_state_dict=True)),
-    "flat": partial(hand_on, StateDictOptions(flatten_optimizer_state_dict=True)),
-    "from the first": hand_on_from_the_first,
-}
+    state_dict.set_model_state_dict(other, weights, options=told)
+    state_dict.set_optimizer_state_dict(other, another, state, options=told)
 
 
 def sharded(strategy, seed=0, *, offloaded=False):
@@ -161,16 +140,14 @@ def moved(strategy, shapes, places, mesh, summed):
 
     Gradients come as sums of parts, or lie as the tensors do. What is seen of the last step is returned, too.
     """
-    generator = torch.Generator().manual_seed(5)
-    given, *gradients = (
-        [torch.randn(shape, generator=generator).to(dtype_of(strategy)) for shape in shapes] for _ in range(3)
-    )
+    generator, dtype = torch.Generator().manual_seed(5), dtype_of(strategy)
+    draws = [[torch.randn(shape, generator=generator).to(dtype) for shape in shapes] for _ in range(3)]
+    given, *gradients = draws
     if mesh is not None:
         given = spread(given, mesh, places)
         if summed:
-            gradients = [
-                [DTensor.from_local(x / mesh.size(), mesh, [Partial()]) for x in step] for step in gradients
-            ]
+            parts = [[x / mesh.size() for x in step] for step in gradients]
+            gradients = [[DTensor.from_local(x, mesh, [Partial()]) for x in step] for step in parts]
         else:
             gradients = [spread(step, mesh, places) for step in gradients]
     given = [torch.nn.Parameter(x) for x in given]
@@ -180,9 +157,8 @@ def moved(strategy, shapes, places, mesh, summed):
         for p, x in zip(given, step, strict=True):
             p.grad = x
         optimizer.step()
-    return described(((str(place), p) for place, p in enumerate(given)), optimizer), [
-        *map(tuple, watched.seen)
-    ]
+    named = ((str(place), p) for place, p in enumerate(given))
+    return described(named, optimizer), [*map(tuple, watched.seen)]
 
 
 def all_moved(mesh=None):
@@ -190,19 +166,16 @@ def all_moved(mesh=None):
 
     These lie in rows, over rows, and in columns.
     """
-    four = [Shard(0), Shard(1), Replicate(), Shard(1)]
-    found = {
-        x: moved(x, [(7, 5)] * 4, four, mesh, True) for x in ("collage-plus", "stochastic", "split-master")
-    }
+    names, four = ("collage-plus", "stochastic", "split-master"), [Shard(0), Shard(1), Replicate(), Shard(1)]
+    found = {name: moved(name, [(7, 5)] * 4, four, mesh, True) for name in names}
     shapes = ((4, 256), (3, 256), (8, 96), (1, 64), (295, 32), (5, 256), (3, 100), (640,))
-    places = [*(Shard(0) for _ in range(5)), Shard(1), Replicate(), Replicate()]
+    places = [*[Shard(0)] * 5, Shard(1), Replicate(), Replicate()]
     return found | {"fp8-moments": moved("fp8-moments", shapes, places, mesh, False)}
 
 
 def written(rank):
     """Return what is told of steps, before and after others write; whether what was written is then meant."""
-    given = sharded("fp32-master")
-    optimizer, told = optimizer_of(given, "fp32-master"), []
+    (given, optimizer), told = begun(sharded("fp32-master"), "fp32-master"), []
     for change in (lambda: None, lambda: [p.mul_(2.0) for p in given.parameters()]):
         with torch.no_grad():
             change()
@@ -218,11 +191,12 @@ def written(rank):
 
 
 def begun(given, strategy):
-    return given, optimizer_of(given, strategy)
+    weights, biases = ([p for p in given.parameters() if p.ndim == n] for n in (2, 1))
+    groups = [{"params": weights}, {"params": biases, "weight_decay": 0.0, "lr": 3e-2}]
+    return given, AdamW(groups, 1e-2, weight_decay=0.1, strategy=strategy)
 
 
 def in_backward(strategy, rank, folder):
-    """Move parameters in the backward pass."""
     given, optimizer = begun(sharded(strategy), strategy)
     step_in_backward(optimizer)
     for step in range(STEPS):
@@ -231,7 +205,6 @@ def in_backward(strategy, rank, folder):
 
 
 def from_file(source, strategy, rank, folder):
-    """Go on from what one process saved, or all did."""
     other = begun(sharded(strategy, seed=1), strategy)
     load(*other, Path(folder) / f"{strategy} of {source}")
     train(*other, range(SAVED, STEPS), strategy, rank)
@@ -239,7 +212,6 @@ def from_file(source, strategy, rank, folder):
 
 
 def handed_on(hand, strategy, rank, folder):
-    """Go on from a state that PyTorch hands on."""
     given, other = (begun(sharded(strategy, seed), strategy) for seed in (0, 1))
     train(*given, range(SAVED), strategy, rank)
     hand(*given, *other)
@@ -253,10 +225,13 @@ def from_the_start(make, strategy, rank, folder):
     return other
 
 
-#: How a model is trained in several processes: parts of it in each, or copies.
+#: How a model is trained in several processes: parts of it in each, or copies. A state that is handed on is
+#: put together in each process, has one name an entry, or lies first in one process.
 WAYS = {
     **{f"from {source}": partial(from_file, source) for source in ("one", "many")},
-    **{way: partial(handed_on, hand) for way, hand in HANDED_ON.items()},
+    "whole": partial(handed_on, partial(hand_on, StateDictOptions(full_state_dict=True))),
+    "flat": partial(handed_on, partial(hand_on, StateDictOptions(flatten_optimizer_state_dict=True))),
+    "from the first": partial(handed_on, hand_on_from_the_first),
     "offloaded": partial(from_the_start, partial(sharded, offloaded=True)),
     "replicated": partial(from_the_start, lambda strategy: DistributedDataParallel(model(strategy))),
     "in the backward pass": in_backward,
@@ -264,7 +239,6 @@ WAYS = {
 
 
 def runs(strategy, ways, rank, folder):
-    """Yield how a model is trained in several processes, and what came of it."""
     whole = begun(sharded(strategy), strategy)
     train(*whole, range(SAVED), strategy, rank)
     save(*whole, Path(folder) / f"{strategy} of many")
@@ -291,18 +265,14 @@ def work(rank, world, folder, asked):
     dist.destroy_process_group()
 
 
-def alone(strategy, folder, world):
-    """Do what all processes do as one."""
-    given = begun(model(strategy), strategy)
-    train_alone(*given, range(SAVED), strategy, world)
-    save(*given, Path(folder) / f"{strategy} of one")
-    train_alone(*given, range(SAVED, STEPS), strategy, world)
-    return of_model(*given)
-
-
-def alone_from_many(strategy, folder, world):
-    given = begun(model(strategy, seed=1), strategy)
-    load(*given, Path(folder) / f"{strategy} of many")
+def alone(strategy, folder, world, source=None):
+    """Do what all processes do as one, or go on from what these have saved."""
+    given = begun(model(strategy, seed=0 if source is None else 1), strategy)
+    if source is None:
+        train_alone(*given, range(SAVED), strategy, world)
+        save(*given, Path(folder) / f"{strategy} of one")
+    else:
+        load(*given, Path(folder) / f"{strategy} of {source}")
     train_alone(*given, range(SAVED, STEPS), strategy, world)
     return of_model(*given)
 
@@ -319,7 +289,7 @@ def main(world, folder, *asked):
     expected = {strategy: alone(strategy, folder, world) for strategy in asked}
     expected["moved"] = all_moved()
     torch.multiprocessing.start_processes(work, (world, folder, asked), world, start_method="fork")
-    expected |= {(name, "from many"): alone_from_many(name, folder, world) for name in asked}
+    expected |= {(name, "from many"): alone(name, folder, world, "many") for name in asked}
     torch.save(expected | {"imports compiler": IMPORTS_COMPILER}, Path(folder) / "expected")
 
 

@@ -1,7 +1,13 @@
 """What tests of the optimizers for torch share: parameters, gradients, runs, and comparisons."""
 
+from functools import reduce
+from itertools import pairwise
+from operator import getitem
+
 import numpy as np
+import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import mcfsim as mcf
 import mcfsim.torch
@@ -19,6 +25,11 @@ SHAPES = ((7, 5), (11,), (), (0, 3), (33, 16), (6, 4), (1000,))
 
 def no_triton(device):
     raise ImportError("there is no Triton")
+
+
+def first(*cases):
+    """Return cases of a test, of which all but the first are left to the exhaustive ones."""
+    return [cases[0], *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in cases[1:])]
 
 
 def in_turn(strategies):
@@ -39,7 +50,6 @@ def scaled(element, group=128):
 
 # -- parameters and gradients --------------------------------------------------------------------------------
 def hard(shape, dtype, generator):
-    """Return numbers of all sizes, and the special ones of a dtype."""
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
     x = x * 2.0 ** torch.randint(-30, 30, shape, generator=generator)
     near = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -82,9 +92,44 @@ def run(optimizer, steps):
         optimizer.step()
 
 
+def step_both(ours, theirs, counts, move=lambda there: None):
+    """Make steps of two optimizers, each after it is said whose tensors the next ones are taken for."""
+    for count in counts:
+        for optimizer, there in ((ours, True), (theirs, False)):
+            give_hard(listed(optimizer), count)
+            move(there)
+            optimizer.step()
+
+
+# -- models --------------------------------------------------------------------------------------------------
+def net(*sizes, dtype=torch.float32, seed=0):
+    """Return linear layers with a tangent after each but the last."""
+    torch.manual_seed(seed)
+    layers = [layer for pair in pairwise(sizes) for layer in (torch.nn.Linear(*pair), torch.nn.Tanh())]
+    return torch.nn.Sequential(*layers[:-1]).to(dtype)
+
+
+def backward(model, step):
+    """Make gradients of a step, of numbers of its own."""
+    weight = next(model.parameters())
+    x = torch.randn(8, weight.shape[1], generator=torch.Generator().manual_seed(step))
+    model(x.to(weight.dtype)).float().square().mean().backward()
+
+
 # -- optimizers ----------------------------------------------------------------------------------------------
 def listed(optimizer):
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def of(*path, **entries):
+    """Return a function that changes entries of what a path leads to in a state."""
+    return lambda state: reduce(getitem, path, state).update(entries)
+
+
+def put(optimizer, weights):
+    with torch.no_grad():
+        for p, x in zip(listed(optimizer), weights, strict=True):
+            p.copy_(x)
 
 
 def strategies():
@@ -95,7 +140,6 @@ def strategies():
 
 
 def made(optimizer, strategy, low="bfloat16", device="cpu", shapes=SHAPES, **options):
-    """Return an optimizer of hard parameters in two groups."""
     given = hard_parameters(dtype_of(strategy, low), shapes=shapes, device=device)
     if "stochastic" in options.get("rounding", "") or mcf.strategy(strategy, low).draws:
         options["random"] = RandomWords(2**40 + 1, stream=3)
@@ -161,3 +205,24 @@ def assert_same_states(ours, theirs):
         assert kind == other, (name, kind, other)
         wrong = np.flatnonzero((bits != expected) | (nan != nan_there))
         assert not wrong.size, f"{name}: {wrong.size} of {np.size(bits)} differ, number {wrong[0]} first"
+
+
+# -- PyTorch itself ------------------------------------------------------------------------------------------
+FUSED_IN_HARDWARE = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+#: Of tests against PyTorch's own steps, some of whose operations it fuses where the processor does.
+fused = pytest.mark.skipif(not FUSED_IN_HARDWARE, reason="PyTorch fuses by AVX2 and AVX-512 alone")
+
+
+class RightRoots(TorchFunctionMode):
+    """Where it is entered, roots of float32 are those of binary64, rounded: correctly rounded ones.
+
+    On x86 PyTorch has them from Intel MKL, which rounds some wrongly.
+
+    The root of a float32 number lies 2^-51 of itself or more from the middle between two of them; that of
+    binary64 is wrong by a unit in the last place at most, 2^-52.
+    """
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.sqrt, torch.Tensor.sqrt) and args[0].dtype == torch.float32:
+            return args[0].double().sqrt().float()
+        return function(*args, **(kwargs or {}))

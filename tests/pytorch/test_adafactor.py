@@ -23,6 +23,5 @@ def test_steps_are_those_of_pytorch_within_its_rounding(rate):
         optimizer.step()
         ours.step(ours.receive(given), rate)
         for name, found in ours.weights().items():
-            np.testing.assert_allclose(
-                found, theirs[name].detach().numpy(), rtol=2e-5, atol=1e-7, err_msg=name
-            )
+            expected = theirs[name].detach().numpy()
+            np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-7, err_msg=name)

@@ -2,39 +2,31 @@
 
 from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
+from torch.optim.lr_scheduler import OneCycleLR
 
 import mcfsim as mcf
 from mcfsim.optim.remainder import remaining
 from mcfsim.oracle import round_fraction
 from mcfsim.torch import TorchAdamW, adopt, release
-from tests.pytorch.roots import RightRoots, fused
-from tests.pytorch.runs import assert_same_states, states
+from tests.pytorch.runs import RightRoots, assert_same_states, backward, dtype_of, fused, net, states
 from tests.shared.kinds import STORED
 
 OPTIONS = {"foreach": False, "weight_decay": 0.1}
 
 
-def model(dtype=torch.float32):
-    torch.manual_seed(0)
-    layers = torch.nn.Linear(6, 40), torch.nn.Tanh(), torch.nn.Linear(40, 3)
-    return torch.nn.Sequential(*layers).to(dtype)
-
-
 def train(given, optimizer, steps, scheduler=None):
     for step in steps:
-        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
         optimizer.zero_grad()
-        given(x.to(given[0].weight.dtype)).float().square().mean().backward()
+        backward(given, step)
         optimizer.step()
         if scheduler is not None:
             scheduler.step()
 
 
 def begun(steps=5, dtype=torch.float32):
-    given = model(dtype)
+    given = net(6, 40, 3, dtype=dtype)
     weights, biases = ([p for p in given.parameters() if p.ndim == n] for n in (2, 1))
     groups = [{"params": weights}, {"params": biases, "weight_decay": 0.0, "lr": 3e-3}]
     optimizer = torch.optim.AdamW(groups, 1e-2, (0.8, 0.99), 1e-6, **OPTIONS)
@@ -52,7 +44,7 @@ def state_of(given, optimizer):
 def nearest(x, fmt, count):
     """Return by fractions the sum of so many values of a format, each the rest, rounded: what they hold."""
     found = []
-    for number in x.double().reshape(-1).tolist():
+    for number in x.double().flatten().tolist():
         total = Fraction(0)
         for _ in range(count):
             total += Fraction(round_fraction(Fraction(number) - total, fmt))
@@ -70,32 +62,27 @@ def moment(state, name, count):
 def test_what_the_formats_can_hold_is_kept(strategy, dtype):
     """Parameters that have the dtype of the strategy stay where they lie."""
     chosen = mcf.strategy(strategy)
+    fmt = chosen.parameter.format
     given, theirs = begun(dtype=dtype)
     before, parameters = state_of(given, theirs), list(given.parameters())
     places = [p.data_ptr() for p in parameters]
     ours = adopt(theirs, strategy)
-    stay = dtype == getattr(torch, chosen.parameter.format.name)
-    assert (places == [p.data_ptr() for p in parameters]) == stay
+    assert (places == [p.data_ptr() for p in parameters]) == (dtype == dtype_of(strategy))
     assert all(p is q for p, q in zip(parameters, given.parameters(), strict=True))
     assert not theirs.state
     kept = chosen.extra if chosen.addition == "master" else chosen.parameter
     count = 2 if strategy == "kahan" else kept.components
     for name, p in given.named_parameters():
         old, state = before[name], ours.state[p]
-        assert p.dtype == getattr(torch, chosen.parameter.format.name)
-        assert p.grad is None
-        assert state["step"] == 5
+        assert (p.dtype, p.grad, state["step"]) == (dtype_of(strategy), None, 5)
         expected = nearest(old["parameter"], kept.format, count)
         if kept.remainder:
-            low = nearest(expected, chosen.parameter.format, 1).numpy().astype(np.float32)
-            master = expected.numpy().astype(np.float32)
-            ar, bits = mcf.arithmetic("float32"), kept.remainder
-            left = remaining(ar, chosen.parameter.format, bits, master.reshape(-1), low.reshape(-1))
-            expected = torch.from_numpy(left.reshape(master.shape)).double()
+            low, master = (x.float().flatten().numpy() for x in (nearest(expected, fmt, 1), expected))
+            left = remaining(mcf.arithmetic("float32"), fmt, kept.remainder, master, low)
+            expected = torch.from_numpy(left).reshape(expected.shape).double()
         assert torch.equal(ours.represented(p), expected)
-        if strategy == "split-master":
-            # Ties away from zero; none of these numbers is one.
-            assert torch.equal(p.double(), nearest(old["parameter"], chosen.parameter.format, 1))
+        if strategy == "split-master":  # ties away from zero; none of these numbers is one
+            assert torch.equal(p.double(), nearest(old["parameter"], fmt, 1))
         for mine, name_there in (("m", "exp_avg"), ("v", "exp_avg_sq")):
             stored = getattr(chosen, mine)
             if stored.scaled is None:
@@ -110,21 +97,16 @@ def test_what_the_formats_can_hold_is_kept(strategy, dtype):
     assert type(back) is torch.optim.AdamW
     assert all(p is q for p, q in zip(parameters, given.parameters(), strict=True))
     for name, p in given.named_parameters():
-        assert p.dtype == torch.float32
+        assert p.dtype == back.state[p]["exp_avg"].dtype == torch.float32
         assert torch.equal(p, represented[name].float())
         assert back.state[p]["step"] == 7
-        assert back.state[p]["exp_avg"].dtype == torch.float32
     train(given, back, [7])
 
 
 def test_nothing_is_lost_on_the_way_there_and_back():
     """Schedulers, of rates and betas, go on, too."""
-
-    def schedule(optimizer):
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20)
-
     (given, theirs), (other, kept) = begun(0), begun(0)
-    scheduler, expected = schedule(theirs), schedule(kept)
+    scheduler, expected = (OneCycleLR(x, max_lr=0.1, total_steps=20) for x in (theirs, kept))
     train(given, theirs, range(5), scheduler)
     train(other, kept, range(5), expected)
     scheduler.optimizer = back = release(adopt(theirs, "fp32"))
@@ -157,8 +139,7 @@ def test_steps_of_both_are_those_of_either(strategy):
         train(mine, adopt(ours, strategy, kind=TorchAdamW), range(30))
         train(theirs, torchs, range(30))
     assert_same_states(optimizer, torchs)
-    for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(p, q)
+    assert all(map(torch.equal, mine.parameters(), theirs.parameters()))
 
 
 def test_a_run_that_has_not_begun():
@@ -168,9 +149,7 @@ def test_a_run_that_has_not_begun():
         given[0].weight[0, :2] = torch.tensor([float("inf"), float("nan")])
     before = {name: p.detach().clone() for name, p in given.named_parameters()}
     ours = adopt(theirs, "collage-plus")
-    found = ours.represented(given[0].weight)[0, :2]
-    assert found[0] == float("inf")
-    assert found[1].isnan()
+    assert str(ours.represented(given[0].weight)[0, :2].tolist()) == "[inf, nan]"
     for name, p in given.named_parameters():
         assert ours.state[p]["step"] == 0
         finite = before[name].isfinite()
@@ -210,7 +189,7 @@ ADAMW = torch.optim.AdamW
     ids=lambda x: getattr(x, "__name__", str(x)),
 )
 def test_what_is_refused_changes_nothing(made, options, message):
-    given = model()
+    given = net(6, 40, 3)
     with torch.no_grad():
         given[0].weight[0, 0] = 1e6
     optimizer = made(given.parameters())

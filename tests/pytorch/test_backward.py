@@ -9,18 +9,11 @@ import torch
 import mcfsim as mcf
 from mcfsim.torch import SGD, AdamW, step_in_backward
 from mcfsim.torch import backward as module
-from tests.pytorch.runs import assert_same_states
+from tests.pytorch.runs import assert_same_states, backward, net
 
 
-def model(layers=2, seed=0):
-    torch.manual_seed(seed)
-    parts = [x for _ in range(layers) for x in (torch.nn.Linear(4, 4), torch.nn.Tanh())]
-    return torch.nn.Sequential(*parts).bfloat16()
-
-
-def backward(given, step):
-    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(step)).bfloat16()
-    given(x).square().mean().backward()
+def model(layers=2):
+    return net(*[4] * (layers + 1), dtype=torch.bfloat16)
 
 
 def optimizers(one, two, kind=AdamW, **options):
@@ -28,11 +21,12 @@ def optimizers(one, two, kind=AdamW, **options):
     return [kind(x, 1e-2, **options) for x in groups]
 
 
+MOVED = (AdamW, "collage-plus"), (SGD, "stochastic"), (AdamW, "fp32-master")
+
+
 @pytest.mark.parametrize("small", [0, 10, 1 << 14])
 @pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize(
-    ("kind", "strategy"), [(AdamW, "collage-plus"), (SGD, "stochastic"), (AdamW, "fp32-master")]
-)
+@pytest.mark.parametrize(("kind", "strategy"), MOVED)
 @pytest.mark.sampled(3, each=False)
 def test_they_have_the_bits_of_ordinary_steps(kind, strategy, every, small, monkeypatch):
     """Gradients of some micro-batches are added up, and given back after the step."""
@@ -40,17 +34,20 @@ def test_they_have_the_bits_of_ordinary_steps(kind, strategy, every, small, monk
     one, two = model(), model()
     ours, theirs = optimizers(one, two, kind, strategy=strategy, random=mcf.RandomWords(3))
     steps = step_in_backward(ours, every=every)
-    for step in range(2 * every):
+
+    def both_backward(step):
         backward(one, step)
         backward(two, step)
+
+    for step in range(2 * every):
+        both_backward(step)
         moves = step % every == every - 1
         assert all((p.grad is None) == moves for p in one.parameters())
         if moves:
             theirs.step()
             theirs.zero_grad()
     assert_same_states(ours, theirs)
-    backward(one, 7)
-    backward(two, 7)
+    both_backward(7)
     steps.finish()
     theirs.step()
     assert_same_states(ours, theirs)

@@ -30,18 +30,19 @@ from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.compiled import Predicates, recordable
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare
+from tests.pytorch.runs import first
 from tests.shared.kinds import PLAIN, rotating
 from tests.shared.lines import of_all_verbs
 from tests.shared.texts import every
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
+VANISHING = pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow, VANISHING]
 
 
 @pytest.fixture
 def compiled(monkeypatch, tmp_path):
-    """Let kernels be compiled, anew each time."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
@@ -65,12 +66,24 @@ def products_in_sums(ar, a, b, c):
     return ar.add(a, b), ar.mul(a, b), ar.sub(ar.mul(a, c), b), ar.neg(c)
 
 
+def written(program, **options):
+    """Return the source and the line of a program's kernel, with the numbers that it has."""
+    kind = TableKernel if "joined" in options else Kernel
+    kernel, given = kind(program, **options), [use.number({}) for use in uses(program)]
+    return kernel.source(given), kernel.line(given)
+
+
 def code_of(program, capability=90, **options):
-    """Return the source, the line and the device's code of a program."""
-    kernel = Kernel(program, **options)
-    given = [use.number({}) for use in uses(program)]
-    source, lowered = kernel.source(given), kernel.line(given)
+    source, lowered = written(program, **options)
     return source, lowered, device_code(source, lowered, capability)
+
+
+def assert_noticed(told, source, lowered, pattern, instead, hardware=False):
+    """Fail if something else in the place of a pattern is not told of."""
+    altered, count = re.subn(pattern, instead, source, count=1)
+    assert count
+    found = faults(device_code(altered, lowered), lowered, hardware=hardware)
+    assert any(told in fault for fault in found), found
 
 
 def step(optimizer, strategy, mode="nearest_even"):
@@ -102,33 +115,24 @@ def test_every_operation_is_exact_on_a_gpu(fmt, mode):
 
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize(("optimizer", "strategy"), rotating(PLAIN))
-@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.exhaustive  # some of them on many tensors, and by instructions
 def test_every_step_is_exact_on_a_gpu(optimizer, strategy, capability):
     _, lowered, code = code_of(step(optimizer, strategy), capability, packed=True)
     assert faults(code, lowered) == []
 
 
+#: Strategies with their low formats.
+TABLES = ("plain", "float8_e5m2"), ("collage-plus", "bfloat16"), ("split-master", "bfloat16")
+
+
 @pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize(
-    ("strategy", "low"),
-    [
-        ("plain", "float8_e5m2"),
-        pytest.param("collage-plus", "bfloat16", marks=pytest.mark.exhaustive),
-        pytest.param("split-master", "bfloat16", marks=pytest.mark.exhaustive),
-    ],
-)
-@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+@pytest.mark.parametrize(("strategy", "low"), first(*TABLES))
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.costly("a long kernel is compiled twice")
 def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, capability):
-    chosen = mcf.strategy(strategy, low)
-    program = step("adamw", chosen)
+    program = step("adamw", mcf.strategy(strategy, low))
     joined = Joined(len(program.inputs) - 2, 0, 16, rounded=True) if strategy == "split-master" else None
-    kept = replace(program, results=program.results[:-1])
-    kernel = TableKernel(kept, joined=joined, packed=True)
-    given = [use.number({}) for use in uses(program)]
-    source, lowered = kernel.source(given), kernel.line(given)
+    source, lowered = written(replace(program, results=program.results[:-1]), joined=joined, packed=True)
     code = device_code(source, lowered, capability, many=True)
     assert faults(code, lowered) == []
     wide = device_code(source, lowered, capability, many=True, elements=2048, aligned=True)
@@ -137,11 +141,14 @@ def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, 
     assert longest[128] >= 2 * len(lowered.results), longest
 
 
+def rounding(name):
+    return trace(lambda ar, x: ar.round(x), name, operands=(Register("x", get_format("float32")),))
+
+
 @pytest.mark.parametrize("name", ["float16", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.exhaustive  # bfloat16 in test_hardware_code
 def test_rounding_is_exact_on_a_gpu(name):
-    program = trace(lambda ar, x: ar.round(x), name, operands=(Register("x", get_format("float32")),))
-    _, lowered, code = code_of(program)
+    _, lowered, code = code_of(rounding(name))
     assert faults(code, lowered) == []
 
 
@@ -149,10 +156,7 @@ def test_rounding_is_exact_on_a_gpu(name):
 LONG = ("neumaier_sum", "dot2", "dw_sum", "sum_k")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name == "two_sum" else pytest.mark.exhaustive) for name in THEOREMS],
-)
+@pytest.mark.parametrize("name", first("two_sum", *([name] for name in THEOREMS if name != "two_sum")))
 def test_every_judgement_of_a_statement_is_exact_on_a_gpu(name):
     place = [*THEOREMS].index(name)
     fmt, capability = ("bfloat16", "float8_e4m3fn")[place % 2], (80, 90)[place // 2 % 2]
@@ -205,37 +209,28 @@ TRAPS = {
     "an exponential": (r"tl\.abs\((\w+)\)", r"tl.exp(\1)", "math.exp"),
     "another product": (r"= (\w+) - (\w+)\n", r"= \1 - \2 * 1.5\n", "arith.mulf"),
     "bfloat16 by the processor": (
-        r"(= \w+ \+ \w+)\n",
-        r"\1\n    r1 = r1.to(tl.bfloat16).to(tl.float32)\n",
-        "ar",
+        r"    (r\d+) = (\w+ \+ \w+)\n", r"    \1 = \2\n    \1 = \1.to(tl.bfloat16).to(tl.float32)\n", "ar",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.sampled(8, each=False)
 def test_traps_are_noticed(trap):
-    kernel = Kernel(trace(every, "bfloat16"))
-    source, lowered = kernel.source([]), kernel.line([])
     pattern, instead, told = TRAPS[trap]
-    altered, count = re.subn(pattern, instead, source, count=1)
-    if trap == "bfloat16 by the processor":  # of the value that the statement made
-        altered = re.sub(r"(    (r\d+) = \w+ \+ \w+\n    )r1 = r1\.", r"\1\2 = \2.", altered)
-    assert count
-    found = faults(device_code(altered, lowered), lowered)
-    assert any(told in fault for fault in found), found
+    assert_noticed(told, *written(trace(every, "bfloat16")), pattern, instead)
 
 
+@pytest.mark.parametrize(
+    ("fmt", "told"),
+    # Of bfloat16 roundings in between prevent it, but that is luck.
+    [("float32", "fma"), ("bfloat16", "whose rounding is left open")],
+)
 @pytest.mark.costly("Triton compiles, and machine code is read")
-def test_fusing_is_noticed():
-    for fmt, told in (
-        ("float32", "fma"),
-        ("bfloat16", "whose rounding is left open"),  # roundings in between prevent it, but that is luck
-    ):
-        kernel = Kernel(trace(products_in_sums, fmt))
-        source, lowered = kernel.source([]), kernel.line([])
-        found = faults(device_code(source, lowered, enable_fp_fusion=True), lowered)
-        assert any(told in fault for fault in found), found
+def test_fusing_is_noticed(fmt, told):
+    source, lowered = written(trace(products_in_sums, fmt))
+    found = faults(device_code(source, lowered, enable_fp_fusion=True), lowered)
+    assert any(told in fault for fault in found), found
 
 
 def others_of(name):
@@ -249,30 +244,28 @@ def others_of(name):
     yield name.replace("rn.", "") if "rn" in parts else f"{name}x2"
 
 
-@pytest.mark.parametrize(
-    ("fmt", "options"),
-    [
-        ("float32", {}),
-        pytest.param("bfloat16", {}, marks=pytest.mark.exhaustive),
-        pytest.param("tf32", {}, marks=pytest.mark.exhaustive),
-        pytest.param("float16", {"hardware": True, "packed": True}, marks=pytest.mark.exhaustive),
-    ],
-)
+OTHERS = ("FADD.RZ", "FMUL.SAT", "FADD.FTZ", "DADD.RZ", "DMUL.RP", "FFMA.RM", "DFMA.RZ", "MUFU.EX2", "HMMA")
+ALTERED = ("float32", {}), ("bfloat16", {}), ("tf32", {}), ("float16", {"hardware": True, "packed": True})
+
+
+@pytest.mark.parametrize(("fmt", "options"), first(*ALTERED))
 @pytest.mark.costly("every instruction of a kernel is altered in many ways")
 def test_each_instruction_that_is_not_known_is_noticed(fmt, options):
     """In the place of each that is, and beside it."""
     _, lowered, code = code_of(trace(every, fmt), **options)
-    hardware = bool(options)
-    assert faults(code, lowered, hardware=hardware) == []
+    assert faults(code, lowered, hardware=bool(options)) == []
 
-    def noticed(lowered=lowered, hardware=hardware, code=code, **changed):
-        return faults(code._replace(**changed), lowered, hardware=hardware)
+    def assert_noticed_in(name, row, altered, beside):
+        """Put an altered row into PTX or SASS, in the place of another or beside it."""
+        text = getattr(code, name)
+        for instead in (altered, beside):
+            changed = code._replace(**{name: text.replace(row, instead, 1)})
+            assert faults(changed, lowered, hardware=bool(options)), altered
 
     for row in {row.split()[0]: row for row in re.findall(r"\t(\w+\.\S*f\d\d\S* [^;]*;)", code.ptx)}.values():
         for other in set(others_of(row.split()[0])):
             altered = row.replace(row.split()[0], other)
-            assert noticed(ptx=code.ptx.replace(row, altered, 1)), altered
-            assert noticed(ptx=code.ptx.replace(row, f"{row}\n\t{altered}", 1)), altered
+            assert_noticed_in("ptx", row, altered, f"{row}\n\t{altered}")
     own, _ = code.parts()
     named = r"^(\s+/\*\w+\*/\s+(?:@!?P\d\s+)?)((?:[FDH]|MUFU)[A-Z0-9_.]*)( [^;]*;.*)$"
     rows = {found[2]: found for found in re.finditer(named, own, re.MULTILINE)}
@@ -280,12 +273,11 @@ def test_each_instruction_that_is_not_known_is_noticed(fmt, options):
     for name, row in rows.items():
         for modifier in ("FTZ", "SAT", "RZ", "RM", "RP", "FMZ", "RELU"):
             altered = f"{row[1]}{name}.{modifier}{row[3]}"
-            assert noticed(sass=code.sass.replace(row[0], altered, 1)), altered
-            assert noticed(sass=code.sass.replace(row[0], f"{row[0]}\n{altered}", 1)), altered
-    others = "FADD.RZ FMUL.SAT FADD.FTZ DADD.RZ DMUL.RP FFMA.RM DFMA.RZ MUFU.EX2 HMMA"
-    for name in others.split():
+            assert_noticed_in("sass", row[0], altered, f"{row[0]}\n{altered}")
+    for name in OTHERS:
         row = next(iter(rows.values()))
-        assert noticed(sass=code.sass.replace(row[0], f"{row[0]}\n{row[1]}{name} R1, R2, R3 ;", 1)), name
+        beside = f"{row[0]}\n{row[1]}{name} R1, R2, R3 ;"
+        assert_noticed_in("sass", row[0], beside, beside)
 
 
 #: Other signs for one.
@@ -298,13 +290,9 @@ def test_another_operation_on_numbers_is_noticed(seed):
     """One sign of one operation on numbers in a step of an optimizer is another one."""
     rng = random.Random(seed)
     program = step(rng.choice(["adamw", "sgd"]), rng.choice(["plain", "collage-plus", "fp32-master"]))
-    kernel = Kernel(program, packed=True)
-    given = [use.number({}) for use in uses(program)]
-    source, lowered = kernel.source(given), kernel.line(given)
-    numbers = {
-        f"r{x.number}" for x in lowered.line.values if x.type.is_float and x.verb in ("add", "sub", "mul")
-    }
-    rows = source.splitlines(keepends=True)
+    source, lowered = written(program, packed=True)
+    values = [x for x in lowered.line.values if x.type.is_float and x.verb in ("add", "sub", "mul")]
+    numbers, rows = {f"r{x.number}" for x in values}, source.splitlines(keepends=True)
     chosen = rng.choice([place for place, row in enumerate(rows) if row.strip().split(" = ")[0] in numbers])
     sign = next(sign for sign in ANOTHER if sign in rows[chosen])
     rows[chosen] = rows[chosen].replace(sign, rng.choice(ANOTHER[sign]))
@@ -312,26 +300,24 @@ def test_another_operation_on_numbers_is_noticed(seed):
 
 
 # -- instructions by pipe, and the speed that they allow -----------------------------------------------------
-@pytest.mark.parametrize(
-    ("pipe", "names"),
-    [
-        ("binary32", "FADD FMUL FFMA"),
-        ("binary64", "DADD DMUL DFMA DSETP"),
-        ("bfloat16 and float16", "HADD2 HMUL2 HFMA2"),
-        ("conversion", "F2F F2FP I2F F2I I2FP FRND"),
-        ("reciprocal and root", "MUFU"),
-        ("integer product", "IMAD"),
-        (
-            "integer and comparison",
-            "IADD3 LOP3 SHF SEL FSEL ISETP FSETP HSETP2 PRMT SGXT LEA MOV VIADD P2R FMNMX",
-        ),
-        ("load and store", "LDG STG LDC STS"),
-        ("control", "BRA EXIT BSSY BSYNC CALL RET S2R"),
-        ("uniform", "ULDC UIADD3 ULOP3"),
-    ],
-)
-def test_each_instruction_goes_to_its_pipe(pipe, names):
-    for name in names.split():
+#: Instructions of each pipe.
+OF_PIPES = {
+    "binary32": "FADD FMUL FFMA",
+    "binary64": "DADD DMUL DFMA DSETP",
+    "bfloat16 and float16": "HADD2 HMUL2 HFMA2",
+    "conversion": "F2F F2FP I2F F2I I2FP FRND",
+    "reciprocal and root": "MUFU",
+    "integer product": "IMAD",
+    "integer and comparison": "IADD3 LOP3 SHF SEL FSEL ISETP FSETP HSETP2 PRMT SGXT LEA MOV VIADD P2R FMNMX",
+    "load and store": "LDG STG LDC STS",
+    "control": "BRA EXIT BSSY BSYNC CALL RET S2R",
+    "uniform": "ULDC UIADD3 ULOP3",
+}
+
+
+@pytest.mark.parametrize("pipe", OF_PIPES)
+def test_each_instruction_goes_to_its_pipe(pipe):
+    for name in OF_PIPES[pipe].split():
         assert next(own for own, pattern in PIPES.items() if pattern.fullmatch(name)) == pipe
 
 

@@ -10,12 +10,10 @@ from typer.testing import CliRunner
 from mcfsim.backends import torch_device
 from mcfsim.cli import app
 from mcfsim.compile.kernel import Kernel
-from mcfsim.formats import get_format
-from mcfsim.rounding import Rounding
 from mcfsim.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, claim, compiled, findings, verification, verify
 from mcfsim.theorems import device as devices
-from mcfsim.theorems.device import Batch, Device, DeviceJudge
+from mcfsim.theorems.device import Device, DeviceJudge
 from mcfsim.theorems.parts import Pieces, Sample
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare, run
@@ -25,6 +23,8 @@ from tests.theorems.campaign.draw import GROUPS, draw
 pytest.importorskip("triton", reason="Triton is not installed")
 
 pytestmark = pytest.mark.slow
+#: Where kernels are interpreted, however few the cases are.
+CPU = Device(torch.device("cpu"), least=0)
 
 
 @pytest.fixture
@@ -59,32 +59,27 @@ def tried(check, ranges, device=None):
     return [{**check(*part, device), "seconds": 0} for part in ranges]
 
 
+def assert_judged_alike(check, there, ranges=None, judged=True):
+    """Compare what a device finds with what the CPU finds, of ranges or of all cases."""
+    assert (check.judge_on(there) is not None) is judged
+    found, expected = (
+        certificate(check, device) if ranges is None else tried(check, ranges, device)
+        for device in (there, None)
+    )
+    assert found == expected, check
+
+
 def some_of_each_part(check, most):
-    """Return the middle of each part."""
-    domain = check.domain()
-    return [
-        (first + part.size // 2, first + min(part.size, part.size // 2 + most))
-        for first, part in zip(domain.starts(), domain.parts, strict=True)
-    ]
+    parts = zip(check.domain().starts(), check.domain().parts, strict=True)
+    halves = ((first + part.size // 2, part.size - part.size // 2) for first, part in parts)
+    return [(middle, middle + min(size, most)) for middle, size in halves]
 
 
 #: Of each kind of statement one: each is tried by another of its modes.
 STATEMENTS = (
-    *(
-        "two_sum",
-        "two_sum_any",
-        "two_sum_flushed",
-        "fast_two_sum_unordered_error",
-        "split",
-        "lost_iff_directed",
-    ),
-    *(
-        "add_error_representable_faithful",
-        "prod_error_exponents_iff",
-        "div_remainder",
-        "sqrt_remainder_directed",
-    ),
-    *("two_prod_floor_split", "two_prod_fma_any", "sqrt_via_bfloat16_any"),
+    *("two_sum", "two_sum_any", "two_sum_flushed", "fast_two_sum_unordered_error", "split"),
+    *("lost_iff_directed", "add_error_representable_faithful", "prod_error_exponents_iff", "div_remainder"),
+    *("sqrt_remainder_directed", "two_prod_floor_split", "two_prod_fma_any", "sqrt_via_bfloat16_any"),
 )
 
 
@@ -93,9 +88,7 @@ STATEMENTS = (
 @pytest.mark.sampled(20, each=False)
 def test_certificates_are_those_of_the_cpu(name, fmt, there):
     modes = sorted(THEOREMS[name].modes)
-    check = prepare(name, fmt, modes[STATEMENTS.index(name) % len(modes)])
-    assert check.judge_on(there) is not None
-    assert certificate(check, there) == certificate(check)
+    assert_judged_alike(prepare(name, fmt, modes[STATEMENTS.index(name) % len(modes)]), there)
 
 
 @pytest.mark.parametrize("name", THEOREMS)
@@ -105,8 +98,7 @@ def test_cases_of_longer_formats_are_judged_as_by_the_cpu(name, there):
     for mode in sorted(THEOREMS[name].modes)[:2]:
         check = prepare(name, fmt, mode, Selection(limit=1 << 20, samples=1 << 11))
         if check.refusal() is None and check.judge_on(there) is not None:
-            ranges = some_of_each_part(check, 1 << 11)
-            assert tried(check, ranges, there) == tried(check, ranges)
+            assert_judged_alike(check, there, some_of_each_part(check, 1 << 11))
 
 
 #: Of each group of random statements so many.
@@ -118,7 +110,6 @@ MANY = 12
 @pytest.mark.sampled(36, each=False)
 def test_random_statements_are_judged_as_by_the_cpu(group, start, interpreted):
     """Many of them are false, in few cases or in most."""
-    there = Device(torch.device("cpu"), least=0)
     for number in range(start, start + 3):
         case = draw(group, number)
         try:
@@ -126,8 +117,8 @@ def test_random_statements_are_judged_as_by_the_cpu(group, start, interpreted):
             size = check.domain().size
         except ValueError:  # a reduction that is not valid, or nothing to try
             continue
-        if size and check.judge_on(there) is not None:
-            assert tried(check, [(0, size)], there) == tried(check, [(0, size)]), str(case)
+        if size and check.judge_on(CPU) is not None:
+            assert tried(check, [(0, size)], CPU) == tried(check, [(0, size)]), str(case)
 
 
 @pytest.mark.parametrize(("at_once", "unit"), [(9999, 1 << 28), (1 << 14, 20_011), (1 << 25, 40_009)])
@@ -136,7 +127,7 @@ def test_random_statements_are_judged_as_by_the_cpu(group, start, interpreted):
 def test_batches_and_units_do_not_matter(name, at_once, unit, interpreted):
     check = prepare(name, "float8_e5m2", "nearest_even")
     there = Device(torch.device("cpu"), least=0, at_once=at_once, unit=unit)
-    assert certificate(check, there) == certificate(check)
+    assert_judged_alike(check, there)
 
 
 def test_operands_are_those_of_the_cpu(there, assert_same):
@@ -149,26 +140,24 @@ def test_operands_are_those_of_the_cpu(there, assert_same):
             rng = np.random.default_rng(part.size)
             for start in {0, max(0, part.size - 2000), *rng.integers(0, part.size, 4).tolist()}:
                 stop = min(start + 2000, part.size)
-                for mine, other in zip(
-                    judge._operands(part, start, stop), part.at(np.arange(start, stop)), strict=True
-                ):
+                expected = part.at(np.arange(start, stop))
+                for mine, other in zip(judge._operands(part, start, stop), expected, strict=True):
                     assert mine.device.type == there.device.type
                     assert_same(mine.cpu().numpy(), other)
     assert {Pieces, Sample} < kinds
 
 
 # -- what the CPU does --------------------------------------------------------------------------------------
-def test_open_cases_are_judged_by_the_cpu(there, open_cases):
+@pytest.mark.parametrize(
+    ("name", "fmt", "few"),
+    [("div_remainder", "float8_e4m3fn", False), ("two_sum_faithful_error", "float8_e5m2", True)],
+)
+def test_open_cases_are_judged_by_the_cpu(name, fmt, few, there, open_cases):
     """Where no error is left those are the few whose sums binary64 does not hold."""
-    for name, fmt, few in (
-        ("div_remainder", "float8_e4m3fn", False),
-        ("two_sum_faithful_error", "float8_e5m2", True),
-    ):
-        check = prepare(name, fmt, "nearest_even")
-        assert certificate(check, there) == certificate(check)
-        found = sum(left for _, left in open_cases)
-        assert 0 < found < check.domain().size / 100 if few else found > 1000
-        open_cases.clear()
+    check = prepare(name, fmt, "nearest_even")
+    assert_judged_alike(check, there)
+    found = sum(left for _, left in open_cases)
+    assert 0 < found < check.domain().size / 100 if few else found > 1000
 
 
 @pytest.mark.parametrize("size", [1, 3000, 1 << 18])
@@ -197,8 +186,7 @@ def test_what_no_kernel_judges_the_cpu_does(interpreted, open_cases):
         prepare("sqrt_remainder", "float8_e4m3fn", "nearest_even"),
         prepare(whole, "float8_e4m3fn", "nearest_even"),
     ):
-        assert check.judge_on(there) is None
-        assert certificate(check, there) == certificate(check)
+        assert_judged_alike(check, there, judged=False)
     assert not open_cases
 
 
@@ -211,37 +199,43 @@ OF_NAN = replace(
 )
 
 
+def clean_predicates(patch):
+    made = compiled._OnLine.__init__
+    patch.setattr(compiled._OnLine, "__init__", lambda self, *x, clean: made(self, *x, clean=True))
+
+
+def clean_line(patch):
+    line = Kernel._line
+    patch.setattr(Kernel, "_line", lambda self, ways, **_: line(self, ways, clean=True))
+
+
 @pytest.mark.parametrize(
-    ("where", "statement", "fmt"),
-    [("the whole line", "sqrt_via_bfloat16", "float8_e5m2"), ("predicates", OF_NAN, "bfloat16")],
+    ("clean", "statement", "fmt"),
+    [(clean_line, "sqrt_via_bfloat16", "float8_e5m2"), (clean_predicates, OF_NAN, "bfloat16")],
 )
 def test_a_line_that_counts_on_clean_codes_of_nan_is_found_out(
-    where, statement, fmt, interpreted, monkeypatch
+    clean, statement, fmt, interpreted, monkeypatch
 ):
     """So the tests here see what a GPU makes of NaN."""
     check = prepare(statement, fmt, "nearest_even", Selection("all"))  # from the largest operands on
-    there, size = Device(torch.device("cpu"), least=0), min(check.domain().size, 3000)
-    expected = tried(check, [(0, size)])
+    ranges = [(0, min(check.domain().size, 3000))]
+    expected = tried(check, ranges)
     devices._launcher.cache_clear()
-    assert tried(check, [(0, size)], there) == expected
+    assert tried(check, ranges, CPU) == expected
     with monkeypatch.context() as patch:
-        if where == "predicates":
-            made = compiled._OnLine.__init__
-            patch.setattr(compiled._OnLine, "__init__", lambda self, *x, clean: made(self, *x, clean=True))
-        else:
-            line = Kernel._line
-            patch.setattr(Kernel, "_line", lambda self, ways, **_: line(self, ways, clean=True))
+        clean(patch)
         devices._launcher.cache_clear()
-        assert tried(check, [(0, size)], there) != expected
+        assert tried(check, ranges, CPU) != expected
     devices._launcher.cache_clear()
+
+
+#: A predicate may look at codes, and a GPU's NaN has another.
+OF_CODES = replace(OF_NAN, claim=claim("-", lambda t: t.results[1].view(np.int32) & 1 == 0))
 
 
 def test_codes_of_nan_are_in_doubt(interpreted):
-    """A predicate may look at codes, and a GPU's NaN has another."""
-    bits = claim("-", lambda t: t.results[1].view(np.int32) & 1 == 0)
-    own = replace(THEOREMS["two_sum_any"], name="own", where=(), claim=bits)
-    check = prepare(own, "float8_e5m2", "nearest_even")
-    assert certificate(check, Device(torch.device("cpu"), least=0)) == certificate(check)
+    check = prepare(OF_CODES, "float8_e5m2", "nearest_even")
+    assert certificate(check, CPU) == certificate(check)
 
 
 # -- asked for by name --------------------------------------------------------------------------------------
@@ -264,17 +258,17 @@ def test_the_command_writes_the_certificates_of_the_cpu(there, monkeypatch, tmp_
         loaded = [verification.Certificate.load(path) for path in sorted(folder.iterdir())]
         shown = [line.split()[:5] for line in done.output.splitlines()[2:4]]
         found.append([shown, *(replace(x, seconds=0) for x in loaded)])
+        assert len(loaded) == len(texts)
         assert bool(open_cases) == (name == "cuda")
         open_cases.clear()
     assert found[0] == found[1]
-    assert len(loaded) == len(texts)
 
 
 def test_a_journal_keeps_devices_apart(interpreted, tmp_path):
-    there, path = Device(torch.device("cpu"), least=0), tmp_path / "journal"
+    path = tmp_path / "journal"
     check = prepare("two_sum_any", "float8_e5m2", "nearest_even")
     expected = certificate(check)
-    for device, cases in ((there, 0), (None, 0), (there, 248**2), (None, 248**2)):
+    for device, cases in ((CPU, 0), (None, 0), (CPU, 248**2), (None, 248**2)):
         with Sweep(journal=path) as sweep:
             assert replace(next(run([check], sweep, device=device)), seconds=0) == expected
             assert sweep.resumed == cases
@@ -288,11 +282,3 @@ def test_a_device_that_does_not_serve_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(ValueError, match=r"capability 8\.0, and device 'cuda:1' has 7\.5"):
         devices.find_device("cuda:1")
-
-
-def test_a_kernel_takes_no_tensors_of_a_cpu_unless_interpreted(monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    check = prepare("two_sum", "float8_e5m2", "nearest_even")
-    judge = Device(torch.device("cpu"), least=0).judge(check.theorem, get_format("e5m2"), Rounding(), 1)
-    with pytest.raises(ValueError, match="kernels take tensors of a GPU"):
-        judge(Batch(0, check.domain().parts[0], 0, 9), (0.0, 0.0), 8)

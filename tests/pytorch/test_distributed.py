@@ -14,21 +14,14 @@ if not torch.distributed.is_available():
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 WORLD = 2
 #: One of each way in which states lie, of which two are ordinary: bits beside the parameter, and scales.
-OTHERS = (
-    *("plain", "collage-plus", "stochastic", "eco", "fp32-master", "split-master", "fp32"),
-    *("int8-moments", "coat-moments"),
-)
-WAYS = (
-    *("from one", "from many", "whole", "flat", "from the first", "offloaded", "replicated"),
-    "in the backward pass",
-)
+OTHERS = ("plain", "collage-plus", "stochastic", "eco", "fp32-master", "split-master", "fp32")
+OTHERS += ("int8-moments", "coat-moments")
+WAYS = ("from one", "from many", "whole", "flat", "from the first")
+WAYS += ("offloaded", "replicated", "in the backward pass")
 #: Of the ordinary two each has half of the ways, both what is saved.
 CASES = [
     *(("remainder-8", WAYS[::2] + WAYS[1:2]), ("fp8-moments", WAYS[:1] + WAYS[1::2])),
-    *(
-        pytest.param(name, WAYS, marks=pytest.mark.exhaustive)
-        for name in (*OTHERS, "remainder-8", "fp8-moments")
-    ),
+    *(pytest.param(x, WAYS, marks=pytest.mark.exhaustive) for x in (*OTHERS, "remainder-8", "fp8-moments")),
 ]
 
 
@@ -43,10 +36,7 @@ def runs(request, tmp_path_factory):
     there = {"cwd": Path(__file__).parents[2], "env": os.environ | {"CUDA_VISIBLE_DEVICES": ""}}
     done = subprocess.run(command, **there, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    expected, *found = (
-        torch.load(folder / x) for x in ("expected", *(f"found by {i}" for i in range(WORLD)))
-    )
-    return expected, found
+    return torch.load(folder / "expected"), [torch.load(folder / f"found by {i}") for i in range(WORLD)]
 
 
 def assert_same(found, expected, *what):

@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,19 +15,8 @@ import mcfsim as mcf
 from mcfsim.torch import AdamW, TorchAdamW
 from mcfsim.torch.group import ABSENT, LABELS, SETTINGS
 from mcfsim.torch.moved import opposite
-from tests.pytorch.runs import (
-    KINDS,
-    array,
-    assert_same_states,
-    dtype_of,
-    frozen,
-    give,
-    hard,
-    listed,
-    parameters,
-    run,
-    states,
-)
+from tests.pytorch import runs
+from tests.pytorch.runs import KINDS, assert_same_states, frozen, listed, parameters, run
 
 NAN, INF = float("nan"), float("inf")
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -75,10 +65,10 @@ def test_an_unknown_name_is_refused_wherever_it_stands(kind):
     optimizer = kind(parameters())
     for name in sorted({"lr", *SETTINGS, *hyperparameters(kind)}):
         wrong = name + name[-1]
+        group = {"params": [p], wrong: 1}
         for make in (
-            lambda wrong=wrong: kind([p], **{wrong: 1}),
-            lambda wrong=wrong: kind([{"params": [p], wrong: 1}]),
-            lambda wrong=wrong: optimizer.add_param_group({"params": [p], wrong: 1}),
+            *(partial(kind, [p], **{wrong: 1}), partial(kind, [group])),
+            partial(optimizer.add_param_group, group),
         ):
             with pytest.raises(TypeError, match=rf"has no '{wrong}' \(did you mean '{name}'\?\)"):
                 make()
@@ -125,29 +115,29 @@ OUT_OF_RANGE = [
 
 @pytest.mark.parametrize(("name", "x", "message"), OUT_OF_RANGE, ids=str)
 def test_what_is_out_of_range_is_refused_wherever_it_comes_from(name, x, message):
-    """In a constructor, a group, a state, or what a scheduler has left: nothing changes then."""
+    """In a constructor, a group, a state, or what a scheduler has left in one: nothing changes then."""
     given = {name: x}
     takers = (kind for kind in KINDS.values() if name in {*ABSENT, *inspect.signature(kind).parameters})
     for kind, _ in zip(takers, range(2), strict=False):
-        optimizer, params = kind(parameters()), parameters()
+        optimizer, group = kind([{"params": [p]} for p in parameters()]), {"params": parameters(), **given}
         run(optimizer, [0])
         before, saved = frozen(optimizer), copy.deepcopy(optimizer.state_dict())
-        saved["param_groups"][0].update(given)
+        saved["param_groups"][1].update(given)
         for make, where in (
-            (lambda kind=kind, params=params: kind(params, **given), ""),
-            (lambda kind=kind, params=params: kind([{"params": params, **given}]), ""),
-            (lambda add=optimizer.add_param_group, params=params: add({"params": params, **given}), ""),
-            (lambda load=optimizer.load_state_dict, saved=saved: load(saved), "the state's group 0: .*"),
+            (partial(kind, parameters(), **given), ""),
+            (partial(kind, [group]), ""),
+            (partial(optimizer.add_param_group, group), ""),
+            (partial(optimizer.load_state_dict, saved), "the state's group 1: .*"),
         ):
             with pytest.raises(ValueError if where else (TypeError, ValueError), match=where + message):
                 make()
         assert_same_states(frozen(optimizer), before)
         if name not in ABSENT:
-            optimizer.param_groups[0].update(given)
+            optimizer.param_groups[1].update(given)
             with pytest.raises((TypeError, ValueError), match=message):
                 run(optimizer, [1])
             before.pop("groups")
-            assert_same_states(states(optimizer), before)
+            assert_same_states(runs.states(optimizer), before)
 
 
 def leaf(**options):
@@ -233,19 +223,20 @@ def test_a_parameter_that_is_twice_in_its_group_is_warned_of_and_moves_once():
 @every_kind
 @pytest.mark.sampled(3)
 def test_to_maximise_is_to_take_gradients_with_the_other_sign(kind, rounding):
-    options = {"lr": 1e-2, "weight_decay": 0.1, "rounding": rounding}
+    """Those that are given stay as they are."""
     one, two = parameters(), parameters()
+    options = {"lr": 1e-2, "weight_decay": 0.1, "rounding": rounding}
     ours = kind([{"params": one[:1], "maximize": True}, {"params": one[1:]}], **options)
     theirs = kind([{"params": two[:1]}, {"params": two[1:]}], **options)
     for step in range(3):
-        give(one, step)
-        give(two, step)
+        for given in (one, two):
+            runs.give(given, step)
+        kept = [p.grad for p in two]
         two[0].grad = -two[0].grad
-        kept = [array(p.grad).copy() for p in one]
         ours.step()
         theirs.step()
-        for p, x in zip(one, kept, strict=True):  # gradients stay as they are
-            np.testing.assert_array_equal(array(p.grad), x)
+        pairs = zip(one, kept, strict=True)
+        runs.assert_all_same((step, runs.array(p.grad), runs.array(x)) for p, x in pairs)
     assert_same_states(ours, theirs)
 
 
@@ -255,7 +246,7 @@ def test_every_number_gets_the_other_sign(name):
     if dtype.itemsize == 1:
         x = torch.arange(256, dtype=torch.int16).to(torch.uint8).view(dtype)
     else:
-        x = hard((4000,), dtype, torch.Generator().manual_seed(0))
+        x = runs.hard((4000,), dtype, torch.Generator().manual_seed(0))
     found, given = opposite(x).to(torch.float64), x.to(torch.float64)
     assert torch.equal(found.isnan(), given.isnan())
     numbers = ~given.isnan()
@@ -270,7 +261,7 @@ def test_an_eps_of_zero_adds_nothing(kind, strategy):
     with warnings.catch_warnings():
         warnings.simplefilter("error", mcf.VanishingScalarWarning)
         ours, theirs, still = (
-            kind(parameters(dtype=dtype_of(strategy)), 1e-2, eps=eps, strategy=strategy)
+            kind(parameters(dtype=runs.dtype_of(strategy)), 1e-2, eps=eps, strategy=strategy)
             for eps in (0, 1e-37, 0.0)
         )
     for step in range(0, 6, 2):
@@ -287,6 +278,6 @@ def test_an_eps_of_zero_adds_nothing(kind, strategy):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mcfsim.torch", "mcfsim.torch.step", "mcfsim.torch.group"])
 def test_without_pytorch_it_says_what_to_install(name):
-    code = f"import sys; sys.modules['torch'] = None; import {name}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", f"import sys; sys.modules['torch'] = None; import {name}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "ImportError: mcfsim.torch needs PyTorch: pip install 'mcfsim[torch]'" in done.stderr

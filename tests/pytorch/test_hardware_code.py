@@ -8,17 +8,14 @@ import pytest
 from mcfsim.compile import trace
 from mcfsim.compile.device_code import faults
 from mcfsim.compile.hardware import INSTRUCTIONS
-from mcfsim.compile.kernel import Kernel
-from mcfsim.compile.program import Register
-from mcfsim.compile.scalars import uses
-from mcfsim.formats import get_format
-from tests.pytorch.test_device_code import code_of, compiled, device_code, step  # noqa: F401
+from tests.pytorch import test_device_code
+from tests.pytorch.test_device_code import assert_noticed, code_of, device_code, rounding, step, written
 from tests.shared.kinds import PLAIN
 from tests.shared.texts import every
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.slow]
+pytestmark, compiled = test_device_code.pytestmark, test_device_code.compiled
 
 
 @pytest.mark.parametrize("capability", [80, 90])
@@ -38,7 +35,6 @@ def test_every_operation_is_by_just_the_instructions_asked_for(fmt, packed, capa
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("strategy", PLAIN)
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.sampled(64, each=False)
 @pytest.mark.costly("Triton compiles, and machine code is read")
 def test_every_step_is_by_just_the_instructions_asked_for(optimizer, strategy, capability):
@@ -47,6 +43,7 @@ def test_every_step_is_by_just_the_instructions_asked_for(optimizer, strategy, c
 
 
 CAST, ROUNDED, FMA = r"cvt\.rn\.bf16x2", r"= round_bfloat16\((\w+)\)", r"fma\.rn(\.bf16x2 \$0, \$1, \$2, \$3)"
+DOWN = 'fp_downcast_rounding="rtz"'
 #: What a writer of kernels would do, and compilers might: a pattern, what is there instead, and what is said.
 TRAPS = {
     "a rounding toward zero": (CAST, "cvt.rz.bf16x2", "cvt.rz"),
@@ -56,11 +53,7 @@ TRAPS = {
     "another constant": (r"0x3f803f80", "0x3f003f00", "0x3f003f00"),
     "a zero of the other sign": (r"0x80008000", "0x00000000", "0x00000000"),
     "a cast": (ROUNDED, r"= \1.to(tl.bfloat16).to(tl.float32)", "arith.truncf"),
-    "a cast toward zero": (
-        ROUNDED,
-        r'= \1.to(tl.bfloat16, fp_downcast_rounding="rtz").to(tl.float32)',
-        "cvt.rz",
-    ),
+    "a cast toward zero": (ROUNDED, rf"= \1.to(tl.bfloat16, {DOWN}).to(tl.float32)", "cvt.rz"),
     "a cast by float16": (ROUNDED, r"= \1.to(tl.float16).to(tl.float32)", "arith.truncf"),
     "a cast by float8": (ROUNDED, r"= round_bfloat16(\1.to(tl.float8e5).to(tl.float32))", "tt.fp_to_fp"),
     "no rounding": (ROUNDED, r"= \1 * 1.0", "round_bfloat16"),
@@ -72,24 +65,17 @@ TRAPS = {
 @pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.sampled(13, each=False)
 def test_traps_are_noticed(trap):
-    kernel = Kernel(trace(every, "bfloat16"), packed=True, hardware=True)
-    source, lowered = kernel.source([]), kernel.line([])
     pattern, instead, told = TRAPS[trap]
-    changed, count = re.subn(pattern, instead, source, count=1)
-    assert count
-    found = faults(device_code(changed, lowered), lowered, hardware=True)
-    assert any(told in fault for fault in found), found
+    kernel = written(trace(every, "bfloat16"), packed=True, hardware=True)
+    assert_noticed(told, *kernel, pattern, instead, hardware=True)
 
 
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.sampled(60, each=False)
 def test_another_instruction_is_noticed(seed):
-    """One verb in a step of an optimizer is another one, or is left out."""
     rng = random.Random(seed)
     program = step(rng.choice(["adamw", "sgd"]), rng.choice(["plain", "collage-plus", "kahan"]))
-    kernel = Kernel(program, packed=True, hardware=True)
-    given = [use.number({}) for use in uses(program)]
-    source, lowered = kernel.source(given), kernel.line(given)
+    source, lowered = written(program, packed=True, hardware=True)
     calls = list(re.finditer(r"= (\w+_bfloat16)\(([^()]*)\)", source))
     chosen = rng.choice(calls)
     verb, operands = chosen[1], chosen[2].split(", ")
@@ -101,8 +87,7 @@ def test_another_instruction_is_noticed(seed):
 
 
 def test_a_rounding_of_numbers_is_one_instruction():
-    program = trace(lambda ar, x: ar.round(x), "bfloat16", operands=(Register("x", get_format("float32")),))
-    _, lowered, code = code_of(program, hardware=True, packed=True)
+    _, lowered, code = code_of(rounding("bfloat16"), hardware=True, packed=True)
     assert faults(code, lowered, hardware=True) == []
     row = next(row for row in code.ptx.splitlines() if "cvt.rn.bf16x2" in row)
     twice = code._replace(ptx=code.ptx.replace(row, f"{row}\n{row}"))
@@ -110,6 +95,6 @@ def test_a_rounding_of_numbers_is_one_instruction():
     found = code.instructions()
     assert found["F2FP"] == 1
     assert not found["F2F"]
-    _, lowered, longer = code_of(program, packed=True)
+    _, lowered, longer = code_of(rounding("bfloat16"), packed=True)
     assert faults(longer, lowered) == []
     assert sum(longer.instructions().values()) > sum(found.values())

@@ -5,62 +5,46 @@ import pytest
 import torch
 
 import mcfsim as mcf
+from experiments import common
+from experiments import gpu as table
+from experiments.common import write_result
 from mcfsim.compile import launch, trace
 from mcfsim.compile.kernel import Kernel
 from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Mode, Rounding, Rule
-from tests.shared.texts import every
+from mcfsim.rounding import Rounding, Rule
+from tests.benchmarks import gpu
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
 pytestmark = [pytest.mark.usefixtures("interpreted"), pytest.mark.slow]
 
 
-def tensors(*arrays):
-    return [torch.from_numpy(np.ascontiguousarray(x)) for x in arrays]
-
-
 def launched(launcher, given, start=0, words=None):
     """Return what a kernel makes of arrays, and whether it finds all to be values."""
     dtypes = [launcher.lowered.dtype(x) for x in launcher.lowered.results]
     results = [torch.empty(given[0].size, dtype=getattr(torch, str(dtype))) for dtype in dtypes]
-    good = launcher(tensors(*given), results, start, words)
+    good = launcher([torch.from_numpy(x) for x in given], results, start, words)
     return [x.numpy() for x in results], good
 
 
 def hard(fmt, count=20_000):
     """Return operands of all sizes, near each other, and the special ones, in the format."""
-    rng, carrier = np.random.default_rng(1), carrier_of(fmt)
+    rng = np.random.default_rng(1)
     sizes = 2.0 ** rng.integers(max(fmt.emin - fmt.precision, -140), min(fmt.emax, 120), count)
+    near = rng.standard_normal(count)
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, float(fmt.max), float(fmt.smallest_subnormal)]
+    pool = np.concatenate([rng.standard_normal(count) * sizes, near, near, np.repeat(special, 200)])
     with np.errstate(all="ignore"):
-        wide = mcf.round_to(rng.standard_normal(count) * sizes, fmt).astype(carrier)
-        near = mcf.round_to(rng.standard_normal(count), fmt).astype(carrier)
-    special = np.array(
-        [0.0, -0.0, np.inf, -np.inf, np.nan, float(fmt.max), float(fmt.smallest_subnormal)], carrier
-    )
-    pool = np.concatenate([wide, near, near, mcf.round_to(np.repeat(special, 200), fmt).astype(carrier)])
+        pool = mcf.round_to(pool, fmt).astype(carrier_of(fmt))
     return [rng.choice(pool, count) for _ in range(3)]
-
-
-@pytest.mark.parametrize(("fmt", "mode"), [("bfloat16", "nearest_even"), ("float8_e4m3fn", "to_odd")])
-def test_every_operation_has_the_bits_of_numpy(fmt, mode, assert_same):
-    """That kernels do what lines say is asked in test_emitters."""
-    given = hard(get_format(fmt), 2000)
-    found, good = launched(Kernel(trace(every, fmt, mode), checked=True).with_numbers([]), given)
-    assert good
-    for mine, other in zip(found, every(mcf.arithmetic(fmt, mode, compiled=False), *given), strict=True):
-        assert_same(mine, other, *given)
 
 
 @pytest.mark.parametrize("start", [0, 5, 2**33 + 7])
 @pytest.mark.parametrize(
     ("fmt", "rounding"),
-    [
-        ("bfloat16", "stochastic"),
-        ("float8_e5m2", Rounding(Mode.STOCHASTIC, rule=Rule.CENTRED, random_bits=20)),
-    ],
+    [("bfloat16", "stochastic"), ("float8_e5m2", Rounding("stochastic", rule=Rule.CENTRED, random_bits=20))],
     ids=["halves", "whole words"],
 )
 @pytest.mark.sampled(3, each=False)
@@ -79,44 +63,40 @@ def test_random_words_are_those_of_numpy(fmt, rounding, start, assert_same):
 def test_what_is_no_value_is_noticed_wherever_it_is(monkeypatch):
     monkeypatch.setattr(launch, "INTERPRETED", 1024)  # an instance works on so many
     launcher = Kernel(trace(mcf.two_sum, "bfloat16"), checked=True).with_numbers([])
-    for size in (1, 2, 1024, 1100):
+    for size in (0, 1, 2, 1024, 1100):
         a = np.ones(size, np.float32)
         assert launched(launcher, (a, a))[1]
-        for place in {0, size // 2, size - 1}:
+        for place in {0, size // 2, size - 1} if size else ():
             b = a.copy()
             b[place] = 1 + 2**-20
             assert not launched(launcher, (a, b))[1]
-    assert launched(launcher, (np.empty(0, np.float32),) * 2)[1]
 
 
 def test_what_a_kernel_does_not_take_is_refused_before_anything_is_written(monkeypatch):
-    launcher = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True).with_numbers([])
-    codes, out = torch.zeros(8, dtype=torch.bfloat16), [torch.full((8,), 7, dtype=torch.int16) for _ in "se"]
-    for given, error, text in (
-        ([codes], ValueError, "takes 4 vectors, not 3"),
-        ([codes, codes[:4]], ValueError, "have 8 elements on cpu, and 4 on cpu"),
-        ([codes, codes.float()], TypeError, "codes of 2 bytes cannot lie in a tensor of torch.float32"),
-        ([codes.reshape(2, 4), codes], ValueError, "contiguous vectors, not a tensor of shape"),
-        ([codes, torch.zeros(16, dtype=torch.int16)[::2]], ValueError, "contiguous vectors"),
+    packed, wide = (Kernel(trace(mcf.two_sum, "bfloat16"), packed=x).with_numbers([]) for x in (True, False))
+    drawing = Kernel(trace(mcf.two_sum, "bfloat16", "stochastic"), packed=True).with_numbers([])
+    half, out = torch.zeros(8, dtype=torch.bfloat16), [torch.full((8,), 7, dtype=torch.int16) for _ in "se"]
+    for launcher, given, error, text in (
+        (packed, [half], ValueError, "takes 4 vectors, not 3"),
+        (packed, [half, half[:4]], ValueError, "have 8 elements on cpu, and 4 on cpu"),
+        (packed, [half, half.float()], TypeError, "codes of 2 bytes cannot lie in a tensor of torch.float32"),
+        (packed, [half.reshape(2, 4), half], ValueError, "contiguous vectors, not a tensor of shape"),
+        (packed, [half, half.repeat(2)[::2]], ValueError, "contiguous vectors"),
+        (wide, [half.float(), half.double()], TypeError, r"a tensor of float32, not of torch\.float64"),
+        (drawing, [half, half], ValueError, "words must have those of source 0"),
     ):
         with pytest.raises(error, match=text):
-            launcher(given, out)
-    with pytest.raises(TypeError, match=r"a tensor of float32, not of torch\.float64"):
-        Kernel(trace(mcf.two_sum, "bfloat16")).with_numbers([])(
-            [torch.zeros(8), torch.zeros(8, dtype=torch.float64)], [torch.zeros(8), torch.zeros(8)]
-        )
-    drawing = Kernel(trace(mcf.two_sum, "bfloat16", "stochastic"), packed=True).with_numbers([])
-    with pytest.raises(ValueError, match="words must have those of source 0"):
-        drawing([codes, codes], out)
+            launcher(given, [x.float() for x in out] if launcher is wide else out)
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(ValueError, match="kernels take tensors of a GPU"):
-        launcher([codes, codes], out)
+        packed([half, half], out)
     assert all((x == 7).all() for x in out)
 
 
-@pytest.mark.parametrize(
-    "name", ["size", "key", "step", "inside", "tl", "kernel", "numbers64", "words16", "C6", "add_bfloat16"]
-)
+NAMES = ("size", "key", "step", "inside", "tl", "kernel", "numbers64", "words16", "C6", "add_bfloat16")
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.sampled(4, each=False)
 def test_operands_may_be_called_as_a_kernel_calls_its_own(name, assert_same):
     def text(ar, x, y):
@@ -127,3 +107,27 @@ def test_operands_may_be_called_as_a_kernel_calls_its_own(name, assert_same):
     (found,), _ = launched(Kernel(program, checked=True).with_scalars({}), (a, b), 0, {0: words})
     ar = mcf.arithmetic("bfloat16", "stochastic", random=words, compiled=False)
     assert_same(found, ar.evaluate(text, a, b))
+
+
+# -- the benchmark -------------------------------------------------------------------------------------------
+@pytest.mark.costly("the whole benchmark, its kernels interpreted")
+def test_the_benchmark_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
+    """It writes nothing."""
+    monkeypatch.setattr("sys.argv", ["gpu", "--size", "2", "--device", "cpu"])
+    monkeypatch.setattr(gpu, "write_result", None)
+    few = {name: mcf.STRATEGIES[name] for name in ("collage-plus", "exact")}
+    monkeypatch.setattr(mcf, "STRATEGIES", few)
+    kept, measured = [], gpu.measured
+    monkeypatch.setattr(gpu, "measured", lambda *given: kept.extend(measured(*given)) or kept)
+    gpu.main()
+    printed = capsys.readouterr().out
+    assert all(x in printed for x in ("copy", "float32 to bfloat16", "two_sum, bfloat16")), printed
+    assert all(x in printed for x in ("AdamW, collage-plus", "2 tensors of 16")), printed
+    for module in (common, table):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    assert table.measured() == table.NOT_MEASURED
+    write_result("gpu", kept[-1])
+    shown = table.measured()
+    assert "a CPU, in miniature; torch" in shown
+    assert shown.count("| AdamW, ") == len(few)
+    assert "collage-plus " in shown.partition("Parameters that are not the exact first step")[2]

@@ -22,7 +22,6 @@ SIZE, WORDS = 8, mcf.RandomWords(3, 1, 4)
 
 @lru_cache(maxsize=1)
 def pool():
-    """Return for each format values of it, in its carrier."""
     found = {}
     for fmt in (*NARROW, *WIDE):
         ar = NumpyArithmetic(fmt, mcf.Rounding(overflow="saturate"))

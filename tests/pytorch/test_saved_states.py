@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from mcfsim.storage.tensors import FileOfTensorsError
 from mcfsim.torch import AdamW
 from mcfsim.torch.moved import summed
 from tests.models.files import raw_safetensors
-from tests.pytorch.runs import dtype_of, parameters, run
+from tests.pytorch.runs import dtype_of, net, of, parameters, run
 from tests.shared.kinds import STORED
 from tests.shared.mutations import NASTY, _places, damaged
 
@@ -58,10 +59,7 @@ def odd_tensors() -> list[torch.Tensor]:
 
 
 #: Keys that a dictionary may have, too.
-KEYS = (
-    *(0, 1, -1, None, True, 2.5, (), (1, 2), ""),
-    *("matrix", "exp_avg", "step", "state", "params", "optimizer"),
-)
+KEYS = 0, 1, -1, None, True, 2.5, (), (1, 2), "", "matrix", "exp_avg", "step", "state", "params", "optimizer"
 
 
 def altered(data: Any, random: np.random.Generator, odd: list[torch.Tensor]) -> Any:
@@ -160,15 +158,10 @@ def test_a_number_that_is_damaged_is_not_taken(state):
     assert "it is compressed" in refusal(path, samples)
 
 
-def of_first(**entries: Any) -> Any:
-    return lambda it: it["state"][0].update(entries)
+of_first, of_group = partial(of, "state", 0), partial(of, "param_groups", 0)
 
 
-def of_group(**entries: Any) -> Any:
-    return lambda it: it["param_groups"][0].update(entries)
-
-
-MATRIX = torch.ones(5, 3)
+MATRIX, NAN = torch.ones(5, 3), torch.tensor(np.nan)
 
 
 @pytest.mark.slow
@@ -182,10 +175,7 @@ MATRIX = torch.ones(5, 3)
         (of_first(exp_avg_sq=-MATRIX), "has a negative second moment"),
         (of_first(exp_avg_sq=MATRIX / 0), "matrix.exp_avg_sq: 0 NaN, 15 infinite"),
         *((of_first(step=x), "how many steps were made of 'matrix'") for x in (torch.ones(2), "2", True)),
-        *(
-            (of_first(step=x), "steps were made; at least one must")
-            for x in (2.5, 10**400, torch.tensor(np.nan))
-        ),
+        *((of_first(step=x), "steps were made; at least one must") for x in (2.5, 10**400, NAN)),
         (lambda it: it["state"].update({0: 3}), "the state of 'matrix' is no dict: 3"),
         (lambda it: it.update(param_groups=3), "'param_groups' is no list: 3"),
         (lambda it: it.update(param_groups=[3]), "group 0 is no dict: 3"),
@@ -201,7 +191,6 @@ MATRIX = torch.ones(5, 3)
     ],
 )
 def test_what_is_wrong_is_said(alter, said, tmp_path):
-    """By a command, too."""
     weights, path = tmp_path / "w.safetensors", tmp_path / "s.pt"
     data = saved(weights, named=True)
     alter(data["optimizer"])
@@ -218,32 +207,34 @@ def test_what_is_wrong_is_said(alter, said, tmp_path):
 def test_any_floating_dtype_layout_and_way_to_count_is_read(tmp_path):
     data, path = saved(tmp_path / "w.safetensors", named=True), tmp_path / "s.pt"
     samples = scan(open_weights(tmp_path / "w.safetensors"), 16)
-    state, found = data["optimizer"]["state"][0], []
-    half, dtypes = MATRIX * 0.5, (torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn)
+    state, found, m = data["optimizer"]["state"], [], MATRIX * 0.5
+    moments = [m.to(x) for x in (torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn)]
+    moments += [m, m.t().contiguous().t(), m[:1].expand(5, 3)]
     for step in (2, 2.0, torch.tensor(2), torch.tensor([2.0]), torch.tensor(2.0, dtype=torch.bfloat16)):
-        for m in (
-            half,
-            *(half.to(dtype) for dtype in dtypes),
-            half.t().contiguous().t(),
-            half[:1].expand(5, 3),
-        ):
-            state.update(step=step, exp_avg=m, exp_avg_sq=MATRIX)
+        for moment in moments:
+            state[0].update(step=step, exp_avg=moment, exp_avg_sq=MATRIX)
             save(data, path)
             found.append(rows(path, samples))
     names = data["optimizer"]["param_groups"][0]["param_names"]
-    named = {name: data["optimizer"]["state"][i] for i, name in enumerate(names)}
+    named = {name: state[i] for i, name in enumerate(names)}
     save({"state": named, "param_groups": [{"params": names}]}, path)
     assert all(x == rows(path, samples) for x in found)
 
 
 # -- states by their order -----------------------------------------------------------------------------------
-RUN = mcf.Schedule(), 10
-
-
-def directions(weights: Path, state: Path, **betas: float) -> dict[str, np.ndarray]:
+def directions(weights: Path, state: Path) -> dict[str, list[float]]:
     samples = scan(open_weights(weights), 64)
-    rows = SavedState(state).directions(samples, mcf.AdamW(**betas), *RUN).at(1)
-    return dict(zip([sample.name for sample in samples], rows, strict=True))
+    return dict(zip([sample.name for sample in samples], rows(state, samples), strict=True))
+
+
+def of_files(model: Any, state: Any, folder: Path, kind: str = "safetensors") -> dict[str, list[float]]:
+    weights, arrays = folder / f"w.{kind}", {name: p.detach() for name, p in model.items()}
+    if kind == "npz":
+        np.savez(weights, **{name: x.numpy() for name, x in arrays.items()})
+    else:
+        save_file(arrays, weights)
+    torch.save(state, folder / "o.pt")
+    return directions(weights, folder / "o.pt")
 
 
 def expected(m: torch.Tensor, v: torch.Tensor, step: int) -> np.ndarray:
@@ -260,14 +251,11 @@ def test_a_state_of_this_package_is_read(strategy, tmp_path):
     named = STORED.index(strategy) % 2
     optimizer = AdamW(model.items() if named else model.values(), strategy=strategy)
     run(optimizer, [0, 2, 4])  # of which all gradients are finite
-    save_file({name: p.detach() for name, p in model.items()}, tmp_path / "w.safetensors")
-    torch.save(optimizer.state_dict(), tmp_path / "o.pt")
-    found = directions(tmp_path / "w.safetensors", tmp_path / "o.pt")
+    found = of_files(model, optimizer.state_dict(), tmp_path)
     stores = optimizer.steps_of(optimizer.param_groups[0]).stores
     for name, p in model.items():
-        state = optimizer.state[p]
         m, v = (
-            summed([stores.numbers(state, part) for part in parts])
+            summed([stores.numbers(optimizer.state[p], part) for part in parts])
             for parts in (stores.names.m, stores.names.v)
         )
         np.testing.assert_array_equal(found[name], expected(m, v, 3))
@@ -278,23 +266,20 @@ def test_a_state_of_this_package_is_read(strategy, tmp_path):
     [
         (of_group(strategy="mine"), "of strategy 'mine', which has none"),
         (of_group(strategy="plain"), "of strategy 'plain', which has none"),
-        (lambda x: x["state"][0].update(m_scales=torch.ones(3)), r"scales of shape \(3,\), and its weight"),
-        (lambda x: x["state"][0].update(m=x["state"][0]["m"].float()), "has codes of shape"),
-        (lambda x: x["state"][0].update(m_scales="x"), "is damaged"),
+        (of_first(m_scales=torch.ones(3)), r"scales of shape \(3,\), and its weight"),
+        (of_first(m=torch.ones(30, 20)), "has codes of shape"),
+        (of_first(m_scales="x"), "is damaged"),
         (lambda x: x["state"][0].pop("v"), "'v'.* 'w'|v of 'w' is no tensor|is damaged"),
     ],
 )
 def test_codes_and_scales_that_do_not_fit_are_refused(change, text, tmp_path):
     w = torch.nn.Parameter(torch.ones(30, 20).bfloat16())
     optimizer = AdamW([w], strategy="fp8-moments")
-    w.grad = torch.ones_like(w)
-    optimizer.step()
-    saved = optimizer.state_dict()
-    change(saved)
-    save_file({"w": w.detach()}, tmp_path / "w.safetensors")
-    torch.save(saved, tmp_path / "o.pt")
+    run(optimizer, [0])
+    state = optimizer.state_dict()
+    change(state)
     with pytest.raises(FileOfTensorsError, match=text):
-        directions(tmp_path / "w.safetensors", tmp_path / "o.pt")
+        of_files({"w": w}, state, tmp_path)
 
 
 # -- states of torch without names ---------------------------------------------------------------------------
@@ -305,13 +290,9 @@ class Attention(torch.nn.Module):
             setattr(self, name, torch.nn.Linear(6, 6))
 
 
-def layers(count: int) -> torch.nn.Module:
-    return torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(count)), torch.nn.Linear(6, 2))
-
-
 MODELS = {
-    "three layers": (lambda: layers(3), True),
-    "twelve layers": (lambda: layers(12), True),
+    "three layers": (lambda: net(*[6] * 4, 2), True),
+    "twelve layers": (lambda: net(*[6] * 13, 2), True),
     "attention": (Attention, False),
     "a norm": (lambda: torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.LayerNorm(6)), False),
 }
@@ -324,29 +305,19 @@ MODELS = {
 def test_a_state_without_names_is_that_of_its_tensors_or_refused(kind, grouped, kept, tmp_path):
     """Safetensors files list tensors by name; .npz files, and models beside the state, as the model does."""
     make, told_by_numbers = MODELS[kind]
-    torch.manual_seed(0)
     model = make()
     parts = [[p for p in model.parameters() if (p.ndim > 1) == matrices] for matrices in (True, False)]
     optimizer = torch.optim.AdamW([{"params": x} for x in parts] if grouped else model.parameters())
-    for _ in range(2):
-        for p in model.parameters():
-            p.grad = torch.randn_like(p)
-        optimizer.step()
-    weights = tmp_path / ("w.npz" if kept == "npz" else "w.safetensors")
-    if kept == "npz":
-        np.savez(weights, **{name: p.detach().numpy() for name, p in model.named_parameters()})
-    else:
-        save_file(model.state_dict(), weights)
-    beside = {"model": model.state_dict()} if kept == "beside" else {}
-    torch.save({"optimizer": optimizer.state_dict(), **beside}, tmp_path / "o.pt")
+    run(optimizer, [0, 2])
+    weights, state = dict(model.named_parameters()), {"optimizer": optimizer.state_dict()}
+    state |= {"model": model.state_dict()} if kept == "beside" else {}
     if kept == "safetensors" and not told_by_numbers:
-        with pytest.raises(
-            FileOfTensorsError, match="does not tell which is which: no order of them is known"
-        ):
-            directions(weights, tmp_path / "o.pt")
+        said = "does not tell which is which: no order of them is known"
+        with pytest.raises(FileOfTensorsError, match=said):
+            of_files(weights, state, tmp_path)
         return
-    found = directions(weights, tmp_path / "o.pt")
-    for name, p in model.named_parameters():
+    found = of_files(weights, state, tmp_path, "npz" if kept == "npz" else "safetensors")
+    for name, p in weights.items():
         state = optimizer.state[p]
         np.testing.assert_array_equal(found[name], expected(state["exp_avg"], state["exp_avg_sq"], 2))
 

@@ -4,23 +4,15 @@ import copy
 import io
 import math
 import pickle
+from functools import partial
 
 import pytest
 import torch
 
 from mcfsim.checks.whole import SpoiltStateError
 from mcfsim.random import RandomWords
-from tests.pytorch.runs import (
-    KINDS,
-    assert_same_states,
-    dtype_of,
-    frozen,
-    in_turn,
-    listed,
-    parameters,
-    run,
-    states,
-)
+from tests.pytorch import runs
+from tests.pytorch.runs import assert_same_states, frozen, listed, run, states
 from tests.shared.interrupts import broken_off, bytecodes
 from tests.shared.kinds import STORED
 
@@ -28,9 +20,9 @@ SHAPES = ((4, 3), (5,), ())
 
 
 def made(optimizer="adamw", strategy="collage-plus", seed=0, **options):
-    given = parameters(SHAPES, dtype_of(strategy), seed)
+    given = runs.parameters(SHAPES, runs.dtype_of(strategy), seed)
     groups = [{"params": given[:1]}, {"params": given[1:], "weight_decay": 0.0, "lr": 3e-3}]
-    return KINDS[optimizer](groups, 1e-2, weight_decay=0.1, strategy=strategy, **options)
+    return runs.KINDS[optimizer](groups, 1e-2, weight_decay=0.1, strategy=strategy, **options)
 
 
 def through_a_file(x):
@@ -42,14 +34,15 @@ def through_a_file(x):
     return torch.load(files[0], weights_only=True)
 
 
-def put(optimizer, weights):
-    with torch.no_grad():
-        for p, x in zip(listed(optimizer), weights, strict=True):
-            p.copy_(x)
+def tensors_of(optimizer):
+    """Return which tensors make up the state."""
+    states = [optimizer.state[p] for p in listed(optimizer)]
+    return [id(x) for state in states for x in state.values() if isinstance(x, torch.Tensor)]
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "strategy", "seed"), [*((*pair, None) for pair in in_turn(STORED)), ("sgd", "plain", 3)]
+    ("optimizer", "strategy", "seed"),
+    [*((*pair, None) for pair in runs.in_turn(STORED)), ("sgd", "plain", 3)],
 )
 def test_a_run_goes_on_from_what_was_saved_or_copied(optimizer, strategy, seed):
     """With its random words, whatever words the one had that the state is loaded into."""
@@ -61,7 +54,7 @@ def test_a_run_goes_on_from_what_was_saved_or_copied(optimizer, strategy, seed):
     run(ours, range(2))
     saved = through_a_file({"weights": [p.detach() for p in listed(ours)], "optimizer": ours.state_dict()})
     loaded = made(optimizer, strategy, seed=1, **words(seed and 77))
-    put(loaded, saved["weights"])
+    runs.put(loaded, saved["weights"])
     loaded.load_state_dict(saved["optimizer"])
     pickled = STORED.index(strategy) % 2
     others = [loaded, pickle.loads(pickle.dumps(ours)) if pickled else copy.deepcopy(ours)]
@@ -82,49 +75,26 @@ def test_loading_writes_into_the_tensors_that_there_are():
     run(optimizer, range(3))
     saved = copy.deepcopy(optimizer.state_dict())
     run(optimizer, range(3, 5))
-    tensors = [
-        (p, name, x) for p in listed(optimizer) for name, x in optimizer.state[p].items() if name != "step"
-    ]
+    kept, tensors = copy.deepcopy(saved), tensors_of(optimizer)
     saved["param_groups"][0]["lr"] = 0.25
-    kept = copy.deepcopy(saved)
     optimizer.load_state_dict(saved)
     assert optimizer.param_groups[0]["lr"] is rate
     assert float(rate) == 0.25
-    assert all(optimizer.state[p][name] is x for p, name, x in tensors)
-    first = listed(optimizer)[0]
-    assert optimizer.state[first]["step"] == 3
-    assert torch.equal(optimizer.state[first]["m"], kept["state"][0]["m"])
+    assert tensors_of(optimizer) == tensors
+    first = optimizer.state[listed(optimizer)[0]]
+    assert first["step"] == 3
+    assert torch.equal(first["m"], kept["state"][0]["m"])
     run(optimizer, [5])
     assert torch.equal(saved["state"][0]["m"], kept["state"][0]["m"])
 
 
 # -- what is refused --------------------------------------------------------------------------------------
-def of(**entries):
-    return lambda x: x.update(entries)
-
-
-def of_state(**entries):
-    return lambda x: x["state"][1].update(entries)
-
-
-def of_group(**entries):
-    return lambda x: x["param_groups"][1].update(entries)
+of_state, of_group = partial(runs.of, "state", 1), partial(runs.of, "param_groups", 1)
 
 
 META, SPARSE = torch.empty(5, dtype=torch.bfloat16, device="meta"), torch.zeros(5).bfloat16().to_sparse()
-STEPS = (
-    -3,
-    2.5,
-    math.nan,
-    math.inf,
-    "3",
-    None,
-    True,
-    [3],
-    2**53,
-    torch.tensor(-1.0),
-    torch.tensor([1.0, 2.0]),
-)
+ODD = torch.tensor(-1.0), torch.tensor([1.0, 2.0])
+STEPS = (*(-3, 2.5, math.nan, math.inf, "3", None, True, [3], 2**53), *ODD)
 WORDS = {"seed": 1, "step": 0, "stream": 0}
 #: What is done to a state, and what is said of it.
 SPOILT = [
@@ -145,34 +115,30 @@ SPOILT = [
     (of_group(random={"key": 3}), "no seed, step and stream"),
     (of_group(random=5), "no seed, step and stream"),
     (of_group(random=None), "needs random"),
-    *((of(param_groups=x), "has no param_groups, a list") for x in (None, 3, [None], [{"lr": 1.0}])),
-    (of(param_groups=[{"params": None}]), "has no param_groups, a list"),
-    *((of(state=x), "has no state, a dict") for x in (None, [], 3)),
+    *((runs.of(param_groups=x), "has no param_groups, a list") for x in (None, 3, [None], [{"lr": 1.0}])),
+    (runs.of(param_groups=[{"params": None}]), "has no param_groups, a list"),
+    *((runs.of(state=x), "has no state, a dict") for x in (None, [], 3)),
     (lambda x: x.pop("param_groups"), "has no param_groups"),
     (lambda x: x.pop("state"), "has no state"),
     (lambda x: x.update(state={}, param_groups=x["param_groups"][:1]), "different number of"),
     (lambda x: x.update(state={}) or x["param_groups"][1]["params"].pop(), "doesn't match the size"),
-    (of(optimizer="Adam"), "the state is of Adam, and this optimizer is"),
+    (runs.of(optimizer="Adam"), "the state is of Adam, and this optimizer is"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("place", range(len(SPOILT)))
 def test_a_bad_state_is_refused_whole(place):
     change, message = SPOILT[place]
-    optimizer = made(list(KINDS)[place % 5], rounding="stochastic", random=RandomWords(9))
+    optimizer = made(list(runs.KINDS)[place % 5], rounding="stochastic", random=RandomWords(9))
     run(optimizer, [0])
     saved = copy.deepcopy(optimizer.state_dict())
     run(optimizer, [1])
     change(saved)
-
-    def tensors():
-        return [id(x) for p in listed(optimizer) for x in optimizer.state[p].values()]
-
-    before, kept = frozen(optimizer), tensors()
+    before, kept = frozen(optimizer), tensors_of(optimizer)
     with pytest.raises(ValueError, match=message):
         optimizer.load_state_dict(saved)
     assert_same_states(frozen(optimizer), before)
-    assert tensors() == kept
+    assert tensors_of(optimizer) == kept
 
 
 @pytest.mark.parametrize("x", [None, [], 3, "state"])
@@ -198,18 +164,19 @@ def test_a_step_that_is_broken_off_is_whole_or_refused(strategy):
     optimizer = made(strategy=strategy)
     run(optimizer, [0])
     start, weights = copy.deepcopy(optimizer.state_dict()), [p.detach().clone() for p in listed(optimizer)]
-    count, whole = bytecodes(lambda: run(optimizer, [1])), []
-    refused = halves = 0
-    places = torch.randint(count, (10,), generator=torch.Generator().manual_seed(1)).tolist()
-    for place in [None, *places, *range(count // 2, count, count // 20)]:
-        put(optimizer, weights)
+    count, refused, halves = bytecodes(lambda: run(optimizer, [1])), 0, 0
+
+    def begin():
+        runs.put(optimizer, weights)
         optimizer.load_state_dict(start)
-        if place is None:
-            whole.append(states(optimizer))
-            run(optimizer, [1])
-            whole.append(states(optimizer))
-            continue
-        assert is_same(states(optimizer), whole[0])
+        return states(optimizer)
+
+    whole = [begin()]
+    run(optimizer, [1])
+    whole.append(states(optimizer))
+    places = torch.randint(count, (10,), generator=torch.Generator().manual_seed(1)).tolist()
+    for place in [*places, *range(count // 2, count, count // 20)]:
+        assert is_same(begin(), whole[0])
         if not broken_off(lambda: run(optimizer, [1]), place, KeyboardInterrupt):
             continue
         found = states(optimizer)
@@ -221,11 +188,8 @@ def test_a_step_that_is_broken_off_is_whole_or_refused(strategy):
             refused += 1
             assert is_same(states(optimizer), found)
             for other in (
-                optimizer.state_dict,
-                lambda: copy.deepcopy(optimizer),
-                lambda: pickle.dumps(optimizer),
-                lambda: optimizer.represented(listed(optimizer)[0]),
-                optimizer.resync,
+                *(optimizer.state_dict, optimizer.resync, partial(copy.deepcopy, optimizer)),
+                *(partial(pickle.dumps, optimizer), partial(optimizer.represented, listed(optimizer)[0])),
             ):
                 with pytest.raises(SpoiltStateError, match=r"a step was broken off.* saved together"):
                     other()

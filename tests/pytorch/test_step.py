@@ -1,59 +1,60 @@
-"""Steps of the optimizers for torch: what moves together, groups, and what torch asks of a step."""
+"""Steps of the optimizers for torch: those of `mcfsim.Optimizer`, together or not, and as torch asks for."""
+
+import inspect
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
 import mcfsim as mcf
+import mcfsim.torch
 from mcfsim.checks.processor import FlushedSubnormalsError
+from mcfsim.compile import choice, loops
+from mcfsim.optim import compiled_step
+from mcfsim.optim.declaration import straight_optimizers
+from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32, Stored
 from mcfsim.random import RandomWords
+from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
-from mcfsim.torch import AdamW, batched
+from mcfsim.torch import AdamW, batched, host_loop
+from mcfsim.torch import step as steps
 from mcfsim.torch.host_step import HostStep
-from tests.pytorch.runs import (
-    KINDS,
-    assert_same_states,
-    dtype_of,
-    give,
-    listed,
-    parameters,
-    run,
-    states,
-)
+from tests.pytorch import runs
+from tests.pytorch.runs import assert_same_states, give, listed, parameters, run
+from tests.shared.kinds import LEADING, STORED, feeding
 
 
 # -- which tensors move together, and which do not ----------------------------------------------------------
 @pytest.mark.parametrize("strategy", ["plain", "collage-plus", "stochastic", "fp8-moments"])
-def test_parameters_without_a_gradient_stay_and_change_no_other(strategy):
+def test_parameters_without_a_gradient_stay_and_change_no_other(strategy, monkeypatch):
     """Not its step, nor the random words that it draws; batched or not."""
     shapes = ((3,), (0, 2), (40,), (), (9,), (256,), (4, 4))
-    skipped = {0: {2}, 1: {0, 5}, 2: {2, 3, 6}}
-    runs = []
+    made = []
     for small in (-1, 64):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(batched, "SMALL", small)
-            given = parameters(shapes)
-            optimizer = AdamW(given, 1e-2, strategy=strategy)
-            for step, skip in skipped.items():
-                give(given, step, skip)
-                optimizer.step()
-        runs.append(optimizer)
-    assert_same_states(*runs)
-    assert [optimizer.state[p]["step"] for p in given] == [2, 3, 1, 2, 3, 2, 2]
-    whole = parameters(shapes)
-    other = AdamW(whole, 1e-2, strategy=strategy)
+        monkeypatch.setattr(batched, "SMALL", small)
+        given = parameters(shapes)
+        made.append(AdamW(given, 1e-2, strategy=strategy))
+        for step, skip in enumerate(({2}, {0, 5}, {2, 3, 6})):
+            give(given, step, skip)
+            made[-1].step()
+    assert_same_states(*made)
+    assert [made[-1].state[p]["step"] for p in given] == [2, 3, 1, 2, 3, 2, 2]
+    other = AdamW(parameters(shapes), 1e-2, strategy=strategy)
     run(other, range(3))
     for place in (1, 4):
-        assert torch.equal(whole[place], given[place])
+        assert torch.equal(listed(other)[place], given[place])
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("kind", runs.KINDS.values(), ids=runs.KINDS)
 def test_many_small_tensors_are_few_pieces_of_work(kind, monkeypatch):
     """However many there are: so many as fit a block are one, and others' copies go back to their places."""
     handed = []
-    monkeypatch.setattr(
-        HostStep, "move", lambda self, moved, *_: handed.append([x.gradient.numel() for x in moved])
-    )
+
+    def move(self, moved, *_):
+        handed.append([x.gradient.numel() for x in moved])
+
+    monkeypatch.setattr(HostStep, "move", move)
     sizes = [16] * 200 + [BLOCK] + [batched.SMALL] * 9 + [16] * 3
     given = [torch.nn.Parameter(torch.ones(size).bfloat16()) for size in sizes]
     given[3].data = torch.ones(2, 16).bfloat16()[:, ::2].reshape(4, 4).t()
@@ -67,11 +68,8 @@ def test_many_small_tensors_are_few_pieces_of_work(kind, monkeypatch):
 
 def test_gradients_of_another_dtype_are_rounded_once():
     """Each by itself, beside others of the same batch that have another dtype."""
-    given, (other,) = parameters([(200,)] * 2), parameters([(200,)], seed=9)
-    with torch.no_grad():
-        for p in given:
-            p.copy_(other)
-    optimizer, random = AdamW(given, 1e-2, strategy="plain"), torch.Generator().manual_seed(0)
+    given, random = [p for _ in range(2) for p in parameters([(200,)])], torch.Generator().manual_seed(0)
+    optimizer = AdamW(given, 1e-2, strategy="plain")
     for _ in range(5):
         x = torch.randn(200, generator=random, dtype=torch.float64)
         x[::2] = x[::2].sign() * (1 + 2.0**-8 + 2.0**-40)  # a tie of bfloat16, if rounded to binary32 first
@@ -92,7 +90,7 @@ def test_groups_are_moved_as_by_optimizers_of_their_own():
     ]
 
     def of_each():
-        return [parameters(dtype=dtype_of(x["strategy"], x.get("low", "bfloat16"))) for x in settings]
+        return [parameters(dtype=runs.dtype_of(x["strategy"], x.get("low", "bfloat16"))) for x in settings]
 
     def made():
         first, *rest = [{"params": x, **setting} for x, setting in zip(of_each(), settings, strict=True)]
@@ -110,13 +108,11 @@ def test_groups_are_moved_as_by_optimizers_of_their_own():
         for x in (together, *apart, *schedulers):
             x.step()
     gone_on.load_state_dict(together.state_dict())
-    with torch.no_grad():
-        for p, q in zip(listed(gone_on), listed(together), strict=True):
-            p.copy_(q)
+    runs.put(gone_on, listed(together))
     for optimizer in (together, gone_on):
         for group, single in zip(optimizer.param_groups, apart, strict=True):
             assert group["lr"] == single.param_groups[0]["lr"]
-            assert_same_states(states(optimizer, group["params"]), states(single))
+            assert_same_states(runs.states(optimizer, group["params"]), runs.states(single))
 
 
 def test_words_are_drawn_by_the_number_of_an_element_among_all():
@@ -129,7 +125,7 @@ def test_words_are_drawn_by_the_number_of_an_element_among_all():
     for optimizer in (whole, apart, other):
         run(optimizer, range(3))
     assert_same_states(whole, apart)
-    assert_same_states(states(other, three[:1]), states(whole, one[:1]))
+    assert_same_states(runs.states(other, three[:1]), runs.states(whole, one[:1]))
     assert not torch.equal(three[1], one[1])
 
 
@@ -152,23 +148,17 @@ def test_the_closure_is_called_with_gradients_on_and_autograd_notices_the_step()
 
 
 def test_what_is_refused_changes_nothing():
-    """Gradients that are sparse, a rate that a scheduler spoilt, tensors of no parameter."""
+    """Sparse gradients, and tensors of no parameter; of bad numbers see test_group."""
     given = parameters([(3, 2), (3, 2)])
-    before = [p.detach().clone() for p in given]
     optimizer = AdamW([{"params": given[:1]}, {"params": given[1:]}], 1e-2)
+    before = runs.frozen(optimizer)
     give(given, 0)
-    for rate in (float("inf"), float("nan"), -0.1):
-        optimizer.param_groups[1]["lr"] = rate
-        with pytest.raises(ValueError, match="lr = "):
-            optimizer.step()
-    optimizer.param_groups[1]["lr"] = 1e-2
-    given[1].grad = torch.ones(3, 2).bfloat16().to_sparse()
+    given[1].grad = given[1].grad.to_sparse()
     with pytest.raises(TypeError, match=r"layout torch\.sparse_coo is not supported.*only dense ones are"):
         optimizer.step()
-    assert all(torch.equal(p, x) for p, x in zip(given, before, strict=True))
-    assert not optimizer.state
     with pytest.raises(ValueError, match="no parameter of this optimizer"):
         optimizer.represented(torch.ones(2))
+    assert_same_states(runs.frozen(optimizer), before)
 
 
 def test_a_torch_that_flushes_is_refused():
@@ -193,3 +183,186 @@ def test_a_torch_that_flushes_is_refused():
 def test_an_optimizer_of_arrays_refuses_tensors():
     with pytest.raises(TypeError, match=r"keeps NumPy arrays, and TorchArithmetic\(bfloat16.* mcfsim\.torch"):
         mcf.Optimizer(mcf.AdamW(), mcf.strategy("plain", "bfloat16"), {"w": np.ones(3)}, backend="torch")
+
+
+# -- the bits of a step --------------------------------------------------------------------------------------
+#: Rows with whole groups of 128 and without, none, one element, and such as lie otherwise in memory.
+SHAPES = {
+    "matrix": (7, 5), "rows": (3, 128), "scalar": (), "empty": (0, 3),
+    "turned": (6, 4), "strided": (9,), "odd": (3, 65), "vector": (200,),
+}  # fmt: skip
+DECAYED = ("matrix", "rows", "scalar", "empty")
+NUMBERS = {"beta1": 0.8, "beta2": 0.99, "epsilon": 2.0**-10, "momentum": 0.75, "weight_decay": 0.1}
+
+
+SMALL_BLOCKS = [
+    *((module, "BLOCK", 190) for module in (loops, host_loop, batched)),
+    *((loops, "AT_ONCE", 77), (batched, "SMALL", 23)),
+]
+#: Loops by calls of NumPy's functions: to compile them never pays, to write them always does.
+CALLS = [
+    *((compiled_step, "_LEAST_COMPILED", 0), (choice, "_LOAD", float("inf"))),
+    (choice, "_cost_of_writing", lambda program: -1.0),
+]
+#: How a step is made: what is other than by default, where small tensors go together by operations.
+WAYS = {
+    "batches": [],
+    "one by one": [(batched, "SMALL", -1)],
+    "calls": CALLS,
+    "calls on small blocks": [*CALLS, *SMALL_BLOCKS],
+    "small blocks": SMALL_BLOCKS,
+    "numba": [(compiled_step, "how_compiled", lambda roles: True)],
+    "a device": [(steps, "_is_host", lambda device: False)],
+}
+HOST = list(WAYS)[:5]
+
+
+def of_remainder(bits):
+    moment = Stored(FLOAT32)
+    return mcf.Strategy("mine", m=moment, v=moment, extra=Stored(FLOAT32, remainder=bits), addition="master")
+
+
+def of_moments(fmt, by=FLOAT32):
+    kept = Stored(by, scaled=fmt)
+    return mcf.Strategy("mine", m=kept, v=kept)
+
+
+FLOAT8, SHORT = mcf.get_format("float8_e5m2"), Rounding("stochastic", random_bits=7)
+THREE = {"parameter": Stored(FLOAT8, 3), "m": Stored(FLOAT8, 2), "v": Stored(FLOAT8, 2)}
+THREE |= {"gradient": Stored(FLOAT8), "addition": "grow"}
+#: Strategies that have no name, and their low formats.
+MINE = {
+    "three components of float8": (mcf.Strategy("mine", **THREE), FLOAT8),
+    **{
+        f"a remainder of {bits} bits": (of_remainder(bits), low)
+        for bits, low in ((2, "bfloat16"), (5, "float16"), (8, "float16"), (9, "bfloat16"), (16, "float16"))
+    },
+    "float8_e5m2 in groups": (of_moments(runs.scaled("float8_e5m2")), "bfloat16"),
+    "mxfp8_e4m3": (of_moments("mxfp8_e4m3"), "bfloat16"),
+    "int8 in groups of 64": (of_moments(runs.scaled("int8", 64)), "bfloat16"),
+    "int8 with a scale a tensor": (of_moments("int8"), "bfloat16"),
+    "nvfp4": (of_moments("nvfp4"), "bfloat16"),
+    "float8_e4m3fn of bfloat16": (of_moments(FLOAT8_GROUPS, "bfloat16"), "bfloat16"),
+    "two numbers a group": (mcf.STRATEGIES["coat-moments"], "bfloat16"),
+}
+#: Whose moments lie as numbers, between steps, too.
+NO_CODES = ("int8 with a scale a tensor", "nvfp4")
+
+
+def start(dtype):
+    """Return parameters by name, of which two do not lie element by element."""
+    generator = torch.Generator().manual_seed(0)
+    found = {name: runs.hard(shape, dtype, generator) for name, shape in SHAPES.items()}
+    found["turned"] = found["turned"].t().contiguous().t()
+    found["strided"] = torch.stack([found["strided"]] * 2, dim=1)[:, 0]
+    return {name: torch.nn.Parameter(x) for name, x in found.items()}
+
+
+@contextmanager
+def made_by(way):
+    if way == "numba":
+        pytest.importorskip("numba")
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, x in WAYS[way]:
+            patch.setattr(module, name, x)
+        yield
+
+
+def both(optimizer, strategy, low="bfloat16", **options):
+    declared = straight_optimizers()[optimizer]
+    given = {name: NUMBERS[name] for name in inspect.signature(declared).parameters}
+    chosen = mcf.strategy(strategy, low)
+    params = start(getattr(torch, chosen.parameter.format.name))
+    decayed = [params[name] for name in DECAYED]
+    rest = [p for name, p in params.items() if name not in DECAYED]
+    groups = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
+    ours = runs.KINDS[optimizer](groups, 1e-2, strategy=strategy, low=low, **given, **options)
+    weights = {name: p.detach().float().numpy().copy() for name, p in params.items()}
+    return ours, params, mcf.Optimizer(declared(**given), chosen, weights, DECAYED, **options)
+
+
+def compared(ours, params, theirs):
+    """Yield what is stored, meant and seen of parameters, and what it should be."""
+    split = theirs.layout.split
+    with np.errstate(all="ignore"):
+        meant = sum(x.astype(float) for x in reversed(theirs.represented()))
+    weights, meant = theirs.weights(), split(meant)
+    for name, p in params.items():
+        found, expected = runs.array(p), weights[name]
+        if theirs.strategy.name == "mcf-3":  # whose sum has no negative zero
+            found, expected = found + 0.0, expected + 0.0
+        yield name, found, expected
+        yield f"{name} represented", runs.array(ours.represented(p)), meant[name]
+        state, stores = ours.state[p], ours.steps_of(ours.param_groups[0]).stores
+        for slot in ("m", "v") if state else ():
+            names = getattr(stores.names, slot)
+            for key, vector in zip(names, getattr(theirs.state, slot), strict=True):
+                yield f"{name} {key}", runs.array(stores.numbers(state, key)), split(vector)[name].ravel()
+
+
+def compare(ours, params, theirs, way):
+    runs.assert_all_same(compared(ours, params, theirs))
+    for step in range(3):
+        give(params.values(), step)
+        with made_by(way):
+            ours.step()
+        theirs.step(theirs.receive({name: p.grad.float().numpy() for name, p in params.items()}), 1e-2)
+        found = ((f"step {step}: {what}", *pair) for what, *pair in compared(ours, params, theirs))
+        runs.assert_all_same(found)
+
+
+#: With none all optimizers and strategies are tried, with others all strategies.
+OPTIONS = {
+    "none": {},
+    "float16": {"low": "float16"},
+    "float8": {"low": "float8_e5m2"},
+    "toward zero": {"rounding": "toward_zero"},
+    "rounded scalars": {"scalars": "rounded"},
+    "stochastic": {"rounding": "stochastic", "random": RandomWords(9)},
+    "7 random bits": {"rounding": SHORT, "random": RandomWords(2**40, stream=3)},
+}
+CASES = [(*pair, x) for x in OPTIONS for pair in (feeding if x == "none" else runs.in_turn)(STORED)]
+
+
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+@pytest.mark.parametrize("place", range(len(CASES)), ids=lambda place: "-".join(CASES[place]))
+@pytest.mark.sampled(10, each=False)
+@pytest.mark.costly("some are compiled")
+def test_steps_have_the_bits_of_the_simulated_optimizer(place):
+    """On numbers of all kinds, before the first step, too."""
+    optimizer, strategy, option = CASES[place]
+    options = OPTIONS[option]
+    if "low" in options and strategy in LEADING:
+        with pytest.raises(ValueError, match="float32"):
+            mcf.strategy(strategy, options["low"])
+        return
+    compare(*both(optimizer, strategy, **options), HOST[place % 5])
+
+
+@pytest.mark.parametrize(
+    "way", ["calls on small blocks", "a device", pytest.param("batches", marks=pytest.mark.exhaustive)]
+)
+@pytest.mark.parametrize("name", MINE)
+@pytest.mark.sampled(9, each=False)
+@pytest.mark.slow
+def test_declared_strategies_have_the_bits_of_the_simulated_optimizer(name, way):
+    strategy, low = MINE[name]
+    ours, params, theirs = both("adamw", strategy, low)
+    compare(ours, params, theirs, way)
+    state = ours.state[params["odd"]]
+    assert ("m_scales" in state) == bool(mcf.strategy(strategy).m.scaled and name not in NO_CODES)
+    if "remainder" in state:
+        assert state["remainder"].itemsize == (1 if strategy.extra.remainder <= 8 else 2)
+
+
+COMPILED = ("sgd plain", "adamw collage-plus", "lion stochastic", "adamw fp8-moments")
+COMPILED += ("torchadamw fp32", "nesterov remainder-8", "adamw split-master")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", COMPILED)
+@pytest.mark.sampled(7, each=False)
+@pytest.mark.costly("Numba compiles a step")
+def test_compiled_loops_have_the_bits_of_the_simulated_optimizer(pair, one_thread):
+    torch.set_num_threads(2)
+    compare(*both(*pair.split()), "numba")

@@ -11,57 +11,33 @@ from mcfsim.compile import torch_loops
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.multiword import double_word, expansion, shewchuk, summation
 from mcfsim.storage.buffers import BLOCK
-from tests.pytorch.devices import (
-    FORMATS,
-    MODES,
-    OPERATIONS,
-    WITH_SCALARS,
-    both,
-    check,
-    here,
-    numbers,
-    of_dtype,
-    operation,
-    or_eager,
-    there,
-    values,
-)
+from tests.pytorch import devices
+from tests.pytorch.devices import both, check, here, operation, there, values
+
+#: Formats, modes, and policies of over- and underflow.
+ROUNDINGS = [
+    *((fmt, mode, ()) for fmt in devices.FORMATS for mode in devices.MODES if fmt != "float64"),
+    *(("float64", mode, ()) for mode in devices.MODES if mode != "stochastic"),  # of which none is exact
+    ("bfloat16", "up", ("saturate", "gradual")),
+    ("float8_e4m3fn", "stochastic", ("nearest_boundary", "gradual")),
+    ("float16", "down", ("ieee", "flush_inputs")),
+    ("float32", "nearest_even", ("ieee", "flush_before")),
+    ("float16", "stochastic", ("ieee", "flush_after")),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("fmt", "mode", "policies"), ROUNDINGS)
 @pytest.mark.sampled(8)
-def test_every_operation_has_the_bits_of_numpy(fmt, mode, device, kernels, assert_same):
-    if (fmt, mode) == ("float64", "stochastic"):
-        pytest.skip("no operation of float64 has an exact path at random")
-    ours, theirs = both(fmt, mode, device=device, kernels=kernels)
-    a = theirs.round(numbers(3))
-    t = ours.round(there(numbers(3), device))
-    assert t.device.type == device
-    assert_same(here(t), a)
-    for name, count in OPERATIONS.items():
+def test_every_operation_has_the_bits_of_numpy(fmt, mode, policies, device, kernels, assert_same):
+    ours, theirs = both(fmt, mode, *policies, device=device, kernels=kernels)
+    sizes = (0, -110, -12) if policies else (0,)
+    x = np.concatenate([devices.numbers(3) * 2.0**size for size in sizes], axis=1)
+    check(assert_same, operation("round"), ours, theirs, there(x, device))
+    t = there(theirs.like(theirs.format, mcf.Rounding()).round(x).astype(theirs.carrier), device)
+    for name, count in {**devices.OPERATIONS, "round": 1}.items():
         check(assert_same, operation(name), ours, theirs, *t[:count])
     assert ours.random == theirs.random
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fmt", "mode", "overflow", "underflow"),
-    [
-        ("bfloat16", "up", "saturate", "gradual"),
-        ("float8_e4m3fn", "stochastic", "nearest_boundary", "gradual"),
-        ("float16", "down", "ieee", "flush_inputs"),
-        ("float32", "nearest_even", "ieee", "flush_before"),
-        ("float16", "stochastic", "ieee", "flush_after"),
-    ],
-)
-def test_policies(fmt, mode, overflow, underflow, device, kernels, assert_same):
-    ours, theirs = both(fmt, mode, overflow, underflow, device=device, kernels=kernels)
-    x = np.concatenate([numbers(3), numbers(3) * 2.0**-110, numbers(3) * 2.0**-12], axis=1)
-    a = theirs.like(theirs.format, mcf.Rounding()).round(x.astype(np.float32))
-    for name in ("add", "mul", "div", "fma", "round"):
-        check(assert_same, operation(name), ours, theirs, *there(a, device)[: OPERATIONS.get(name, 1)])
 
 
 @pytest.mark.slow
@@ -75,7 +51,7 @@ def test_real_scalars_easy_and_hard(fmt, mode, scalars, device, kernels, assert_
     hard = 1.0 + 2.0**-8 + 2.0**-40  # next to a boundary of bfloat16's products
     chosen = (0.5, 0.1, hard, -0.0, np.inf, np.nan)
     for s in chosen[::2] if kernels else chosen:  # interpreted kernels take long
-        for text in WITH_SCALARS.values():
+        for text in devices.WITH_SCALARS.values():
             check(assert_same, text, ours, theirs, *t, s)
     assert ours.random == theirs.random
 
@@ -131,33 +107,27 @@ DTYPES = (
 @pytest.mark.sampled(5)
 def test_tensors_of_every_dtype_are_rounded_and_taken_in(fmt, mode, device, kernels, assert_same):
     ours, theirs = both(fmt, mode, device=device, kernels=kernels)
-    or_eager(ours)  # no kernel takes integers of 64 bits
+    devices.or_eager(ours)  # no kernel takes integers of 64 bits
     for dtype in DTYPES:
-        t, a = of_dtype(dtype, device)
+        t, a = devices.of_dtype(dtype, device)
         check(assert_same, operation("round"), ours, theirs, t, arrays=[a])
         if dtype.startswith(("float", "bfloat", "int")):
-            kept = torch.tensor([[0.0, 1.0, 2.0, -1.0]]).to(t.dtype)
-            check(
-                assert_same,
-                lambda ar, x: ar.add(x, 1.0),
-                ours,
-                theirs,
-                kept.to(device),
-                arrays=[here(kept.float())],
-            )
+            a = np.array([[0.0, 1.0, 2.0, -1.0]], np.float32)
+            t = there(a, device).to(t.dtype)
+            check(assert_same, lambda ar, x: ar.add(x, 1.0), ours, theirs, t, arrays=[a])
     assert ours.random == theirs.random
 
 
 def test_integers_are_rounded_once_or_refused_and_flushed_whole(device, kernels, assert_same):
     ours, theirs = both("float64", "up", device=device, kernels=kernels)
-    or_eager(ours)
+    devices.or_eager(ours)
     assert here(ours.round(torch.tensor([2**53, 2**60], device=device))).tolist() == [2.0**53, 2.0**60]
     with pytest.raises(UnsupportedFormatError, match=r"integers beyond 2\*\*53 cannot be rounded up"):
         ours.round(torch.tensor([0, 2**53 + 1], device=device))
     fmt = mcf.Format(precision=4, emin=3, emax=40)
     for underflow in ("flush_inputs", "flush_before", "gradual"):
         ours, theirs = both(fmt, "up", "ieee", underflow, device=device, kernels=kernels)
-        or_eager(ours)
+        devices.or_eager(ours)
         x = np.array([5, 9, 2**32 + 5, -(2**32) - 5, 0, -5])
         check(assert_same, operation("round"), ours, theirs, there(x, device))
 
@@ -175,12 +145,6 @@ def test_large_tensors_are_worked_on_in_stretches(mode, device, kernels, monkeyp
         ours.add(t, 1.0)
 
 
-@pytest.mark.parametrize("kernels", [None, True])
-def test_there_is_a_thread_at_least(kernels):
-    with pytest.raises(ValueError, match="threads = 0"):
-        mcf.arithmetic("bfloat16", backend="torch", kernels=kernels, threads=0)
-
-
 def test_threads_of_the_cpu_share_large_tensors(assert_same):
     x = np.random.default_rng(1).standard_normal(3 * BLOCK + 3)
     expected = mcf.arithmetic("float16").round(x)
@@ -190,32 +154,26 @@ def test_threads_of_the_cpu_share_large_tensors(assert_same):
     assert_same(ours.mul(t, t).numpy(), mcf.arithmetic("float16").mul(expected, expected))
 
 
-@pytest.mark.parametrize(
-    ("fmt", "mode"), [("bfloat16", "nearest_even"), ("bfloat16", "stochastic"), ("posit8", "stochastic")]
-)
+@pytest.mark.parametrize("given", ["bfloat16 nearest_even", "bfloat16 stochastic", "posit8 stochastic"])
 @pytest.mark.sampled(2)
-def test_a_block_of_a_step_draws_as_numpys_does(fmt, mode, device, kernels, assert_same):
+def test_a_block_of_a_step_draws_as_numpys_does(given, device, kernels, assert_same):
+    """It goes on in another format, too, but by NumPy itself."""
+    fmt, mode = given.split()
     whole = both(fmt, mode, device=device, kernels=kernels)
     ours, theirs = (ar.on_block(step=4, start=1000) for ar in whole)
     x = np.random.default_rng(0).standard_normal(300).astype(theirs.carrier)
+    if kernels is not None:
+        other = both("float16", "stochastic")[1].on_block(step=4, start=1000)
+        found = both("bfloat16", "stochastic", device=device, kernels=kernels)[0].on_block(step=4, start=1000)
+        found = found.like(other.format, other.rounding)
+        check(assert_same, operation("round"), found, other, there(x, device))
     t, x = ours.round(there(x, device)), theirs.round(x)
-    assert_same(here(t), x)
     for _ in range(3):
-        t, x = ours.mul(ours.add(t, 0.1), 1.01), theirs.mul(theirs.add(x, 0.1), 1.01)
         assert_same(here(t), x)
-    for one, other in zip(mcf.two_sum(ours, t, 0.3), mcf.two_sum(theirs, x, 0.3), strict=True):
-        assert_same(here(one), other)
+        t, x = ours.mul(ours.add(t, 0.1), 1.01), theirs.mul(theirs.add(x, 0.1), 1.01)
+    check(assert_same, lambda ar, x: mcf.two_sum(ar, x, 0.3), ours, theirs, t, arrays=[x])
     once, same_once = (ar.like(ar.format, mcf.Rounding()) for ar in (ours, theirs))
-    assert_same(here(once.add(t, 0.1)), same_once.add(x, 0.1))
-
-
-@pytest.mark.parametrize("kernels", [False, True], indirect=True)
-def test_a_block_goes_on_in_another_format(device, kernels, assert_same):
-    start = {"step": 4, "start": 1000}
-    ours = both("bfloat16", "stochastic", device=device, kernels=kernels)[0].on_block(**start)
-    theirs = both("float16", "stochastic")[1].on_block(**start)
-    x = np.random.default_rng(0).standard_normal(300).astype(np.float32)
-    assert_same(here(ours.like(theirs.format, theirs.rounding).round(there(x, device))), theirs.round(x))
+    check(assert_same, lambda ar, x: ar.add(x, 0.1), once, same_once, t, arrays=[x])
 
 
 def test_a_zero_has_no_sign_where_the_format_has_none(device, kernels, assert_same):

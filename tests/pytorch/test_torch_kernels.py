@@ -2,6 +2,7 @@
 
 from collections import namedtuple
 from fractions import Fraction
+from functools import partial
 
 import mpmath
 import numpy as np
@@ -18,23 +19,8 @@ from mcfsim.compile.torch_kernels import NoKernelError, check_kernels, serve
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.element.machine import I32, recorded
 from mcfsim.random import RandomWords
-from tests.pytorch.devices import (
-    MODES,
-    MOVED,
-    OPERATIONS,
-    PLAIN,
-    WITH_SCALARS,
-    WORDS,
-    Watched,
-    both,
-    check,
-    here,
-    numbers,
-    operation,
-    or_eager,
-    there,
-    values,
-)
+from tests.pytorch import devices
+from tests.pytorch.devices import WORDS, Watched, both, check, here, there
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -59,7 +45,7 @@ def watched(monkeypatch):
         with monkeypatch.context() as patch, Watched() as seen:
             patch.setattr(kernels_of_triton.Launcher, "__call__", note)
             call()
-        return set(seen.names) & (PLAIN - BESIDE), launched
+        return set(seen.names) & (devices.PLAIN - BESIDE), launched
 
     return watch
 
@@ -83,19 +69,16 @@ def test_kernels_take_the_place_of_pytorchs_operations(fmt, device, kernels, wat
 @pytest.mark.slow
 def test_what_a_kernel_does_not_take_is_refused_or_left_to_pytorch(device, kernels, watched, monkeypatch):
     monkeypatch.setattr(torch_kernels, "MOST_STEPS", 5)
-    ones = torch.ones(2, device=device)
-    for x, call in (
-        (ones.double(), lambda ar, x: ar.add(x, 1.0)),
-        (ones.int(), lambda ar, x: ar.add(x, 1.0)),
-        (ones.long(), lambda ar, x: ar.round(x)),
-    ):
+    strict, ones = on_device(kernels, device), torch.ones(2, device=device)
+    free = devices.or_eager(on_device(kernels, device))
+    for x, name in ((ones.double(), "sqrt"), (ones.int(), "sqrt"), (ones.long(), "round")):
         with pytest.raises(NoKernelError, match=f"which does not hold all of {x.dtype}"):
-            call(on_device(kernels, device), x)
-        asked, launched = watched(lambda x=x, call=call: call(or_eager(on_device(kernels, device)), x))
+            getattr(strict, name)(x)
+        asked, launched = watched(partial(getattr(free, name), x))
         assert asked
         assert not launched
-    assert watched(lambda: mcf.two_sum(on_device(kernels, device), ones, ones))[1]
-    assert not watched(lambda: mcf.two_sum(or_eager(on_device(kernels, device)), ones, ones))[1]
+    assert watched(lambda: mcf.two_sum(strict, ones, ones))[1]
+    assert not watched(lambda: mcf.two_sum(free, ones, ones))[1]
     drawing = on_device(kernels, device, "bfloat16", "stochastic")
     with pytest.raises(NoKernelError):
         drawing.add(ones.double(), 1.0)
@@ -161,15 +144,15 @@ def test_texts_that_ask_for_the_same_may_return_otherwise(device, kernels, asser
         return tuple(made[place] for place in order)
 
     x = torch.tensor([1.0, 3.0], device=device)
-    for fmt, mode in (("float16", "nearest_even"), ("bfloat16", "nearest_even"), ("float16", "up")):
+    for given in (("float16", "nearest_even"), ("bfloat16", "nearest_even"), ("float16", "up")):
         for order in ((0, 1), (1, 0), (1, 1), (2, 0)):
-            pair = both(fmt, mode, device=device, kernels=kernels)
+            pair = both(*given, device=device, kernels=kernels)
             check(assert_same, lambda ar, x, order=order: ar.evaluate(text, x, order=order), *pair, x)
 
 
 def test_operands_lie_in_memory_as_they_like(device, kernels, assert_same):
     ours, theirs = both("bfloat16", "up", device=device, kernels=kernels)
-    _, t = values(3, ours, theirs)
+    _, t = devices.values(3, ours, theirs)
     x = t.reshape(3, 10, 30)
     for a, b in (
         (x[:, 1:, ::2], x[1, 1:, 1::2]),
@@ -178,8 +161,7 @@ def test_operands_lie_in_memory_as_they_like(device, kernels, assert_same):
         (x.bfloat16()[:, ::3], x[0, ::3].half().nan_to_num(0, 0, 0)),
         (x[2, 3], torch.tensor(3, dtype=torch.uint8, device=device)),
     ):
-        arrays = here(a.float()), here(b.float())
-        check(assert_same, mcf.two_sum, ours, theirs, a, b, arrays=arrays)
+        check(assert_same, mcf.two_sum, ours, theirs, a, b, arrays=(here(a.float()), here(b.float())))
 
 
 # -- where there are kernels --------------------------------------------------------------------------------
@@ -192,8 +174,6 @@ def test_an_arithmetic_says_whether_it_tries_kernels(monkeypatch):
         assert ar.device == torch.device("cpu")
         assert ar.on_block(0, 0).kernels == tried
     for given in (1, "yes", 0.0):
-        with pytest.raises(TypeError, match=f"kernels must be True, False or None, not {given!r}"):
-            mcf.arithmetic("bfloat16", backend="torch", kernels=given)
         with pytest.raises(TypeError, match="kernels must be"):
             on_device(given)
 
@@ -228,7 +208,7 @@ def test_where_kernels_serve(monkeypatch):
             with pytest.raises(ImportError, match=f"Triton {found} divides inexactly"):
                 refused()
     monkeypatch.setattr(kernels_of_triton, "_triton", None)  # not asked where no kernels are wanted
-    assert here(on_device(False).add(there(numbers(1)[0][:1], "cpu"), 1.0)).tolist() == [1.0]
+    assert here(on_device(False).add(there(devices.numbers(1)[0][:1], "cpu"), 1.0)).tolist() == [1.0]
 
 
 # -- what PyTorch is asked for otherwise, and what is refused ------------------------------------------------
@@ -238,14 +218,14 @@ def test_where_kernels_serve(monkeypatch):
 @pytest.mark.sampled(6)
 def test_pytorch_is_asked_for_plain_operations_alone(fmt, mode, device):
     ours, _ = both(fmt, mode, device=device)
-    t = ours.round(there(numbers(3), device))
+    t = ours.round(there(devices.numbers(3), device))
     with Watched() as seen:
-        ours.round(there(numbers(3), device))
-        for name in OPERATIONS:
-            getattr(ours, name)(*t[: OPERATIONS[name]])
-        for text in WITH_SCALARS.values():
+        ours.round(there(devices.numbers(3), device))
+        for name in devices.OPERATIONS:
+            getattr(ours, name)(*t[: devices.OPERATIONS[name]])
+        for text in devices.WITH_SCALARS.values():
             text(ours, t[0], t[1], 0.1)
-    assert set(seen.names) <= PLAIN | MOVED
+    assert set(seen.names) <= devices.PLAIN | devices.MOVED
     assert {"add.Tensor", "div.Tensor", "where.self", "view.dtype"} <= set(seen.names)
     assert not seen.faults
 
@@ -272,15 +252,15 @@ class AllBits(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", devices.MODES)
 @pytest.mark.parametrize("fmt", ["bfloat16", "tf32", "float16", "posit8"])
 @pytest.mark.sampled(4)
 def test_nan_with_all_bits_set_stays_nan(fmt, mode, assert_same):
     ours, theirs = both(fmt, mode)
-    _, t = values(3, ours, theirs)
+    _, t = devices.values(3, ours, theirs)
     with AllBits():
         for name in ("add", "sub", "mul", "div", "fma"):
-            check(assert_same, operation(name), ours, theirs, *t[: OPERATIONS[name]])
+            check(assert_same, devices.operation(name), ours, theirs, *t[: devices.OPERATIONS[name]])
 
 
 def test_an_input_that_is_not_given_is_refused():
@@ -301,53 +281,50 @@ def test_words_are_those_of_numpy(start, bits, device):
 
 # -- what is refused ---------------------------------------------------------------------------------------
 def test_operands_that_are_no_values_are_refused(device):
+    """Whichever operand of a text they are."""
     for fmt, x, named in (
         ("bfloat16", torch.tensor([[1.0, 0.3]]), r"\(0, 1\) = np\.float32\(0\.3\) is no value of bfloat16"),
-        (
-            "float32",
-            torch.tensor([1.0, 1 + 2.0**-30], dtype=torch.float64),
-            r"\(1,\) = np\.float64.* is no value of float32",
-        ),
+        ("float32", torch.tensor([1.0]).double() + 2.0**-30, r"\(0,\) = np\.float64.* is no value of float"),
         ("float8_e4m3fn", torch.tensor(np.inf), r"\(\) = np\.float32\(inf\) is no value"),
         ("float32", torch.tensor([2**53 + 1]), r"\(0,\) = np\.int64\(9007199254740993\) is no value"),
         ("int8", torch.tensor([3, 128], dtype=torch.int16), r"\(1,\) = np\.int16\(128\) is no value of int8"),
     ):
-        ours, theirs = both(fmt, device=device)
-        for ar, given in ((ours, x.to(device)), (theirs, x.numpy())):
+        pair, good = both(fmt, device=device), torch.ones_like(x)
+        for ar, given in zip(pair, ((x.to(device), good.to(device)), (x.numpy(), good.numpy())), strict=True):
             with pytest.raises(ValueError, match=f"operand element {named}.*bring numbers in with"):
-                ar.add(given, 1.0)
+                ar.add(given[0], 1.0)
+        for place in range(3):
+            operands = [(x if i == place else good).to(device) for i in range(3)]
+            with pytest.raises(ValueError, match=f"is no value of {fmt}"):
+                pair[0].evaluate(lambda ar, a, b, c: ar.fma(a, b, c), *operands)
 
 
-def test_every_operand_of_a_text_is_looked_at(device):
-    ours, _ = both("bfloat16", device=device, kernels=False)
-    x = torch.tensor([1.0], device=device)
-    for operands in ((x, x, 0.3 * x), (x, 0.3 * x, x), (0.3 * x, x, x)):
-        with pytest.raises(ValueError, match="is no value of bfloat16"):
-            ours.evaluate(lambda ar, a, b, c: ar.fma(a, b, c), *operands)
+@pytest.mark.parametrize("error", devices.REFUSED)
+def test_tensors_that_are_refused(error, device):
+    """By the CPU's arithmetic on arrays, by that of devices, by native types, and by rounding."""
+    x = torch.ones(2, device=device)
+    chosen, eager = (both("bfloat16", device=device, kernels=kernels)[0] for kernels in (None, False))
+    native = mcf.arithmetic("bfloat16", backend="native", device=device)
+    calls = [lambda x: mcf.round_to(x, "bfloat16")] if "meta" not in error else []
+    if "numbers" not in error:  # which are of another dtype than its own
+        calls.append(lambda y: native.add(x.bfloat16(), y.bfloat16()))
+    for ar in (chosen, eager):
+        calls += [ar.abs, ar.round, lambda y, ar=ar: ar.add(x, y)]
+    for call in calls:
+        with pytest.raises(TypeError, match=error):
+            call(devices.REFUSED[error](x))
 
 
-@pytest.mark.parametrize("kernels", [None, False])
-def test_tensors_that_are_refused(kernels, device):
-    """By the CPU's arithmetic on arrays, and by that of devices."""
-    ours, _ = both("bfloat16", device=device, kernels=kernels)
-    for x, error in (
-        (torch.zeros(2, device="meta"), "only dense CPU tensors|on device 'meta', and .* computes on"),
-        (torch.zeros(2).to_sparse().to(device), "layout torch.sparse_coo"),
-        (
-            torch.zeros(2, dtype=torch.bool, device=device),
-            "no (array|tensor) of real numbers|not hold real numbers",
-        ),
-        (torch.zeros(2, dtype=torch.complex64, device=device), "no plain real numbers"),
-        (torch.zeros(2, requires_grad=True, device=device), r"pass tensor\.detach\(\)"),
-    ):
-        for call in (ours.abs, ours.round, lambda x: ours.add(torch.zeros(2, device=device), x)):
-            with pytest.raises(TypeError, match=error):
-                call(x)
+def test_what_else_is_no_tensor_of_values(device):
+    """Gradients are only asked for where they are recorded."""
+    chosen, eager = (both("bfloat16", device=device, kernels=kernels)[0] for kernels in (None, False))
+    for ar in (eager, mcf.arithmetic("bfloat16", backend="native", device=device)):
+        with pytest.raises(TypeError, match="type ndarray is neither a tensor"):
+            ar.abs(np.zeros(2))
+    x = torch.ones(2, requires_grad=True, device=device)
     with torch.no_grad():
-        assert not ours.add(torch.ones(2, requires_grad=True, device=device), 1.0).requires_grad
-    if kernels is False:
-        with pytest.raises(TypeError, match="an operand of type ndarray is neither a tensor"):
-            ours.abs(np.zeros(2))
+        found = mcf.round_to(x, "bfloat16"), chosen.add(x, 1.0), eager.add(x, 1.0)
+    assert not any(y.requires_grad for y in found)
 
 
 def test_texts_that_are_refused_draw_nothing(device):
@@ -367,12 +344,20 @@ def test_texts_that_are_refused_draw_nothing(device):
 
 
 @pytest.mark.parametrize(
-    ("device", "error"),
-    [("meta", "hold no numbers"), ("nonsense", "nonsense"), ("cuda:99", r"'cuda:99'.*supported: 'cpu'")],
+    ("options", "message"),
+    [
+        ({"device": "meta"}, "hold no numbers"),
+        ({"device": "nonsense"}, "nonsense"),
+        ({"device": "cuda:99"}, r"'cuda:99'.*supported: 'cpu'"),
+        *(({"threads": 0, "kernels": x}, "threads = 0") for x in (None, True)),
+        *(({"kernels": x}, f"kernels must be True, False or None, not {x!r}") for x in (1, "yes", 0.0)),
+        ({"rounding": "stochastic", "random": 5}, "random must be RandomWords"),
+    ],
+    ids=str,
 )
-def test_devices_that_do_not_compute_here(device, error):
-    with pytest.raises(ValueError, match=error):
-        mcf.arithmetic("bfloat16", backend="torch", device=device)
+def test_options_that_are_refused(options, message):
+    with pytest.raises(TypeError if "must be" in message else ValueError, match=message):
+        mcf.arithmetic("bfloat16", backend="torch", **options)
 
 
 def test_a_device_that_divides_by_a_reciprocal_or_flushes_is_refused(monkeypatch):
@@ -402,5 +387,3 @@ def test_an_arithmetic_hands_operations_on_to_the_device(device):
     once = ar.like(mcf.get_format("float16"), mcf.Rounding())
     assert here(once.add(x, x)).tolist() == (2 * here(x)).tolist()
     assert ar.on_block(1, 5).random == RandomWords(7, step=1, stream=5).of(1)
-    with pytest.raises(TypeError, match="random must be RandomWords"):
-        mcf.arithmetic("bfloat16", "stochastic", backend="torch", random=5)

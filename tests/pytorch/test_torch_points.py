@@ -10,22 +10,15 @@ import torch
 
 from mcfsim.optim import torchadamw
 from mcfsim.torch import TorchAdamW
-from tests.pytorch.roots import RightRoots, fused
-from tests.pytorch.runs import listed
+from tests.pytorch.runs import RightRoots, fused, listed
 
 pytestmark = fused
 #: dtype, strategy and low format.
-STORED = {
-    "float32": ("fp32", "bfloat16"),
-    "bfloat16": ("plain", "bfloat16"),
-    "float16": ("plain", "float16"),
-}
+STORED = {"float32": ("fp32", "bfloat16"), "bfloat16": ("plain", "bfloat16"), "float16": ("plain", "float16")}
 #: betas, epsilon, decay: the last two with w = 1 - beta1 of 1/2 or more.
 HYPERS = [
-    ((0.9, 0.999), 1e-6, 0.01),
-    ((0.95, 0.95), 1e-3, 0.1),
-    ((0.5, 0.9), 1e-5, 0.0),
-    ((0.125, 0.5), 1e-4, 0.3),
+    *(((0.9, 0.999), 1e-6, 0.01), ((0.95, 0.95), 1e-3, 0.1)),
+    *(((0.5, 0.9), 1e-5, 0.0), ((0.125, 0.5), 1e-4, 0.3)),
 ]
 every_dtype = pytest.mark.parametrize("dtype", STORED)
 
@@ -46,38 +39,25 @@ def numbers(random, size):
     return x
 
 
-def parameters(dtype, hypers, sizes):
-    """Return the same parameters twice, by sets of hyperparameters; large ones lie by columns."""
-    random = np.random.default_rng(5)
-
-    def made(size):
-        x = torch.from_numpy(numbers(random, size)).to(getattr(torch, dtype))
-        x = torch.where(x.isfinite(), x, 1.0)
-        return x.view(21, -1).t() if size > 100 else x
-
-    start = [[made(size) for size in sizes] for _ in hypers]
-    return [[[torch.nn.Parameter(x.clone()) for x in given] for given in start] for _ in range(2)]
-
-
-def groups(given, hypers):
-    return [
-        {"params": params, "betas": betas, "eps": epsilon, "weight_decay": decay}
-        for params, (betas, epsilon, decay) in zip(given, hypers, strict=True)
-    ]
+def pair(dtype, hypers=HYPERS, sizes=(60,)):
+    """Return PyTorch's optimizer and ours, and their parameters: the same; large ones lie by columns."""
+    (strategy, low), random = STORED[dtype], np.random.default_rng(5)
+    groups = []
+    for betas, epsilon, decay in hypers:
+        start = [torch.from_numpy(numbers(random, size)).to(getattr(torch, dtype)) for size in sizes]
+        start = [torch.where(x.isfinite(), x, 1.0) for x in start]
+        start = [x.view(21, -1).t() if len(x) > 100 else x for x in start]
+        both = [[torch.nn.Parameter(x.clone()) for x in start] for _ in range(2)]
+        groups.append([{"params": x, "betas": betas, "eps": epsilon, "weight_decay": decay} for x in both])
+    theirs, ours = zip(*groups, strict=True)
+    their = torch.optim.AdamW(theirs, foreach=False, fused=False)
+    our = TorchAdamW(ours, strategy=strategy, low=low)
+    return (their, listed(their)), (our, listed(our))
 
 
 def rate(step):
     """Return the rate of a step: none that a low format holds, and at times zero."""
     return 1e-2 * max(0.0, math.sin(step / 9)) + (1e-4 if step % 10 else 0.0)
-
-
-def pair(dtype, hypers=HYPERS, sizes=(60,)):
-    """Return PyTorch's optimizer and ours, and their parameters."""
-    strategy, low = STORED[dtype]
-    theirs, ours = (groups(given, hypers) for given in parameters(dtype, hypers, sizes))
-    their = torch.optim.AdamW(theirs, foreach=False, fused=False)
-    our = TorchAdamW(ours, strategy=strategy, low=low)
-    return (their, listed(their)), (our, listed(our))
 
 
 def give(random, *all_of_them):
@@ -171,11 +151,11 @@ def test_without_beta1_the_end_of_a_vector_has_zeros_of_another_sign():
 
 #: For which dtypes another text has other rounding points: what is altered, and what it becomes.
 BOTH, LONG, SHORT = ("float32", "bfloat16"), ("float32",), ("bfloat16",)
+MOMENT = "wide.fma(apart, scalars.near, old) if"
+QUOTIENT = "return asking.div(scaled, crossed(asking, denominator, wide))"
 ALTERED = {
-    "m from a product and an fma": (BOTH, "wide.fma(apart, scalars.near, old) if",
-        "wide.fma(g, scalars.near, wide.mul(old, scalars.beta1)) if"),
-    "m by two roundings": (LONG, "wide.fma(apart, scalars.near, old) if",
-        "wide.add(wide.mul(apart, scalars.near), old) if"),
+    "m by a product and an fma": (BOTH, MOMENT, "wide.fma(g, scalars.near, wide.mul(old, scalars.beta1)) if"),
+    "m by two roundings": (LONG, MOMENT, "wide.add(wide.mul(apart, scalars.near), old) if"),
     "m from its own end alone": (LONG, "near=weight if weight < 0.5 else 0.0", "near=weight"),
     "w not rounded": (LONG, "of_m(given.gain1)", "given.gain1"),
     "v decayed and moved at once": (SHORT,
@@ -195,22 +175,20 @@ ALTERED = {
     "the denominator not stored": (SHORT, "stored(wide.add(", "(wide.add("),
     "epsilon in binary32": (SHORT, "_let_in(roles.second_moment)(", "of_v("),
     "the correction's root not rounded": (LONG, "of_v(given.correction2**0.5)", "given.correction2**0.5"),
-    "the quotient scaled last": (LONG, "return asking.div(scaled, crossed(asking, denominator, wide))",
+    "the quotient scaled last": (LONG, QUOTIENT,
         "return asking.mul(asking.div(crossed(asking, m[0], up), denominator), -scalars.size)"),
-    "the quotient stored": (SHORT, "return asking.div(scaled, crossed(asking, denominator, wide))",
+    "the quotient stored": (SHORT, QUOTIENT,
         "return asking.round(up.round(asking.div(scaled, crossed(asking, denominator, wide))))"),
     "the decay in the update": (BOTH, "(Addition.KAHAN, Addition.GROW)", "tuple(Addition)"),
     "the decayed parameter not stored": (SHORT,
         "crossed(wide, crossed(ar, wide.mul(theta, scalars.kept), wide), ar)",
         "wide.mul(theta, scalars.kept)"),
     "1 - lr lambda not rounded": (LONG, "of_parameter(1.0 - decay)", "1.0 - decay"),
-    "lr / (1 - beta1^t) not rounded": (LONG, "of_update(rate / given.correction1)",
-        "rate / given.correction1"),
+    "corrected rate not rounded": (LONG, "of_update(rate / given.correction1)", "rate / given.correction1"),
 }  # fmt: skip
 
 
 def altered(old, new):
-    """Return the module with its text altered in one place."""
     text = inspect.getsource(torchadamw)
     assert text.count(old) == 1, old
     module = type(torchadamw)(torchadamw.__name__)
@@ -219,9 +197,7 @@ def altered(old, new):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "dtype"), [(name, dtype) for name, (dtypes, *_) in ALTERED.items() for dtype in dtypes]
-)
+@pytest.mark.parametrize(("name", "dtype"), [(name, x) for name, item in ALTERED.items() for x in item[0]])
 def test_no_other_rounding_point_has_the_bits_of_pytorch(name, dtype, monkeypatch):
     _, old, new = ALTERED[name]
     monkeypatch.setattr(TorchAdamW, "_declaration", altered(old, new).TorchAdamW)

@@ -36,6 +36,10 @@ def tiny(strategy, **others):
     return Settings(strategy, **given | others)
 
 
+def gradient(model):
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
 def test_the_model_looks_at_no_later_character():
     model = GPT(256, SIZES["tiny"]).double()
     tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
@@ -56,13 +60,12 @@ def test_gradients_are_those_of_the_model_in_float32_clipped_and_of_bfloat16():
     tokens = torch.from_numpy(windows.astype(np.int64))
     torch.nn.functional.cross_entropy(twin(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
     torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
-    expected = torch.cat([p.grad.flatten() for p in twin.parameters()])
+    expected = gradient(twin)
     assert float(expected.norm()) == pytest.approx(1, abs=0.01)
     for precision, tolerance in (("float32", 0.0), ("bfloat16", 0.05)):
         set_gradients(model, windows, precision)
-        found = torch.cat([p.grad.flatten() for p in model.parameters()])
-        assert found.dtype == torch.bfloat16
-        assert float((found - expected.bfloat16()).norm()) <= tolerance
+        assert gradient(model).dtype == torch.bfloat16
+        assert float((gradient(model) - expected.bfloat16()).norm()) <= tolerance
 
 
 @pytest.mark.parametrize("wrong", ["--beta2 0.9", "--strategies exact", "--steps x", "--size huge"])
@@ -131,22 +134,20 @@ def test_without_pytorch_or_a_result_it_says_so(monkeypatch, capsys, results):
 
 
 @pytest.mark.skipif(not (RESULTS / "train_gpt.json").exists(), reason="the long training has no result yet")
-def test_the_claims_hold():
+@pytest.mark.parametrize("beta2", [0.999, 0.95])
+def test_the_claims_hold(beta2):
     result = read_result("train_gpt")
-    for beta2 in (0.999, 0.95):
-        rows = {name: train_gpt.summary(result, beta2, name) for name in train_gpt.STRATEGIES}
-        assert {len(row["differences"]) for row in rows.values()} == {3}
-        gap = {name: np.mean(row["differences"]) for name, row in rows.items()}
-        assert abs(gap["collage-plus"]) < 0.003
-        assert gap["plain"] > 0.12
-        assert gap["fp32-optim"] > 0.12
-        assert max(abs(gap[name]) for name in ("kahan", "collage-light")) < gap["fp32-optim"] / 5
-        if beta2 == 0.999:
-            assert gap["collage-plus"] < gap["collage-light"]
-        lost = {name: row["lost"] for name, row in rows.items()}
-        assert lost["fp32-master"] < 0.001  # late updates of a few are below half an ulp of binary32
-        assert lost["collage-plus"] < 0.02 < 0.4 < lost["plain"]
-        by_seed = {}
-        for run in result["runs"].values():
-            by_seed.setdefault((run["beta2"], run["steps"], run["seed"]), set()).add(run["batches"])
-        assert all(len(found) == 1 for found in by_seed.values())
+    rows = {name: train_gpt.summary(result, beta2, name) for name in train_gpt.STRATEGIES}
+    assert {len(row["differences"]) for row in rows.values()} == {3}
+    gap = {name: np.mean(row["differences"]) for name, row in rows.items()}
+    assert abs(gap["collage-plus"]) < 0.003
+    assert min(gap["plain"], gap["fp32-optim"]) > 0.12
+    assert max(abs(gap[name]) for name in ("kahan", "collage-light")) < gap["fp32-optim"] / 5
+    assert gap["collage-plus"] < gap["collage-light"] or beta2 != 0.999
+    lost = {name: row["lost"] for name, row in rows.items()}
+    assert lost["fp32-master"] < 0.001  # late updates of a few are below half an ulp of binary32
+    assert lost["collage-plus"] < 0.02 < 0.4 < lost["plain"]
+    by_seed = {}
+    for run in result["runs"].values():
+        by_seed.setdefault((run["beta2"], run["steps"], run["seed"]), set()).add(run["batches"])
+    assert all(len(found) == 1 for found in by_seed.values())

@@ -1,26 +1,28 @@
-"""The optimizers in the training loops of others: Hugging Face's Trainer, and Lightning."""
+"""The optimizers in what others make of training: Hugging Face's Trainer, Lightning, and torch's compiler."""
+
+from functools import partial
+from shutil import which
 
 import pytest
 import torch
 
+import mcfsim as mcf
 import mcfsim.torch
 from experiments.common import ROOT
-from mcfsim.torch import AdamW, TorchAdamW
+from mcfsim.backends.torch_device import DeviceArithmetic
+from mcfsim.torch import SGD, AdamW, TorchAdamW
 from tests.experiments.test_readme import EXAMPLE
-from tests.pytorch.roots import RightRoots, fused
+from tests.pytorch.runs import RightRoots, backward, first, fused, net
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),
-]  # of the packages' own
+marks = pytest.mark
+# Those ignored are of the packages' own.
+pytestmark = [marks.usefixtures("one_thread"), marks.slow, marks.filterwarnings("ignore")]
 STEPS, SAVED = 6, 3
 
 
 # -- Hugging Face ------------------------------------------------------------------------------------------
 @pytest.fixture
 def hugging_face(tmp_path):
-    """Return a function that trains a tiny model with an optimizer, made of its parameters."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     generator = torch.Generator().manual_seed(1)
@@ -47,28 +49,21 @@ def hugging_face(tmp_path):
 
 @fused
 def test_the_trainer_of_hugging_face_makes_the_steps_of_its_own_optimizer(hugging_face):
+    made = partial(TorchAdamW, strategy="fp32"), partial(torch.optim.AdamW, foreach=False)
     with RightRoots():
-        ours, _ = hugging_face(
-            lambda p: TorchAdamW(p, 1e-2, weight_decay=0.0, strategy="fp32"), torch.float32
-        )
-        theirs, _ = hugging_face(
-            lambda p: torch.optim.AdamW(p, 1e-2, weight_decay=0.0, foreach=False), torch.float32
-        )
-    assert equal(ours, theirs)
+        found = [hugging_face(lambda p, kind=x: kind(p, 1e-2, weight_decay=0.0), torch.float32) for x in made]
+    assert equal(*(model for model, _ in found))
 
 
 # -- Lightning ---------------------------------------------------------------------------------------------
 @pytest.fixture
 def lightning(tmp_path):
-    """Return a function that trains a tiny module with an optimizer, made of its parameters."""
     lightning = pytest.importorskip("lightning")
 
     class Module(lightning.LightningModule):
         def __init__(self, made):
             super().__init__()
-            torch.manual_seed(0)
-            layers = torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
-            self.net, self.made = torch.nn.Sequential(*layers).bfloat16(), made
+            self.net, self.made = net(6, 16, 1, dtype=torch.bfloat16), made
 
         def training_step(self, batch, _):  # of its own numbers: a loader begins anew
             generator = torch.Generator().manual_seed(self.global_step)
@@ -98,16 +93,15 @@ def lightning(tmp_path):
 
 # -- what both do ------------------------------------------------------------------------------------------
 def equal(ours, theirs):
-    return all(torch.equal(p, q) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True))
+    return all(map(torch.equal, ours.parameters(), theirs.parameters()))
 
 
-@pytest.mark.parametrize(
-    ("trainer", "strategy"), [("hugging_face", "collage-plus"), ("lightning", "stochastic")]
-)
-def test_a_trainer_goes_on_to_the_same_bits(trainer, strategy, request):
-    train = request.getfixturevalue(trainer)
-    model, optimizer = train(lambda p: AdamW(p, 1e-2, strategy=strategy))
-    resumed, other = train(lambda p: AdamW(p, 1e-2, strategy=strategy), resumed=True)
+@pytest.mark.parametrize("case", ["hugging_face collage-plus", "lightning stochastic"])
+def test_a_trainer_goes_on_to_the_same_bits(case, request):
+    trainer, strategy = case.split()
+    train, kind = request.getfixturevalue(trainer), partial(AdamW, lr=1e-2, strategy=strategy)
+    model, optimizer = train(kind)
+    resumed, other = train(kind, resumed=True)
     assert equal(model, resumed)
     for p, q in zip(model.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(optimizer.represented(p), other.represented(q))
@@ -133,3 +127,64 @@ def test_the_examples_run(tmp_path, monkeypatch):
     module = names["InLightning"]()
     module.parameters = model.parameters
     assert isinstance(module.configure_optimizers(), mcfsim.torch.AdamW)
+
+
+# -- torch.compile -------------------------------------------------------------------------------------------
+def trained(optimizer_of, step_of, count=4):
+    """Return the weights after some steps, each made by a function of the optimizer."""
+    given = net(8, 16, 1, dtype=torch.bfloat16)
+    optimizer = optimizer_of(given.parameters())
+    step = step_of(optimizer)
+    for place in range(count):
+        backward(given, place)
+        step()
+        optimizer.zero_grad()
+        for group in optimizer.param_groups:  # torch's compiler does not look into what its schedulers wrap
+            group["lr"] *= 0.9
+    assert {state["step"] for state in optimizer.state.values()} == {count}
+    return [p.detach() for p in given.parameters()]
+
+
+BACKENDS = {
+    "eager": partial(AdamW, lr=1e-2, strategy="stochastic"),
+    "aot_eager": partial(AdamW, lr=1e-2),
+    "inductor": partial(SGD, lr=1e-1, strategy="kahan"),
+}
+
+
+@pytest.mark.parametrize("backend", first("eager", ["aot_eager"], ["inductor"]))
+@pytest.mark.costly("torch's compiler looks through all that is called")
+def test_a_compiled_step_has_the_bits_of_one_that_is_not(backend):
+    if backend == "inductor" and which("g++") is None:
+        pytest.skip("torch's compiler needs one of C++, and there is none")
+    torch.compiler.reset()
+    calls = []
+
+    def compiled(optimizer):
+        step = torch.compile(lambda: optimizer.step(), backend=backend, fullgraph=True)
+        return lambda: calls.append(step())
+
+    expected = trained(BACKENDS[backend], lambda optimizer: optimizer.step)
+    found = trained(BACKENDS[backend], compiled)
+    assert all(map(torch.equal, found, expected))
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize(("device", "longer"), first(("cpu", False), ("cpu", True), ("device", True)))
+@pytest.mark.costly("torch's compiler looks through all that is called")
+def test_compiled_arithmetic_has_the_bits_of_what_is_not(device, longer):
+    """It computes with NumPy, which torch's compiler would take for operations of torch's."""
+    ar = mcf.arithmetic("bfloat16", backend="torch")
+    if device == "device":  # as that of a GPU does
+        ar = ar._over(DeviceArithmetic(ar.format, ar.rounding, device="cpu"))
+    x, y = (mcf.round_to(torch.randn(1000), "bfloat16") for _ in range(2))
+
+    def text(x, y):
+        s, e = mcf.two_sum(ar, x, y)
+        found = s + mcf.round_to(e, "float8_e5m2")
+        return (found, ar.div(s, ar.add(y, 0.1)), ar.evaluate(mcf.two_sum, x, y)[1]) if longer else (found,)
+
+    torch.compiler.reset()
+    compiled = torch.compile(text, backend="aot_eager" if longer else "eager")
+    for found, expected in zip(compiled(x, y), text(x, y), strict=True):
+        assert torch.equal(found.view(torch.int32), expected.view(torch.int32))

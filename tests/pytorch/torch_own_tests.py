@@ -12,7 +12,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from tests.pytorch.runs import assert_same_states, listed
+from tests.pytorch.runs import assert_same_states, listed, put
 
 #: Each is asked with parameters of both dtypes.
 STORED = {torch.float32: "fp32", torch.bfloat16: "collage-plus"}
@@ -40,9 +40,13 @@ class Asked(NamedTuple):
         params = self.parameters() if given is None else given
         return self.kind(params, strategy=STORED[self.dtype], **deepcopy({**self.options, **others}))
 
+    def run(self, steps: int = STEPS, **others: Any) -> Any:
+        optimizer = self.made(**others)
+        run(optimizer, steps=steps)
+        return optimizer
+
 
 def loss_of(optimizer):
-    """Return a closure: the loss of a linear layer."""
     weight, bias = listed(optimizer)
     x = torch.linspace(-1, 1, 5).to(weight.dtype)
 
@@ -63,9 +67,7 @@ def run(*optimizers, steps=STEPS):
 
 def assert_gone_on_alike(ours, theirs):
     """Compare two that go on from the same parameters."""
-    with torch.no_grad():
-        for p, q in zip(listed(ours), listed(theirs), strict=True):
-            q.copy_(p)
+    put(theirs, listed(ours))
     run(ours, theirs)
     assert_same_states(ours, theirs)
 
@@ -73,23 +75,23 @@ def assert_gone_on_alike(ours, theirs):
 # -- the tests ----------------------------------------------------------------------------------------------
 def test_goes_right_direction(asked):
     for apart in (False, True):
-        _assert_right_direction(asked, asked.made(asked.parameters(apart=apart)), ())
+        _assert_right_direction(asked, asked.parameters(apart=apart))
 
 
 def test_goes_right_direction_with_lrsched(asked):
     for schedulers in asked.info.scheduler_inputs:
-        _assert_right_direction(asked, asked.made(), schedulers)
+        _assert_right_direction(asked, asked.parameters(), schedulers)
 
 
 def test_param_group_with_lrscheduler_goes_right_direction(asked):
     for schedulers in asked.info.scheduler_inputs:
         weight, bias = asked.parameters()
-        optimizer = asked.made([{"params": [weight]}, {"params": [bias], "lr": 0.01}])
-        _assert_right_direction(asked, optimizer, schedulers)
+        _assert_right_direction(asked, [{"params": [weight]}, {"params": [bias], "lr": 0.01}], schedulers)
 
 
-def _assert_right_direction(asked, optimizer, schedulers):
+def _assert_right_direction(asked, given, schedulers=()):
     """Of the numbers that the optimizer means: few steps move no bfloat16."""
+    optimizer = asked.made(given)
     made = [scheduler(optimizer) for scheduler in schedulers]
 
     def value():
@@ -104,16 +106,9 @@ def _assert_right_direction(asked, optimizer, schedulers):
     assert value() > first if asked.options.get("maximize") else value() < first
 
 
-def test_param_groups_lr(asked):
+def test_param_groups_lr(asked, **option):
     """A group has its own rate, as an optimizer of its own has."""
-    _assert_groups_are_apart(asked, {"lr": 0.25})
-
-
-def test_param_groups_weight_decay(asked):
-    _assert_groups_are_apart(asked, {"weight_decay": 0.5})
-
-
-def _assert_groups_are_apart(asked, option):
+    option = option or {"lr": 0.25}
     one, two = asked.parameters(), asked.parameters()
     together = asked.made([{"params": one[:1]}, {"params": one[1:], **option}])
     apart = asked.made(two[:1]), asked.made(two[1:], **option)
@@ -123,7 +118,11 @@ def _assert_groups_are_apart(asked, option):
             q.grad = p.grad.clone()
         for optimizer in (together, *apart):
             optimizer.step()
-    assert all(torch.equal(p, q) for p, q in zip(one, two, strict=True))
+    assert all(map(torch.equal, one, two))
+
+
+def test_param_groups_weight_decay(asked):
+    test_param_groups_lr(asked, weight_decay=0.5)
 
 
 def test_tensor_lr(asked):
@@ -141,9 +140,7 @@ def test_tensor_lr(asked):
 
 
 def test_tensor_lr_num_dim(asked):
-    ours, theirs = asked.made(lr=torch.tensor([0.5])), asked.made(lr=0.5)
-    run(ours, theirs)
-    assert_same_states(ours, theirs)
+    assert_same_states(*(asked.run(lr=rate) for rate in (torch.tensor([0.5]), 0.5)))
 
 
 def test_step_is_noop_when_params_have_no_grad(asked):
@@ -179,8 +176,7 @@ def test_grads_are_never_inplaced_into(asked):
 
 
 def test_state_dict_deterministic(asked):
-    ours, theirs = asked.made(), asked.made()
-    run(ours)
+    ours, theirs = asked.run(), asked.made()
     saved = deepcopy(ours.state_dict())
     before = str(saved)
     theirs.load_state_dict(saved)
@@ -191,8 +187,7 @@ def test_state_dict_deterministic(asked):
 
 def test_can_load_older_state_dict(asked):
     """One without the flags that optimizers of PyTorch got later."""
-    optimizer = asked.made()
-    run(optimizer)
+    optimizer = asked.run()
     for flag in asked.info.not_og_supported_flags:
         saved = deepcopy(optimizer.state_dict())
         for group in saved["param_groups"]:
@@ -211,8 +206,7 @@ def test_can_load_from_to_named_state_dict(asked):
 
 def test_load_nontensor_step(asked):
     """A number for a tensor, and here a tensor for a number, too."""
-    optimizer = asked.made()
-    run(optimizer)
+    optimizer = asked.run()
     for kind in (int, float, torch.tensor):
         saved = deepcopy(optimizer.state_dict())
         for state in saved["state"].values():
@@ -222,8 +216,7 @@ def test_load_nontensor_step(asked):
 
 
 def test_save_load_equality_with_weights_only(asked):
-    optimizer, file = asked.made(), io.BytesIO()
-    run(optimizer)
+    optimizer, file = asked.run(), io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     file.seek(0)
     assert str(torch.load(file, weights_only=True)) == str(optimizer.state_dict())
@@ -234,17 +227,15 @@ def test_optimizer_can_be_printed(asked):
 
 
 def test_non_empty_state(asked):
-    optimizer = asked.made()
-    run(optimizer, steps=1)
+    optimizer = asked.run(1)
     assert all(optimizer.state[p] for p in listed(optimizer))
 
 
 def test_deepcopy_copies_all_public_attrs(asked):
-    optimizer = asked.made()
-    run(optimizer)
+    optimizer = asked.run()
     other = deepcopy(optimizer)
-    public = [{name for name in vars(x) if not name.startswith("_")} for x in (optimizer, other)]
-    assert public[0] == public[1]
+    first, second = ({name for name in vars(x) if not name.startswith("_")} for x in (optimizer, other))
+    assert first == second
     run(optimizer, other)
     assert_same_states(optimizer, other)
 
@@ -276,22 +267,15 @@ def test_state_dict_hooks(asked):
 
 
 def test_load_state_dict_hooks(asked):
-    optimizer, calls = asked.made(), []
-    run(optimizer, steps=1)
-    saved = optimizer.state_dict()
-
-    def slower(_, state):
-        return {**state, "param_groups": [{**group, "lr": 0.125} for group in state["param_groups"]]}
-
-    optimizer.register_load_state_dict_pre_hook(slower)
+    optimizer, calls = asked.run(1), []
+    slower = {"param_groups": [{**group, "lr": 0.125} for group in optimizer.state_dict()["param_groups"]]}
+    optimizer.register_load_state_dict_pre_hook(lambda _, state: {**state, **slower})
     optimizer.register_load_state_dict_post_hook(lambda x: calls.append(float(x.param_groups[0]["lr"])))
-    optimizer.load_state_dict(saved)
+    optimizer.load_state_dict(optimizer.state_dict())
     assert calls == [0.125]
 
 
-TESTS = {
-    name.removeprefix("test_"): item for name, item in list(globals().items()) if name.startswith("test_")
-}
+TESTS = {name[5:]: item for name, item in list(globals().items()) if name.startswith("test_")}
 
 #: Tests of what is refused: what is asked for, and how.
 REFUSED = {

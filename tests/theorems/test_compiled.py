@@ -206,8 +206,7 @@ CARRIED_OUT["mixed"] = replace(THEOREMS["dw_sum"], name="mixed", claim=MIXED)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name != CHEAPEST)) for name in CARRIED_OUT],
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name != CHEAPEST)) for name in CARRIED_OUT]
 )
 @pytest.mark.slow
 @pytest.mark.costly("all operands of a format")

@@ -286,8 +286,6 @@ def test_numbers_of_a_climb_are_at_least_one(name):
 
 
 # -- what was found -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("key", RESULTS)
 @pytest.mark.sampled(3, each=False)
 def test_results_are_proved_again(key):

@@ -226,8 +226,6 @@ def test_what_the_oracle_cannot_repeat():
 
 
 # -- forged, each under a digest made anew -----------------------------------------------------------------
-
-
 def hidden(certificate, **fields):
     """Count no violation, and show none."""
     parts = tuple(replace(part, violations=0, **fields) for part in certificate.parts)

@@ -33,8 +33,6 @@ ROOT = Path(__file__).parents[2]
 
 
 # -- what differs in one thing ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [4, pytest.param(16, marks=pytest.mark.exhaustive)])
 @pytest.mark.slow
 def test_statements_that_differ_in_one_thing_they_reach_have_different_identities(count):
@@ -96,8 +94,6 @@ def test_circles_and_depth():
 
 
 # -- journals and caches ------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_claim_is_judged_by_what_it_reads_now(tmp_path):
     """More than once, so that loops are recorded, compiled and kept; and by one journal."""
@@ -188,8 +184,6 @@ def test_it_is_said_where_it_is(tmp_path):
 
 
 # -- asked twice --------------------------------------------------------------------------------------------
-
-
 def counted():
     calls = []
 

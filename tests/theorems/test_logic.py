@@ -111,11 +111,7 @@ NOTHING = [
     # A part, too, must be a truth value of every case.
     *(
         (said(lg.Predicate("so", test)), "a test must return a block of 2 truth values")
-        for test in (
-            lambda t: True,
-            lambda t: np.ma.array(t["a"] <= t["a"], mask=True),
-            lambda t: t["a"],
-        )
+        for test in (lambda t: True, lambda t: np.ma.array(t["a"] <= t["a"], mask=True), lambda t: t["a"])
         for said in (lambda x: lg.AllOf((A <= A, x)), lambda x: lg.AnyOf((x,)), lambda x: ~x)
     ),
 ]

@@ -107,9 +107,6 @@ def test_the_solver_is_asked_what_fractions_say(name, count):
     assert min(seen.values()) > count / 20
 
 
-# -- polynomials --------------------------------------------------------------------------------------------
-
-
 # -- what cannot be read ------------------------------------------------------------------------------------
 
 

@@ -75,8 +75,6 @@ def found_in(theorem, fmt, rounding, part):
 
 
 # -- all operands -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fmt", [*SMALL, *DRAWN], ids=str)
 @pytest.mark.sampled(28, each=False)
 @pytest.mark.costly("the whole catalogue in one format")

@@ -180,8 +180,6 @@ def test_samples_lie_in_the_range_of_the_format_and_no_samples_are_none(exponent
 
 
 # -- what is not tried --------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_certificate_says_that_a_limit_left_no_core():
     certificate = verify("dw_div_dw3", "bfloat16", limit=1_100_000_000, samples=64)

@@ -33,7 +33,7 @@ def on_core(name, p, mode=EVEN, limit=1 << 24, kinds=("core", "family")):
     domain = cover(theorem, unbounded(p), Rounding(mode), Selection(limit=limit, samples=0))
     parts = [part for part in domain.parts if part.kind in kinds]
     assert parts
-    return on_parts(theorem, domain.format, mode, parts)
+    return on_parts(theorem, domain.format, Rounding(mode), parts)
 
 
 # -- worst constants ----------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_the_core_of_sums_stands_for_all_of_a_format(name, mode, operand):
     core = cover(theorem, unbounded(2), Rounding(mode), Selection(samples=0))
     assert core.parts[0].kind == "core"
     assert core.size < whole.size / 2
-    all_found, found = (on_parts(theorem, d.format, mode, d.parts) for d in (whole, core))
+    all_found, found = (on_parts(theorem, d.format, Rounding(mode), d.parts) for d in (whole, core))
     assert all_found.applicable < whole.size  # some overflow
     assert constant(found) == constant(all_found)
     assert (found.violations == 0) == (all_found.violations == 0)
@@ -177,7 +177,7 @@ def test_worst_constant_and_violations_by_fractions(name, operate, mode):
         normal(o, fmt, [e], 1, signs=True, zero=False) for o, e in zip(theorem.operands, (0, -1), strict=True)
     ]
     part = Part("core", "", tuple(tables))
-    found = on_parts(theorem, fmt, mode, [part])
+    found = on_parts(theorem, fmt, Rounding(mode), [part])
     ar = OracleArithmetic(fmt, Rounding(mode))
     worst, violations = Fraction(0), 0
     for _, columns in part.blocks(0, part.size):

@@ -237,7 +237,7 @@ def test_a_claim_that_signs_change_is_tried_on_both_signs():
     # Even by the core alone, without the operands that are tried to make sure.
     toy = Format("", precision=3, emin=-14, emax=15)
     parts = core_of(theorem, toy, Rounding())
-    assert on_parts(theorem, toy, "nearest_even", [part for part in parts if part.kind == "core"]).violations
+    assert on_parts(theorem, toy, Rounding(), [part for part in parts if part.kind == "core"]).violations
 
 
 @pytest.mark.parametrize("fmt", ["float16", "float32"])

@@ -8,20 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 from mcfsim.theorems import THEOREMS, claim
 from mcfsim.theorems.catalogue import lost, products, representability, sums
 from mcfsim.theorems.domain import cover
-from mcfsim.theorems.findings import Findings
-from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.logic.bits import half_step
 from mcfsim.theorems.operands import unbounded
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import about, prepare
-from tests.theorems.trying import by_oracle, constant, on_core, on_domain, rounding_of
+from tests.theorems.trying import by_oracle, constant, on_core, on_domain, on_parts, rounding_of
 
 pytestmark = pytest.mark.slow
 
@@ -66,14 +63,6 @@ def in_every_mode(theorem, fmt, overflows=(Overflow.IEEE,)):
             yield rounding
 
 
-def found_in(theorem, fmt, rounding, part):
-    """Try a statement on the operands of a domain or a part of one."""
-    ar, found = BlockArithmetic(fmt, rounding, "exact"), Findings(theorem, fmt.precision)
-    for first, blocks in part.blocks(0, part.size):
-        found.look_at(first, try_block(theorem, ar, blocks))
-    return found
-
-
 # -- all operands -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fmt", [*SMALL, *DRAWN], ids=str)
 @pytest.mark.sampled(28, each=False)
@@ -92,7 +81,7 @@ def test_verdicts_in_small_formats_are_as_expected(fmt):
             if domain.size > (most // 64 if rounding.stochastic else most):
                 continue
             with suppress(UnsupportedFormatError):
-                violations = found_in(theorem, domain.format, rounding, domain).violations
+                violations = on_parts(theorem, domain.format, rounding, [domain]).violations
                 expected = about(check)["expected"]
                 wrong = {"holds": violations > 0, "fails": violations == 0, "open": False}[expected]
                 assert not wrong, (theorem.name, rounding, expected)
@@ -244,7 +233,7 @@ def test_no_luck_is_needed_in_larger_formats(name, theorem):
         domain = cover(theorem, fmt, rounding, Selection(limit=1, samples=0))
         if theorem.refuted(fmt, rounding) and not domain.covers:
             (part,) = (part for part in domain.parts if part.kind == "family")
-            found = found_in(theorem, domain.format, rounding, part)
+            found = on_parts(theorem, domain.format, rounding, [part])
             assert found.violations, (theorem.name, rounding)
 
 

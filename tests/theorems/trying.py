@@ -1,32 +1,40 @@
 """Statements tried in one go, on a domain or on tables of operands; and rationals to judge them by."""
 
-import itertools
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.eft import two_sum
 from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Rounding
-from mcfsim.theorems import domain as domains
+from mcfsim.theorems import Theorem, claim, exact_sum, value
 from mcfsim.theorems.by_oracle import is_of_kind, results_of, trial_of
+from mcfsim.theorems.domain import cover
 from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.parts import Part
 from mcfsim.theorems.selection import Selection
 
-#: The exponents of float16, fewer bits. A core of float16 holds most of its pairs; `make theorems` tries it.
-NARROW = "e5m6"
+PAIR = (value("a"), value("b"))
 
 
-def on_parts(theorem, fmt, mode, parts):
+def mine(algorithm=two_sum, said=None, operands=PAIR, **facts):
+    """Return a statement of one's own, whose claim may be a test; by default that a sum is exact."""
+    said = claim("it is so", said) if callable(said) else said or exact_sum()
+    return Theorem("mine", algorithm, operands, said, **facts)
+
+
+def add(ar, a, b):
+    return ar.add(a, b)
+
+
+def on_parts(theorem, fmt, rounding, parts):
     """Try a statement on some operands."""
-    ar = BlockArithmetic(fmt, Rounding(mode, underflow=theorem.underflow), "exact")
-    found = Findings(theorem, fmt.precision)
+    ar, found = BlockArithmetic(fmt, rounding, "exact"), Findings(theorem, fmt.precision)
     for part in parts:
         for first, blocks in part.blocks(0, part.size):
             found.look_at(first, try_block(theorem, ar, blocks))
@@ -35,41 +43,32 @@ def on_parts(theorem, fmt, mode, parts):
 
 def on_tables(theorem, fmt, mode, *tables):
     """Try a statement on all combinations of values."""
-    fmt = get_format(fmt)
-    carrier = BlockArithmetic(fmt, Rounding(), "exact").carrier
+    carrier = carrier_of(fmt)
     part = Part("complete", "", tuple((np.asarray(table, carrier),) for table in tables))
-    return on_parts(theorem, fmt, mode, [part])
+    return on_parts(theorem, fmt, rounding_of(theorem, mode), [part])
 
 
-def on_domain(theorem, fmt, mode, extent="all"):
+def on_domain(theorem, fmt, mode):
     """Try a statement on all operands of a format."""
-    fmt = get_format(fmt)
-    rounding = Rounding(mode, underflow=theorem.underflow)
-    domain = domains.cover(theorem, fmt, rounding, Selection(extent))
-    assert domain.format == fmt
-    return on_parts(theorem, fmt, mode, domain.parts)
+    fmt, rounding = get_format(fmt), rounding_of(theorem, mode)
+    return on_parts(theorem, fmt, rounding, cover(theorem, fmt, rounding, Selection("all")).parts)
 
 
 def on_core(theorem, fmt, mode):
     """Try a statement on the core, which a small format would not be worth, and on nothing beside it."""
-    fmt, rounding = get_format(fmt), Rounding(mode, underflow=theorem.underflow)
-    return on_parts(theorem, fmt, mode, core_of(theorem, fmt, rounding))
+    rounding = rounding_of(theorem, mode)
+    return on_parts(theorem, fmt, rounding, core_of(theorem, fmt, rounding))
 
 
 def core_of(theorem, fmt, rounding):
     """Return the operands that stand for all by the reductions, without those that are tried to make sure."""
-    parts = domains.cover(theorem, fmt, rounding, few=0).parts
+    parts = cover(theorem, fmt, rounding, few=0).parts
     return [part for part in parts if part.kind not in ("spread", "sample")]
 
 
 def constant(found):
     """Return the worst constant, exactly."""
     return 0 if found.worst is None else found.theorem.claim.bound.size(found.worst[0], found.precision)
-
-
-def altered(theorem, algorithm):
-    """Return a statement about another algorithm."""
-    return replace(theorem, algorithm=algorithm)
 
 
 class Rationals:
@@ -80,10 +79,6 @@ class Rationals:
         self.quantum = Fraction(2) ** (fmt.emin - fmt.precision + 1)
         self.numbers = [float(x) for x in finite_values(fmt) if not (x == 0 and np.signbit(x))]
         self.values = set(map(Fraction, self.numbers))
-
-    def tuples(self, count):
-        """Return all tuples of so many numbers."""
-        return itertools.product(self.numbers, repeat=count)
 
     def exponent(self, x):
         """Return ``floor(log2 |x|)`` of a number that is not zero."""

@@ -18,7 +18,7 @@ from mcfsim.theorems.solver import Found, Question, prove, question_of, readable
 from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.forms import AllOf as All
 from mcfsim.theorems.solver.forms import AnyOf, Comparison, Form
-from tests.theorems.solving import TIES, Assigned, operands_of
+from tests.theorems.reading import TIES, Assigned, unknowns_of
 
 #: Nearly twice what the longest proof of a true statement takes.
 SECONDS = 60
@@ -134,7 +134,7 @@ def counterexample(question, draw, tries=400):
     ar, supposed, claimed = question.posed()
     for _ in range(tries):
         p, ties = draw.randint(question.least, 8), draw.choice(TIES)
-        values = Assigned(ar, operands_of(question, draw, p), p, ties)
+        values = Assigned(ar, unknowns_of(question, draw, p), p, ties)
         if values.meet(supposed) and not values.meet(claimed):
             return dict(values)
     return None

@@ -71,6 +71,12 @@ def constant(found):
     return 0 if found.worst is None else found.theorem.claim.bound.size(found.worst[0], found.precision)
 
 
+def bits_of(x):
+    """Return how many bits a rational's significand has from its first to its last one."""
+    n = abs(x.numerator)
+    return (n // (n & -n)).bit_length() if n else 0
+
+
 class Rationals:
     """A format as a set of rationals, by its definition."""
 

@@ -1,18 +1,39 @@
-"""What the solver is given: true of numbers; altered, it is not, and the trial of numbers says so."""
+"""What the solver is given is true of numbers; what it proves and refuses, and what is said of that."""
 
 import random
+import sys
+import time
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import combinations
 
 import pytest
+from typer.testing import CliRunner
 
-from mcfsim.theorems import THEOREMS, logic, value
-from mcfsim.theorems.solver import Question, facts, question_of, readable
+from experiments.common import read_result
+from mcfsim.cli import app
+from mcfsim.theorems import THEOREMS, double_word, logic, value
+from mcfsim.theorems.claims import exactly, sum_of
+from mcfsim.theorems.solver import (
+    ASSUMED,
+    Answer,
+    Found,
+    Question,
+    facts,
+    proof,
+    prove,
+    prove_all,
+    question_of,
+    readable,
+)
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.forms import TRUE, ZERO, AllOf, all_of, equal, not_above, within
 from mcfsim.theorems.solver.proof import facts_of
-from tests.theorems.solving import TIES, Assigned, operands_of
+from mcfsim.theorems.solver.question import of_even_ties_alone
+from tests.theorems.reading import TIES, Assigned, unknowns_of
 
 PAIR = (value("a"), value("b"))
 TEXTS = {
@@ -36,7 +57,7 @@ def trials(question, count, seed, ties=TIES, most=12):
     ar, *_ = question.posed()
     for _ in range(count):
         p = draw.randint(question.least, most)
-        yield ar, Assigned(ar, operands_of(question, draw, p), p, draw.choice(ties))
+        yield ar, Assigned(ar, unknowns_of(question, draw, p), p, draw.choice(ties))
 
 
 # -- facts --------------------------------------------------------------------------------------------------
@@ -225,3 +246,157 @@ def test_forms_go_with_forms():
     for mixed in (lambda: ZERO + 1, lambda: ZERO - 0.5):
         with pytest.raises(TypeError, match="is no form: forms go with forms"):
             mixed()
+
+
+NEEDS_SOLVER = pytest.mark.skipif(find_spec("z3") is None, reason="needs the extra mcfsim[solver]")
+SECONDS = 200
+PROVED = (
+    *("fast_two_sum", "fast_two_sum_exponents", "fast_two_sum_multiple", "grow_zero_high", "two_sum"),
+    *("fast_two_sum_unordered_error", "grow", "grow_multiple_of_ulp", "grow_same_exponent"),
+    *("grow_equals_dw_plus_fp", "grow_relaxed", "dw_plus_fp", "dw_plus_fp_relaxed"),
+)
+PAIR = (value("a"), value("b"))
+EXACT = exactly(sum_of("a", "b")).said
+QUESTION = Question("question", lambda ar, a, b: ar.add(a, b), PAIR, (), EXACT, 2)
+
+
+def call(*arguments, status=0):
+    result = CliRunner().invoke(app, ["verify", "--upper", *arguments])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "and none is given: two_sum, fast_two_sum"),
+        (["two_sun"], "unknown theorem 'two_sun' (did you mean 'two_sum'"),
+        (["dw_times_dw1"], "products, quotients, roots, signs and other formats have no linear facts"),
+        (["two_sum", "--format", "bfloat16"], "speaks of every precision: --format is no use"),
+        (["two_sum", "--output", "."], "--output is no use"),
+    ],
+)
+def test_what_the_command_cannot_ask_is_refused_in_one_line(arguments, message):
+    assert message in call(*arguments, status=2)
+
+
+def test_without_the_solver_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "z3", None)
+    assert "need z3: pip install 'mcfsim[solver]'" in call("two_sum", status=2)
+
+
+@NEEDS_SOLVER
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["grow_zero_high", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in PROVED[:3] + PROVED[4:])],
+)
+@pytest.mark.costly("the solver proves")
+def test_a_true_statement_is_proved_after_what_it_rests_on(name):
+    answer = prove(THEOREMS[name], seconds=SECONDS)
+    assert (answer.statement, answer.found, answer.least) == (name, Found.PROVED, THEOREMS[name].precision)
+    assert {*answer.rests_on} <= {*PROVED}
+
+
+def _answers(monkeypatch, **found):
+    """Let statements be answered so; of two, the second one rests on the first."""
+    rests = dict(zip(found, [(), *((name,) for name in found)], strict=False))
+    made = {name: Answer(name, found[name], 2, "any", rests[name], 0.0, 0, "") for name in found}
+    monkeypatch.setattr(proof, "prove", lambda theorem, **_: made[theorem.name])
+
+
+def test_proofs_are_printed_with_what_they_assume(monkeypatch):
+    _answers(monkeypatch, fast_two_sum_multiple=Found.PROVED, grow_zero_high=Found.PROVED)
+    assert call("grow_zero_high", "--seconds", "200").splitlines() == [
+        "fast_two_sum_multiple: proved for every p >= 2, 0.0 s",
+        "grow_zero_high: proved for every p >= 2, after fast_two_sum_multiple, 0.0 s",
+        f"Assumed: {ASSUMED}. What is not proved need not be false.",
+    ]
+    assert ASSUMED.startswith("radix 2, rounding to nearest, ties by any rule if none is said")
+
+
+@pytest.mark.parametrize("found", [Found.NO_ANSWER, Found.NOT_PROVED, Found.VACUOUS])
+def test_what_rests_on_nothing_proved_is_not_proved(found, monkeypatch):
+    _answers(monkeypatch, two_sum=found, grow=Found.PROVED)
+    first, second = prove_all(["grow"])
+    assert (first.found, second.found) == (found, Found.NOT_PROVED)
+    why = ", as no operands meet the hypotheses" if found is Found.VACUOUS else ""
+    assert str(first) == f"two_sum: {found} for every p >= 2{why}, 0.0 s"
+    assert str(found) in call("two_sum", status=1)
+    # That a false statement is vacuous is no success.
+    _answers(monkeypatch, fast_two_sum_unordered=found)
+    assert str(found) in call("fast_two_sum_unordered", status=int(found is Found.VACUOUS))
+
+
+@NEEDS_SOLVER
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+@pytest.mark.costly("the solver proves")
+def test_the_seconds_are_those_of_the_clock_and_of_the_whole_answer(alone, monkeypatch):
+    """Of each statement: whatever it is asked, one question has what those before it have left."""
+    left, slept, asked = [], 0.02, Solver.has_model
+
+    def sleep(solver: Solver) -> bool | None:
+        left.append(solver.left)
+        time.sleep(slept)
+        solver._until = time.monotonic()  # of which nothing is left to the solver
+        return asked(solver)
+
+    theorem = THEOREMS["fast_two_sum"]
+    theorem = replace(theorem, modes={"nearest_even"}) if alone else theorem
+    assert of_even_ties_alone(theorem) == alone
+    monkeypatch.setattr(Solver, "has_model", sleep)
+    start = time.monotonic()
+    answer = prove(theorem, seconds=60)
+    taken = time.monotonic() - start
+    assert answer.found is Found.NO_ANSWER
+    assert len(left) * slept <= answer.seconds <= taken
+    assert len(left) == 1 + alone
+    assert left[0] < (30 if alone else 60)
+    assert left[-1] <= 60 - slept * alone
+    solver = Solver(time.monotonic() + 60)
+    time.sleep(slept)
+    assert solver.before(0).left <= 60 - slept
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "message"),
+    [
+        ({"algorithm": lambda ar, a, b: ar.mul(a, b)}, {}, "roots, signs and other formats"),
+        ({"algorithm": lambda ar, a, b: ar.add(a, 1.0)}, {}, r"operand 1\.0 is no unknown"),
+        # Unknowns of one name would be one number, of which more is known than of two.
+        ({"operands": (double_word("x"), value("xh"))}, {}, "an operand cannot be called"),
+        ({"operands": (value("a"), value("a.first"))}, {}, "an operand cannot be called"),
+        ({"operands": (value("a"), value("t2"))}, {}, "an operand cannot be called"),
+        ({}, {"least": 1}, "least = 1: it goes from 2 to 1,000"),
+        ({}, {"least": 10**9}, "least = 1000000000: it goes from 2 to"),
+        ({}, {"seconds": 0}, "seconds = 0: it goes from 1 to 1,000,000"),
+        ({}, {"seconds": 10**30}, "seconds = 10+: it goes"),
+    ],
+    ids=range(9),
+)
+def test_what_cannot_be_asked_is_refused(facts, options, message):
+    with pytest.raises(ValueError, match=message):
+        prove(replace(QUESTION, **facts), **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"least": "3"}, {"seconds": "3"}, {"where": (True,)}, {"claim": None}], ids=str
+)
+def test_what_is_of_another_type_is_refused(options):
+    parts = options.keys() & {"where", "claim"}
+    problem = "'question': a (hypothesis|claim) is a Proposition, not" if parts else None
+    with pytest.raises(TypeError, match=problem):
+        replace(QUESTION, **options) if parts else prove(QUESTION, **options)
+
+
+def test_recorded_answers_prove_nothing_that_is_known_to_be_false():
+    result = read_result("every_p_bounds")
+    assert result["assumed"] == ASSUMED
+    assert all(readable(THEOREMS[name]) for name in result["answers"])
+    for name, answer in result["answers"].items():
+        question = question_of(THEOREMS[name])
+        assert THEOREMS[name].holds or answer["found"] != Found.PROVED
+        assert answer["least"] == question.least
+        assert answer["ties"] == "any" or of_even_ties_alone(THEOREMS[name])
+        assert answer["found"] == Found.PROVED or name not in PROVED

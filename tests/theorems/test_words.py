@@ -1,4 +1,4 @@
-"""Double words, and growing them: worst constants exactly, and the reductions by brute force."""
+"""Double words, expansions and long sums: worst constants exactly, reductions by brute force."""
 
 import itertools
 import json
@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mcfsim.formats import Format
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import Format, get_format
 from mcfsim.oracle.arithmetic import OracleArithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, double_word, relaxed_pair
 from mcfsim.theorems.catalogue import double_word_products, double_word_suppositions, double_words
+from mcfsim.theorems.check import Check
 from mcfsim.theorems.domain import cover, unbounded
+from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import normal
 from mcfsim.theorems.parts import Part
 from mcfsim.theorems.selection import Selection
@@ -189,3 +192,38 @@ def test_worst_constant_and_violations_by_fractions(name, operate, mode):
             relative = error / abs(exact) * 64 if exact else Fraction(0)
             worst, violations = max(worst, relative), violations + (relative > theorem.claim.bound.at(3))
     assert (constant(found), found.violations) == (worst, violations)
+
+
+def gamma(n, p):
+    return Fraction(n, 2**p - n)
+
+
+#: What the bounds of sums of 16 terms are, for the exact sum s and the sum S of magnitudes; u = 2**-p.
+BOUNDS = {
+    "recursive_sum": lambda p, s, size: 15 * size / 2**p,
+    "kahan_sum": lambda p, s, size: (Fraction(2, 2**p) + Fraction(64, 4**p)) * size,
+    "neumaier_sum": lambda p, s, size: abs(s) / 2**p + gamma(15, p) ** 2 * size,
+    "sum_k": lambda p, s, size: (
+        (Fraction(1, 2**p) + 3 * gamma(15, p) ** 2) * abs(s) + gamma(30, p) ** 3 * size
+    ),
+    "dw_sum": lambda p, s, size: Fraction(30, 4**p) * (1 + Fraction(2, 4**p)) ** 15 * size,
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_errors_of_sums_are_measured_in_units_of_their_bounds(name):
+    check = Check(THEOREMS[name], get_format("bfloat16"), Rounding(), Selection(samples=200))
+    domain = check.domain()
+    ((_, blocks),) = domain.blocks(0, domain.size)
+    trial = try_block(check.theorem, BlockArithmetic(domain.format, Rounding(), "exact"), blocks)
+    measured = check.theorem.claim.measure(trial)
+    some = measured[np.arange(trial.size)[::-1]]
+    for i in range(trial.size):
+        terms = [Fraction(float(block[i])) for block in blocks]
+        total = sum(terms)
+        parts = trial.results if name == "dw_sum" else trial.results[:1]
+        error = sum(Fraction(float(part[i])) for part in parts) - total
+        right = error / BOUNDS[name](domain.format.precision, total, sum(map(abs, terms)))
+        for found, place in ((measured, i), (some, trial.size - 1 - i)):
+            assert found.error.fraction(place) / found.reference.fraction(place) == right
+            assert abs(Fraction(float(found.ratio[place])) - right) <= abs(right) / 2**47

@@ -1,4 +1,4 @@
-"""Statements on single operations, sums and products, counted again in rationals; constants; identities."""
+"""Single operations, sums and products counted again in rationals; double rounding against the oracle."""
 
 import itertools
 from collections import Counter
@@ -8,17 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.eft import fast_two_sum, split, two_prod, two_prod_fma, two_sum
-from mcfsim.formats import Format, get_format
+from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.oracle import OracleArithmetic
-from mcfsim.rounding import DETERMINISTIC, Rounding
-from mcfsim.theorems import THEOREMS
-from mcfsim.theorems.catalogue import products, representability, sums
-from mcfsim.theorems.logic.bits import has_bits, is_value
-from mcfsim.theorems.logic.sums import equal_sums, is_difference, rest_of_sum
-from mcfsim.theorems.operands import significands
-from mcfsim.theorems.statement import NEAREST
-from tests.theorems.trying import Rationals, constant, on_tables
+from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
+from mcfsim.theorems import THEOREMS, verify
+from mcfsim.theorems.catalogue import double_rounding, products, representability, sums
+from mcfsim.theorems.claims import same_results
+from mcfsim.theorems.domain import cover
+from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.operands import significands, value
+from mcfsim.theorems.rounding_twice import NEEDS, twice, wider
+from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.statement import EVERY_MODE, NEAREST, Theorem
+from tests.theorems.trying import Rationals, bits_of, constant, on_domain, on_tables
+
+pytestmark = pytest.mark.slow
 
 E4M3 = get_format("float8_e4m3fn")
 TOY = Format("toy", precision=3, emin=-3, emax=3)
@@ -140,15 +146,9 @@ def _of_splits(r, ar, mode, x):
     s = (p + 1) // 2
     if mode in NEAREST and (2**s + 1) * abs(Fraction(x)) <= r.fmt.max:
         high, low = map(Fraction, split(ar, x))
-        yield "split", high + low == Fraction(x) and _bits(high) <= p - s and _bits(low) <= s - 1
+        yield "split", high + low == Fraction(x) and bits_of(high) <= p - s and bits_of(low) <= s - 1
         unit = Fraction(2) ** (r.exponent(x) - p + s + 1) if x else 1
         yield "split_to_nearest", high == round(Fraction(x) / unit) * unit
-
-
-def _bits(x):
-    """Return how many bits a rational's significand has from its first to its last one."""
-    n = abs(x.numerator)
-    return (n // (n & -n)).bit_length() if n else 0
 
 
 def _of_fused(r, ar, mode, a, b, c):
@@ -245,50 +245,103 @@ def test_the_smaller_half_of_an_odd_precision_is_a_wrong_split(precision, pairs)
     assert (found.applicable, found.violations) == (4 ** (precision - 1), pairs)
 
 
-# -- identities that statements are tried by ----------------------------------------------------------------
-def test_identities_are_those_of_rationals():
-    # Numbers of 24 bits and any exponents in binary32, where sums of them round, overflow and underflow.
-    rng = np.random.default_rng(5)
-    size = 3000
-    x = np.ldexp(rng.integers(-(2**24), 2**24, size), rng.integers(-149, 100, size)).astype(np.float32)
-    near = np.ldexp(rng.integers(-(2**24), 2**24, size), rng.integers(-3, 4, size)).astype(np.float32)
-    y = np.where(rng.random(size) < 0.8, x * (near / np.float32(2**24)), rng.permutation(x))
-    with np.errstate(all="ignore"):
-        s = np.where(rng.random(size) < 0.8, x + y, np.float32(np.inf))
-        e = (x.astype(np.float64) + y - s).astype(np.float32)
-        found = np.array([is_difference(e, x, y), is_difference(y, s, x), equal_sums(x, y, s, e)])
-        rest, held, sure = rest_of_sum(x, y, s)
-        held &= sure
-    counts = np.zeros(3, int)
-    for i, numbers in enumerate(zip(*(part.tolist() for part in (x, y, s, e)), strict=True)):
-        truth = [False] * 3
-        if np.isfinite(numbers).all():
-            a, b, c, d = map(Fraction, numbers)
-            truth = [d == a - b, b == c - a, a + b == c + d]
-        assert found[:, i].tolist() == truth, numbers
-        assert not held[i] or Fraction(float(rest[i])) + Fraction(numbers[2]) == sum(
-            map(Fraction, numbers[:2])
-        )
-        counts += truth
-    assert min(*counts[1:], np.count_nonzero(held)) > 200
-    assert counts[2] < size - 200
-    # Numbers far apart, which are decided in integers.
-    x, y = np.float64([1.0, 1.0, 1.0]), np.float64([2.0**-80, 2.0**-80, 2.0**-80])
-    s, e = np.float64([0.5, 2.0**-80, 2.0**-80]), np.float64([0.5, 1.0, 1.0 + 2.0**-52])
-    assert equal_sums(x, y, s, e).tolist() == [False, True, False]
+def state(operation, widening, first=None):
+    """Return the statement about an operation through any wider format."""
+    names, scaling = double_rounding.OPERANDS[operation], double_rounding.SCALINGS[operation]
+    algorithm, operands = twice(operation, widening, first), tuple(map(value, names))
+    return Theorem("own", algorithm, operands, same_results("same"), scaling=scaling, modes=EVERY_MODE)
 
 
-@pytest.mark.parametrize("fmt", [TOY, E4M3, get_format("float8_e5m2")], ids=str)
-def test_values_are_told_from_other_numbers(fmt):
-    r = Rationals(fmt)
-    halves = [x / 2 for x in r.numbers] + [x + y / 4 for x, y in itertools.pairwise(r.numbers)]
-    numbers = np.array([*r.numbers, *halves, 2 * float(fmt.max), np.nan, np.inf, -np.inf])
-    expected = [np.isfinite(x) and Fraction(x) in r.values for x in numbers.tolist()]
-    assert is_value(numbers, fmt).tolist() == expected
-    assert 0 < sum(expected) < len(expected)
+# -- what carriers need -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("operation", ["add", "mul", "div", "sqrt"])
+def test_which_carriers_serve_which_formats(operation):
+    both, fine = {"float32", "float64"}, {"bfloat16"} if operation in ("mul", "div") else set()
+    for fmt, serving in {
+        "bfloat16": both,
+        "float16": both,
+        "tf32": {"float64"} if operation == "mul" else both,
+        "float8_e4m3fn": {*both, "float16", *fine},
+        "float8_e5m2": {*both, "float16", "bfloat16"},
+    }.items():
+        for carrier in double_rounding.CARRIERS:
+            (hypothesis,) = THEOREMS[f"{operation}_via_{carrier}"].where
+            assert hypothesis.possible(FORMATS[fmt], Rounding()) == (carrier in serving), (fmt, carrier)
 
 
-def test_bits_are_counted_from_the_first_to_the_last_one():
-    x = np.array([0.0, 1.0, 3.0, -5.0, 0.75])
-    for bits in range(3):
-        assert has_bits(x, bits).tolist() == [_bits(Fraction(number)) <= bits for number in x.tolist()]
+TOYS = [Format(precision=p, emin=-e, emax=e) for p, e in ((2, 2), (2, 5), (3, 2), (3, 7), (4, 5))]
+
+
+def wrong_by(operation, fmt, fewer=0, higher=0):
+    """Return how many operands go wrong in a carrier of what is needed, or of so much less."""
+    bits, least = NEEDS[operation].bits(fmt) - fewer, NEEDS[operation].quantum(fmt) + higher
+    carrier = Format(precision=bits, emin=least + bits - 1, emax=max(fmt.emax, least + bits - 1))
+    return on_domain(state(operation, lambda _: carrier, Mode.NEAREST_EVEN), fmt, "nearest_even").violations
+
+
+@pytest.mark.parametrize("operation", ["add", "mul", "div", "sqrt"])
+def test_needs_suffice_and_one_bit_less_does_not(operation):
+    assert [wrong_by(operation, fmt) for fmt in TOYS] == [0] * len(TOYS)
+    assert any(wrong_by(operation, fmt, fewer=1) for fmt in TOYS)
+    # A carrier whose smallest number is larger than the format's holds no sums.
+    higher = [wrong_by(operation, fmt, higher=1) > 0 for fmt in TOYS]
+    assert operation == "add" or any(higher)
+    assert operation != "div" or all(higher)
+
+
+@pytest.mark.parametrize(
+    ("e", "bits", "found"), [(5, 13, 76), pytest.param(6, 15, 88, marks=pytest.mark.exhaustive)]
+)
+def test_bits_that_an_fma_needs_are_the_fewest(e, bits, found):
+    fmt = Format(precision=3, emin=-e, emax=e)
+    assert NEEDS["fma"].bits(fmt) == bits
+    assert (wrong_by("fma", fmt), wrong_by("fma", fmt, fewer=1)) == (0, found)
+
+
+# -- results ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("operation", list(double_rounding.OPERANDS))
+@pytest.mark.parametrize("mode", list(DETERMINISTIC))
+@pytest.mark.sampled(6)
+def test_both_ways_are_those_of_the_oracle(operation, mode):
+    """Of an fma, a random share."""
+    fmt, rounding = FORMATS["float6_e3m2fn"], Rounding(mode)
+    ar, truth = BlockArithmetic(fmt, rounding, "exact"), OracleArithmetic(fmt, rounding)
+    carriers = [wider(lambda p: p + 1), wider(lambda p: 2 * p), lambda _: FORMATS["float16"]]
+    for widening, first in zip(carriers, (None, Mode.TO_ODD, Mode.NEAREST_EVEN), strict=True):
+        theorem = state(operation, widening, first)
+        ((_, blocks), *_) = cover(theorem, fmt, rounding, Selection("all")).blocks(0, 1 << 18)
+        blocks = [block[:: max(1, block.size // 40)] for block in blocks]
+        results = try_block(theorem, ar, blocks).results
+        for i, case in enumerate(zip(*map(np.ndarray.tolist, blocks), strict=True)):
+            expected = theorem.algorithm(truth, *case)
+            np.testing.assert_array_equal([x[i] for x in results], expected)
+            np.testing.assert_array_equal(getattr(truth, operation)(*case), expected[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt", "operands", "once", "twice"),
+    [
+        ("add_via_bfloat16_any", "float8_e4m3fn", (416.0, 15.0), 416.0, 448.0),
+        ("innocuous_mul_2p_minus_1", "float8_e4m3fn", (13.0, 13.0), 176.0, 160.0),
+        ("innocuous_div_2p_minus_1", "float8_e4m3fn", (8.0, 15.0), 0.5625, 0.5),
+        ("innocuous_sqrt_2p1", "float8_e4m3fn", (15.0,), 3.75, 4.0),
+        ("fma_via_float16_any", "float8_e4m3fn", (3.5, 1.5, 2.0**-9), 5.5, 5.0),
+        ("fma_via_float64_any", "bfloat16", (7.0, 37.0, -(2.0**-50)), 258.0, 260.0),
+        ("mul_via_float32_any", "tf32", (1044 * 2.0**-79, 2009 * 2.0**-79), 2.0**-136, 0.0),
+        ("mul_via_float32_flushed", "bfloat16", (129 * 2.0**-70, 255 * 2.0**-79), 2.0**-133, 0.0),
+    ],
+)
+def test_published_counterexamples(name, fmt, operands, once, twice):
+    fmt = FORMATS[fmt]
+    assert THEOREMS[name].algorithm(OracleArithmetic(fmt), *operands) == (once, twice)
+    ar = BlockArithmetic(fmt, Rounding(), "exact")
+    blocks = [np.array([x], dtype=ar.carrier) for x in operands]
+    assert [x[0] for x in try_block(THEOREMS[name], ar, blocks).results] == [once, twice]
+
+
+@pytest.mark.parametrize("fmt", ["float16", "bfloat16", "tf32"])
+@pytest.mark.parametrize("carrier", ["float32", "float64"])
+def test_operands_known_to_break_an_fma_do(carrier, fmt):
+    certificate = verify(f"fma_via_{carrier}_any", fmt, samples=1)
+    assert certificate.parts[0].kind == "family"
+    # float16 in float64 is safe: its sums have no bits so far apart.
+    assert (certificate.parts[0].violations > 0) == ((fmt, carrier) != ("float16", "float64"))

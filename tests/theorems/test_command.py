@@ -44,7 +44,7 @@ def test_verdicts_are_printed_and_certificates_saved(folder):
         path = folder / f"{name}-float8_e5m2-nearest_even.json"
         certificate, about = Certificate.load(path), json.loads(path.read_text())
         assert certificate.tried == about["tried"] == 248**2
-        assert about["digest"] == certificate.digest
+        assert about["digest"] == certificate.digest == replace(certificate, seconds=0.0).digest
         assert about["versions"].keys() >= {"mcfsim", "numpy", "python", "machine"}
 
 
@@ -122,8 +122,11 @@ def test_what_comes_out_unexpectedly_ends_with_status_one(change, monkeypatch):
 @pytest.mark.costly("all operands of a format")
 def test_nothing_to_try_is_refused():
     few = ("--format", "e5m3", "--limit", "1", "--samples", "0")
-    text = call("dw_div_dw3", "two_sum", *few, status=1)
-    assert "refused: dw_div_dw3, e5m3, nearest_even: nothing would be tried" in text
+    text = " ".join(call("dw_div_dw3", "two_sum", *few, status=1).split())
+    assert (
+        "refused: dw_div_dw3, e5m3, nearest_even: nothing would be tried: limit = 1 leaves no core, and sam"
+        in text
+    )
     assert "two_sum" in text
 
 

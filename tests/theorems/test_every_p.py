@@ -45,30 +45,6 @@ def own(theorem):
     return known.members if isinstance(known, Families) else (known,) if isinstance(known, Family) else ()
 
 
-@pytest.mark.parametrize(
-    ("name", "numerator", "denominator", "in_print"),
-    [
-        ("dw_times_dw1", (5, -8, 1), (1, 8, 13, -8, 1), None),
-        ("dw_times_dw2", (5, -12, 3), (1, 6, 5, -12, 3), lambda u: 5 / (1 + u) ** 2),
-        ("dw_times_dw3", (4, -15, 6), (1, 6, 4, -15, 6), lambda u: (4 + u / 2) / (1 + u) ** 2),
-    ],
-    ids=lambda x: getattr(x, "__name__", str(x)),
-)
-def test_the_bounds_of_products_are_sharp(name, numerator, denominator, in_print):
-    """The error is this quotient, the worst of all operands tried, and below tighter bounds in print."""
-    proof = prove(THEOREMS[name])
-    error = Quotient.of(*(sum(c * u**k for k, c in enumerate(cs)) for cs in (numerator, denominator)))
-    assert (proof.in_unit, proof.limit, proof.sharpness) == (error, numerator[0], Sharpness.SHARP)
-    exhaustive = {row["p"]: row for row in CONSTANTS[name]["worst"]}
-    for p in (6, 7, 8):
-        assert exhaustive[p]["exhaustive"]
-        assert Fraction(exhaustive[p]["constant"]) == proof.constant(p) == error.at(p)
-    if in_print:
-        assert in_print(Fraction(0)) == proof.limit
-        for p in range(3, 200):
-            assert proof.in_unit.at(p) < in_print(Fraction(1, 2**p)) < proof.theorem.claim.bound.at(p)
-
-
 def test_the_bound_of_the_root_is_sharp():
     proof = prove(THEOREMS["sqrt_dw"])
     assert (proof.limit, proof.sharpness) == (Fraction(25, 8), Sharpness.SHARP)

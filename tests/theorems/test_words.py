@@ -14,19 +14,15 @@ from mcfsim.formats import Format, get_format
 from mcfsim.oracle.arithmetic import OracleArithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, double_word, relaxed_pair
-from mcfsim.theorems.catalogue import double_word_products, double_word_suppositions, double_words
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.domain import cover, unbounded
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import normal
-from mcfsim.theorems.parts import Part
 from mcfsim.theorems.selection import Selection
 from tests.theorems.trying import constant, on_parts
 
 pytestmark = pytest.mark.slow
 
-CHAPTERS = (double_words, double_word_products, double_word_suppositions)
-STATEMENTS = [theorem for chapter in CHAPTERS for theorem in chapter.THEOREMS]
 EVEN, AWAY = "nearest_even", "nearest_away"
 
 
@@ -113,19 +109,6 @@ def test_worst_cases_are_as_bad_as_measured_by_the_oracle(name):
         assert abs(sum(map(Fraction, results)) / exact - 1) * 4**p == Fraction(row["constant"]), p
 
 
-@pytest.mark.parametrize("theorem", [t for t in STATEMENTS if t.worst], ids=lambda t: t.name)
-def test_families_reach_the_formula(theorem):
-    for p in (5, 8, 11):
-        found = on_core(theorem.name, p, next(iter(theorem.modes)), limit=1, kinds=("family",))
-        assert constant(found) == theorem.worst(p), p
-
-
-@pytest.mark.parametrize(("name", "p"), [("dw_plus_fp_relaxed", 5), ("grow", 6), ("grow_relaxed", 6)])
-@pytest.mark.sampled(4, each=False)
-def test_formulas_are_the_worst(name, p):
-    assert constant(on_core(name, p)) == THEOREMS[name].worst(p)
-
-
 # -- reductions ---------------------------------------------------------------------------------------------
 #: Nine binades, so that low words, and numbers far below them, are there.
 TOY = Format("", precision=2, emin=-8, emax=0)
@@ -161,37 +144,6 @@ def test_the_old_conjecture_holds_for_three_bits_alone():
     name = "accurate_dw_plus_dw_old_conjecture"
     assert on_core(name, 3).violations == 0
     assert all(on_core(name, p, limit=1, kinds=("family",)).violations for p in range(4, 12))
-
-
-@pytest.mark.parametrize(
-    ("name", "operate", "mode"),
-    [
-        ("dw_plus_fp", lambda x, y: x + y, EVEN),
-        ("dw_plus_fp_relaxed_ties_away", lambda x, y: x + y, AWAY),
-        ("dw_times_fp1", lambda x, y: x * y, EVEN),
-        ("dw_times_fp3", lambda x, y: x * y, EVEN),
-        ("dw_div_fp3", lambda x, y: x / y, EVEN),
-    ],
-)
-@pytest.mark.sampled(2, each=False)
-def test_worst_constant_and_violations_by_fractions(name, operate, mode):
-    theorem, fmt = THEOREMS[name], unbounded(3)
-    tables = [
-        normal(o, fmt, [e], 1, signs=True, zero=False) for o, e in zip(theorem.operands, (0, -1), strict=True)
-    ]
-    part = Part("core", "", tuple(tables))
-    found = on_parts(theorem, fmt, Rounding(mode), [part])
-    ar = OracleArithmetic(fmt, Rounding(mode))
-    worst, violations = Fraction(0), 0
-    for _, columns in part.blocks(0, part.size):
-        for h, x, y in zip(*map(np.ndarray.tolist, columns), strict=True):
-            results = [Fraction(r) for r in theorem.algorithm(ar, (h, x), y)]
-            exact = operate(Fraction(h) + Fraction(x), Fraction(y))
-            error = abs(sum(results) - exact)
-            assert exact or not error
-            relative = error / abs(exact) * 64 if exact else Fraction(0)
-            worst, violations = max(worst, relative), violations + (relative > theorem.claim.bound.at(3))
-    assert (constant(found), found.violations) == (worst, violations)
 
 
 def gamma(n, p):

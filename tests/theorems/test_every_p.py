@@ -45,6 +45,17 @@ def own(theorem):
     return known.members if isinstance(known, Families) else (known,) if isinstance(known, Family) else ()
 
 
+IN_PRINT = {"dw_times_dw2": lambda u: 5 / (1 + u) ** 2, "dw_times_dw3": lambda u: (4 + u / 2) / (1 + u) ** 2}
+
+
+@pytest.mark.parametrize("name", IN_PRINT)
+def test_errors_of_products_lie_below_tighter_bounds_in_print(name):
+    proof, in_print = prove(THEOREMS[name]), IN_PRINT[name]
+    assert in_print(Fraction(0)) == proof.limit
+    for p in range(3, 200):
+        assert proof.in_unit.at(p) < in_print(Fraction(1, 2**p)) < proof.theorem.claim.bound.at(p)
+
+
 def test_the_bound_of_the_root_is_sharp():
     proof = prove(THEOREMS["sqrt_dw"])
     assert (proof.limit, proof.sharpness) == (Fraction(25, 8), Sharpness.SHARP)

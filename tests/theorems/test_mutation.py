@@ -20,6 +20,7 @@ from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.selection import Selection
+from tests.theorems.trying import Mutant, exchanged, opposite
 
 pytestmark = pytest.mark.slow
 
@@ -40,16 +41,6 @@ RARELY = ("fma_error", "accurate_dw_plus_dw", "grow_expansion", "grow_expansion_
 
 
 # -- mutants ------------------------------------------------------------------------------------------------
-def _opposite(ar, name, a, b, *c):
-    if name == "fma":
-        return ar.fma(a, b, ar.neg(*c))
-    return {"add": ar.sub, "sub": ar.add}[name](a, b)
-
-
-def _exchanged(ar, name, *operands):
-    return getattr(ar, name)(*reversed(operands))
-
-
 def _skipped(ar, name, first, *rest):
     return first if isinstance(first, np.ndarray) else ar.mul(first, np.ones_like(rest[0]))
 
@@ -64,46 +55,17 @@ def _separate(ar, name, a, b, c):
 
 
 ALTERATIONS = {
-    "opposite": (_opposite, {"add", "sub", "fma"}),
-    "exchanged": (_exchanged, {"sub", "div", "fma"}),
+    "opposite": (opposite, {"add", "sub", "fma"}),
+    "exchanged": (exchanged, {"sub", "div", "fma"}),
     "skipped": (_skipped, {"add", "sub", "mul", "div", "sqrt", "fma", "round"}),
     "toward zero": (_toward_zero, {"add", "sub", "mul", "div", "sqrt", "fma", "round"}),
     "separate": (_separate, {"fma"}),
 }
 
 
-class Mutant:
-    """An arithmetic that carries out its n-th operation in another way, and keeps a list of all.
-
-    The results of those before it may be given: they are as they were without the alteration.
-    """
-
-    def __init__(self, ar, place=None, alteration=None, known=()):
-        self._ar, self._place, self._alteration, self._known = ar, place, alteration, known
-        self.format, self.rounding, self.done, self.results = ar.format, ar.rounding, [], []
-
-    def __getattr__(self, name):
-        def operation(*operands):
-            number = len(self.done)
-            self.done.append(name)
-            if number == self._place:
-                result = ALTERATIONS[self._alteration][0](self._ar, name, *operands)
-            elif self._place is not None and number < min(self._place, len(self._known)):
-                result = self._known[number]
-            else:
-                result = getattr(self._ar, name)(*operands)
-            self.results.append(result)
-            return result
-
-        return getattr(self._ar, name) if name in ("neg", "abs") else operation
-
-    def evaluate(self, function, *operands, **options):
-        return function(self, *operands, **options)
-
-
 def mutated(theorem, place, alteration, known=()):
     def algorithm(ar, *operands):
-        return theorem.algorithm(Mutant(ar, place, alteration, known), *operands)
+        return theorem.algorithm(Mutant(ar, place, ALTERATIONS[alteration][0], known), *operands)
 
     return replace(theorem, algorithm=algorithm)
 

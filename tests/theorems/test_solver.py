@@ -10,10 +10,8 @@ from importlib.util import find_spec
 from itertools import combinations, product
 
 import pytest
-from typer.testing import CliRunner
 
 from experiments.common import read_result
-from mcfsim.cli import app
 from mcfsim.theorems import THEOREMS, double_word, logic, value
 from mcfsim.theorems.claims import exactly, sum_of
 from mcfsim.theorems.solver import (
@@ -33,11 +31,12 @@ from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.forms import TRUE, ZERO, AnyOf, Comparison
 from mcfsim.theorems.solver.proof import facts_of
 from mcfsim.theorems.solver.question import of_even_ties_alone
+from tests.cli import runner
 from tests.theorems.reading import TIES, Assigned, unknowns_of
+from tests.theorems.trying import PAIR, add
 
-PAIR = (value("a"), value("b"))
 TEXTS = {
-    "one sum": lambda ar, a, b: ar.add(a, b),
+    "one sum": add,
     "two sums": lambda ar, a, b: (ar.add(a, b), ar.sub(a, b)),
     "a sum of a sum": lambda ar, a, b: ar.sub(ar.add(a, b), a),
     "opposite sums": lambda ar, a, b: (ar.sub(a, b), ar.sub(b, a)),
@@ -117,7 +116,7 @@ SPARE |= {"_error_multiple": 4, "_last_of_sum": 4, "_last_of_exact_sum": 11, "_e
 @pytest.mark.slow
 @pytest.mark.parametrize(("fact", "subjects"), [(fact, of) for some, of in ABOUT for fact in some])
 def test_no_part_of_a_fact_can_be_sharper(fact, subjects):
-    """Numbers reach the end of each bound and need each alternative; other rules do not break ties to even."""
+    """Numbers reach the end of each bound and need each alternative; of other ties they are not so."""
     parts, refuted, even = set(), set(), fact in facts.EVEN_TIES
     for text, ties in product(("two sums", "a sum of a sum"), ("even",) if even else TIES):
         tried = some(text, ties)
@@ -159,29 +158,26 @@ PROVED = (
     *("fast_two_sum_unordered_error", "grow", "grow_multiple_of_ulp", "grow_same_exponent"),
     *("grow_equals_dw_plus_fp", "grow_relaxed", "dw_plus_fp", "dw_plus_fp_relaxed"),
 )
-PAIR = (value("a"), value("b"))
 EXACT = exactly(sum_of("a", "b")).said
-QUESTION = Question("question", lambda ar, a, b: ar.add(a, b), PAIR, (), EXACT, 2)
+QUESTION = Question("question", add, PAIR, (), EXACT, 2)
 
 
 def call(*arguments, status=0):
-    result = CliRunner().invoke(app, ["verify", "--upper", *arguments])
-    assert result.exit_code == status, result.output
-    return result.output
+    return runner.call("verify", "--upper", *arguments, status=status).output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "and none is given: two_sum, fast_two_sum"),
-        (["two_sun"], "unknown theorem 'two_sun' (did you mean 'two_sum'"),
-        (["dw_times_dw1"], "products, quotients, roots, signs and other formats have no linear facts"),
-        (["two_sum", "--format", "bfloat16"], "speaks of every precision: --format is no use"),
-        (["two_sum", "--output", "."], "--output is no use"),
-    ],
-)
+NO_ARGUMENTS = {
+    "": "and none is given: two_sum, fast_two_sum",
+    "two_sun": "unknown theorem 'two_sun' (did you mean 'two_sum'",
+    "dw_times_dw1": "products, quotients, roots, signs and other formats have no linear facts",
+    "two_sum --format bfloat16": "speaks of every precision: --format is no use",
+    "two_sum --output .": "--output is no use",
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), NO_ARGUMENTS.items())
 def test_what_the_command_cannot_ask_is_refused_in_one_line(arguments, message):
-    assert message in call(*arguments, status=2)
+    assert message in call(*arguments.split(), status=2)
 
 
 def test_without_the_solver_the_extra_is_named(monkeypatch):
@@ -192,8 +188,7 @@ def test_without_the_solver_the_extra_is_named(monkeypatch):
 @NEEDS_SOLVER
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    ["grow_zero_high", *(pytest.param(x, marks=pytest.mark.exhaustive) for x in PROVED[:3] + PROVED[4:])],
+    "name", [pytest.param(x, marks=[pytest.mark.exhaustive] * (x != PROVED[3])) for x in PROVED]
 )
 @pytest.mark.costly("the solver proves")
 def test_a_true_statement_is_proved_after_what_it_rests_on(name):
@@ -263,35 +258,27 @@ def test_the_seconds_are_those_of_the_clock_and_of_the_whole_answer(alone, monke
     assert solver.before(0).left <= 60 - slept
 
 
-@pytest.mark.parametrize(
-    ("facts", "options", "message"),
-    [
-        ({"algorithm": lambda ar, a, b: ar.mul(a, b)}, {}, "roots, signs and other formats"),
-        ({"algorithm": lambda ar, a, b: ar.add(a, 1.0)}, {}, r"operand 1\.0 is no unknown"),
-        # Unknowns of one name would be one number, of which more is known than of two.
-        ({"operands": (double_word("x"), value("xh"))}, {}, "an operand cannot be called"),
-        ({"operands": (value("a"), value("a.first"))}, {}, "an operand cannot be called"),
-        ({"operands": (value("a"), value("t2"))}, {}, "an operand cannot be called"),
-        ({}, {"least": 1}, "least = 1: it goes from 2 to 1,000"),
-        ({}, {"least": 10**9}, "least = 1000000000: it goes from 2 to"),
-        ({}, {"seconds": 0}, "seconds = 0: it goes from 1 to 1,000,000"),
-        ({}, {"seconds": 10**30}, "seconds = 10+: it goes"),
-    ],
-    ids=range(9),
-)
-def test_what_cannot_be_asked_is_refused(facts, options, message):
-    with pytest.raises(ValueError, match=message):
-        prove(replace(QUESTION, **facts), **options)
+#: Unknowns of one name would be one number, of which more is known than of two.
+TWICE = [(double_word("x"), value("xh")), (value("a"), value("a.first")), (value("a"), value("t2"))]
+NOT_ASKED = [
+    ({"algorithm": lambda ar, a, b: ar.mul(a, b)}, ValueError, "roots, signs and other formats"),
+    ({"algorithm": lambda ar, a, b: ar.add(a, 1.0)}, ValueError, r"operand 1\.0 is no unknown"),
+    *(({"operands": operands}, ValueError, "an operand cannot be called") for operands in TWICE),
+    ({"least": 1}, ValueError, "least = 1: it goes from 2 to 1,000"),
+    ({"least": 10**9}, ValueError, "least = 1000000000: it goes from 2 to"),
+    ({"seconds": 0}, ValueError, "seconds = 0: it goes from 1 to 1,000,000"),
+    ({"seconds": 10**30}, ValueError, "seconds = 10+: it goes"),
+    *(({name: "3"}, TypeError, None) for name in ("least", "seconds")),
+    ({"where": (True,)}, TypeError, "'question': a hypothesis is a Proposition, not"),
+    ({"claim": None}, TypeError, "'question': a claim is a Proposition, not"),
+]
 
 
-@pytest.mark.parametrize(
-    "options", [{"least": "3"}, {"seconds": "3"}, {"where": (True,)}, {"claim": None}], ids=str
-)
-def test_what_is_of_another_type_is_refused(options):
-    parts = options.keys() & {"where", "claim"}
-    problem = "'question': a (hypothesis|claim) is a Proposition, not" if parts else None
-    with pytest.raises(TypeError, match=problem):
-        replace(QUESTION, **options) if parts else prove(QUESTION, **options)
+@pytest.mark.parametrize(("given", "error", "message"), NOT_ASKED, ids=range(13))
+def test_what_cannot_be_asked_is_refused(given, error, message):
+    options = {name: given[name] for name in given.keys() & {"least", "seconds"}}
+    with pytest.raises(error, match=message):
+        prove(replace(QUESTION, **({} if options else given)), **options)
 
 
 def test_recorded_answers_prove_nothing_that_is_known_to_be_false():

@@ -1,5 +1,6 @@
 """Nothing false is proved, and of contradictions nothing: what is altered by hand, and at random."""
 
+import itertools
 import random
 import time
 from dataclasses import replace
@@ -19,10 +20,10 @@ from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.forms import AllOf as All
 from mcfsim.theorems.solver.forms import AnyOf, Comparison, Form
 from tests.theorems.reading import TIES, Assigned, unknowns_of
+from tests.theorems.trying import PAIR, Mutant, exchanged, opposite
 
 #: Nearly twice what the longest proof of a true statement takes.
 SECONDS = 60
-PAIR = (value("a"), value("b"))
 SUM = sum_of("a", "b")
 FALSE, EXACT = ~AllOf(()), exactly(SUM).said
 
@@ -38,57 +39,24 @@ def bounded(name, bound):
 
 
 # -- texts that are altered ---------------------------------------------------------------------------------
-class Altered:
-    """An arithmetic of which one sum, the n-th, is another one."""
-
-    format = None
-
-    def __init__(self, ar, place, how):
-        self.ar, self.left, self.how = ar, place, how
-
-    def add(self, a, b):
-        return self.made("add", a, b)
-
-    def sub(self, a, b):
-        return self.made("sub", a, b)
-
-    def made(self, name, a, b):
-        self.left -= 1
-        if self.left == -1:
-            match self.how:
-                case "opposite":
-                    name = {"add": "sub", "sub": "add"}[name]
-                case "exchanged":
-                    a, b = b, a
-                case "twice":
-                    b = a
-                case "skipped":
-                    return a
-        return getattr(self.ar, name)(a, b)
-
-    def evaluate(self, function, /, *operands, **options):
-        return function(self, *operands, **options)
+HOW = {
+    "opposite": opposite,
+    "exchanged": exchanged,
+    "twice": lambda ar, name, a, b: getattr(ar, name)(a, a),
+    "skipped": lambda ar, name, a, b: a,
+}
 
 
 def altered(text, place, how):
-    return lambda ar, *operands: text(Altered(ar, place, how), *operands)
+    """Return a text of which one sum, the n-th, is another one."""
+    return lambda ar, *operands: text(Mutant(ar, place, HOW[how]), *operands)
 
 
 #: What is false, by name. 2u^2/(1+2u+2u^2) is reached, so that no bound below 2 holds for every p.
-NOT_SO = {
-    **{
-        name: THEOREMS[name]
-        for name in (
-            *("grow_unordered", "dw_plus_fp_relaxed_ties_away", "sloppy_dw_plus_dw_any_signs"),
-            "fast_two_sum_unordered",
-        )
-    },
-    **{
-        f"{name} < {bound} u^2": bounded(name, bound)
-        for name in ("grow", "dw_plus_fp")
-        for bound in (Fraction(199, 100), Fraction(3, 2))
-    },
-}
+FALSE_STATEMENTS = ("grow_unordered", "dw_plus_fp_relaxed_ties_away", "sloppy_dw_plus_dw_any_signs")
+NOT_SO = {name: THEOREMS[name] for name in (*FALSE_STATEMENTS, "fast_two_sum_unordered")}
+LESS = itertools.product(("grow", "dw_plus_fp"), (Fraction(199, 100), Fraction(3, 2)))
+NOT_SO |= {f"{name} < {bound} u^2": bounded(name, bound) for name, bound in LESS}
 GROWN = question_of(THEOREMS["dw_plus_fp"])
 
 

@@ -121,3 +121,43 @@ def by_oracle(theorem, fmt, rounding, case):
 def rounding_of(theorem, mode, **options):
     """Return the rounding in a mode that a statement speaks of."""
     return Rounding(mode, **{"underflow": theorem.underflow, "rule": theorem.rules[0], **options})
+
+
+# -- mutants ------------------------------------------------------------------------------------------------
+def opposite(ar, name, a, b, *c):
+    if name == "fma":
+        return ar.fma(a, b, ar.neg(*c))
+    return {"add": ar.sub, "sub": ar.add}[name](a, b)
+
+
+def exchanged(ar, name, *operands):
+    return getattr(ar, name)(*reversed(operands))
+
+
+class Mutant:
+    """An arithmetic that carries out its n-th operation in another way, and keeps a list of all.
+
+    The results of those before it may be given: they are as they were without the alteration.
+    """
+
+    def __init__(self, ar, place=None, alteration=None, known=()):
+        self._ar, self._place, self._alteration, self._known = ar, place, alteration, known
+        self.format, self.rounding, self.done, self.results = ar.format, getattr(ar, "rounding", None), [], []
+
+    def __getattr__(self, name):
+        def operation(*operands):
+            number = len(self.done)
+            self.done.append(name)
+            if number == self._place:
+                result = self._alteration(self._ar, name, *operands)
+            elif self._place is not None and number < min(self._place, len(self._known)):
+                result = self._known[number]
+            else:
+                result = getattr(self._ar, name)(*operands)
+            self.results.append(result)
+            return result
+
+        return getattr(self._ar, name) if name in ("neg", "abs") else operation
+
+    def evaluate(self, function, *operands, **options):
+        return function(self, *operands, **options)

@@ -123,10 +123,8 @@ def test_what_comes_out_unexpectedly_ends_with_status_one(change, monkeypatch):
 def test_nothing_to_try_is_refused():
     few = ("--format", "e5m3", "--limit", "1", "--samples", "0")
     text = " ".join(call("dw_div_dw3", "two_sum", *few, status=1).split())
-    assert (
-        "refused: dw_div_dw3, e5m3, nearest_even: nothing would be tried: limit = 1 leaves no core, and sam"
-        in text
-    )
+    told = "nothing would be tried: limit = 1 leaves no core, and samples = 0"
+    assert f"refused: dw_div_dw3, e5m3, nearest_even: {told}" in text
     assert "two_sum" in text
 
 

@@ -12,20 +12,9 @@ from itertools import combinations, product
 import pytest
 
 from experiments.common import read_result
-from mcfsim.theorems import THEOREMS, double_word, logic, value
+from mcfsim.theorems import THEOREMS, double_word, logic, solver, value
 from mcfsim.theorems.claims import exactly, sum_of
-from mcfsim.theorems.solver import (
-    ASSUMED,
-    Answer,
-    Found,
-    Question,
-    facts,
-    proof,
-    prove,
-    prove_all,
-    question_of,
-    readable,
-)
+from mcfsim.theorems.solver import ASSUMED, Answer, Found, Question, facts, proof, prove, prove_all
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.forms import TRUE, ZERO, AnyOf, Comparison
@@ -47,7 +36,9 @@ TEXTS = {
 def asked(what):
     """Return what is asked of a statement, or of a text of two numbers, which supposes and claims nothing."""
     text = TEXTS.get(what)
-    return Question("text", text, PAIR, (), logic.AllOf(()), 2) if text else question_of(THEOREMS[what])
+    return (
+        Question("text", text, PAIR, (), logic.AllOf(()), 2) if text else solver.question_of(THEOREMS[what])
+    )
 
 
 def trials(question, count, seed, ties=TIES, most=12):
@@ -62,7 +53,9 @@ def trials(question, count, seed, ties=TIES, most=12):
 # -- facts --------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [100, pytest.param(5000, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("what", [*TEXTS, *(name for name, theorem in THEOREMS.items() if readable(theorem))])
+@pytest.mark.parametrize(
+    "what", [*TEXTS, *(name for name, theorem in THEOREMS.items() if solver.readable(theorem))]
+)
 @pytest.mark.sampled(14, each=False)
 @pytest.mark.costly("each fact on hundreds of fractions")
 def test_facts_hold_of_numbers(what, count):
@@ -235,11 +228,11 @@ def test_the_seconds_are_those_of_the_clock_and_of_the_whole_answer(alone, monke
     """Of each statement: whatever it is asked, one question has what those before it have left."""
     left, slept, asked = [], 0.02, Solver.has_model
 
-    def sleep(solver: Solver) -> bool | None:
-        left.append(solver.left)
+    def sleep(self):
+        left.append(self.left)
         time.sleep(slept)
-        solver._until = time.monotonic()  # of which nothing is left to the solver
-        return asked(solver)
+        self._until = time.monotonic()  # of which nothing is left to the solver
+        return asked(self)
 
     theorem = THEOREMS["fast_two_sum"]
     theorem = replace(theorem, modes={"nearest_even"}) if alone else theorem
@@ -253,9 +246,9 @@ def test_the_seconds_are_those_of_the_clock_and_of_the_whole_answer(alone, monke
     assert len(left) == 1 + alone
     assert left[0] < (30 if alone else 60)
     assert left[-1] <= 60 - slept * alone
-    solver = Solver(time.monotonic() + 60)
+    made = Solver(time.monotonic() + 60)
     time.sleep(slept)
-    assert solver.before(0).left <= 60 - slept
+    assert made.before(0).left <= 60 - slept
 
 
 #: Unknowns of one name would be one number, of which more is known than of two.
@@ -284,9 +277,9 @@ def test_what_cannot_be_asked_is_refused(given, error, message):
 def test_recorded_answers_prove_nothing_that_is_known_to_be_false():
     result = read_result("every_p_bounds")
     assert result["assumed"] == ASSUMED
-    assert all(readable(THEOREMS[name]) for name in result["answers"])
+    assert all(solver.readable(THEOREMS[name]) for name in result["answers"])
     for name, answer in result["answers"].items():
-        question = question_of(THEOREMS[name])
+        question = solver.question_of(THEOREMS[name])
         assert THEOREMS[name].holds or answer["found"] != Found.PROVED
         assert answer["least"] == question.least
         assert answer["ties"] == "any" or of_even_ties_alone(THEOREMS[name])

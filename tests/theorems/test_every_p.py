@@ -142,15 +142,10 @@ def test_a_predicate_is_said_not_to_be_read_and_measures_nothing():
     assert not prove(THEOREMS["dw_plus_fp"]).unread
 
 
-def sum_or_twice(ar, a, b):
-    return ar.add(a, a) if a == b else ar.add(a, b)
+CHOICES = [lambda ar, a, b: ar.add(a, a if a == b else b), lambda ar, a, b: ar.neg(a) if a == b else a]
 
 
-def negated_or_not(ar, a, b):
-    return ar.neg(a) if a == b else a
-
-
-@pytest.mark.parametrize("text", [sum_or_twice, negated_or_not])
+@pytest.mark.parametrize("text", CHOICES, ids=["sum or twice", "negated or not"])
 def test_what_is_equal_at_one_precision_is_not_compared(text):
     """The number 1 + 2^-69 is 1 + 2 u at p = 70 alone, a value from there on."""
     with pytest.raises(TypeError, match="SymbolicValue stands for a number that is not known"):
@@ -252,42 +247,31 @@ def test_statements_at_random(count):
 
 SIGN = "has another sign than for large p"
 LEAST = "formats have no smaller such precision"
-CHANGING = {"a": 1, "b": -8 * u, "c": 2 * u}
+GAP, SHARP = Sharpness.GAP, Sharpness.SHARP
+#: Families: 4 u - 64 u^2 is negative at p = 2 and 3, where its magnitude is another one; 1 - 6 u at p = 2.
+SMALL, CHANGING = {"a": 1, "b": 1 + 4 * u, "c": -64 * u**2}, {"a": 1, "b": -8 * u, "c": 2 * u}
+LAST_BIT, TWICE = {"a": 1, "b": u, "c": 0}, {"a": 1, "b": 1, "c": 0}
+#: From the pole of a bound down nothing is exceeded.
+POLE, NO_POLE = Quotient.of(2, 1 - 8 * u), Quotient.of(2 - 16 * u, 1 - 8 * u)
+SIGNED = f"at p = 3 the error -1/2 {SIGN}"
+RELATIVE = f"at p = 2 what the error is relative to, -1/2, {SIGN}"
 #: A bound, sums of which and to which the error is, the results, and a family; and what is found.
 BY_HAND = {
-    # 4 u - 64 u^2 is negative at p = 2 and 3, where its magnitude is another one: 12 u at p = 2.
-    "the error has its sign": (
-        (5, "a", "a", "bc", {"a": 1, "b": 1 + 4 * u, "c": -64 * u**2}),
-        ("4 - 64 u", 4, 4, Sharpness.GAP, f"at p = 3 the error -1/2 {SIGN}"),
-    ),
-    # 1 - 6 u, to which it is relative, is negative at p = 2.
-    "no error, a bound": ((1, "a", "abc", "a", CHANGING), ("0", 2, 0, Sharpness.GAP, LEAST)),
-    "no error, no bound": ((0, "a", "abc", "a", CHANGING), ("0", 2, 0, Sharpness.SHARP, LEAST)),
-    "what it is relative to has its sign": (
-        (16, "a", "abc", "ac", CHANGING),
-        ("2 / (1 - 6 u)", 3, 2, Sharpness.GAP, f"at p = 2 what the error is relative to, -1/2, {SIGN}"),
-    ),
-    # From the pole of a bound down nothing is exceeded.
-    "a pole": (
-        (Quotient.of(2, 1 - 8 * u), "ab", "ab", "a", {"a": 1, "b": u, "c": 0}),
-        ("1 / (1 + u)", 2, 1, Sharpness.GAP, LEAST),
-    ),
-    "a pole that is none": (
-        (Quotient.of(2 - 16 * u, 1 - 8 * u), "ab", "ab", "a", {"a": 1, "b": u, "c": 0}),
-        ("1 / (1 + u)", 2, 1, Sharpness.GAP, LEAST),
-    ),
-    "a bound that grows is not sharp": (
-        (Quotient.of(2, u), "ab", "a", "a", {"a": 1, "b": 1, "c": 0}),
-        ("1 / u", 2, None, Sharpness.GAP, LEAST),
-    ),
+    "the error has its sign": (5, "a", "a", "bc", SMALL, "4 - 64 u", 4, 4, GAP, SIGNED),
+    "no error, a bound": (1, "a", "abc", "a", CHANGING, "0", 2, 0, GAP, LEAST),
+    "no error, no bound": (0, "a", "abc", "a", CHANGING, "0", 2, 0, SHARP, LEAST),
+    "another sign below": (16, "a", "abc", "ac", CHANGING, "2 / (1 - 6 u)", 3, 2, GAP, RELATIVE),
+    "a pole": (POLE, "ab", "ab", "a", LAST_BIT, "1 / (1 + u)", 2, 1, GAP, LEAST),
+    "a pole that is none": (NO_POLE, "ab", "ab", "a", LAST_BIT, "1 / (1 + u)", 2, 1, GAP, LEAST),
+    "a bound that grows": (Quotient.of(2, u), "ab", "a", "a", TWICE, "1 / u", 2, None, GAP, LEAST),
 }
 
 
 @pytest.mark.parametrize("what", BY_HAND)
 def test_where_a_statement_begins_and_how_sharp_it_is(what):
-    (bound, target, reference, results, operands), found = BY_HAND[what]
+    bound, target, reference, results, given, *found = BY_HAND[what]
     about = error_relative_to(bound, sum_of(*target), sum_of(*reference))
     theorem = adding((), [NAMES.index(name) for name in results], about)
-    proof = prove(theorem, family(**operands))
-    assert (str(proof.in_unit), proof.first, proof.limit, proof.sharpness, proof.below) == found
+    proof = prove(theorem, family(**given))
+    assert [str(proof.in_unit), proof.first, proof.limit, proof.sharpness, proof.below] == found
     assert recheck(EveryCertificate.of(proof), theorem) == []

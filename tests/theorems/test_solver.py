@@ -14,7 +14,7 @@ import pytest
 from experiments.common import read_result
 from mcfsim.theorems import THEOREMS, double_word, logic, solver, value
 from mcfsim.theorems.claims import exactly, sum_of
-from mcfsim.theorems.solver import ASSUMED, Answer, Found, Question, facts, proof, prove, prove_all
+from mcfsim.theorems.solver import ASSUMED, Answer, Found, Question, facts, proof, prove, prove_all, readable
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.forms import TRUE, ZERO, AnyOf, Comparison
@@ -35,10 +35,8 @@ TEXTS = {
 
 def asked(what):
     """Return what is asked of a statement, or of a text of two numbers, which supposes and claims nothing."""
-    text = TEXTS.get(what)
-    return (
-        Question("text", text, PAIR, (), logic.AllOf(()), 2) if text else solver.question_of(THEOREMS[what])
-    )
+    text, said = TEXTS.get(what), logic.AllOf(())
+    return Question("text", text, PAIR, (), said, 2) if text else solver.question_of(THEOREMS[what])
 
 
 def trials(question, count, seed, ties=TIES, most=12):
@@ -53,9 +51,7 @@ def trials(question, count, seed, ties=TIES, most=12):
 # -- facts --------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [100, pytest.param(5000, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize(
-    "what", [*TEXTS, *(name for name, theorem in THEOREMS.items() if solver.readable(theorem))]
-)
+@pytest.mark.parametrize("what", [*TEXTS, *(name for name, theorem in THEOREMS.items() if readable(theorem))])
 @pytest.mark.sampled(14, each=False)
 @pytest.mark.costly("each fact on hundreds of fractions")
 def test_facts_hold_of_numbers(what, count):
@@ -277,7 +273,7 @@ def test_what_cannot_be_asked_is_refused(given, error, message):
 def test_recorded_answers_prove_nothing_that_is_known_to_be_false():
     result = read_result("every_p_bounds")
     assert result["assumed"] == ASSUMED
-    assert all(solver.readable(THEOREMS[name]) for name in result["answers"])
+    assert all(readable(THEOREMS[name]) for name in result["answers"])
     for name, answer in result["answers"].items():
         question = solver.question_of(THEOREMS[name])
         assert THEOREMS[name].holds or answer["found"] != Found.PROVED

@@ -13,7 +13,7 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 from mcfsim.sweeps.sweep import Sweep
-from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, relaxed_pair, sequence, value, verify
+from mcfsim.theorems import THEOREMS, double_word, relaxed_pair, sequence, value, verify
 from mcfsim.theorems.certificate import Verdict
 from mcfsim.theorems.claims import bounded
 from mcfsim.theorems.domain import cover
@@ -22,6 +22,7 @@ from mcfsim.theorems.parts import Part, Sample
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare, run, sort_out
 from tests.shared import formats as shared
+from tests.theorems.trying import PAIR, mine
 
 TOY = Format("", precision=3, emin=-3, emax=3)
 
@@ -125,9 +126,9 @@ def test_single_cases_are_those_of_the_blocks(name):
 
 @pytest.mark.slow
 def test_samples_are_of_their_kinds_and_do_not_depend_on_the_range():
-    operands, fmt = (
-        (double_word("x"), value("a"), relaxed_pair("y"), sequence("z", 3)),
+    fmt, operands = (
         get_format("bfloat16"),
+        (double_word("x"), value("a"), relaxed_pair("y"), sequence("z", 3)),
     )
     given = "sample", "", (), operands, fmt, ((0, 0), (-5, 5), (-3, 2), (0, 9)), 300_000
     part = Sample(*given, 7)
@@ -160,23 +161,18 @@ def test_samples_are_values_of_the_format_down_to_its_subnormal_numbers(name):
 
 # -- domains ------------------------------------------------------------------------------------------------
 def covered(operands, fmt, *selection, **options):
-    anything = claim("anything", lambda t: np.ones(t.size, bool))
-    theorem = Theorem("toy", lambda ar, *given: given, operands, anything, **options)
+    theorem = mine(lambda ar, *given: given, lambda t: np.ones(t.size, bool), operands, **options)
     return cover(theorem, get_format(fmt), Rounding(), *selection)
 
 
 def test_domains_are_complete_where_they_can_be():
-    pair = (value("a"), value("b"))
-    assert covered(pair, "e4m3fn").size == 254**2
-    domain = covered(pair, "bfloat16")
-    assert (domain.covers, domain.size, [part.kind for part in domain.parts]) == (
-        True,
-        65_280**2,
-        ["complete"],
-    )
+    assert covered(PAIR, "e4m3fn").size == 254**2
+    domain = covered(PAIR, "bfloat16")
+    assert (domain.covers, domain.size) == (True, 65_280**2)
+    assert [part.kind for part in domain.parts] == ["complete"]
     many = covered([sequence("x", 4)], "e4m3fn", Selection(samples=100))
     assert (many.covers, [part.kind for part in many.parts]) == (False, ["sample"])
-    with pytest.raises(ValueError, match="operands of toy in bfloat16 cannot all be tried: too many"):
+    with pytest.raises(ValueError, match="operands of mine in bfloat16 cannot all be tried: too many"):
         covered([double_word("x"), value("a")], "bfloat16", Selection("all"))
 
 
@@ -199,17 +195,17 @@ def test_reductions_are_of_signed_floats_with_a_zero(name, theorem):
 
 
 # -- certificates -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("name", "fmt", "underflow", "expected", "holds"),
-    [
-        ("two_sum", "posit8", "gradual", "open", False),  # where exponent bits are cut off, it fails
-        ("two_sum", "int8", "gradual", "open", None),
-        ("two_sum", "binary8p1se", "gradual", "open", None),
-        ("two_sum", "float8_e5m2", "flush_before", "open", False),
-        ("two_sum_flushed", "float8_e5m2", None, "fails", False),
-        ("two_sum", "float8_e5m2", None, "holds", True),
-    ],
-)
+CLAIMED = [
+    ("two_sum", "posit8", "gradual", "open", False),  # where exponent bits are cut off, it fails
+    ("two_sum", "int8", "gradual", "open", None),
+    ("two_sum", "binary8p1se", "gradual", "open", None),
+    ("two_sum", "float8_e5m2", "flush_before", "open", False),
+    ("two_sum_flushed", "float8_e5m2", None, "fails", False),
+    ("two_sum", "float8_e5m2", None, "holds", True),
+]
+
+
+@pytest.mark.parametrize(("name", "fmt", "underflow", "expected", "holds"), CLAIMED)
 def test_what_is_claimed_where(name, fmt, underflow, expected, holds):
     certificate = verify(name, fmt, *([Rounding(underflow=underflow)] if underflow else []))
     assert (certificate.expected, certificate.claimed) == (expected, expected == "holds")
@@ -221,13 +217,12 @@ def test_what_is_claimed_where(name, fmt, underflow, expected, holds):
 def test_the_worst_of_hundreds_of_errors_that_binary64_cannot_tell_apart(top):
     """The error is ``2**70 + a * (2 * top - a)``: a parabola, all of it within ``2**-50`` of its height."""
     for sign in (1, -1):
-        about = bounded(
-            lambda t, sign=sign: (t.exact("a") * (2 * top - t.exact("a")) + 2**70) * sign,
-            lambda t: t.exact("a") * 0 + 2**70,
-            2,
-        )
-        theorem = Theorem("own", lambda ar, a: ar.sub(a, 0.0), (value("a"),), about)
-        worst = verify(theorem, "float8_e4m3fn").worst
+
+        def error(t, sign=sign):
+            return (t.exact("a") * (2 * top - t.exact("a")) + 2**70) * sign
+
+        about = bounded(error, lambda t: t.exact("a") * 0 + 2**70, 2)
+        worst = verify(mine(lambda ar, a: ar.sub(a, 0.0), about, PAIR[:1]), "float8_e4m3fn").worst
         assert [float(x) for x in worst.case.operands] == [top]
         assert Fraction(worst.ratio) == sign * (1 + Fraction(top**2, 2**70))
 
@@ -236,9 +231,17 @@ def test_the_worst_of_hundreds_of_errors_that_binary64_cannot_tell_apart(top):
 #: By name, one of every kind; and others.
 NAMED = [
     *FORMATS,
-    *("posit6", "posit8", "posit32", "posit5es0", "posit8es3"),
-    *("ternary", "int4", "int8", "int8_symmetric", "int16"),
-    *("binary8p1", "binary8p1uf", "binary4p1sf", "binary8p4ue", "binary6p3se", "binary6p5sf", "binary12p1"),
+    *("posit6", "posit8", "posit32", "posit5es0", "posit8es3", "ternary", "int4", "int8", "int8_symmetric"),
+    *(
+        "int16",
+        "binary8p1",
+        "binary8p1uf",
+        "binary4p1sf",
+        "binary8p4ue",
+        "binary6p3se",
+        "binary6p5sf",
+        "binary12p1",
+    ),
 ]
 
 
@@ -291,20 +294,20 @@ def test_every_statement_is_tried_or_refused_in_every_kind_of_format(seed, drawn
     assert min(tried, refused, 20 * fails) > enough
 
 
-@pytest.mark.parametrize(
-    ("name", "fmt", "reason"),
-    [
-        ("sterbenz", "float8_e8m0fnu", "formats with sign and zero, and float8_e8m0fnu has no sign"),
-        ("sterbenz", "binary8p4ue", "has no sign"),
-        ("two_sum", Format(precision=3, emin=-2, emax=3, zero=False), "has no zero"),
-        ("two_sum_flushed", "posit8", "does not underflow"),
-        ("two_sum_flushed", "int4", "no subnormal numbers to flush"),
-        ("dw_times_fp3", "posit16", "unbounded exponents in floats of at least 2 bits, and posit16 is none"),
-        ("dw_times_fp3", "binary8p1", "unbounded exponents in floats of at least 2 bits"),
-        ("innocuous_mul_2p_minus_1", "binary8p1", "precision = 1 has no fraction bit"),
-        ("fma_error", "float64", "has no exact path"),
-    ],
-)
+REASONS = [
+    ("sterbenz", "float8_e8m0fnu", "formats with sign and zero, and float8_e8m0fnu has no sign"),
+    ("sterbenz", "binary8p4ue", "has no sign"),
+    ("two_sum", Format(precision=3, emin=-2, emax=3, zero=False), "has no zero"),
+    ("two_sum_flushed", "posit8", "does not underflow"),
+    ("two_sum_flushed", "int4", "no subnormal numbers to flush"),
+    ("dw_times_fp3", "posit16", "unbounded exponents in floats of at least 2 bits, and posit16 is none"),
+    ("dw_times_fp3", "binary8p1", "unbounded exponents in floats of at least 2 bits"),
+    ("innocuous_mul_2p_minus_1", "binary8p1", "precision = 1 has no fraction bit"),
+    ("fma_error", "float64", "has no exact path"),
+]
+
+
+@pytest.mark.parametrize(("name", "fmt", "reason"), REASONS)
 @pytest.mark.costly("the first one reads what statements are made of")
 def test_reasons(name, fmt, reason):
     with pytest.raises(UnsupportedFormatError, match=reason):

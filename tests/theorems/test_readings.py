@@ -200,30 +200,30 @@ def test_arrays_lines_and_fractions_read_what_is_listed(said, count):
 A, B, R1 = logic.Word("a"), logic.Word("b"), logic.Result(0)
 
 
-@pytest.mark.parametrize(
-    ("said", "printed"),
-    [
-        (logic.U * abs(A) * 3, "3 u |a|"),
-        (A * Fraction(3, 2), "3/2 a"),
-        ((A - B) * Fraction(1, 2), "(a - b)/2"),
-        (A * -B, "a (-b)"),
-        (A + (-1), "a - 1"),
-        (A - (B - A), "a - (b - a)"),
-        (A * B * (A * B), "(a b)^2"),
-        (2 * logic.SMALLEST_NORMAL, "2 (2^emin)"),
-        (A - logic.OfFormat("p + 1", lambda fmt, _: fmt.precision + 1), "a - (p + 1)"),
-        (InnerProduct("x", "y") + A, "(sum x_i y_i) + a"),
-        (logic.Rounded(A, -B), "RN(a - b)"),
-        (logic.Word("x", 1), "x_2"),
-        (~(A <= B), "b < a"),
-        (~(A < B), "b <= a"),
-        (~(R1 <= B), "not (r1 <= b)"),  # which holds of NaN, unlike b < r1
-        (~logic.SameSign(A, B), "a b < 0"),
-        (~logic.SameSign(A, R1), "not (a r1 >= 0)"),
-        (~((A <= B) & (B <= 0)), "not (a <= b and b <= 0)"),
-        (logic.AllOf((A > 0,)), "a > 0"),
-    ],
-)
+PRINTED = [
+    (logic.U * abs(A) * 3, "3 u |a|"),
+    (A * Fraction(3, 2), "3/2 a"),
+    ((A - B) * Fraction(1, 2), "(a - b)/2"),
+    (A * -B, "a (-b)"),
+    (A + (-1), "a - 1"),
+    (A - (B - A), "a - (b - a)"),
+    (A * B * (A * B), "(a b)^2"),
+    (2 * logic.SMALLEST_NORMAL, "2 (2^emin)"),
+    (A - logic.OfFormat("p + 1", lambda fmt, _: fmt.precision + 1), "a - (p + 1)"),
+    (InnerProduct("x", "y") + A, "(sum x_i y_i) + a"),
+    (logic.Rounded(A, -B), "RN(a - b)"),
+    (logic.Word("x", 1), "x_2"),
+    (~(A <= B), "b < a"),
+    (~(A < B), "b <= a"),
+    (~(R1 <= B), "not (r1 <= b)"),  # which holds of NaN, unlike b < r1
+    (~logic.SameSign(A, B), "a b < 0"),
+    (~logic.SameSign(A, R1), "not (a r1 >= 0)"),
+    (~((A <= B) & (B <= 0)), "not (a <= b and b <= 0)"),
+    (logic.AllOf((A > 0,)), "a > 0"),
+]
+
+
+@pytest.mark.parametrize(("said", "printed"), PRINTED)
 def test_how_it_is_written(said, printed):
     assert logic.written(said) == printed
 

@@ -65,16 +65,16 @@ def codes(case, results):
     return case
 
 
+TEXTS = [
+    (THEOREMS["sr_unbiased"].algorithm, 1, 6),
+    (mcf.fast_two_sum, 3, 2),
+    (mcf.two_sum, 6, 1),
+    (everything, 4, 2),
+]
+
+
 @pytest.mark.parametrize("rule", Rule)
-@pytest.mark.parametrize(
-    ("algorithm", "operations", "random_bits"),
-    [
-        (THEOREMS["sr_unbiased"].algorithm, 1, 6),
-        (mcf.fast_two_sum, 3, 2),
-        (mcf.two_sum, 6, 1),
-        (everything, 4, 2),
-    ],
-)
+@pytest.mark.parametrize(("algorithm", "operations", "random_bits"), TEXTS)
 @pytest.mark.sampled(6)
 def test_paths_have_the_share_of_all_draws_that_lead_to_them(rule, algorithm, operations, random_bits):
     a, b = (x.astype(np.float32) for x in pairs(P3, slice(None, None, 4)))
@@ -104,20 +104,20 @@ def test_verdicts_by_every_rule(name, rule):
     assert certificate.expected == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "fmt", "random_bits", "applicable", "violations", "constant"),
-    [
-        ("sr_unbiased_any", "float8_e4m3fn", 8, 63804, 10108, None),
-        ("sr_unbiased_any", "float8_e5m2", 32, 60952, 0, None),
-        ("sr_variance", "float8_e4m3fn", 16, 63680, 0, "1/4"),
-        ("sr_bias", "float8_e5m2", 16, 61140, 0, "8191/8192"),
-        ("two_sum_sr", "float8_e5m2", 32, 60722, 0, None),
-        ("fast_two_sum_sr_exact", "float8_e4m3fn", 16, 34226, 13440, None),
-        ("sr_fast_two_sum_path_error", "float8_e4m3fn", 16, 34226, 0, "87296/43691"),
-        ("sr_fast_two_sum_path_error_unordered", "float8_e4m3fn", 16, 63460, 24896, "768/17"),
-        ("sr_two_sum_path_error", "float8_e5m2", 32, 60722, 0, "4294967232/2147483647"),
-    ],
-)
+FOUND = [
+    ("sr_unbiased_any", "float8_e4m3fn", 8, 63804, 10108, None),
+    ("sr_unbiased_any", "float8_e5m2", 32, 60952, 0, None),
+    ("sr_variance", "float8_e4m3fn", 16, 63680, 0, "1/4"),
+    ("sr_bias", "float8_e5m2", 16, 61140, 0, "8191/8192"),
+    ("two_sum_sr", "float8_e5m2", 32, 60722, 0, None),
+    ("fast_two_sum_sr_exact", "float8_e4m3fn", 16, 34226, 13440, None),
+    ("sr_fast_two_sum_path_error", "float8_e4m3fn", 16, 34226, 0, "87296/43691"),
+    ("sr_fast_two_sum_path_error_unordered", "float8_e4m3fn", 16, 63460, 24896, "768/17"),
+    ("sr_two_sum_path_error", "float8_e5m2", 32, 60722, 0, "4294967232/2147483647"),
+]
+
+
+@pytest.mark.parametrize(("name", "fmt", "random_bits", "applicable", "violations", "constant"), FOUND)
 @pytest.mark.sampled(4, each=False)
 def test_counts_and_constants(name, fmt, random_bits, applicable, violations, constant):
     certificate = verify(name, fmt, stochastically(random_bits))

@@ -25,7 +25,6 @@ FAMILIES = {}
 
 
 def run(source, **names):
-    """Return the function `test` of a text, whose globals are given."""
     space = {"__name__": "elsewhere", "np": np, "mcf": mcf, "types": types, "partial": partial}
     space |= {"lru_cache": lru_cache, "wraps": wraps, **names}
     exec(source, space)

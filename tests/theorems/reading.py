@@ -49,8 +49,6 @@ def rounded(t, p, ties):
 
 
 class Nearest:
-    """An arithmetic of fractions, rounded to nearest p bits."""
-
     format = rounding = None
 
     def __init__(self, p, ties):
@@ -168,13 +166,11 @@ def formats_of(theorem):
 
 
 def propositions(theorem):
-    """Return the hypotheses of a statement, and its claim."""
     return [*(hypothesis.said for hypothesis in theorem.where), theorem.claim.said]
 
 
 # -- operands and results -----------------------------------------------------------------------------------
 def operands_of(theorem, fmt, draw, count):
-    """Return blocks of operands, component by component."""
     blocks = []
     for operand in theorem.operands:
         if not operand.paired:
@@ -220,7 +216,6 @@ def _on_grid(fmt, block):
 
 
 def trial_of(theorem, fmt, rounding, draw, count):
-    """Return cases of a statement with what its algorithm returns."""
     ar = BlockArithmetic(fmt, rounding, "exact")
     with np.errstate(all="ignore"):
         return try_block(theorem, ar, operands_of(theorem, fmt, draw, count))
@@ -258,18 +253,15 @@ def _bare(operand):
 
 # -- readings -----------------------------------------------------------------------------------------------
 def by_arrays(said, trial):
-    """Return what arrays say, a truth value a case."""
     with np.errstate(all="ignore"):
         return trial.throughout(holds(said, trial))
 
 
 def by_fractions(theorem, said, trial):
-    """Return what fractions say, a truth value a case."""
     return np.array([case.holds(said) for case in cases_of(theorem, trial)])
 
 
 def cases_of(theorem, trial):
-    """Yield the cases of a trial in fractions."""
     whose = trial.whose if isinstance(trial, Paths) else np.arange(trial.size)
     starts = np.flatnonzero(np.diff(whose, prepend=-1))
     for start, stop in zip(starts, [*starts[1:], whose.size], strict=True):

@@ -36,7 +36,6 @@ ALMOST = (
 
 
 def inner(about, way):
-    """Return what lies at the end of a way into JSON data."""
     for key in way:
         about = about[key]
     return about
@@ -232,7 +231,6 @@ def by_the_oracle(certificate):
 
 
 def by_proving_again(certificate):
-    """Return the first difference from a proof made anew."""
     return next(check._of_proof(certificate, THEOREMS[certificate.theorem]), None)
 
 
@@ -269,7 +267,6 @@ def altered_demand(rng, one):
 
 
 def forged(rng, honest, field):
-    """Return a certificate of which one field is wrong."""
     match field:
         case "operands":
             name = rng.choice(list(honest.operands))

@@ -237,7 +237,6 @@ def test_without_a_place_for_its_own_journal_it_goes_on(kind, folder, monkeypatc
 
 
 def test_what_is_interrupted_prints_the_command_that_goes_on(folder, monkeypatch):
-    """Interrupted by what Ctrl-C raises, after the first certificate."""
     journal, out, save = folder / "a journal", folder / "out", Certificate.save
     out.mkdir()
     arguments = ["verify", "two_sum", "fast_two_sum", "--format", "float6_e3m2fn"]
@@ -292,7 +291,6 @@ SAVED = "mine-float8_e4m3fn-nearest_even.json"
 
 @pytest.fixture
 def modules(folder):
-    """Write the modules, which are imported afresh."""
     for name, text in MODULES.items():
         (folder / f"{name}.py").write_text(text)
         sys.modules.pop(name, None)

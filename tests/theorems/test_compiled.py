@@ -95,7 +95,6 @@ def test_a_recorded_function_is_that_of_numpy(function):
 
 
 def exponent(x):
-    """Return the exponent of finite numbers, and zero."""
     return np.where(np.isfinite(x), np.frexp(x)[1], 0)
 
 
@@ -287,7 +286,6 @@ NOT_OF_SINGLE_CASES = {
 
 
 def recordable(test):
-    """Return whether a claim of one's own is recorded."""
     own = Theorem("own", add, (value("a"), value("b")), claim("-", test))
     return compiled.recordable(compiled.Predicates(own, get_format("bfloat16"), Rounding())) is not None
 

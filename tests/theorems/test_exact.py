@@ -119,7 +119,6 @@ def test_bits_are_counted_from_the_first_to_the_last_one():
         assert has_bits(x, most).tolist() == [bits_of(Fraction(number)) <= most for number in x.tolist()]
 
 
-# -- bits ------------------------------------------------------------------------------------------------
 def lowest_bit(x):
     n, d = float(x).as_integer_ratio()
     return Fraction(n & -n, d)

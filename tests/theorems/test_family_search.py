@@ -281,7 +281,6 @@ def test_what_cannot_be_climbed_is_refused():
             climb(Grid(PRODUCT), **{name: 1.5})
 
 
-# -- what was found -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("key", RESULTS)
 @pytest.mark.sampled(3, each=False)
 def test_results_are_proved_again(key):

@@ -65,7 +65,6 @@ def with_part(certificate, index, **fields):
 
 
 def hidden(certificate, **fields):
-    """Count no violation, and show none."""
     parts = tuple(replace(part, violations=0, **fields) for part in certificate.parts)
     return replace(certificate, parts=parts, witnesses=(), simplest=None)
 
@@ -201,7 +200,6 @@ def test_what_the_oracle_cannot_repeat():
         recheck(verify(arrays, "float4_e2m1fn"), arrays)
 
 
-# -- forged, each under a digest made anew -----------------------------------------------------------------
 def forgeries(c, draw):
     """Yield certificates with one falsehood each, as coherent otherwise as they can be."""
     yield hidden(c)
@@ -354,7 +352,6 @@ def test_an_emulator_that_errs_is_found_by_the_oracle(monkeypatch):
     assert recheck(certificate, theorem) == []
 
 
-# -- what the catalogue knows -------------------------------------------------------------------------------
 def test_what_contradicts_the_catalogue_is_refused():
     right("two_sum", "float8_e5m2")
     (problem,) = recheck(hidden(verify("fast_two_sum_unordered", "float8_e5m2")))

@@ -138,7 +138,6 @@ def test_signs_and_operands_follow_what_is_read():
 
 # -- what has no name ---------------------------------------------------------------------------------------
 def unnamed(tmp_path):
-    """Return what cannot be named, by what is said of it."""
     file = open(tmp_path / "some", "w")  # noqa: SIM115  # closed by the test
     return {
         "an open file": file,
@@ -198,8 +197,6 @@ def counted():
 
 
 class Some:
-    """A trial of an algorithm's operands."""
-
     def __init__(self, a):
         self.finite, self.size = np.True_, a.size
 

@@ -40,7 +40,6 @@ ENOUGH, MORE, EVERY = (1 << 14, 13), (1 << 18, 61), (1 << 40, 1)
 RARELY = ("fma_error", "accurate_dw_plus_dw", "grow_expansion", "grow_expansion_nonadjacent", "expansion_sum")
 
 
-# -- mutants ------------------------------------------------------------------------------------------------
 def _skipped(ar, name, first, *rest):
     return first if isinstance(first, np.ndarray) else ar.mul(first, np.ones_like(rest[0]))
 
@@ -72,7 +71,6 @@ def mutated(theorem, place, alteration, known=()):
 
 @lru_cache
 def operations(name):
-    """Return the names of a statement's operations, in order."""
     theorem, recorder = THEOREMS[name], Mutant(BlockArithmetic(WIDE, Rounding(_mode(name)), "exact"))
     ones = [np.ones(1, np.float32)] * theorem.components
     theorem.algorithm(recorder, *structured(theorem.operands, ones))
@@ -211,7 +209,6 @@ def survivors(name, most=ENOUGH, some=None):
 
 
 def results(theorem, ar, blocks):
-    """Return the results of the operations on blocks of operands, in order."""
     recorder = Mutant(ar)
     with np.errstate(all="ignore"):
         theorem.algorithm(recorder, *structured(theorem.operands, blocks))

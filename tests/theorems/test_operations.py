@@ -217,7 +217,6 @@ def test_the_smaller_half_of_an_odd_precision_is_a_wrong_split(precision, pairs)
 
 
 def state(operation, widening, first=None):
-    """Return the statement about an operation through any wider format."""
     names, scaling = double_rounding.OPERANDS[operation], double_rounding.SCALINGS[operation]
     algorithm, operands = twice(operation, widening, first), tuple(map(value, names))
     return Theorem("own", algorithm, operands, same_results("same"), scaling=scaling, modes=EVERY_MODE)

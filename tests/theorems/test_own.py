@@ -152,7 +152,6 @@ def test_families_must_be_of_the_kind_of_the_operand():
         verify(sums, "bfloat16", limit=1, samples=1)
 
 
-# -- what is given back -------------------------------------------------------------------------------------
 #: Few cases, and as many as are judged by loops where there are some.
 FORMATS = ("float4_e2m1fn", Format("wide", precision=5, emin=-9, emax=10))
 
@@ -162,7 +161,6 @@ def true(t):
 
 
 def measured_with(error):
-    """Return a claim whose error is computed from trials."""
     return bounded(error, lambda t: t.exact("b"), 9, unit=1)
 
 
@@ -218,7 +216,6 @@ PICKED = {"operand": lambda t: t["b"], "result": lambda t: t.results[0]}
 
 
 def writing(way, place):
-    """Return what a statement is made of that writes in some way to what it was given."""
     space = {"np": np, "ctypes": ctypes}
     exec(f"def write(x): {WAYS[way]}", space)
     where, _, what = place.partition(" ")

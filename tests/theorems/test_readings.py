@@ -48,7 +48,6 @@ def test_arrays_and_fractions_say_the_same_of_an_inner_product():
 
 
 def say_the_same(name, count):
-    """Ask of hypotheses and claim, in each mode that a statement is about."""
     theorem, draw = THEOREMS[name], random.Random(f"{name} {count}")
     seen = {True: 0, False: 0}
     modes = sorted(theorem.modes)
@@ -89,7 +88,6 @@ def _first(theorem, said, trial, wrong):
 @pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
 @pytest.mark.sampled(5, each=False)
 def test_the_solver_is_asked_what_fractions_say(name, count):
-    """In the modes to nearest that a statement is about."""
     theorem, draw = THEOREMS[name], random.Random(f"{name} {count}")
     question = question_of(theorem)
     seen = {True: 0, False: 0}
@@ -107,10 +105,6 @@ def test_the_solver_is_asked_what_fractions_say(name, count):
     assert min(seen.values()) > count / 20
 
 
-# -- what cannot be read ------------------------------------------------------------------------------------
-
-
-# -- what the page lists ------------------------------------------------------------------------------------
 PAGE = (Path(__file__).parents[2] / "docs" / "own_theorems.md").read_text()
 TABLES = {
     claims: propositions.CLAIMS,
@@ -152,12 +146,10 @@ def test_the_page_prints_what_the_call_is(module):
         assert len(says) > 3
 
 
-# -- what is listed is read ---------------------------------------------------------------------------------
 OPERANDS = (value("a"), value("b"), value("c"), double_word("x"), double_word("y"))
 
 
 def listed():
-    """Return all propositions of the tables, and one about each term."""
     for module, table in TABLES.items():
         for call in table:
             made = propositions.evaluated(module, call)

@@ -162,7 +162,6 @@ def test_of_other_algorithms_nothing_is_known():
     assert [part.kind for part in cover(theorem, BF16, Rounding()).parts] == ["complete"]
 
 
-# -- cells --------------------------------------------------------------------------------------------------
 TOY = Format("", precision=P, emin=-16, emax=16)
 
 
@@ -262,7 +261,6 @@ OPERATIONS = {
 
 
 def stated(what, **facts):
-    """Return the statement about one operation, or that the results of an algorithm are finite."""
     algorithm, about = (what, lambda t: t.finite) if callable(what) else OPERATIONS[what]
     return mine(algorithm, about, range="unbounded", **facts)
 
@@ -271,7 +269,6 @@ def stated(what, **facts):
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.sampled(3)
 def test_errors_of_one_operation_are_as_the_definition_says(operation, fmt):
-    """Whatever the exponents of the format, and declared to scale or not."""
     for scaling in ("none", "each"):
         certificate = verify(stated(operation, scaling=scaling), fmt, samples=20_000, limit=1 << 22)
         assert certificate.holds, (scaling, str(certificate))
@@ -293,7 +290,6 @@ def test_what_overflows_where_nothing_can_is_not_tried_and_a_division_by_zero_is
 
 
 def test_the_exponents_of_the_format_are_no_matter():
-    """Which operands are tried depends on its precision alone."""
     formats = mcf.Format("wide", precision=8, emin=-500, emax=500), mcf.get_format("bfloat16")
     said = [theorem for theorem in THEOREMS.values() if theorem.range == "unbounded"]
     for theorem in (stated("mul", scaling="each"), *said[::3]):

@@ -26,7 +26,6 @@ def arithmetic(fmt, mode="nearest_even"):
 
 
 def violations(theorem, fmt, mode="nearest_even"):
-    """Return all operands of a format that meet the hypotheses and fail the claim, one case a row."""
     ar = arithmetic(fmt, mode)
     domain = cover(theorem, ar.format, ar.rounding, Selection("all"))
     rows = []

@@ -40,7 +40,6 @@ def asked(what):
 
 
 def trials(question, count, seed, ties=TIES, most=12):
-    """Yield the arithmetic of a question with values for its unknowns."""
     draw = random.Random(seed)
     ar, *_ = question.posed()
     for _ in range(count):
@@ -48,7 +47,6 @@ def trials(question, count, seed, ties=TIES, most=12):
         yield ar, Assigned(ar, unknowns_of(question, draw, p), p, draw.choice(ties))
 
 
-# -- facts --------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [100, pytest.param(5000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("what", [*TEXTS, *(name for name, theorem in THEOREMS.items() if readable(theorem))])
@@ -68,7 +66,6 @@ def test_facts_hold_of_numbers(what, count):
 # -- sharper facts ------------------------------------------------------------------------------------------
 @lru_cache
 def some(text, ties):
-    """Return numbers that sharper facts are tried on, made once."""
     return list(trials(asked(text), 160, seed=4, ties=(ties,), most=7))
 
 

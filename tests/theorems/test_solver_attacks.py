@@ -33,7 +33,6 @@ def passed_on(ar, *operands):
 
 
 def bounded(name, bound):
-    """Return what is asked of a statement with another bound."""
     target = sum_of(*(operand.name for operand in THEOREMS[name].operands))
     return replace(question_of(THEOREMS[name]), claim=relative_error(bound, target).said)
 
@@ -48,7 +47,6 @@ HOW = {
 
 
 def altered(text, place, how):
-    """Return a text of which one sum, the n-th, is another one."""
     return lambda ar, *operands: text(Mutant(ar, place, HOW[how]), *operands)
 
 
@@ -77,7 +75,6 @@ def test_altered_texts_are_refuted_by_numbers_and_not_proved(place, how, proving
     assert not proving or prove(question, seconds=SECONDS).found is not Found.PROVED
 
 
-# -- at random ----------------------------------------------------------------------------------------------
 HYPOTHESES = (
     *(about("a", "b").said for about in (ordered, exponents_ordered, multiple_of_ulp, same_sign)),
     ordered("b", "a").said,
@@ -98,7 +95,6 @@ def at_random(draw, texts):
 
 
 def counterexample(question, draw, tries=400):
-    """Return numbers of some bits that refute a statement, or None if none are found."""
     ar, supposed, claimed = question.posed()
     for _ in range(tries):
         p, ties = draw.randint(question.least, 8), draw.choice(TIES)
@@ -197,12 +193,10 @@ def test_operands_of_pairs_may_contradict_a_hypothesis():
 @pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
 @pytest.mark.sampled(15, each=False)
 def test_no_statement_of_the_catalogue_is_vacuous(name):
-    """Of its operands and hypotheses, whatever the text makes of them."""
     question = replace(question_of(THEOREMS[name]), algorithm=passed_on, claim=FALSE)
     assert prove(question, seconds=60).found is Found.NOT_PROVED
 
 
-# -- what the solver is handed ------------------------------------------------------------------------------
 def formula_at_random(draw, depth=2):
     if depth and draw.random() < 0.7:
         parts = tuple(formula_at_random(draw, depth - 1) for _ in range(draw.randint(0, 3)))

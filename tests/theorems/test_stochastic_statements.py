@@ -31,7 +31,6 @@ def pairs(fmt, first=slice(None)):
     return np.repeat(some, values.size), np.tile(values, some.size)
 
 
-# -- all draws, one by one ----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Script(RandomWords):
     """Random words of which each operation has one number in its highest bits."""
@@ -43,7 +42,6 @@ class Script(RandomWords):
 
 
 def drawn(algorithm, operations, rounding, a, b):
-    """Yield what comes of each number that each operation may draw."""
     emulator = BlockArithmetic(P3, rounding, "exact")
     for numbers in itertools.product(range(2**rounding.random_bits), repeat=operations):
         block = emulator.at(Script(0, numbers=numbers), 0)

@@ -34,7 +34,6 @@ ODD = [
 
 
 def at_random(seed):
-    """Return a format of at most eight bits."""
     rng = random.Random(seed)
     while True:
         emin = rng.randint(-9, 4)
@@ -70,7 +69,6 @@ def in_every_mode(theorem, fmt, overflows=(Overflow.IEEE,)):
 @pytest.mark.sampled(28, each=False)
 @pytest.mark.costly("the whole catalogue in one format")
 def test_verdicts_in_small_formats_are_as_expected(fmt):
-    """Of every statement that can be tried on all operands."""
     rng, held, most = random.Random(0), 0, 1 << (12 if fmt in ODD else 16)
     for theorem in THEOREMS.values():
         if theorem.range == "unbounded" or any(o.kind == "sequence" for o in theorem.operands):
@@ -258,7 +256,6 @@ def read_back(certificate, folder):
 @pytest.mark.parametrize("fmt", verification.FORMATS)
 @pytest.mark.parametrize("name", THEOREMS)
 def test_every_statement_comes_out_as_expected_and_its_certificate_stands(name, fmt, tmp_path, request):
-    """In one of its modes, by turns."""
     theorem, place = THEOREMS[name], get_format(fmt)
     chosen = Selection(samples=max((1 << 14) // theorem.components, 64), limit=1 << 16)
     checks = plan([name], [fmt], ["every"], chosen)

@@ -109,7 +109,6 @@ def test_worst_cases_are_as_bad_as_measured_by_the_oracle(name):
         assert abs(sum(map(Fraction, results)) / exact - 1) * 4**p == Fraction(row["constant"]), p
 
 
-# -- reductions ---------------------------------------------------------------------------------------------
 #: Nine binades, so that low words, and numbers far below them, are there.
 TOY = Format("", precision=2, emin=-8, emax=0)
 SUMS = ["dw_plus_fp", "accurate_dw_plus_dw", "add222", "sloppy_dw_plus_dw_any_signs"]

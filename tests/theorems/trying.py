@@ -33,7 +33,6 @@ def add(ar, a, b):
 
 
 def on_parts(theorem, fmt, rounding, parts):
-    """Try a statement on some operands."""
     ar, found = BlockArithmetic(fmt, rounding, "exact"), Findings(theorem, fmt.precision)
     for part in parts:
         for first, blocks in part.blocks(0, part.size):
@@ -42,14 +41,12 @@ def on_parts(theorem, fmt, rounding, parts):
 
 
 def on_tables(theorem, fmt, mode, *tables):
-    """Try a statement on all combinations of values."""
     carrier = carrier_of(fmt)
     part = Part("complete", "", tuple((np.asarray(table, carrier),) for table in tables))
     return on_parts(theorem, fmt, rounding_of(theorem, mode), [part])
 
 
 def on_domain(theorem, fmt, mode):
-    """Try a statement on all operands of a format."""
     fmt, rounding = get_format(fmt), rounding_of(theorem, mode)
     return on_parts(theorem, fmt, rounding, cover(theorem, fmt, rounding, Selection("all")).parts)
 
@@ -67,7 +64,6 @@ def core_of(theorem, fmt, rounding):
 
 
 def constant(found):
-    """Return the worst constant, exactly."""
     return 0 if found.worst is None else found.theorem.claim.bound.size(found.worst[0], found.precision)
 
 
@@ -78,8 +74,6 @@ def bits_of(x):
 
 
 class Rationals:
-    """A format as a set of rationals, by its definition."""
-
     def __init__(self, fmt):
         self.fmt = fmt
         self.quantum = Fraction(2) ** (fmt.emin - fmt.precision + 1)
@@ -93,7 +87,6 @@ class Rationals:
         return e if x >= Fraction(2) ** e else e - 1
 
     def ulp(self, x):
-        """Return the unit in the last place."""
         e = self.fmt.emin if x == 0 else max(self.exponent(x), self.fmt.emin)
         return Fraction(2) ** (e - self.fmt.precision + 1)
 
@@ -119,7 +112,6 @@ def by_oracle(theorem, fmt, rounding, case):
 
 
 def rounding_of(theorem, mode, **options):
-    """Return the rounding in a mode that a statement speaks of."""
     return Rounding(mode, **{"underflow": theorem.underflow, "rule": theorem.rules[0], **options})
 
 

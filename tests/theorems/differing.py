@@ -50,9 +50,7 @@ TEXTS = {
     "a global": "def test(t): return t['a'] >= N",
     "global of a nested function": "def test(t):\n def inner(x): return x >= N\n return inner(t['a'])",
     "callee": "def helper(x): return x >= {n}\ndef test(t): return helper(t['a'])",
-    "callee of a callee": (
-        "def far(x): return x >= {n}\ndef near(x): return far(x)\ndef test(t): return near(t['a'])"
-    ),
+    "callee of a callee": "def f(x): return x >= {n}\ndef g(x): return f(x)\ndef test(t): return g(t['a'])",
     "global of a callee": "def helper(x): return x >= N\ndef test(t): return helper(t['a'])",
     "callees that call each other": (
         "def f(x, k): return x >= {n} if k else g(x, k + 1)\n"
@@ -153,9 +151,7 @@ INSTANCES = {
     "a method of a class": lambda n: of_class(f"get = classmethod(lambda own, t: t['a'] >= {n})"),
     "a property": lambda n: of_class(f"get = property(lambda self: lambda t: t['a'] >= {n})"),
     "a class's attribute": lambda n: of_class(f"x = {n}\n def get(self, t): return t['a'] >= self.x"),
-    "a base": lambda n: run(
-        f"class Base:\n def get(self, t): return {n}\nclass Own(Base): pass\ntest = Own().get"
-    ),
+    "a base": lambda n: run(f"class A:\n def get(self, t): return {n}\nclass B(A): pass\ntest = B().get"),
     "a member": lambda n: holding(IntEnum("Own", {"x": n}).x),
     "another member": lambda n: run("def test(t): return own(3)", own=IntEnum("Own", {"x": n, "y": 99})),
 }

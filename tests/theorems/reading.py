@@ -135,9 +135,8 @@ def number(draw: random.Random, p, near=()):
             few = draw.choice((Fraction(1), 1 + Fraction(2, 2**p), 1 - Fraction(1, 2**p), Fraction(3, 2)))
             return draw.choice((1, -1)) * rounded(size * few, p, "even")
     top = 1 << (p - 1)
-    significand = draw.choice(
-        (top, 2 * top - 1, top + 1, draw.randrange(top, 2 * top), draw.randrange(1, top + 1))
-    )
+    some = (top, 2 * top - 1, top + 1, draw.randrange(top, 2 * top), draw.randrange(1, top + 1))
+    significand = draw.choice(some)
     return draw.choice((1, -1)) * significand * Fraction(2) ** draw.randint(-2 * p - 3, 2 * p + 3)
 
 
@@ -179,9 +178,8 @@ def operands_of(theorem, fmt, draw, count):
         high = _values(fmt, draw, count)
         depth = np.array([draw.choice((0, 0, 1, 2, fmt.precision)) for _ in range(count)])
         half = np.frexp(high.astype(np.float64))[1] - 1 - fmt.precision
-        few = np.ldexp(
-            _values(unbounded(fmt.precision), draw, count, near=0).astype(np.float64), half - depth - 1
-        )
+        few = _values(unbounded(fmt.precision), draw, count, near=0).astype(np.float64)
+        few = np.ldexp(few, half - depth - 1)
         low = _on_grid(fmt, few.astype(carrier_of(fmt)))
         fits = (high != 0) & belongs(operand, (high, low), fmt)
         blocks += [high, np.where(fits, low, low.dtype.type(0))]
@@ -230,10 +228,8 @@ def altered(trial, draw, share=0.4, finite=False):
     for element in range(size):
         for result in made:
             if draw.random() < share:
-                x, ulp = (
-                    result[element],
-                    np.spacing(result[element]) * 2.0 ** (np.finfo(result.dtype).nmant + 1),
-                )
+                x, many = result[element], np.finfo(result.dtype).nmant + 1
+                ulp = np.spacing(x) * 2.0**many
                 near = (-x, x + ulp / 2.0**fmt.precision, x - ulp / 2.0 ** (fmt.precision + 1))
                 others = draw.choice(made)[element], draw.choice(given)[element]
                 result[element] = draw.choice((*near, *others, *ends, *beyond))
@@ -290,9 +286,8 @@ def by_line(theorem, said, trial):
     taken = [Recorded(recorder, line.input(name, kind), fmt) for name in names]
     count = theorem.components
     ar = _OnLine(fmt, trial.rounding, clean=True)
-    recorded = RecordedTrial(
-        ar, trial.names, structured(theorem.operands, taken[:count]), tuple(taken[count:])
-    )
+    operands = structured(theorem.operands, taken[:count])
+    recorded = RecordedTrial(ar, trial.names, operands, tuple(taken[count:]))
     with np.errstate(all="ignore"):
         held = _truth(holds(said, recorded))
     return run(line, (held, recorder.doubts()), **dict(zip(names, blocks, strict=True)))

@@ -151,10 +151,8 @@ def test_every_precision_is_proved_saved_and_checked(folder):
     assert "dw_times_fp2, every p = 2 n + 1 >= " in text
     even = "-nearest_even.json"
     paths = [folder / f"{name}{even}" for name in ("dw_times_dw1-every_p", "grow-every_p")]
-    assert {*folder.glob("*.json")} == {
-        *paths,
-        *(folder / f"dw_times_fp2-every_{x}_p{even}" for x in ("even", "odd")),
-    }
+    others = (folder / f"dw_times_fp2-every_{x}_p{even}" for x in ("even", "odd"))
+    assert {*folder.glob("*.json")} == {*paths, *others}
     text = call("--check", paths[0], "--check", paths[1])
     assert text.count("nothing is wrong: proved again, and the same at every p up to 60") == 2
     paths[0].write_text(json.dumps({**json.loads(paths[0].read_text()), "limit": "6"}))

@@ -53,9 +53,8 @@ def recorded(function, arrays):
     line = Line()
     recorder = Recorder(line, lambda x: x)
     names = "abc"[: len(arrays)]
-    given = [
-        Recorded(recorder, line.input(name, TYPES[x.dtype])) for name, x in zip(names, arrays, strict=True)
-    ]
+    kinds = (TYPES[x.dtype] for x in arrays)
+    given = [Recorded(recorder, line.input(*one)) for one in zip(names, kinds, strict=True)]
     results = function(*given)
     results = results if isinstance(results, tuple) else (results,)
     values = (*(x.value for x in results), recorder.doubts())
@@ -299,9 +298,8 @@ def test_paths_of_stochastic_rounding_are_not_compiled(monkeypatch):
     monkeypatch.setattr(compiled, "_LEAST_RECORDED", 0)
     monkeypatch.setattr(Loops, "_pays", lambda *_: pytest.fail("asked"))
     check = prepare("two_sum_sr_exact", "float8_e4m3fn", "stochastic")
-    assert compiled.recordable(
-        compiled.Predicates(check.theorem, check.format, check.rounding)
-    )  # as of one path
+    predicates = compiled.Predicates(check.theorem, check.format, check.rounding)
+    assert compiled.recordable(predicates)  # as of one path
     assert check(0, 1 << 13)["applicable"] > 0
 
 

@@ -126,10 +126,8 @@ def test_single_cases_are_those_of_the_blocks(name):
 
 @pytest.mark.slow
 def test_samples_are_of_their_kinds_and_do_not_depend_on_the_range():
-    fmt, operands = (
-        get_format("bfloat16"),
-        (double_word("x"), value("a"), relaxed_pair("y"), sequence("z", 3)),
-    )
+    fmt = get_format("bfloat16")
+    operands = (double_word("x"), value("a"), relaxed_pair("y"), sequence("z", 3))
     given = "sample", "", (), operands, fmt, ((0, 0), (-5, 5), (-3, 2), (0, 9)), 300_000
     part = Sample(*given, 7)
     columns = whole(part)

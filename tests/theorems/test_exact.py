@@ -14,7 +14,7 @@ from mcfsim.theorems.logic.bits import has_bits, is_value
 from mcfsim.theorems.logic.sums import equal_sums, is_difference, rest_of_sum
 from mcfsim.theorems.two_words import TwoWords
 from tests.theorems.campaign import numbers
-from tests.theorems.trying import Rationals, bits_of
+from tests.theorems.trying import Rationals, bits_of, last_bit
 
 OPERATIONS = [operator.eq, operator.lt, operator.le, operator.gt, operator.ge]
 OPERATIONS += [operator.ne, operator.add, operator.sub, operator.mul]
@@ -119,14 +119,9 @@ def test_bits_are_counted_from_the_first_to_the_last_one():
         assert has_bits(x, most).tolist() == [bits_of(Fraction(number)) <= most for number in x.tolist()]
 
 
-def lowest_bit(x):
-    n, d = float(x).as_integer_ratio()
-    return Fraction(n & -n, d)
-
-
 def nonoverlapping(parts, factor=1):
     pairs = itertools.combinations([part for part in parts if part], 2)
-    return all(factor * abs(Fraction(small)) < lowest_bit(large) for small, large in pairs)
+    return all(factor * abs(Fraction(small)) < last_bit(large) for small, large in pairs)
 
 
 def strongly(parts):
@@ -134,10 +129,10 @@ def strongly(parts):
     adjacent = [
         (i, j)
         for (i, small), (j, large) in itertools.combinations(enumerate(parts), 2)
-        if 2 * abs(Fraction(small)) >= lowest_bit(large)
+        if 2 * abs(Fraction(small)) >= last_bit(large)
     ]
     ends = [end for pair in adjacent for end in pair]
-    powers = all(abs(Fraction(parts[i])) == lowest_bit(parts[i]) for i in ends)
+    powers = all(abs(Fraction(parts[i])) == last_bit(parts[i]) for i in ends)
     return nonoverlapping(parts) and len(set(ends)) == len(ends) and powers
 
 
@@ -154,5 +149,5 @@ def test_predicates_on_all_triples_of_some_numbers():
     rng = np.random.default_rng(1)
     x = np.ldexp(rng.integers(1, 2**53, 3000) >> rng.integers(0, 52, 3000), rng.integers(-1074, 900, 3000))
     x = np.array([*x[x != 0], *-x[x != 0], 2.0**-1074, 3 * 2.0**-1074, 2.0**1023])
-    assert bits.low_bit(x).tolist() == [float(lowest_bit(item)) for item in x]
+    assert bits.low_bit(x).tolist() == [float(last_bit(item)) for item in x]
     assert bits.low_bit(np.float32([0.0, -0.0, 6.0])).tolist() == [np.inf, np.inf, 2.0]

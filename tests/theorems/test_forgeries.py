@@ -399,10 +399,7 @@ def test_cases_depend_on_the_digest_and_on_the_seed(refuted, monkeypatch):
 
 
 def test_bad_options_are_refused(refuted):
-    for name, bad, error in (
-        ("samples", -1, ValueError),
-        ("limit", 1.5, TypeError),
-        ("seed", True, TypeError),
-    ):
+    bad = {"samples": (-1, ValueError), "limit": (1.5, TypeError), "seed": (True, TypeError)}
+    for name, (given, error) in bad.items():
         with pytest.raises(error, match=name):
-            examine(refuted, **{name: bad})
+            examine(refuted, **{name: given})

@@ -172,10 +172,8 @@ def check(name):
     theorem = THEOREMS[name]
     values = theorem.range == "bounded" and len(theorem.operands) == theorem.components
     rounding = Rounding(_mode(name), underflow=theorem.underflow)
-    checks = (
-        Check(theorem, fmt, rounding, Selection(**CORE))
-        for fmt in (SMALL[theorem.components] if values else [WIDE])
-    )
+    formats = SMALL[theorem.components] if values else [WIDE]
+    checks = (Check(theorem, fmt, rounding, Selection(**CORE)) for fmt in formats)
     return next(check for check in checks if check.domain().size)
 
 

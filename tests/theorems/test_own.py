@@ -96,10 +96,8 @@ def test_what_a_predicate_does_wrong(test, given):
     error = ValueError if raises else TypeError
     must = "" if raises else "; its test must return a block of 2 truth values, one a case"
     said, named = (("odd", test), "odd") if callable(test) else ((test,), r"\|b\| <= \|x\|")
-    for what, theorem in (
-        ("claim", mine(said=claim(*said))),
-        ("hypothesis", mine(where=[hypothesis(*said)])),
-    ):
+    wrong = {"claim": mine(said=claim(*said)), "hypothesis": mine(where=[hypothesis(*said)])}
+    for what, theorem in wrong.items():
         with pytest.raises(error, match=f"^'mine': the {what} '{named}' {given}{must}"):
             verify(theorem, SMALL)
 

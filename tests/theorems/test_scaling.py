@@ -199,23 +199,23 @@ def test_cells_are_as_those_that_stand_for_them(mode):
 
 # -- statements that declare what is not so -----------------------------------------------------------------
 PAIRED = (double_word("x"), double_word("y"))
-ROOT, FUSED = (lambda ar, a, b: ar.sqrt(ar.mul(a, b))), (lambda ar, a, b: ar.add(ar.mul(a, b), a))
+ROOT, FIRSTS = (lambda ar, a, b: ar.sqrt(ar.mul(a, b))), (lambda ar, x, y: ar.mul(x[0], y[0]))
 DIFFER = "hypotheses or claim differ"
 #: Algorithm, test, reduction, and what is wrong with it.
 INVALID = {
-    "adds what scales differently": (FUSED, so, "each", "fma|add combines"),
+    "adds what scales differently": (
+        lambda ar, a, b: ar.add(ar.mul(a, b), a),
+        so,
+        "each",
+        "fma|add combines",
+    ),
     "adds a constant": (lambda ar, a, b: ar.add(a, 1.0), so, "common", "add combines"),
     "claims an absolute bound": (mul, lambda t: t.results[0] < 4, "each", DIFFER),
     "claims an order": (mul, lambda t: t["a"] < t["b"], "each", DIFFER),
     "claims what one large operand gives": (add, lambda t: t.results[0] < 1000, "common", DIFFER),
     "takes the root of odd powers": (ROOT, so, "each", "sqrt takes"),
     "adds words": (lambda ar, x, y: ar.add(ar.mul(x[0], y[0]), y[1]), so, "each", ""),
-    "claims an order of words": (
-        lambda ar, x, y: ar.mul(x[0], y[0]),
-        lambda t: t["x"][0] < t["y"][0],
-        "each",
-        "",
-    ),
+    "claims an order of words": (FIRSTS, lambda t: t["x"][0] < t["y"][0], "each", ""),
 }
 
 

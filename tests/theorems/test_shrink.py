@@ -51,6 +51,7 @@ def simplicity(case):
     return bits, fractions, exponents, sum(negative), *map(abs, numbers), *negative
 
 
+SEVERAL = ("div_remainder_any", "two_prod_fma_any", "lost_up_to_u")
 #: Of some several are as simple as can be from where one starts.
 SIMPLEST = [
     ("fast_two_sum_unordered", "float8_e4m3fn", "nearest_even", (1, 32)),
@@ -60,10 +61,7 @@ SIMPLEST = [
     ("two_sum_any", "float8_e4m3fn", "nearest_away", (448, -16)),
     ("sqrt_remainder_directed", "float8_e4m3fn", "up", (13,)),
     ("sqrt_remainder_directed", "float8_e5m2", "to_odd", (10,)),
-    *(
-        (x, "float8_e4m3fn", "nearest_even", None)
-        for x in ("div_remainder_any", "two_prod_fma_any", "lost_up_to_u")
-    ),
+    *((name, "float8_e4m3fn", "nearest_even", None) for name in SEVERAL),
     ("two_sum_directed", "float8_e4m3fn", "up", None),
 ]
 

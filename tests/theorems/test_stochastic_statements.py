@@ -63,12 +63,8 @@ def codes(case, results):
     return case
 
 
-TEXTS = [
-    (THEOREMS["sr_unbiased"].algorithm, 1, 6),
-    (mcf.fast_two_sum, 3, 2),
-    (mcf.two_sum, 6, 1),
-    (everything, 4, 2),
-]
+TEXTS = [(THEOREMS["sr_unbiased"].algorithm, 1, 6), (everything, 4, 2)]
+TEXTS += [(mcf.fast_two_sum, 3, 2), (mcf.two_sum, 6, 1)]
 
 
 @pytest.mark.parametrize("rule", Rule)

@@ -51,9 +51,7 @@ SMALL = [
 ]
 
 
-DRAWN = [
-    pytest.param(at_random(seed), id=f"drawn {seed}", marks=pytest.mark.exhaustive) for seed in range(48)
-]
+DRAWN = [pytest.param(at_random(n), id=f"drawn {n}", marks=pytest.mark.exhaustive) for n in range(48)]
 
 
 def in_every_mode(theorem, fmt, overflows=(Overflow.IEEE,)):
@@ -164,11 +162,8 @@ def test_cores_of_sixteen_bits_cover_the_format(fmt):
 FALSE = [theorem for theorem in THEOREMS.values() if not theorem.holds]
 NAMED = [fmt for fmt in FORMATS.values() if fmt.signed and fmt.precision <= 24]
 #: Of every precision up to that of float16, with the least range, a middling one and a wide one.
-OTHERS = [
-    Format(precision=p, emin=-reach, emax=reach + 1)
-    for p in (2, 3, 4, 5, 7, 10)
-    for reach in (p // 2, p + 3, 100)
-]
+REACHES = [(p, reach) for p in (2, 3, 4, 5, 7, 10) for reach in (p // 2, p + 3, 100)]
+OTHERS = [Format(precision=p, emin=-reach, emax=reach + 1) for p, reach in REACHES]
 LARGE = ["bfloat16", "float16", "tf32"]
 
 

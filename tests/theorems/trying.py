@@ -67,10 +67,15 @@ def constant(found):
     return 0 if found.worst is None else found.theorem.claim.bound.size(found.worst[0], found.precision)
 
 
+def last_bit(x):
+    """Return the power of two of the last bit of a number that is not zero."""
+    n, d = Fraction(x).as_integer_ratio()
+    return Fraction(n & -n, d)
+
+
 def bits_of(x):
     """Return how many bits a rational's significand has from its first to its last one."""
-    n = abs(x.numerator)
-    return (n // (n & -n)).bit_length() if n else 0
+    return (abs(x) / last_bit(x)).numerator.bit_length() if x else 0
 
 
 class Rationals:

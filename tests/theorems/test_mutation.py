@@ -92,68 +92,59 @@ def mutants(name):
 
 
 # -- survivors ----------------------------------------------------------------------------------------------
+KINDS = {"x": "exchanged", "o": "opposite", "s": "skipped", "z": "toward zero"}
+
+
+def places(table):
+    """Return the mutants of each statement, written as places, and kinds of alterations at each."""
+    return {
+        name: {(int(x.rstrip("xosz")), KINDS[kind]) for x in text.split() for kind in x.lstrip("0123456789")}
+        for name, text in table.items()
+    }
+
+
 #: Mutants with the same results on every operand, besides exact operations that round toward zero.
 SAME = {
     # The error of the larger operand in a 2Sum of ordered ones, or of an exact difference: it is zero.
-    "dw_div_fp1_equals_fp2": {
-        *((4, "exchanged"), (4, "opposite"), (4, "skipped"), (6, "exchanged")),
-        *((7, "exchanged"), (8, "opposite"), (8, "skipped")),
-    },
-    "dw_div_dw1_equals_dw2": {
-        *((12, "exchanged"), (12, "opposite"), (12, "skipped"), (14, "exchanged")),
-        *((15, "exchanged"), (16, "opposite"), (16, "skipped")),
-    },
-    "fast_expansion_sum": {(7, "exchanged"), (8, "opposite"), (8, "skipped")},
-    "expansion_sum": {(13, "opposite"), (13, "skipped")},
+    "dw_div_fp1_equals_fp2": "4xos 6x 7x 8os",
+    "dw_div_dw1_equals_dw2": "12xos 14x 15x 16os",
+    "fast_expansion_sum": "7x 8os",
+    "expansion_sum": "13os",
     # The same, and a Fast2Sum of what is a double word already.
-    "dw_div_dw3": {
-        *((16, "exchanged"), (17, "opposite"), (17, "skipped")),
-        *((19, "skipped"), (20, "exchanged"), (21, "opposite"), (21, "skipped")),
-    },
+    "dw_div_dw3": "16x 17os 19s 20x 21os",
     # Where |a| >= |b|, any number near a serves 2Sum as what is left of a.
-    "grow_equals_dw_plus_fp": {(8, "skipped")},
+    "grow_equals_dw_plus_fp": "8s",
     # In so small a range the second error leaves no third.
-    "fma_error": {(19, "exchanged")},
+    "fma_error": "19x",
     # Everything but a is zero.
-    "grow_zero_high": {
-        *((0, "exchanged"), (1, "skipped"), (2, "opposite"), (2, "skipped"), (3, "exchanged")),
-        *((4, "opposite"), (4, "skipped"), (5, "opposite"), (5, "skipped"), (6, "exchanged")),
-        *((7, "exchanged"), (7, "opposite"), (7, "skipped")),
-    },
+    "grow_zero_high": "0x 1s 2os 3x 4os 5os 6x 7xos",
 }
 #: Mutants with other results that meet the claim, besides single roundings for which a bound has room.
 WITHIN = {
     # (a, b) itself has the sum of a and b: the claim does not say that s is the rounded one.
-    "fast_two_sum": {(0, "skipped")},
-    "fast_two_sum_exponents": {(0, "skipped")},
-    "fast_two_sum_multiple": {(0, "skipped")},
-    "fast_two_sum_unordered_error": {(0, "skipped")},
-    "fast_two_sum_faithful_error": {(0, "skipped")},
+    **dict.fromkeys(("fast_two_sum", "fast_two_sum_exponents", "fast_two_sum_multiple"), "0s"),
+    **dict.fromkeys(("fast_two_sum_unordered_error", "fast_two_sum_faithful_error"), "0s"),
     # The same, and the error of any faithful sum is a value under these hypotheses.
-    "fast_two_sum_faithful": {(0, "skipped"), (0, "toward zero")},
+    "fast_two_sum_faithful": "0sz",
     # The error of any faithful product is a value; where it is none, only that e is not the error is said.
-    "two_prod": {(0, "toward zero")},
-    "two_prod_fma": {(0, "toward zero"), (1, "toward zero")},
+    "two_prod": "0z",
+    "two_prod_fma": "0z 1z",
     # Exponents of so small a range differ by p at most, so the error of any faithful sum is a value.
-    "expansion_sum": {(place, "toward zero") for place in (1, 6, 7, 12, 19)},
+    "expansion_sum": "1z 6z 7z 12z 19z",
     # Only the high part is spoken of.
-    "split_to_nearest": {(3, "opposite"), (3, "exchanged"), (3, "skipped")},
+    "split_to_nearest": "3xos",
     # Terms of the order of u^2 that a bound has room for, when p is 4: 1.5u^2 + 4u^3 for 1.3u^2, ...
-    "dw_times_fp1": {(3, "skipped")},
+    "dw_times_fp1": "3s",
     # ... 4u^2 for 2.8u^2, ...
-    "dw_times_dw3": {(3, "opposite")},
+    "dw_times_dw3": "3o",
     # ... 15u^2 for 4.8u^2, ...
-    "dw_div_dw2": {(4, "opposite"), (4, "skipped"), (7, "skipped"), (8, "opposite"), (8, "skipped")},
-    "dw_div_dw2_relaxed": {(4, "opposite"), (4, "skipped"), (7, "skipped"), (8, "opposite"), (8, "skipped")},
-    "dw_div_dw2_fma": {(4, "opposite"), (4, "skipped")},
+    "dw_div_dw2": "4os 7s 8os",
+    "dw_div_dw2_relaxed": "4os 7s 8os",
+    "dw_div_dw2_fma": "4os",
     # ... 9.8u^2 for 3.8u^2.
-    "dw_div_dw3": {
-        *((3, "opposite"), (3, "skipped"), (5, "exchanged"), (6, "skipped")),
-        *((8, "opposite"), (8, "exchanged"), (8, "skipped"), (9, "opposite"), (9, "skipped")),
-        *((10, "exchanged"), (11, "opposite"), (11, "exchanged"), (11, "skipped"), (13, "exchanged")),
-        *((19, "opposite"), (25, "opposite")),
-    },
+    "dw_div_dw3": "3os 5x 6s 8xos 9os 10x 11xos 13x 19o 25o",
 }
+SAME, WITHIN = places(SAME), places(WITHIN)
 #: Statements that claim no more than that results are finite.
 OF_RANGE = {"two_sum_overflow", "fast_two_sum_overflow"}
 

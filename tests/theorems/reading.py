@@ -193,9 +193,7 @@ def _values(fmt, draw, count, near=None):
         values = finite_values(fmt)
         few = values[[draw.randrange(values.size) for _ in range(6)]]
         # Some come again, for equal ones and differences.
-        return np.array(
-            [draw.choice((draw.choice(few), values[draw.randrange(values.size)])) for _ in range(count)]
-        )
+        return np.array([draw.choice((draw.choice(few), draw.choice(values))) for _ in range(count)])
     reach, top = (2 * p + 3 if near is None else near), 1 << (p - 1)
     numbers = (
         draw.choice((0, *8 * (1, -1)))
@@ -261,10 +259,8 @@ def cases_of(theorem, trial):
     whose = trial.whose if isinstance(trial, Paths) else np.arange(trial.size)
     starts = np.flatnonzero(np.diff(whose, prepend=-1))
     for start, stop in zip(starts, [*starts[1:], whose.size], strict=True):
-        words = {
-            operand.name: [Fraction(float(block[start])) for block in flat(given)]
-            for operand, given in zip(theorem.operands, trial.operands, strict=True)
-        }
+        pairs = zip(theorem.operands, trial.operands, strict=True)
+        words = {x.name: [Fraction(float(block[start])) for block in flat(given)] for x, given in pairs}
         paths = []
         for path in range(start, stop):
             share = trial.probability.fraction(path) if isinstance(trial, Paths) else Fraction(1)

@@ -179,11 +179,8 @@ OTHER_ROWS = {
     "took -1.0 seconds": [{"seconds": -1.0}],
 }
 #: Of the worst error in the first 100 cases of another statement.
-OTHER_ERRORS = {
-    "must be": [{"worst": [1, 2]}],
-    "no fraction": [{"worst": ["1", "0", 3]}, {"worst": ["1e9", "1", 3]}],
-    "not all in the range": [{"worst": ["1", "1", 100]}],
-}
+OTHER_ERRORS = {"must be": [{"worst": [1, 2]}], "not all in the range": [{"worst": ["1", "1", 100]}]}
+OTHER_ERRORS |= {"no fraction": [{"worst": ["1", "0", 3]}, {"worst": ["1e9", "1", 3]}]}
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,7 @@ NAMED = [
 
 OTHERS = [*shared.FLOATS, *shared.SMALL_POSITS, *shared.GRIDS, *shared.VARIANTS]
 OTHERS += shared.p3109_formats(range(3, 10))
+MANY = [pytest.param(seed, 8, 0.4, 150, marks=pytest.mark.exhaustive) for seed in range(3)]
 
 
 def _random_rounding(theorem, rng):
@@ -260,13 +261,7 @@ def _random_rounding(theorem, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seed", "drawn", "share", "enough"),
-    [
-        (3, 10, 0.012, 6),
-        *(pytest.param(seed, 8, 0.4, 150, marks=pytest.mark.exhaustive) for seed in range(3)),
-    ],
-)
+@pytest.mark.parametrize(("seed", "drawn", "share", "enough"), [(3, 10, 0.012, 6), *MANY])
 def test_every_statement_is_tried_or_refused_in_every_kind_of_format(seed, drawn, share, enough):
     """A share of the statements in each of a third of the named formats, and in some that are drawn."""
     rng = random.Random(seed)

@@ -97,16 +97,13 @@ def test_altered_witnesses(refuted, operands, results, problem):
     assert problem in found
 
 
-@pytest.mark.parametrize(
-    ("name", "depth", "problem"),
-    [("dw_times_dw2_commutes", 1, "is no double word"), ("add222_relaxed", 7, "is no relaxed pair")],
-)
-def test_pairs_that_are_none(name, depth, problem):
+@pytest.mark.parametrize(("name", "depth"), [("dw_times_dw2_commutes", 1), ("add222_relaxed", 7)])
+def test_pairs_that_are_none(name, depth):
     certificate = verify(name, "bfloat16", **FEW)
     operands = [float(x) for x in certificate.witnesses[0].operands]
     operands[1] = operands[0] / 2**depth
     (found,) = recheck(with_witness(certificate, 0, operands=operands))
-    assert problem in found
+    assert ("is no double word" if depth == 1 else "is no relaxed pair") in found
 
 
 #: Each is named as what is altered.

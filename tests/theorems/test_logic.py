@@ -72,14 +72,12 @@ def of_bound(constant):
 
 #: What no case has, and what is no truth value of every case.
 ABSENT = [
-    *(
-        lg.equal(lg.Word("c"), A),
-        lg.equal(lg.Word("a", 1), A),
-        lg.equal(lg.Result(1), A),
-        lg.Rounded(A + B, B) <= A,
-    ),
+    *(lg.equal(lg.Word("c"), A), lg.equal(lg.Word("a", 1), A), lg.equal(lg.Result(1), A)),
     *(lg.equal(lg.Operand("x"), A), lg.IsValue(lg.LowBit(A + B)), lg.Step(A, B + A) <= A),
+    lg.Rounded(A + B, B) <= A,
 ]
+NEGATIVE = (-1, Fraction(-1, 2), 1 - 64 * u, lambda p: -1)
+BLOCK = "a test must return a block of 2 truth values"
 NO_TRUTHS = [lambda t: True, lambda t: np.ma.array(t["a"] <= t["a"], mask=True), lambda t: t["a"]]
 PARTS = [lambda x: lg.AllOf((A <= A, x)), lambda x: lg.AnyOf((x,)), lambda x: ~x]
 #: Of no case of float8_e5m2: what is said, and why.
@@ -88,17 +86,10 @@ NOTHING = [
     *((lg.AnyOf((of_format(found), A <= B)), "'so' must be") for found in (1, np.True_, None)),
     *((of_number(x), "'c' must be an int or a Fraction") for x in (0.5, np.float64(2), None, True)),
     *((said, "^'mine': the claim") for said in ABSENT),
-    *(
-        (of_bound(c), "the bound .* is negative at p = 3")
-        for c in (-1, Fraction(-1, 2), 1 - 64 * u, lambda p: -1)
-    ),
+    *((of_bound(c), "the bound .* is negative at p = 3") for c in NEGATIVE),
     (of_bound(lambda p: float("nan")), "raised|Invalid|nan"),
     (same_results().said, "the claim .* raised ValueError"),
-    *(
-        (part(lg.Predicate("so", test)), "a test must return a block of 2 truth values")
-        for test in NO_TRUTHS
-        for part in PARTS
-    ),
+    *((part(lg.Predicate("so", test)), BLOCK) for test in NO_TRUTHS for part in PARTS),
 ]
 
 

@@ -106,11 +106,8 @@ def test_the_solver_is_asked_what_fractions_say(name, count):
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own_theorems.md").read_text()
-TABLES = {
-    claims: propositions.CLAIMS,
-    hypotheses: propositions.HYPOTHESES,
-    logic: {**propositions.TERMS, **propositions.PROPOSITIONS},
-}
+SAID = {**propositions.TERMS, **propositions.PROPOSITIONS}
+TABLES = {claims: propositions.CLAIMS, hypotheses: propositions.HYPOTHESES, logic: SAID}
 
 
 def names_of(*calls):

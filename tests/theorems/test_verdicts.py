@@ -122,9 +122,7 @@ ALTERED = [
     _altered("wrong at the least normal number", _at(lambda fmt: fmt.emin)),
     _altered("wrong above it", _at(lambda fmt: fmt.emin + 1)),
     _altered("wrong at the largest", lambda t: np.abs(t["a"]) == float(t.format.max)),
-    _altered(
-        "wrong on ties", lambda t: np.abs(t["b"]) == half_step(t["a"].astype(np.float64), t["b"], t.format)
-    ),
+    _altered("on ties", lambda t: np.abs(t["b"]) == half_step(t["a"].astype(np.float64), t["b"], t.format)),
     _altered("wrong far off", lambda t: np.abs(t["b"]) * 2.0 ** (t.format.precision + 2) == np.abs(t["a"])),
 ]
 

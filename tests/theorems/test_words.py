@@ -53,13 +53,11 @@ LARGE |= dict.fromkeys(itertools.product(("dw_times_dw1", "grow", "grow_unordere
 LARGE |= {("accurate_dw_plus_dw", 4): 1 << 28}
 
 
-@pytest.mark.parametrize(
-    ("name", "p"),
-    [
-        *(case for case in [*FEW_BITS, *BFLOAT16] if case not in LARGE),
-        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in LARGE),
-    ],
-)
+CASES = [case for case in [*FEW_BITS, *BFLOAT16] if case not in LARGE]
+CASES += [pytest.param(*case, marks=pytest.mark.exhaustive) for case in LARGE]
+
+
+@pytest.mark.parametrize(("name", "p"), CASES)
 @pytest.mark.sampled(10, each=False)
 def test_worst_constants_are_those_measured(name, p):
     row = MEASURED[name, p]

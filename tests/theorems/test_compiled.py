@@ -17,9 +17,8 @@ from mcfsim.kernels.element.machine import F64, Line
 from mcfsim.kernels.element.on_numpy import DTYPES, run
 from mcfsim.oracle import same
 from mcfsim.rounding import Rounding
-from mcfsim.theorems import THEOREMS, Theorem, claim, compiled, findings, value, verify
+from mcfsim.theorems import THEOREMS, compiled, findings, verify
 from mcfsim.theorems.catalogue.expansions import to_sum
-from mcfsim.theorems.catalogue.representability import add
 from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.judge import applicable, recorded_algorithm, try_block, violating
@@ -28,6 +27,7 @@ from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.trial import total
 from mcfsim.theorems.verification import plan, prepare
+from tests.theorems.trying import add, mine
 
 TYPES = {dtype: kind for kind, dtype in DTYPES.items()}
 
@@ -73,10 +73,10 @@ def compared(function, arrays):
             found, doubt = recorded(function, arrays)
         except (TypeError, ValueError):  # what no register holds is left to NumPy
             return None
-    for mine, right in zip(found, truth if isinstance(truth, tuple) else (truth,), strict=True):
-        assert mine.dtype == right.dtype
-        wrong = ~(same(mine, right) if mine.dtype.kind == "f" else mine == right) & ~doubt
-        assert not wrong.any(), [(*(x[wrong][0] for x in arrays), mine[wrong][0], right[wrong][0])]
+    for ours, right in zip(found, truth if isinstance(truth, tuple) else (truth,), strict=True):
+        assert ours.dtype == right.dtype
+        wrong = ~(same(ours, right) if ours.dtype.kind == "f" else ours == right) & ~doubt
+        assert not wrong.any(), [(*(x[wrong][0] for x in arrays), ours[wrong][0], right[wrong][0])]
     return int((~doubt).sum()), int(doubt.sum())
 
 
@@ -132,8 +132,7 @@ def test_which_zero_numpy_takes_is_in_doubt_and_a_claim_on_it_is_judged_as_numpy
             there = (t["a"] == 0) & (t["b"] == 0)
             return ~there | (np.signbit(extreme(t["a"], t["b"])) == wanted)
 
-        pair = (value("a"), value("b"))
-        certificate = verify(Theorem("zeros", lambda ar, a, b: ar.add(a, b), pair, claim("sign", test)), fmt)
+        certificate = verify(mine(add, test), fmt)
         assert certificate.violations == (np.signbit(extreme(x, y)) != wanted).sum() > 0
         shown = np.float32([float.fromhex(x.hexadecimal) for x in certificate.simplest.operands])
         assert (shown == 0).all()
@@ -285,8 +284,8 @@ NOT_OF_SINGLE_CASES = {
 
 
 def recordable(test):
-    own = Theorem("own", add, (value("a"), value("b")), claim("-", test))
-    return compiled.recordable(compiled.Predicates(own, get_format("bfloat16"), Rounding())) is not None
+    predicates = compiled.Predicates(mine(add, test), get_format("bfloat16"), Rounding())
+    return compiled.recordable(predicates) is not None
 
 
 def test_what_does_not_speak_of_single_cases_is_not_recorded():

@@ -213,7 +213,7 @@ WAYS = {
 PICKED = {"operand": lambda t: t["b"], "result": lambda t: t.results[0]}
 
 
-def writing(way, place):
+def writing(way, place, modes):
     space = {"np": np, "ctypes": ctypes}
     exec(f"def write(x): {WAYS[way]}", space)
     where, _, what = place.partition(" ")
@@ -226,12 +226,10 @@ def writing(way, place):
         space["write"](PICKED[what or "operand"](t))
         return then(t)
 
-    return {
-        "algorithm": {"algorithm": algorithm},
-        "claim": {"said": test},
-        "hypothesis": {"where": [hypothesis("h", test)]},
-        "measure": {"said": measured_with(lambda t: test(t, lambda t: t.result() - t.exact("a")))},
-    }[where]
+    said = measured_with(lambda t: test(t, lambda t: t.result() - t.exact("a")))
+    given = {"algorithm": (algorithm, true), "claim": (add, test), "measure": (add, said)}
+    supposed = [hypothesis("h", test)] * (where == "hypothesis")
+    return mine(*given.get(where, (add, true)), where=supposed, modes=modes)
 
 
 ALTERED = ("algorithm", "claim operand", "claim result", "hypothesis operand", "hypothesis result", "measure")
@@ -244,19 +242,18 @@ PLACED += [*itertools.product(ALTERED[:-1], [("float4_e2m1fn", "stochastic")])]
 @pytest.mark.parametrize("way", WAYS)
 def test_blocks_are_read_only_and_looked_at_afterwards(way, place, on):
     with pytest.raises((ValueError, RuntimeError), match=r"'mine': .*(read-only|written to)"):
-        verify(mine(**{"algorithm": add, "said": true, **writing(way, place)}, modes=[on[1]]), *on)
+        verify(writing(way, place, [on[1]]), *on)
 
 
 def test_operands_that_are_results_and_results_kept_by_the_algorithm():
-    own = np.zeros(1)
+    own = []
 
     def kept(ar, a, b):
-        nonlocal own
-        own = ar.add(a, b)
-        return own
+        own[:] = [ar.add(a, b)]
+        return own[0]
 
     def clearing(t):
-        own[...] = t["a"]
+        own[0][...] = t["a"]
         return t.results[0] == t["a"]
 
     itself = mine(lambda ar, a, b: (a, b, a), lambda t: t.results[0] == t.results[2])

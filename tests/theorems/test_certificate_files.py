@@ -137,20 +137,20 @@ def test_of_a_long_case_the_first_numbers_are_shown():
     assert str(Witness(words, words[:1])).endswith(f", {SHOWN - 1}.0, ... {SHOWN + 3} in all) -> (0.0)")
 
 
-# -- files --------------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def proved():
-    return prove(THEOREMS["dw_times_dw3"])
+# -- certificates for every precision -----------------------------------------------------------------------
+@cache
+def certified(name):
+    return EveryCertificate.of(prove(THEOREMS[name]))
 
 
 @pytest.fixture
-def certificate(tmp_path, proved):
-    EveryCertificate.of(proved).save(tmp_path / "proof.json")
+def certificate(tmp_path):
+    certified("dw_times_dw3").save(tmp_path / "proof.json")
     return tmp_path / "proof.json"
 
 
-def test_certificates_go_through_files(certificate, proved):
-    loaded = EveryCertificate.load(certificate)
+def test_certificates_go_through_files(certificate):
+    loaded, proved = EveryCertificate.load(certificate), prove(THEOREMS["dw_times_dw3"])
     assert loaded == EveryCertificate.of(proved)
     assert loaded.name == "dw_times_dw3-every_p-nearest_even"
     assert (loaded.limit, loaded.bound, loaded.unit) == ("4", (((0, "4"),), ((0, "1"),)), 2)
@@ -193,8 +193,7 @@ def test_a_certificate_of_another_statement_is_refused(certificate):
     loaded = EveryCertificate.load(certificate)
     with pytest.raises(ValueError, match="'mine' is not in the catalogue"):
         recheck(replace(loaded, theorem="mine"))
-    other = replace(loaded, theorem="dw_times_dw2")
-    assert recheck(other)
+    assert recheck(replace(loaded, theorem="dw_times_dw2"))
 
 
 # -- forged fields ------------------------------------------------------------------------------------------
@@ -203,11 +202,6 @@ VICTIMS = (
     *("grow", "dw_plus_fp", "sloppy_dw_plus_dw", "accurate_dw_plus_dw", "add222"),
     *("dw_times_dw1", "dw_times_dw2", "dw_times_dw3", "dw_plus_fp_relaxed_ties_away", "grow_relaxed"),
 )
-
-
-@cache
-def certified(name):
-    return EveryCertificate.of(prove(THEOREMS[name]))
 
 
 def by_the_oracle(certificate):

@@ -3,12 +3,10 @@
 import re
 import types
 from collections import defaultdict, deque, namedtuple
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial, wraps
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -16,36 +14,29 @@ import numpy as np
 import mcfsim as mcf
 from mcfsim.rounding import Mode
 from mcfsim.symbolic import u
-from mcfsim.theorems import Theorem, claim, relative_error, value
+from mcfsim.theorems import claim, relative_error
 from mcfsim.theorems.claims import all_of, bounded, error_relative_to, exact_sum, root_error, sum_of
 from mcfsim.theorems.hypotheses import exponent_gap, hypothesis, of_format
 from mcfsim.theorems.logic import OfFormat, Word
-from mcfsim.theorems.statement import Claim
+from tests.theorems.trying import mine
 
-PAIR = (value("a"), value("b"))
 #: By its name: what makes a statement of a number.
-FAMILIES: dict[str, Callable[[int], Theorem]] = {}
+FAMILIES = {}
 
 
-def statement(test: Any = None, **facts: Any) -> Theorem:
-    said = exact_sum() if test is None else claim("it is so", test)
-    return Theorem("mine", **{"algorithm": mcf.two_sum, "operands": PAIR, "claim": said, **facts})
-
-
-def run(source: str, **names: Any) -> Any:
-    """Return the function `test` of a text, whose globals are given."""
+def run(source, **names):
     space = {"__name__": "elsewhere", "np": np, "mcf": mcf, "types": types, "partial": partial}
     space |= {"lru_cache": lru_cache, "wraps": wraps, **names}
     exec(source, space)
     return space["test"]
 
 
-def holding(x: Any) -> Callable[[Any], Any]:
+def holding(x):
     """Return a test that reads one thing, by its closure."""
     return lambda t: t.finite & bool(x)
 
 
-def _add(table: dict[str, Any], make: Callable[[Any, int], Theorem]) -> None:
+def _add(table, make):
     FAMILIES.update({name: partial(make, x) for name, x in table.items()})
 
 
@@ -59,9 +50,7 @@ TEXTS = {
     "a global": "def test(t): return t['a'] >= N",
     "global of a nested function": "def test(t):\n def inner(x): return x >= N\n return inner(t['a'])",
     "callee": "def helper(x): return x >= {n}\ndef test(t): return helper(t['a'])",
-    "callee of a callee": (
-        "def far(x): return x >= {n}\ndef near(x): return far(x)\ndef test(t): return near(t['a'])"
-    ),
+    "callee of a callee": "def f(x): return x >= {n}\ndef g(x): return f(x)\ndef test(t): return g(t['a'])",
     "global of a callee": "def helper(x): return x >= N\ndef test(t): return helper(t['a'])",
     "callees that call each other": (
         "def f(x, k): return x >= {n} if k else g(x, k + 1)\n"
@@ -80,16 +69,14 @@ TEXTS = {
     "module": MODULE + "def test(t): return helpers.helper(t['a'])",
     "module by a text": MODULE + "def test(t): return getattr(helpers, 'helper')(t['a'])",
 }
-_add(TEXTS, lambda text, n: statement(run(text.format(n=n), N=n)))
+_add(TEXTS, lambda text, n: mine(said=run(text.format(n=n), N=n)))
 SIGNS = ["<", "<=", ">", ">=", "==", "!="]
-FAMILIES["operation"] = lambda n: statement(run(f"def test(t): return t['a'] {SIGNS[n % 6]} {n // 6}"))
-FAMILIES["straight line"] = lambda n: statement(
-    algorithm=mcf.straight_line(lambda ar, a, b: (ar.mul(a, n), b))
-)
+FAMILIES["operation"] = lambda n: mine(said=run(f"def test(t): return t['a'] {SIGNS[n % 6]} {n // 6}"))
+FAMILIES["straight line"] = lambda n: mine(mcf.straight_line(lambda ar, a, b: (ar.mul(a, n), b)))
 
 
 # -- what functions hold ------------------------------------------------------------------------------------
-KINDS: dict[str, Callable[[int], Any]] = {
+KINDS = {
     "a list": lambda n: [1, 2, n],
     "a list's order": lambda n: [*range(n), 99, *range(n, 30)],
     "a dict's value": lambda n: {"a": n},
@@ -127,13 +114,13 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "an arithmetic": lambda n: mcf.arithmetic(f"e{2 + n % 5}m{1 + n // 5}"),
     "a function of numbers": lambda n: np.vectorize(lambda x: x >= n),
 }
-_add(KINDS, lambda make, n: statement(holding(make(n))))
+_add(KINDS, lambda make, n: mine(said=holding(make(n))))
 
 
 # -- classes and instances ----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Bound:
-    bound: Any
+    bound: object
 
     def test(self, t):
         return t["a"] >= self.bound
@@ -143,95 +130,61 @@ class Bound:
         return 2 * self.bound
 
 
-class Called:
-    def __init__(self, bound):
-        self.bound = bound
-
-    def __call__(self, t):
-        return t["a"] >= self.bound
+def of_class(body):
+    return run(f"class Own:\n {body}\ndef test(t): return Own().get(t)")
 
 
-class Slotted:
-    __slots__ = ("bound",)
-
-    def __init__(self, bound):
-        self.bound = bound
+def instance(n, body):
+    return run(f"class Own:\n {body}\ntest = Own()\ntest.n = N", N=n)
 
 
-class Hiding:
-    """Copies of it leave out what counts."""
-
-    def __init__(self, bound):
-        self.bound = bound
-
-    def __getstate__(self):
-        return {}
-
-    def __reduce__(self):
-        return Hiding, (0,)
-
-
-class Listed(list):
-    pass
-
-
-def of_class(body: str, base: str = "object") -> Any:
-    return run(f"class Base:\n x = 1\nclass Own({base}):\n {body}\ndef test(t): return Own().get(t)")
-
-
-INSTANCES: dict[str, Callable[[int], Any]] = {
+HIDING = "def __getstate__(self): return {}\n def __reduce__(self): return Own, ()"
+INSTANCES = {
     "a method's self": lambda n: Bound(n).test,
-    "an instance that is called": Called,
+    "an instance that is called": lambda n: instance(n, "def __call__(self, t): return t['a'] >= self.n"),
     "a field of a field": lambda n: holding(Bound([Bound(n)])),
-    "a slot": lambda n: holding(Slotted(n)),
-    "what a copy leaves out": lambda n: holding(Hiding(n)),
-    "items of a kind of list": lambda n: holding(Listed([n])),
+    "a slot": lambda n: holding(instance(n, "__slots__ = ('n',)")),
+    "what a copy leaves out": lambda n: holding(instance(n, HIDING)),
+    "items of a kind of list": lambda n: holding(run("class Own(list): pass\ntest = Own([N])", N=n)),
     "a method": lambda n: of_class(f"def get(self, t): return t['a'] >= {n}"),
     "a static method": lambda n: of_class(f"get = staticmethod(lambda t: t['a'] >= {n})"),
     "a method of a class": lambda n: of_class(f"get = classmethod(lambda own, t: t['a'] >= {n})"),
     "a property": lambda n: of_class(f"get = property(lambda self: lambda t: t['a'] >= {n})"),
     "a class's attribute": lambda n: of_class(f"x = {n}\n def get(self, t): return t['a'] >= self.x"),
-    "a base": lambda n: run(
-        f"class Base:\n def get(self, t): return t['a'] >= {n}\nclass Own(Base): pass\n"
-        "def test(t): return Own().get(t)"
-    ),
+    "a base": lambda n: run(f"class A:\n def get(self, t): return {n}\nclass B(A): pass\ntest = B().get"),
     "a member": lambda n: holding(IntEnum("Own", {"x": n}).x),
     "another member": lambda n: run("def test(t): return own(3)", own=IntEnum("Own", {"x": n, "y": 99})),
 }
-_add(INSTANCES, lambda make, n: statement(make(n)))
+_add(INSTANCES, lambda make, n: mine(said=make(n)))
 
 
 # -- what theorems have -------------------------------------------------------------------------------------
-def near(constant: Any) -> Claim:
+def near(constant):
     return relative_error(constant, sum_of("a", "b"), text="c u")
 
 
-THEOREMS_PARTS: dict[str, Callable[[int], dict[str, Any]]] = {
-    "relative error": lambda n: {"claim": near(n)},
-    "relative error, a function": lambda n: {"claim": near(lambda p: Fraction(n))},
-    "relative error, a function of p": lambda n: {"claim": near(lambda p: Fraction(p, n + 1))},
-    "root": lambda n: {"claim": root_error(lambda p: Fraction(n), sum_of("a"))},
-    "reference": lambda n: {"claim": error_relative_to(1, sum_of("a"), lambda t: t.exact("b") * n, text="c")},
-    "several claims": lambda n: {"claim": all_of(exact_sum(), near(n))},
-    "error": lambda n: {"claim": bounded(lambda t: t.exact("a") * n, sum_of("b"), 1)},
-    "bound": lambda n: {"claim": bounded(sum_of("a"), sum_of("b"), lambda p: Fraction(n))},
-    "formula": lambda n: {"claim": bounded(sum_of("a"), sum_of("b"), 1 + n * u)},
-    "unit": lambda n: {"claim": bounded(sum_of("a"), sum_of("b"), 1, unit=n)},
-    "a constant of a term": lambda n: {"claim": claim(Word("a") <= n * abs(Word("b")))},
-    "a number of the format": lambda n: {"claim": claim(Word("a") <= OfFormat("c", lambda fmt, _: n))},
-    "words of the claim": lambda n: {"claim": claim(f"words {n}", lambda t: t.finite)},
+THEOREMS_PARTS = {
+    "relative error": lambda n: {"said": near(n)},
+    "relative error, a function": lambda n: {"said": near(lambda p: Fraction(n))},
+    "relative error, a function of p": lambda n: {"said": near(lambda p: Fraction(p, n + 1))},
+    "root": lambda n: {"said": root_error(lambda p: Fraction(n), sum_of("a"))},
+    "reference": lambda n: {"said": error_relative_to(1, sum_of("a"), lambda t: t.exact("b") * n, text="c")},
+    "several claims": lambda n: {"said": all_of(exact_sum(), near(n))},
+    "error": lambda n: {"said": bounded(lambda t: t.exact("a") * n, sum_of("b"), 1)},
+    "bound": lambda n: {"said": bounded(sum_of("a"), sum_of("b"), lambda p: Fraction(n))},
+    "formula": lambda n: {"said": bounded(sum_of("a"), sum_of("b"), 1 + n * u)},
+    "unit": lambda n: {"said": bounded(sum_of("a"), sum_of("b"), 1, unit=n)},
+    "a constant of a term": lambda n: {"said": claim(Word("a") <= n * abs(Word("b")))},
+    "a number of the format": lambda n: {"said": claim(Word("a") <= OfFormat("c", lambda fmt, _: n))},
+    "words of the claim": lambda n: {"said": claim(f"words {n}", lambda t: t.finite)},
     "families": lambda n: {"families": lambda p: [(Fraction(n), Fraction(1))]},
     "witnesses": lambda n: {"witnesses": lambda fmt, rounding: [(n, 1)]},
     "gaps": lambda n: {"gaps": lambda p: (-n, p)},
     "worst": lambda n: {"worst": lambda p: Fraction(n)},
     "hypothesis": lambda n: {"where": [hypothesis("it is", lambda t: t["a"] >= n)]},
     "hypothesis of the library": lambda n: {"where": [exponent_gap("a", "b", n)]},
-    "format of a hypothesis": lambda n: {
-        "where": [of_format("it is", lambda fmt, rounding: fmt.precision > n)]
-    },
-    "rounding of a hypothesis": lambda n: {
-        "where": [of_format("it is", lambda fmt, rounding: rounding.random_bits > n)]
-    },
+    "format of a hypothesis": lambda n: {"where": [of_format("it is", lambda fmt, _: fmt.precision > n)]},
+    "rounding of a hypothesis": lambda n: {"where": [of_format("it is", lambda _, r: r.random_bits > n)]},
     "number of hypotheses": lambda n: {"where": [hypothesis("it is", lambda t: t.finite)] * n},
     "algorithm": lambda n: {"algorithm": lambda ar, a, b: (ar.mul(a, n), b)},
     "precision": lambda n: {"precision": n},
@@ -239,4 +192,4 @@ THEOREMS_PARTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "sharp": lambda n: {"sharp": f"text {n}"},
     "scaling": lambda n: {"scaling": ["common", "each", "square", "none"][n % 4], "precision": n // 4},
 }
-_add(THEOREMS_PARTS, lambda facts, n: statement(**facts(n)))
+_add(THEOREMS_PARTS, lambda facts, n: mine(**facts(n)))

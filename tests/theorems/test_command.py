@@ -6,6 +6,7 @@ import shlex
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Keep the journal out of the user's folder."""
+    """Keep the journal out of the user's folder, and modules that are imported out of this process."""
     monkeypatch.setattr("typer.get_app_dir", lambda name: str(tmp_path / name))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path
 
 
@@ -41,22 +44,16 @@ def test_verdicts_are_printed_and_certificates_saved(folder):
         path = folder / f"{name}-float8_e5m2-nearest_even.json"
         certificate, about = Certificate.load(path), json.loads(path.read_text())
         assert certificate.tried == about["tried"] == 248**2
-        assert about["digest"] == certificate.digest
+        assert about["digest"] == certificate.digest == replace(certificate, seconds=0.0).digest
         assert about["versions"].keys() >= {"mcfsim", "numpy", "python", "machine"}
 
 
 def test_all_ways_give_the_same_certificate_and_what_is_kept_is_not_tried_again(folder):
-    journal, digests, two = folder / "journal", set(), ("--workers", "2", "--fresh")
-    for options, resumed in (
-        ((), False),
-        ((), True),
-        (("--fresh",), False),
-        (two, False),
-        (("--resume",), True),
-    ):
-        text = call(
-            "two_sum", "--format", "float6_e3m2fn", "--journal", journal, "--output", folder, *options
-        )
+    journal, digests = folder / "journal", set()
+    given = ("two_sum", "--format", "float6_e3m2fn", "--journal", journal, "--output", folder)
+    two, again = ("--workers", "2", "--fresh"), ("--resume",)
+    for options, resumed in (((), False), ((), True), (("--fresh",), False), (two, False), (again, True)):
+        text = call(*given, *options)
         assert (f"cases are from the journal {journal}" in text) == resumed
         digests.add(Certificate.load(folder / "two_sum-float6_e3m2fn-nearest_even.json").digest)
     assert len(digests) == 1
@@ -92,25 +89,25 @@ def test_statements_are_listed():
     assert all(name in text for name in THEOREMS)
 
 
-REFUSED = [
-    (("two_sum", "--format", "nosuch"), "nosuch"),
-    (("two_sum", "--rounding", "sideways"), "sideways"),
-    (("two_sum", "--output", "/nosuch"), "/nosuch"),
-    (("two_sum", "--extent", "some"), "some"),
-    (("two_sum", "--format", "float32", "--extent", "all"), "float32"),
-    (("--check", "/nosuch"), "/nosuch"),
-    (("two_sum", "--device", "cuda", "--workers", "2"), "leave out workers"),
-    (("two_sum", "--every-p"), "'two_sum' has no family of operands that are polynomials in u"),
-    (("dw_plus_pf", "--every-p"), "did you mean 'dw_plus_fp'"),
-    (("grow", "--every-p", "--format", "bfloat16"), "--format is no use"),
-    (("grow", "--every-p", "--rounding", "upwards"), "upwards"),
-    (("grow", "--every-p", "--output", "nowhere"), "it must be a folder that exists"),
-]
+REFUSED = {
+    "nosuch": "two_sum --format nosuch",
+    "sideways": "two_sum --rounding sideways",
+    "/nosuch": "two_sum --output /nosuch",
+    "some": "two_sum --extent some",
+    "float32": "two_sum --format float32 --extent all",
+    "/nowhere": "--check /nowhere",
+    "leave out workers": "two_sum --device cuda --workers 2",
+    "'two_sum' has no family of operands that are polynomials in u": "two_sum --every-p",
+    "did you mean 'dw_plus_fp'": "dw_plus_pf --every-p",
+    "--format is no use": "grow --every-p --format bfloat16",
+    "upwards": "grow --every-p --rounding upwards",
+    "it must be a folder that exists": "grow --every-p --output nowhere",
+}
 
 
-@pytest.mark.parametrize(("arguments", "problem"), REFUSED, ids=range(len(REFUSED)))
+@pytest.mark.parametrize(("problem", "arguments"), REFUSED.items(), ids=range(len(REFUSED)))
 def test_wrong_arguments_are_refused_in_one_line(arguments, problem):
-    assert problem in runner.refused("verify", *arguments)
+    assert problem in runner.refused("verify", *arguments.split())
 
 
 @pytest.mark.parametrize(
@@ -120,6 +117,15 @@ def test_what_comes_out_unexpectedly_ends_with_status_one(change, monkeypatch):
     """A claim that fails, and a false statement that holds."""
     monkeypatch.setattr(catalogue, "THEOREMS", {"two_sum": replace(THEOREMS["two_sum"], **change)})
     assert "unexpected" in call("two_sum", "--format", "e5m2", status=1)
+
+
+@pytest.mark.costly("all operands of a format")
+def test_nothing_to_try_is_refused():
+    few = ("--format", "e5m3", "--limit", "1", "--samples", "0")
+    text = " ".join(call("dw_div_dw3", "two_sum", *few, status=1).split())
+    told = "nothing would be tried: limit = 1 leaves no core, and samples = 0"
+    assert f"refused: dw_div_dw3, e5m3, nearest_even: {told}" in text
+    assert "two_sum" in text
 
 
 def test_certificates_are_checked_alone(folder):
@@ -145,10 +151,8 @@ def test_every_precision_is_proved_saved_and_checked(folder):
     assert "dw_times_fp2, every p = 2 n + 1 >= " in text
     even = "-nearest_even.json"
     paths = [folder / f"{name}{even}" for name in ("dw_times_dw1-every_p", "grow-every_p")]
-    assert {*folder.glob("*.json")} == {
-        *paths,
-        *(folder / f"dw_times_fp2-every_{x}_p{even}" for x in ("even", "odd")),
-    }
+    others = (folder / f"dw_times_fp2-every_{x}_p{even}" for x in ("even", "odd"))
+    assert {*folder.glob("*.json")} == {*paths, *others}
     text = call("--check", paths[0], "--check", paths[1])
     assert text.count("nothing is wrong: proved again, and the same at every p up to 60") == 2
     paths[0].write_text(json.dumps({**json.loads(paths[0].read_text()), "limit": "6"}))
@@ -175,11 +179,8 @@ OTHER_ROWS = {
     "took -1.0 seconds": [{"seconds": -1.0}],
 }
 #: Of the worst error in the first 100 cases of another statement.
-OTHER_ERRORS = {
-    "must be": [{"worst": [1, 2]}],
-    "no fraction": [{"worst": ["1", "0", 3]}, {"worst": ["1e9", "1", 3]}],
-    "not all in the range": [{"worst": ["1", "1", 100]}],
-}
+OTHER_ERRORS = {"must be": [{"worst": [1, 2]}], "not all in the range": [{"worst": ["1", "1", 100]}]}
+OTHER_ERRORS |= {"no fraction": [{"worst": ["1", "0", 3]}, {"worst": ["1e9", "1", 3]}]}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,6 @@ def test_without_a_place_for_its_own_journal_it_goes_on(kind, folder, monkeypatc
 
 
 def test_what_is_interrupted_prints_the_command_that_goes_on(folder, monkeypatch):
-    """Interrupted by what Ctrl-C raises, after the first certificate."""
     journal, out, save = folder / "a journal", folder / "out", Certificate.save
     out.mkdir()
     arguments = ["verify", "two_sum", "fast_two_sum", "--format", "float6_e3m2fn"]
@@ -250,6 +250,97 @@ def test_what_is_interrupted_prints_the_command_that_goes_on(folder, monkeypatch
     assert len(list(out.iterdir())) == 1
     assert "cases are from the journal" in call(*arguments[1:])
     assert len(list(out.iterdir())) == 2
+
+
+# -- own statements ---------------------------------------------------------------------------------------
+MODULE = """
+import mcfsim as mcf
+from fractions import Fraction
+from mcfsim.symbolic import families, family, u
+from mcfsim.theorems import Theorem, claim, exact_sum, relative_error, value
+from mcfsim.theorems.claims import sum_of
+from mcfsim.theorems.hypotheses import not_largest, sum_in_range
+
+PAIR = [value("a"), value("b")]
+mine = Theorem("mine", mcf.two_sum, PAIR, exact_sum(), where=[sum_in_range("a", "b"), not_largest("a")])
+half = Theorem("half", lambda ar, a, b: (ar.mul(a, 0.5), b), PAIR, exact_sum())
+drawn = Theorem("drawn", mcf.two_sum, PAIR, claim("c", lambda t: t.finite | bool(open)))
+number = 3
+"""
+#: Texts of modules.
+MODULES = {
+    "statements": MODULE,
+    "others": MODULE.replace('"mine", mcf.two_sum', '"mine", mcf.fast_two_sum'),
+    "more": MODULE.replace('"mine"', '"two_sum"'),
+    "every": MODULE
+    + """
+near = relative_error(1, sum_of("a", "b"), unit=1)
+mine = Theorem("mine", lambda ar, a, b: ar.add(a, b), PAIR, near, families=families(family(a=1, b=u)))
+""",
+    "broken": "1 / 0\n",
+    "lacking": "import nowhere_at_all\n",
+    "empty": "",
+}
+SAVED = "mine-float8_e4m3fn-nearest_even.json"
+
+
+@pytest.fixture
+def modules(folder):
+    for name, text in MODULES.items():
+        (folder / f"{name}.py").write_text(text)
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("modules")
+def test_an_own_statement_is_verified_and_its_certificate_checked():
+    said = call("statements:mine", "two_sum", "--format", "float8_e4m3fn", "--output", ".")
+    assert said.count("verified") == 2
+    assert "all by the emulator" in call("--check", SAVED, "--theorem", "statements:mine")
+    assert "nothing is wrong" not in call("--check", SAVED, "--theorem", "others:mine", status=1)
+    call("--every-p", "every:mine", "--output", ".")
+    (every,) = Path().glob("mine-every*.json")
+    for path, module, problem in (
+        (SAVED, "statements", "'mine', not of 'half'"),
+        (every.name, "every", "not about 'half'"),
+    ):
+        assert "nothing is wrong" in call("--check", path, "--theorem", f"{module}:mine")
+        assert "'mine' is not in the catalogue" in call("--check", path, status=2)
+        assert problem in call("--check", path, "--theorem", f"{module}:half", status=2)
+
+
+WRITE = "names no statement: write module:NAME"
+UNNAMED = [
+    ("nowhere:mine", "no module 'nowhere' in "),
+    ("nowhere.inner:mine", "no module 'nowhere' in "),
+    ("statements:missing", "module 'statements' has no 'missing'; it has drawn, half, mine"),
+    ("statements:number", "statements:number is of type int, and no Theorem; it has drawn, half, mine"),
+    ("empty:mine", "module 'empty' has no 'mine'; it has no Theorem"),
+    ("broken:mine", "module 'broken' cannot be imported: ZeroDivisionError: division by zero"),
+    ("lacking:mine", "module 'lacking' cannot be imported: No module named 'nowhere_at_all'"),
+    ("statements.py:mine", "no module 'statements.py' in "),
+    *((name, WRITE) for name in ("./statements:mine", "statements:", ":mine", "statements:mine:mine")),
+]
+
+
+@pytest.mark.parametrize(("name", "problem"), UNNAMED)
+@pytest.mark.usefixtures("modules")
+def test_what_names_no_statement_is_refused(name, problem):
+    ways = (name,), ("--check", "x.json", "--theorem", name), ("--every-p", name)
+    assert problem in runner.refused("verify", *ways[len(name) % 3])
+
+
+@pytest.mark.usefixtures("modules")
+def test_names_that_do_not_fit_and_statements_without_an_identity():
+    said = call("statements:drawn", "--format", "float4_e2m1fn")
+    assert "No journal is kept: " in said
+    assert "which may read anything" in said
+    place = ("--format", "float4_e2m1fn", "--output", ".")
+    for problem, *words in (
+        ("give --check", "two_sum", "--theorem", "statements:mine"),
+        ("two statements for the certificate two_sum-float4_e2m1fn-near", "two_sum", "more:mine", *place),
+        ("can be kept in no journal", "statements:drawn", "--journal", "j", *place),
+    ):
+        assert problem in call(*words, status=2)
 
 
 # -- devices ------------------------------------------------------------------------------------------------

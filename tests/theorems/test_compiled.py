@@ -1,5 +1,6 @@
-"""Statements judged by a line: as by NumPy, by the oracle and in fractions, or left open."""
+"""Recorded functions against NumPy; statements judged by a line as by NumPy, the oracle and in fractions."""
 
+import itertools
 import operator
 from dataclasses import replace
 from fractions import Fraction
@@ -13,20 +14,129 @@ from mcfsim.compile.lowering import lower
 from mcfsim.compile.scalars import entering, uses
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F64, Line
-from mcfsim.kernels.element.on_numpy import run
+from mcfsim.kernels.element.on_numpy import DTYPES, run
+from mcfsim.oracle import same
 from mcfsim.rounding import Rounding
-from mcfsim.theorems import THEOREMS, claim, compiled, findings, value
+from mcfsim.theorems import THEOREMS, compiled, findings, verify
 from mcfsim.theorems.catalogue.expansions import to_sum
-from mcfsim.theorems.catalogue.representability import add
 from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.judge import applicable, recorded_algorithm, try_block, violating
-from mcfsim.theorems.recorded import Recorder
+from mcfsim.theorems.recorded import _VERBS, Recorded, Recorder
 from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.selection import Selection
-from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import total
 from mcfsim.theorems.verification import plan, prepare
+from tests.theorems.trying import add, mine
+
+TYPES = {dtype: kind for kind, dtype in DTYPES.items()}
+
+
+def numbers(dtype):
+    """Return numbers of every kind: zeros, ties, ends of ranges and what is next to them, NaN."""
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if dtype.kind == "i":
+        info = np.iinfo(dtype)
+        few = [0, 1, -1, 2, 7, -1022, -1023, -1100, 1023, 1024, 60]
+        return np.array([*few, info.max, info.min, info.min + 1], dtype)
+    info = np.finfo(dtype)
+    halves = [0.5, 1.5, 2.5, 1 - info.eps / 2, 1 + info.eps, 0.5 - info.eps / 4, 2.0**23 + 0.5, 2.0**52 - 0.5]
+    sizes = [0, 1, 2, 3, *halves, info.smallest_subnormal, info.tiny, info.tiny * (1 - info.eps), info.max]
+    sizes += [info.tiny / 2, info.max / 2, 2.0**31, 2.0**52, 2.0**53 + 2, 1 / 3, np.inf, np.nan]
+    found = np.array(sizes, dtype)
+    return np.concatenate([found, -found])
+
+
+def recorded(function, arrays):
+    """Return what the line of a function gives, and where it is in doubt."""
+    line = Line()
+    recorder = Recorder(line, lambda x: x)
+    names = "abc"[: len(arrays)]
+    kinds = (TYPES[x.dtype] for x in arrays)
+    given = [Recorded(recorder, line.input(*one)) for one in zip(names, kinds, strict=True)]
+    results = function(*given)
+    results = results if isinstance(results, tuple) else (results,)
+    values = (*(x.value for x in results), recorder.doubts())
+    *found, doubt = run(line, values, **dict(zip(names, arrays, strict=True)))
+    return found, doubt
+
+
+def compared(function, arrays):
+    """Return in how many cases they agree, and in how many there is doubt; None if it is not recorded."""
+    with np.errstate(all="ignore"):
+        try:
+            truth = function(*arrays)
+        except TypeError:
+            return None
+        try:
+            found, doubt = recorded(function, arrays)
+        except (TypeError, ValueError):  # what no register holds is left to NumPy
+            return None
+    for ours, right in zip(found, truth if isinstance(truth, tuple) else (truth,), strict=True):
+        assert ours.dtype == right.dtype
+        wrong = ~(same(ours, right) if ours.dtype.kind == "f" else ours == right) & ~doubt
+        assert not wrong.any(), [(*(x[wrong][0] for x in arrays), ours[wrong][0], right[wrong][0])]
+    return int((~doubt).sum()), int(doubt.sum())
+
+
+@pytest.mark.parametrize("function", sorted(_VERBS, key=str), ids=lambda function: function.__name__)
+def test_a_recorded_function_is_that_of_numpy(function):
+    recorded_for = {}
+    for dtypes in itertools.product(DTYPES.values(), repeat=function.nin):
+        grids = np.meshgrid(*map(numbers, dtypes), indexing="ij")
+        counts = compared(function, [grid.ravel() for grid in grids])
+        if counts is not None:
+            recorded_for[dtypes] = counts
+    assert recorded_for
+    for sure, doubtful in recorded_for.values():
+        assert doubtful <= sure, recorded_for  # it does not doubt everything
+
+
+def exponent(x):
+    return np.where(np.isfinite(x), np.frexp(x)[1], 0)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float64)])
+def test_choices_and_comparisons_with_numbers(dtype):
+    x, y = (grid.ravel() for grid in np.meshgrid(numbers(dtype), numbers(dtype)))
+    for function in (
+        lambda x, y: np.where(x < y, x, y),
+        lambda x, y: np.where(np.signbit(x), 0, y),
+        lambda x, y: abs(x) - 1.5 >= y * 2,
+        lambda x, y: x.astype(np.float64) + y,
+        lambda x, y: ~((x == y) & (0 < x)) | (y != 0),  # noqa: SIM300
+        lambda x, y: np.where(np.isfinite(x), np.frexp(x)[0], 0),
+        lambda x, y: np.ldexp(x.astype(np.float64), exponent(y)),
+        lambda x, y: np.multiply(x, y, dtype=np.float64),
+        lambda x, y: (x * np.float64(3) + 0.1, x * 0.1 - 2),
+        lambda x, y: 1 * (x > y) + 2 * (x < y) - abs(exponent(y)),
+        lambda x, y: np.maximum(exponent(x), exponent(y)) - np.minimum(exponent(x), 3),
+        lambda x, y: x.view(f"i{x.dtype.itemsize}") & 255,
+    ):
+        sure, doubtful = compared(function, [x, y])
+        assert doubtful < sure
+
+
+@pytest.mark.parametrize("extreme", [np.minimum, np.maximum])
+def test_which_zero_numpy_takes_is_in_doubt_and_a_claim_on_it_is_judged_as_numpy_judges_it(extreme):
+    """Whichever a processor takes, in formats so small that nothing is recorded, and in others."""
+    zeros = np.array([0.0, -0.0], np.float32)
+    x, y = zeros[[0, 0, 1, 1]], zeros[[0, 1, 0, 1]]
+    found, doubt = recorded(extreme, [x, y])
+    assert doubt.tolist() == [False, True, True, False]
+    assert np.signbit(found[0])[[0, 3]].tolist() == [False, True]
+    for wanted, fmt in ((True, "float6_e3m2fn"), (False, "e5m6")):
+
+        def test(t, wanted=wanted):
+            there = (t["a"] == 0) & (t["b"] == 0)
+            return ~there | (np.signbit(extreme(t["a"], t["b"])) == wanted)
+
+        certificate = verify(mine(add, test), fmt)
+        assert certificate.violations == (np.signbit(extreme(x, y)) != wanted).sum() > 0
+        shown = np.float32([float.fromhex(x.hexadecimal) for x in certificate.simplest.operands])
+        assert (shown == 0).all()
+        assert np.signbit(extreme(*shown)) != wanted
 
 
 def judged(check, extremes=(-np.inf, np.inf)):
@@ -174,9 +284,8 @@ NOT_OF_SINGLE_CASES = {
 
 
 def recordable(test):
-    """Return whether a claim of one's own is recorded."""
-    own = Theorem("own", add, (value("a"), value("b")), claim("-", test))
-    return compiled.recordable(compiled.Predicates(own, get_format("bfloat16"), Rounding())) is not None
+    predicates = compiled.Predicates(mine(add, test), get_format("bfloat16"), Rounding())
+    return compiled.recordable(predicates) is not None
 
 
 def test_what_does_not_speak_of_single_cases_is_not_recorded():
@@ -188,9 +297,8 @@ def test_paths_of_stochastic_rounding_are_not_compiled(monkeypatch):
     monkeypatch.setattr(compiled, "_LEAST_RECORDED", 0)
     monkeypatch.setattr(Loops, "_pays", lambda *_: pytest.fail("asked"))
     check = prepare("two_sum_sr_exact", "float8_e4m3fn", "stochastic")
-    assert compiled.recordable(
-        compiled.Predicates(check.theorem, check.format, check.rounding)
-    )  # as of one path
+    predicates = compiled.Predicates(check.theorem, check.format, check.rounding)
+    assert compiled.recordable(predicates)  # as of one path
     assert check(0, 1 << 13)["applicable"] > 0
 
 
@@ -206,8 +314,7 @@ CARRIED_OUT["mixed"] = replace(THEOREMS["dw_sum"], name="mixed", claim=MIXED)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name != CHEAPEST)) for name in CARRIED_OUT],
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name != CHEAPEST)) for name in CARRIED_OUT]
 )
 @pytest.mark.slow
 @pytest.mark.costly("all operands of a format")

@@ -12,18 +12,7 @@ from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.oracle import FractionArithmetic, OracleArithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
-from mcfsim.symbolic import (
-    EVEN,
-    EVERY,
-    ODD,
-    Families,
-    Family,
-    Polynomial,
-    Quotient,
-    UndecidedError,
-    family,
-    u,
-)
+from mcfsim.symbolic import EVEN, EVERY, ODD, Polynomial, Quotient, UndecidedError, family, operands, u
 from mcfsim.symbolic.variables import root, unit
 from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, relative_error, value
 from mcfsim.theorems.claims import error_relative_to, sum_of
@@ -32,6 +21,7 @@ from mcfsim.theorems.every_p.proof import LAST, members, with_families
 from mcfsim.theorems.every_p.trying import difference
 from mcfsim.theorems.hypotheses import ordered
 from mcfsim.theorems.trial import flat
+from tests.theorems.trying import add, mine
 
 pytestmark = pytest.mark.slow
 
@@ -42,31 +32,18 @@ CONSTANTS = read_result("worst_constants")["statements"]
 def own(theorem):
     """Return those of its own cases that are polynomials."""
     known = theorem.families
-    return known.members if isinstance(known, Families) else (known,) if isinstance(known, Family) else ()
+    return getattr(known, "members", (known,) if isinstance(known, operands.Family) else ())
 
 
-@pytest.mark.parametrize(
-    ("name", "numerator", "denominator", "in_print"),
-    [
-        ("dw_times_dw1", (5, -8, 1), (1, 8, 13, -8, 1), None),
-        ("dw_times_dw2", (5, -12, 3), (1, 6, 5, -12, 3), lambda u: 5 / (1 + u) ** 2),
-        ("dw_times_dw3", (4, -15, 6), (1, 6, 4, -15, 6), lambda u: (4 + u / 2) / (1 + u) ** 2),
-    ],
-    ids=lambda x: getattr(x, "__name__", str(x)),
-)
-def test_the_bounds_of_products_are_sharp(name, numerator, denominator, in_print):
-    """The error is this quotient, the worst of all operands tried, and below tighter bounds in print."""
-    proof = prove(THEOREMS[name])
-    error = Quotient.of(*(sum(c * u**k for k, c in enumerate(cs)) for cs in (numerator, denominator)))
-    assert (proof.in_unit, proof.limit, proof.sharpness) == (error, numerator[0], Sharpness.SHARP)
-    exhaustive = {row["p"]: row for row in CONSTANTS[name]["worst"]}
-    for p in (6, 7, 8):
-        assert exhaustive[p]["exhaustive"]
-        assert Fraction(exhaustive[p]["constant"]) == proof.constant(p) == error.at(p)
-    if in_print:
-        assert in_print(Fraction(0)) == proof.limit
-        for p in range(3, 200):
-            assert proof.in_unit.at(p) < in_print(Fraction(1, 2**p)) < proof.theorem.claim.bound.at(p)
+IN_PRINT = {"dw_times_dw2": lambda u: 5 / (1 + u) ** 2, "dw_times_dw3": lambda u: (4 + u / 2) / (1 + u) ** 2}
+
+
+@pytest.mark.parametrize("name", IN_PRINT)
+def test_errors_of_products_lie_below_tighter_bounds_in_print(name):
+    proof, in_print = prove(THEOREMS[name]), IN_PRINT[name]
+    assert in_print(Fraction(0)) == proof.limit
+    for p in range(3, 200):
+        assert proof.in_unit.at(p) < in_print(Fraction(1, 2**p)) < proof.theorem.claim.bound.at(p)
 
 
 def test_the_bound_of_the_root_is_sharp():
@@ -124,35 +101,27 @@ def test_every_family(theorem):
 
 
 # -- what is refused, and what is not read ------------------------------------------------------------------
-NUMBERS = Theorem(
-    "sum",
-    lambda ar, a, b: ar.add(a, b),
-    [value("a"), value("b")],
-    relative_error(1, sum_of("a", "b"), unit=1),
-)
+NUMBERS = mine(add, relative_error(1, sum_of("a", "b"), unit=1))
+NOT_PROVED = [
+    (lambda: prove(NUMBERS, family(a=1, c=u)), "takes operands"),
+    (lambda: prove(NUMBERS, family(a=(1, u), b=u)), "takes operands"),
+    (lambda: prove(NUMBERS, family(a=1 + u, b=1)), "a = 1 [+] u is no value"),
+    (lambda: prove(NUMBERS, family(a=1 + 2 * u, b=-1 - 2 * u)), "is zero for every large p"),
+    (lambda: prove(NUMBERS, family(a=1, b=u), "stochastic"), "stochastic"),
+    (lambda: prove(NUMBERS, family(a=1, b=u), "upwards"), "upwards"),
+    (lambda: prove(THEOREMS["dw_times_fp3"], family(x=(1, u + 2 * u**2), y=1)), "no double word"),
+    (lambda: prove(THEOREMS["grow_relaxed"], family(x=(1, u + 2 * u**2), a=1)), "is a relaxed pair"),
+    (lambda: prove(THEOREMS["grow"], family(x=(1, 0), a=4)), "a hypothesis fails"),
+    (lambda: prove(THEOREMS["sqrt_dw"], family(x=(2, 0))), "no rational root"),
+    (lambda: prove(THEOREMS["sqrt_dw"], family(x=(-1, 0))), "negative"),
+    (lambda: prove(THEOREMS["dw_div_fp3"], family(x=(1, 0), y=3)), "not dyadic"),
+    (lambda: prove(THEOREMS["dw_div_fp3"], family(x=(1, 0), y=0)), "zero"),
+    (lambda: prove(THEOREMS["dw_times_fp3"], family(x=(1 + 2 * u, u), y=1)), "no double word"),  # a tie
+    (lambda: prove(THEOREMS["two_sum"]), "no family of operands"),
+]
 
 
-@pytest.mark.parametrize(
-    ("call", "problem"),
-    [
-        (lambda: prove(NUMBERS, family(a=1, c=u)), "takes operands"),
-        (lambda: prove(NUMBERS, family(a=(1, u), b=u)), "takes operands"),
-        (lambda: prove(NUMBERS, family(a=1 + u, b=1)), "a = 1 [+] u is no value"),
-        (lambda: prove(NUMBERS, family(a=1 + 2 * u, b=-1 - 2 * u)), "is zero for every large p"),
-        (lambda: prove(NUMBERS, family(a=1, b=u), "stochastic"), "stochastic"),
-        (lambda: prove(NUMBERS, family(a=1, b=u), "upwards"), "upwards"),
-        (lambda: prove(THEOREMS["dw_times_fp3"], family(x=(1, u + 2 * u**2), y=1)), "no double word"),
-        (lambda: prove(THEOREMS["grow_relaxed"], family(x=(1, u + 2 * u**2), a=1)), "is a relaxed pair"),
-        (lambda: prove(THEOREMS["grow"], family(x=(1, 0), a=4)), "a hypothesis fails"),
-        (lambda: prove(THEOREMS["sqrt_dw"], family(x=(2, 0))), "no rational root"),
-        (lambda: prove(THEOREMS["sqrt_dw"], family(x=(-1, 0))), "negative"),
-        (lambda: prove(THEOREMS["dw_div_fp3"], family(x=(1, 0), y=3)), "not dyadic"),
-        (lambda: prove(THEOREMS["dw_div_fp3"], family(x=(1, 0), y=0)), "zero"),
-        (lambda: prove(THEOREMS["dw_times_fp3"], family(x=(1 + 2 * u, u), y=1)), "no double word"),  # a tie
-        (lambda: prove(THEOREMS["two_sum"]), "no family of operands"),
-    ],
-    ids=range(15),
-)
+@pytest.mark.parametrize(("call", "problem"), NOT_PROVED, ids=range(15))
 def test_refusals(call, problem):
     with pytest.raises((ValueError, ZeroDivisionError), match=problem):
         call()
@@ -173,15 +142,10 @@ def test_a_predicate_is_said_not_to_be_read_and_measures_nothing():
     assert not prove(THEOREMS["dw_plus_fp"]).unread
 
 
-def sum_or_twice(ar, a, b):
-    return ar.add(a, a) if a == b else ar.add(a, b)
+CHOICES = [lambda ar, a, b: ar.add(a, a if a == b else b), lambda ar, a, b: ar.neg(a) if a == b else a]
 
 
-def negated_or_not(ar, a, b):
-    return ar.neg(a) if a == b else a
-
-
-@pytest.mark.parametrize("text", [sum_or_twice, negated_or_not])
+@pytest.mark.parametrize("text", CHOICES, ids=["sum or twice", "negated or not"])
 def test_what_is_equal_at_one_precision_is_not_compared(text):
     """The number 1 + 2^-69 is 1 + 2 u at p = 70 alone, a value from there on."""
     with pytest.raises(TypeError, match="SymbolicValue stands for a number that is not known"):
@@ -283,42 +247,31 @@ def test_statements_at_random(count):
 
 SIGN = "has another sign than for large p"
 LEAST = "formats have no smaller such precision"
-CHANGING = {"a": 1, "b": -8 * u, "c": 2 * u}
+GAP, SHARP = Sharpness.GAP, Sharpness.SHARP
+#: Families: 4 u - 64 u^2 is negative at p = 2 and 3, where its magnitude is another one; 1 - 6 u at p = 2.
+SMALL, CHANGING = {"a": 1, "b": 1 + 4 * u, "c": -64 * u**2}, {"a": 1, "b": -8 * u, "c": 2 * u}
+LAST_BIT, TWICE = {"a": 1, "b": u, "c": 0}, {"a": 1, "b": 1, "c": 0}
+#: From the pole of a bound down nothing is exceeded.
+POLE, NO_POLE = Quotient.of(2, 1 - 8 * u), Quotient.of(2 - 16 * u, 1 - 8 * u)
+SIGNED = f"at p = 3 the error -1/2 {SIGN}"
+RELATIVE = f"at p = 2 what the error is relative to, -1/2, {SIGN}"
 #: A bound, sums of which and to which the error is, the results, and a family; and what is found.
 BY_HAND = {
-    # 4 u - 64 u^2 is negative at p = 2 and 3, where its magnitude is another one: 12 u at p = 2.
-    "the error has its sign": (
-        (5, "a", "a", "bc", {"a": 1, "b": 1 + 4 * u, "c": -64 * u**2}),
-        ("4 - 64 u", 4, 4, Sharpness.GAP, f"at p = 3 the error -1/2 {SIGN}"),
-    ),
-    # 1 - 6 u, to which it is relative, is negative at p = 2.
-    "no error, a bound": ((1, "a", "abc", "a", CHANGING), ("0", 2, 0, Sharpness.GAP, LEAST)),
-    "no error, no bound": ((0, "a", "abc", "a", CHANGING), ("0", 2, 0, Sharpness.SHARP, LEAST)),
-    "what it is relative to has its sign": (
-        (16, "a", "abc", "ac", CHANGING),
-        ("2 / (1 - 6 u)", 3, 2, Sharpness.GAP, f"at p = 2 what the error is relative to, -1/2, {SIGN}"),
-    ),
-    # From the pole of a bound down nothing is exceeded.
-    "a pole": (
-        (Quotient.of(2, 1 - 8 * u), "ab", "ab", "a", {"a": 1, "b": u, "c": 0}),
-        ("1 / (1 + u)", 2, 1, Sharpness.GAP, LEAST),
-    ),
-    "a pole that is none": (
-        (Quotient.of(2 - 16 * u, 1 - 8 * u), "ab", "ab", "a", {"a": 1, "b": u, "c": 0}),
-        ("1 / (1 + u)", 2, 1, Sharpness.GAP, LEAST),
-    ),
-    "a bound that grows is not sharp": (
-        (Quotient.of(2, u), "ab", "a", "a", {"a": 1, "b": 1, "c": 0}),
-        ("1 / u", 2, None, Sharpness.GAP, LEAST),
-    ),
+    "the error has its sign": (5, "a", "a", "bc", SMALL, "4 - 64 u", 4, 4, GAP, SIGNED),
+    "no error, a bound": (1, "a", "abc", "a", CHANGING, "0", 2, 0, GAP, LEAST),
+    "no error, no bound": (0, "a", "abc", "a", CHANGING, "0", 2, 0, SHARP, LEAST),
+    "another sign below": (16, "a", "abc", "ac", CHANGING, "2 / (1 - 6 u)", 3, 2, GAP, RELATIVE),
+    "a pole": (POLE, "ab", "ab", "a", LAST_BIT, "1 / (1 + u)", 2, 1, GAP, LEAST),
+    "a pole that is none": (NO_POLE, "ab", "ab", "a", LAST_BIT, "1 / (1 + u)", 2, 1, GAP, LEAST),
+    "a bound that grows": (Quotient.of(2, u), "ab", "a", "a", TWICE, "1 / u", 2, None, GAP, LEAST),
 }
 
 
 @pytest.mark.parametrize("what", BY_HAND)
 def test_where_a_statement_begins_and_how_sharp_it_is(what):
-    (bound, target, reference, results, operands), found = BY_HAND[what]
+    bound, target, reference, results, given, *found = BY_HAND[what]
     about = error_relative_to(bound, sum_of(*target), sum_of(*reference))
     theorem = adding((), [NAMES.index(name) for name in results], about)
-    proof = prove(theorem, family(**operands))
-    assert (str(proof.in_unit), proof.first, proof.limit, proof.sharpness, proof.below) == found
+    proof = prove(theorem, family(**given))
+    assert [str(proof.in_unit), proof.first, proof.limit, proof.sharpness, proof.below] == found
     assert recheck(EveryCertificate.of(proof), theorem) == []

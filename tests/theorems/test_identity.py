@@ -8,6 +8,7 @@ import sys
 import threading
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,10 @@ from mcfsim.theorems.judge import recorded_algorithm
 from mcfsim.theorems.trials import signs_hold
 from mcfsim.theorems.verification import prepare
 
-from .differing import FAMILIES, statement
+from .differing import FAMILIES
+from .trying import mine
 
+statement = partial(mine, mcf.two_sum)
 #: A format whose pairs are so many that loops are recorded, and few enough to try them all.
 WIDE = Format("wide", precision=5, emin=-9, emax=10)
 NARROW = "float8_e5m2"
@@ -33,8 +36,6 @@ ROOT = Path(__file__).parents[2]
 
 
 # -- what differs in one thing ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [4, pytest.param(16, marks=pytest.mark.exhaustive)])
 @pytest.mark.slow
 def test_statements_that_differ_in_one_thing_they_reach_have_different_identities(count):
@@ -96,21 +97,18 @@ def test_circles_and_depth():
 
 
 # -- journals and caches ------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_claim_is_judged_by_what_it_reads_now(tmp_path):
     """More than once, so that loops are recorded, compiled and kept; and by one journal."""
     bound = [1e30]
+
+    def small(t):
+        return np.abs(t.results[0]) <= 4
+
     statements = {
         "claim": statement(lambda t: np.abs(t.results[0]) <= bound[0]),
-        "hypothesis": statement(
-            lambda t: np.abs(t.results[0]) <= 4,
-            where=[hypothesis("small", lambda t: np.abs(t["a"]) + np.abs(t["b"]) <= bound[0])],
-        ),
-        "algorithm": statement(
-            lambda t: np.abs(t.results[0]) <= 4, algorithm=lambda ar, a, b: ar.mul(ar.add(a, b), bound[0])
-        ),
+        "hypothesis": statement(small, where=[hypothesis("small", lambda t: abs(t["a"]) <= bound[0])]),
+        "algorithm": mine(lambda ar, a, b: ar.mul(ar.add(a, b), bound[0]), small),
     }
     for name, x in statements.items():
         found = []
@@ -125,9 +123,8 @@ def test_a_claim_is_judged_by_what_it_reads_now(tmp_path):
 def test_signs_and_operands_follow_what_is_read():
     """What was found out of one statement, its signs and its families, is not taken for another."""
     odd, family = [False], [Fraction(1)]
-    x = statement(
-        lambda t: (t["a"] > -3) | odd[0], families=lambda p: [(family[0], Fraction(1))], scaling="common"
-    )
+    families, scaling = (lambda p: [(family[0], Fraction(1))]), "common"
+    x = statement(lambda t: (t["a"] > -3) | odd[0], families=families, scaling=scaling)
     place = mcf.get_format(NARROW), mcf.rounding.Rounding()
     said, operands = [], []
     for odd[0], family[0] in ((False, Fraction(1)), (True, Fraction(3)), (False, Fraction(1))):
@@ -139,7 +136,6 @@ def test_signs_and_operands_follow_what_is_read():
 
 # -- what has no name ---------------------------------------------------------------------------------------
 def unnamed(tmp_path):
-    """Return what cannot be named, by what is said of it."""
     file = open(tmp_path / "some", "w")  # noqa: SIM115  # closed by the test
     return {
         "an open file": file,
@@ -188,8 +184,6 @@ def test_it_is_said_where_it_is(tmp_path):
 
 
 # -- asked twice --------------------------------------------------------------------------------------------
-
-
 def counted():
     calls = []
 
@@ -201,8 +195,6 @@ def counted():
 
 
 class Some:
-    """A trial of an algorithm's operands."""
-
     def __init__(self, a):
         self.finite, self.size = np.True_, a.size
 
@@ -215,13 +207,9 @@ def test_what_gives_two_answers_is_refused(test, place, fmt):
         drawn = np.where(test(Some(a)), a, b)
         return ar.mul(ar.add(a, b), drawn * 0 + 1), drawn
 
-    x = {
-        "claim": lambda: statement(test),
-        "hypothesis": lambda: statement(where=[hypothesis("it is", test)]),
-        "algorithm": lambda: statement(algorithm=algorithm),
-    }[place]()
+    given = {"claim": {"said": test}, "hypothesis": {"where": [hypothesis("it is", test)]}}
     with pytest.raises(NoIdentityError, match="gave two answers to the same question"):
-        verify(x, fmt)
+        verify(mine(**given.get(place, {"algorithm": algorithm})), fmt)
 
 
 def test_a_statement_changed_while_it_is_tried_is_refused():
@@ -258,12 +246,9 @@ def test_a_global_changed_here_is_not_another_one_there():
 def test_a_loop_that_is_kept_does_not_ask_a_statement_that_has_changed():
     """It knows the statement that it was made of, in whose place another one may be that says the same."""
 
-    def at_most(bound):
-        return statement(lambda t: np.abs(t["a"]) <= bound[0])
-
-    bound = [1.0]
-    place = mcf.get_format(NARROW), mcf.rounding.Rounding()
-    before, same = (Predicates(at_most(x), *place) for x in (bound, [1.0]))
+    bound, place = [1.0], (mcf.get_format(NARROW), mcf.rounding.Rounding())
+    at_most = (statement(lambda t, x=x: np.abs(t["a"]) <= x[0]) for x in (bound, [1.0]))
+    before, same = (Predicates(x, *place) for x in at_most)
     assert before == same
     loop = Loop(recorded_algorithm(before.theorem, *place), sequel=before)
     loop.line([])

@@ -10,7 +10,7 @@ from mcfsim.backends.factory import on_blocks
 from mcfsim.formats import FORMATS
 from mcfsim.rounding import Rounding
 from mcfsim.symbolic import Quotient, u
-from mcfsim.theorems import Theorem, claim, exactly, hypothesis, relative_error, value, verify
+from mcfsim.theorems import claim, exactly, hypothesis, relative_error, verify
 from mcfsim.theorems import logic as lg
 from mcfsim.theorems.claims import bounded, root_error, same_results, sum_of
 from mcfsim.theorems.operands import unbounded
@@ -18,19 +18,15 @@ from mcfsim.theorems.solver import Found, Question, prove, readable
 from mcfsim.theorems.statement import Claim, Hypothesis
 from mcfsim.theorems.trial import Trial
 from tests.theorems.reading import by_arrays, by_fractions, trial_of
+from tests.theorems.trying import PAIR, add, mine
 
 A, B = lg.Word("a"), lg.Word("b")
-PAIR = (value("a"), value("b"))
 FMT = unbounded(4)
-
-
-def add(ar, a, b):
-    return ar.add(a, b)
 
 
 def both(said, operands, results):
     """Return what arrays and fractions say of single cases, which must agree."""
-    theorem = Theorem("own", add, PAIR, claim(said))
+    theorem = mine(add, claim(said))
     blocks = [np.array(column, np.float32) for column in zip(*operands, strict=True)]
     made = tuple(np.array(column, np.float32) for column in zip(*results, strict=True))
     trial = Trial(on_blocks(FMT, Rounding()), ("a", "b"), tuple(blocks), made)
@@ -42,34 +38,21 @@ def both(said, operands, results):
 # -- what is none -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("said", [True, None, A, "a = b", [A <= B], len, np.ones(2, bool)], ids=repr)
 def test_what_is_no_proposition_is_no_claim(said):
-    for make, words in (
-        *((make, "is a Proposition, not") for make in (Claim, Hypothesis)),
-        *((make, "a proposition, or words and a test") for make in (claim, hypothesis)),
-    ):
+    for make in (Claim, Hypothesis, claim, hypothesis):
+        words = "is a Proposition, not" if isinstance(make, type) else "a proposition, or words and a test"
         with pytest.raises(TypeError, match=words):
             make(said)
 
 
 NO_TRUTH = "true or false of a case|has no truth value"
+TRUTHS = [lambda: A <= B <= A, lambda: not lg.equal(A, B), lambda: (A <= B) or (B <= A), lambda: bool(A)]
+TRUTHS += [lambda: max(A, B)]
+MIXED = [lambda: A + 0.5, lambda: A <= 1.0, lambda: A * True, lambda: A - "b", lambda: float(A)]
+MIXED += [lambda: abs(None) <= A]
+ASKED = [*((asked, NO_TRUTH) for asked in TRUTHS), *((asked, None) for asked in MIXED)]
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        (lambda: A <= B <= A, NO_TRUTH),
-        (lambda: not lg.equal(A, B), NO_TRUTH),
-        (lambda: (A <= B) or (B <= A), NO_TRUTH),
-        (lambda: bool(A), NO_TRUTH),
-        (lambda: max(A, B), NO_TRUTH),
-        (lambda: A + 0.5, None),
-        (lambda: A <= 1.0, None),
-        (lambda: A * True, None),
-        (lambda: A - "b", None),
-        (lambda: float(A), None),
-        (lambda: abs(None) <= A, None),
-    ],
-    ids=range(11),
-)
+@pytest.mark.parametrize(("asked", "words"), ASKED, ids=range(11))
 def test_propositions_and_terms_are_not_asked_for_truth_nor_mixed_with_floats(asked, words):
     with pytest.raises(TypeError, match=words):
         asked()
@@ -87,44 +70,33 @@ def of_bound(constant):
     return relative_error(constant, sum_of("a", "b")).said
 
 
+#: What no case has, and what is no truth value of every case.
+ABSENT = [
+    *(lg.equal(lg.Word("c"), A), lg.equal(lg.Word("a", 1), A), lg.equal(lg.Result(1), A)),
+    *(lg.equal(lg.Operand("x"), A), lg.IsValue(lg.LowBit(A + B)), lg.Step(A, B + A) <= A),
+    lg.Rounded(A + B, B) <= A,
+]
+NEGATIVE = (-1, Fraction(-1, 2), 1 - 64 * u, lambda p: -1)
+BLOCK = "a test must return a block of 2 truth values"
+NO_TRUTHS = [lambda t: True, lambda t: np.ma.array(t["a"] <= t["a"], mask=True), lambda t: t["a"]]
+PARTS = [lambda x: lg.AllOf((A <= A, x)), lambda x: lg.AnyOf((x,)), lambda x: ~x]
 #: Of no case of float8_e5m2: what is said, and why.
 NOTHING = [
     *((of_format(found), "'so' must be") for found in (1, np.True_, None, "yes")),
     *((lg.AnyOf((of_format(found), A <= B)), "'so' must be") for found in (1, np.True_, None)),
     *((of_number(x), "'c' must be an int or a Fraction") for x in (0.5, np.float64(2), None, True)),
-    *(
-        (said, "^'own': the claim")
-        for said in (
-            lg.equal(lg.Word("c"), A),
-            lg.equal(lg.Word("a", 1), A),
-            lg.equal(lg.Result(1), A),
-            lg.equal(lg.Operand("x"), A),
-            lg.IsValue(lg.LowBit(A + B)),
-            lg.Step(A, B + A) <= A,
-            lg.Rounded(A + B, B) <= A,
-        )
-    ),
-    *((of_bound(c), "the bound .* is negative at p = 3") for c in (-1, Fraction(-1, 2), 1 - 64 * u)),
-    (of_bound(lambda p: -1), "the bound .* is negative at p = 3"),
+    *((said, "^'mine': the claim") for said in ABSENT),
+    *((of_bound(c), "the bound .* is negative at p = 3") for c in NEGATIVE),
     (of_bound(lambda p: float("nan")), "raised|Invalid|nan"),
     (same_results().said, "the claim .* raised ValueError"),
-    # A part, too, must be a truth value of every case.
-    *(
-        (said(lg.Predicate("so", test)), "a test must return a block of 2 truth values")
-        for test in (
-            lambda t: True,
-            lambda t: np.ma.array(t["a"] <= t["a"], mask=True),
-            lambda t: t["a"],
-        )
-        for said in (lambda x: lg.AllOf((A <= A, x)), lambda x: lg.AnyOf((x,)), lambda x: ~x)
-    ),
+    *((part(lg.Predicate("so", test)), BLOCK) for test in NO_TRUTHS for part in PARTS),
 ]
 
 
 @pytest.mark.parametrize(("said", "problem"), NOTHING, ids=range(len(NOTHING)))
 def test_what_says_nothing_of_a_case_is_refused(said, problem):
     with pytest.raises((TypeError, ValueError), match=problem):
-        verify(Theorem("own", add, PAIR, claim(said)), "float8_e5m2")
+        verify(mine(add, claim(said)), "float8_e5m2")
 
 
 # -- extremes -----------------------------------------------------------------------------------------------
@@ -184,7 +156,7 @@ def test_bounds_at_random():
 
 def test_a_root_with_the_wrong_sign_is_none():
     root, error = (lambda ar, a: ar.neg(ar.sqrt(a))), root_error(4, lg.Operand("a"))
-    wrong = Theorem("own", root, PAIR[:1], error, where=[hypothesis(A > 0)])
+    wrong = mine(root, error, PAIR[:1], where=[hypothesis(A > 0)])
     certificate = verify(wrong, "float8_e5m2")
     assert certificate.violations == certificate.applicable > 0
 
@@ -204,7 +176,7 @@ def test_expectations_are_those_of_all_paths_wherever_they_are_asked():
     """Among alternatives, too, a part of which is asked of few cases alone."""
     unbiased = lg.equal(lg.Mean(lg.Results()), lg.Operand("a") + lg.Operand("b"))
     alternatives = lg.AnyOf((lg.AllOf((A < B, unbiased)), lg.AllOf((B <= A, ~unbiased))))
-    theorem = Theorem("own", add, PAIR, claim(alternatives), modes=["stochastic"])
+    theorem = mine(add, claim(alternatives), modes=["stochastic"])
     rounding = Rounding("stochastic", random_bits=2)
     trial = trial_of(theorem, FORMATS["float6_e3m2fn"], rounding, random.Random(5), 200)
     found = by_arrays(theorem.claim.said, trial)
@@ -218,11 +190,9 @@ def asked(said):
 
 
 #: |n(u)| would be read as a bound where n(u) is negative: 1 - 8 u at p = 2.
+BOUNDS = [-1, 1 - 8 * u, Quotient.of(3, 1 - 4 * u), Quotient.of(1, 8 * u - 1), len]
 NOT_READ = [
-    *(
-        bounded(lg.Result(0) - A, A, constant, unit=0).said
-        for constant in (-1, 1 - 8 * u, Quotient.of(3, 1 - 4 * u), Quotient.of(1, 8 * u - 1), len)
-    ),
+    *(bounded(lg.Result(0) - A, A, constant, unit=0).said for constant in BOUNDS),
     # What is not linear.
     *(lg.Finite(), lg.Finite(lg.Result(0)), lg.IsValue(A + B - lg.Result(0)), lg.equal(A * B, lg.Result(0))),
     *(lg.equal(lg.Result(7), A), lg.equal(lg.Word("a", 3), A), abs(abs(A) - abs(B)) <= abs(A)),
@@ -239,27 +209,19 @@ def test_what_the_solver_is_not_told(said):
 
 
 def test_what_is_claimed_upward_is_not_readable():
-    assert not readable(Theorem("own", add, PAIR, exactly(sum_of("a", "b")), modes=["up"]))
+    assert not readable(mine(add, exactly(sum_of("a", "b")), modes=["up"]))
 
 
 @pytest.mark.slow
 def test_logic_is_read_as_it_is_meant():
     """What is true of all operands at once, and what is false of a = 1 and b = -1, any of it."""
-    true = (
-        lg.Iff(A <= B, ~(B < A)),
-        lg.AnyOf((A <= B, B <= A)),
-        lg.AllOf(()),
-        abs(A + B) <= abs(A) + abs(B),
-        abs(A) - abs(B) <= abs(A + B),
-        2 * abs(A) <= abs(A) + abs(A),
-    )
-    false = (
-        lg.Iff(A <= B, B < A),
-        lg.AllOf((A <= B, B <= A)),
-        lg.AnyOf(()),
-        ~lg.AnyOf((A <= A, A < A)),
-        abs(A) + abs(B) <= abs(A + B),
-        abs(A - B) < abs(A) + abs(B),
-    )
-    assert prove(asked(lg.AllOf(true)), seconds=60).found is Found.PROVED
-    assert prove(asked(lg.AnyOf(false)), seconds=60).found is not Found.PROVED
+    true = [
+        *(lg.Iff(A <= B, ~(B < A)), lg.AnyOf((A <= B, B <= A)), lg.AllOf(())),
+        *(abs(A + B) <= abs(A) + abs(B), abs(A) - abs(B) <= abs(A + B), 2 * abs(A) <= abs(A) + abs(A)),
+    ]
+    false = [
+        *(lg.Iff(A <= B, B < A), lg.AllOf((A <= B, B <= A)), lg.AnyOf(()), ~lg.AnyOf((A <= A, A < A))),
+        *(abs(A) + abs(B) <= abs(A + B), abs(A - B) < abs(A) + abs(B)),
+    ]
+    assert prove(asked(lg.AllOf(tuple(true))), seconds=60).found is Found.PROVED
+    assert prove(asked(lg.AnyOf(tuple(false))), seconds=60).found is not Found.PROVED

@@ -16,10 +16,11 @@ import pytest
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.theorems import THEOREMS, verify
+from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.selection import Selection
+from tests.theorems.trying import Mutant, exchanged, opposite
 
 pytestmark = pytest.mark.slow
 
@@ -39,17 +40,6 @@ ENOUGH, MORE, EVERY = (1 << 14, 13), (1 << 18, 61), (1 << 40, 1)
 RARELY = ("fma_error", "accurate_dw_plus_dw", "grow_expansion", "grow_expansion_nonadjacent", "expansion_sum")
 
 
-# -- mutants ------------------------------------------------------------------------------------------------
-def _opposite(ar, name, a, b, *c):
-    if name == "fma":
-        return ar.fma(a, b, ar.neg(*c))
-    return {"add": ar.sub, "sub": ar.add}[name](a, b)
-
-
-def _exchanged(ar, name, *operands):
-    return getattr(ar, name)(*reversed(operands))
-
-
 def _skipped(ar, name, first, *rest):
     return first if isinstance(first, np.ndarray) else ar.mul(first, np.ones_like(rest[0]))
 
@@ -64,53 +54,23 @@ def _separate(ar, name, a, b, c):
 
 
 ALTERATIONS = {
-    "opposite": (_opposite, {"add", "sub", "fma"}),
-    "exchanged": (_exchanged, {"sub", "div", "fma"}),
+    "opposite": (opposite, {"add", "sub", "fma"}),
+    "exchanged": (exchanged, {"sub", "div", "fma"}),
     "skipped": (_skipped, {"add", "sub", "mul", "div", "sqrt", "fma", "round"}),
     "toward zero": (_toward_zero, {"add", "sub", "mul", "div", "sqrt", "fma", "round"}),
     "separate": (_separate, {"fma"}),
 }
 
 
-class Mutant:
-    """An arithmetic that carries out its n-th operation in another way, and keeps a list of all.
-
-    The results of those before it may be given: they are as they were without the alteration.
-    """
-
-    def __init__(self, ar, place=None, alteration=None, known=()):
-        self._ar, self._place, self._alteration, self._known = ar, place, alteration, known
-        self.format, self.rounding, self.done, self.results = ar.format, ar.rounding, [], []
-
-    def __getattr__(self, name):
-        def operation(*operands):
-            number = len(self.done)
-            self.done.append(name)
-            if number == self._place:
-                result = ALTERATIONS[self._alteration][0](self._ar, name, *operands)
-            elif self._place is not None and number < min(self._place, len(self._known)):
-                result = self._known[number]
-            else:
-                result = getattr(self._ar, name)(*operands)
-            self.results.append(result)
-            return result
-
-        return getattr(self._ar, name) if name in ("neg", "abs") else operation
-
-    def evaluate(self, function, *operands, **options):
-        return function(self, *operands, **options)
-
-
 def mutated(theorem, place, alteration, known=()):
     def algorithm(ar, *operands):
-        return theorem.algorithm(Mutant(ar, place, alteration, known), *operands)
+        return theorem.algorithm(Mutant(ar, place, ALTERATIONS[alteration][0], known), *operands)
 
     return replace(theorem, algorithm=algorithm)
 
 
 @lru_cache
 def operations(name):
-    """Return the names of a statement's operations, in order."""
     theorem, recorder = THEOREMS[name], Mutant(BlockArithmetic(WIDE, Rounding(_mode(name)), "exact"))
     ones = [np.ones(1, np.float32)] * theorem.components
     theorem.algorithm(recorder, *structured(theorem.operands, ones))
@@ -132,68 +92,59 @@ def mutants(name):
 
 
 # -- survivors ----------------------------------------------------------------------------------------------
+KINDS = {"x": "exchanged", "o": "opposite", "s": "skipped", "z": "toward zero"}
+
+
+def places(table):
+    """Return the mutants of each statement, written as places, and kinds of alterations at each."""
+    return {
+        name: {(int(x.rstrip("xosz")), KINDS[kind]) for x in text.split() for kind in x.lstrip("0123456789")}
+        for name, text in table.items()
+    }
+
+
 #: Mutants with the same results on every operand, besides exact operations that round toward zero.
 SAME = {
     # The error of the larger operand in a 2Sum of ordered ones, or of an exact difference: it is zero.
-    "dw_div_fp1_equals_fp2": {
-        *((4, "exchanged"), (4, "opposite"), (4, "skipped"), (6, "exchanged")),
-        *((7, "exchanged"), (8, "opposite"), (8, "skipped")),
-    },
-    "dw_div_dw1_equals_dw2": {
-        *((12, "exchanged"), (12, "opposite"), (12, "skipped"), (14, "exchanged")),
-        *((15, "exchanged"), (16, "opposite"), (16, "skipped")),
-    },
-    "fast_expansion_sum": {(7, "exchanged"), (8, "opposite"), (8, "skipped")},
-    "expansion_sum": {(13, "opposite"), (13, "skipped")},
+    "dw_div_fp1_equals_fp2": "4xos 6x 7x 8os",
+    "dw_div_dw1_equals_dw2": "12xos 14x 15x 16os",
+    "fast_expansion_sum": "7x 8os",
+    "expansion_sum": "13os",
     # The same, and a Fast2Sum of what is a double word already.
-    "dw_div_dw3": {
-        *((16, "exchanged"), (17, "opposite"), (17, "skipped")),
-        *((19, "skipped"), (20, "exchanged"), (21, "opposite"), (21, "skipped")),
-    },
+    "dw_div_dw3": "16x 17os 19s 20x 21os",
     # Where |a| >= |b|, any number near a serves 2Sum as what is left of a.
-    "grow_equals_dw_plus_fp": {(8, "skipped")},
+    "grow_equals_dw_plus_fp": "8s",
     # In so small a range the second error leaves no third.
-    "fma_error": {(19, "exchanged")},
+    "fma_error": "19x",
     # Everything but a is zero.
-    "grow_zero_high": {
-        *((0, "exchanged"), (1, "skipped"), (2, "opposite"), (2, "skipped"), (3, "exchanged")),
-        *((4, "opposite"), (4, "skipped"), (5, "opposite"), (5, "skipped"), (6, "exchanged")),
-        *((7, "exchanged"), (7, "opposite"), (7, "skipped")),
-    },
+    "grow_zero_high": "0x 1s 2os 3x 4os 5os 6x 7xos",
 }
 #: Mutants with other results that meet the claim, besides single roundings for which a bound has room.
 WITHIN = {
     # (a, b) itself has the sum of a and b: the claim does not say that s is the rounded one.
-    "fast_two_sum": {(0, "skipped")},
-    "fast_two_sum_exponents": {(0, "skipped")},
-    "fast_two_sum_multiple": {(0, "skipped")},
-    "fast_two_sum_unordered_error": {(0, "skipped")},
-    "fast_two_sum_faithful_error": {(0, "skipped")},
+    **dict.fromkeys(("fast_two_sum", "fast_two_sum_exponents", "fast_two_sum_multiple"), "0s"),
+    **dict.fromkeys(("fast_two_sum_unordered_error", "fast_two_sum_faithful_error"), "0s"),
     # The same, and the error of any faithful sum is a value under these hypotheses.
-    "fast_two_sum_faithful": {(0, "skipped"), (0, "toward zero")},
+    "fast_two_sum_faithful": "0sz",
     # The error of any faithful product is a value; where it is none, only that e is not the error is said.
-    "two_prod": {(0, "toward zero")},
-    "two_prod_fma": {(0, "toward zero"), (1, "toward zero")},
+    "two_prod": "0z",
+    "two_prod_fma": "0z 1z",
     # Exponents of so small a range differ by p at most, so the error of any faithful sum is a value.
-    "expansion_sum": {(place, "toward zero") for place in (1, 6, 7, 12, 19)},
+    "expansion_sum": "1z 6z 7z 12z 19z",
     # Only the high part is spoken of.
-    "split_to_nearest": {(3, "opposite"), (3, "exchanged"), (3, "skipped")},
+    "split_to_nearest": "3xos",
     # Terms of the order of u^2 that a bound has room for, when p is 4: 1.5u^2 + 4u^3 for 1.3u^2, ...
-    "dw_times_fp1": {(3, "skipped")},
+    "dw_times_fp1": "3s",
     # ... 4u^2 for 2.8u^2, ...
-    "dw_times_dw3": {(3, "opposite")},
+    "dw_times_dw3": "3o",
     # ... 15u^2 for 4.8u^2, ...
-    "dw_div_dw2": {(4, "opposite"), (4, "skipped"), (7, "skipped"), (8, "opposite"), (8, "skipped")},
-    "dw_div_dw2_relaxed": {(4, "opposite"), (4, "skipped"), (7, "skipped"), (8, "opposite"), (8, "skipped")},
-    "dw_div_dw2_fma": {(4, "opposite"), (4, "skipped")},
+    "dw_div_dw2": "4os 7s 8os",
+    "dw_div_dw2_relaxed": "4os 7s 8os",
+    "dw_div_dw2_fma": "4os",
     # ... 9.8u^2 for 3.8u^2.
-    "dw_div_dw3": {
-        *((3, "opposite"), (3, "skipped"), (5, "exchanged"), (6, "skipped")),
-        *((8, "opposite"), (8, "exchanged"), (8, "skipped"), (9, "opposite"), (9, "skipped")),
-        *((10, "exchanged"), (11, "opposite"), (11, "exchanged"), (11, "skipped"), (13, "exchanged")),
-        *((19, "opposite"), (25, "opposite")),
-    },
+    "dw_div_dw3": "3os 5x 6s 8xos 9os 10x 11xos 13x 19o 25o",
 }
+SAME, WITHIN = places(SAME), places(WITHIN)
 #: Statements that claim no more than that results are finite.
 OF_RANGE = {"two_sum_overflow", "fast_two_sum_overflow"}
 
@@ -212,10 +163,8 @@ def check(name):
     theorem = THEOREMS[name]
     values = theorem.range == "bounded" and len(theorem.operands) == theorem.components
     rounding = Rounding(_mode(name), underflow=theorem.underflow)
-    checks = (
-        Check(theorem, fmt, rounding, Selection(**CORE))
-        for fmt in (SMALL[theorem.components] if values else [WIDE])
-    )
+    formats = SMALL[theorem.components] if values else [WIDE]
+    checks = (Check(theorem, fmt, rounding, Selection(**CORE)) for fmt in formats)
     return next(check for check in checks if check.domain().size)
 
 
@@ -249,7 +198,6 @@ def survivors(name, most=ENOUGH, some=None):
 
 
 def results(theorem, ar, blocks):
-    """Return the results of the operations on blocks of operands, in order."""
     recorder = Mutant(ar)
     with np.errstate(all="ignore"):
         theorem.algorithm(recorder, *structured(theorem.operands, blocks))
@@ -282,14 +230,3 @@ def test_what_is_as_good_is_so_on_all_operands(name):
     alive = survivors(name, EVERY, sorted(known[0] | known[1]))
     assert {mutant for mutant, differences in alive.items() if not differences} == known[0]
     assert {mutant for mutant, differences in alive.items() if differences} == known[1]
-
-
-@pytest.mark.parametrize("name", ["fast_two_sum", pytest.param("two_prod_fma", marks=pytest.mark.exhaustive)])
-def test_verify_shows_a_witness_against_each(name):
-    alive = survivors(name)
-    for mutant in set(mutants(name)) - set(alive):
-        certificate = verify(mutated(THEOREMS[name], *mutant), "float8_e4m3fn")
-        assert certificate.expected == "holds"
-        assert not certificate.as_expected
-        assert certificate.witnesses
-        assert certificate.simplest

@@ -48,7 +48,6 @@ def test_arrays_and_fractions_say_the_same_of_an_inner_product():
 
 
 def say_the_same(name, count):
-    """Ask of hypotheses and claim, in each mode that a statement is about."""
     theorem, draw = THEOREMS[name], random.Random(f"{name} {count}")
     seen = {True: 0, False: 0}
     modes = sorted(theorem.modes)
@@ -89,7 +88,6 @@ def _first(theorem, said, trial, wrong):
 @pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
 @pytest.mark.sampled(5, each=False)
 def test_the_solver_is_asked_what_fractions_say(name, count):
-    """In the modes to nearest that a statement is about."""
     theorem, draw = THEOREMS[name], random.Random(f"{name} {count}")
     question = question_of(theorem)
     seen = {True: 0, False: 0}
@@ -107,19 +105,9 @@ def test_the_solver_is_asked_what_fractions_say(name, count):
     assert min(seen.values()) > count / 20
 
 
-# -- polynomials --------------------------------------------------------------------------------------------
-
-
-# -- what cannot be read ------------------------------------------------------------------------------------
-
-
-# -- what the page lists ------------------------------------------------------------------------------------
 PAGE = (Path(__file__).parents[2] / "docs" / "own_theorems.md").read_text()
-TABLES = {
-    claims: propositions.CLAIMS,
-    hypotheses: propositions.HYPOTHESES,
-    logic: {**propositions.TERMS, **propositions.PROPOSITIONS},
-}
+SAID = {**propositions.TERMS, **propositions.PROPOSITIONS}
+TABLES = {claims: propositions.CLAIMS, hypotheses: propositions.HYPOTHESES, logic: SAID}
 
 
 def names_of(*calls):
@@ -155,12 +143,10 @@ def test_the_page_prints_what_the_call_is(module):
         assert len(says) > 3
 
 
-# -- what is listed is read ---------------------------------------------------------------------------------
 OPERANDS = (value("a"), value("b"), value("c"), double_word("x"), double_word("y"))
 
 
 def listed():
-    """Return all propositions of the tables, and one about each term."""
     for module, table in TABLES.items():
         for call in table:
             made = propositions.evaluated(module, call)
@@ -203,30 +189,30 @@ def test_arrays_lines_and_fractions_read_what_is_listed(said, count):
 A, B, R1 = logic.Word("a"), logic.Word("b"), logic.Result(0)
 
 
-@pytest.mark.parametrize(
-    ("said", "printed"),
-    [
-        (logic.U * abs(A) * 3, "3 u |a|"),
-        (A * Fraction(3, 2), "3/2 a"),
-        ((A - B) * Fraction(1, 2), "(a - b)/2"),
-        (A * -B, "a (-b)"),
-        (A + (-1), "a - 1"),
-        (A - (B - A), "a - (b - a)"),
-        (A * B * (A * B), "(a b)^2"),
-        (2 * logic.SMALLEST_NORMAL, "2 (2^emin)"),
-        (A - logic.OfFormat("p + 1", lambda fmt, _: fmt.precision + 1), "a - (p + 1)"),
-        (InnerProduct("x", "y") + A, "(sum x_i y_i) + a"),
-        (logic.Rounded(A, -B), "RN(a - b)"),
-        (logic.Word("x", 1), "x_2"),
-        (~(A <= B), "b < a"),
-        (~(A < B), "b <= a"),
-        (~(R1 <= B), "not (r1 <= b)"),  # which holds of NaN, unlike b < r1
-        (~logic.SameSign(A, B), "a b < 0"),
-        (~logic.SameSign(A, R1), "not (a r1 >= 0)"),
-        (~((A <= B) & (B <= 0)), "not (a <= b and b <= 0)"),
-        (logic.AllOf((A > 0,)), "a > 0"),
-    ],
-)
+PRINTED = [
+    (logic.U * abs(A) * 3, "3 u |a|"),
+    (A * Fraction(3, 2), "3/2 a"),
+    ((A - B) * Fraction(1, 2), "(a - b)/2"),
+    (A * -B, "a (-b)"),
+    (A + (-1), "a - 1"),
+    (A - (B - A), "a - (b - a)"),
+    (A * B * (A * B), "(a b)^2"),
+    (2 * logic.SMALLEST_NORMAL, "2 (2^emin)"),
+    (A - logic.OfFormat("p + 1", lambda fmt, _: fmt.precision + 1), "a - (p + 1)"),
+    (InnerProduct("x", "y") + A, "(sum x_i y_i) + a"),
+    (logic.Rounded(A, -B), "RN(a - b)"),
+    (logic.Word("x", 1), "x_2"),
+    (~(A <= B), "b < a"),
+    (~(A < B), "b <= a"),
+    (~(R1 <= B), "not (r1 <= b)"),  # which holds of NaN, unlike b < r1
+    (~logic.SameSign(A, B), "a b < 0"),
+    (~logic.SameSign(A, R1), "not (a r1 >= 0)"),
+    (~((A <= B) & (B <= 0)), "not (a <= b and b <= 0)"),
+    (logic.AllOf((A > 0,)), "a > 0"),
+]
+
+
+@pytest.mark.parametrize(("said", "printed"), PRINTED)
 def test_how_it_is_written(said, printed):
     assert logic.written(said) == printed
 

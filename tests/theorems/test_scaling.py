@@ -3,6 +3,7 @@
 import itertools
 import random
 import tracemalloc
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,7 +15,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
 from mcfsim.oracle import FractionArithmetic
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, relative_error, value, verify
+from mcfsim.theorems import THEOREMS, double_word, relative_error, verify
 from mcfsim.theorems.cells import representatives
 from mcfsim.theorems.claims import product_of, quotient_of
 from mcfsim.theorems.domain import cover
@@ -27,14 +28,13 @@ from mcfsim.theorems.statement import Scaling
 from mcfsim.theorems.trial import flat
 from mcfsim.theorems.trials import try_scaling
 from mcfsim.theorems.verification import prepare
-from tests.theorems.trying import core_of, on_parts
+from tests.theorems.trying import PAIR, add, core_of, mine, on_parts
 
 pytestmark = pytest.mark.slow
 
 P = 3
 WIDE = Format("", precision=P, emin=-300, emax=300)
 BF16 = mcf.get_format("bfloat16")
-PAIR = (value("a"), value("b"))
 
 
 def so(t):
@@ -129,38 +129,39 @@ def test_a_root_of_what_negating_all_operands_negates_is_not_odd(magnitude, odd)
     assert scales_of(root, PAIR, WIDE, Rounding(), common=True).odd == odd
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "common", "each"),
-    [
-        (lambda ar, a, b: ar.add(a, b), True, False),
-        (lambda ar, a, b: ar.mul(a, b), True, True),
-        (lambda ar, a, b: ar.add(a, 1.0), False, False),
-        (lambda ar, a, b: ar.add(a, 0.0), True, True),
-        (lambda ar, a, b: ar.add(ar.mul(a, b), a), False, False),
-        (lambda ar, a, b: ar.fma(a, 0.5, b), True, False),
-        (lambda ar, a, b: ar.fma(a, b, ar.neg(ar.mul(b, a))), True, True),
-        (lambda ar, a, b: ar.sub(ar.div(a, b), 1.0), True, False),
-        (lambda ar, a, b: ar.sqrt(ar.mul(a, b)), True, False),
-        (lambda ar, a, b: ar.sqrt(a), False, False),
-    ],
-)
+def mul(ar, a, b):
+    return ar.mul(a, b)
+
+
+#: Whether it scales with a common power of two, and with one of each operand.
+SCALING = [
+    (add, True, False),
+    (mul, True, True),
+    (lambda ar, a, b: ar.add(a, 1.0), False, False),
+    (lambda ar, a, b: ar.add(a, 0.0), True, True),
+    (lambda ar, a, b: ar.add(ar.mul(a, b), a), False, False),
+    (lambda ar, a, b: ar.fma(a, 0.5, b), True, False),
+    (lambda ar, a, b: ar.fma(a, b, ar.neg(ar.mul(b, a))), True, True),
+    (lambda ar, a, b: ar.sub(ar.div(a, b), 1.0), True, False),
+    (lambda ar, a, b: ar.sqrt(ar.mul(a, b)), True, False),
+    (lambda ar, a, b: ar.sqrt(a), False, False),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "common", "each"), SCALING)
 def test_what_scales(algorithm, common, each):
     for fits, shared in ((common, True), (each, False)):
-        if fits:
+        with nullcontext() if fits else pytest.raises(NotHomogeneousError):
             assert scales_of(algorithm, PAIR, WIDE, Rounding(), common=shared) is not None
-        else:
-            with pytest.raises(NotHomogeneousError):
-                scales_of(algorithm, PAIR, WIDE, Rounding(), common=shared)
 
 
 def test_of_other_algorithms_nothing_is_known():
     for algorithm in (lambda ar, a, b: ar.add(a + b, b), lambda ar, a, b: ar.round(np.maximum(a, b))):
         assert scales_of(algorithm, PAIR, WIDE, Rounding()) is None
-    theorem = Theorem("unknown", algorithm, PAIR, claim("true", so), scaling="each")
+    theorem = mine(algorithm, so, scaling="each")
     assert [part.kind for part in cover(theorem, BF16, Rounding()).parts] == ["complete"]
 
 
-# -- cells --------------------------------------------------------------------------------------------------
 TOY = Format("", precision=P, emin=-16, emax=16)
 
 
@@ -185,9 +186,8 @@ def test_cells_are_as_those_that_stand_for_them(mode):
             a, b = (x.ravel() for x in np.meshgrid(*(_of_cell(TOY, e) for e in cell), indexing="ij"))
             with np.errstate(all="ignore"):
                 results = algorithm(ar, a, b)
-            scaled = (
-                np.ldexp(r.astype(float), -power(q, *cell)) for r, q in zip(results, quantities, strict=True)
-            )
+            pairs = zip(results, quantities, strict=True)
+            scaled = (np.ldexp(r.astype(float), -power(q, *cell)) for r, q in pairs)
             return tuple(tuple(np.nan_to_num(x, nan=-7).tolist()) for x in scaled)
 
         known = {normalised(cell) for cell in chosen.tolist()}
@@ -199,24 +199,18 @@ def test_cells_are_as_those_that_stand_for_them(mode):
 
 # -- statements that declare what is not so -----------------------------------------------------------------
 PAIRED = (double_word("x"), double_word("y"))
-PRODUCT, SUM = (lambda ar, a, b: ar.mul(a, b)), (lambda ar, a, b: ar.add(a, b))
+ROOT, FIRSTS = (lambda ar, a, b: ar.sqrt(ar.mul(a, b))), (lambda ar, x, y: ar.mul(x[0], y[0]))
 DIFFER = "hypotheses or claim differ"
-#: Algorithm, test, operands, reduction, and what is wrong with it.
+#: Algorithm, test, reduction, and what is wrong with it.
 INVALID = {
-    "adds what scales differently": (
-        *(lambda ar, a, b: ar.add(ar.mul(a, b), a), so, PAIR, "each", "fma|add combines"),
-    ),
-    "adds a constant": (lambda ar, a, b: ar.add(a, 1.0), so, PAIR, "common", "add combines"),
-    "claims an absolute bound": (PRODUCT, lambda t: t.results[0] < 4, PAIR, "each", DIFFER),
-    "claims an order": (PRODUCT, lambda t: t["a"] < t["b"], PAIR, "each", DIFFER),
-    "claims what one large operand gives": (SUM, lambda t: t.results[0] < 1000, PAIR, "common", DIFFER),
-    "takes the root of odd powers": (
-        *(lambda ar, a, b: ar.sqrt(ar.mul(a, b)), so, PAIR, "each", "sqrt takes"),
-    ),
-    "adds words": (lambda ar, x, y: ar.add(ar.mul(x[0], y[0]), y[1]), so, PAIRED, "each", ""),
-    "claims an order of words": (
-        *(lambda ar, x, y: ar.mul(x[0], y[0]), lambda t: t["x"][0] < t["y"][0], PAIRED, "each", ""),
-    ),
+    "adds unlike powers": (lambda ar, a, b: ar.add(ar.mul(a, b), a), so, "each", "fma|add combines"),
+    "adds a constant": (lambda ar, a, b: ar.add(a, 1.0), so, "common", "add combines"),
+    "claims an absolute bound": (mul, lambda t: t.results[0] < 4, "each", DIFFER),
+    "claims an order": (mul, lambda t: t["a"] < t["b"], "each", DIFFER),
+    "claims what one large operand gives": (add, lambda t: t.results[0] < 1000, "common", DIFFER),
+    "takes the root of odd powers": (ROOT, so, "each", "sqrt takes"),
+    "adds words": (lambda ar, x, y: ar.add(ar.mul(x[0], y[0]), y[1]), so, "each", ""),
+    "claims an order of words": (FIRSTS, lambda t: t["x"][0] < t["y"][0], "each", ""),
 }
 
 
@@ -224,20 +218,20 @@ INVALID = {
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
 @pytest.mark.sampled(4)
 def test_a_reduction_that_is_not_valid_is_refused(what, fmt):
-    algorithm, test, operands, scaling, words = INVALID[what]
-    options = {"scaling": scaling, "range": "unbounded" if operands is PAIRED else "bounded"}
-    theorem = Theorem("invalid", algorithm, operands, claim("it is so", test), **options)
-    with pytest.raises(ValueError, match=f"scaling='{scaling}' is not valid for 'invalid'.*{words}"):
+    algorithm, test, scaling, words = INVALID[what]
+    operands, reach = (PAIRED, "unbounded") if what.endswith("words") else (PAIR, "bounded")
+    theorem = mine(algorithm, test, operands, scaling=scaling, range=reach)
+    with pytest.raises(ValueError, match=f"scaling='{scaling}' is not valid for 'mine'.*{words}"):
         verify(theorem, fmt, samples=100, limit=1 << 20)
 
 
 def test_a_claim_that_signs_change_is_tried_on_both_signs():
-    theorem = Theorem("above", SUM, PAIR, claim("s >= b", lambda t: t.results[0] >= t["b"]), scaling="common")
+    theorem = mine(add, lambda t: t.results[0] >= t["b"], scaling="common")
     assert not any("sign" in text for text in cover(theorem, BF16, Rounding()).reductions)
     # Even by the core alone, without the operands that are tried to make sure.
     toy = Format("", precision=3, emin=-14, emax=15)
     parts = core_of(theorem, toy, Rounding())
-    assert on_parts(theorem, toy, "nearest_even", [part for part in parts if part.kind == "core"]).violations
+    assert on_parts(theorem, toy, Rounding(), [part for part in parts if part.kind == "core"]).violations
 
 
 @pytest.mark.parametrize("fmt", ["float16", "float32"])
@@ -256,22 +250,20 @@ def test_trials_of_a_statement_that_supposes_many_bits_list_no_more_operands_tha
 # -- unbounded exponents: the range of the format that stands for them is not the statement's ---------------
 #: Of one operation: |RN(t) - t| <= u |t|.
 OPERATIONS = {
-    "mul": (lambda ar, a, b: ar.mul(a, b), relative_error(1, product_of("a", "b"), unit=1)),
+    "mul": (mul, relative_error(1, product_of("a", "b"), unit=1)),
     "div": (lambda ar, a, b: ar.div(a, b), relative_error(1, quotient_of("a", "b"), unit=1)),
 }
 
 
 def stated(what, **facts):
-    """Return the statement about one operation, or that the results of an algorithm are finite."""
-    algorithm, about = (what, claim("finite", lambda t: t.finite)) if callable(what) else OPERATIONS[what]
-    return Theorem("own", algorithm, PAIR, about, range="unbounded", **facts)
+    algorithm, about = (what, lambda t: t.finite) if callable(what) else OPERATIONS[what]
+    return mine(algorithm, about, range="unbounded", **facts)
 
 
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float32"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.sampled(3)
 def test_errors_of_one_operation_are_as_the_definition_says(operation, fmt):
-    """Whatever the exponents of the format, and declared to scale or not."""
     for scaling in ("none", "each"):
         certificate = verify(stated(operation, scaling=scaling), fmt, samples=20_000, limit=1 << 22)
         assert certificate.holds, (scaling, str(certificate))
@@ -293,16 +285,12 @@ def test_what_overflows_where_nothing_can_is_not_tried_and_a_division_by_zero_is
 
 
 def test_the_exponents_of_the_format_are_no_matter():
-    """Which operands are tried depends on its precision alone."""
     formats = mcf.Format("wide", precision=8, emin=-500, emax=500), mcf.get_format("bfloat16")
     said = [theorem for theorem in THEOREMS.values() if theorem.range == "unbounded"]
     for theorem in (stated("mul", scaling="each"), *said[::3]):
         if theorem.precision <= 8:
             domains = [cover(theorem, fmt, Rounding(), Selection(limit=4000)) for fmt in formats]
-            one, other = (
-                (domain.covers, [(part.kind, part.text, part.size) for part in domain.parts])
-                for domain in domains
-            )
+            one, other = ((d.covers, [(x.kind, x.text, x.size) for x in d.parts]) for d in domains)
             assert one == other, theorem.name
 
 
@@ -311,14 +299,15 @@ def test_what_stays_in_range_is_as_with_unbounded_exponents(texts):
     """Inside the range, results are those of unbounded exponents; outside, some operation's is another."""
     draw, p = random.Random(texts), 4
     fmt = mcf.Format("narrow", precision=p, emin=-9, emax=9)
-    ar, exactly = mcf.backends.factory.on_blocks(fmt, Rounding()), FractionArithmetic(p)
+    ar, exactly = BlockArithmetic(fmt, Rounding(), "exact"), FractionArithmetic(p)
     seen = {True: 0, False: 0}
+
+    def number():
+        return draw.choice((1, -1)) * draw.randrange(8, 16) * 2.0 ** draw.randint(-9, 3)
+
     for _ in range(texts):
         algorithm = text_at_random(draw, 3, ARITY)
-        numbers = [
-            [draw.choice((1, -1)) * draw.randrange(8, 16) * 2.0 ** draw.randint(-9, 3) for _ in range(40)]
-            for _ in range(3)
-        ]
+        numbers = [[number() for _ in range(40)] for _ in range(3)]
         watch = Watch(ar, 40)
         with np.errstate(all="ignore"):
             results = flat(algorithm(watch, *(np.array(x, np.float32) for x in numbers)))
@@ -338,9 +327,8 @@ def test_statements_that_cannot_leave_the_range_are_not_watched():
     for theorem in THEOREMS.values():
         scaled = theorem.scaling != "none" and theorem.range == "unbounded"
         assert may_leave(theorem, unbounded(8)) == (theorem.range == "unbounded" and not scaled), theorem.name
-    trial = try_block(
-        THEOREMS["two_sum"], mcf.backends.factory.on_blocks(unbounded(8), Rounding()), 2 * [np.ones(3, "f4")]
-    )
+    ar = BlockArithmetic(unbounded(8), Rounding(), "exact")
+    trial = try_block(THEOREMS["two_sum"], ar, 2 * [np.ones(3, "f4")])
     assert inside(THEOREMS["two_sum"], trial) is None
 
 

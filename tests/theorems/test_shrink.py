@@ -16,6 +16,7 @@ from mcfsim.theorems.judge import applicable, try_block, violating
 from mcfsim.theorems.operands import sequence
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.shrink import shrink
+from tests.theorems.trying import PAIR
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,6 @@ def arithmetic(fmt, mode="nearest_even"):
 
 
 def violations(theorem, fmt, mode="nearest_even"):
-    """Return all operands of a format that meet the hypotheses and fail the claim, one case a row."""
     ar = arithmetic(fmt, mode)
     domain = cover(theorem, ar.format, ar.rounding, Selection("all"))
     rows = []
@@ -51,23 +51,22 @@ def simplicity(case):
     return bits, fractions, exponents, sum(negative), *map(abs, numbers), *negative
 
 
-@pytest.mark.parametrize(
-    ("name", "fmt", "mode", "expected"),
-    [
-        ("fast_two_sum_unordered", "float8_e4m3fn", "nearest_even", (1, 32)),
-        ("fast_two_sum_unordered", "float8_e5m2", "nearest_even", (1, 16)),
-        ("fast_two_sum_unordered", "float8_e4m3fn", "nearest_away", (1, 16)),
-        ("two_sum_any", "float8_e5m2", "nearest_even", (57344, -12288)),
-        ("two_sum_any", "float8_e4m3fn", "nearest_away", (448, -16)),
-        ("sqrt_remainder_directed", "float8_e4m3fn", "up", (13,)),
-        ("sqrt_remainder_directed", "float8_e5m2", "to_odd", (10,)),
-        # Several are as simple as can be from where one starts.
-        ("div_remainder_any", "float8_e4m3fn", "nearest_even", None),
-        ("two_prod_fma_any", "float8_e4m3fn", "nearest_even", None),
-        ("lost_up_to_u", "float8_e4m3fn", "nearest_even", None),
-        ("two_sum_directed", "float8_e4m3fn", "up", None),
-    ],
-)
+SEVERAL = ("div_remainder_any", "two_prod_fma_any", "lost_up_to_u")
+#: Of some several are as simple as can be from where one starts.
+SIMPLEST = [
+    ("fast_two_sum_unordered", "float8_e4m3fn", "nearest_even", (1, 32)),
+    ("fast_two_sum_unordered", "float8_e5m2", "nearest_even", (1, 16)),
+    ("fast_two_sum_unordered", "float8_e4m3fn", "nearest_away", (1, 16)),
+    ("two_sum_any", "float8_e5m2", "nearest_even", (57344, -12288)),
+    ("two_sum_any", "float8_e4m3fn", "nearest_away", (448, -16)),
+    ("sqrt_remainder_directed", "float8_e4m3fn", "up", (13,)),
+    ("sqrt_remainder_directed", "float8_e5m2", "to_odd", (10,)),
+    *((name, "float8_e4m3fn", "nearest_even", None) for name in SEVERAL),
+    ("two_sum_directed", "float8_e4m3fn", "up", None),
+]
+
+
+@pytest.mark.parametrize(("name", "fmt", "mode", "expected"), SIMPLEST)
 @pytest.mark.sampled(3, each=False)
 def test_every_violation_shrinks_to_one_that_is_as_simple_as_any(name, fmt, mode, expected):
     theorem, ar = THEOREMS[name], arithmetic(fmt, mode)
@@ -93,19 +92,17 @@ def _false(where, *operands):
 
 
 def test_of_what_fails_everywhere_zero_is_left():
-    theorem, ar = _false((), value("a"), value("b")), arithmetic("float8_e4m3fn")
+    theorem, ar = _false((), *PAIR), arithmetic("float8_e4m3fn")
     for case in ((448.0, -0.0), (-0.0, -0.0)):
         assert str(shrink(theorem, ar, case)) == "(0.0, 0.0)"
-    theorem = _false((nonzero("a", "b"),), value("a"), value("b"))
+    theorem = _false((nonzero("a", "b"),), *PAIR)
     assert shrink(theorem, arithmetic("bfloat16"), (-(2.0**-133), 3e38 // 2**120 * 2**120)) == (1, 1)
 
 
 def test_zero_has_no_bits():
     """So 6 beside it is simpler than 3 beside 1."""
-    where = hypothesis(
-        "1, 3 or 0, 6", lambda t: (t["a"] == 1) & (t["b"] == 3) | (t["a"] == 0) & (t["b"] == 6)
-    )
-    theorem = _false((where,), value("a"), value("b"))
+    there = hypothesis("a, b", lambda t: (t["a"] == 1) & (t["b"] == 3) | (t["a"] == 0) & (t["b"] == 6))
+    theorem = _false((there,), *PAIR)
     assert shrink(theorem, arithmetic("float8_e4m3fn"), (1, 3)) == (0, 6)
 
 
@@ -137,7 +134,7 @@ def test_a_claim_that_does_not_fail_alone_is_shown_as_it_was_found():
     def test(t):
         return np.full(t.size, t.size == 1) if isinstance(t["a"], np.ndarray) else t["a"] == t["a"]
 
-    theorem = replace(_false((), value("a"), value("b")), claim=claim("alone", test))
+    theorem = replace(_false((), *PAIR), claim=claim("alone", test))
     certificate = verify(theorem, "float6_e3m2fn")
     assert certificate.verdict == "refuted"
     assert certificate.simplest.operands

@@ -1,27 +1,26 @@
-"""Verdicts on all operands, on cores and on known counterexamples: as the catalogue expects them."""
+"""Verdicts and counts on all operands, on cores and on counterexamples: as the catalogue expects them."""
 
 import itertools
 import random
 from contextlib import suppress
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
-from mcfsim.theorems import THEOREMS, claim
+from mcfsim.theorems import THEOREMS, Certificate, claim, examine, verification, verify
 from mcfsim.theorems.catalogue import lost, products, representability, sums
 from mcfsim.theorems.domain import cover
-from mcfsim.theorems.findings import Findings
-from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.logic.bits import half_step
 from mcfsim.theorems.operands import unbounded
+from mcfsim.theorems.parts import Kind, Part
 from mcfsim.theorems.selection import Selection
-from mcfsim.theorems.verification import about, prepare
-from tests.theorems.trying import by_oracle, constant, on_core, on_domain, rounding_of
+from mcfsim.theorems.verification import about, certify, plan, prepare
+from tests.theorems.trying import by_oracle, constant, on_core, on_domain, on_parts, rounding_of
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +34,6 @@ ODD = [
 
 
 def at_random(seed):
-    """Return a format of at most eight bits."""
     rng = random.Random(seed)
     while True:
         emin = rng.randint(-9, 4)
@@ -53,9 +51,7 @@ SMALL = [
 ]
 
 
-DRAWN = [
-    pytest.param(at_random(seed), id=f"drawn {seed}", marks=pytest.mark.exhaustive) for seed in range(48)
-]
+DRAWN = [pytest.param(at_random(n), id=f"drawn {n}", marks=pytest.mark.exhaustive) for n in range(48)]
 
 
 def in_every_mode(theorem, fmt, overflows=(Overflow.IEEE,)):
@@ -66,22 +62,11 @@ def in_every_mode(theorem, fmt, overflows=(Overflow.IEEE,)):
             yield rounding
 
 
-def found_in(theorem, fmt, rounding, part):
-    """Try a statement on the operands of a domain or a part of one."""
-    ar, found = BlockArithmetic(fmt, rounding, "exact"), Findings(theorem, fmt.precision)
-    for first, blocks in part.blocks(0, part.size):
-        found.look_at(first, try_block(theorem, ar, blocks))
-    return found
-
-
 # -- all operands -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fmt", [*SMALL, *DRAWN], ids=str)
 @pytest.mark.sampled(28, each=False)
 @pytest.mark.costly("the whole catalogue in one format")
 def test_verdicts_in_small_formats_are_as_expected(fmt):
-    """Of every statement that can be tried on all operands."""
     rng, held, most = random.Random(0), 0, 1 << (12 if fmt in ODD else 16)
     for theorem in THEOREMS.values():
         if theorem.range == "unbounded" or any(o.kind == "sequence" for o in theorem.operands):
@@ -94,7 +79,7 @@ def test_verdicts_in_small_formats_are_as_expected(fmt):
             if domain.size > (most // 64 if rounding.stochastic else most):
                 continue
             with suppress(UnsupportedFormatError):
-                violations = found_in(theorem, domain.format, rounding, domain).violations
+                violations = on_parts(theorem, domain.format, rounding, [domain]).violations
                 expected = about(check)["expected"]
                 wrong = {"holds": violations > 0, "fails": violations == 0, "open": False}[expected]
                 assert not wrong, (theorem.name, rounding, expected)
@@ -137,9 +122,7 @@ ALTERED = [
     _altered("wrong at the least normal number", _at(lambda fmt: fmt.emin)),
     _altered("wrong above it", _at(lambda fmt: fmt.emin + 1)),
     _altered("wrong at the largest", lambda t: np.abs(t["a"]) == float(t.format.max)),
-    _altered(
-        "wrong on ties", lambda t: np.abs(t["b"]) == half_step(t["a"].astype(np.float64), t["b"], t.format)
-    ),
+    _altered("on ties", lambda t: np.abs(t["b"]) == half_step(t["a"].astype(np.float64), t["b"], t.format)),
     _altered("wrong far off", lambda t: np.abs(t["b"]) * 2.0 ** (t.format.precision + 2) == np.abs(t["a"])),
 ]
 
@@ -177,11 +160,8 @@ def test_cores_of_sixteen_bits_cover_the_format(fmt):
 FALSE = [theorem for theorem in THEOREMS.values() if not theorem.holds]
 NAMED = [fmt for fmt in FORMATS.values() if fmt.signed and fmt.precision <= 24]
 #: Of every precision up to that of float16, with the least range, a middling one and a wide one.
-OTHERS = [
-    Format(precision=p, emin=-reach, emax=reach + 1)
-    for p in (2, 3, 4, 5, 7, 10)
-    for reach in (p // 2, p + 3, 100)
-]
+REACHES = [(p, reach) for p in (2, 3, 4, 5, 7, 10) for reach in (p // 2, p + 3, 100)]
+OTHERS = [Format(precision=p, emin=-reach, emax=reach + 1) for p, reach in REACHES]
 LARGE = ["bfloat16", "float16", "tf32"]
 
 
@@ -246,7 +226,7 @@ def test_no_luck_is_needed_in_larger_formats(name, theorem):
         domain = cover(theorem, fmt, rounding, Selection(limit=1, samples=0))
         if theorem.refuted(fmt, rounding) and not domain.covers:
             (part,) = (part for part in domain.parts if part.kind == "family")
-            found = found_in(theorem, domain.format, rounding, part)
+            found = on_parts(theorem, domain.format, rounding, [part])
             assert found.violations, (theorem.name, rounding)
 
 
@@ -254,3 +234,85 @@ def test_a_statement_without_witnesses_counts_as_refuted_wherever_it_speaks():
     assert not THEOREMS["two_sum"].refuted(get_format("bfloat16"), Mode.NEAREST_EVEN)
     for fmt, refuted in (("bfloat16", True), ("posit16", False)):
         assert THEOREMS["two_prod_fma_any"].refuted(get_format(fmt), Mode.UP) == refuted
+
+
+#: What is tried, up to so many cases; in the exhaustive run, all.
+TRIED = 1 << 19
+
+
+def read_back(certificate, folder):
+    certificate.save(folder / "c.json")
+    assert Certificate.load(folder / "c.json") == certificate
+
+
+@pytest.mark.sampled(60, each=False)
+@pytest.mark.parametrize("fmt", verification.FORMATS)
+@pytest.mark.parametrize("name", THEOREMS)
+def test_every_statement_comes_out_as_expected_and_its_certificate_stands(name, fmt, tmp_path, request):
+    theorem, place = THEOREMS[name], get_format(fmt)
+    chosen = Selection(samples=max((1 << 14) // theorem.components, 64), limit=1 << 16)
+    checks = plan([name], [fmt], ["every"], chosen)
+    check = checks[verification.FORMATS.index(fmt) % len(checks)]
+    if not theorem.possible(place, check.rounding) or check.refusal() is not None:
+        return
+    # Whatever comes of its cases, what is said of them is written down.
+    read_back(certify(check, []), tmp_path)
+    exhaustive = request.node.get_closest_marker("exhaustive") is not None
+    if not exhaustive and check.domain().size > TRIED:
+        return
+    certificate = verify(name, fmt, check.rounding, samples=chosen.samples, limit=chosen.limit)
+    read_back(certificate, tmp_path)
+    assert certificate.as_expected
+    assert certificate.applicable > 0
+    if theorem.precision <= place.precision:
+        assert certificate.claimed == theorem.holds
+        assert certificate.expected == "holds" or not theorem.holds
+    if not check.rounding.stochastic:  # of which no oracle repeats the results
+        assert not examine(tmp_path / "c.json", samples=16, limit=1 << 12).problems
+
+
+E4, E5, EVEN, AWAY = "float8_e4m3fn", "float8_e5m2", "nearest_even", "nearest_away"
+#: Of all operands of a format: how many meet the hypotheses, and how many of them violate the claim.
+COUNTS = {
+    ("dw_plus_fp", E5, EVEN): (5_997_484, 0),
+    ("dw_plus_fp_relaxed_ties_away", E4, AWAY): (4_307_084, 80),
+    ("dw_plus_fp_ties_away", E4, AWAY): (4_207_224, 117_736),
+    ("dw_times_fp3_in_range", E4, EVEN): (1_767_032, 0),
+    ("dw_times_fp3_underflow", E4, EVEN): (2_925_236, 147_684),
+    ("grow", E4, EVEN): (3_302_492, 0),
+    ("grow_unordered", E4, EVEN): (910_994, 575_052),
+    ("lost_sufficient", E4, EVEN): (15140, 0),
+    ("not_lost", E4, EVEN): (45468, 0),
+    ("lost_up_to_u", E4, EVEN): (18036, 1664),
+    ("not_lost_from_half_u", E4, EVEN): (48364, 1232),
+    # Of what rounds twice, all that are tried.
+    ("innocuous_add_2p", E4, EVEN): (None, 312),
+    ("innocuous_mul_2p_minus_1", E4, EVEN): (None, 660),
+    ("innocuous_div_2p_minus_1", E4, EVEN): (None, 2036),
+    ("innocuous_sqrt_2p1", E5, EVEN): (None, 15),
+    ("round_to_odd_fma", E4, EVEN): (None, 0),
+    ("round_to_odd_fma_p1", E4, EVEN): (None, 5806624),
+    ("add_via_float32", "bfloat16", EVEN): (None, 0),
+    ("mul_via_float32_flushed", "bfloat16", EVEN): (None, 8761953),
+}
+
+
+@pytest.mark.parametrize("case", COUNTS, ids="-".join)
+@pytest.mark.sampled(20, each=False)
+def test_counts(case, request):
+    certificate = verify(*case)
+    applicable, violations = COUNTS[case]
+    assert certificate.covers
+    assert certificate.applicable == (applicable or certificate.tried) > 0
+    assert certificate.violations == violations
+
+
+def test_every_kind_of_part_is_read_back_and_no_other_made(tmp_path):
+    kinds = set()
+    for name, fmt in (("two_sum", "bfloat16"), ("dw_plus_fp", E5), ("dw_times_dw1", "bfloat16")):
+        made = certify(prepare(name, fmt, EVEN, Selection(samples=64, limit=1 << 12)), [])
+        read_back(made, tmp_path)
+        kinds |= {part.kind for part in made.parts}
+    assert kinds == set(get_args(Kind))
+    with pytest.raises(ValueError, match="unknown kind of part 'middle'; known kinds: complete, core, edge"):
+        Part("middle", "", ())

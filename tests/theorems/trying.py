@@ -1,32 +1,39 @@
 """Statements tried in one go, on a domain or on tables of operands; and rationals to judge them by."""
 
-import itertools
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.eft import two_sum
 from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Rounding
-from mcfsim.theorems import domain as domains
+from mcfsim.theorems import Theorem, claim, exact_sum, value
 from mcfsim.theorems.by_oracle import is_of_kind, results_of, trial_of
+from mcfsim.theorems.domain import cover
 from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.parts import Part
 from mcfsim.theorems.selection import Selection
 
-#: The exponents of float16, fewer bits. A core of float16 holds most of its pairs; `make theorems` tries it.
-NARROW = "e5m6"
+PAIR = (value("a"), value("b"))
 
 
-def on_parts(theorem, fmt, mode, parts):
-    """Try a statement on some operands."""
-    ar = BlockArithmetic(fmt, Rounding(mode, underflow=theorem.underflow), "exact")
-    found = Findings(theorem, fmt.precision)
+def mine(algorithm=two_sum, said=None, operands=PAIR, **facts):
+    """Return a statement of one's own, whose claim may be a test; by default that a sum is exact."""
+    said = claim("it is so", said) if callable(said) else said or exact_sum()
+    return Theorem("mine", algorithm, operands, said, **facts)
+
+
+def add(ar, a, b):
+    return ar.add(a, b)
+
+
+def on_parts(theorem, fmt, rounding, parts):
+    ar, found = BlockArithmetic(fmt, rounding, "exact"), Findings(theorem, fmt.precision)
     for part in parts:
         for first, blocks in part.blocks(0, part.size):
             found.look_at(first, try_block(theorem, ar, blocks))
@@ -34,56 +41,49 @@ def on_parts(theorem, fmt, mode, parts):
 
 
 def on_tables(theorem, fmt, mode, *tables):
-    """Try a statement on all combinations of values."""
-    fmt = get_format(fmt)
-    carrier = BlockArithmetic(fmt, Rounding(), "exact").carrier
+    carrier = carrier_of(fmt)
     part = Part("complete", "", tuple((np.asarray(table, carrier),) for table in tables))
-    return on_parts(theorem, fmt, mode, [part])
+    return on_parts(theorem, fmt, rounding_of(theorem, mode), [part])
 
 
-def on_domain(theorem, fmt, mode, extent="all"):
-    """Try a statement on all operands of a format."""
-    fmt = get_format(fmt)
-    rounding = Rounding(mode, underflow=theorem.underflow)
-    domain = domains.cover(theorem, fmt, rounding, Selection(extent))
-    assert domain.format == fmt
-    return on_parts(theorem, fmt, mode, domain.parts)
+def on_domain(theorem, fmt, mode):
+    fmt, rounding = get_format(fmt), rounding_of(theorem, mode)
+    return on_parts(theorem, fmt, rounding, cover(theorem, fmt, rounding, Selection("all")).parts)
 
 
 def on_core(theorem, fmt, mode):
     """Try a statement on the core, which a small format would not be worth, and on nothing beside it."""
-    fmt, rounding = get_format(fmt), Rounding(mode, underflow=theorem.underflow)
-    return on_parts(theorem, fmt, mode, core_of(theorem, fmt, rounding))
+    rounding = rounding_of(theorem, mode)
+    return on_parts(theorem, fmt, rounding, core_of(theorem, fmt, rounding))
 
 
 def core_of(theorem, fmt, rounding):
     """Return the operands that stand for all by the reductions, without those that are tried to make sure."""
-    parts = domains.cover(theorem, fmt, rounding, few=0).parts
+    parts = cover(theorem, fmt, rounding, few=0).parts
     return [part for part in parts if part.kind not in ("spread", "sample")]
 
 
 def constant(found):
-    """Return the worst constant, exactly."""
     return 0 if found.worst is None else found.theorem.claim.bound.size(found.worst[0], found.precision)
 
 
-def altered(theorem, algorithm):
-    """Return a statement about another algorithm."""
-    return replace(theorem, algorithm=algorithm)
+def last_bit(x):
+    """Return the power of two of the last bit of a number that is not zero."""
+    n, d = Fraction(x).as_integer_ratio()
+    return Fraction(n & -n, d)
+
+
+def bits_of(x):
+    """Return how many bits a rational's significand has from its first to its last one."""
+    return (abs(x) / last_bit(x)).numerator.bit_length() if x else 0
 
 
 class Rationals:
-    """A format as a set of rationals, by its definition."""
-
     def __init__(self, fmt):
         self.fmt = fmt
         self.quantum = Fraction(2) ** (fmt.emin - fmt.precision + 1)
         self.numbers = [float(x) for x in finite_values(fmt) if not (x == 0 and np.signbit(x))]
         self.values = set(map(Fraction, self.numbers))
-
-    def tuples(self, count):
-        """Return all tuples of so many numbers."""
-        return itertools.product(self.numbers, repeat=count)
 
     def exponent(self, x):
         """Return ``floor(log2 |x|)`` of a number that is not zero."""
@@ -92,7 +92,6 @@ class Rationals:
         return e if x >= Fraction(2) ** e else e - 1
 
     def ulp(self, x):
-        """Return the unit in the last place."""
         e = self.fmt.emin if x == 0 else max(self.exponent(x), self.fmt.emin)
         return Fraction(2) ** (e - self.fmt.precision + 1)
 
@@ -118,5 +117,44 @@ def by_oracle(theorem, fmt, rounding, case):
 
 
 def rounding_of(theorem, mode, **options):
-    """Return the rounding in a mode that a statement speaks of."""
     return Rounding(mode, **{"underflow": theorem.underflow, "rule": theorem.rules[0], **options})
+
+
+# -- mutants ------------------------------------------------------------------------------------------------
+def opposite(ar, name, a, b, *c):
+    if name == "fma":
+        return ar.fma(a, b, ar.neg(*c))
+    return {"add": ar.sub, "sub": ar.add}[name](a, b)
+
+
+def exchanged(ar, name, *operands):
+    return getattr(ar, name)(*reversed(operands))
+
+
+class Mutant:
+    """An arithmetic that carries out its n-th operation in another way, and keeps a list of all.
+
+    The results of those before it may be given: they are as they were without the alteration.
+    """
+
+    def __init__(self, ar, place=None, alteration=None, known=()):
+        self._ar, self._place, self._alteration, self._known = ar, place, alteration, known
+        self.format, self.rounding, self.done, self.results = ar.format, getattr(ar, "rounding", None), [], []
+
+    def __getattr__(self, name):
+        def operation(*operands):
+            number = len(self.done)
+            self.done.append(name)
+            if number == self._place:
+                result = self._alteration(self._ar, name, *operands)
+            elif self._place is not None and number < min(self._place, len(self._known)):
+                result = self._known[number]
+            else:
+                result = getattr(self._ar, name)(*operands)
+            self.results.append(result)
+            return result
+
+        return getattr(self._ar, name) if name in ("neg", "abs") else operation
+
+    def evaluate(self, function, *operands, **options):
+        return function(self, *operands, **options)

@@ -1,4 +1,4 @@
-"""Double words, and growing them: worst constants exactly, and the reductions by brute force."""
+"""Double words, expansions and long sums: worst constants exactly, reductions by brute force."""
 
 import itertools
 import json
@@ -9,21 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mcfsim.formats import Format
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import Format, get_format
 from mcfsim.oracle.arithmetic import OracleArithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, double_word, relaxed_pair
-from mcfsim.theorems.catalogue import double_word_products, double_word_suppositions, double_words
+from mcfsim.theorems.check import Check
 from mcfsim.theorems.domain import cover, unbounded
+from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import normal
-from mcfsim.theorems.parts import Part
 from mcfsim.theorems.selection import Selection
 from tests.theorems.trying import constant, on_parts
 
 pytestmark = pytest.mark.slow
 
-CHAPTERS = (double_words, double_word_products, double_word_suppositions)
-STATEMENTS = [theorem for chapter in CHAPTERS for theorem in chapter.THEOREMS]
 EVEN, AWAY = "nearest_even", "nearest_away"
 
 
@@ -33,7 +32,7 @@ def on_core(name, p, mode=EVEN, limit=1 << 24, kinds=("core", "family")):
     domain = cover(theorem, unbounded(p), Rounding(mode), Selection(limit=limit, samples=0))
     parts = [part for part in domain.parts if part.kind in kinds]
     assert parts
-    return on_parts(theorem, domain.format, mode, parts)
+    return on_parts(theorem, domain.format, Rounding(mode), parts)
 
 
 # -- worst constants ----------------------------------------------------------------------------------------
@@ -54,13 +53,11 @@ LARGE |= dict.fromkeys(itertools.product(("dw_times_dw1", "grow", "grow_unordere
 LARGE |= {("accurate_dw_plus_dw", 4): 1 << 28}
 
 
-@pytest.mark.parametrize(
-    ("name", "p"),
-    [
-        *(case for case in [*FEW_BITS, *BFLOAT16] if case not in LARGE),
-        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in LARGE),
-    ],
-)
+CASES = [case for case in [*FEW_BITS, *BFLOAT16] if case not in LARGE]
+CASES += [pytest.param(*case, marks=pytest.mark.exhaustive) for case in LARGE]
+
+
+@pytest.mark.parametrize(("name", "p"), CASES)
 @pytest.mark.sampled(10, each=False)
 def test_worst_constants_are_those_measured(name, p):
     row = MEASURED[name, p]
@@ -110,26 +107,11 @@ def test_worst_cases_are_as_bad_as_measured_by_the_oracle(name):
         assert abs(sum(map(Fraction, results)) / exact - 1) * 4**p == Fraction(row["constant"]), p
 
 
-@pytest.mark.parametrize("theorem", [t for t in STATEMENTS if t.worst], ids=lambda t: t.name)
-def test_families_reach_the_formula(theorem):
-    for p in (5, 8, 11):
-        found = on_core(theorem.name, p, next(iter(theorem.modes)), limit=1, kinds=("family",))
-        assert constant(found) == theorem.worst(p), p
-
-
-@pytest.mark.parametrize(("name", "p"), [("dw_plus_fp_relaxed", 5), ("grow", 6), ("grow_relaxed", 6)])
-@pytest.mark.sampled(4, each=False)
-def test_formulas_are_the_worst(name, p):
-    assert constant(on_core(name, p)) == THEOREMS[name].worst(p)
-
-
-# -- reductions ---------------------------------------------------------------------------------------------
 #: Nine binades, so that low words, and numbers far below them, are there.
 TOY = Format("", precision=2, emin=-8, emax=0)
 SUMS = ["dw_plus_fp", "accurate_dw_plus_dw", "add222", "sloppy_dw_plus_dw_any_signs"]
-GROWN = [
-    name for name in THEOREMS if name.startswith("grow") and not name.startswith(("grow_exp", "grow_zero"))
-]
+OTHERS = ("grow_exp", "grow_zero")
+GROWN = [name for name in THEOREMS if name.startswith("grow") and not name.startswith(OTHERS)]
 
 
 @pytest.mark.parametrize("mode", [EVEN, AWAY])
@@ -147,7 +129,7 @@ def test_the_core_of_sums_stands_for_all_of_a_format(name, mode, operand):
     core = cover(theorem, unbounded(2), Rounding(mode), Selection(samples=0))
     assert core.parts[0].kind == "core"
     assert core.size < whole.size / 2
-    all_found, found = (on_parts(theorem, d.format, mode, d.parts) for d in (whole, core))
+    all_found, found = (on_parts(theorem, d.format, Rounding(mode), d.parts) for d in (whole, core))
     assert all_found.applicable < whole.size  # some overflow
     assert constant(found) == constant(all_found)
     assert (found.violations == 0) == (all_found.violations == 0)
@@ -160,32 +142,36 @@ def test_the_old_conjecture_holds_for_three_bits_alone():
     assert all(on_core(name, p, limit=1, kinds=("family",)).violations for p in range(4, 12))
 
 
-@pytest.mark.parametrize(
-    ("name", "operate", "mode"),
-    [
-        ("dw_plus_fp", lambda x, y: x + y, EVEN),
-        ("dw_plus_fp_relaxed_ties_away", lambda x, y: x + y, AWAY),
-        ("dw_times_fp1", lambda x, y: x * y, EVEN),
-        ("dw_times_fp3", lambda x, y: x * y, EVEN),
-        ("dw_div_fp3", lambda x, y: x / y, EVEN),
-    ],
-)
-@pytest.mark.sampled(2, each=False)
-def test_worst_constant_and_violations_by_fractions(name, operate, mode):
-    theorem, fmt = THEOREMS[name], unbounded(3)
-    tables = [
-        normal(o, fmt, [e], 1, signs=True, zero=False) for o, e in zip(theorem.operands, (0, -1), strict=True)
-    ]
-    part = Part("core", "", tuple(tables))
-    found = on_parts(theorem, fmt, mode, [part])
-    ar = OracleArithmetic(fmt, Rounding(mode))
-    worst, violations = Fraction(0), 0
-    for _, columns in part.blocks(0, part.size):
-        for h, x, y in zip(*map(np.ndarray.tolist, columns), strict=True):
-            results = [Fraction(r) for r in theorem.algorithm(ar, (h, x), y)]
-            exact = operate(Fraction(h) + Fraction(x), Fraction(y))
-            error = abs(sum(results) - exact)
-            assert exact or not error
-            relative = error / abs(exact) * 64 if exact else Fraction(0)
-            worst, violations = max(worst, relative), violations + (relative > theorem.claim.bound.at(3))
-    assert (constant(found), found.violations) == (worst, violations)
+def gamma(n, p):
+    return Fraction(n, 2**p - n)
+
+
+#: What the bounds of sums of 16 terms are, for the exact sum s and the sum S of magnitudes; u = 2**-p.
+BOUNDS = {
+    "recursive_sum": lambda p, s, size: 15 * size / 2**p,
+    "kahan_sum": lambda p, s, size: (Fraction(2, 2**p) + Fraction(64, 4**p)) * size,
+    "neumaier_sum": lambda p, s, size: abs(s) / 2**p + gamma(15, p) ** 2 * size,
+    "sum_k": lambda p, s, size: (
+        (Fraction(1, 2**p) + 3 * gamma(15, p) ** 2) * abs(s) + gamma(30, p) ** 3 * size
+    ),
+    "dw_sum": lambda p, s, size: Fraction(30, 4**p) * (1 + Fraction(2, 4**p)) ** 15 * size,
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_errors_of_sums_are_measured_in_units_of_their_bounds(name):
+    check = Check(THEOREMS[name], get_format("bfloat16"), Rounding(), Selection(samples=200))
+    domain = check.domain()
+    ((_, blocks),) = domain.blocks(0, domain.size)
+    trial = try_block(check.theorem, BlockArithmetic(domain.format, Rounding(), "exact"), blocks)
+    measured = check.theorem.claim.measure(trial)
+    some = measured[np.arange(trial.size)[::-1]]
+    for i in range(trial.size):
+        terms = [Fraction(float(block[i])) for block in blocks]
+        total = sum(terms)
+        parts = trial.results if name == "dw_sum" else trial.results[:1]
+        error = sum(Fraction(float(part[i])) for part in parts) - total
+        right = error / BOUNDS[name](domain.format.precision, total, sum(map(abs, terms)))
+        for found, place in ((measured, i), (some, trial.size - 1 - i)):
+            assert found.error.fraction(place) / found.reference.fraction(place) == right
+            assert abs(Fraction(float(found.ratio[place])) - right) <= abs(right) / 2**47

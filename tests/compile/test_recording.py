@@ -39,10 +39,8 @@ def test_a_program_is_its_text_on_every_arithmetic(name, mode, assert_same):
     rng = np.random.default_rng(0)
     given = [mcf.round_to(np.float32(rng.standard_normal(200)), "bfloat16") for _ in program.inputs]
     nested = iter(given)
-    structured = [
-        tuple(next(nested) for _ in x) if isinstance(x, tuple) else next(nested) for x in operands or ()
-    ]
-    expected = function(mcf.arithmetic("bfloat16", mode), *(structured or given))
+    shaped = [tuple(next(nested) for _ in x) if type(x) is tuple else next(nested) for x in operands or ()]
+    expected = function(mcf.arithmetic("bfloat16", mode), *(shaped or given))
     with np.errstate(all="ignore"):
         found = program.run(on_blocks, *given)
     one = program.run(OracleArithmetic, *(float(x[0]) for x in given))
@@ -167,6 +165,7 @@ def traced(text):
     return trace(text, "bfloat16")
 
 
+FP16 = get_format("float16")
 PROGRAM, LINE = trace(mcf.two_sum, "bfloat16"), recorded(lambda x: x + 1.0, x=F32)
 NO_CONSTANTS = [(0.1, F32), (2.0**128, F32), (2**31, I32), (-(2**63) - 1, I64), (1.0, I32)]
 MIXED = [lambda x, n: x + n, lambda x, n: n.select(x, x), lambda x, n: (n < 1).select(x, n)]
@@ -176,12 +175,7 @@ MIXED += [lambda x, n: x + True, lambda x, n: (x < 1.0) + 1]
 @refusals(
     refused(TypeError, "unsupported operand", traced, lambda ar, a: a + 1),
     refused(TypeError, "values and real scalars alone", traced, lambda ar, a: ar.add(a, np.float32(1))),
-    refused(
-        ValueError,
-        "round brings it over",
-        traced,
-        lambda ar, a: ar.like(get_format("float16"), Rounding()).add(a, a),
-    ),
+    refused(ValueError, "round brings it over", traced, lambda ar, a: ar.like(FP16, Rounding()).add(a, a)),
     refused(TypeError, "no value of the arithmetic", traced, lambda ar, a: [a]),
     refused(TypeError, "is not compared", traced, lambda ar, a: a if a > 0 else ar.neg(a)),
     refused(TypeError, "takes 2 operands, not 1", PROGRAM.run, (OracleArithmetic, 1.0)),

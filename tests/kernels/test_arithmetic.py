@@ -1,6 +1,7 @@
 """Operands and results of operations, what is refused, and what every arithmetic offers."""
 
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ def test_results_are_the_callers_to_write_to():
 
 
 LONG = Format("long", precision=30, emin=-1022, emax=1023)
+NO_VALUES = [np.array(x) for x in ([1.0, 1.001], [1, 257], [0, 1e39])]
 
 
 def called(fmt, name, *given, **options):
@@ -52,11 +54,7 @@ def called(fmt, name, *given, **options):
         ValueError,
         r"operand element \(1,\) = .* is no value of bfloat16.*\.round",
         called,
-        *(
-            ("bf16", name, np.array(x))
-            for x in ([1.0, 1.001], [1, 257], [0, 1e39])
-            for name in ("add", "sqrt", "fma")
-        ),
+        *(("bf16", *x) for x in product(("add", "sqrt", "fma"), NO_VALUES)),
     ),
     refused(ValueError, "broadcast", called, ("bf16", "add", np.ones(3), np.ones(2))),
     refused(ValueError, "no value of bfloat16", called, ("bf16", "add", np.array([2**60 + 1]), 1.0)),

@@ -22,11 +22,9 @@ from tests.oracle.operands import count, label, magnitudes
 from tests.shared.formats import p3109_formats, p3109_of_gfloat
 
 E8M0 = FORMATS["float8_e8m0fnu"]
+SHORT = ("6_e3m2", "6_e2m3", "4_e2m1")
 INFO = {
-    **{
-        FORMATS[f"float{name}fn"]: getattr(formats, f"format_info_ocp_{name[2:]}")
-        for name in ("6_e3m2", "6_e2m3", "4_e2m1")
-    },
+    **{FORMATS[f"float{x}fn"]: getattr(formats, f"format_info_ocp_{x[2:]}") for x in SHORT},
     **{FORMATS[f"float{bits}"]: getattr(formats, f"format_info_binary{bits}") for bits in (16, 32)},
     FORMATS["float8_e5m2"]: formats.format_info_ocp_e5m2,
     FORMATS["float8_e4m3fn"]: formats.format_info_ocp_e4m3,

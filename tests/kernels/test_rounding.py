@@ -200,10 +200,7 @@ def test_a_kernel_is_pickled_by_what_it_rounds_to():
 FLUSHES = {"posit8": "posit8 does not underflow: .*not flush", "int8": "no subnormal numbers"}
 REFUSED = [
     *((fmt, Rounding(underflow=x), FLOAT64, FLUSHES[fmt]) for fmt in FLUSHES for x in list(Underflow)[1:]),
-    *(
-        (fmt, Rounding(), FLOAT32, f"{fmt} has values that float32 cannot hold")
-        for fmt in ("posit32", "int32")
-    ),
+    *((x, Rounding(), FLOAT32, f"{x} has values that float32 cannot hold") for x in ("posit32", "int32")),
     *((fmt, Rounding(), FLOAT64, "float64 cannot hold") for fmt in ("posit64", "posit58", "posit40es5")),
 ]
 

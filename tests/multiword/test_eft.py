@@ -54,10 +54,11 @@ def test_by_hand(transform, fmt, rounding, operands, expected, assert_same):
     assert_same(transform(ar, *(np.float32([x]) for x in operands)), np.transpose([expected]))
 
 
-# -- split ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("precision", "bits"), [*((p, None) for p in range(3, 13)), *((8, bits) for bits in range(1, 8))]
-)
+#: Precision, and how many bits are split off.
+SPLITS = [*((p, None) for p in range(3, 13)), *((8, bits) for bits in range(1, 8))]
+
+
+@pytest.mark.parametrize(("precision", "bits"), SPLITS)
 def test_split_rounds_to_fewer_bits_and_keeps_the_rest(precision, bits):
     m = np.arange(2 ** (precision - 1), 2**precision)
     m = np.concatenate([m, -m])
@@ -117,11 +118,7 @@ COSTS = [
     (shewchuk.expansion_sum, (FIVE, FIVE[:3]), {}, 90),
     (shewchuk.fast_expansion_sum, (FIVE,), {}, 21),
     *((summation.dot2, ((2.0,) * n, (3.0,) * n), {}, 10 * n - 7) for n in (1, 2, 7)),
-    *(
-        (algorithm, ((1.0,) * n,), options, each * (n - 1))
-        for algorithm, options, each in SUMS
-        for n in (1, 2, 7)
-    ),
+    *((add, ((1.0,) * n,), options, each * (n - 1)) for add, options, each in SUMS for n in (1, 2, 7)),
 ]
 
 

@@ -61,11 +61,8 @@ class Mutant:
 
     @property
     def _tree(self) -> ast.Module:
-        body = tree_of(self.module).body
-        changed = (
-            with_altered(item, self._node, self._altered) if item is self._within else item for item in body
-        )
-        return ast.Module([*changed], [])
+        altered = with_altered(self._within, self._node, self._altered)
+        return ast.Module([altered if x is self._within else x for x in tree_of(self.module).body], [])
 
     def text(self) -> SimpleNamespace:
         """Return the text's modules, made anew, one of them altered."""

@@ -74,9 +74,8 @@ def drawn(seed: int) -> tuple[Format, Rounding]:
     if seed % 6 == 0:
         fmt = Posit(choose.randint(3, 16), choose.randint(0, 3))
     if seed % 6 == 1:
-        fmt = Grid(
-            low=-choose.randint(0, 5000), high=choose.randint(1, 5000), fraction_bits=choose.randint(-20, 20)
-        )
+        low, high, bits = -choose.randint(0, 5000), choose.randint(1, 5000), choose.randint(-20, 20)
+        fmt = Grid(low=low, high=high, fraction_bits=bits)
     while fmt is None:
         emin = choose.randint(-150, 149) if seed % 6 < 5 else choose.randint(-1022, 940)
         with suppress(ValueError):  # there is no such format

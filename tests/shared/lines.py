@@ -257,9 +257,7 @@ def of_all_verbs(kind: Type) -> tuple[Frame, dict[str, Value]]:
         a, b = frame.numbers[:2] if kind is F32 else frame.numbers[2:]
         single = frame.single[kind is F64]
         made = {name: text(a, b) for name, text in OF_NUMBERS.items()}
-        return frame, made | {
-            f"{name}, for all": OF_NUMBERS[name](single, b) for name in ("add", "div", "lt")
-        }
+        return frame, made | {f"{x}, for all": OF_NUMBERS[x](single, b) for x in ("add", "div", "lt")}
     most = kind.bits - 1
     m, n, *_ = integers(frame, kind)
     count = (frame.codes[0] if kind is I32 else frame.codes[0].extend()) & most

@@ -42,6 +42,7 @@ TINY = [
     *map(get_format, ("posit4es1", "posit5", "posit5es0", "posit6es3")),
     *map(get_format, ("int3", "int4", "int4_symmetric", "ternary")),
 ]
+BYTES = [*map(get_format, ("posit8", "posit8es0", "int8"))]
 #: Formats too wide for the oracle of arrays: each operation has an exact path in them, in the modes said.
 TOO_WIDE = {
     **{f"precision {p}": (Format(precision=p, emin=-300, emax=300), DETERMINISTIC) for p in (26, 27, 40, 51)},
@@ -141,7 +142,10 @@ def pairs_of(x):
 
 @pytest.mark.parametrize(
     ("fmt", "rounding"),
-    [(fmt, r) for fmt in [*SMALL_FORMATS, *UNUSUAL_FORMATS, *CUSTOM, *TINY] for r in roundings(fmt)],
+    [
+        *((fmt, r) for fmt in [*SMALL_FORMATS, *UNUSUAL_FORMATS, *CUSTOM, *TINY] for r in roundings(fmt)),
+        *(pytest.param(fmt, r, marks=pytest.mark.exhaustive) for fmt in BYTES for r in MODES),
+    ],
     ids=label,
 )
 @pytest.mark.sampled(34, each=False)
@@ -157,14 +161,6 @@ def test_all_pairs_of_small_formats_are_rounded_once(fmt, rounding, assert_same)
     ar, oracle = mcf.arithmetic(fmt, rounding), OracleArithmetic(fmt, rounding)
     for name in ("neg", "abs", "sign"):
         assert_same(getattr(ar, name)(x), [getattr(oracle, name)(v) for v in x.tolist()], x)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("rounding", MODES, ids=label)
-@pytest.mark.parametrize("fmt", ["posit8", "posit8es0", "int8"])
-def test_all_pairs_of_a_byte_are_rounded_once(fmt, rounding, assert_same):
-    for name in BINARY:
-        check(name, pairs_of(all_values(fmt).astype(np.float64)), get_format(fmt), rounding, assert_same)
 
 
 @pytest.mark.parametrize(("fmt", "rounding"), DRAWN, ids=label)

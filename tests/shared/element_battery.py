@@ -522,27 +522,25 @@ OPERANDS: dict[str, tuple[Callable[..., Any], bool]] = {
 }
 
 
-def _noted_operation(
-    operation: str, fmt: Format, rounding: Rounding, kind: str, carrier: Any = FLOAT32
-) -> Case:
+def _noted_operation(name: str, fmt: Format, rounding: Rounding, kind: str, carrier: Any = FLOAT32) -> Case:
     """Return a case of an operation, the last of whose operands is made in some way."""
     ar = BlockArithmetic(fmt, rounding, "exact")
-    given = {f"x{i}": x.astype(carrier) for i, x in enumerate(tuples(fmt, ARITY[operation]))}
-    way = str(ar.plan.values[operation].way)
+    given = {f"x{i}": x.astype(carrier) for i, x in enumerate(tuples(fmt, ARITY[name]))}
+    way = str(ar.plan.values[name].way)
     (first, _), (last, known) = OPERANDS["rounded"], OPERANDS[kind]
 
     def text(m: SimpleNamespace, *x: Any) -> Any:
         operands = [*(first(m, y) for y in x[:-1]), last(m, x[-1])]
-        return m.operations.operate_element(operation, operands, way, fmt, rounding, carrier=TYPES[carrier])
+        return m.operations.operate_element(name, operands, way, fmt, rounding, carrier=TYPES[carrier])
 
-    takes = str(fmt) == "bfloat16" and rounding == Rounding() and operation in OPERATED and known
+    takes = str(fmt) == "bfloat16" and rounding == Rounding() and name in OPERATED and known
     takes &= carrier == FLOAT32
-    whole = " ".join([OPERATED.get(operation, ""), *given])
+    whole = " ".join([OPERATED.get(name, ""), *given])
 
     def noted(verb: str) -> bool:
         return verb == whole if takes else verb.partition(" ")[0] not in OPERATED.values()
 
-    return Case(f"noted {operation} {_about(fmt, rounding)} {kind} {carrier}", text, given, noted=noted)
+    return Case(f"noted {name} {_about(fmt, rounding)} {kind} {carrier}", text, given, noted=noted)
 
 
 def refused_cases() -> Iterator[Case]:

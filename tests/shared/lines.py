@@ -219,11 +219,8 @@ OF_NUMBERS: dict[str, Callable[..., Value]] = {
     **{"sqrt": lambda a, b: a.sqrt(), "neg": lambda a, b: -a, "abs": lambda a, b: abs(a)},
     **{"lt": operator.lt, "le": operator.le, "eq": lambda a, b: a.equals(b)},
     "select": lambda a, b: (a < b).select(a, b),
-    **{
-        "add -0": lambda a, b: a + -0.0,
-        "mul -0": lambda a, b: a * -0.0,
-        "div inf": lambda a, b: a / math.inf,
-    },
+    **{"add -0": lambda a, b: a + -0.0, "mul -0": lambda a, b: a * -0.0},
+    "div inf": lambda a, b: a / math.inf,
     "nan": lambda a, b: (a < b).select(math.nan, b),
     "bits": lambda a, b: cleaned(a).bits(),
     "number": lambda a, b: (cleaned(a).bits() ^ 1).as_number(),

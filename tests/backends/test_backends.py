@@ -6,6 +6,7 @@ import operator
 import pickle
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import product
 
 import ml_dtypes
@@ -24,6 +25,7 @@ from mcfsim.kernels.native import NativeArithmetic, native_dtype
 from mcfsim.multiword import expansion, summation
 from mcfsim.rounding import DETERMINISTIC, Rounding
 from tests.oracle.operands import SMALL_FORMATS, label, random_tuples, values
+from tests.shared.refusals import check, refusals, refused
 
 BINARY = ["add", "sub", "mul", "div"]
 EXACTLY = {name: getattr(operator, name) for name in ("add", "sub", "mul", "neg", "abs")}
@@ -112,16 +114,6 @@ def test_exact_arithmetic_takes_numbers_and_arrays_of_every_kind():
     s, e = mcf.two_sum(exact, 1.0, 2.0**-1000)
     assert fraction(s) == 1  # 1000 bits apart: more than the 400 it carries
     assert math.isclose(float(e), 2.0**-1000, rel_tol=0)
-
-
-def test_exact_arithmetic_raises_where_there_is_no_real_result():
-    exact = mcf.arithmetic(None, backend="exact")
-    with pytest.raises(ZeroDivisionError):
-        exact.div(1, 0)
-    with pytest.raises(ValueError, match="square root of the negative"):
-        exact.sqrt(-1)
-    with pytest.raises(ValueError, match="at least 64"):
-        ExactArithmetic(63)
 
 
 # -- meter ------------------------------------------------------------------------------------------------
@@ -237,27 +229,31 @@ def test_the_factory_gives_what_is_asked_for():
     assert mcf.arithmetic("bf16", Rounding("up")).rounding == Rounding("up")
 
 
-NATIVE = {"backend": "native"}
-REFUSED = [
-    (("bf16",), {"backend": "abacus"}, "unknown backend 'abacus'; allowed: numpy, .*native, exact"),
-    (("bf61",), {}, "unknown format 'bf61'.*did you mean"),
-    ((None,), {}, "backend 'numpy' needs a format"),
-    (("bf16", "nearest"), {}, "unknown rounding 'nearest'"),
-    (("bf16", "up", "wrap"), {}, "unknown overflow 'wrap'"),
-    (("tf32",), NATIVE, "no dtype of NumPy or ml_dtypes holds"),
-    ((Format("bfloat16", precision=9, emin=-126, emax=127),), NATIVE, "no dtype of NumPy"),
-    ((Format(precision=113, emin=-16382, emax=16383),), {}, "use backend='exact'"),
-    *(
-        (("bf16", *policy), NATIVE, "native arithmetic rounds to nearest even, over- and")
-        for policy in [("nearest_even", "saturate"), *((mode,) for mode in DETERMINISTIC[1:])]
-    ),
-]
+def made(*given, backend="numpy"):
+    return mcf.arithmetic(*given, backend=backend)
 
 
-@pytest.mark.parametrize(("arguments", "options", "message"), REFUSED)
-def test_the_factory_names_what_it_cannot_give(arguments, options, message):
-    with pytest.raises(ValueError, match=message):
-        mcf.arithmetic(*arguments, **options)
+EXACT, native = made(None, backend="exact"), partial(made, backend="native")
+NOT_NATIVE = [("bf16", "nearest_even", "saturate"), *(("bf16", mode) for mode in DETERMINISTIC[1:])]
+
+
+@refusals(
+    refused(ValueError, "'abacus'; allowed: numpy, .*native, exact", partial(made, backend="abacus"), "bf16"),
+    refused(ValueError, "unknown format 'bf61'.*did you mean", made, "bf61"),
+    refused(ValueError, "backend 'numpy' needs a format", made, None),
+    refused(ValueError, "unknown rounding 'nearest'", made, ("bf16", "nearest")),
+    refused(ValueError, "unknown overflow 'wrap'", made, ("bf16", "up", "wrap")),
+    refused(ValueError, "use backend='exact'", made, Format(precision=113, emin=-16382, emax=16383)),
+    refused(ValueError, "no dtype of NumPy or ml_dtypes holds", native, "tf32"),
+    refused(ValueError, "no dtype of", native, Format("bfloat16", precision=9, emin=-126, emax=127)),
+    refused(ValueError, "native arithmetic rounds to nearest even, over- and", native, *NOT_NATIVE),
+    # Where there is no real result, and with few bits.
+    refused(ZeroDivisionError, None, EXACT.div, (1, 0)),
+    refused(ValueError, "square root of the negative", EXACT.sqrt, -1),
+    refused(ValueError, "at least 64", ExactArithmetic, 63),
+)
+def test_refusals(rows):
+    check(rows)
 
 
 def test_an_arithmetic_is_handed_the_function_itself_and_its_options():

@@ -1,6 +1,6 @@
 """Packed codes against one large integer that holds the whole stream, and against the libraries' bytes."""
 
-import itertools
+from itertools import count, product
 
 import numpy as np
 import pytest
@@ -85,9 +85,7 @@ def test_codes_are_taken_in_any_layout_and_dtype(layout, dtype, bits):
 
 
 # -- what is refused --------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("bits", "dtype"), [*itertools.product([1, 4, 8, 12, 31, 62], ["i8", "u8"]), (63, "u8")]
-)
+@pytest.mark.parametrize(("bits", "dtype"), [*product([1, 4, 8, 12, 31, 62], ["i8", "u8"]), (63, "u8")])
 def test_a_code_of_too_many_bits_is_named(bits, dtype):
     codes = np.zeros((3, BLOCK), dtype=dtype)
     codes[1, 5], codes[2, 7] = 2**bits - 1, 2**bits - 1
@@ -100,14 +98,14 @@ def test_a_code_of_too_many_bits_is_named(bits, dtype):
 
 @pytest.mark.parametrize("bits", [1, 3, 4, 6, 11, 63])
 def test_bits_that_fill_up_the_last_byte_must_be_zero(bits):
-    count = next(n for n in itertools.count(1) if n * bits % 8)
-    packed = pack(np.full(count, 2**bits - 1), bits)
-    assert np.array_equal(unpack(packed, bits, count), [2**bits - 1] * count)
-    for bit in range(count * bits % 8, 8):
+    size = next(n for n in count(1) if n * bits % 8)
+    packed = pack(np.full(size, 2**bits - 1), bits)
+    assert np.array_equal(unpack(packed, bits, size), [2**bits - 1] * size)
+    for bit in range(size * bits % 8, 8):
         wrong = packed.copy()
         wrong[-1] |= 1 << bit
         with pytest.raises(ValueError, match=r"the last byte is 0x.* must be zero"):
-            unpack(wrong, bits, count)
+            unpack(wrong, bits, size)
 
 
 ONE = np.zeros(1, np.uint8)
@@ -123,8 +121,8 @@ NEGATIVE = [(np.array([0, 1, -1], f"i{size}"), bits) for size in (1, 2, 4, 8) fo
     refused(TypeError, "bits must be an int", unpack, *((ONE, b, 1) for b in (4.0, "4", None, True))),
     refused(TypeError, "an array of uint8, not", unpack, (ONE.view("i1"), 4, 2)),
     *(
-        refused(ValueError, rf"4 bits take \d bytes .*\({size},\)", unpack, (np.resize(ONE, size), 4, count))
-        for count, size in ((5, 2), (5, 4), (0, 1), (1, 0), ((2, 3), 2))
+        refused(ValueError, rf"4 bits take \d bytes .*\({size},\)", unpack, (np.resize(ONE, size), 4, number))
+        for number, size in ((5, 2), (5, 4), (0, 1), (1, 0), ((2, 3), 2))
     ),
     refused(ValueError, r"not an array of shape \(1, 4\)", unpack, (np.zeros((1, 4), np.uint8), 4, 8)),
     refused(ValueError, "negative length", unpack, (ONE, 4, -1), (ONE, 4, (2, -3))),

@@ -63,9 +63,7 @@ def test_work_is_prepared_once_that_pays(name, tmp_path, monkeypatch):
 @needs_numba
 @pytest.mark.parametrize("steps", [1, 10**6])
 def test_an_optimizer_that_knows_of_many_steps_is_compiled_at_the_first(steps, monkeypatch):
-    monkeypatch.setattr(
-        "mcfsim.optim.compiled_step.loops", lru_cache(lambda scalars, **options: Loops(scalars, **options))
-    )
+    monkeypatch.setattr("mcfsim.optim.compiled_step.loops", lru_cache(Loops))
     filled = []
     monkeypatch.setattr(mcf.Optimizer, "_fill", lambda self, filler, *rest: filled.append(filler))
     optimizer = mcf.Optimizer(SGD(), mcf.strategy("plain"), {"w": np.ones(5000)}, steps=steps)
@@ -101,9 +99,7 @@ def test_long_arrays_are_carried_out_as_a_whole(rounding, numpy_alone, assert_sa
     assert numpy_alone() == 2
 
 
-def test_an_operand_that_is_no_value_is_refused_and_what_is_no_line_left_to_an_operation_at_a_time(
-    numpy_alone,
-):
+def test_no_value_is_refused_and_what_is_no_line_left_to_an_operation_at_a_time(numpy_alone):
     ar, a = mcf.arithmetic("bfloat16"), np.ones(2 * BLOCK, np.float32)
     assert np.array_equal(ar.evaluate(lambda ar, x: ar.neg(x) if np.all(np.isfinite(x)) else x, a), -a)
     a[BLOCK + 5] = 1.001
@@ -141,9 +137,7 @@ def test_if_numba_fails_numpy_does_the_work(monkeypatch):
 
     monkeypatch.setattr("mcfsim.compile.loops.called", fail)
     loops = Loops("exact", checked=False)
-    with pytest.warns(
-        RuntimeWarning, match="two_sum could not be compiled: no registers; NumPy does the work"
-    ):
+    with pytest.warns(RuntimeWarning, match="two_sum could not be .*: no registers; NumPy does the work"):
         assert loops.filler(lambda: PROGRAM, 10**10, None) is None
     assert loops.filler(lambda: PROGRAM, 10**10, None) is None  # and says so once
     with pytest.raises(CompilationError, match="no registers"):

@@ -23,9 +23,9 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.state import State, Step
 from mcfsim.random import RandomWords
-from mcfsim.rounding import DETERMINISTIC, Rounding, Rule
+from mcfsim.rounding import Rounding, Rule
 from mcfsim.storage.buffers import BLOCK
-from tests.oracle.operands import corners
+from tests.oracle.operands import MODES, corners
 from tests.shared.texts import alike, values
 
 
@@ -121,41 +121,26 @@ def test_random_words_are_those_of_numpy(rounding, assert_same):
         return ar.sub(a, 0.3), ar.neg(ar.abs(b)), ar.add(ar.mul(a, b), ar.mul(a, b))
 
     words = RandomWords(2**40 + 3, step=5, stream=7)
-    both(
-        assert_same,
-        text,
-        values("bfloat16", (30, 50)),
-        values("bfloat16", 50, 1),
-        rounding=rounding,
-        random=words,
-    )
+    operands = values("bfloat16", (30, 50)), values("bfloat16", 50, 1)
+    both(assert_same, text, *operands, rounding=rounding, random=words)
 
 
 def test_a_refused_text_takes_no_words(assert_same):
-    compiled, plain = (
-        mcf.arithmetic("bfloat16", "stochastic", random=RandomWords(1), compiled=x) for x in (None, False)
-    )
+    words = RandomWords(1)
+    ars = [mcf.arithmetic("bfloat16", "stochastic", random=words, compiled=x) for x in (None, False)]
     x = np.abs(values("bfloat16", 2 * BLOCK))
     for _ in range(2):
-        alike(
-            assert_same, *(ar.evaluate(lambda ar, x: (ar.fma(x, 0.3, x), 1.5), x) for ar in (compiled, plain))
-        )
+        alike(assert_same, *(ar.evaluate(lambda ar, x: (ar.fma(x, 0.3, x), 1.5), x) for ar in ars))
 
 
 # -- rounding -----------------------------------------------------------------------------------------------
 NANS = np.array([0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF812345], np.uint32)
 
 
-@pytest.mark.parametrize(
-    "rounding",
-    [
-        *map(Rounding, DETERMINISTIC),
-        *RULES[::4],
-        Rounding(underflow="flush_after"),
-        Rounding("up", "saturate"),
-    ],
-    ids=str,
-)
+FLUSHING, SATURATING = Rounding(underflow="flush_after"), Rounding("up", "saturate")
+
+
+@pytest.mark.parametrize("rounding", [*MODES, *RULES[::4], FLUSHING, SATURATING], ids=str)
 @pytest.mark.parametrize(
     "fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2fnuz", "posit16", "int4", "tf32", "float32"]
 )
@@ -220,10 +205,8 @@ class Odd(Declaration):
 @pytest.mark.slow
 def test_steps_that_compute_with_their_scalars_are_recorded_each_time(assert_same):
     weights, *gradients = np.random.default_rng(1).standard_normal((4, 5000)).astype(np.float32)
-    made = [
-        mcf.Optimizer(Odd(), mcf.strategy("plain"), {"w": weights}, compiled=compiled)
-        for compiled in (True, False)
-    ]
+    plain, tensors = mcf.strategy("plain"), {"w": weights}
+    made = [mcf.Optimizer(Odd(), plain, tensors, compiled=compiled) for compiled in (True, False)]
     for rate, gradient in zip((0.1, 0.7, 0.5), gradients, strict=True):
         assert_same(*(item.step(gradient, rate) for item in made))
 

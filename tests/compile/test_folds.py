@@ -58,9 +58,7 @@ SUMS = {
 
 def arithmetics(fmt, mode="nearest_even", **options):
     words = RandomWords(2**40 + 3, step=5, stream=7) if mode == "stochastic" else None
-    return [
-        mcf.arithmetic(fmt, mode, random=words, compiled=compiled, **options) for compiled in (True, False)
-    ]
+    return [mcf.arithmetic(fmt, mode, random=words, compiled=x, **options) for x in (True, False)]
 
 
 def terms(fmt, n, shape, seed=0, strange=0.0):

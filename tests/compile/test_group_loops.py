@@ -41,10 +41,9 @@ TEXTS = {
     "expansion of long groups": RangeExpansion("long", block=1024),
     "expansion of three warps": RangeExpansion("three", block=96, steps=5),
 }
-
-
-#: One of each kind.
+#: One of each kind, and what is left.
 USUAL = ("float8_e4m3fn", "signed map", "expansion")
+CASES = [pytest.param(x, marks=() if x in USUAL else pytest.mark.exhaustive) for x in TEXTS]
 #: What stretches are made of.
 FEW = np.array([[0.0, -0.0, 0.0], [1.5, -1.5, 1.5], [1e-44, -3e-45, 2e-40], [-np.nan, 1.0, 0.0]])
 
@@ -61,10 +60,7 @@ def hostile(size, seed):
 
 
 @needs_numba
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(x, marks=() if x in USUAL else pytest.mark.exhaustive) for x in TEXTS],
-)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.slow
 @pytest.mark.costly("loops of groups are compiled")
 def test_compiled_loops_have_the_bits_of_numpy(name, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 
 import mpmath
 import numpy as np
@@ -19,6 +20,7 @@ from mcfsim.kernels.element.on_numpy import run
 from mcfsim.multiword import double_word
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Rounding
+from tests.shared.refusals import check, refusals, refused
 
 PAIR, OTHER = ("xh", "xl"), ("yh", "yl")
 #: Texts, and their operands where the names of the parameters do not say them.
@@ -37,10 +39,8 @@ def test_a_program_is_its_text_on_every_arithmetic(name, mode, assert_same):
     rng = np.random.default_rng(0)
     given = [mcf.round_to(np.float32(rng.standard_normal(200)), "bfloat16") for _ in program.inputs]
     nested = iter(given)
-    structured = [
-        tuple(next(nested) for _ in x) if isinstance(x, tuple) else next(nested) for x in operands or ()
-    ]
-    expected = function(mcf.arithmetic("bfloat16", mode), *(structured or given))
+    shaped = [tuple(next(nested) for _ in x) if type(x) is tuple else next(nested) for x in operands or ()]
+    expected = function(mcf.arithmetic("bfloat16", mode), *(shaped or given))
     with np.errstate(all="ignore"):
         found = program.run(on_blocks, *given)
     one = program.run(OracleArithmetic, *(float(x[0]) for x in given))
@@ -94,21 +94,6 @@ def test_formats_of_several_roles_stand_in_one_program():
     assert program.results[2] is program.inputs[0]
 
 
-NO_TEXT = [
-    (lambda ar, a: a + 1, TypeError, "unsupported operand"),
-    (lambda ar, a: ar.add(a, np.float32(1)), TypeError, "values and real scalars alone"),
-    (lambda ar, a: ar.like(get_format("float16"), Rounding()).add(a, a), ValueError, "round brings it over"),
-    (lambda ar, a: [a], TypeError, "no value of the arithmetic"),
-    (lambda ar, a: a if a > 0 else ar.neg(a), TypeError, "is not compared"),
-]
-
-
-@pytest.mark.parametrize(("text", "error", "message"), NO_TEXT)
-def test_what_is_no_text_is_refused(text, error, message):
-    with pytest.raises(error, match=message):
-        trace(text, "bfloat16")
-
-
 def test_operations_that_draw_are_numbered_and_never_shared():
     def text(ar, a, b):
         ar.add(a, b)
@@ -138,14 +123,6 @@ def test_what_numbers_alone_give_at_random_is_not_recorded(operation):
         with pytest.raises(ValueError, match="of numbers alone at random"):
             trace(made, "bfloat16", "stochastic")
         assert trace(made, "bfloat16", "up").steps
-
-
-def test_programs_refuse_other_operands():
-    program = trace(mcf.two_sum, "bfloat16")
-    with pytest.raises(TypeError, match="takes 2 operands, not 1"):
-        program.run(OracleArithmetic, 1.0)
-    with pytest.raises(TypeError, match="takes the scalars none, not rate"):
-        program.run(OracleArithmetic, 1.0, 2.0, rate=1.0)
 
 
 def test_the_pseudocode_has_the_lines_of_the_text():
@@ -181,22 +158,31 @@ def test_constants_of_either_sign_and_type_are_told_apart_and_held_by_their_type
     constants = [line.constant(*given) for given in numbers]
     assert len({value.number for value in constants}) == 6
     assert line.constant(-0.0, F64) is constants[1]
-    for given in ((0.1, F32), (2.0**128, F32), (2**31, I32), (-(2**63) - 1, I64), (1.0, I32)):
-        with pytest.raises(ValueError, match="is no"):
-            line.constant(*given)
 
 
+# -- what is refused -----------------------------------------------------------------------------------------
+def traced(text):
+    return trace(text, "bfloat16")
+
+
+FP16 = get_format("float16")
+PROGRAM, LINE = trace(mcf.two_sum, "bfloat16"), recorded(lambda x: x + 1.0, x=F32)
+NO_CONSTANTS = [(0.1, F32), (2.0**128, F32), (2**31, I32), (-(2**63) - 1, I64), (1.0, I32)]
 MIXED = [lambda x, n: x + n, lambda x, n: n.select(x, x), lambda x, n: (n < 1).select(x, n)]
 MIXED += [lambda x, n: x + True, lambda x, n: (x < 1.0) + 1]
 
 
-@pytest.mark.parametrize("text", MIXED)
-def test_types_do_not_mix(text):
-    with pytest.raises(TypeError):
-        recorded(text, x=F32, n=I32)
-
-
-def test_an_operand_of_another_dtype_is_refused():
-    line, results = recorded(lambda x: x + 1.0, x=F32)
-    with pytest.raises(TypeError, match="x is of float64, not float32"):
-        run(line, results, x=np.zeros(3))
+@refusals(
+    refused(TypeError, "unsupported operand", traced, lambda ar, a: a + 1),
+    refused(TypeError, "values and real scalars alone", traced, lambda ar, a: ar.add(a, np.float32(1))),
+    refused(ValueError, "round brings it over", traced, lambda ar, a: ar.like(FP16, Rounding()).add(a, a)),
+    refused(TypeError, "no value of the arithmetic", traced, lambda ar, a: [a]),
+    refused(TypeError, "is not compared", traced, lambda ar, a: a if a > 0 else ar.neg(a)),
+    refused(TypeError, "takes 2 operands, not 1", PROGRAM.run, (OracleArithmetic, 1.0)),
+    refused(TypeError, "scalars none, not r", partial(PROGRAM.run, r=1.0), (OracleArithmetic, 1.0, 2.0)),
+    refused(ValueError, "is no", Line().constant, *NO_CONSTANTS),
+    refused(TypeError, None, partial(recorded, x=F32, n=I32), *MIXED),
+    refused(TypeError, "x is of float64, not float32", partial(run, x=np.zeros(3)), LINE),
+)
+def test_refusals(rows):
+    check(rows)

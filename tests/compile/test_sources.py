@@ -18,11 +18,7 @@ from mcfsim.compile.recording import trace
 from mcfsim.random import RandomWords
 
 NEGATIVE = trace(lambda ar, x: ar.neg(x), "bfloat16", lines=False)
-DAMAGES = {
-    "empty": lambda data: b"",
-    "cut": lambda data: data[: len(data) // 2],
-    "other": lambda data: b"\x80\xff",
-}
+DAMAGES = {"empty": lambda x: b"", "cut": lambda x: x[: len(x) // 2], "other": lambda x: b"\x80\xff"}
 
 
 @pytest.fixture
@@ -71,9 +67,8 @@ def test_damaged_files_are_made_anew(use, damage, kept):
         use()
         forget()
         use()  # and what was made anew is whole
-        assert all(
-            path.stat().st_size > len(files[path]) // 2 for path in folder.rglob("loop_*") if path in files
-        )
+        there = [path for path in folder.rglob("loop_*") if path in files]
+        assert all(path.stat().st_size > len(files[path]) // 2 for path in there)
 
 
 @pytest.mark.slow
@@ -115,12 +110,9 @@ def test_where_numba_compiles_nothing_numpy_does_the_work(loaded_before, monkeyp
     else:
         monkeypatch.delitem(sys.modules, "numba")
         monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    for call in (
-        lambda: mcf.arithmetic("bfloat16", compiled=True),
-        lambda: mcf.round_to([1.0], "bfloat16", compiled=True),
-    ):
+    for call, *given in ((mcf.arithmetic, "bfloat16"), (mcf.round_to, [1.0], "bfloat16")):
         with pytest.raises(ImportError, match="NUMBA_DISABLE_JIT switches off"):
-            call()
+            call(*given, compiled=True)
     x = np.ones(2**22, np.float32)
     assert np.array_equal(mcf.arithmetic("bfloat16").add(x, x), 2 * x)
 

@@ -24,8 +24,7 @@ def judge():
 #: Mutants that the battery lets live, below the reason why each gives the bits of the text.
 ALIVE = """
 # a changed sign has one operand, and so has a number of a code
-hardware: _is_upper_half: _is_upper_half(x.operands[0]) -> -_is_upper_half(x.operands[0]); 0 -> -1
-hardware: _is_upper_half: 0 -> -1 (2)
+hardware: _is_upper_half: _is_upper_half(x.operands[0]) -> -_is_upper_half(x.operands[0]); 0 -> -1; 0 -> -1 (2)
 # operands in binary64 are no upper halves of codes of binary32
 hardware: note_operation: _BFLOAT16 and (result.type is F32) -> _BFLOAT16
 # shifts by nothing, either way
@@ -44,15 +43,13 @@ floats: _whole: 2.0 -> -2.0
 # what is beyond the largest number's binade overflows, however it was rounded
 floats: _by_addition: fmt.emax + 1 -> fmt.emax; 1 -> 0 (2)
 # the same parity
-floats: _by_code: fmt.bias - carrier.bias -> fmt.bias + carrier.bias
-floats: _by_code: fmt.bias - carrier.bias -> carrier.bias - fmt.bias
+floats: _by_code: fmt.bias - carrier.bias -> fmt.bias + carrier.bias; fmt.bias - carrier.bias -> carrier.bias - fmt.bias
 # a longer text: what has the carrier's range takes the general way
 floats: round_float: if fmt == _FLOAT32 and rounding == Rounding(): -> if False:
 floats: _within_range: rounded if clean else x.equals(x).select(rounded, -> x.equals(x).select(rounded,
 floats: _within_range: Mode.NEAREST_EVEN -> Mode.NEAREST_AWAY
 floats: _within_range: rounded if keeps_nan else x.equals(x).select(rounded, -> x.equals(x).select(rounded,
-floats: _within_range: if carries_over(x.type, fmt, rounding): -> if False:
-floats: _within_range: Mode.NEAREST_AWAY -> Mode.NEAREST_EVEN
+floats: _within_range: if carries_over(x.type, fmt, rounding): -> if False:; Mode.NEAREST_AWAY -> Mode.NEAREST_EVEN
 floats: carries_over: 1 -> 2
 codes: _decoded: if _is_top(fmt, kind): -> if False:
 codes: encode_element: if _is_top(fmt, x.type): -> if False:
@@ -62,8 +59,7 @@ rounding: is_kept: type(fmt) is Format and has_range_of(carrier, fmt) and fmt.si
 # a truth value's negative is as true
 floats: round_float: has_range_of(carrier, -> -has_range_of(carrier,
 # by the code it rounds alike where addition has room
-floats: _reaches: cut >= 2 -> cut > 2; 2 -> 3; cut <= carrier.bias -> cut < carrier.bias; 1 -> 2 (2)
-floats: _reaches: 1 -> 2 (3)
+floats: _reaches: cut >= 2 -> cut > 2; 2 -> 3; cut <= carrier.bias -> cut < carrier.bias; 1 -> 2 (2); 1 -> 2 (3)
 # at the boundary both ways agree
 floats: round_float: abs(x) < _exact(fmt.smallest_normal) -> abs(x) <= _exact(fmt.smallest_normal)
 floats: round_grid: rounded < low -> rounded <= low; high < rounded -> high <= rounded
@@ -78,8 +74,7 @@ floats: _past_boundary: Overflow.SATURATE -> Overflow.IEEE
 # a grid has one exponent
 floats: round_grid: fmt.emin -> fmt.emax
 # only whether the least normal number is reached is asked, and of smaller numbers alone
-floats: _survives: 2 -> 3; Underflow.GRADUAL -> Underflow.FLUSH_BEFORE
-floats: _survives: specials=Specials.NONE, signed=True) -> signed=True)
+floats: _survives: 2 -> 3; Underflow.GRADUAL -> Underflow.FLUSH_BEFORE; specials=Specials.NONE, signed=True) -> signed=True)
 # no text hands options on
 operations: Binary64.evaluate: *operands, **options) -> *operands)
 # an overflow is infinite
@@ -108,10 +103,8 @@ operations: change_element: word, clean=clean) -> word)
 operations: _rounded: word, clean=clean) -> word); residual=lost, clean=clean) -> residual=lost)
 # a longer way that rounds alike
 operations: _operated: if way == Way.NATIVE: -> if False:; Way.EXACT_WITHIN -> Way.STICKY_WITHIN
-operations: _operated: Way.STICKY_WITHIN -> Way.EXACT_WITHIN
-operations: _operated: list(operands) if within else [x.widen() -> [x.widen()
-operations: _operated: if way == Way.WIDE: -> if False:; 2 * fmt.precision <= 53 -> 2 * fmt.precision < 53
-operations: _operated: 53 -> 52
+operations: _operated: Way.STICKY_WITHIN -> Way.EXACT_WITHIN; list(operands) if within else [x.widen() -> [x.widen()
+operations: _operated: if way == Way.WIDE: -> if False:; 2 * fmt.precision <= 53 -> 2 * fmt.precision < 53; 53 -> 52
 operations: _operated: (_ON_MACHINE[operation](*given), None) if way in (Way.EXACT, Way.EXACT_WITHIN) else _WITH_LOST[operation](fmt, -> _WITH_LOST[operation](fmt,
 operations: _narrows: 1 -> 0; CARRIERS[F32].place + 1 -> 1; CARRIERS[F32].place + 1 -> CARRIERS[F32].place
 operations: _narrows: CARRIERS[F32].place + 1 -> CARRIERS[F32].place - 1
@@ -121,15 +114,13 @@ operations: _narrows: rounding.stochastic and fmt.emax -> rounding.stochastic or
 operations: _rounded: lost is not None and takes_residual(y.type, fmt, rounding) and (not overflows): -> False:
 operations: _rounded: if narrowed: -> if False:; lost is not None -> lost is None
 operations: _rounded: narrowed and (not carries_over(y.type, fmt, rounding)) -> narrowed
-operations: _rounded: and (not carries_over(y.type, fmt, rounding)) -> or not carries_over(y.type, fmt, rounding)
-operations: _rounded: y.narrow() -> y
+operations: _rounded: and (not carries_over(y.type, fmt, rounding)) -> or not carries_over(y.type, fmt, rounding); y.narrow() -> y
 # any shift beyond the regime gives the sign
 posits: round_posit: carrier.sign_place -> carrier.place
 # the sign is in no low bit
 rounding: is_kept: x.bits() -> (-x).bits()
 # every code above the largest number's, and of a NaN, is looked at, where there is none, too
-codes: _decoded: codes.largest < codes.mask -> codes.largest <= codes.mask
-codes: _decoded: codes.nan > codes.mask -> codes.nan >= codes.mask
+codes: _decoded: codes.largest < codes.mask -> codes.largest <= codes.mask; codes.nan > codes.mask -> codes.nan >= codes.mask
 codes: _decoded: number) if codes.nan > codes.mask else number -> number)
 # the sign of NaN is nothing
 codes: _decoded: beyond = number.like(NAN) -> beyond = -number.like(NAN)

@@ -42,6 +42,7 @@ TINY = [
     *map(get_format, ("posit4es1", "posit5", "posit5es0", "posit6es3")),
     *map(get_format, ("int3", "int4", "int4_symmetric", "ternary")),
 ]
+BYTES = [*map(get_format, ("posit8", "posit8es0", "int8"))]
 #: Formats too wide for the oracle of arrays: each operation has an exact path in them, in the modes said.
 TOO_WIDE = {
     **{f"precision {p}": (Format(precision=p, emin=-300, emax=300), DETERMINISTIC) for p in (26, 27, 40, 51)},
@@ -50,6 +51,8 @@ TOO_WIDE = {
     "sums of 55 bits": (Format(precision=27, emin=-14, emax=13), DETERMINISTIC),
     "huge range": (Format(precision=20, emin=-1000, emax=1000), [Mode.NEAREST_EVEN, Mode.NEAREST_AWAY]),
 }
+#: Formats at random, with a rounding each.
+DRAWN = [x for x in map(drawn, range(240)) if type(x[0]) is Format]
 
 
 def by_oracle(name, operands, fmt, rounding):
@@ -139,7 +142,10 @@ def pairs_of(x):
 
 @pytest.mark.parametrize(
     ("fmt", "rounding"),
-    [(fmt, r) for fmt in [*SMALL_FORMATS, *UNUSUAL_FORMATS, *CUSTOM, *TINY] for r in roundings(fmt)],
+    [
+        *((fmt, r) for fmt in [*SMALL_FORMATS, *UNUSUAL_FORMATS, *CUSTOM, *TINY] for r in roundings(fmt)),
+        *(pytest.param(fmt, r, marks=pytest.mark.exhaustive) for fmt in BYTES for r in MODES),
+    ],
     ids=label,
 )
 @pytest.mark.sampled(34, each=False)
@@ -157,17 +163,7 @@ def test_all_pairs_of_small_formats_are_rounded_once(fmt, rounding, assert_same)
         assert_same(getattr(ar, name)(x), [getattr(oracle, name)(v) for v in x.tolist()], x)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("rounding", MODES, ids=label)
-@pytest.mark.parametrize("fmt", ["posit8", "posit8es0", "int8"])
-def test_all_pairs_of_a_byte_are_rounded_once(fmt, rounding, assert_same):
-    for name in BINARY:
-        check(name, pairs_of(all_values(fmt).astype(np.float64)), get_format(fmt), rounding, assert_same)
-
-
-@pytest.mark.parametrize(
-    ("fmt", "rounding"), [x for x in map(drawn, range(240)) if type(x[0]) is Format], ids=label
-)
+@pytest.mark.parametrize(("fmt", "rounding"), DRAWN, ids=label)
 @pytest.mark.sampled(20, each=False)
 def test_hard_operands_of_formats_at_random_are_rounded_once(fmt, rounding, assert_same):
     for name, arity in ARITY.items():
@@ -177,15 +173,11 @@ def test_hard_operands_of_formats_at_random_are_rounded_once(fmt, rounding, asse
         except UnsupportedFormatError:
             assert max(-fmt.emin, fmt.emax) > 300
             continue
-        expected = [
-            operate(name, row, fmt, rounding) for row in zip(*(x.tolist() for x in operands), strict=True)
-        ]
-        assert_same(found, expected, *operands)
+        rows = zip(*(x.tolist() for x in operands), strict=True)
+        assert_same(found, [operate(name, row, fmt, rounding) for row in rows], *operands)
 
 
-@pytest.mark.parametrize(
-    "name", ["posit8", "posit10es3", "posit16", "posit16es1", "posit32", "posit32es3", "int8"]
-)
+@pytest.mark.parametrize("name", [*(f"posit{x}" for x in (8, "10es3", 16, "16es1", 32, "32es3")), "int8"])
 def test_hard_operands_of_posits_are_rounded_once(name, assert_same):
     """Half of the operands are of codes near those of the first, or of its inverse."""
     fmt, rng = get_format(name), np.random.default_rng(5)

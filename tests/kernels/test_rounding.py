@@ -19,17 +19,7 @@ from mcfsim.kernels.element.rounding import round_element
 from mcfsim.oracle import round_integers
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Underflow, get_rounding
 from tests.oracle.operands import MODES, WIDE_FORMATS, label, magnitudes
-from tests.shared.formats import (
-    FLOATS,
-    GRIDS,
-    LARGE_POSITS,
-    SMALL_POSITS,
-    by_definition,
-    drawn,
-    hard_numbers,
-    in_arrays,
-    roundings,
-)
+from tests.shared.formats import ALL, by_definition, drawn, hard_numbers, in_arrays, roundings
 
 # Custom formats, by the way in which numbers are rounded into them: by adding a power of two of the carrier
 # ("aligned"), on the carrier's code ("bits"), and there by a fixed power below the smallest normal number
@@ -57,10 +47,7 @@ PATHS = {
     "float64 bits": (FLOAT64, Format(precision=30, emin=-1022, emax=1023)),
 }
 HUGE = [Format(precision=4, emin=90, emax=100), Format(precision=4, emin=900, emax=910)]
-KINDS = [
-    *(*FLOATS, *(fmt for _, fmt in PATHS.values()), *HUGE, *SMALL_POSITS, *LARGE_POSITS),
-    *(*GRIDS, get_format("int24"), get_format("int32")),
-]
+KINDS = [*ALL, *(fmt for _, fmt in PATHS.values()), *HUGE, get_format("int24"), get_format("int32")]
 
 
 @np.errstate(invalid="ignore")  # signalling NaNs
@@ -200,10 +187,7 @@ def test_a_kernel_is_pickled_by_what_it_rounds_to():
 FLUSHES = {"posit8": "posit8 does not underflow: .*not flush", "int8": "no subnormal numbers"}
 REFUSED = [
     *((fmt, Rounding(underflow=x), FLOAT64, FLUSHES[fmt]) for fmt in FLUSHES for x in list(Underflow)[1:]),
-    *(
-        (fmt, Rounding(), FLOAT32, f"{fmt} has values that float32 cannot hold")
-        for fmt in ("posit32", "int32")
-    ),
+    *((x, Rounding(), FLOAT32, f"{x} has values that float32 cannot hold") for x in ("posit32", "int32")),
     *((fmt, Rounding(), FLOAT64, "float64 cannot hold") for fmt in ("posit64", "posit58", "posit40es5")),
 ]
 

@@ -93,9 +93,7 @@ def eagerly(text, fmt, rounding, *arrays):
 
 
 # -- every operation, every kind of number ----------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("fmt", "rounding"), [(fmt, rounding) for fmt in FORMATS for rounding in roundings(fmt)], ids=label
-)
+@pytest.mark.parametrize(("fmt", "rounding"), [(x, r) for x in FORMATS for r in roundings(x)], ids=label)
 @pytest.mark.sampled(36, each=False)
 def test_numbers_alone_are_rounded_once(fmt, rounding):
     """Of every kind, in every operation and in a text of one; they come out as floats."""
@@ -283,11 +281,10 @@ def test_values_of_another_carrier_are_refused(compiled):
         other = ar.like(get_format("float64"), Rounding())
         return other.add(other.round(x), 0.1) if brought else ar.add(other.round(x), x)
 
+    ar, x = mcf.arithmetic("bfloat16", compiled=compiled), np.ones(3, np.float32)
     for brought, message in ((True, "another carrier"), (False, "round brings values of other formats over")):
         with pytest.raises(ValueError, match=message):
-            mcf.arithmetic("bfloat16", compiled=compiled).evaluate(
-                text, np.ones(3, np.float32), brought=brought
-            )
+            ar.evaluate(text, x, brought=brought)
 
 
 def test_every_operation_of_the_protocol_has_its_line():
@@ -336,11 +333,8 @@ def test_a_number_leaves_an_algorithm_as_a_value_of_the_format_and_as_the_backen
     assert np.asarray(run(native, 0.1)).dtype == native.dtype
     assert isinstance(run(exact, Fraction(1, 2)), exact.context.mpf)
     for rounding in FLUSHING:  # a subnormal value is not flushed on its way through
-        ar = mcf.arithmetic("float16", rounding)
-        assert name != "recursive_sum" or [run(ar, x) for x in (2.0**-24, -(2.0**-23))] == [
-            2.0**-24,
-            -(2.0**-23),
-        ]
+        for x in (2.0**-24, -(2.0**-23)):
+            assert name != "recursive_sum" or run(mcf.arithmetic("float16", rounding), x) == x
 
 
 @pytest.mark.parametrize("size", [3, 2**17 + 1])

@@ -96,9 +96,8 @@ def test_quotients_of_significands_have_one_that_rounds_alike():
     kernel, judge = get_kernel(fmt, Rounding(), FLOAT32), OracleArithmetic(fmt)
     for m, n in product(range(129, 256, 12), range(257, 512, 34)):
         scalar = n / m * (1 + 2.0**-40)
-        found, nearest = (
-            significands * x for x in (factor_for(scalar, fmt, Rounding(), FLOAT32), np.float32(scalar))
-        )
+        factors = factor_for(scalar, fmt, Rounding(), FLOAT32), np.float32(scalar)
+        found, nearest = (significands * x for x in factors)
         for products in (found, nearest):
             kernel(products, products)
         expected = [judge.mul(x, scalar) for x in significands.tolist()]

@@ -120,10 +120,7 @@ def test_components_of_wide_formats(name):
 
 TOP = FORMATS["float64"].max
 BY_HAND = [
-    *(
-        ("bf16", kind("0.15625"), 2, (0.15625, 0.0))
-        for kind in (float, Decimal, Fraction, mpmath.mpf, np.float32)
-    ),
+    *(("bf16", x("0.15625"), 2, (0.15625, 0.0)) for x in (float, Decimal, Fraction, mpmath.mpf, np.float32)),
     # 1 is beyond what the components of beta say: an e4m3 pair for 0.999 is 0.998.
     ("e4m3fn", Decimal("0.999"), 3, (1.0, -(2.0**-9), 0.0)),
     ("bf16", 0.999, 3, (1.0, -131 * 2.0**-17, -147 * 2.0**-28)),  # the pair is that of Collage

@@ -1,67 +1,33 @@
-"""Error-free transformations, in integers, where they are exact and where not; what longer texts cost."""
+"""Error-free transformations: where they are exact, by hand, and what longer texts cost."""
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.formats import Format
+from mcfsim.formats import FORMATS, Format
 from mcfsim.multiword import shewchuk, summation
-from mcfsim.oracle import operate_integers
-from mcfsim.rounding import Rounding
-from tests.multiword.words import integers, unbounded
-from tests.oracle.operands import MODES, SMALL_FORMATS, label, values
+from mcfsim.theorems import THEOREMS
+from tests.oracle.operands import SMALL_FORMATS, label
 
-NEARESTS = [Rounding("nearest_even"), Rounding("nearest_away")]
-small = pytest.mark.parametrize("fmt", SMALL_FORMATS, ids=label)
-nearest = pytest.mark.parametrize("rounding", NEARESTS, ids=label)
-
-
-def finite_pairs(fmt):
-    """Return all pairs of finite numbers, as flat arrays."""
-    x = values(fmt)
-    x = x[np.isfinite(x)]
-    return [part.ravel() for part in np.meshgrid(x, x, indexing="ij")]
+#: Formats, and with what the statements of the catalogue begin that are tried on all operands there.
+P4, P3 = (Format(precision=p, emin=emin, emax=emax) for p, emin, emax in ((4, -2, 3), (3, -1, 1)))
+SAID = [
+    *itertools.product(SMALL_FORMATS[::-1], ("two_sum", "fast_two_sum", "split", "two_prod")),
+    *itertools.product([P4], ("fma_error", "grow_expansion", "fast_expansion_sum")),
+    *((P3, "expansion_sum"), (FORMATS["bfloat16"], "vec_sum")),  # of which a sample
+]
 
 
-def fixed_point(fmt, x):
-    """Return numbers of a short format as multiples of its smallest subnormal."""
-    return integers(x, fmt.emin - fmt.precision + 1)
-
-
-# -- sums -------------------------------------------------------------------------------------------------
-@nearest
-@small
-def test_two_sum_of_all_pairs_is_exact(fmt, rounding):
-    a, b = finite_pairs(fmt)
-    s, e = mcf.two_sum(mcf.arithmetic(fmt, rounding), a, b)
-    exact = fixed_point(fmt, a) + fixed_point(fmt, b)
-    # A sum in range of a first operand of the largest magnitude may overflow on the way; NaN tells of it.
-    inside = np.abs(exact) <= fixed_point(fmt, float(fmt.max))
-    robust = inside & (np.abs(a) < float(fmt.max))
-    assert np.isfinite(e[robust]).all()
-    sure = inside & np.isfinite(e)
-    assert np.array_equal(fixed_point(fmt, s[sure]) + fixed_point(fmt, e[sure]), exact[sure])
-
-
-@nearest
-@small
-def test_fast_two_sum_is_exact_if_the_first_is_a_multiple_of_the_seconds_ulp(fmt, rounding):
-    a, b = finite_pairs(fmt)
-    s, e = mcf.fast_two_sum(mcf.arithmetic(fmt, rounding), a, b)
-    x, y = fixed_point(fmt, a), fixed_point(fmt, b)
-    inside = np.abs(x + y) <= fixed_point(fmt, float(fmt.max))
-    exponent = np.where(b == 0, fmt.emin, np.frexp(b)[1] - 1)
-    ulp = np.int64(1) << np.maximum(exponent - fmt.emin, 0)
-    multiple = (x % ulp == 0) & inside
-    assert np.isfinite(e[multiple]).all()
-    exact = np.zeros(a.shape, bool)
-    sure = inside & np.isfinite(e)
-    exact[sure] = fixed_point(fmt, s[sure]) + fixed_point(fmt, e[sure]) == (x + y)[sure]
-    assert exact[multiple].all()
-    if fmt.precision > 2:
-        assert not exact[inside & ~multiple].all()
+@pytest.mark.parametrize(("fmt", "begin"), SAID, ids=label)
+def test_transforms_are_exact_where_the_catalogue_says_so(fmt, begin):
+    for name in (x for x in THEOREMS if x.startswith(begin) and "_sr" not in x):
+        for mode in THEOREMS[name].modes:
+            certificate = mcf.verify(name, fmt, mode, samples=2000)
+            assert certificate.as_expected, (name, mode, certificate.witnesses)
+            assert certificate.covers or name == "vec_sum"
 
 
 INF, NAN = np.inf, np.nan
@@ -88,15 +54,16 @@ def test_by_hand(transform, fmt, rounding, operands, expected, assert_same):
     assert_same(transform(ar, *(np.float32([x]) for x in operands)), np.transpose([expected]))
 
 
-# -- split ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("precision", "bits"), [*((p, None) for p in range(3, 13)), *((8, bits) for bits in range(1, 8))]
-)
+#: Precision, and how many bits are split off.
+SPLITS = [*((p, None) for p in range(3, 13)), *((8, bits) for bits in range(1, 8))]
+
+
+@pytest.mark.parametrize(("precision", "bits"), SPLITS)
 def test_split_rounds_to_fewer_bits_and_keeps_the_rest(precision, bits):
     m = np.arange(2 ** (precision - 1), 2**precision)
     m = np.concatenate([m, -m])
     ar = mcf.arithmetic(Format(precision=precision, emin=-60, emax=60))
-    high, low = (integers(part, 0) for part in mcf.split(ar, m.astype(np.float64), bits=bits))
+    high, low = mcf.split(ar, m.astype(np.float64), bits=bits)
     s = (precision + 1) // 2 if bits is None else bits
     assert np.array_equal(high + low, m)
     quotient, rest = np.divmod(m, 2**s)  # high is m rounded to p - s bits, ties to even
@@ -115,48 +82,6 @@ def test_bits_to_cut_off_are_an_int_within_the_precision(transform, arity):
     ):
         with pytest.raises(error, match=message):
             transform(ar, *(1.0,) * arity, bits=bits)
-
-
-# -- products ---------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("precision", range(3, 12))
-@pytest.mark.sampled(3, each=False)
-def test_products_of_significands_are_exact(precision):
-    m = np.arange(2.0 ** (precision - 1), 2.0**precision)
-    a, fmt = m[:: 1 + precision // 8, None], unbounded(precision)
-    for transform in (mcf.two_prod, mcf.two_prod_fma):
-        p, e = transform(mcf.arithmetic(fmt), a, -m)
-        assert np.array_equal(integers(p, 0) + integers(e, 0), integers(a * -m, 0))
-        assert np.array_equal(p, operate_integers("mul", a, -m, fmt=fmt))
-
-
-@pytest.mark.parametrize("rounding", MODES, ids=label)
-@small
-@pytest.mark.sampled(3)
-def test_two_prod_fma_is_exact_if_and_only_if_the_product_is_a_multiple_of_the_smallest_number(fmt, rounding):
-    a, b = finite_pairs(fmt)
-    p, e = (x.astype(np.float64) for x in mcf.two_prod_fma(mcf.arithmetic(fmt, rounding), a, b))
-    product = a * b  # of at most 10 bits, exact in binary64, and so is p + e
-    inside = np.isfinite(p) & (np.abs(product) <= float(fmt.max))
-    exact = p[inside] + e[inside] == product[inside]
-    multiple = (product % float(fmt.smallest_subnormal) == 0)[inside]
-    assert np.array_equal(exact, multiple)
-    assert 0 < exact.sum() < exact.size
-
-
-@nearest
-@pytest.mark.parametrize("precision", [3, 8, 11])
-def test_the_error_of_a_fused_multiply_add_is_a_double_word(precision, rounding, assert_same):
-    fmt, rng = Format(precision=precision, emin=-60, emax=60), np.random.default_rng(precision)
-    a, b, c = rng.integers(2 ** (precision - 1), 2**precision, (3, 2**13)) * np.float64([[1], [-1], [1]])
-    c = np.ldexp(c, rng.integers(-20, 21, c.size))
-    near = operate_integers("mul", a, -b, fmt=fmt, rounding=Rounding("toward_zero"))
-    c = np.where(rng.random(a.size) < 0.3, near, c)  # cancels
-    r, e, f = mcf.eft.err_fma(mcf.arithmetic(fmt, rounding), a, b, c)
-    assert_same(r, operate_integers("fma", a, b, c, fmt=fmt, rounding=rounding), a, b, c)
-    exact = integers(a * b, -20) + integers(c, -20)
-    assert np.array_equal(sum(integers(part, -20) for part in (r, e, f)), exact)
-    assert_same(operate_integers("add", e, f, fmt=fmt, rounding=rounding), e, a, b, c)
-    assert 0.1 < (f != 0).mean() < 0.9
 
 
 # -- texts of several operations: costs, shapes, and what they give without rounding ----------------------
@@ -193,11 +118,7 @@ COSTS = [
     (shewchuk.expansion_sum, (FIVE, FIVE[:3]), {}, 90),
     (shewchuk.fast_expansion_sum, (FIVE,), {}, 21),
     *((summation.dot2, ((2.0,) * n, (3.0,) * n), {}, 10 * n - 7) for n in (1, 2, 7)),
-    *(
-        (algorithm, ((1.0,) * n,), options, each * (n - 1))
-        for algorithm, options, each in SUMS
-        for n in (1, 2, 7)
-    ),
+    *((add, ((1.0,) * n,), options, each * (n - 1)) for add, options, each in SUMS for n in (1, 2, 7)),
 ]
 
 

@@ -13,14 +13,6 @@ def unbounded(precision):
     return Format(precision=precision, emin=-300, emax=300)
 
 
-def integers(x, unit):
-    """Return floats as multiples of a power of two (a number or an array of exponents), exactly."""
-    scaled = np.ldexp(np.asarray(x, dtype=np.float64), -unit)
-    whole = scaled.astype(np.int64)
-    assert (whole == scaled).all()
-    return whole
-
-
 def fractions(x):
     """Return columns of numbers, or of tuples of numbers, as rows of Fractions."""
     if isinstance(x, tuple):

@@ -238,9 +238,8 @@ def test_formats_say_what_they_are_and_are_listed():
     assert {row["block"] for row in rows} == {"32", "16", "tensor"}
     assert get_scaled_format("MXFP4") is SCALED["mxfp4"]
     assert get_scaled_format(SCALED["nvfp4"]) is SCALED["nvfp4"]
-    by_name = ScaledFormat(
-        "mine", element="e2m1fn", block=16, scale="e4m3fn", tensor_scale="fp32", rule="absmax"
-    )
+    parts = {"element": "e2m1fn", "scale": "e4m3fn", "tensor_scale": "fp32"}
+    by_name = ScaledFormat("mine", block=16, rule="absmax", **parts)
     assert by_name == SCALED["nvfp4"]
     # Float32 carries what it holds.
     short = dataclasses.replace(by_name, tensor_scale=None)

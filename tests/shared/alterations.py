@@ -21,6 +21,7 @@ OTHER = {
 }
 
 Alter = Callable[[ast.AST], Iterator[ast.AST]]
+Altered = tuple[str, ast.AST, ast.AST]
 
 
 def with_altered(tree: ast.AST, node: ast.AST, altered: ast.AST) -> ast.AST:
@@ -29,7 +30,7 @@ def with_altered(tree: ast.AST, node: ast.AST, altered: ast.AST) -> ast.AST:
     return ast.fix_missing_locations(copy)
 
 
-def alterations(tree: ast.Module, alter: Alter) -> Iterator[tuple[str, ast.AST, ast.AST]]:
+def alterations(tree: ast.Module, alter: Alter) -> Iterator[Altered]:
     """Yield what can be altered in functions and methods: where, the node, and the one in its place."""
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef):
@@ -40,9 +41,7 @@ def alterations(tree: ast.Module, alter: Alter) -> Iterator[tuple[str, ast.AST, 
                     yield from _of_function(f"{statement.name}.{method.name}", method, alter)
 
 
-def _of_function(
-    name: str, function: ast.FunctionDef, alter: Alter
-) -> Iterator[tuple[str, ast.AST, ast.AST]]:
+def _of_function(name: str, function: ast.FunctionDef, alter: Alter) -> Iterator[Altered]:
     for statement in function.body:
         for node in nodes(statement):
             yield from ((name, node, altered) for altered in alter(node))

@@ -28,7 +28,7 @@ from mcfsim.kernels.element.on_numpy import run
 from mcfsim.kernels.plan import Way, sum_within
 from mcfsim.oracle import same
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
-from tests.oracle.operands import random_tuples
+from tests.oracle.operands import FLUSHING, MODES, ROUNDINGS, UNUSUAL_FORMATS, random_tuples
 from tests.shared.element_mutants import Mutant, made, marked
 
 Array = Any
@@ -39,29 +39,17 @@ CHANGES = ("neg", "abs", "sign", "round")
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One text on operands.
-
-    Attributes
-    ----------
-    name : str
-    text : callable
-        ``text(modules, *operands)``.
-    operands : dict of str to array
-        By name.
-    clean : bool
-        Whether NaN among the results must have clean codes.
-    oracle : callable or None
-        Returns what is true of the operands.
-    noted : callable or None
-        Whether that may be noted beside the result: a verb that GPUs have, and for each of its operands of
-        which of this case's it is made; empty, if nothing is. None: it is not looked at.
-    """
+    """One text, of modules and operands, on operands by name."""
 
     name: str
     text: Callable[..., Any]
     operands: dict[str, Array]
+    #: Whether NaN among the results must have clean codes.
     clean: bool = False
+    #: What is true of the operands.
     oracle: Callable[[], Any] | None = None
+    #: Whether a verb that GPUs have may be noted beside the result, and for each of its operands of which of
+    #: this case's it is made; empty, if nothing is. None: it is not looked at.
     noted: Callable[[str], bool] | None = None
 
     @cached_property
@@ -119,11 +107,8 @@ def signature(line: Any, results: tuple[Any, ...]) -> Any:
     """Return all that a line says."""
 
     def said(x: Any) -> Any:
-        return (
-            None
-            if x is None
-            else (x.number, x.verb, x.type, repr(x.constant), *(y.number for y in x.operands))
-        )
+        operands = () if x is None else (y.number for y in x.operands)
+        return x if x is None else (x.number, x.verb, x.type, repr(x.constant), *operands)
 
     return [(said(x), said(line.noted(x))) for x in line.values], [x.number for x in results]
 
@@ -153,50 +138,48 @@ def clean(x: Array) -> Array:
 
 
 # -- operands ------------------------------------------------------------------------------------------------
+def _rounded(x: Any, fmt: Format, *how: str) -> Array:
+    return np.asarray(mcf.round_to(x, fmt, *how), np.float64)
+
+
 @cache
+@np.errstate(all="ignore")
 def values_of(fmt: Format) -> Array:
     """Return some values of a format, those at its ends among them, and their negatives, as float64."""
-    rng = np.random.default_rng(crc32(str(fmt).encode()))
-    low, high = fmt.emin - fmt.precision, fmt.emax + 1
-    with np.errstate(all="ignore"):
-        spread = 2.0 ** rng.uniform(low, high, 40) * rng.uniform(1, 2, 40)
-        near = [1.0, 3.0, float(fmt.max), float(fmt.smallest_normal)]
-        quantum = 2.0 ** max(fmt.emin - fmt.precision + 1, -1074)
-        small = quantum * np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-        some = mcf.round_to(np.concatenate([spread, near, small, rng.uniform(0.5, 4, 10)]), fmt)
-        some = np.asarray(some, np.float64)
-        below = mcf.round_to(np.nextafter(some, 0), fmt, "toward_zero")
-        above = mcf.round_to(np.nextafter(some, np.inf), fmt, "up", "saturate")
-    every = np.concatenate([some, below, above]).astype(np.float64)
+    rng, low = np.random.default_rng(crc32(str(fmt).encode())), fmt.emin - fmt.precision
+    spread = 2.0 ** rng.uniform(low, fmt.emax + 1, 40) * rng.uniform(1, 2, 40)
+    near = [1.0, 3.0, float(fmt.max), float(fmt.smallest_normal)]
+    small = 2.0 ** max(low + 1, -1074) * np.arange(1.0, 6.0)
+    some = _rounded(np.concatenate([spread, near, small, rng.uniform(0.5, 4, 10)]), fmt)
+    below = _rounded(np.nextafter(some, 0), fmt, "toward_zero")
+    above = _rounded(np.nextafter(some, np.inf), fmt, "up", "saturate")
+    every = np.concatenate([some, below, above])
     return np.unique(every[np.isfinite(every)])
 
 
 @cache
+@np.errstate(all="ignore")
 def numbers(fmt: Format, carrier: Any) -> Array:
     """Return numbers of a carrier that are hard to round to a format, and any."""
     rng = np.random.default_rng(1)
     integer, info = np.dtype(f"i{carrier.itemsize}"), np.finfo(carrier)
-    codes = rng.integers(np.iinfo(integer).min, np.iinfo(integer).max, 60, integer).view(carrier)
-    with np.errstate(all="ignore"):
-        some = values_of(fmt)
-        top = float(fmt.max)
-        before = float(mcf.round_to(np.nextafter(top, 0), fmt, "toward_zero"))
-        some = some[some >= 0] if some.size < 150 else rng.choice(some[some >= 0], 150)
-        next_one = np.append(some[1:], top)
-        halves = some / 2 + next_one / 2
-        quarters = some / 2 + halves / 2
-        past = top + (top - before) * np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
-        least = float(mcf.round_to(5e-324, fmt, "up")) * np.array([0.25, 0.5, 0.75, 1.5, 2.5])
-        normal = float(fmt.smallest_normal)
-        under = normal - normal * 2.0**-fmt.precision * np.array([0.25, 0.5, 1.0, 1.5, 2.0])
-        exact = np.concatenate([some, halves, quarters, past, least, under]).astype(carrier)
-        beside = [np.nextafter(exact, carrier.type(end)) for end in (np.inf, 0)]
+    least, most = np.iinfo(integer).min, np.iinfo(integer).max
+    codes = rng.integers(least, most, 60, integer).view(carrier)
+    some, top, normal = values_of(fmt), float(fmt.max), float(fmt.smallest_normal)
+    last = top - _rounded(np.nextafter(top, 0), fmt, "toward_zero")
+    some = some[some >= 0] if some.size < 150 else rng.choice(some[some >= 0], 150)
+    halves = some / 2 + np.append(some[1:], top) / 2
+    past = top + last * np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
+    first = _rounded(5e-324, fmt, "up") * np.array([0.25, 0.5, 0.75, 1.5, 2.5])
+    under = normal - normal * 2.0**-fmt.precision * np.array([0.25, 0.5, 1.0, 1.5, 2.0])
+    exact = np.concatenate([some, halves, some / 2 + halves / 2, past, first, under]).astype(carrier)
+    beside = [np.nextafter(exact, carrier.type(end)) for end in (np.inf, 0)]
     extremes = [0.0, np.inf, info.max, info.tiny, info.smallest_subnormal, info.max / 2, 0.5, 0.25]
     positive = np.concatenate([exact, *beside, np.array(extremes, carrier)])
     signed = positive * np.where(np.arange(positive.size) % 3, 1, -1).astype(carrier)
     special = np.array([-0.0, -np.inf, 0.0, np.inf, np.nan, -np.nan, top, -top, normal, -normal], carrier)
     infinity = np.array(np.inf, carrier).view(integer)
-    odd = np.array([infinity + 1, np.iinfo(integer).max, -1, np.iinfo(integer).min + infinity + 1], integer)
+    odd = np.array([infinity + 1, most, -1, least + infinity + 1], integer)
     return np.concatenate([codes, signed, special, odd.view(carrier)])
 
 
@@ -205,21 +188,16 @@ def cleaned(x: Array) -> Array:
     return np.where(np.isnan(x), x.dtype.type(np.nan), x)
 
 
+@np.errstate(all="ignore")
 def words_for(x: Array, fmt: Format, rounding: Rounding) -> Array:
     """Return random words, many of them next to where they decide."""
-    rng, bits = np.random.default_rng(2), rounding.random_bits
-    with np.errstate(all="ignore"):
-        wide = np.abs(np.asarray(x, np.float64))
-        low, high = (
-            np.asarray(mcf.round_to(wide, fmt, mode, "saturate"), np.float64)
-            for mode in ("toward_zero", "up")
-        )
-        share = np.clip(np.nan_to_num((wide - low) / (high - low), nan=0.5), 0, 1)
+    rng, bits, wide = np.random.default_rng(2), rounding.random_bits, np.abs(np.asarray(x, np.float64))
+    low, high = (_rounded(wide, fmt, mode, "saturate") for mode in ("toward_zero", "up"))
+    share = np.clip(np.nan_to_num((wide - low) / (high - low), nan=0.5), 0, 1)
     deciding = np.ceil((1 - share) * 2.0**bits) + rng.integers(-2, 2, x.size)
     deciding = np.clip(deciding, 0, 2.0**bits - 1).astype(np.int64)
     ends = np.where(rng.random(x.size) < 0.5, 0, (1 << bits) - 1)
-    any_word = rng.integers(0, 1 << bits, x.size)
-    kind = rng.integers(0, 6, x.size)
+    any_word, kind = rng.integers(0, 1 << bits, x.size), rng.integers(0, 6, x.size)
     chosen = np.where(kind < 4, deciding, np.where(kind == 4, ends, any_word))
     low_bits = rng.integers(0, 2**32, x.size) & ((1 << (32 - bits)) - 1)
     return ((chosen << (32 - bits)) | low_bits).astype(np.uint32)
@@ -299,37 +277,32 @@ def beside_squares(precision: int, rng: np.random.Generator) -> list[int]:
 
 
 @cache
+@np.errstate(all="ignore")
 def tuples(fmt: Format, arity: int, size: int = 300) -> list[Array]:
     """Return hard operands of an operation, in the carrier."""
-    rng, carrier = np.random.default_rng(arity), carrier_of(fmt)
-    with np.errstate(all="ignore"):
-        some = values_of(fmt)
-        wide = mcf.round_to(numbers(fmt, FLOAT64), fmt)
-        pool = np.concatenate([some, -some if fmt.signed else some, wide, wide[-14:], wide[-14:]])
-        pool = np.asarray(mcf.round_to(pool, fmt), np.float64)
-        found = [rng.choice(pool, size) for _ in range(arity)]
-        if type(fmt) is Format:
-            hard = random_tuples(fmt, size, arity, 1)
-            found = [np.concatenate(x) for x in zip(found, hard, strict=True)]
-            if arity == 2:
-                ends = np.array([float(fmt.max), float(fmt.smallest_normal), 1.0, 3.0, 0.0, np.inf, np.nan])
-                ends = np.asarray(mcf.round_to(np.concatenate([ends, -ends]), fmt), np.float64)
-                more = [x.ravel() for x in np.meshgrid(ends, ends)]
-                found = [np.concatenate(x) for x in zip(found, more, strict=True)]
-            if arity < 3 and fmt.precision > 2:
-                pairs = beside_quotients(fmt.precision, rng)
-                hard = [*zip(*pairs, strict=True)] if arity == 2 else [beside_squares(fmt.precision, rng)]
-                # What is no value here is any other one.
-                more = [np.array(x, np.float64) * 2.0**-fmt.precision for x in hard]
-                more = [x * rng.choice([-1.0, 1.0], x.size) for x in more] if arity == 2 else more
-                more = [np.asarray(mcf.round_to(x, fmt), np.float64) for x in more]
-                found = [np.concatenate(x) for x in zip(found, more, strict=True)]
-        if arity == 3:  # what a product loses, and what cancels
-            a, b, c = found
-            near = np.asarray(mcf.round_to(-a * b, fmt), np.float64)
-            third = np.arange(c.size) % 3 == 0
-            found[2] = np.where(third, near, c)
-    return [np.asarray(x).astype(carrier) for x in found]
+    rng, some = np.random.default_rng(arity), values_of(fmt)
+    wide = mcf.round_to(numbers(fmt, FLOAT64), fmt)
+    pool = np.concatenate([some, -some if fmt.signed else some, wide, wide[-14:], wide[-14:]])
+    pool = _rounded(pool, fmt)
+    parts = [[rng.choice(pool, size) for _ in range(arity)]]
+    if type(fmt) is Format:
+        parts.append(random_tuples(fmt, size, arity, 1))
+        if arity == 2:
+            ends = np.array([float(fmt.max), float(fmt.smallest_normal), 1.0, 3.0, 0.0, np.inf, np.nan])
+            ends = _rounded(np.concatenate([ends, -ends]), fmt)
+            parts.append([x.ravel() for x in np.meshgrid(ends, ends)])
+        if arity < 3 and fmt.precision > 2:
+            pairs = beside_quotients(fmt.precision, rng)
+            hard = [*zip(*pairs, strict=True)] if arity == 2 else [beside_squares(fmt.precision, rng)]
+            # What is no value here is any other one.
+            more = [np.array(x, np.float64) * 2.0**-fmt.precision for x in hard]
+            more = [x * rng.choice([-1.0, 1.0], x.size) for x in more] if arity == 2 else more
+            parts.append([_rounded(x, fmt) for x in more])
+    found = [np.concatenate(x) for x in zip(*parts, strict=True)]
+    if arity == 3:  # what a product loses, and what cancels
+        a, b, c = found
+        found[2] = np.where(np.arange(c.size) % 3 == 0, _rounded(-a * b, fmt), c)
+    return [x.astype(carrier_of(fmt)) for x in found]
 
 
 def operation_case(
@@ -453,7 +426,7 @@ def residual_choices() -> Iterator[Case]:
     """Yield cases of which formats, modes and policies a residual is taken."""
     by_name = {str(fmt): fmt for fmt in FORMATS}
     for name in (*WITH_RESIDUAL, *WITHOUT):
-        for rounding in (*PLAIN, Rounding("up", underflow="flush_before"), Rounding("stochastic")):
+        for rounding in (*MODES, Rounding("up", underflow="flush_before"), Rounding("stochastic")):
             given = (F32, by_name[name], rounding)
             decided = rounding.mode not in ("to_odd", "stochastic")
             chosen = name in WITH_RESIDUAL and decided and rounding.underflow is Underflow.GRADUAL
@@ -512,18 +485,16 @@ OPERATED = {"add": "add_bfloat16", "sub": "sub_bfloat16", "mul": "mul_bfloat16",
 def noted_cases() -> Iterator[Case]:
     """Yield cases of which verbs of GPUs are noted: beside roundings, operations, and codes."""
     usual = Rounding()
-    others = [Rounding("up"), Rounding(overflow="saturate"), Rounding(underflow="flush_after")]
+    others = [Rounding("up"), Rounding(overflow="saturate")]
+    others += [Rounding(underflow=x) for x in ("flush_after", "flush_inputs")]
     for name in ("bfloat16", "float16", "tf32"):
         fmt = get_format(name)
-        for rounding in (usual, *others, Rounding(underflow="flush_inputs")):
-            good = rounding == usual
-            case = rounding_case(fmt, rounding, FLOAT32, False)
-            assert case is not None
-            verb = f"{ROUNDED[name]} x" if good and name in ROUNDED else ""
-            yield replace(case, name=f"noted {case.name}", noted=verb.__eq__)
-            wide = rounding_case(fmt, rounding, FLOAT64, False)
-            assert wide is not None
-            yield replace(wide, name=f"noted {wide.name}", noted="".__eq__)
+        for rounding in (usual, *others):
+            for carrier in (FLOAT32, FLOAT64):
+                case = rounding_case(fmt, rounding, carrier, False)
+                known = rounding == usual and name in ROUNDED and carrier == FLOAT32
+                verb = f"{ROUNDED[name]} x" if known else ""
+                yield replace(case, name=f"noted {case.name}", noted=verb.__eq__)
             for operation in ARITY:
                 yield _noted_operation(operation, fmt, rounding, "rounded")
     for operation in OPERATED:
@@ -551,28 +522,25 @@ OPERANDS: dict[str, tuple[Callable[..., Any], bool]] = {
 }
 
 
-def _noted_operation(
-    operation: str, fmt: Format, rounding: Rounding, kind: str, carrier: Any = FLOAT32
-) -> Case:
+def _noted_operation(name: str, fmt: Format, rounding: Rounding, kind: str, carrier: Any = FLOAT32) -> Case:
     """Return a case of an operation, the last of whose operands is made in some way."""
     ar = BlockArithmetic(fmt, rounding, "exact")
-    given = {f"x{i}": x.astype(carrier) for i, x in enumerate(tuples(fmt, ARITY[operation]))}
-    way = str(ar.plan.values[operation].way)
+    given = {f"x{i}": x.astype(carrier) for i, x in enumerate(tuples(fmt, ARITY[name]))}
+    way = str(ar.plan.values[name].way)
     (first, _), (last, known) = OPERANDS["rounded"], OPERANDS[kind]
 
     def text(m: SimpleNamespace, *x: Any) -> Any:
         operands = [*(first(m, y) for y in x[:-1]), last(m, x[-1])]
-        return m.operations.operate_element(operation, operands, way, fmt, rounding, carrier=TYPES[carrier])
+        return m.operations.operate_element(name, operands, way, fmt, rounding, carrier=TYPES[carrier])
 
-    takes = str(fmt) == "bfloat16" and rounding == Rounding() and operation in OPERATED and known
+    takes = str(fmt) == "bfloat16" and rounding == Rounding() and name in OPERATED and known
     takes &= carrier == FLOAT32
-    whole = " ".join([OPERATED.get(operation, ""), *given])
+    whole = " ".join([OPERATED.get(name, ""), *given])
 
     def noted(verb: str) -> bool:
         return verb == whole if takes else verb.partition(" ")[0] not in OPERATED.values()
 
-    title = f"noted {operation} {_about(fmt, rounding)} {kind} {carrier}"
-    return Case(title, text, given, noted=noted)
+    return Case(f"noted {name} {_about(fmt, rounding)} {kind} {carrier}", text, given, noted=noted)
 
 
 def refused_cases() -> Iterator[Case]:
@@ -594,13 +562,11 @@ def _named(name: str, precision: int, emin: int, emax: int, specials: str = "iee
 
 
 UNUSUAL = [
-    _named("float_u4", 3, 0, 2, "none", signed=False),
-    *(_named("float_nozero", 3, -3, 3, "none", zero=False), _named("float_p1", 1, -5, 6, "none")),
+    *UNUSUAL_FORMATS[-3:],
     *(_named("crowded24", 24, -100, 127), _named("crowded23", 23, -100, 127)),
     *(_named("high1", 1, 100, 127, "none"), _named("high3", 3, 110, 127)),
     *(_named("wide26", 26, -300, 300), _named("wide40", 40, -400, 400)),
-    *(_named("far20", 20, -1000, 1000), _named("far12", 12, -1022, 1023)),
-    _named("wide27", 27, -300, 300),
+    *(_named("far20", 20, -1000, 1000), _named("far12", 12, -1022, 1023), _named("wide27", 27, -300, 300)),
     # Of the carrier's range, but for one thing each; and next to where addition has room.
     *(_named("full8none", 8, -126, 127, "none"), _named("full8unsigned", 8, -126, 127, signed=False)),
     *(_named("full8fnuz", 8, -126, 127, "fnuz"), _named("full24none", 24, -126, 127, "none")),
@@ -633,11 +599,7 @@ CODED = [
     *(_named("gaps_nuz", 3, -3, 1, "nuz"), _named("gaps_unsigned", 3, -3, 1, "nuz", signed=False)),
     *(_named("sixteen_nuz", 8, -126, 127, "nuz"), _named("seventeen", 9, -126, 127)),
 ]
-PLAIN = [Rounding(mode) for mode in DETERMINISTIC]
-POLICIES = [
-    *(Rounding(mode, "saturate") for mode in DETERMINISTIC),
-    *(Rounding(mode, underflow=flush) for mode in DETERMINISTIC for flush in list(Underflow)[1:]),
-]
+POLICIES = [*ROUNDINGS[1::2], *FLUSHING]
 STOCHASTIC = [
     Rounding("stochastic", overflow, random_bits=bits, rule=rule, underflow=flush)
     for bits in (1, 8, 16, 23, 32)
@@ -652,7 +614,7 @@ def _calls() -> Iterator[Callable[[], Case | Iterable[Case] | None]]:
     for i, fmt in enumerate(FORMATS):
         for carrier in (FLOAT32, FLOAT64):
             yield partial(value_case, fmt, carrier)
-        for j, rounding in enumerate(PLAIN):
+        for j, rounding in enumerate(MODES):
             yield partial(rounding_case, fmt, rounding, (FLOAT32, FLOAT64)[j % 2], False)
             yield partial(rounding_case, fmt, rounding, (FLOAT32, FLOAT64)[j % 2 == 0], j % 3 == 0)
         for j, rounding in enumerate(POLICIES):
@@ -661,7 +623,7 @@ def _calls() -> Iterator[Callable[[], Case | Iterable[Case] | None]]:
         for j, rounding in enumerate(STOCHASTIC):
             if (i * 7 + j) % 41 == 0:
                 yield partial(rounding_case, fmt, rounding, (FLOAT32, FLOAT64)[(i + j // 41) % 2], j % 2 == 0)
-        for j, rounding in enumerate([*PLAIN, *POLICIES[i % 4 :: 4], *STOCHASTIC[i::61]]):
+        for j, rounding in enumerate([*MODES, *POLICIES[i % 4 :: 4], *STOCHASTIC[i::61]]):
             name = list(ARITY)[(i + j) % 6]
             yield partial(operation_case, name, fmt, rounding, tidy=j % 2 == 0)
             if (i + j) % 3 == 0:
@@ -669,7 +631,7 @@ def _calls() -> Iterator[Callable[[], Case | Iterable[Case] | None]]:
                 yield partial(operation_case, ("add", "sub")[j % 2], fmt, rounding, way="within", tidy=True)
     for name in ("bfloat16", "float16", "tf32", "float8_e5m2", "float32"):
         fmt = get_format(name)
-        for j, rounding in enumerate(PLAIN):
+        for j, rounding in enumerate(MODES):
             for operation in ARITY:
                 yield partial(operation_case, operation, fmt, rounding, way="sticky", tidy=j % 2 == 0)
             for operation in ("add", "sub"):
@@ -695,7 +657,7 @@ def _calls() -> Iterator[Callable[[], Case | Iterable[Case] | None]]:
             yield partial(residual_case, by_name[name], mode, j == 1)
     for fmt in FORMATS:
         if not fmt.signed:
-            for j, rounding in enumerate([*PLAIN, *POLICIES]):
+            for j, rounding in enumerate([*MODES, *POLICIES]):
                 yield partial(change_case, CHANGES[j % 4], fmt, rounding)
             yield partial(change_case, "neg", fmt, Rounding(underflow="flush_inputs"))
         for j, mode in enumerate(("down", "toward_zero", "to_odd")):
@@ -709,7 +671,7 @@ def _calls() -> Iterator[Callable[[], Case | Iterable[Case] | None]]:
             yield partial(operation_case, "add", by_name[name], rounding, tidy=j == 1)
             yield partial(operation_case, "sub", by_name[name], rounding, way="within", tidy=j == 1)
     fmt = get_format("bfloat16")
-    for j, rounding in enumerate(PLAIN):
+    for j, rounding in enumerate(MODES):
         # Beside what a value gives, by less than binary64 tells; and of the opposite code.
         for first in (1.0, 3.0, 5.0):
             for target in (1.3125, 1.30859375 + 0.00390625, 161 / 128):

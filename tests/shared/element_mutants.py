@@ -40,21 +40,12 @@ _ARITHMETIC = {ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast
 
 @dataclass(frozen=True)
 class Mutant:
-    """An altered text.
-
-    Attributes
-    ----------
-    module : str
-        One of `MODULES`.
-    what : str
-        Where it is altered and how: the function, the text before and after, and a number if there are
-        several the same.
-    line : int or None
-        Of the statement that is altered, if it stands in a function.
-    """
+    """An altered text."""
 
     module: str
+    #: Where it is altered and how: the function, the text before and after; a number, if there are several.
     what: str
+    #: Of the statement that is altered, if it stands in a function.
     line: int | None
     _within: ast.stmt = field(repr=False, compare=False)
     _node: ast.AST = field(repr=False, compare=False)
@@ -70,11 +61,8 @@ class Mutant:
 
     @property
     def _tree(self) -> ast.Module:
-        body = tree_of(self.module).body
-        changed = (
-            with_altered(item, self._node, self._altered) if item is self._within else item for item in body
-        )
-        return ast.Module([*changed], [])
+        altered = with_altered(self._within, self._node, self._altered)
+        return ast.Module([altered if x is self._within else x for x in tree_of(self.module).body], [])
 
     def text(self) -> SimpleNamespace:
         """Return the text's modules, made anew, one of them altered."""
@@ -195,14 +183,11 @@ def _of_call(call: ast.Call) -> Iterator[ast.AST]:
         case ast.Attribute(attr="select"):
             yield ast.Call(function, arguments[::-1], keywords)
             yield from arguments
-        case ast.Attribute(attr="equals" | "count" as name, value=value):
-            yield (
-                ast.UnaryOp(ast.Invert(), call)
-                if name == "equals"
-                else ast.Call(
-                    ast.Attribute(ast.UnaryOp(ast.Invert(), value), name, ast.Load()), arguments, keywords
-                )
-            )
+        case ast.Attribute(attr="equals"):
+            yield ast.UnaryOp(ast.Invert(), call)
+        case ast.Attribute(attr="count", value=value):
+            inverted = ast.UnaryOp(ast.Invert(), value)
+            yield ast.Call(ast.Attribute(inverted, "count", ast.Load()), arguments, keywords)
         case ast.Attribute(attr="bits", value=value):
             negative = ast.UnaryOp(ast.USub(), value)
             yield ast.Call(ast.Attribute(negative, "bits", ast.Load()), [], [])

@@ -39,9 +39,8 @@ def _empty(lowered: Lowered, size: int) -> list[Any]:
 
 def given(lowered: Lowered, arrays: Arrays) -> dict[Any, Any]:
     """Return what each input of a line is given: integers for codes and words."""
-    found = {
-        x: a if x.type.is_float else a.astype(np.int32) for x, a in zip(lowered.operands, arrays, strict=True)
-    }
+    pairs = zip(lowered.operands, arrays, strict=True)
+    found = {x: a if x.type.is_float else a.astype(np.int32) for x, a in pairs}
     found |= {x: np.asarray([n]) for x, n in zip(lowered.numbers, _numbers(lowered), strict=True)}
     words = _words(lowered, arrays[0].size)
     return found | {x: a.astype(np.int64) for x, a in zip(lowered.words, words, strict=True)}

@@ -16,18 +16,10 @@ from mcfsim.formats import Format, Grid, Parity, Posit, Specials, get_format, p3
 from mcfsim.oracle import round_float, round_integers
 from mcfsim.oracle.posits import posit_value
 from mcfsim.rounding import Rounding
-from tests.oracle.operands import (
-    FLUSHING,
-    ROUNDINGS,
-    SMALL_FORMATS,
-    UNUSUAL_FORMATS,
-    WIDE_FORMATS,
-    count,
-    magnitudes,
-)
+from tests.oracle import operands
 
 #: Short enough for the oracle of arrays.
-FLOATS = [*SMALL_FORMATS, *UNUSUAL_FORMATS, *WIDE_FORMATS]
+FLOATS = [*operands.SMALL_FORMATS, *operands.UNUSUAL_FORMATS, *operands.WIDE_FORMATS]
 SMALL_POSITS = [Posit(bits, es) for es in range(4) for bits in (3, 4, 5, 6, 8, 10)]
 LARGE_POSITS = [Posit(16), Posit(16, 1), *map(Posit, (24, 28, 32, 57)), Posit(32, 3), Posit(32, 5)]
 GRIDS = [
@@ -36,6 +28,8 @@ GRIDS = [
     Grid("unsigned", low=0, high=15),
     Grid("lopsided", low=-3, high=12, fraction_bits=-2),
 ]
+#: Of every kind.
+ALL = [*FLOATS, *SMALL_POSITS, *LARGE_POSITS, *GRIDS]
 #: Every choice of specials, sign and zero, with exponents that fill their field and that do not.
 VARIANTS = [
     Format(precision=precision, emin=-3, emax=emax, specials=specials, signed=signed, zero=zero)
@@ -74,9 +68,8 @@ def drawn(seed: int) -> tuple[Format, Rounding]:
     if seed % 6 == 0:
         fmt = Posit(choose.randint(3, 16), choose.randint(0, 3))
     if seed % 6 == 1:
-        fmt = Grid(
-            low=-choose.randint(0, 5000), high=choose.randint(1, 5000), fraction_bits=choose.randint(-20, 20)
-        )
+        low, high, bits = -choose.randint(0, 5000), choose.randint(1, 5000), choose.randint(-20, 20)
+        fmt = Grid(low=low, high=high, fraction_bits=bits)
     while fmt is None:
         emin = choose.randint(-150, 149) if seed % 6 < 5 else choose.randint(-1022, 940)
         with suppress(ValueError):  # there is no such format
@@ -94,7 +87,7 @@ def drawn(seed: int) -> tuple[Format, Rounding]:
 
 def roundings(fmt: Format) -> list[Rounding]:
     """Return the roundings into a format but those at random; posits and grids have nothing to flush."""
-    return [*ROUNDINGS, *FLUSHING] if type(fmt) is Format else ROUNDINGS
+    return [*operands.ROUNDINGS, *operands.FLUSHING] if type(fmt) is Format else operands.ROUNDINGS
 
 
 def in_arrays(fmt: Format) -> bool:
@@ -130,13 +123,13 @@ def turning_points(fmt: Format) -> Any:
         ends = [4 * abs(end) + step for end in (fmt.low, fmt.high) for step in range(-17, 18)]
         quarters = np.unique(np.abs([*range(4 * most + 18), *ends]))
         return quarters * 2.0 ** (-2 - fmt.fraction_bits)
-    size = count(fmt) if fmt.precision <= 11 and fmt.emax - fmt.emin < 300 else 0
+    size = operands.count(fmt) if fmt.precision <= 11 and fmt.emax - fmt.emin < 300 else 0
     if 0 < size <= 2**10:
-        numbers = magnitudes(fmt)
+        numbers = operands.magnitudes(fmt)
     elif size:
         inner = np.random.default_rng(1).integers(0, size, 1000)
         places = np.unique([*range(300), *inner, *(inner + 1) % size, *range(size - 300, size)])
-        numbers = magnitudes(fmt, places)
+        numbers = operands.magnitudes(fmt, places)
     else:
         return _drawn_beside_boundaries(fmt)
     last = numbers[-1] - numbers[-2]

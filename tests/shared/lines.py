@@ -102,7 +102,7 @@ def _verb(value: Value, given: Sequence[Any]) -> Any:
         case "sub" if kind.is_float:
             return _added(given[0], -given[1], kind)
         case "lt" | "le" | "eq":
-            return {"lt": operator.lt, "le": operator.le, "eq": operator.eq}[verb](*given)
+            return getattr(operator, verb)(*given)
         case "select":
             return given[1] if given[0] else given[2]
         case "bits":
@@ -121,13 +121,15 @@ def _verb(value: Value, given: Sequence[Any]) -> Any:
         case "shr":
             return wrapped((given[0] % 2**kind.bits) >> given[1], kind)
     if kind is TRUTH:
-        return {"and": operator.and_, "or": operator.or_, "xor": operator.xor}[verb](*given)
+        return _LOGICAL[verb](*given)
     return wrapped(_OF_INTEGERS[verb](*given), kind)
 
 
+_LOGICAL = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
+_OF_TWO = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, **_LOGICAL}
 _OF_INTEGERS: dict[str, Callable[..., int]] = {
-    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "xor", "neg")},
-    **{"and": operator.and_, "or": operator.or_, "shl": operator.lshift, "sar": operator.rshift, "cut": int},
+    **_OF_TWO,
+    **{"neg": operator.neg, "shl": operator.lshift, "sar": operator.rshift, "cut": int},
 }
 
 
@@ -213,58 +215,35 @@ def integers(frame: Frame, kind: Type) -> list[Value]:
 
 #: Texts of every verb, by name: of numbers, and of integers, with a count below their size.
 OF_NUMBERS: dict[str, Callable[..., Value]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "sqrt": lambda a, b: a.sqrt(),
-    "neg": lambda a, b: -a,
-    "abs": lambda a, b: abs(a),
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "eq": lambda a, b: a.equals(b),
+    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv},
+    **{"sqrt": lambda a, b: a.sqrt(), "neg": lambda a, b: -a, "abs": lambda a, b: abs(a)},
+    **{"lt": operator.lt, "le": operator.le, "eq": lambda a, b: a.equals(b)},
     "select": lambda a, b: (a < b).select(a, b),
-    "add -0": lambda a, b: a + -0.0,
-    "mul -0": lambda a, b: a * -0.0,
+    **{"add -0": lambda a, b: a + -0.0, "mul -0": lambda a, b: a * -0.0},
     "div inf": lambda a, b: a / math.inf,
     "nan": lambda a, b: (a < b).select(math.nan, b),
     "bits": lambda a, b: cleaned(a).bits(),
     "number": lambda a, b: (cleaned(a).bits() ^ 1).as_number(),
     "widen and narrow": lambda a, b: a.narrow() if a.type is F64 else a.widen(),
 }
+_SHIFTS = {"shl": operator.lshift, "sar": operator.rshift, "shr": lambda m, count: m.shr(count)}
 OF_INTEGERS: dict[str, Callable[..., Value]] = {
-    "add": lambda m, n, count: m + n,
-    "sub": lambda m, n, count: m - n,
-    "mul": lambda m, n, count: m * n,
-    "and": lambda m, n, count: m & n,
-    "or": lambda m, n, count: m | n,
-    "xor": lambda m, n, count: m ^ n,
-    "not": lambda m, n, count: ~m,
-    "neg": lambda m, n, count: -m,
-    "shl": lambda m, n, count: m << count,
-    "sar": lambda m, n, count: m >> count,
-    "shr": lambda m, n, count: m.shr(count),
-    "shl 0": lambda m, n, count: m << 0,
-    "sar 0": lambda m, n, count: m >> 0,
-    "shr 0": lambda m, n, count: m.shr(0),
-    "shl most": lambda m, n, count: m << m.type.bits - 1,
-    "sar most": lambda m, n, count: m >> m.type.bits - 1,
-    "shr most": lambda m, n, count: m.shr(m.type.bits - 1),
-    "lt": lambda m, n, count: m < n,
-    "le": lambda m, n, count: m <= n,
+    **{name: lambda m, n, count, made=made: made(m, n) for name, made in _OF_TWO.items()},
+    **{"not": lambda m, n, count: ~m, "neg": lambda m, n, count: -m},
+    **{name: lambda m, n, count, by=by: by(m, count) for name, by in _SHIFTS.items()},
+    **{f"{name} 0": lambda m, n, count, by=by: by(m, 0) for name, by in _SHIFTS.items()},
+    **{f"{name} most": lambda m, n, count, by=by: by(m, m.type.bits - 1) for name, by in _SHIFTS.items()},
+    **{"lt": lambda m, n, count: m < n, "le": lambda m, n, count: m <= n},
     "eq": lambda m, n, count: (m >> 20).equals(n >> 20),
     "least": lambda m, n, count: (m < n).select(m, n),
     "greatest": lambda m, n, count: (m < n).select(n, m),
     "ends": lambda m, n, count: (m < n).select(m.like(-(2 ** (m.type.bits - 1))), 2 ** (m.type.bits - 1) - 1),
     "cut or extend": lambda m, n, count: m.cut() if m.type is I64 else m.extend(),
-    "truth and": lambda m, n, count: (m < n) & (n < count),
-    "truth or": lambda m, n, count: (m < n) | (n < count),
-    "truth xor": lambda m, n, count: (m < n) ^ (n < count),
+    **{f"truth {x}": lambda m, n, count, x=x: _LOGICAL[x](m < n, n < count) for x in _LOGICAL},
     "truth not": lambda m, n, count: ~(m < n),
     "truth chosen": lambda m, n, count: (m < n).select(n < count, m < count),
     "count": lambda m, n, count: (m < n).count(m.type),
-    "byte": lambda m, n, count: (m ^ n).cut() & 0xFF,
-    "short": lambda m, n, count: (m ^ n).cut() & 0xFFFF,
+    **{"byte": lambda m, n, count: (m ^ n).cut() & 0xFF, "short": lambda m, n, count: (m ^ n).cut() & 0xFFFF},
 }
 
 
@@ -275,9 +254,7 @@ def of_all_verbs(kind: Type) -> tuple[Frame, dict[str, Value]]:
         a, b = frame.numbers[:2] if kind is F32 else frame.numbers[2:]
         single = frame.single[kind is F64]
         made = {name: text(a, b) for name, text in OF_NUMBERS.items()}
-        return frame, made | {
-            f"{name}, for all": OF_NUMBERS[name](single, b) for name in ("add", "div", "lt")
-        }
+        return frame, made | {f"{x}, for all": OF_NUMBERS[x](single, b) for x in ("add", "div", "lt")}
     most = kind.bits - 1
     m, n, *_ = integers(frame, kind)
     count = (frame.codes[0] if kind is I32 else frame.codes[0].extend()) & most

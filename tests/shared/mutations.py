@@ -52,9 +52,8 @@ def changed(data: Any, random: np.random.Generator) -> Any:
         case 1 if isinstance(parent, dict):
             parent[str(value)[:20]] = value
         case 2 if isinstance(parent[key], int | float) and not isinstance(parent[key], bool):
-            parent[key] = [parent[key] + 1, parent[key] - 1, -parent[key], float(parent[key])][
-                int(random.integers(4))
-            ]
+            x = parent[key]
+            parent[key] = (x + 1, x - 1, -x, float(x))[int(random.integers(4))]
         case _:
             parent[key] = value
     return whole

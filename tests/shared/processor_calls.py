@@ -1,5 +1,6 @@
 """Public calls, to be made while the processor rounds in some direction or flushes."""
 
+import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -29,11 +30,7 @@ CALLS: dict[str, Callable[[], Any]] = {}
 
 def add_arithmetics() -> None:
     arithmetics = {
-        "bfloat16": AR,
-        "float16": mcf.arithmetic("float16"),
-        "float32": mcf.arithmetic("float32"),
-        "float64": mcf.arithmetic("float64"),
-        "posit16": mcf.arithmetic("posit16"),
+        **{name: mcf.arithmetic(name) for name in ("bfloat16", "float16", "float32", "float64", "posit16")},
         "up": mcf.arithmetic("bfloat16", "up"),
         "stochastic": mcf.arithmetic("bfloat16", "stochastic", random=mcf.RandomWords(1)),
         "compiled": mcf.arithmetic("bfloat16", compiled=True),
@@ -49,13 +46,10 @@ def add_arithmetics() -> None:
             CALLS[f"fma of {name}"] = lambda ar=ar: ar.fma(X, Y, X)
             CALLS[f"quotient by a number of {name}"] = lambda ar=ar: ar.div(X, 3.0)
         CALLS[f"two_sum of {name}"] = lambda ar=ar: mcf.two_sum(ar, X, Y)
-    threads = mcf.arithmetic("bfloat16", threads=2)
+    threads, compiled = (mcf.arithmetic("bfloat16", compiled=x, threads=2) for x in (None, True))
     CALLS["threads"] = lambda: threads.add(LARGE, LARGE)
-    CALLS["compiled threads"] = lambda: mcf.two_sum(
-        mcf.arithmetic("bfloat16", compiled=True, threads=2), LARGE, LARGE
-    )
-    meter = mcf.Meter(AR)
-    CALLS["meter"] = lambda: meter.add(X, Y)
+    CALLS["compiled threads"] = lambda: mcf.two_sum(compiled, LARGE, LARGE)
+    CALLS["meter"] = partial(mcf.Meter(AR).add, X, Y)
 
 
 def add_functions() -> None:
@@ -65,10 +59,7 @@ def add_functions() -> None:
         *((function, PAIR, PAIR) for function in (mcf.expansion_add, mcf.expansion_mul, mcf.expansion_div)),
         *((mcf.split, X), (mcf.expand, 0.1, 2), (mcf.expansion_sqrt, (np.abs(X), PAIR[1]))),
         *((mcf.expansion_scale, PAIR, X), (mcf.grow, PAIR, X), (mcf.renormalize, PAIR)),
-        *(
-            (getattr(summation, f"{name}_sum"), (X, Y, X))
-            for name in ("recursive", "kahan", "dw", "neumaier")
-        ),
+        *((getattr(summation, f"{x}_sum"), (X, Y, X)) for x in ("recursive", "kahan", "dw", "neumaier")),
         *((shewchuk.vec_sum, (X, Y)), (shewchuk.grow_expansion, (X, Y), X)),
         (shewchuk.expansion_sum, (X, Y), (X, Y)),
     ]
@@ -84,27 +75,19 @@ def add_functions() -> None:
         CALLS[function.__name__] = partial(function, *given)
     for function, *given in on_arithmetic:
         CALLS[function.__name__] = partial(function, AR, *given)
-    CALLS.update(
-        {
-            "round_to number": lambda: mcf.round_to(0.1, "bfloat16"),
-            "round_to fraction": lambda: mcf.round_to(Fraction(1, 3), "bfloat16"),
-            "round_to many": lambda: mcf.round_to(LARGE, "bfloat16", threads=2),
-            "quantize to nvfp4": lambda: mcf.quantize(X, "nvfp4"),
-            "dequantize": mcf.quantize(X, "mxfp8_e4m3").dequantize,
-            "schedule": lambda: mcf.Schedule(0.1, warmup=3, final=0.1).rate(2, 10),
-        }
-    )
+    CALLS["round_to number"] = lambda: mcf.round_to(0.1, "bfloat16")
+    CALLS["round_to fraction"] = lambda: mcf.round_to(Fraction(1, 3), "bfloat16")
+    CALLS["round_to many"] = lambda: mcf.round_to(LARGE, "bfloat16", threads=2)
+    CALLS["quantize to nvfp4"] = lambda: mcf.quantize(X, "nvfp4")
+    CALLS["dequantize"] = mcf.quantize(X, "mxfp8_e4m3").dequantize
+    CALLS["schedule"] = lambda: mcf.Schedule(0.1, warmup=3, final=0.1).rate(2, 10)
 
 
 def add_work() -> None:
     problem = mcf.get_problem("quadratic", dimension=4, condition_number=10.0)
-    for name, hyper in {"AdamW": mcf.AdamW(), "SGD": mcf.SGD()}.items():
-        for strategy in ("plain", "plus", "kahan"):
-            if strategy in mcf.STRATEGIES:
-                optimizer = Optimizer(
-                    hyper, mcf.strategy(strategy, "bfloat16"), {"x": np.ones(4, np.float32)}
-                )
-                CALLS[f"{name} {strategy}"] = lambda o=optimizer: o.step(np.ones(4, np.float32), 0.1)
+    for hyper, strategy in itertools.product((mcf.AdamW(), mcf.SGD()), ("plain", "kahan")):
+        optimizer = Optimizer(hyper, mcf.strategy(strategy, "bfloat16"), {"x": np.ones(4, np.float32)})
+        CALLS[f"{hyper} {strategy}"] = lambda o=optimizer: o.step(np.ones(4, np.float32), 0.1)
     certificate = mcf.verify("two_sum", "e3m2")
     CALLS["simulate"] = lambda: mcf.simulate(problem, steps=1, progress=False)
     CALLS["verify"] = lambda: mcf.verify("two_sum", "e3m2")
@@ -125,15 +108,11 @@ def add_torch() -> None:
     native = mcf.arithmetic("bfloat16", backend="native", device="cpu")
     parameter = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
     parameter.grad = torch.ones(4, dtype=torch.bfloat16)
-    CALLS.update(
-        {
-            "torch add": lambda: ar.add(ones, ones),
-            "torch scalar": lambda: ar.mul(ones, 0.1),
-            "torch two_sum": lambda: mcf.two_sum(ar, ones, ones),
-            "native torch": lambda: native.add(parameter.grad, parameter.grad),
-            "native torch scalar": lambda: native.round(0.1),
-            "round_to tensors": lambda: mcf.round_to(ones, "bfloat16"),
-        }
-    )
+    CALLS["torch add"] = lambda: ar.add(ones, ones)
+    CALLS["torch scalar"] = lambda: ar.mul(ones, 0.1)
+    CALLS["torch two_sum"] = lambda: mcf.two_sum(ar, ones, ones)
+    CALLS["native torch"] = lambda: native.add(parameter.grad, parameter.grad)
+    CALLS["native torch scalar"] = lambda: native.round(0.1)
+    CALLS["round_to tensors"] = lambda: mcf.round_to(ones, "bfloat16")
     for kind in (optimizers.AdamW, optimizers.SGD, optimizers.TorchAdamW):
         CALLS[f"torch {kind.__name__}"] = kind([parameter], lr=0.1).step

@@ -45,30 +45,17 @@ SCALARS: list[Any] = [
 
 @dataclass(frozen=True)
 class Recipe:
-    """A text as data.
+    """A text as data."""
 
-    Attributes
-    ----------
-    format, rounding
-        Of the operands, and of the first arithmetic.
-    policy : {"exact", "rounded"}
-    others : tuple
-        Format and rounding of further arithmetics.
-    operands : int
-    steps : tuple
-        Of each operation the name, the arithmetic, and the operands: the numbers of values, or real scalars
-        in tuples of one.
-    results : tuple of int
-        The values that are returned.
-    """
-
-    format: Format
+    format: Format  # of the operands, and of the first arithmetic
     rounding: Rounding
     policy: str
-    others: tuple[tuple[Format, Rounding], ...]
+    others: tuple[tuple[Format, Rounding], ...]  # of further arithmetics
     operands: int
+    #: Of each operation the name, the arithmetic, and the operands: the numbers of values, or real scalars in
+    #: tuples of one.
     steps: tuple[tuple[str, int, tuple[Any, ...]], ...]
-    results: tuple[int, ...]
+    results: tuple[int, ...]  # the values that are returned
 
     def text(self, enter: Callable[[Any, Any], Any] = lambda ar, x: x) -> Callable[..., Any]:
         """Return the text; what a real scalar is in an arithmetic may be said."""

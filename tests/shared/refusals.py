@@ -7,22 +7,20 @@ from typing import Any
 
 import pytest
 
-Row = tuple[Callable[..., Any], tuple[Any, ...], type[Exception], str | None]
+Rows = list[tuple[Callable[..., Any], tuple[Any, ...], type[Exception], str | None]]
 
 
-def refused(
-    error: type[Exception], message: str | None, function: Callable[..., Any], *given: Any
-) -> list[Row]:
+def refused(error: type[Exception], message: str | None, function: Callable[..., Any], *given: Any) -> Rows:
     """Return rows of a table: the function on each that is given, a tuple of arguments or a single one."""
     return [(function, x if isinstance(x, tuple) else (x,), error, message) for x in given]
 
 
-def refusals(*tables: list[Row]) -> Any:
+def refusals(*tables: Rows) -> Any:
     """Return the mark of a test that takes each table as one parameter."""
     return pytest.mark.parametrize("rows", tables, ids=lambda rows: rows[0][3])
 
 
-def check(rows: list[Row]) -> None:
+def check(rows: Rows) -> None:
     """Make calls, each of which must raise its error with its message."""
     for function, given, error, message in rows:
         with pytest.raises(error, match=message):

@@ -462,33 +462,32 @@ def requantize(elements, slot, stored):
         setattr(x, slot, (Single(stored.format).round(number) if stored.format != FLOAT32 else number,))
 
 
-def assert_judged(
-    assert_same, hyper, strategy, start, decayed, gradients, rate, rounding="nearest_even", **options
-):
-    """Train an optimizer and by the judge, and compare the updates and all that is stored after each step.
+def course(judge, gradients, rates):
+    """Return the updates of a judge, and all that is stored at the start and after each step."""
+    start = (), judge.vectors()
+    return [start, *((judge.step(*now), judge.vectors()) for now in zip(gradients, rates, strict=True))]
 
-    Parameters
-    ----------
-    start, gradients : mapping of str to array, list of such
-        Numbers of the low format.
-    rate : float
-        Divided by the number of the step.
 
-    Returns
-    -------
-    optimizer, judge
-    """
-    known = {name: options.pop(name) for name in ("scalars",) if name in options}
-    words = {"words": options["random"]} if "random" in options else {}
-    optimizer = Optimizer(hyper, strategy, start, decayed, rounding, **options, **known)
-    judge = Judge(hyper, strategy, start, decayed, rounding, **words, **known)
-    for count, given in enumerate([None, *gradients]):
-        if count:
-            update = optimizer.step(optimizer.receive(given), rate / count)
-            assert_same(read(update, optimizer.roles.update.format), judge.step(given, rate / count))
-        vectors = judge.vectors()
+def assert_course(assert_same, optimizer, expected, gradients, rates):
+    """Make steps, and compare the updates, and all that is stored after each, with those of a judge."""
+    steps = [(), *zip(gradients, rates, strict=True)]
+    for now, (updates, vectors) in zip(steps, expected, strict=True):
+        if now:
+            found = optimizer.step(optimizer.receive(now[0]), now[1])
+            assert_same(read(found, optimizer.roles.update.format), updates)
         for label, found, fmt in zip(vectors, optimizer.state, optimizer.formats, strict=True):
             assert len(found) == len(vectors[label])
             for mine, other in zip(found, vectors[label], strict=True):
                 assert_same(read(mine, fmt), other)
+
+
+def assert_judged(
+    assert_same, hyper, strategy, start, decayed, gradients, rates, rounding="nearest_even", **options
+):
+    """Train an optimizer and by the judge on numbers of the low format, and compare; return both."""
+    known = {name: options.pop(name) for name in ("scalars",) if name in options}
+    words = {"words": options["random"]} if "random" in options else {}
+    optimizer = Optimizer(hyper, strategy, start, decayed, rounding, **options, **known)
+    judge = Judge(hyper, strategy, start, decayed, rounding, **words, **known)
+    assert_course(assert_same, optimizer, course(judge, gradients, rates), gradients, rates)
     return optimizer, judge

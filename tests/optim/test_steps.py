@@ -68,8 +68,8 @@ def hyperparameters(optimizer, epsilon, betas=BETAS[1], decay=0.1):
 def judged(assert_same, hyper, strategy, low="bfloat16", shapes=SHAPES, steps=4, rate=None, **options):
     _, own, least = RANGES[low]
     start, *given = (numbers(seed, shapes, low, seed and least) for seed in range(steps + 1))
-    made = assert_judged(assert_same, hyper, strategy, start, DECAYED, given, rate or own, **options)
-    return (start, *made)
+    rates = [(rate or own) / step for step in range(1, steps + 1)]
+    return start, *assert_judged(assert_same, hyper, strategy, start, DECAYED, given, rates, **options)
 
 
 def possible(strategy, low, rounding, scalars):

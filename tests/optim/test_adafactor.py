@@ -1,7 +1,7 @@
 """Adafactor, whose steps have means in them: by the judge, in every strategy, and wherever it is used."""
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from mcfsim.optim.layout import Layout
 from mcfsim.optim.means import mean
 from mcfsim.optim.parts import bytes_per_parameter
 from mcfsim.optim.strategies import Stored, Strategy
+from tests.optim.stored import numbers
 from tests.training.problems import Folded
 
 from .factored import Judge
@@ -35,17 +36,11 @@ BY_BF16 = mcf.Accumulator("bfloat16", block=2)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def numbers(seed, scale=0, names=SHAPES):
-    """Return tensors of many magnitudes, zeros among them, as the low format has them."""
-    random, made = np.random.default_rng(seed), {}
-    for name, shape in SHAPES.items():
-        x = random.standard_normal(shape) * 2.0 ** random.integers(-9 + scale, 3 + scale, shape)
-        made[name] = mcf.round_to(np.where(random.random(shape) < 0.1, 0.0, x), "bfloat16")
-    return {name: made[name] for name in names}
+given = partial(numbers, shapes=SHAPES)
 
 
 @lru_cache
-def situation(judge, strategy, rounding="nearest_even", steps=3, make=numbers):
+def situation(judge, strategy, rounding="nearest_even", steps=3, make=given):
     """Return what starts an optimizer, and what its steps are by the judge; see `assert_course`."""
     start, *gradients = map(make, (100, *range(1, steps + 1)))
     start = strategy, start, DECAYED & start.keys(), rounding
@@ -89,7 +84,7 @@ def test_what_is_not_finite_is_as_the_judge_has_it(seed, assert_same):
     random = np.random.default_rng(seed)
 
     def strange(step):
-        made = numbers(step, scale=6)
+        made = numbers(step, SHAPES, least=-3, most=9)
         for x in made.values():
             if step < 100 and x.size:
                 x.reshape(-1)[random.integers(x.size)] = (np.nan, np.inf, -np.inf, 3e38)[step % 4]

@@ -4,6 +4,7 @@ import ast
 import inspect
 import sys
 from functools import cache, partial
+from itertools import pairwise
 from types import ModuleType
 from zlib import crc32
 
@@ -56,19 +57,18 @@ def survivors(text, alter, check, part, parts):
 
 
 # -- Adafactor -----------------------------------------------------------------------------------------------
-#: What a call of an arithmetic, a place and a thing that is known are exchanged for.
-METHODS = {"add": "sub", "sub": "add", "mul": "div", "div": "mul", "sqrt": "abs", "abs": "neg", "fma": "mul"}
-PLACES = {"ELEMENT": "ROW", "ROW": "COLUMN", "COLUMN": "ROW", "MATRIX": "TENSOR", "TENSOR": "MATRIX"}
-KNOWN = {
-    **{"square": "g", "g": "square", "rows": "row_mean", "row_mean": "all_rows", "column_mean": "columns"},
-    **{"share": "g", "direction_mean": "weight_mean", "weight_mean": "direction_mean", "clip": "size"},
-    **{"size": "clip", "variance": "g", "direction": "clip", "all_rows": "row_mean"},
-    **{"v": "update", "update": "v"},
-}
-SCALARS = {
-    **{"beta2": "gain2", "gain2": "beta1", "epsilon": "threshold", "threshold": "least_scale"},
-    **{"least_scale": "rate", "decay": "rate", "rate": "decay", "beta1": "gain1", "gain1": "beta2"},
-}
+def following(*rings):
+    """Return what each name is exchanged for: the one that follows it in a row."""
+    return {a: b for ring in rings for a, b in pairwise(ring.split())}
+
+
+#: Operations and places, numbers that are known, scalars.
+METHODS = following("add sub add", "mul div mul", "sqrt abs neg", "fma mul")
+METHODS |= following("ELEMENT ROW COLUMN ROW", "MATRIX TENSOR MATRIX")
+KNOWN = following("square g square", "rows row_mean all_rows row_mean", "column_mean columns", "share g")
+KNOWN |= following("direction_mean weight_mean direction_mean", "direction clip size clip", "variance g")
+KNOWN |= following("v update v")
+SCALARS = following("beta2 gain2 beta1 gain1 beta2", "epsilon threshold least_scale rate decay rate")
 #: Those that change no bit.
 SAME = {
     # The update has the format of m, and so of g.
@@ -89,8 +89,8 @@ def of_stages(node):
     match node:
         case ast.Attribute(value=ast.Name("scalars") as of, attr=name):
             yield ast.Attribute(of, SCALARS[name], node.ctx)
-        case ast.Attribute(value=of, attr=name, ctx=ast.Load()) if name in METHODS | PLACES:
-            yield ast.Attribute(of, (METHODS | PLACES)[name], node.ctx)
+        case ast.Attribute(value=of, attr=name, ctx=ast.Load()) if name in METHODS:
+            yield ast.Attribute(of, METHODS[name], node.ctx)
         case ast.Constant(float(number)):
             yield ast.Constant(number + 1)
         case ast.Constant(name) if name in KNOWN:
@@ -102,7 +102,7 @@ def of_stages(node):
 
 
 #: A matrix, a vector, two matrices and a number.
-few = partial(stages.numbers, names=("w", "b", "t", "s"))
+few = partial(stages.numbers, shapes={name: stages.SHAPES[name] for name in "wbts"})
 
 
 @pytest.mark.parametrize("part", range(6))

@@ -14,6 +14,7 @@ from mcfsim.optim.strategies import FLOAT32, LOW, Stored, Strategy
 from mcfsim.optim.weight_grid import Reach
 from mcfsim.rounding import DETERMINISTIC
 from mcfsim.scaled import ScaledFormat
+from tests.optim.stored import numbers
 from tests.shared.kinds import LEADING, STORED, feeding
 
 from .on_grid_reference import placed
@@ -45,16 +46,6 @@ SIZED = {"w": (4, 33), "b": (128,), "c": (5,), "s": (), "none": (0,)}
 WHOLE = ScaledFormat(
     "whole", element=mcf.get_format("float8_e4m3fn"), block=None, scale="float32", rule="absmax"
 )
-
-
-def numbers(seed, shapes, low, least=0, most=1):
-    """Return tensors of a low format, of several magnitudes, with zeros among them."""
-    random, made = np.random.default_rng(seed), {}
-    for name, shape in shapes.items():
-        x = random.standard_normal(shape) * 2.0 ** random.integers(least, most, shape)
-        x = np.where(random.random(shape) < 0.1 * (least < 0), 0.0, x)
-        made[name] = mcf.round_to(np.asarray(x), low).reshape(shape)
-    return made
 
 
 def hyperparameters(optimizer, epsilon, betas=BETAS[1], decay=0.1):

@@ -30,16 +30,13 @@ class Judge:
 
     def step(self, gradients, rate):
         """Make one step and return the updates."""
-        return [
-            u for name, x in self.tensors.items() for u in x.step(np.ravel(gradients[name]).tolist(), rate)
-        ]
+        return [u for name, x in self.tensors.items() for u in x.step(gradients[name], rate)]
 
     def vectors(self):
         """Return the state: for each field its vectors, as an optimizer has them."""
         states = [x.numbers() for x in self.tensors.values()]
-        return {
-            label: list(zip(*chain(*(state[label] for state in states)), strict=True)) for label in states[0]
-        }
+        joined = {label: chain(*(state[label] for state in states)) for label in states[0]}
+        return {label: list(zip(*numbers, strict=True)) for label, numbers in joined.items()}
 
 
 class Tensor:
@@ -72,6 +69,7 @@ class Tensor:
     def step(self, gradient, rate):
         """Make one step and return the update D."""
         self.count += 1
+        gradient = np.ravel(gradient).tolist()
         hyper, count = self.hyper, self.count
         self.gain = count**-hyper.beta2_power
         everything = range(len(self.where))
@@ -123,10 +121,8 @@ class Tensor:
             mean = self._mean(5, "matrix", s, [row[s, r] for r in range(self.rows)])
             for r in range(self.rows):
                 share[s, r] = self.roles(6, "row", s * self.rows + r)[1].div(row[s, r], mean)
-        return [
-            self.roles(7, "element", i)[1].mul(share[s, r], column[s, c])
-            for i, (s, r, c) in enumerate(self.where)
-        ], 8
+        pairs = [(share[s, r], column[s, c]) for s, r, c in self.where]
+        return [self.roles(7, "element", i)[1].mul(*pair) for i, pair in enumerate(pairs)], 8
 
     def _average(self, ar, part, i, new):
         """Move a second moment."""

@@ -114,9 +114,8 @@ def _settled(strategy, rounding, scalars):
 
 def roles_of(strategy, step, index, rounding, scalars="exact", words=DEFAULT_WORDS):
     """Return the arithmetics of one element's step."""
-    if not (
-        rounding.stochastic or any(item.rounding is Mode.STOCHASTIC for item in strategy.tensors.values())
-    ):
+    own = {item.rounding for item in strategy.tensors.values()}
+    if not rounding.stochastic and Mode.STOCHASTIC not in own:
         return _settled(strategy, rounding, scalars)
     kinds, order = _kinds(strategy)
     made = {}
@@ -328,9 +327,8 @@ class Element:
         """Make one step with the rounding points of PyTorch: in binary32, rounded where it is stored."""
         wide, hyper, count = Single(FLOAT32), self.hyper, self.count
         low, second, up, adding = roles.moments, roles.second_moment, roles.update, roles.parameter
-        inner, inner_v, inner_up, inner_p = (
-            ar if ar.format == FLOAT32 else wide for ar in (low, second, up, adding)
-        )
+        stored = low, second, up, adding
+        inner, inner_v, inner_up, inner_p = (ar if ar.format == FLOAT32 else wide for ar in stored)
         weight = wide.round(1.0 - hyper.beta1)
         if len(self.m) > 1:
             self.m = averaged(low, self.m, hyper.beta1, g, 1.0 - hyper.beta1)
@@ -481,13 +479,12 @@ def assert_course(assert_same, optimizer, expected, gradients, rates):
                 assert_same(read(mine, fmt), other)
 
 
-def assert_judged(
-    assert_same, hyper, strategy, start, decayed, gradients, rates, rounding="nearest_even", **options
-):
-    """Train an optimizer and by the judge on numbers of the low format, and compare; return both."""
-    known = {name: options.pop(name) for name in ("scalars",) if name in options}
-    words = {"words": options["random"]} if "random" in options else {}
-    optimizer = Optimizer(hyper, strategy, start, decayed, rounding, **options, **known)
-    judge = Judge(hyper, strategy, start, decayed, rounding, **words, **known)
+def assert_judged(assert_same, start, gradients, rates, rounding="nearest_even", scalars="exact", **options):
+    """Train an optimizer and by the judge on numbers of the low format, and compare; return both.
+
+    Its start are the hyperparameters, the strategy, the tensors and which are decayed.
+    """
+    optimizer = Optimizer(*start, rounding, scalars=scalars, **options)
+    judge = Judge(*start, rounding, options.get("random"), scalars=scalars)
     assert_course(assert_same, optimizer, course(judge, gradients, rates), gradients, rates)
     return optimizer, judge

@@ -28,9 +28,7 @@ RATES = (2.0**-4, 2.0, 2.0**-4)
 GIVEN = {"epsilon": 2.0**-40, "threshold": 0.75, "least_scale": 0.5, "weight_decay": 0.1}
 KINDS = {"adafactor": Adafactor(**GIVEN), "momentumadafactor": MomentumAdafactor(**GIVEN)}
 STORED = [name for name in mcf.STRATEGIES if name not in ("exact", "eco")]
-MIXED = Strategy(
-    "mixed", parameter=Stored("bfloat16", 2), m=Stored("e8m4"), v=Stored("e8m10"), addition="grow"
-)
+MIXED = Strategy("mixed", Stored("bfloat16", 2), Stored("e8m4"), Stored("e8m10"), addition="grow")
 MIXED = mcf.strategy(MIXED, "bfloat16")
 BY_BF16 = mcf.Accumulator("bfloat16", block=2)
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -115,11 +115,7 @@ def test_what_is_refused():
         (lambda: layout.join(shorter), ValueError, r"expected the tensors .* not \['bias'\]"),
         (lambda: layout.blocks(shorter, 4), ValueError, "expected the tensors"),
         (lambda: layout.join(x | {"matrix": x["matrix"].T}), ValueError, r"shape \(2, 3\), not \(3, 2\)"),
-        (
-            lambda: layout.blocks(x | {"cube": Stretches([1])}, 4),
-            ValueError,
-            "'cube' must have shape",
-        ),
+        (lambda: layout.blocks(x | {"cube": Stretches([1])}, 4), ValueError, "'cube' must have shape"),
         (lambda: layout.blocks(x | {"bias": MASKED}, 4), TypeError, "tensor 'bias' is a masked array"),
         (lambda: list(layout.blocks(cut, 4)), ValueError, r"'cube' gives .* shape \(3,\) .* 2 to 6"),
         (lambda: list(Layout(one).blocks(one, 4)), ValueError, "float64 from element 4 on, before float32"),

@@ -164,10 +164,8 @@ def test_formats_and_policies_that_do_not_go_together():
 def test_a_tensor_rounds_with_its_own_bits_and_rule(bits, rule):
     stored = Stored(LOW, rounding="stochastic", random_bits=bits, rule=rule)
     roles = strategy(replace(STRATEGIES["plain"], parameter=stored)).roles(random=RandomWords(3))
-    assert roles.parameter.rounding == Rounding(
-        Mode.STOCHASTIC, random_bits=bits or 16, rule=rule or Rule.TRUNCATE
-    )
-    assert roles.moments.rounding == Rounding()
+    expected = Rounding(Mode.STOCHASTIC, random_bits=bits or 16, rule=rule or Rule.TRUNCATE)
+    assert (roles.parameter.rounding, roles.moments.rounding) == (expected, Rounding())
     of_run = Rounding(Mode.STOCHASTIC, random_bits=5, rule="centred")
     roles = strategy(replace(STRATEGIES["plain"], parameter=stored)).roles(of_run, random=RandomWords(3))
     assert roles.parameter.rounding == replace(of_run, random_bits=bits or 5, rule=rule or Rule.CENTRED)

@@ -5,18 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from mcfsim import get_problem
 from mcfsim.formats import Format, Posit, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.problems import (
-    Corpus,
-    Digits,
-    LanguageModel,
-    LogisticRegression,
-    Problem,
-    Quadratic,
-    Rosenbrock,
-    get_problem,
-)
+from mcfsim.problems import Corpus, Digits, LanguageModel, LogisticRegression, Problem, Quadratic, Rosenbrock
 from mcfsim.problems.registry import PROBLEMS
 
 TEXT = Corpus.from_bytes(np.random.default_rng(0).integers(0, 256, 4000, dtype=np.uint8).tobytes(), "random")

@@ -166,10 +166,8 @@ def test_the_checkpoint_of_other_versions_is_refused(tmp_path, monkeypatch):
     path, module = tmp_path / "checkpoint.npz", sys.modules["mcfsim.training.loop"]
     simple(path)
     versions = module.versions() | {"numpy": "1.0", "mpmath": "0.1"}
-    for name, other, differing in (
-        ("versions", versions, "mpmath, numpy"),
-        ("blas", "openblas 0.3.31 Nehalem", "blas"),
-    ):
+    others = ("versions", versions, "mpmath, numpy"), ("blas", "openblas 0.3.31 Nehalem", "blas")
+    for name, other, differing in others:
         with monkeypatch.context() as patch:
             patch.setattr(module, name, lambda other=other: other)
             with pytest.raises(ValueError, match=f"versions differ in {differing}; remove it"):

@@ -31,10 +31,9 @@ def problem():
 def test_the_same_arguments_give_the_same_bits_whatever_is_recorded_beside(problem, optimizer, names, capsys):
     arguments = {"optimizer": optimizer, "strategies": names, "steps": 4}
     first, again = Watched(problem), Watched(problem)
-    run = simulate(first, seed=1, truth_sample=2, record_every=2, **arguments)
-    assert_same_run(
-        simulate(problem, seed=1, truth_sample=2, record_every=2, progress=True, **arguments), run
-    )
+    recorded = {"seed": 1, "truth_sample": 2, "record_every": 2}
+    run = simulate(first, **recorded, **arguments)
+    assert_same_run(simulate(problem, **recorded, progress=True, **arguments), run)
     assert capsys.readouterr().out == ""
     simulate(again, seed=1, **arguments)
     assert again.finals == first.finals

@@ -98,7 +98,7 @@ def test_integers_of_numpy_become_integers(kind):
 
 
 # -- everything else ----------------------------------------------------------------------------------------
-NO_HYPERPARAMETERS = [mcf.AdamW, mcf.SGD, None, 0.9, {"beta1": 0.9}, mcf.adamw, mcf.Schedule()]
+NO_HYPER = [mcf.AdamW, mcf.SGD, None, 0.9, {"beta1": 0.9}, mcf.adamw, mcf.Schedule()]
 NO_NAME = [None, 5, b"x", ("a",)]
 NO_STRATEGY = ["plain", None, mcf.Strategy, ["plain"]]
 NOT_STORED = ["bfloat16", mcf.get_format("bf16"), 2, LOW, Stored, [Stored(LOW)]]
@@ -106,13 +106,8 @@ NO_ADDITION = [None, 5, [], {}, "add", b"grow"]
 NO_SETTINGS = [None, 5, ["quadratic"], Quadratic, Rosenbrock()]
 NO_PROBLEM = [{}, {"kind": None}, {"kind": []}, {"kind": "linear"}, "linear"]
 TYPES = [
-    (
-        optimizer,
-        "hyper",
-        ["adamw", *NO_HYPERPARAMETERS],
-        r"^hyper must be hyperparameters, as mcfsim.AdamW\(",
-    ),
-    (simulated, "optimizer", NO_HYPERPARAMETERS, r"^optimizer must be hyperparameters, as mcfsim.AdamW\(\)"),
+    (optimizer, "hyper", ["adamw", *NO_HYPER], r"^hyper must be hyperparameters, as mcfsim.AdamW\(\)"),
+    (simulated, "optimizer", NO_HYPER, r"^optimizer must be hyperparameters, as mcfsim.AdamW\(\)"),
     (optimizer, "strategy", NO_STRATEGY, "^strategy must be a Strategy, as strategy"),
     (optimizer, "parameters", [[np.ones(3)], np.ones(3)], "parameters must be a mapping of names to arrays"),
     (optimizer, "parameters", [None], "parameters must be a mapping of names to arrays, not NoneType"),
@@ -172,12 +167,10 @@ def test_what_stands_for_something_else():
 
 
 # -- declarations -----------------------------------------------------------------------------------------
-METHODS = ("scalars", "entering", "step", "parts", "keeps")
+METHODS = product((Declaration, Staged, mcf.SGD), ("scalars", "entering", "step", "parts", "keeps"))
 
 
-@pytest.mark.parametrize(
-    ("base", "name"), [*product((Declaration, Staged, mcf.SGD), METHODS), (Staged, "stages")]
-)
+@pytest.mark.parametrize(("base", "name"), [*METHODS, (Staged, "stages")])
 def test_a_hyperparameter_hides_no_method(base, name):
     with pytest.raises(TypeError, match=f"^Own: a field called {name} would hide a declaration's method;"):
         type("Own", (base,), {"__annotations__": {"decay": float, name: float}, name: 1.0})

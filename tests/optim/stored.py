@@ -46,6 +46,13 @@ class Stretches:
         return self._elements[start:stop].copy()
 
 
+class Changing(Stretches):
+    """A stored tensor that changes its dtype."""
+
+    def read(self, start, stop):
+        return super().read(start, stop).astype(np.float64 if start else np.float32)
+
+
 class Made:
     """Numbers that are made when they are read, in binary32: a stored tensor of any size, of no memory."""
 
@@ -55,6 +62,15 @@ class Made:
     def read(self, start, stop):
         places = np.arange(start, stop, dtype=np.uint32) * np.uint32(2654435761) + np.uint32(self.seed)
         return (places.astype(np.int32) * np.float32(2.0**-31)).astype(np.float32)
+
+
+def some_tensors():
+    shapes = {"bias": (3,), "matrix": (2, 3), "scalar": (), "empty": (0, 4), "cube": (2, 2, 2)}
+    counter = iter(range(100))
+    return {
+        name: np.array([next(counter) for _ in range(int(np.prod(shape)))], dtype=np.float64).reshape(shape)
+        for name, shape in shapes.items()
+    }
 
 
 def held(optimizer):

@@ -9,7 +9,6 @@ from mpmath import MPContext
 
 import mcfsim as mcf
 from mcfsim.backends.factory import on_blocks
-from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.adafactor import Adafactor, MomentumAdafactor
 from mcfsim.optim.layout import Layout
 from mcfsim.optim.means import mean
@@ -123,29 +122,6 @@ def test_the_formulas_of_the_paper_in_exact_arithmetic():
     for name, expected in x.items():
         for mine, other in zip(found[name].ravel(), expected, strict=True):
             assert abs(mine - other) < 1e-50 * abs(other)
-
-
-# -- refusals -----------------------------------------------------------------------------------------------
-BY_CHANCE = mcf.Accumulator("bfloat16", "stochastic", block=2)
-WIDE = mcf.strategy(Strategy("wide", m=Stored("float64"), v=Stored("float64")))
-
-
-def test_what_is_refused():
-    plain, hyper = mcf.strategy("plain"), Adafactor()
-
-    def made(hyper=hyper, strategy=plain, **options):
-        return mcf.Optimizer(hyper, strategy, {"w": np.ones((2, 3))}, **options)
-
-    with pytest.raises(TypeError, match="accumulator must be an Accumulator or None, not 'bfloat16'"):
-        Adafactor(accumulator="bfloat16")
-    with pytest.raises(ValueError, match="sums of a mean are not rounded at random"):
-        made(Adafactor(accumulator=BY_CHANCE))
-    with pytest.raises(UnsupportedFormatError, match="float64"):
-        made(strategy=WIDE)
-    with pytest.raises(ValueError, match="flush_inputs"):
-        made(underflow="flush_inputs")
-    with pytest.raises(TypeError, match="a step of Adafactor is no straight line"):
-        hyper.step(made().roles, plain, made().state, np.ones(6), None)
 
 
 @pytest.mark.slow

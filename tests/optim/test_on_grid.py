@@ -6,9 +6,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.models.saving import load_state, save_state
 from mcfsim.optim.on_grid import on_grid, scale_of
-from mcfsim.optim.strategies import LOW, Stored
 from mcfsim.optim.weight_grid import WeightGrid
-from mcfsim.rounding import Rounding
 
 from . import on_grid_reference as judge
 
@@ -57,32 +55,7 @@ def test_a_weight_that_becomes_infinite_is_clipped_and_a_nan_spoils_its_tensor_a
     assert spoilt.weights()["b"].tolist() == [1.0] * 3
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: WeightGrid("int1"), "unknown grid 'int1'"),
-        (lambda: WeightGrid(8), "weights lie on integers, as 'int8' or 'ternary', not on 8"),
-        (lambda: WeightGrid(mcf.Grid(low=-8, high=7, fraction_bits=2)), "has fractions of them"),
-        (lambda: WeightGrid("int8", reach="maxx"), r"unknown reach 'maxx' \(did you mean 'max'\?\)"),
-        (lambda: WeightGrid("int8", start="fixed"), "is not 'fixed'"),
-        (lambda: WeightGrid("int8", rounding="random"), "unknown rounding 'random'"),
-        (lambda: mcf.strategy(mcf.Strategy("x", Stored(LOW, grid="int8")), "float8_e5m2"), "does not hold"),
-    ],
-)
-def test_what_is_refused(make, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        make()
-
-
-def test_other_tools_refuse_weights_on_a_grid(tmp_path):
-    from mcfsim.models.plan import Plan
-    from mcfsim.report.texts import record
-
-    strategy = mcf.strategy("dqt-int8")
-    with pytest.raises(ValueError, match="of which an audit forecasts nothing"):
-        Plan(mcf.AdamW(), mcf.Schedule(), 10, (strategy,))
-    with pytest.raises(ValueError, match="puts its weights on a grid after each step"):
-        record("adamw", BF16, Rounding(), strategy="dqt-int8")
+def test_a_state_with_scales_of_the_start_is_not_saved(tmp_path):
     fixed = mcf.Optimizer(HYPER, judge.placed("dqt-int8", reach="fixed"), {"w": np.ones(3)})
     for work in (save_state, load_state):
         with pytest.raises(ValueError, match="whose scales are those of the start"):

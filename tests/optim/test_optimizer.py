@@ -7,7 +7,7 @@ import pytest
 
 from mcfsim import STRATEGIES, AdamW, Optimizer, round_to, strategy
 from mcfsim.optim.layout import Layout
-from tests.optim.stored import Stretches
+from tests.optim.stored import Stretches, some_tensors
 
 
 def small(name="plain", hyper=None, **options):
@@ -54,22 +54,6 @@ def test_start_and_gradients_are_rounded_to_nearest_whatever_the_rounding(name, 
 
 
 # -- named tensors as one vector -----------------------------------------------------------------------------
-def tensors():
-    shapes = {"bias": (3,), "matrix": (2, 3), "scalar": (), "empty": (0, 4), "cube": (2, 2, 2)}
-    counter = iter(range(100))
-    return {
-        name: np.array([next(counter) for _ in range(int(np.prod(shape)))], dtype=np.float64).reshape(shape)
-        for name, shape in shapes.items()
-    }
-
-
-class Changing(Stretches):
-    """A stored tensor that changes its dtype."""
-
-    def read(self, start, stop):
-        return super().read(start, stop).astype(np.float64 if start else np.float32)
-
-
 class HandingOn:
     """What hands on all that it is asked, as wrappers do."""
 
@@ -80,10 +64,10 @@ class HandingOn:
         return getattr(self._of, name)
 
 
-@pytest.mark.parametrize("decayed", [(), ("cube", "matrix"), ("bias",), tuple(tensors())])
+@pytest.mark.parametrize("decayed", [(), ("cube", "matrix"), ("bias",), tuple(some_tensors())])
 def test_split_undoes_join(decayed):
     """Decayed tensors come first, and all in the order of the parameters, without a gap."""
-    given = tensors()
+    given = some_tensors()
     layout = Layout(given, decayed)
     order = [name for name in given if name in decayed] + [name for name in given if name not in decayed]
     assert list(layout.slices) == order
@@ -101,33 +85,10 @@ def test_split_undoes_join(decayed):
     assert vector[layout.slices["matrix"]][-1] == -5 != given["matrix"][1, 2]
 
 
-MASKED = np.ma.masked_equal([1.0, 2.0, 3.0], 2.0)
-
-
-def test_what_is_refused():
-    x = tensors()
-    layout, shorter = Layout(x), {"bias": x["bias"]}
-    cut = x | {"cube": Stretches(x["cube"], end=5)}
-    one = {"a": Changing(np.ones(6))}
-    for call, error, message in (
-        (lambda: Layout({}), ValueError, "there are no parameters"),
-        (lambda: Layout(x, {"matrix", "no"}), ValueError, r"\['no'\] are not among the parameters"),
-        (lambda: layout.join(shorter), ValueError, r"expected the tensors .* not \['bias'\]"),
-        (lambda: layout.blocks(shorter, 4), ValueError, "expected the tensors"),
-        (lambda: layout.join(x | {"matrix": x["matrix"].T}), ValueError, r"shape \(2, 3\), not \(3, 2\)"),
-        (lambda: layout.blocks(x | {"cube": Stretches([1])}, 4), ValueError, "'cube' must have shape"),
-        (lambda: layout.blocks(x | {"bias": MASKED}, 4), TypeError, "tensor 'bias' is a masked array"),
-        (lambda: list(layout.blocks(cut, 4)), ValueError, r"'cube' gives .* shape \(3,\) .* 2 to 6"),
-        (lambda: list(Layout(one).blocks(one, 4)), ValueError, "float64 from element 4 on, before float32"),
-    ):
-        with pytest.raises(error, match=message):
-            call()
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 7, 17, 18, 100])
 @pytest.mark.parametrize("decayed", [(), ("cube", "matrix")])
 def test_blocks_follow_one_another_across_tensors(size, decayed):
-    given = tensors()
+    given = some_tensors()
     given["matrix"] = np.asfortranarray(given["matrix"])
     given["cube"] = HandingOn(Stretches(given["cube"]))
     layout = Layout(given, decayed)
@@ -135,7 +96,7 @@ def test_blocks_follow_one_another_across_tensors(size, decayed):
     assert [place.start for place in places] == list(range(0, layout.size, size))
     assert [place.stop for place in places] == [*range(size, layout.size, size), layout.size]
     assert [block.size for block in blocks] == [place.stop - place.start for place in places]
-    joined = np.concatenate([tensors()[name].ravel() for name in layout.slices])
+    joined = np.concatenate([some_tensors()[name].ravel() for name in layout.slices])
     np.testing.assert_array_equal(np.concatenate(blocks), joined)
     np.testing.assert_array_equal(layout.join(given), joined)
 
@@ -150,7 +111,7 @@ def test_a_block_of_one_tensor_is_a_view_and_without_elements_there_is_none():
     assert Layout(nothing).join(nothing).size == 0
 
 
-def test_blocks_are_of_the_dtype_that_holds_all_tensors():
+def test_blocks_are_of_the_dtype_that_holds_all_some_tensors():
     given = {"a": np.float32([1, 2, 3]), "b": np.int64([2**53 - 1, 5]), "c": Stretches(np.float16([0.5]))}
     layout = Layout(given)
     assert layout.dtype(given) == np.float64

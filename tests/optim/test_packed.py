@@ -11,7 +11,6 @@ from mcfsim.formats import Format
 from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.optim.memory import Split, packed_dtype, read, write
 from tests.optim.stored import SHORT, made
-from tests.shared.kinds import UNPACKED
 
 #: As bfloat16, but for the largest numbers, whose codes stand for nothing.
 GAPS = Format("gaps", precision=8, emin=-126, emax=126)
@@ -90,14 +89,3 @@ def test_what_is_no_code_is_refused_before_anything_changes():
         optimizer.step(np.zeros(3, np.uint16), 0.1)
     assert optimizer.count == 0
     assert np.array_equal(optimizer.state.parameter[0], before)
-
-
-NO_CODES = [("exact", "exact numbers have no codes"), ("bitnet", "'bitnet' keeps its weights on a grid, as")]
-
-
-@pytest.mark.parametrize(("name", "text"), [*NO_CODES, *((name, "its codes are of no") for name in UNPACKED)])
-def test_what_cannot_be_packed_is_refused(name, text):
-    with pytest.raises(ValueError, match=text):
-        packed(name, hyper=mcf.AdamW())
-    with pytest.raises(TypeError, match="packed must be True or False"):
-        packed(name, packed=1)

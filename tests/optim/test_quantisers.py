@@ -8,7 +8,6 @@ import pytest
 from mcfsim.optim.stored import DYNAMIC as SIGNED
 from mcfsim.optim.stored import DYNAMIC_UNSIGNED as UNSIGNED
 from mcfsim.optim.stored import EXPANDED
-from mcfsim.scaled.quantisers import DynamicMap, RangeExpansion
 
 from .reference import quantised
 
@@ -94,13 +93,3 @@ def test_the_sign_of_a_nan_is_no_matter(how):
 def test_codes_take_the_bits_that_are_declared(how):
     parts = how.encode(hostile(0, 4 * how.block))
     assert sum(x.nbytes for x in parts) * 8 == how.bits_per_element * 4 * how.block
-
-
-def test_quantisers_that_cannot_be():
-    for make, given, message in (
-        (DynamicMap, {"signed": True, "block": 0}, "block = 0 must be at least 1"),
-        (RangeExpansion, {"block": 100}, "must be a multiple of 32"),
-        (RangeExpansion, {"steps": 0}, "steps = 0 must be at least 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make("x", **given)

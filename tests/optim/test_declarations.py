@@ -1,12 +1,17 @@
-"""Optimizers as declarations: what they are known by, their hyperparameters, slots and torch counterparts."""
+"""Optimizers and strategies as declarations: what they are known by, what they have, and how they round."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 import mcfsim as mcf
+from mcfsim import FORMATS, GRID_STRATEGIES, STRATEGIES, strategy
 from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.strategies import LOW, Stored
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Mode, Rounding, Rule
+from tests.shared.kinds import QUANTISED
 
 
 @pytest.mark.parametrize("name", optimizers())
@@ -87,3 +92,61 @@ def test_slots_are_told_apart_by_name_in_any_order(packed):
         series = {name: x.tolist() for name, x in run.series["plain"].items()}
         made.append(repr(([x.tolist() for items in optimizer.state for x in items], series)))  # of NaN, too
     assert made[0] == made[1]
+
+
+# -- strategies ----------------------------------------------------------------------------------------------
+#: Bytes a parameter in bfloat16, and of these such as stay where the low format is another.
+BYTES = {
+    **{"plain": (8, 0), "kahan": (10, 0), "collage-light": (10, 0), "collage-plus": (12, 0)},
+    **{"mcf-2": (14, 0), "mcf-3": (20, 0), "stochastic-parameter": (8, 0), "stochastic": (8, 0)},
+    **{
+        "fp32-optim": (12, 8),
+        "eco": (12, 8),
+        "fp32-master": (16, 12),
+        "split-master": (14, None),
+        "split-truncated": (14, None),
+    },
+    **{"remainder-8": (13, 9), "remainder-16": (14, 10), "fp8-moments": (10.0625, 6.0625)},
+    **{"int8-moments": (10.03125, 6.03125), "coat-moments": (10.1875, 6.1875), "fp32": (16, 16)},
+    "exact": (None, None),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_those_of_the_papers(name):
+    size, fixed = BYTES[name]
+    found = strategy(name, "bfloat16").bytes_per_parameter
+    assert found == size
+    assert isinstance(found, float) == (name in QUANTISED)  # where it is no whole number
+    lows = ("float16", "float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float4_e2m1fn")
+    for low, bits in zip(lows, (16, 8, 8, 6, 4), strict=True):
+        if fixed is not None:
+            assert strategy(name, low).bytes_per_parameter == fixed + (size - fixed) * bits / 16
+
+
+def test_names_are_their_own():
+    assert set(BYTES) == set(STRATEGIES)
+    known = STRATEGIES | GRID_STRATEGIES
+    assert len(known) == len(STRATEGIES) + len(GRID_STRATEGIES)
+    assert all(declared.name == name for name, declared in known.items())
+    assert strategy("kahan", "bf16") == strategy("kahan", FORMATS["bfloat16"]) == strategy("kahan")
+
+
+@pytest.mark.parametrize("rule", [*Rule, None])
+@pytest.mark.parametrize("bits", [1, 3, 16, None])
+def test_a_tensor_rounds_with_its_own_bits_and_rule(bits, rule):
+    stored = Stored(LOW, rounding="stochastic", random_bits=bits, rule=rule)
+    declared, random = strategy(replace(STRATEGIES["plain"], parameter=stored)), RandomWords(3)
+    roles = declared.roles(random=random)
+    expected = Rounding(Mode.STOCHASTIC, random_bits=bits or 16, rule=rule or Rule.TRUNCATE)
+    assert (roles.parameter.rounding, roles.moments.rounding) == (expected, Rounding())
+    of_run = Rounding(Mode.STOCHASTIC, random_bits=5, rule="centred")
+    roles = declared.roles(of_run, random=random)
+    assert roles.parameter.rounding == replace(of_run, random_bits=bits or 5, rule=rule or Rule.CENTRED)
+
+
+def test_roles_take_the_options_of_arithmetics():
+    roles = strategy("fp32-master").roles("toward_zero", scalars="rounded", overflow="saturate")
+    for ar in roles:
+        assert (ar.rounding.mode, ar.rounding.overflow, ar.scalars) == ("toward_zero", "saturate", "rounded")
+    assert strategy("exact").roles(precision=77).moments.precision == 77

@@ -8,7 +8,7 @@ import pytest
 
 from mcfsim import STRATEGIES, AdamW, Optimizer, Schedule, round_to, simulate, strategy
 from mcfsim.kernels.real_numbers import to_fraction
-from mcfsim.problems import LogisticRegression, Quadratic, Rosenbrock
+from mcfsim.problems import LogisticRegression, Quadratic
 from mcfsim.random import RandomWords
 from mcfsim.training import metrics
 from mcfsim.training.exact_step import one_step
@@ -126,26 +126,21 @@ def test_the_series_of_one_tensor_and_of_several(problem):
 
 # -- exact trajectories --------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_an_exact_trajectory_to_a_hundred_digits():
+def test_distance_to_the_exact_trajectory_which_is_the_same_to_a_hundred_digits(problem):
     """400 bits and 1000 bits go the same way: what differs is below 10**-100 relative."""
-    ends, hyper = [], AdamW(0.9, 0.99)
+    ends, names = [], ["plain", "fp32", "exact"]
+    given = AdamW(0.9, 0.99), names, 6, Schedule(0.02, 3)
     for precision in (400, 1000):
-        watched = Watched(Rosenbrock(4))
-        run = simulate(watched, hyper, ["exact", "plain"], 3, Schedule(0.05, 3), precision=precision)
-        assert (run.series["plain"]["distance"] > 0).all()
-        ends.append([to_fraction(x) for tensor in watched.finals[0].values() for x in tensor])
+        watched = Watched(problem)
+        run = simulate(watched, *given, record_every=5, precision=precision)
+        *finals, exact = ([to_fraction(x) for x in final["x"]] for final in watched.finals)
+        ends.append(exact)
+        for name, final in zip(names, finals, strict=False):
+            square = sum((a - b) ** 2 for a, b in zip(exact, final, strict=True)) / sum(x * x for x in exact)
+            assert abs(Fraction(run.series[name]["distance"][-1]) ** 2 / square - 1) < Fraction(1, 2**50)
+            assert (run.series[name]["distance"] > 0).all()
     gap = max(abs(a - b) for a, b in zip(*ends, strict=True))
-    assert 0 < gap < max(map(abs, ends[1])) / 10**100
-
-
-@pytest.mark.slow
-def test_distance_to_the_exact_trajectory(problem):
-    watched, names = Watched(problem), ["plain", "fp32", "exact"]
-    run = simulate(watched, AdamW(0.9, 0.99), names, 6, Schedule(0.02, 3), record_every=5)
-    *finals, exact = ([to_fraction(x) for x in final["x"]] for final in watched.finals)
-    for name, final in zip(names, finals, strict=False):
-        square = sum((a - b) ** 2 for a, b in zip(exact, final, strict=True)) / sum(x * x for x in exact)
-        assert abs(Fraction(run.series[name]["distance"][-1]) ** 2 / square - 1) < Fraction(1, 2**50)
+    assert 0 < gap < max(map(abs, exact)) / 10**100
 
 
 # -- a language model, strategies of one's own, divergence ---------------------------------------------

@@ -132,40 +132,40 @@ NAMES = [
 
 # -- declarations and optimizers -----------------------------------------------------------------------------
 M, V = mcf.AdamW.slots
+BARE, OTHERS = replace(V, average=None), ("n", "mv", "", "v2", "M", "parameter", None, 0, ("m",))
+NAMED = r"a slot is named 'm' or 'v', not .* cannot be declared"
 MASKED = np.ma.masked_equal([1.0, 2.0, 3.0], 2.0)
 WIDE = Strategy("wide", m=Stored("float64"), v=Stored("float64"))
 BY_CHANCE = Adafactor(accumulator=mcf.Accumulator("bfloat16", "stochastic", block=2))
 PACKED = [("exact", "exact numbers have no codes"), ("bitnet", "'bitnet' keeps its weights on a grid, as")]
 PACKED += [(name, "its codes are of no") for name in UNPACKED]
 WITHOUT = [kind() for name, kind in optimizers().items() if name not in ("adamw", "sgd")]
+FED = "has no formula for that; these have: AdamW, SGD"
 OPTIMIZERS = [
     *rows(
         partial(made, 3),
         ValueError,
         *(({"strategy": name, "packed": True}, text) for name, text in PACKED),
-        *(
-            ({"strategy": "eco", "hyper": x}, "has no formula for that; these have: AdamW, SGD")
-            for x in WITHOUT
-        ),
+        *(({"strategy": "eco", "hyper": x}, FED) for x in WITHOUT),
         ({"hyper": BY_CHANCE}, "sums of a mean are not rounded at random"),
         ({"hyper": Adafactor(), "underflow": "flush_inputs"}, "flush_inputs"),
     ),
     (partial(made, 3), UnsupportedFormatError, {"hyper": Adafactor(), "strategy": WIDE}, "float64"),
     (partial(made, 3), TypeError, {"packed": 1}, "packed must be True or False"),
     (Adafactor, TypeError, {"accumulator": "bf16"}, "accumulator must be an Accumulator or None, not 'bf16'"),
-    *rows(
-        partial(Slot, average=M.average),
-        ValueError,
-        *(
-            ({"name": name}, r"a slot is named 'm' or 'v', not .* cannot be declared")
-            for name in ("n", "mv", "", "v2", "M", "parameter", None, 0, ("m",))
-        ),
-    ),
+    *((partial(Slot, average=M.average), ValueError, {"name": name}, NAMED) for name in OTHERS),
 ]
 
 
-def own(*slots):
-    return type("Own", (Declaration,), {"slots": slots})
+def own(**fields):
+    return type("Own", (Declaration,), fields)
+
+
+OPTIMIZERS += [
+    (own, ValueError, {"slots": (M, M)}, "each slot of state is named once"),
+    (own, ValueError, {"slots": (M, BARE)}, "slot 'v' must say its average; only stages go without"),
+    (own, TypeError, {"slots": (M, None)}, r"slots must be Slot\(name, average\)"),
+]
 
 
 # -- calls of several things ---------------------------------------------------------------------------------
@@ -173,15 +173,15 @@ X = some_tensors()
 LAYOUT, SHORTER, ONE = Layout(X), {"bias": X["bias"]}, {"a": Changing(np.ones(6))}
 CUT = X | {"cube": Stretches(X["cube"], end=5)}
 NEGLIGIBLE = r"'eco' feeds errors back over the learning rate: not over 5e-324"
-AUDITED = mcf.Schedule(), 10
+OTHER_POINTS = r"an audit is of mcfsim.AdamW\(...\), not of TorchAdamW\(beta1=0.9"
+recorded = partial(record, "adamw", mcf.get_format("bf16"), Rounding())
+
+
+def audit(hyper, name="plain"):
+    return Plan(hyper, mcf.Schedule(), 10, (strategy(name),))
+
+
 CALLS = [
-    (lambda: own(M, M), ValueError, "each slot of state is named once"),
-    (lambda: own(M, None), TypeError, r"slots must be Slot\(name, average\)"),
-    (
-        lambda: own(M, replace(V, average=None)),
-        ValueError,
-        "slot 'v' must say its average; only stages go without",
-    ),
     (lambda: Adafactor().step(*[None] * 5), TypeError, "a step of Adafactor is no straight line"),
     (lambda: error_weight(strategy("eco"), -0.1, 5e-324), ValueError, NEGLIGIBLE),
     (lambda: Layout({}), ValueError, "there are no parameters"),
@@ -194,21 +194,9 @@ CALLS = [
     (lambda: list(LAYOUT.blocks(CUT, 4)), ValueError, r"'cube' gives .* shape \(3,\) .* 2 to 6"),
     (lambda: list(Layout(ONE).blocks(ONE, 4)), ValueError, "float64 from element 4 on, before float32"),
     # Audits and records of the points of other steps, or that grids follow.
-    (
-        lambda: Plan(TorchAdamW(), *AUDITED, (strategy("plain"),)),
-        TypeError,
-        r"an audit is of mcfsim.AdamW\(...\), not of TorchAdamW\(beta1=0.9",
-    ),
-    (
-        lambda: Plan(mcf.AdamW(), *AUDITED, (strategy("dqt-int8"),)),
-        ValueError,
-        "of which an audit forecasts nothing",
-    ),
-    (
-        lambda: record("adamw", mcf.get_format("bf16"), Rounding(), strategy="dqt-int8"),
-        ValueError,
-        "puts its weights on a grid after each step",
-    ),
+    (partial(audit, TorchAdamW()), TypeError, OTHER_POINTS),
+    (partial(audit, mcf.AdamW(), "dqt-int8"), ValueError, "of which an audit forecasts nothing"),
+    (partial(recorded, strategy="dqt-int8"), ValueError, "puts its weights on a grid after each step"),
 ]
 
 

@@ -118,21 +118,15 @@ def trained(optimizer, name, low, mode, *, take=dict, keep=True, **options):
 def small_blocks(monkeypatch):
     """Let blocks be of sizes that divide nothing, and few numbers worth a list of calls."""
     sizes = {
-        "mcfsim.optim.optimizer.BLOCK": 150,
-        "mcfsim.optim.staged_step.BLOCK": 150,
-        "mcfsim.optim.memory.BLOCK": 200,
-        "mcfsim.optim.on_grid.BLOCK": 94,
-        "mcfsim.optim.start.AT_ONCE": 133,
-        "mcfsim.optim.stripes._STRIPE": 300,
-        "mcfsim.optim.compiled_step._LEAST_COMPILED": 320,
-        "mcfsim.optim.staged_step._LEAST_COMPILED": 320,
-        "mcfsim.compile.loops.AT_ONCE": 83,
-        "mcfsim.compile.loops.BLOCK": 171,
+        **{"optim.optimizer.BLOCK": 150, "optim.staged_step.BLOCK": 150, "optim.memory.BLOCK": 200},
+        **{"optim.on_grid.BLOCK": 94, "optim.start.AT_ONCE": 133, "optim.stripes._STRIPE": 300},
+        **{"optim.compiled_step._LEAST_COMPILED": 320, "optim.staged_step._LEAST_COMPILED": 320},
+        **{"compile.loops.AT_ONCE": 83, "compile.loops.BLOCK": 171},
     }
 
     def cut():
         for name, size in sizes.items():
-            monkeypatch.setattr(name, size)
+            monkeypatch.setattr(f"mcfsim.{name}", size)
 
     return cut
 
@@ -179,12 +173,9 @@ COMPILED = [
     ("sgd", "plain", "bfloat16", "nearest_even"),
     ("sgd", "plain", "bfloat16", "stochastic"),
     *((("adamw", "sgd")[i % 2], x, "bfloat16", "nearest_even") for i, x in enumerate([*STORED, "bitnet"])),
-    ("lion", "mcf-3", "bfloat16", "nearest_even"),
-    ("adamw", "fp32-master", "bfloat16", "stochastic"),
-    ("adamw", "fp32-master", "float16", "up"),
-    ("adamw", "kahan", "float8_e5m2", "up"),
-    ("adamw", "plain", "float8_e4m3fnuz", "toward_zero"),
-    ("adamw", "plain", "posit16es1", "nearest_even"),
+    *(("adamw", "fp32-master", low, mode) for low, mode in (("bfloat16", "stochastic"), ("float16", "up"))),
+    *(("adamw", "kahan", "float8_e5m2", "up"), ("adamw", "plain", "float8_e4m3fnuz", "toward_zero")),
+    *(("adamw", "plain", "posit16es1", "nearest_even"), ("lion", "mcf-3", "bfloat16", "nearest_even")),
     ("adamw", kept_in(scaled(E4M3, 128), GROUPED[5].m), "bfloat16", "nearest_even"),
     ("adafactor", "collage-plus", "bfloat16", "nearest_even"),
     ("momentumadafactor", "plain", "bfloat16", "nearest_even"),

@@ -134,10 +134,8 @@ def test_effective_update_is_the_exact_change_of_the_sum(components):
         # Binary32 is not rounded to binary32.
         ([np.float32([1.0])], [np.float32([1e-9])], float(np.float32(1e-9)) - 1.0),
         # A component that stays infinite did not move.
-        ([[INF]], [[INF]], 0.0),
-        ([[-INF], [1.0]], [[-INF], [3.0]], 2.0),
-        ([[INF]], [[-INF]], -INF),
-        ([[NAN]], [[NAN]], NAN),
+        *(([[INF]], [[INF]], 0.0), ([[-INF], [1.0]], [[-INF], [3.0]], 2.0)),
+        *(([[INF]], [[-INF]], -INF), ([[NAN]], [[NAN]], NAN)),
     ],
 )
 def test_effective_update_by_hand(before, after, expected, assert_same):

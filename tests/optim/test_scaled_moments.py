@@ -10,9 +10,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.models.memory import footprint
 from mcfsim.optim.edges import Edges
-from mcfsim.optim.stored import DYNAMIC as SIGNED
-from mcfsim.optim.stored import DYNAMIC_UNSIGNED as UNSIGNED
-from mcfsim.optim.stored import EXPANDED
+from mcfsim.optim.stored import DYNAMIC, DYNAMIC_UNSIGNED, EXPANDED
 from mcfsim.optim.strategies import Stored
 from mcfsim.scaled.formats import SCALED
 from tests.optim.stored import E4M3, held, made, scaled
@@ -55,9 +53,6 @@ def test_edges_are_those_of_counting(sizes, group):
         for j, stop in enumerate(known[i:], i):
             assert edges.groups(slice(start, stop)) == slice(i, j)
             assert edges.lengths(slice(start, stop)).tolist() == np.diff(known[i : j + 1]).tolist()
-
-
-# -- what is stored ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -130,7 +125,7 @@ def test_groups_that_depend_on_others_are_refused(kept_in, why, tmp_path):
 
 
 # -- tables and powers ---------------------------------------------------------------------------------------
-every_one = pytest.mark.parametrize("how", [SIGNED, UNSIGNED, EXPANDED], ids=str)
+every_one = pytest.mark.parametrize("how", [DYNAMIC, DYNAMIC_UNSIGNED, EXPANDED], ids=str)
 
 
 def hostile(seed, size):
@@ -151,7 +146,7 @@ GROUPS += [hostile(seed, size) for seed in range(2) for size in (1, 31, 128, 256
 @pytest.mark.parametrize("x", GROUPS, ids=len)
 @every_one
 def test_what_is_left_is_that_of_the_judge(how, x, assert_same):
-    x = np.abs(x) if how is UNSIGNED else x
+    x = np.abs(x) if how is DYNAMIC_UNSIGNED else x
     assert_same(how.through(x), quantised(x.tolist(), how))
 
 
@@ -161,17 +156,17 @@ def test_the_power_of_a_group_is_that_of_the_published_kernel():
 
 
 def test_ties_of_a_table_go_up():
-    middles = (SIGNED.table[:-1].astype(float) + SIGNED.table[1:]) / 2
+    middles = (DYNAMIC.table[:-1].astype(float) + DYNAMIC.table[1:]) / 2
     ties = np.flatnonzero(middles.astype(np.float32) == middles)
     assert len(ties) > 50
     for place in ties:
-        codes, _ = SIGNED.encode(np.array([middles[place], 1.0], np.float32))
+        codes, _ = DYNAMIC.encode(np.array([middles[place], 1.0], np.float32))
         assert codes[0] == place + 1
 
 
 def test_the_table_is_that_of_pytorch_s_linspace():
     torch = pytest.importorskip("torch")
-    for how in (SIGNED, UNSIGNED):
+    for how in (DYNAMIC, DYNAMIC_UNSIGNED):
         rows = [torch.zeros(1), torch.ones(1)]
         for decade in range(7):
             edges = torch.linspace(0.1, 1, 2 ** (decade + (not how.signed)) + 1)
@@ -182,7 +177,7 @@ def test_the_table_is_that_of_pytorch_s_linspace():
 
 def test_nan_stays_where_it_is_or_takes_its_group():
     x = np.append(np.ones(300, np.float32), np.float32(np.nan))
-    assert np.isnan(SIGNED.through(x)).tolist() == [False] * 256 + [True] * 45
+    assert np.isnan(DYNAMIC.through(x)).tolist() == [False] * 256 + [True] * 45
     x = np.append(np.linspace(1, 2, 128).astype(np.float32), np.float32(np.nan))
     x[3] = np.nan
     assert np.flatnonzero(np.isnan(EXPANDED.through(x))).tolist() == [3, 128]

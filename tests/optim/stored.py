@@ -29,7 +29,7 @@ def numbers(seed, shapes, low="bfloat16", least=-9, most=3):
     for name, shape in shapes.items():
         x = random.standard_normal(shape) * 2.0 ** random.integers(least, most, shape)
         x = np.where(random.random(shape) < 0.1 * (least < 0), 0.0, x)
-        found[name] = mcf.round_to(np.asarray(x), low).reshape(shape)
+        found[name] = mcf.round_to(np.asarray(x, np.float32), low).reshape(shape)
     return found
 
 

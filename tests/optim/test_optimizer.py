@@ -5,19 +5,15 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from mcfsim import STRATEGIES, AdamW, Optimizer, round_to, strategy
+from mcfsim import STRATEGIES, round_to
 from mcfsim.optim.layout import Layout
-from tests.optim.stored import Stretches, some_tensors
-
-
-def small(name="plain", hyper=None, **options):
-    tensors = {"a": np.array([1.0, -2.0]), "b": np.array([[0.5], [3.0], [-0.0]])}
-    return Optimizer(hyper or AdamW(), strategy(name), tensors, {"b"}, **options)
+from tests.optim.stored import Stretches, made, some_tensors
 
 
 @pytest.mark.parametrize("name", ["plain", "collage-plus", "fp32-master"])
 def test_state_is_changed_in_place_and_the_weights_are_views_of_it(name):
-    optimizer = small(name)
+    tensors = {"a": np.array([1.0, -2.0]), "b": np.array([[0.5], [3.0], [-0.0]])}
+    optimizer = made(tensors, name, decayed={"b"})
     before = [item for part in optimizer.state for item in part]
     assert not any(np.shares_memory(*pair) for pair in combinations(before, 2))
     weights, represented = optimizer.weights(), optimizer.represented()
@@ -40,7 +36,7 @@ def test_start_and_gradients_are_rounded_to_nearest_whatever_the_rounding(name, 
         rounding = "nearest_away"
     random = np.random.default_rng(9)
     given = {"a": random.standard_normal(2), "b": random.standard_normal((3, 1))}
-    optimizer = Optimizer(AdamW(), strategy(name), given, {"b"}, rounding)
+    optimizer = made(given, name, decayed={"b"}, rounding=rounding)
     joined = np.concatenate([given["b"].ravel(), given["a"]])
     single = joined.astype(np.float32)
     expected = single if name == "fp32" else round_to(joined, "bfloat16")

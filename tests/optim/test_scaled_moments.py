@@ -3,6 +3,7 @@
 import math
 import os
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from mcfsim.optim.edges import Edges
 from mcfsim.optim.stored import DYNAMIC, DYNAMIC_UNSIGNED, EXPANDED
 from mcfsim.optim.strategies import Stored
 from mcfsim.scaled.formats import SCALED
-from tests.optim.stored import E4M3, held, made, scaled
+from tests.optim.stored import E4M3, held, made, numbers, scaled
 
 from .reference import quantised
 
@@ -21,15 +22,14 @@ from .reference import quantised
 SIZES = {"w": 1280, "empty": 0, "a": 127, "b": 128, "c": 129, "s": 1, "d": 300, "last": 0}
 
 
+#: Numbers of many magnitudes, zeros among them.
+hostile = partial(numbers, low="float32", least=-30, most=4)
+
+
 def trained(sizes, steps=3, **options):
-    """Return an optimizer after some steps."""
-    rng = np.random.default_rng(0)
-    given = [
-        {name: rng.standard_normal(n) * 10.0 ** rng.integers(-20, 3, n) for name, n in sizes.items()}
-        for _ in range(steps + 1)
-    ]
-    optimizer = made(given[0], "fp8-moments", decayed={"c", "w"} & {*sizes}, **options)
-    for gradient in given[1:]:
+    start, *gradients = (hostile(seed, sizes) for seed in range(steps + 1))
+    optimizer = made(start, "fp8-moments", decayed={"c", "w"} & {*sizes}, **options)
+    for gradient in gradients:
         optimizer.step(optimizer.receive(gradient), 1e-3)
     return optimizer
 
@@ -128,19 +128,11 @@ def test_groups_that_depend_on_others_are_refused(kept_in, why, tmp_path):
 every_one = pytest.mark.parametrize("how", [DYNAMIC, DYNAMIC_UNSIGNED, EXPANDED], ids=str)
 
 
-def hostile(seed, size):
-    """Return numbers of many magnitudes, zeros among them."""
-    rng = np.random.default_rng(seed)
-    x = (rng.standard_normal(size) * 2.0 ** rng.integers(-30, 4, size)).astype(np.float32)
-    x[rng.random(size) < 0.1] = 0.0
-    return x
-
-
 SPREAD = np.geomspace(1e-6, 1, 128).astype(np.float32)
 #: A zero in the place of a thread that receives is kept, one in the place of one that hands over passed over.
 FIRST, LAST = (np.where(np.arange(128) == place, np.float32(0.0), SPREAD) for place in (0, 127))
 GROUPS = [np.zeros(5, np.float32), SPREAD, FIRST, LAST]
-GROUPS += [hostile(seed, size) for seed in range(2) for size in (1, 31, 128, 256, 300)]
+GROUPS += [hostile(seed, {"x": (size,)})["x"] for seed in range(2) for size in (1, 31, 128, 256, 300)]
 
 
 @pytest.mark.parametrize("x", GROUPS, ids=len)
@@ -198,5 +190,5 @@ def test_the_sign_of_a_nan_is_no_matter(how):
 
 @every_one
 def test_codes_take_the_bits_that_are_declared(how):
-    parts = how.encode(hostile(0, 4 * how.block))
+    parts = how.encode(hostile(0, {"x": (4 * how.block,)})["x"])
     assert sum(x.nbytes for x in parts) * 8 == how.bits_per_element * 4 * how.block

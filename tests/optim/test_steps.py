@@ -29,12 +29,8 @@ SHAPES = {"b": (2,), "w": (1, 2), "s": (), "none": (0,)}
 DECAYED = {"w", "s", "none"}
 #: What keeps numbers of a low format alive: epsilon, the rate, and the least exponent of a gradient.
 RANGES = {
-    "bfloat16": (1e-8, 0.01, -12),
-    "float16": (1e-4, 0.01, -8),
-    "float8_e4m3fn": (0.1, 0.3, -2),
-    "float8_e5m2": (1e-3, 0.1, -6),
-    "posit8": (2.0**-6, 0.1, -4),
-    "posit16es1": (2.0**-6, 0.1, -6),
+    **{"bfloat16": (1e-8, 0.01, -12), "float16": (1e-4, 0.01, -8), "float8_e4m3fn": (0.1, 0.3, -2)},
+    **{"float8_e5m2": (1e-3, 0.1, -6), "posit8": (2.0**-6, 0.1, -4), "posit16es1": (2.0**-6, 0.1, -6)},
 }
 #: Low format, rounding and how scalars enter.
 SETTINGS = [
@@ -126,15 +122,11 @@ def test_moments_in_groups_are_those_of_the_judge(strategy, packed, assert_same)
 
 
 BF16 = Stored("bfloat16")
+PLACED = product(Reach, ("absmean", "absmax"), ("stochastic", "nearest_even"))
 GRIDS = [
     *map(mcf.strategy, ("dqt-ternary", "dqt-int2", "dqt-int3", "dqt-int8", "bitnet")),
     replace(mcf.strategy("dqt-int4"), m=BF16, v=BF16),
-    *(
-        placed("dqt-int4", reach=reach, start=start, rounding=rounding)
-        for reach in Reach
-        for start in ("absmean", "absmax")
-        for rounding in ("stochastic", "nearest_even")
-    ),
+    *(placed("dqt-int4", reach=reach, start=start, rounding=mode) for reach, start, mode in PLACED),
 ]
 
 

@@ -25,10 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::mcfsim.Vanis
 SHAPES = {"gain": (313,), "matrix": (19, 23), "scalar": (), "none": (0,)}
 DECAYED = {"matrix", "none"}
 MODES = ("nearest_even", "up", "stochastic")
-needs_numba = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("numba", "platformdirs")),
-    reason="Numba is not installed",
-)
+COMPILER = all(importlib.util.find_spec(name) for name in ("numba", "platformdirs"))
+needs_numba = pytest.mark.skipif(not COMPILER, reason="Numba is not installed")
 
 
 def kept_in(m, v):

@@ -10,7 +10,7 @@ from mcfsim.optim.strategies import Addition
 from mcfsim.oracle import round_fraction
 from mcfsim.rounding import get_rounding
 
-from .reference import FLOAT64, ODD, Drawn, added, averaged, into, parts_of, quantised, roles_of
+from .reference import FLOAT64, ODD, Drawn, added, averaged, into, quantised, roles_of, second_moment
 
 #: Indices of random words for each part of a step, and what there are numbers for.
 AREA, OVER = 1 << 40, ("element", "row", "column", "matrix", "tensor")
@@ -40,10 +40,7 @@ class Judge:
 
 
 class Tensor:
-    """A stack of matrices, or a vector, with its optimizer state.
-
-    `before` says how many elements, rows, columns, matrices and tensors there are in tensors before it.
-    """
+    """A stack of matrices, or a vector; `before` says how many there are before it of what `OVER` names."""
 
     def __init__(self, hyper, strategy, start, before, decayed, rounding):
         shape, theta = start.shape, start.reshape(-1).tolist()
@@ -125,10 +122,8 @@ class Tensor:
         return [self.roles(7, "element", i)[1].mul(*pair) for i, pair in enumerate(pairs)], 8
 
     def _average(self, ar, part, i, new):
-        """Move a second moment."""
-        beta, count = 1.0 - self.gain, self.strategy.beta2_components
-        beta = parts_of(beta, ar.format, count) if count > 1 else beta
-        self.v[part][i] = averaged(ar, self.v[part][i], beta, new, self.gain)
+        given = self.v[part][i], 1.0 - self.gain, new, self.gain
+        self.v[part][i] = second_moment(self.strategy, ar, *given)
 
     def _mean(self, place, over, index, numbers, role=1):
         ar, by = self.roles(place, over, index)[role], self.hyper.accumulator

@@ -62,11 +62,9 @@ class Single(OracleArithmetic):
 
 
 class Drawn(OracleArithmetic):
-    """Operations of one element in one step, each rounded at random by the words of its own stream.
+    """Operations of one element in one step, each rounded at random by the words of its own stream."""
 
-    The judge rounds to odd in 53 bits, which leaves the first bits that are cut off, and whether any follow.
-    """
-
+    # The judge rounds to odd in 53 bits: it leaves the first bits that are cut off, and whether any follow.
     BITS = 16
 
     def __init__(self, fmt, words, index):
@@ -134,11 +132,8 @@ def into(ar, x, source):
 
 # -- what is kept of numbers ---------------------------------------------------------------------------------
 def kept(numbers, element, block):
-    """Return float32 numbers as blocks of elements with a float32 scale keep them, in fractions.
-
-    The largest of a block becomes the largest element; a block that has a NaN or an infinity becomes NaN.
-    """
-    found = []
+    """Return float32 numbers as blocks of elements with a float32 scale keep them, in fractions."""
+    found = []  # the largest of a block becomes the largest element
     for start in range(0, len(numbers), block):
         part = list(map(float, numbers[start : start + block]))
         if not all(map(math.isfinite, part)):
@@ -246,6 +241,12 @@ def averaged(ar, x, beta, new, gain):
         return (ar.fma(new, ar.real(gain), ar.mul(x[0], ar.real(beta))),)
     decayed = ar.multiply(beta, x) if isinstance(beta, tuple) else expansion.scale(ar, x, ar.real(beta))
     return ar.grow(decayed, ar.mul(new, ar.real(gain)))
+
+
+def second_moment(strategy, ar, v, beta, square, gain):
+    """Return a second moment moved by a square, with a beta of as many components as the strategy's."""
+    count = strategy.beta2_components
+    return averaged(ar, v, parts_of(beta, ar.format, count) if count > 1 else beta, square, gain)
 
 
 def added(strategy, roles, parameter, extra, update):
@@ -367,9 +368,7 @@ class Element:
         return update
 
     def _second(self, ar, square, gain):
-        beta, count = self.hyper.beta2, self.strategy.beta2_components
-        beta = parts_of(beta, ar.format, count) if count > 1 else beta
-        self.v = averaged(ar, self.v, beta, square, gain)
+        self.v = second_moment(self.strategy, ar, self.v, self.hyper.beta2, square, gain)
 
     def _asked(self, roles, direction, rate):
         up = roles.update
@@ -394,10 +393,7 @@ class Element:
 
 
 class Judge:
-    """All tensors of an optimizer: elements, and what is done to whole tensors after a step.
-
-    The start are numbers of the low format.
-    """
+    """All tensors of an optimizer, of numbers of a low format: what is done to elements, then to tensors."""
 
     def __init__(self, hyper, strategy, start, decayed, rounding="nearest_even", words=None, **options):
         self.strategy, self.grid = strategy, strategy.parameter.grid
@@ -480,10 +476,7 @@ def assert_course(assert_same, optimizer, expected, gradients, rates):
 
 
 def assert_judged(assert_same, start, gradients, rates, rounding="nearest_even", scalars="exact", **options):
-    """Train an optimizer and by the judge on numbers of the low format, and compare; return both.
-
-    Its start are the hyperparameters, the strategy, the tensors and which are decayed.
-    """
+    """Train an optimizer, and by the judge, and compare; the start are what begins the arguments of both."""
     optimizer = Optimizer(*start, rounding, scalars=scalars, **options)
     judge = Judge(*start, rounding, options.get("random"), scalars=scalars)
     assert_course(assert_same, optimizer, course(judge, gradients, rates), gradients, rates)

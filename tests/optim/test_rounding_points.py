@@ -43,12 +43,9 @@ class Labelled:
 
 
 class Watching(mcf.Meter):
-    """A meter that also watches the arithmetics that it is asked for.
+    """A meter that also watches the arithmetics that it is asked for."""
 
-    Their roundings bring numbers into a wider format.
-    """
-
-    def like(self, fmt, rounding):
+    def like(self, fmt, rounding):  # whose roundings bring numbers into a wider format
         made = super().like(fmt, rounding)
         made.trace = Labelled(self.trace.role, self.trace.together, but="round")
         return made

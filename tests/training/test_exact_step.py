@@ -1,4 +1,4 @@
-"""The exact update of a step, from the state and the gradient that a low-precision optimizer has."""
+"""Steps in mpmath, of whole trajectories and of those that judge a run: against rational recurrences."""
 
 import math
 from fractions import Fraction
@@ -6,36 +6,99 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mcfsim import SGD, AdamW, Optimizer, strategy
-from mcfsim.optim.strategies import STRATEGIES
+from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, strategy
+from mcfsim.kernels.real_numbers import to_fraction
+from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.training.exact_step import one_step, sample_indices
-from tests.optim.test_exact_arithmetic import B1, B2, EPSILON, PUBLISHED
 
+STEPS, SIZE = 8, 2
+B1, B2, EPSILON, DECAY = 0.9, 0.999, 1e-8, 0.1
+GIVEN = {"beta1": B1, "beta2": B2, "epsilon": EPSILON, "momentum": B1, "weight_decay": DECAY}
+
+
+def rate(step):
+    return 1e-3 * (1 - step / 80)
+
+
+def root(x):
+    """Return the square root of a rational number to 1000 bits behind the point."""
+    return Fraction(math.isqrt((x.numerator << 2000) // x.denominator), 1 << 1000)
+
+
+def adamw(m, v, g, t):
+    m, v = (Fraction(b) * x + Fraction(1.0 - b) * y for b, x, y in ((B1, m, g), (B2, v, g * g)))
+    below = root(v / Fraction(1.0 - B2**t)) + Fraction(EPSILON)
+    return m, v, m / Fraction(1.0 - B1**t) / below
+
+
+def sgd(m, v, g, t):
+    m = Fraction(B1) * m + g
+    return m, v, m
+
+
+def nesterov(m, v, g, t):
+    m = Fraction(B1) * m + g
+    return m, v, g + Fraction(B1) * m
+
+
+def lion(m, v, g, t):
+    ahead = Fraction(B1) * m + Fraction(1.0 - B1) * g
+    return Fraction(B2) * m + Fraction(1.0 - B2) * g, v, Fraction((ahead > 0) - (ahead < 0))
+
+
+#: Moments and direction from those before, a gradient and the number of the step.
+PUBLISHED = {"adamw": adamw, "torchadamw": adamw, "sgd": sgd, "nesterov": nesterov, "lion": lion}
+
+
+@pytest.mark.parametrize("precision", [400, 1500])
+@pytest.mark.parametrize("name", straight_optimizers())
+def test_a_trajectory_is_the_published_one(name, precision):
+    """As far as the bits go; the points of PyTorch, but for scalars that are made of others in binary64."""
+    random = np.random.default_rng(11)
+    start, gradients = random.standard_normal(SIZE), random.standard_normal((STEPS, SIZE)) / 8
+    gradients[3, 1] = 0.0
+    kind = straight_optimizers()[name]
+    hyper = kind(**{label: x for label, x in GIVEN.items() if label in kind.ranges})
+    optimizer = Optimizer(hyper, strategy("exact"), {"w": start}, {"w"}, precision=precision)
+    state = [(Fraction(x), Fraction(0), Fraction(0)) for x in start]
+    room, different = Fraction(1, 2**50 if name == "torchadamw" else 2 ** min(precision - 15, 950)), 0
+    for t, gradient in enumerate(gradients, start=1):
+        update = optimizer.step(optimizer.receive({"w": gradient}), rate(t))
+        for i, (theta, m, v) in enumerate(state):
+            m, v, direction = PUBLISHED[name](m, v, Fraction(gradient[i]), t)
+            asked = -Fraction(rate(t)) * (direction + Fraction(DECAY) * theta)
+            state[i] = theta + asked, m, v
+            found = [update, optimizer.state.parameter[0], *(x[0] for x in optimizer.state[1:3] if x)]
+            for mine, exact in zip(found, (asked, *state[i]), strict=False):
+                apart = abs(to_fraction(mine[i]) - exact)
+                assert apart <= abs(exact) * room, (t, i)
+                different += apart > abs(exact) * Fraction(1, 2 ** (precision + 40))
+    assert different or precision > 400  # no fewer bits would do, and here no more are there
+
+
+# -- a step beside one in low precision, from its state and the gradient as it was received ----------------
 HYPERS = {"adamw": AdamW(B1, B2, EPSILON, 0.1), "sgd": SGD(B1, 0.1)}
 every_hyper = pytest.mark.parametrize("hyper", HYPERS.values(), ids=HYPERS)
 every_strategy = pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "exact"])
 
 
-def situation(hyper, name, steps=3, size=40):
+def situation(hyper, name):
     """Return an optimizer with filled moments, and the next gradient, as it was received."""
     random = np.random.default_rng(6)
-    tensors = {"a": random.standard_normal(size), "b": random.standard_normal((size, 2))}
+    tensors = {"a": random.standard_normal(40), "b": random.standard_normal((40, 2))}
     optimizer = Optimizer(hyper, strategy(name), tensors, {"b"})
 
     def gradient():
         return optimizer.receive({key: random.standard_normal(x.shape) for key, x in tensors.items()})
 
-    for _ in range(steps):
+    for _ in range(3):
         optimizer.step(gradient(), 0.01)
     return optimizer, gradient()
 
 
 def judge(optimizer, gradient, sample, **options):
-    return one_step(
-        *(optimizer.hyper, optimizer.layout, optimizer.state, optimizer.represented(), gradient),
-        *(optimizer.count + 1, 0.01, np.array(sample, dtype=np.int64)),
-        **options,
-    )
+    given = optimizer.hyper, optimizer.layout, optimizer.state, optimizer.represented(), gradient
+    return one_step(*given, optimizer.count + 1, 0.01, np.array(sample, dtype=np.int64), **options)
 
 
 def rational_update(optimizer, gradient, i):

@@ -113,6 +113,7 @@ def test_wrong_parameters_are_refused(problem):
 
 
 CODED = Format(precision=7, emin=-9, emax=9)
+BEYOND = 0.99, 2e12, np.inf, np.nan
 INTS = [(Quadratic, "dimension", 2), (Quadratic, "seed", 0), (Rosenbrock, "dimension", 2)]
 INTS += [(Digits, name, 1) for name in ("hidden", "batch")]
 INTS += [(LanguageModel, name, 1) for name in ("layers", "width", "heads", "context", "batch")]
@@ -122,8 +123,7 @@ INTS += [(LanguageModel, name, 1) for name in ("layers", "width", "heads", "cont
     ("kind", "arguments", "error", "text"),
     [
         *((kind, {x: low - 1}, ValueError, f"{x} = .* must be at least {low}") for kind, x, low in INTS),
-        *((Quadratic, {"condition_number": x}, ValueError, "between 1 and 1e12") for x in (0.99, 2e12)),
-        *((Quadratic, {"condition_number": x}, ValueError, "between 1 and 1e12") for x in (np.inf, np.nan)),
+        *((Quadratic, {"condition_number": x}, ValueError, "must lie between 1 and 1e12") for x in BEYOND),
         *((LogisticRegression, {"l2": bad}, ValueError, "finite and not neg") for bad in (-1e-9, np.nan)),
         (Digits, {"hidden": 10**12}, MemoryError, "hidden = 10"),
         (Digits, {"batch": 1439}, ValueError, "batch = 1439 must be at most 1438"),

@@ -93,7 +93,8 @@ def test_the_command_prints_the_step_saves_the_run_and_ends_with_one(tmp_path):
     command = "simulate --problem quadratic --dimension 6 --steps 20 --low e4m3 --strategy plain"
     command = [*command.split(), "--strategy", "fp32-master", "--output", str(path)]
     result = CliRunner().invoke(app, command)
-    assert result.exit_code == 1, result.exception
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
     assert "plain diverged at step 1" in result.stdout
     assert "fp32-master diverged" not in result.stdout
     assert "0.00%" not in next(line for line in result.stdout.splitlines() if line.startswith("plain "))

@@ -139,6 +139,7 @@ VALUES = [
     (simulated, "rounding", ["nearest"], "unknown rounding 'nearest'"),
     (simulated, "scalars", ["real"], "unknown scalar policy 'real'"),
     (simulated, "precision", [10], "precision = 10 .*at least 64"),
+    (mcf.Schedule, "warmup", [-1], "warmup = -1 must not be negative"),
     (mcf.Schedule, "peak", [0.0], "peak = 0.0 must be positive"),
     (mcf.Schedule, "final", [-0.1, 1.5], r"final = (-0.1|1.5) must lie in \[0, 1\]"),
     (rate, "step", [11], "step = 11 is beyond the last of 10"),

@@ -1,38 +1,61 @@
-"""One tensor trained with Adafactor, in scalar operations of the judge, from the documented formulas."""
+"""Tensors trained with Adafactor, in scalar operations of the judge, from the documented formulas."""
 
 import math
 from fractions import Fraction
-from itertools import product
+from itertools import chain, product
+
+import numpy as np
 
 from mcfsim.optim.strategies import Addition
 from mcfsim.oracle import round_fraction
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import get_rounding
 
-from .reference import FLOAT64, ODD, Drawn, added, averaged, into, parts_of, quantised, roles_of
+from .reference import FLOAT64, ODD, Drawn, added, averaged, into, quantised, roles_of, second_moment
 
 #: Indices of random words for each part of a step, and what there are numbers for.
 AREA, OVER = 1 << 40, ("element", "row", "column", "matrix", "tensor")
 
 
+class Judge:
+    """All tensors of an optimizer; of those without elements nothing is stored."""
+
+    def __init__(self, hyper, strategy, start, decayed, rounding="nearest_even"):
+        self.tensors, before = {}, dict.fromkeys(OVER, 0)
+        for name in sorted(start, key=lambda name: name not in decayed):
+            if start[name].size:
+                given = hyper, strategy, start[name], dict(before), name in decayed, get_rounding(rounding)
+                self.tensors[name] = tensor = Tensor(*given)
+                for over, count in zip(OVER, tensor.counts, strict=True):
+                    before[over] += count
+
+    def step(self, gradients, rate):
+        """Make one step and return the updates."""
+        return [u for name, x in self.tensors.items() for u in x.step(gradients[name], rate)]
+
+    def vectors(self):
+        """Return the state: for each field its vectors, as an optimizer has them."""
+        states = [x.numbers() for x in self.tensors.values()]
+        joined = {label: chain(*(state[label] for state in states)) for label in states[0]}
+        return {label: list(zip(*numbers, strict=True)) for label, numbers in joined.items()}
+
+
 class Tensor:
-    """A stack of matrices, or a vector, with its optimizer state.
+    """A stack of matrices, or a vector; `before` says how many there are before it of what `OVER` names."""
 
-    `before` says how many elements, rows, columns, matrices and tensors there are in tensors before it.
-    """
-
-    def __init__(self, hyper, strategy, shape, theta, before, *, decayed, rounding=None):
-        self.hyper, self.strategy, self.before = hyper, strategy, dict(zip(OVER, before, strict=True))
-        self.rounding = rounding or Rounding()
+    def __init__(self, hyper, strategy, start, before, decayed, rounding):
+        shape, theta = start.shape, start.reshape(-1).tolist()
+        self.hyper, self.strategy, self.before, self.rounding = hyper, strategy, before, rounding
         self.factored, self.count = len(shape) > 1, 0
         self.stack, self.rows, self.columns = (math.prod(shape[:-2]), *(1, 1, *shape)[-2:])
         self.where = list(product(range(self.stack), range(self.rows), range(self.columns)))
+        self.counts = len(theta), self.stack * self.rows, self.stack * self.columns, self.stack, 1
         self.decay = hyper.weight_decay if decayed else 0.0
         self.averages = hyper.keeps("m")
         self.parameter = [(x, *(0.0,) * (strategy.parameter.components - 1)) for x in theta]
         master = strategy.addition is Addition.MASTER
         self.extra = [(x if master else 0.0,) * (strategy.extra is not None) for x in theta]
         self.m = [(0.0,) * strategy.m.components for _ in theta]
-        lengths = (self.stack * self.rows, self.stack * self.columns) if self.factored else (len(self.where),)
+        lengths = self.counts[1:3] if self.factored else (len(theta),)
         self.v = [[(0.0,) * strategy.v.components for _ in range(length)] for length in lengths]
 
     def roles(self, place, over, index):
@@ -43,6 +66,7 @@ class Tensor:
     def step(self, gradient, rate):
         """Make one step and return the update D."""
         self.count += 1
+        gradient = np.ravel(gradient).tolist()
         hyper, count = self.hyper, self.count
         self.gain = count**-hyper.beta2_power
         everything = range(len(self.where))
@@ -94,16 +118,12 @@ class Tensor:
             mean = self._mean(5, "matrix", s, [row[s, r] for r in range(self.rows)])
             for r in range(self.rows):
                 share[s, r] = self.roles(6, "row", s * self.rows + r)[1].div(row[s, r], mean)
-        return [
-            self.roles(7, "element", i)[1].mul(share[s, r], column[s, c])
-            for i, (s, r, c) in enumerate(self.where)
-        ], 8
+        pairs = [(share[s, r], column[s, c]) for s, r, c in self.where]
+        return [self.roles(7, "element", i)[1].mul(*pair) for i, pair in enumerate(pairs)], 8
 
     def _average(self, ar, part, i, new):
-        """Move a second moment."""
-        beta, count = 1.0 - self.gain, self.strategy.beta2_components
-        beta = parts_of(beta, ar.format, count) if count > 1 else beta
-        self.v[part][i] = averaged(ar, self.v[part][i], beta, new, self.gain)
+        given = self.v[part][i], 1.0 - self.gain, new, self.gain
+        self.v[part][i] = second_moment(self.strategy, ar, *given)
 
     def _mean(self, place, over, index, numbers, role=1):
         ar, by = self.roles(place, over, index)[role], self.hyper.accumulator
@@ -135,8 +155,8 @@ class Tensor:
             if self.decay:
                 clipped = up.add(clipped, up.mul(up.round(self._meant(i)), self.decay))
             update = up.mul(clipped, size)
-        now = self.strategy, roles, self.parameter[i], self.extra[i], update
-        self.parameter[i], self.extra[i] = added(*now)
+        before = self.parameter[i], self.extra[i]
+        self.parameter[i], self.extra[i] = added(self.strategy, roles, *before, update)
         return update
 
     def _requantize(self):
@@ -146,12 +166,7 @@ class Tensor:
         if how := self.strategy.m.scaled:
             self.m = [(x,) for x in quantised([m[0] for m in self.m], how)]
 
-    def state(self):
-        """Return the components of each tensor by the names of `mcfsim.optim.state.State`."""
-        numbers = {
-            "parameter": self.parameter,
-            "m": self.m if self.averages else [],
-            "v": [x for part in self.v for x in part],
-            "extra": self.extra,
-        }
-        return {label: list(zip(*found, strict=True)) for label, found in numbers.items()}
+    def numbers(self):
+        """Return the components of each number by the names of `mcfsim.optim.state.State`."""
+        m, v = self.m if self.averages else [], [x for part in self.v for x in part]
+        return {"parameter": self.parameter, "m": m, "v": v, "extra": self.extra}

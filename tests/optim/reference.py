@@ -62,11 +62,9 @@ class Single(OracleArithmetic):
 
 
 class Drawn(OracleArithmetic):
-    """Operations of one element in one step, each rounded at random by the words of its own stream.
+    """Operations of one element in one step, each rounded at random by the words of its own stream."""
 
-    The judge rounds to odd in 53 bits, which leaves the first bits that are cut off, and whether any follow.
-    """
-
+    # The judge rounds to odd in 53 bits: it leaves the first bits that are cut off, and whether any follow.
     BITS = 16
 
     def __init__(self, fmt, words, index):
@@ -114,9 +112,8 @@ def _settled(strategy, rounding, scalars):
 
 def roles_of(strategy, step, index, rounding, scalars="exact", words=DEFAULT_WORDS):
     """Return the arithmetics of one element's step."""
-    if not (
-        rounding.stochastic or any(item.rounding is Mode.STOCHASTIC for item in strategy.tensors.values())
-    ):
+    own = {item.rounding for item in strategy.tensors.values()}
+    if not rounding.stochastic and Mode.STOCHASTIC not in own:
         return _settled(strategy, rounding, scalars)
     kinds, order = _kinds(strategy)
     made = {}
@@ -135,11 +132,8 @@ def into(ar, x, source):
 
 # -- what is kept of numbers ---------------------------------------------------------------------------------
 def kept(numbers, element, block):
-    """Return float32 numbers as blocks of elements with a float32 scale keep them, in fractions.
-
-    The largest of a block becomes the largest element; a block that has a NaN or an infinity becomes NaN.
-    """
-    found = []
+    """Return float32 numbers as blocks of elements with a float32 scale keep them, in fractions."""
+    found = []  # the largest of a block becomes the largest element
     for start in range(0, len(numbers), block):
         part = list(map(float, numbers[start : start + block]))
         if not all(map(math.isfinite, part)):
@@ -249,6 +243,12 @@ def averaged(ar, x, beta, new, gain):
     return ar.grow(decayed, ar.mul(new, ar.real(gain)))
 
 
+def second_moment(strategy, ar, v, beta, square, gain):
+    """Return a second moment moved by a square, with a beta of as many components as the strategy's."""
+    count = strategy.beta2_components
+    return averaged(ar, v, parts_of(beta, ar.format, count) if count > 1 else beta, square, gain)
+
+
 def added(strategy, roles, parameter, extra, update):
     """Return parameter and extra after an update, in the strategy's way."""
     ar, step = roles.parameter, roles.parameter.round(update)
@@ -328,9 +328,8 @@ class Element:
         """Make one step with the rounding points of PyTorch: in binary32, rounded where it is stored."""
         wide, hyper, count = Single(FLOAT32), self.hyper, self.count
         low, second, up, adding = roles.moments, roles.second_moment, roles.update, roles.parameter
-        inner, inner_v, inner_up, inner_p = (
-            ar if ar.format == FLOAT32 else wide for ar in (low, second, up, adding)
-        )
+        stored = low, second, up, adding
+        inner, inner_v, inner_up, inner_p = (ar if ar.format == FLOAT32 else wide for ar in stored)
         weight = wide.round(1.0 - hyper.beta1)
         if len(self.m) > 1:
             self.m = averaged(low, self.m, hyper.beta1, g, 1.0 - hyper.beta1)
@@ -369,9 +368,7 @@ class Element:
         return update
 
     def _second(self, ar, square, gain):
-        beta, count = self.hyper.beta2, self.strategy.beta2_components
-        beta = parts_of(beta, ar.format, count) if count > 1 else beta
-        self.v = averaged(ar, self.v, beta, square, gain)
+        self.v = second_moment(self.strategy, ar, self.v, self.hyper.beta2, square, gain)
 
     def _asked(self, roles, direction, rate):
         up = roles.update
@@ -396,10 +393,7 @@ class Element:
 
 
 class Judge:
-    """All tensors of an optimizer: elements, and what is done to whole tensors after a step.
-
-    The start are numbers of the low format.
-    """
+    """All tensors of an optimizer, of numbers of a low format: what is done to elements, then to tensors."""
 
     def __init__(self, hyper, strategy, start, decayed, rounding="nearest_even", words=None, **options):
         self.strategy, self.grid = strategy, strategy.parameter.grid
@@ -462,33 +456,28 @@ def requantize(elements, slot, stored):
         setattr(x, slot, (Single(stored.format).round(number) if stored.format != FLOAT32 else number,))
 
 
-def assert_judged(
-    assert_same, hyper, strategy, start, decayed, gradients, rate, rounding="nearest_even", **options
-):
-    """Train an optimizer and by the judge, and compare the updates and all that is stored after each step.
+def course(judge, gradients, rates):
+    """Return the updates of a judge, and all that is stored at the start and after each step."""
+    start = (), judge.vectors()
+    return [start, *((judge.step(*now), judge.vectors()) for now in zip(gradients, rates, strict=True))]
 
-    Parameters
-    ----------
-    start, gradients : mapping of str to array, list of such
-        Numbers of the low format.
-    rate : float
-        Divided by the number of the step.
 
-    Returns
-    -------
-    optimizer, judge
-    """
-    known = {name: options.pop(name) for name in ("scalars",) if name in options}
-    words = {"words": options["random"]} if "random" in options else {}
-    optimizer = Optimizer(hyper, strategy, start, decayed, rounding, **options, **known)
-    judge = Judge(hyper, strategy, start, decayed, rounding, **words, **known)
-    for count, given in enumerate([None, *gradients]):
-        if count:
-            update = optimizer.step(optimizer.receive(given), rate / count)
-            assert_same(read(update, optimizer.roles.update.format), judge.step(given, rate / count))
-        vectors = judge.vectors()
+def assert_course(assert_same, optimizer, expected, gradients, rates):
+    """Make steps, and compare the updates, and all that is stored after each, with those of a judge."""
+    steps = [(), *zip(gradients, rates, strict=True)]
+    for now, (updates, vectors) in zip(steps, expected, strict=True):
+        if now:
+            found = optimizer.step(optimizer.receive(now[0]), now[1])
+            assert_same(read(found, optimizer.roles.update.format), updates)
         for label, found, fmt in zip(vectors, optimizer.state, optimizer.formats, strict=True):
             assert len(found) == len(vectors[label])
             for mine, other in zip(found, vectors[label], strict=True):
                 assert_same(read(mine, fmt), other)
+
+
+def assert_judged(assert_same, start, gradients, rates, rounding="nearest_even", scalars="exact", **options):
+    """Train an optimizer, and by the judge, and compare; the start are what begins the arguments of both."""
+    optimizer = Optimizer(*start, rounding, scalars=scalars, **options)
+    judge = Judge(*start, rounding, options.get("random"), scalars=scalars)
+    assert_course(assert_same, optimizer, course(judge, gradients, rates), gradients, rates)
     return optimizer, judge

@@ -1,7 +1,7 @@
 """Adafactor, whose steps have means in them: by the judge, in every strategy, and wherever it is used."""
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import pytest
@@ -9,86 +9,48 @@ from mpmath import MPContext
 
 import mcfsim as mcf
 from mcfsim.backends.factory import on_blocks
-from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.adafactor import Adafactor, MomentumAdafactor
 from mcfsim.optim.layout import Layout
 from mcfsim.optim.means import mean
-from mcfsim.optim.over import Over
-from mcfsim.optim.parts import bytes_per_parameter, offsets
+from mcfsim.optim.parts import bytes_per_parameter
 from mcfsim.optim.strategies import Stored, Strategy
+from tests.optim.stored import numbers
 from tests.training.problems import Folded
 
-from .factored import Tensor
+from .factored import Judge
+from .reference import assert_course, course
 
 SHAPES = {"w": (3, 4), "b": (3,), "one": (1, 4), "t": (2, 2, 2), "s": (), "e": (3, 0), "n": (3, 1), "l": (1,)}
 DECAYED = {"w", "s", "t"}
+#: Now below the largest rate of a step, now above it.
+RATES = (2.0**-4, 2.0, 2.0**-4)
 GIVEN = {"epsilon": 2.0**-40, "threshold": 0.75, "least_scale": 0.5, "weight_decay": 0.1}
 KINDS = {"adafactor": Adafactor(**GIVEN), "momentumadafactor": MomentumAdafactor(**GIVEN)}
 STORED = [name for name in mcf.STRATEGIES if name not in ("exact", "eco")]
-MIXED = Strategy(
-    "mixed", parameter=Stored("bfloat16", 2), m=Stored("e8m4"), v=Stored("e8m10"), addition="grow"
-)
+MIXED = Strategy("mixed", Stored("bfloat16", 2), Stored("e8m4"), Stored("e8m10"), addition="grow")
 MIXED = mcf.strategy(MIXED, "bfloat16")
 BY_BF16 = mcf.Accumulator("bfloat16", block=2)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def numbers(seed, scale=0):
-    """Return tensors of many magnitudes, zeros among them, as the low format has them."""
-    random, made = np.random.default_rng(seed), {}
-    for name, shape in SHAPES.items():
-        x = random.standard_normal(shape) * 2.0 ** random.integers(-9 + scale, 3 + scale, shape)
-        made[name] = mcf.round_to(np.where(random.random(shape) < 0.1, 0.0, x), "bfloat16")
-    return made
-
-
-def rate(step):
-    """Return a rate that is now below the largest, now above it."""
-    return 2.0**-4 if step % 2 else 2.0
-
-
-def updates(hyper, strategy, rounding="nearest_even", steps=3, given=numbers, **options):
-    """Yield an optimizer after each of some steps, with the update."""
-    start = given(100)
-    optimizer = mcf.Optimizer(hyper, strategy, start, DECAYED & start.keys(), rounding, **options)
-    for step in range(1, steps + 1):
-        asked = optimizer.step(optimizer.receive(given(step)), rate(step))
-        yield optimizer, asked
+given = partial(numbers, shapes=SHAPES)
 
 
 @lru_cache
-def by_judge(hyper, strategy, rounding="nearest_even", given=numbers, steps=3):
-    """Return update and state after each step, by the name of the tensor."""
-    start, policy, found = given(100), mcf.rounding.get_rounding(rounding), []
-    layout = Layout(start, DECAYED & start.keys())
-    before = offsets(layout)
-    tensors = {
-        name: Tensor(
-            *(hyper, strategy, start[name].shape, np.ravel(start[name]).tolist()),
-            [before[name][over] for over in Over],
-            decayed=name in DECAYED,
-            rounding=policy,
-        )
-        for name in layout.shapes
-        if start[name].size
-    }
-    for step in range(1, steps + 1):
-        made = {name: x.step(np.ravel(given(step)[name]).tolist(), rate(step)) for name, x in tensors.items()}
-        found.append({name: (update, tensors[name].state()) for name, update in made.items()})
-    return found
+def situation(judge, strategy, rounding="nearest_even", steps=3, make=given):
+    """Return what starts an optimizer, and what its steps are by the judge; see `assert_course`."""
+    start, *gradients = map(make, (100, *range(1, steps + 1)))
+    start = strategy, start, DECAYED & start.keys(), rounding
+    rates = RATES[:steps]
+    return start, course(Judge(judge, *start), gradients, rates), gradients, rates
 
 
 def assert_judged(assert_same, hyper, *given, judge=None, **options):
     """Compare with what the judge has for these hyperparameters, or for those of another text."""
-    expected = by_judge(judge or hyper, *given, **options)
-    for (optimizer, asked), tensors in zip(updates(hyper, *given, **options), expected, strict=True):
-        for name, (update, state) in tensors.items():
-            part = optimizer.layout.slices[name]
-            assert_same(asked[part], update)
-            for label, vectors in state.items():
-                where = optimizer.parts[label].tensor(name) if label in optimizer.parts else part
-                for mine, other in zip(getattr(optimizer.state, label), vectors, strict=True):
-                    assert_same(mine[where], other)
+    start, *rest = situation(judge or hyper, *given, **options)
+    optimizer = mcf.Optimizer(hyper, *start)
+    assert_course(assert_same, optimizer, *rest)
+    return optimizer
 
 
 @every_kind
@@ -105,13 +67,11 @@ def test_steps_are_those_of_the_judge(kind, strategy, rounding, assert_same):
 @pytest.mark.parametrize(("kind", "strategy"), [*zip(KINDS, ("plain", "fp32-master"), strict=True)])
 @pytest.mark.slow
 def test_means_by_a_stated_sum_are_those_of_the_judge(kind, strategy, assert_same):
-    hyper = replace(KINDS[kind], accumulator=BY_BF16)
-    assert_judged(assert_same, hyper, mcf.strategy(strategy), steps=2)
-    exactly, by_bf16 = (
-        [optimizer.state.v[0].tolist() for optimizer, _ in updates(given, mcf.strategy(strategy), steps=1)]
-        for given in (KINDS[kind], hyper)
-    )
-    assert exactly != by_bf16
+    made = [
+        assert_judged(assert_same, hyper, mcf.strategy(strategy), steps=2).state.v[0].tolist()
+        for hyper in (KINDS[kind], replace(KINDS[kind], accumulator=BY_BF16))
+    ]
+    assert made[0] != made[1]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -121,20 +81,14 @@ def test_what_is_not_finite_is_as_the_judge_has_it(seed, assert_same):
     random = np.random.default_rng(seed)
 
     def strange(step):
-        made = numbers(step, scale=6)
+        made = numbers(step, SHAPES, least=-3, most=9)
         for x in made.values():
             if step < 100 and x.size:
                 x.reshape(-1)[random.integers(x.size)] = (np.nan, np.inf, -np.inf, 3e38)[step % 4]
-        return {name: x.copy() for name, x in made.items()}
+        return made
 
-    known = {step: strange(step) for step in (1, 2, 3, 100)}
     for name in ("plain", "fp32-master"):
-        assert_judged(assert_same, Adafactor(), mcf.strategy(name), given=lambda step: known[step])
-
-
-def few(step):
-    """Return a matrix, two, a vector and a number."""
-    return {name: x for name, x in numbers(step).items() if name in ("w", "t", "b", "s")}
+        assert_judged(assert_same, Adafactor(), mcf.strategy(name), make=strange)
 
 
 # -- what a step is -----------------------------------------------------------------------------------------
@@ -168,29 +122,6 @@ def test_the_formulas_of_the_paper_in_exact_arithmetic():
     for name, expected in x.items():
         for mine, other in zip(found[name].ravel(), expected, strict=True):
             assert abs(mine - other) < 1e-50 * abs(other)
-
-
-# -- refusals -----------------------------------------------------------------------------------------------
-BY_CHANCE = mcf.Accumulator("bfloat16", "stochastic", block=2)
-WIDE = mcf.strategy(Strategy("wide", m=Stored("float64"), v=Stored("float64")))
-
-
-def test_what_is_refused():
-    plain, hyper = mcf.strategy("plain"), Adafactor()
-
-    def made(hyper=hyper, strategy=plain, **options):
-        return mcf.Optimizer(hyper, strategy, {"w": np.ones((2, 3))}, **options)
-
-    with pytest.raises(TypeError, match="accumulator must be an Accumulator or None, not 'bfloat16'"):
-        Adafactor(accumulator="bfloat16")
-    with pytest.raises(ValueError, match="sums of a mean are not rounded at random"):
-        made(Adafactor(accumulator=BY_CHANCE))
-    with pytest.raises(UnsupportedFormatError, match="float64"):
-        made(strategy=WIDE)
-    with pytest.raises(ValueError, match="flush_inputs"):
-        made(underflow="flush_inputs")
-    with pytest.raises(TypeError, match="a step of Adafactor is no straight line"):
-        hyper.step(made().roles, plain, made().state, np.ones(6), None)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Optimizers as declarations: what they are known by, their hyperparameters, slots and torch counterparts."""
+"""Optimizers and strategies as declarations: what they are known by, what they have, and how they round."""
 
 from dataclasses import fields, replace
 
@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.models.plan import Plan
-from mcfsim.optim.declaration import Declaration, Slot, optimizers
-from mcfsim.optim.torchadamw import TorchAdamW
+from mcfsim import FORMATS, GRID_STRATEGIES, STRATEGIES, strategy
+from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.strategies import LOW, Stored
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Mode, Rounding, Rule
+from tests.shared.kinds import QUANTISED
 
 
 @pytest.mark.parametrize("name", optimizers())
@@ -51,11 +54,6 @@ def test_torch_has_optimizers_by_their_own_names_none_of_stages_and_no_grid(ours
         ours.AdamW([torch.nn.Parameter(torch.ones(3))], strategy="dqt-int8")
 
 
-def test_an_audit_is_of_the_other_points():
-    with pytest.raises(TypeError, match=r"an audit is of mcfsim.AdamW\(...\), not of TorchAdamW\(beta1=0.9"):
-        Plan(TorchAdamW(), mcf.Schedule(), 10, (mcf.strategy("plain"),))
-
-
 #: Hyperparameters by where they lie, and numbers that lie elsewhere.
 SHARES, POSITIVE = {"beta1", "beta2", "momentum"}, {"beta2_power", "threshold"}
 NAN, INF = float("nan"), float("inf")
@@ -81,14 +79,6 @@ def test_hyperparameters_out_of_range_are_refused(kind):
             kind(**{field: "0.5"})
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, kind in optimizers().items() if name not in ("adamw", "sgd")]
-)
-def test_optimizers_without_a_formula_feed_nothing_back(name):
-    with pytest.raises(ValueError, match="has no formula for that; these have: AdamW, SGD"):
-        mcf.Optimizer(optimizers()[name](), mcf.strategy("eco"), {"w": np.ones(2)})
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_slots_are_told_apart_by_name_in_any_order(packed):
     class Turned(mcf.AdamW):
@@ -104,16 +94,59 @@ def test_slots_are_told_apart_by_name_in_any_order(packed):
     assert made[0] == made[1]
 
 
-def test_slots_that_cannot_be_are_refused_where_they_are_declared():
-    m, v = mcf.AdamW.slots
-    for name in ("n", "mv", "", "v2", "M", "parameter", None, 0, ("m",)):
-        with pytest.raises(ValueError, match=r"a slot is named 'm' or 'v', not .* cannot be declared"):
-            Slot(name, m.average)
-    for slots, error, text in (
-        ((m, m), ValueError, "each slot of state is named once"),
-        ((m, None), TypeError, r"slots must be Slot\(name, average\)"),
-        ((m, replace(v, average=None)), ValueError, "slot 'v' must say its average; only stages go without"),
-    ):
-        with pytest.raises(error, match=text):
-            type("Own", (Declaration,), {"slots": slots})
-    assert any(slot.average is None for slot in optimizers()["adafactor"].slots)
+# -- strategies ----------------------------------------------------------------------------------------------
+#: Bytes a parameter in bfloat16, and of these such as stay where the low format is another.
+BYTES = {
+    **{"plain": (8, 0), "kahan": (10, 0), "collage-light": (10, 0), "collage-plus": (12, 0)},
+    **{"mcf-2": (14, 0), "mcf-3": (20, 0), "stochastic-parameter": (8, 0), "stochastic": (8, 0)},
+    **{
+        "fp32-optim": (12, 8),
+        "eco": (12, 8),
+        "fp32-master": (16, 12),
+        "split-master": (14, None),
+        "split-truncated": (14, None),
+    },
+    **{"remainder-8": (13, 9), "remainder-16": (14, 10), "fp8-moments": (10.0625, 6.0625)},
+    **{"int8-moments": (10.03125, 6.03125), "coat-moments": (10.1875, 6.1875), "fp32": (16, 16)},
+    "exact": (None, None),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_those_of_the_papers(name):
+    size, fixed = BYTES[name]
+    found = strategy(name, "bfloat16").bytes_per_parameter
+    assert found == size
+    assert isinstance(found, float) == (name in QUANTISED)  # where it is no whole number
+    lows = ("float16", "float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float4_e2m1fn")
+    for low, bits in zip(lows, (16, 8, 8, 6, 4), strict=True):
+        if fixed is not None:
+            assert strategy(name, low).bytes_per_parameter == fixed + (size - fixed) * bits / 16
+
+
+def test_names_are_their_own():
+    assert set(BYTES) == set(STRATEGIES)
+    known = STRATEGIES | GRID_STRATEGIES
+    assert len(known) == len(STRATEGIES) + len(GRID_STRATEGIES)
+    assert all(declared.name == name for name, declared in known.items())
+    assert strategy("kahan", "bf16") == strategy("kahan", FORMATS["bfloat16"]) == strategy("kahan")
+
+
+@pytest.mark.parametrize("rule", [*Rule, None])
+@pytest.mark.parametrize("bits", [1, 3, 16, None])
+def test_a_tensor_rounds_with_its_own_bits_and_rule(bits, rule):
+    stored = Stored(LOW, rounding="stochastic", random_bits=bits, rule=rule)
+    declared, random = strategy(replace(STRATEGIES["plain"], parameter=stored)), RandomWords(3)
+    roles = declared.roles(random=random)
+    expected = Rounding(Mode.STOCHASTIC, random_bits=bits or 16, rule=rule or Rule.TRUNCATE)
+    assert (roles.parameter.rounding, roles.moments.rounding) == (expected, Rounding())
+    of_run = Rounding(Mode.STOCHASTIC, random_bits=5, rule="centred")
+    roles = declared.roles(of_run, random=random)
+    assert roles.parameter.rounding == replace(of_run, random_bits=bits or 5, rule=rule or Rule.CENTRED)
+
+
+def test_roles_take_the_options_of_arithmetics():
+    roles = strategy("fp32-master").roles("toward_zero", scalars="rounded", overflow="saturate")
+    for ar in roles:
+        assert (ar.rounding.mode, ar.rounding.overflow, ar.scalars) == ("toward_zero", "saturate", "rounded")
+    assert strategy("exact").roles(precision=77).moments.precision == 77

@@ -1,6 +1,5 @@
 """Steps and loadings that are broken off anywhere: no half of one is gone on from unnoticed."""
 
-from functools import partial
 from itertools import count
 
 import numpy as np
@@ -14,24 +13,19 @@ from mcfsim.optim import stripes
 from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.training.learned_step import LearnedStepTable
-from tests.optim.stored import bits
+from tests.optim import stored
+from tests.optim.stored import bits, numbers
 from tests.shared.interrupts import OwnError, broken_off, bytecodes
 
 #: Files that were open are closed by the garbage collector, which Python warns of.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 SHAPES = {"w": (4, 6), "b": (6,)}
 ERRORS = (KeyboardInterrupt, OwnError)
+#: Strategies, with what else is said of each, and its options.
 KINDS = {
-    "plain": {},
-    "kahan packed": {"packed": True},
-    "collage-plus": {},
-    "fp32-master": {},
-    "split-master packed": {"packed": True},
-    "int8-moments": {},
-    "fp8-moments packed": {"packed": True},
-    "stochastic": {"random": mcf.RandomWords(3)},
-    "bitnet": {},
-    "fp32 in stages": {"hyper": Adafactor()},
+    **{name: {} for name in ("plain", "collage-plus", "fp32-master", "int8-moments", "bitnet")},
+    **{f"{name} packed": {"packed": True} for name in ("kahan", "split-master", "fp8-moments")},
+    **{"stochastic": {"random": mcf.RandomWords(3)}, "fp32 in stages": {"hyper": Adafactor()}},
 }
 #: Interrupts of each kind.
 EACH = 8
@@ -45,17 +39,13 @@ def short_blocks(monkeypatch):
 
 
 def made(kind: str, **options: object) -> Optimizer:
-    rng = np.random.default_rng(0)
-    start = {name: rng.standard_normal(shape) for name, shape in SHAPES.items()}
     options = {"hyper": mcf.AdamW(beta2=0.95), **KINDS.get(kind, {}), **options}
-    return mcf.Optimizer(options.pop("hyper"), mcf.strategy(kind.split()[0]), start, ["w"], **options)
+    return stored.made(numbers(0, SHAPES), kind.split()[0], decayed=["w"], **options)
 
 
 def step(optimizer: Optimizer) -> None:
     """Make the step that comes next, of a gradient that is given by its number."""
-    rng = np.random.default_rng(optimizer.count + 1)
-    gradient = optimizer.receive({name: rng.standard_normal(shape) for name, shape in SHAPES.items()})
-    optimizer.step(gradient, 2.0**-6)
+    optimizer.step(optimizer.receive(numbers(optimizer.count + 1, SHAPES)), 2.0**-6)
 
 
 def trajectory(kind: str, steps: int) -> list[tuple[int, list[bytes]]]:
@@ -65,6 +55,14 @@ def trajectory(kind: str, steps: int) -> list[tuple[int, list[bytes]]]:
         step(optimizer)
         found.append(bits(optimizer))
     return found
+
+
+def broken(make, work, places):
+    """Yield what is left of things after a work that is broken off at each of some bytecodes."""
+    for place in places:
+        one = make()
+        if broken_off(lambda one=one: work(one), place, ERRORS[place % 2]):
+            yield one
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,11 +75,13 @@ def test_a_step_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
     path = tmp_path / "s.safetensors"
     save_state(optimizer, path)
     halves = refused = 0
-    for place in rng.integers(bytecodes(lambda: step(optimizer)), size=EACH).tolist():
+
+    def loaded():
         load_state(optimizer, path)
         assert bits(optimizer) == states[1]
-        if not broken_off(lambda: step(optimizer), place, ERRORS[place % 2]):
-            continue
+        return optimizer
+
+    for _ in broken(loaded, step, rng.integers(bytecodes(lambda: step(optimizer)), size=EACH).tolist()):
         found = bits(optimizer)
         halves += found not in states
         try:
@@ -89,12 +89,13 @@ def test_a_step_that_is_broken_off_is_whole_or_refused(kind, tmp_path):
         except SpoiltStateError:
             refused += 1
             assert bits(optimizer) == found
-            half = tmp_path / "half.safetensors"
-            saving = [partial(work, optimizer, half) for work in (save_state, save_weights)]
-            advance = partial(optimizer.advance, np.zeros(30, np.float32), 0.1)
-            for other in (optimizer.weights, optimizer.represented, advance, *saving):
+            half, zeros = tmp_path / "half.safetensors", np.zeros(30, np.float32)
+            for other, *given in (
+                *((work, optimizer, half) for work in (save_state, save_weights)),
+                *((optimizer.weights,), (optimizer.represented,), (optimizer.advance, zeros, 0.1)),
+            ):
                 with pytest.raises(SpoiltStateError, match="step 2 was broken off"):
-                    other()
+                    other(*given)
             assert not half.exists()
         else:
             assert found in states[1:3]
@@ -135,14 +136,6 @@ def test_what_is_refused_before_a_step_spoils_nothing():
         assert bits(optimizer) == before
     step(optimizer)
     assert optimizer.count == 1
-
-
-def broken(make, work, places):
-    """Yield what is left of things after a work that is broken off at each of some bytecodes."""
-    for place in places:
-        one = make()
-        if broken_off(lambda one=one: work(one), place, KeyboardInterrupt):
-            yield one
 
 
 @pytest.mark.parametrize("kind", ["collage-plus", "fp8-moments packed", "fp32-master"])

@@ -1,5 +1,7 @@
 """Vectors that hold codes: what these are, of which bytes, and what is refused."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -8,22 +10,16 @@ from mcfsim.codec import decode, encode
 from mcfsim.formats import Format
 from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.optim.memory import Split, packed_dtype, read, write
-from tests.shared.kinds import UNPACKED
+from tests.optim.stored import SHORT, made
 
 #: As bfloat16, but for the largest numbers, whose codes stand for nothing.
 GAPS = Format("gaps", precision=8, emin=-126, emax=126)
-#: A format of float32's exponents, of which more than half of the bits follow.
-SHORT = Format("short", precision=5, emin=-126, emax=127)
-
-
-def made(name, low, size=3, **options):
-    options = {"hyper": mcf.SGD(), "packed": True, **options}
-    return mcf.Optimizer(strategy=mcf.strategy(name, low), parameters={"w": np.ones(size)}, **options)
+packed = partial(made, 3, hyper=mcf.SGD(), packed=True)
 
 
 @pytest.mark.parametrize(("low", "following"), [("bfloat16", 2), (SHORT, 4)], ids=str)
 def test_of_a_split_master_copy_the_bits_that_follow_are_stored(low, following):
-    optimizer = made("split-master", low)
+    optimizer = packed("split-master", low)
     (extra,) = optimizer.state.extra
     assert extra.itemsize == following
     assert extra.leading is optimizer.state.parameter[0]
@@ -52,20 +48,16 @@ def test_split_numbers_are_those_of_the_bits(mode, assert_same):
 
 def test_the_start_of_a_split_master_copy_is_rounded_as_a_step_rounds():
     start = {"w": np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8, 1 + 2.0**-8 - 2.0**-24])}
-    for packed in (False, True):
-        optimizer = mcf.Optimizer(mcf.SGD(), mcf.strategy("split-master"), start, packed=packed)
+    for optimizer in (made(start, "split-master", packed=packed) for packed in (False, True)):
         # The last is rounded to float32, where it becomes a tie, and then away from zero.
         shown = [1 + 2.0**-7, 1 + 2.0**-6, -1 - 2.0**-7, 1 + 2.0**-7]
         assert optimizer.weights()["w"].tolist() == shown
-        expected = start["w"].astype(np.float32)
-        assert optimizer.represented()[0].tolist() == expected.tolist()
+        assert optimizer.represented()[0].tolist() == start["w"].astype(np.float32).tolist()
 
 
-@pytest.mark.parametrize(
-    ("low", "size"), [("bfloat16", 2), ("float8_e4m3fn", 1), ("tf32", 4), ("float4_e2m1fn", 4)]
-)
+@pytest.mark.parametrize(("low", "size"), [("bf16", 2), ("e4m3fn", 1), ("tf32", 4), ("float4_e2m1fn", 4)])
 def test_codes_take_the_bytes_of_a_code_where_there_is_one_for_nan(low, size):
-    optimizer = made("plain", low)
+    optimizer = packed("plain", low)
     assert {x.itemsize for items in optimizer.state for x in items} == {size}
     assert optimizer.step(optimizer.receive({"w": np.ones(3)}), 0.5).itemsize == size
     assert optimizer.weights()["w"].tolist() == [0.5] * 3
@@ -88,7 +80,7 @@ def test_all_codes_are_read_as_their_values_and_written_again(fmt, assert_same):
 
 def test_what_is_no_code_is_refused_before_anything_changes():
     gaps = Format("gaps", precision=4, emin=-3, emax=0)
-    optimizer = made("plain", gaps)
+    optimizer = packed("plain", gaps)
     before = optimizer.state.parameter[0].copy()
     for codes in ([0, 255, 0], [0, 0b0101000, 0]):
         with pytest.raises(ValueError, match="element"):
@@ -97,14 +89,3 @@ def test_what_is_no_code_is_refused_before_anything_changes():
         optimizer.step(np.zeros(3, np.uint16), 0.1)
     assert optimizer.count == 0
     assert np.array_equal(optimizer.state.parameter[0], before)
-
-
-NO_CODES = [("exact", "exact numbers have no codes"), ("bitnet", "'bitnet' keeps its weights on a grid, as")]
-
-
-@pytest.mark.parametrize(("name", "text"), [*NO_CODES, *((name, "its codes are of no") for name in UNPACKED)])
-def test_what_cannot_be_packed_is_refused(name, text):
-    with pytest.raises(ValueError, match=text):
-        made(name, "bfloat16", hyper=mcf.AdamW())
-    with pytest.raises(TypeError, match="packed must be True or False"):
-        made(name, "bfloat16", packed=1)

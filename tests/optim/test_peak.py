@@ -10,7 +10,7 @@ import mcfsim as mcf
 from mcfsim.codec.codes import check_codes
 from mcfsim.compile import choice
 from mcfsim.formats import Format
-from tests.optim.stored import Made
+from tests.optim.stored import Made, made
 
 #: Parameters; the more must take less than one byte each more, beside what caches of others happen to do.
 SIZES = 1 << 18, 1 << 19
@@ -42,52 +42,53 @@ def tensors(size, seed=0):
     return {name: Made((count,), seed + len(name)) for name, count in shapes.items()}
 
 
-def made(size, name="collage-plus", low="bfloat16", **options):
-    return mcf.Optimizer(mcf.AdamW(), mcf.strategy(name, low), tensors(size), ["w"], **options)
+def build(size, name="collage-plus", low="bfloat16", **options):
+    return made(tensors(size), name, low, decayed=["w"], **options)
 
 
 def state_of(optimizer):
     return sum(x.nbytes for items in optimizer.state for x in items)
 
 
-def check(taken):
-    few, many = taken
-    assert max(few, many) <= LIMIT
-    assert many - few < SAME
+def check(measured):
+    """Assert that, whatever is measured, it takes no more with more parameters."""
+    for few, many in zip(*map(measured, SIZES), strict=True):
+        assert max(few, many) <= LIMIT
+        assert many - few < SAME
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", ["numbers", "codes", "files"])
 def test_building_takes_the_state_and_a_few_blocks(kept, tmp_path):
     """And where vectors lie in files, nothing takes more, a step neither."""
-    built, received, advanced = [], [], []
-    for size in SIZES:
+
+    def measured(size):
         folder = {"folder": tmp_path / f"{size}"} if kept == "files" else {}
-        optimizer, most = peak(made, size, packed=kept != "numbers", **folder)
+        optimizer, built = peak(build, size, packed=kept != "numbers", **folder)
         assert state_of(optimizer) == size * (20 if kept == "numbers" else 10)
-        built.append(most - state_of(optimizer) * (kept != "files"))
-        gradient, most = peak(optimizer.receive, tensors(size, 7))
+        gradient, received = peak(optimizer.receive, tensors(size, 7))
         assert gradient.size == size
-        received.append(most - gradient.nbytes * (kept != "files"))
-        advanced.append(peak(optimizer.advance, gradient, 1e-3)[1])
-    check(built)
-    check(received)
-    if kept == "files":
-        check(advanced)
+        _, advanced = peak(optimizer.advance, gradient, 1e-3)
+        if kept == "files":
+            return built, received, advanced
+        return built - state_of(optimizer), received - gradient.nbytes
+
+    check(measured)
 
 
 @pytest.mark.slow
 def test_packed_numbers_that_share_scales_are_whole_nowhere():
     """Neither when they are made, nor in a step, nor to show the parameter."""
-    taken, one = [], 4 * SIZES[1]
-    for size in SIZES:
-        optimizer, built = peak(made, size, "fp8-moments", packed=True, compiled=False)
+
+    def measured(size):
+        optimizer, built = peak(build, size, "fp8-moments", packed=True, compiled=False)
         scales = 4 * (size // 128 + 1)
         assert state_of(optimizer) == 2 * size + 4 * size + 2 * (size + scales)
         stepped = peak(optimizer.advance, optimizer.receive(tensors(size, 7)), 1e-3)[1]
-        taken.append(max(built - state_of(optimizer), stepped))
-    check(taken)
-    assert peak(optimizer.represented)[1] < 2 * one + SAME  # the parameter, and a copy of the master copy
+        # What is shown is the parameter, and a copy of the master copy.
+        return built - state_of(optimizer), stepped, peak(optimizer.represented)[1] - 2 * 4 * size
+
+    check(measured)
 
 
 @pytest.mark.slow
@@ -101,26 +102,27 @@ def test_a_step_takes_a_few_blocks(low, packed, mode, carried, monkeypatch):
     """The gradient is no contiguous vector."""
     monkeypatch.setattr(choice, "is_available", lambda: False)
     random = {"random": mcf.RandomWords(1)} if mode == "stochastic" else {}
-    advanced, stepped = [], []
-    for size in SIZES:
-        optimizer = made(size, "plain", low, rounding=mode, packed=packed, **carried, **random)
+
+    def measured(size):
+        optimizer = build(size, "plain", low, rounding=mode, packed=packed, **carried, **random)
         gradient = np.zeros(2 * size, optimizer.state.m[0].dtype)[::2]
-        advanced.append(peak(optimizer.advance, gradient, 1e-3)[1])
-        update, most = peak(optimizer.step, gradient, 1e-3)
-        stepped.append(most - update.nbytes)
-    check(advanced)
-    check(stepped)
+        advanced = peak(optimizer.advance, gradient, 1e-3)[1]
+        update, stepped = peak(optimizer.step, gradient, 1e-3)
+        return advanced, stepped - update.nbytes
+
+    check(measured)
 
 
 def test_codes_are_looked_at_a_block_at_a_time():
-    taken = []
-    for size in SIZES:
+    def measured(size):
         codes = np.zeros(size, np.uint16)
-        taken.append(peak(check_codes, codes, GAPS)[1])
+        _, taken = peak(check_codes, codes, GAPS)
         codes[-3] = 16000
         with pytest.raises(ValueError, match=rf"element \({size - 3},\) = 16000 stands for no value of gaps"):
             check_codes(codes, GAPS)
-    check(taken)
+        return (taken,)
+
+    check(measured)
 
 
 def test_the_measure_sees_what_grows():

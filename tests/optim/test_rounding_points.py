@@ -16,14 +16,14 @@ FAST_TWO_SUM = ["add", "sub", "sub"]
 GROW = [*TWO_SUM, "add", *FAST_TWO_SUM]
 MUL = ["mul", "neg", "fma", "mul", "fma", "add", *FAST_TWO_SUM]
 
-#: Role and operation, after the update is known.
+#: Operations of the parameter, after the update is known.
 ADDITIONS = {
-    "plain": [("parameter", "round"), ("parameter", "add")],
-    "fp32-optim": [("parameter", "round"), ("parameter", "add")],
-    "kahan": [("parameter", name) for name in ("round", "add", "add", "sub", "sub")],
-    "collage-light": [("parameter", name) for name in ("round", *GROW)],
-    "fp32-master": [("parameter", "round"), ("parameter", "add"), ("model", "round")],
+    **{name: ["round", "add"] for name in ("plain", "fp32-optim", "fp32-master")},
+    "kahan": ["round", "add", "add", "sub", "sub"],
+    **{name: ["round", *GROW] for name in ("collage-light", "collage-plus")},
 }
+#: Those of a second moment of two components: Mul, then Grow.
+IN_TWO = {"second moment decayed": MUL, "second moment": ["mul", *GROW]}
 DECAY = {"weight", "weight decay", "decayed direction"}
 #: Points of the moments, by the role; the direction of Lion is an average that is not kept.
 FIRST = ("gradient", "first moment decayed", "first moment", "momentum weighted", "interpolation")
@@ -43,12 +43,9 @@ class Labelled:
 
 
 class Watching(mcf.Meter):
-    """A meter that also watches the arithmetics that it is asked for.
+    """A meter that also watches the arithmetics that it is asked for."""
 
-    Their roundings bring numbers into a wider format.
-    """
-
-    def like(self, fmt, rounding):
+    def like(self, fmt, rounding):  # whose roundings bring numbers into a wider format
         made = super().like(fmt, rounding)
         made.trace = Labelled(self.trace.role, self.trace.together, but="round")
         return made
@@ -79,10 +76,16 @@ def points_of(hyper):
     return import_module(type(hyper).__module__).ROUNDING_POINTS
 
 
-def declared(hyper):
-    """Return the declared points before the strategy's addition, as (role, operation)."""
-    points = [point for point in points_of(hyper) if hyper.weight_decay or point[0] not in DECAY]
-    return [(MOMENTS.get(name, "update"), operation) for name, operation in points]
+def expected(hyper, name):
+    """Return the declared points and the strategy's addition, as (role, operation)."""
+    found = []
+    for point, operation in points_of(hyper):
+        if name == "collage-plus" and point in IN_TWO:
+            found += [("second_moment", operation) for operation in IN_TWO[point]]
+        elif hyper.weight_decay or point not in DECAY:
+            found.append((MOMENTS.get(point, "update"), operation))
+    found += [("parameter", operation) for operation in ADDITIONS[name]]
+    return [*found, ("model", "round")] if name == "fp32-master" else found
 
 
 @pytest.mark.parametrize("decay", [0.1, 0.0])
@@ -90,7 +93,7 @@ def declared(hyper):
 @pytest.mark.parametrize("name", ADDITIONS)
 def test_a_step_makes_the_declared_operations_and_no_others(optimizer, name, decay):
     hyper = straight_optimizers()[optimizer](weight_decay=decay)
-    assert trace(hyper, name) == declared(hyper) + ADDITIONS[name]
+    assert trace(hyper, name) == expected(hyper, name)
 
 
 #: Roles of PyTorch's points, each up to the one that is named.
@@ -99,23 +102,13 @@ UP_TO = {"first moment": "moments", "denominator": "second_moment", "update": "u
 
 @pytest.mark.parametrize("name", ["plain", "fp32"])
 def test_a_step_at_the_points_of_pytorch_makes_the_declared_operations(name):
-    hyper = TorchAdamW(weight_decay=0.1)
-    expected, ends = [], iter(UP_TO.items())
-    end, role = next(ends)
+    hyper, found, roles = TorchAdamW(weight_decay=0.1), [], list(UP_TO.values())
     for point, operation in points_of(hyper):
         if operation != "round" or point == "gradient" or name == "plain":  # binary32 stores what it has
-            expected.append((role, operation))
-        if point == end:
-            end, role = next(ends, ("", ""))
-    assert trace(hyper, name) == expected
-
-
-def test_the_second_moment_of_collage_plus_is_mul_then_grow():
-    before = declared(mcf.AdamW())
-    decayed = [point for point, _ in points_of(mcf.AdamW())].index("second moment decayed")
-    instead = [("second_moment", name) for name in (*MUL, "mul", *GROW)]
-    expected = before[:decayed] + instead + before[decayed + 2 :] + ADDITIONS["collage-light"]
-    assert trace(mcf.AdamW(), "collage-plus") == expected
+            found.append((roles[0], operation))
+        if UP_TO.get(point) == roles[0]:
+            del roles[0]
+    assert trace(hyper, name) == found
 
 
 #: What finds the larger one of a number and a real scalar, which the second product rounds.

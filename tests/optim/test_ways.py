@@ -9,7 +9,6 @@ import pytest
 import mcfsim as mcf
 from mcfsim.compile import choice
 from mcfsim.compile.loops import Filler
-from mcfsim.formats import Format
 from mcfsim.optim import optimizer as stepping
 from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.compiled_step import fill_block
@@ -17,8 +16,7 @@ from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.groups import Groups
 from mcfsim.optim.memory import packed_dtype, read
 from mcfsim.optim.strategies import FLOAT32, Stored
-from mcfsim.scaled import ScaledFormat
-from tests.optim.stored import Stretches
+from tests.optim.stored import E4M3, SHORT, Stretches, held, scaled
 from tests.shared.kinds import STORED, UNPACKED
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")]
@@ -27,17 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::mcfsim.Vanis
 SHAPES = {"gain": (313,), "matrix": (19, 23), "scalar": (), "none": (0,)}
 DECAYED = {"matrix", "none"}
 MODES = ("nearest_even", "up", "stochastic")
-#: A format of float32's exponents, of which more than half of the bits follow.
-SHORT = Format("short", precision=5, emin=-126, emax=127)
-E4M3 = mcf.get_format("float8_e4m3fn")
-needs_numba = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("numba", "platformdirs")),
-    reason="Numba is not installed",
-)
-
-
-def scaled(element, block, scale="float32", rule="absmax"):
-    return ScaledFormat(f"{element}", element=element, block=block, scale=scale, rule=rule)
+COMPILER = all(importlib.util.find_spec(name) for name in ("numba", "platformdirs"))
+needs_numba = pytest.mark.skipif(not COMPILER, reason="Numba is not installed")
 
 
 def kept_in(m, v):
@@ -77,12 +66,14 @@ GIVEN = [
 CASES = [x for x in GIVEN if mcf.strategy(x[1], x[2]).addition != "grow" or x[3] == "nearest_even"]
 
 
-def named(x):
-    return x if isinstance(x, str) else x.name
+def named(case):
+    return "-".join(x if isinstance(x, str) else x.name for x in case)
 
 
-def packable(strategy):
-    return strategy.parameter.grid is None and strategy.name not in UNPACKED
+def packing(case):
+    """Return the option that packs vectors of codes, where a strategy has such."""
+    strategy = mcf.strategy(*case[1:3])
+    return {"packed": True} if strategy.parameter.grid is None and strategy.name not in UNPACKED else {}
 
 
 def tensors(seed, *, hostile):
@@ -118,30 +109,22 @@ def trained(optimizer, name, low, mode, *, take=dict, keep=True, **options):
         else:
             made.advance(gradient, 1e-3)
     assert made.count == 2
-    pairs = zip(made.state, made.formats, strict=True)
-    held = [read(x, fmt) for items, fmt in pairs for x in items]
-    return made, [*held, *made.represented(), *made.weights().values()], asked
+    return made, [*held(made), *made.represented(), *made.weights().values()], asked
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Let blocks be of sizes that divide nothing, and few numbers worth a list of calls."""
     sizes = {
-        "mcfsim.optim.optimizer.BLOCK": 150,
-        "mcfsim.optim.staged_step.BLOCK": 150,
-        "mcfsim.optim.memory.BLOCK": 200,
-        "mcfsim.optim.on_grid.BLOCK": 94,
-        "mcfsim.optim.start.AT_ONCE": 133,
-        "mcfsim.optim.stripes._STRIPE": 300,
-        "mcfsim.optim.compiled_step._LEAST_COMPILED": 320,
-        "mcfsim.optim.staged_step._LEAST_COMPILED": 320,
-        "mcfsim.compile.loops.AT_ONCE": 83,
-        "mcfsim.compile.loops.BLOCK": 171,
+        **{"optim.optimizer.BLOCK": 150, "optim.staged_step.BLOCK": 150, "optim.memory.BLOCK": 200},
+        **{"optim.on_grid.BLOCK": 94, "optim.start.AT_ONCE": 133, "optim.stripes._STRIPE": 300},
+        **{"optim.compiled_step._LEAST_COMPILED": 320, "optim.staged_step._LEAST_COMPILED": 320},
+        **{"compile.loops.AT_ONCE": 83, "compile.loops.BLOCK": 171},
     }
 
     def cut():
         for name, size in sizes.items():
-            monkeypatch.setattr(name, size)
+            monkeypatch.setattr(f"mcfsim.{name}", size)
 
     return cut
 
@@ -163,17 +146,15 @@ def compare(case, ways, cut, assert_same):
                 assert all(isinstance(x, Groups) == grouped for x in getattr(made.state, slot))
 
 
-@pytest.mark.parametrize(("optimizer", "name", "low", "mode"), CASES, ids=named)
+@pytest.mark.parametrize("case", CASES, ids=named)
 @pytest.mark.sampled(24, each=False)
-def test_all_ways_have_the_bits_of_the_plain_step(
-    optimizer, name, low, mode, small_blocks, assert_same, tmp_path, monkeypatch
-):
+def test_all_ways_have_the_bits_of_the_plain_step(case, small_blocks, assert_same, tmp_path, monkeypatch):
     """By operations, and, as many steps are to come, as a list of NumPy's calls."""
     monkeypatch.setattr(choice, "is_available", lambda: False)
     filled = []
     monkeypatch.setattr(stepping, "fill_block", lambda *given: filled.append(1) or fill_block(*given))
     operations, calls = {"compiled": False}, {"steps": 10**6}
-    packed = {"packed": True} if packable(mcf.strategy(name, low)) else {}
+    packed = packing(case)
     ways = {
         "operations on threads": operations | {"threads": 3, "take": stored},
         "calls, no update": calls | {"keep": False},
@@ -181,8 +162,8 @@ def test_all_ways_have_the_bits_of_the_plain_step(
         "packed calls on threads": calls | packed | {"threads": 2},
         "files": operations | packed | {"folder": tmp_path / "files", "take": stored, "keep": False},
     }
-    compare((optimizer, name, low, mode), ways, small_blocks, assert_same)
-    assert filled or optimizers()[optimizer].staged or low != "bfloat16"
+    compare(case, ways, small_blocks, assert_same)
+    assert filled or optimizers()[case[0]].staged or case[2] != "bfloat16"
 
 
 #: What is compiled: each kind of program, and each kind of code; the first in the ordinary run.
@@ -190,32 +171,27 @@ COMPILED = [
     ("sgd", "plain", "bfloat16", "nearest_even"),
     ("sgd", "plain", "bfloat16", "stochastic"),
     *((("adamw", "sgd")[i % 2], x, "bfloat16", "nearest_even") for i, x in enumerate([*STORED, "bitnet"])),
-    ("lion", "mcf-3", "bfloat16", "nearest_even"),
-    ("adamw", "fp32-master", "bfloat16", "stochastic"),
-    ("adamw", "fp32-master", "float16", "up"),
-    ("adamw", "kahan", "float8_e5m2", "up"),
-    ("adamw", "plain", "float8_e4m3fnuz", "toward_zero"),
-    ("adamw", "plain", "posit16es1", "nearest_even"),
+    *(("adamw", "fp32-master", low, mode) for low, mode in (("bfloat16", "stochastic"), ("float16", "up"))),
+    *(("adamw", "kahan", "float8_e5m2", "up"), ("adamw", "plain", "float8_e4m3fnuz", "toward_zero")),
+    *(("adamw", "plain", "posit16es1", "nearest_even"), ("lion", "mcf-3", "bfloat16", "nearest_even")),
     ("adamw", kept_in(scaled(E4M3, 128), GROUPED[5].m), "bfloat16", "nearest_even"),
     ("adafactor", "collage-plus", "bfloat16", "nearest_even"),
     ("momentumadafactor", "plain", "bfloat16", "nearest_even"),
     ("momentumadafactor", "fp32-master", "bfloat16", "stochastic"),
 ]
-COMPILED[1:] = [pytest.param(*case, marks=pytest.mark.exhaustive) for case in COMPILED[1:]]
+COMPILED[1:] = [pytest.param(case, marks=pytest.mark.exhaustive) for case in COMPILED[1:]]
 
 
 @needs_numba
-@pytest.mark.parametrize(("optimizer", "name", "low", "mode"), COMPILED, ids=named)
+@pytest.mark.parametrize("case", COMPILED, ids=named)
 @pytest.mark.costly("it compiles a loop")
-def test_all_ways_have_the_same_bits_compiled(
-    optimizer, name, low, mode, small_blocks, assert_same, tmp_path
-):
-    packed = {"packed": True} if packable(mcf.strategy(name, low)) else {}
+def test_all_ways_have_the_same_bits_compiled(case, small_blocks, assert_same, tmp_path):
+    packed = packing(case)
     ways = {
         "threads": packed | {"threads": 3, "compiled": True},
         "files": packed | {"folder": tmp_path / "files", "take": stored, "keep": False, "compiled": True},
     }
-    compare((optimizer, name, low, mode), ways, small_blocks, assert_same)
+    compare(case, ways, small_blocks, assert_same)
 
 
 @pytest.mark.parametrize("steps", [1, 10**6])

@@ -63,16 +63,11 @@ class Judge:
     def exp(self, x):
         with mpmath.workprec(200):
             mantissa, exponent = mpmath.frexp(mpmath.exp(mpmath.mpf(x.numerator) / x.denominator))
-            return self.round(
-                Fraction(int(mpmath.ldexp(mantissa, 200))) * Fraction(2) ** (int(exponent) - 200)
-            )
+            return self.round(int(mpmath.ldexp(mantissa, 200)) * Fraction(2) ** (int(exponent) - 200))
 
     def product(self, rows, matrix, added=None):
-        columns = list(zip(*matrix, strict=True))
-        return [
-            [self.sum(row, column, added and added[place]) for place, column in enumerate(columns)]
-            for row in rows
-        ]
+        pairs = list(zip(transposed(matrix), added or [None] * len(matrix[0]), strict=True))
+        return [[self.sum(row, column, first) for column, first in pairs] for row in rows]
 
     def sum(self, row, column, first):
         products = [x * y for x, y in zip(row, column, strict=True)]
@@ -111,16 +106,10 @@ def judged(problem, parameters, step, seed, fmt, loss_format, sums):
         s = loss.sum(e, [Fraction(1)] * 10, None)
         d = [loss.round((loss.round(e[k] - s) if k == label else e[k]) / s) for k in range(10)]
         errors.append([of.round(item) for item in d])
-    back = of.product(errors, transposed(w2))
-    back = [
-        [b if a > 0 else Fraction(0) for a, b in zip(*rows, strict=True)]
-        for rows in zip(active, back, strict=True)
-    ]
+    pairs = zip(active, of.product(errors, transposed(w2)), strict=True)
+    back = [[b if a > 0 else Fraction(0) for a, b in zip(*rows, strict=True)] for rows in pairs]
     ones = [[Fraction(1)] * problem.batch]
-    sums_of = (
-        *(of.product(transposed(x), back), of.product(ones, back)),
-        *(of.product(transposed(active), errors), of.product(ones, errors)),
-    )
+    sums_of = [of.product(a, b) for y, b in ((x, back), (active, errors)) for a in (transposed(y), ones)]
     return [np.array([[float(of.round(x / problem.batch)) for x in row] for row in rows]) for rows in sums_of]
 
 

@@ -5,18 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from mcfsim import get_problem
 from mcfsim.formats import Format, Posit, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.problems import (
-    Corpus,
-    Digits,
-    LanguageModel,
-    LogisticRegression,
-    Problem,
-    Quadratic,
-    Rosenbrock,
-    get_problem,
-)
+from mcfsim.problems import Corpus, Digits, LanguageModel, LogisticRegression, Problem, Quadratic, Rosenbrock
 from mcfsim.problems.registry import PROBLEMS
 
 TEXT = Corpus.from_bytes(np.random.default_rng(0).integers(0, 256, 4000, dtype=np.uint8).tobytes(), "random")
@@ -33,18 +25,24 @@ EXAMPLES = [
 
 
 def label(problem):
-    return "-".join(
-        str(x) for x in (problem.name, getattr(problem, "layers", ""), getattr(problem, "format", ""))
-    )
+    return f"{problem.name}-{getattr(problem, 'layers', '')}-{getattr(problem, 'format', '')}"
 
 
 def generic(problem, seed=1):
     """Return float64 parameters far from any special point, gains included."""
     random = np.random.default_rng(seed)
-    return {
-        name: random.normal(1 if name.endswith("gain") else 0, 0.4, x.shape)
-        for name, x in problem.initial_parameters(0).items()
-    }
+    start = problem.initial_parameters(0).items()
+    return {name: random.normal(1 if name.endswith("gain") else 0, 0.4, x.shape) for name, x in start}
+
+
+def assert_derivative(loss, parameters, gradient, h, room, count=1):
+    """Compare a gradient with differences of the loss along random directions, tensor by tensor."""
+    random = np.random.default_rng(2)
+    for name, g in gradient.items():
+        for direction in random.standard_normal((count, *g.shape)):
+            low, high = (loss(parameters | {name: parameters[name] + t * direction}) for t in (-h, h))
+            bound = room * np.linalg.norm(g) * np.linalg.norm(direction)
+            assert abs((high - low) / (2 * h) - np.vdot(g, direction)) < bound, name
 
 
 def test_examples_are_of_all_problems():
@@ -53,17 +51,9 @@ def test_examples_are_of_all_problems():
 
 @pytest.mark.parametrize("problem", EXACT, ids=label)
 def test_gradients_of_every_tensor_against_finite_differences(problem):
-    parameters, h, random = generic(problem), 1e-5, np.random.default_rng(2)
+    parameters = generic(problem)
     _, gradient = problem.loss_and_gradient(parameters, 3, 4)
-    for name, g in gradient.items():
-        for _ in range(5):
-            direction = random.standard_normal(g.shape)
-            low, high = (
-                problem.loss_and_gradient(parameters | {name: parameters[name] + t * direction}, 3, 4)[0]
-                for t in (-h, h)
-            )
-            bound = 1e-8 * np.linalg.norm(g) * np.linalg.norm(direction)
-            assert abs((high - low) / (2 * h) - np.vdot(g, direction)) < bound, name
+    assert_derivative(lambda x: problem.loss_and_gradient(x, 3, 4)[0], parameters, gradient, 1e-5, 1e-8, 5)
 
 
 @pytest.mark.parametrize("problem", EXAMPLES, ids=label)
@@ -123,6 +113,7 @@ def test_wrong_parameters_are_refused(problem):
 
 
 CODED = Format(precision=7, emin=-9, emax=9)
+BEYOND = 0.99, 2e12, np.inf, np.nan
 INTS = [(Quadratic, "dimension", 2), (Quadratic, "seed", 0), (Rosenbrock, "dimension", 2)]
 INTS += [(Digits, name, 1) for name in ("hidden", "batch")]
 INTS += [(LanguageModel, name, 1) for name in ("layers", "width", "heads", "context", "batch")]
@@ -132,11 +123,7 @@ INTS += [(LanguageModel, name, 1) for name in ("layers", "width", "heads", "cont
     ("kind", "arguments", "error", "text"),
     [
         *((kind, {x: low - 1}, ValueError, f"{x} = .* must be at least {low}") for kind, x, low in INTS),
-        *((kind, {name: 2.0}, TypeError, f"{name} must be an int, not 2.0") for kind, name, _ in INTS),
-        *(
-            (Quadratic, {"condition_number": bad}, ValueError, "must lie between 1 and 1e12")
-            for bad in (0.99, 2e12, np.inf, np.nan)
-        ),
+        *((Quadratic, {"condition_number": x}, ValueError, "must lie between 1 and 1e12") for x in BEYOND),
         *((LogisticRegression, {"l2": bad}, ValueError, "finite and not neg") for bad in (-1e-9, np.nan)),
         (Digits, {"hidden": 10**12}, MemoryError, "hidden = 10"),
         (Digits, {"batch": 1439}, ValueError, "batch = 1439 must be at most 1438"),
@@ -147,10 +134,8 @@ INTS += [(LanguageModel, name, 1) for name in ("layers", "width", "heads", "cont
         (Digits, {"format": "posit8", "loss_format": CODED}, ValueError, "is not what its name means"),
         (LanguageModel, {"heads": 3}, ValueError, "heads = 3 must divide width = 64"),
         (LanguageModel, {"context": 400}, ValueError, "context = 400 needs longer texts than one of 400"),
-        *(
-            (LanguageModel, {"activation_bits": bad}, (TypeError, ValueError), "activation_bits")
-            for bad in (1, 17, True, 8.0)
-        ),
+        *((LanguageModel, {"activation_bits": bad}, ValueError, "activation_bits") for bad in (1, 17)),
+        *((LanguageModel, {"activation_bits": bad}, TypeError, "activation_bits") for bad in (True, 8.0)),
         *((get_problem, {"name_or_settings": x}, ValueError, ", ".join(PROBLEMS)) for x in ("cubic", {})),
         (get_problem, {"name_or_settings": 3}, TypeError, "made from its name or its settings, not from 3"),
     ],

@@ -71,9 +71,8 @@ def number(fmt, rng, size, low, high):
     """Return numbers of a format with exponents in a range, few of their significand bits set."""
     significand = rng.integers(2 ** (fmt.precision - 1), 2**fmt.precision, size).astype(np.float64)
     significand = np.where(rng.random(size) < 0.5, 2.0 ** (fmt.precision - 1), significand)
-    x = np.ldexp(
-        significand, rng.integers(max(low, fmt.emin), min(high, fmt.emax) + 1, size) - fmt.precision + 1
-    )
+    exponents = rng.integers(max(low, fmt.emin), min(high, fmt.emax) + 1, size)
+    x = np.ldexp(significand, exponents - fmt.precision + 1)
     x = np.minimum(x, float(fmt.max)) * rng.choice([-1.0, 1.0], size)
     return np.asarray(round_to(x, fmt, "toward_zero"), dtype=np.float64)
 

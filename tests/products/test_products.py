@@ -135,20 +135,19 @@ def test_stochastic_results_depend_on_no_tile_or_thread(order, products, monkeyp
 @pytest.mark.parametrize(
     ("length", "expected", "options"),
     [
-        (10, 4, {"block": 3}),
-        (10, 7, {"block": 3, "order": "pairwise"}),
-        (10, 5, {"block": 3, "lanes": 2}),
-        (10, 14, {"block": 3, "products": "rounded"}),
-        (10, 1, {"block": None}),
-        (0, 1, {"block": 4}),
+        *(
+            (10, 4, {"block": 3}),
+            (10, 5, {"block": 3, "lanes": 2}),
+            (10, 7, {"block": 3, "order": "pairwise"}),
+        ),
+        *((10, 1, {"block": None}), (0, 1, {"block": 4}), (10, 14, {"block": 3, "products": "rounded"})),
         (2, 3, {"block": 2, "products": "rounded", "lanes": 9}),
     ],
 )
 def test_the_count_of_roundings_is_that_of_the_streams(length, expected, options, monkeypatch):
     accumulator, drawn, draws = Accumulator("float16", "stochastic", **options), [], RandomWords.draws
-    monkeypatch.setattr(
-        RandomWords, "draws", lambda self, *place: (drawn.append(self.operation), draws(self, *place))[1]
-    )
+    watched = lambda self, *place: drawn.append(self.operation) or draws(self, *place)  # noqa: E731
+    monkeypatch.setattr(RandomWords, "draws", watched)
     dot(np.ones(length), np.ones(length), accumulator, random=RandomWords(0))
     assert drawn == list(range(expected))
     assert accumulator.roundings(length) == expected

@@ -33,15 +33,12 @@ THREE = Strategy("three", parameter=Stored(LOW, 3), m=Stored(LOW, 2), v=Stored(L
 FIXED = replace(placed("dqt-int4", reach="fixed", start="absmax"), name="fixed")
 STAGED = ["plain", "collage-plus", "fp8-moments", "exact"]
 JUDGED = {"truth_sample": 2}
-FACTORED = {name: kind for name, kind in optimizers().items() if kind.staged}
-
-
 #: Problem, hyperparameters, strategies, and what else a run is made with.
 CASES = {
     "every strategy": (QUADRATIC, AdamW(0.9, 0.95), [*STRATEGIES], {}),
     "every strategy on a grid": (QUADRATIC, AdamW(), [*GRID_STRATEGIES, FIXED], {}),
-    **{f"{name} in stages": (Folded, kind(), STAGED, JUDGED) for name, kind in FACTORED.items()},
-    **{f"{name}": (QUADRATIC, item(), SOME[:3], {}) for name, item in optimizers().items()},
+    **{f"{x} in stages": (Folded, kind(), STAGED, JUDGED) for x, kind in optimizers().items() if kind.staged},
+    **{f"{name}": (QUADRATIC, kind(), SOME[:3], {}) for name, kind in optimizers().items()},
     "several tensors and momentum": (LogisticRegression, SGD(0.9, 0.1), SOME, {"truth_sample": 3}),
     "language model": (tiny_model, AdamW(), SOME[:3], {"truth_sample": 3}),
     "moments of two formats": (QUADRATIC, AdamW(), [Strategy("mixed", v=Stored("float8_e5m2"))], {}),
@@ -121,16 +118,7 @@ def own(*data, held_out=0.0, start=0.0):
     return Made(lambda x, step: x - data, loss, np.full(data.size, start))
 
 
-def moved():
-    """Return a built-in problem with altered data."""
-    problem = Quadratic(3, 10.0)
-    problem.minimiser = problem.minimiser + 1
-    return problem
-
-
 DATA = "the problem's start, loss or gradient differs, and so its data"
-
-
 OTHER_SETTINGS = [
     *(({"seed": 2}, "seed"), ({"steps": 5}, "steps"), ({"record_every": 3}, "record_every")),
     *(({"optimizer": "sgd"}, "optimizer"), ({"optimizer": AdamW(weight_decay=0.2)}, "optimizer")),
@@ -139,6 +127,8 @@ OTHER_SETTINGS = [
     *(({"clip": None, "rounding": "up"}, "clip, rounding"), ({"scalars": "rounded"}, "scalars")),
     ({"truth_sample": 3, "precision": 500}, "precision, truth_sample"),
 ]
+ALTERED = Quadratic(3, 10.0)
+ALTERED.minimiser = ALTERED.minimiser + 1
 OTHER_DATA = [
     *(own(1.0, 2.0, 3.5), own(1.0, 2.0, np.nextafter(3.0, 4.0)), own(1.0, 2.0)),
     *(own(1.0, 2.0, 3.0, held_out=1.0), own(1.0, 2.0, 3.0, start=0.5)),
@@ -149,7 +139,7 @@ OTHER_DATA = [
     ("first", "then", "message"),
     [
         *(({}, options, f"settings differ in {named}") for options, named in OTHER_SETTINGS),
-        ({}, {"problem": moved()}, DATA),
+        ({}, {"problem": ALTERED}, DATA),
         *(({"problem": own(1.0, 2.0, 3.0)}, {"problem": other}, DATA) for other in OTHER_DATA),
     ],
 )
@@ -166,10 +156,8 @@ def test_the_checkpoint_of_other_versions_is_refused(tmp_path, monkeypatch):
     path, module = tmp_path / "checkpoint.npz", sys.modules["mcfsim.training.loop"]
     simple(path)
     versions = module.versions() | {"numpy": "1.0", "mpmath": "0.1"}
-    for name, other, differing in (
-        ("versions", versions, "mpmath, numpy"),
-        ("blas", "openblas 0.3.31 Nehalem", "blas"),
-    ):
+    others = ("versions", versions, "mpmath, numpy"), ("blas", "openblas 0.3.31 Nehalem", "blas")
+    for name, other, differing in others:
         with monkeypatch.context() as patch:
             patch.setattr(module, name, lambda other=other: other)
             with pytest.raises(ValueError, match=f"versions differ in {differing}; remove it"):
@@ -183,11 +171,12 @@ def test_a_run_is_no_checkpoint_and_is_not_overwritten_nor_the_other_way_round(t
     with pytest.raises(ValueError, match=r"run\.npz is no checkpoint of a simulation"):
         simple(path)
     assert path.read_bytes() == before
+    checkpoint = tmp_path / "checkpoint.npz"
     with pytest.raises(FileNotFoundError):
-        Run.load(tmp_path / "checkpoint.npz")
-    simple(tmp_path / "checkpoint.npz")
+        Run.load(checkpoint)
+    simple(checkpoint)
     with pytest.raises(ValueError, match="holds 'mcfsim-checkpoint-2', not 'mcfsim-run-2'"):
-        Run.load(tmp_path / "checkpoint.npz")
+        Run.load(checkpoint)
 
 
 # -- runs on one place -------------------------------------------------------------------------------------

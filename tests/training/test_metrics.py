@@ -134,10 +134,8 @@ def test_effective_update_is_the_exact_change_of_the_sum(components):
         # Binary32 is not rounded to binary32.
         ([np.float32([1.0])], [np.float32([1e-9])], float(np.float32(1e-9)) - 1.0),
         # A component that stays infinite did not move.
-        ([[INF]], [[INF]], 0.0),
-        ([[-INF], [1.0]], [[-INF], [3.0]], 2.0),
-        ([[INF]], [[-INF]], -INF),
-        ([[NAN]], [[NAN]], NAN),
+        *(([[INF]], [[INF]], 0.0), ([[-INF], [1.0]], [[-INF], [3.0]], 2.0)),
+        *(([[INF]], [[-INF]], -INF), ([[NAN]], [[NAN]], NAN)),
     ],
 )
 def test_effective_update_by_hand(before, after, expected, assert_same):
@@ -199,33 +197,30 @@ def test_parts_are_measured_as_if_alone(strange):
 
 
 # -- ulp error -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("x", "exact", "ulps"),
-    [
-        (1.0, 1.0, 0.0),
-        (1.0, 1.0625, 0.5),  # ulp(1) is 1/8
-        (1.0, 1.125 - 2**-20, 1.0 - 2**-17),
-        (1.0, 0.9375, 1.0),  # just below 1 it is 1/16
-        (1.0, np.nextafter(1.0, 0), 2.0**-53 * 16),
-        (-1.0, 1.0, 16.0),
-        (2.0**-6, 2.0**-6 + 2.0**-10, 0.5),  # the smallest normal number, and the subnormal ones: 2**-9
-        (0.0, 2.0**-30, 2.0**-21),
-        (2.0**-9, 0.0, 1.0),
-        (448.0, 464.0, 0.5),  # above the maximum, the same binade
-        (448.0, 512.0, 2.0),  # and beyond emax: the unit stays 32
-        (0.0, 5e-324, 5e-324 * 2**9),
-        (INF, 1.0, INF),
-        (NAN, 1.0, NAN),
-        (INF, INF, NAN),
-    ],
-)
-def test_ulp_error_by_hand(x, exact, ulps, assert_same):
-    """Of E4M3: 4 bits, the smallest normal number 2**-6, the maximum 448."""
-    assert_same(metrics.ulp_error([x], [exact], FORMATS["float8_e4m3fn"]), [ulps])
-    assert_same(metrics.ulp_error([[-x]], [[-exact]], "float8_e4m3fn"), [ulps])
-
-
 NAMES = ("bfloat16", "float16", "float32", "float8_e5m2", "float4_e2m1fn")
+
+
+#: Of E4M3, with 4 bits, the smallest normal number 2**-6 and the maximum 448: beside powers of two and zero,
+#: where numbers are subnormal, and beyond the maximum, where the unit stays 32.
+EDGES = [(1.0, 1.0), (1.0, 1.0625), (1.0, 1.125 - 2**-20), (1.0, 0.9375), (1.0, 1.0 - 2**-53), (-1.0, 1.0)]
+EDGES += [(2.0**-6, 2.0**-6 + 2.0**-10), (0.0, 2.0**-30), (2.0**-9, 0.0), (448.0, 464.0), (448.0, 512.0)]
+EDGES += [(0.0, 5e-324)]
+
+
+def by_definition(x, exact, fmt):
+    size = max(abs(Fraction(exact)), Fraction(2) ** fmt.emin)
+    e = size.numerator.bit_length() - size.denominator.bit_length()
+    unit = Fraction(2) ** (min(e - (Fraction(2) ** e > size), fmt.emax) - fmt.precision + 1)
+    return abs(Fraction(x) - Fraction(exact)) / unit
+
+
+def test_ulp_error_at_the_edges_and_of_what_is_not_finite(assert_same):
+    x, exact = np.array([*EDGES, (INF, 1.0), (NAN, 1.0), (INF, INF)]).T
+    expected = [float(by_definition(*pair, FORMATS["float8_e4m3fn"])) for pair in EDGES]
+    assert expected[:6] == [0.0, 0.5, 1.0 - 2**-17, 1.0, 2.0**-49, 16.0]
+    for sign, fmt in ((1, FORMATS["float8_e4m3fn"]), (-1, "float8_e4m3fn")):
+        found = metrics.ulp_error(sign * x[:, None], sign * exact[:, None], fmt)  # any shape
+        assert_same(found, [*expected, INF, NAN, NAN])
 
 
 @pytest.mark.parametrize("fmt", [*NAMES, Format(precision=9, emin=-62, emax=63)], ids=str)
@@ -235,10 +230,6 @@ def test_ulp_error_against_its_definition(fmt):
     exact = random.standard_normal(500) * 2.0 ** random.integers(low, fmt.emax - 3, 500, endpoint=True)
     x = round_to(exact, fmt, "toward_zero")
     for a, b, error in zip(x, exact, metrics.ulp_error(x, exact, fmt), strict=True):
-        size = abs(Fraction(b))
-        e = size.numerator.bit_length() - size.denominator.bit_length()
-        e -= Fraction(2) ** e > size
-        unit = Fraction(2) ** (max(e, fmt.emin) - fmt.precision + 1)
-        assert Fraction(error) == abs(Fraction(a) - Fraction(b)) / unit
+        assert Fraction(error) == by_definition(a, b, fmt)
         assert error < 1  # a truncation is off by less than one unit
     assert 0.4 < metrics.ulp_error(round_to(exact, fmt), exact, fmt).max() <= 0.5

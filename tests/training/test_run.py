@@ -105,9 +105,7 @@ def test_a_run_differs_from_one_that_differs_in_one_number(run):
         assert other != run, what
         assert run != other, what
         assert other == other, what
-    assert run != 3
-    assert run != run.settings
-    assert (replace(run) != run) is False
+    assert (run != 3, run != run.settings, replace(run) != run) == (True, True, False)
 
 
 def test_nan_equals_nan_and_a_tuple_a_list():

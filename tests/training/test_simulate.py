@@ -2,13 +2,15 @@
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
+import mpmath
 import numpy as np
 import pytest
 
 from mcfsim import STRATEGIES, AdamW, Optimizer, Schedule, round_to, simulate, strategy
 from mcfsim.kernels.real_numbers import to_fraction
-from mcfsim.problems import LogisticRegression, Quadratic, Rosenbrock
+from mcfsim.problems import LogisticRegression, Quadratic
 from mcfsim.random import RandomWords
 from mcfsim.training import metrics
 from mcfsim.training.exact_step import one_step
@@ -31,26 +33,14 @@ def problem():
 def test_the_same_arguments_give_the_same_bits_whatever_is_recorded_beside(problem, optimizer, names, capsys):
     arguments = {"optimizer": optimizer, "strategies": names, "steps": 4}
     first, again = Watched(problem), Watched(problem)
-    run = simulate(first, seed=1, truth_sample=2, record_every=2, **arguments)
-    assert_same_run(
-        simulate(problem, seed=1, truth_sample=2, record_every=2, progress=True, **arguments), run
-    )
+    recorded = {"seed": 1, "truth_sample": 2, "record_every": 2}
+    run = simulate(first, **recorded, **arguments)
+    assert_same_run(simulate(problem, **recorded, progress=True, **arguments), run)
     assert capsys.readouterr().out == ""
     simulate(again, seed=1, **arguments)
     assert again.finals == first.finals
     elsewhere = simulate(problem, optimizer, "plain", 1, seed=2)
     assert elsewhere.series["plain"]["loss"][0] != run.series["plain"]["loss"][0]
-
-
-@pytest.mark.slow
-def test_every_strategy_gets_the_same_batches_and_the_same_start(problem):
-    watched, names = Watched(problem), [*STRATEGIES]
-    run = simulate(watched, "sgd", names, steps=4, seed=9)
-    assert [(step, seed) for step, seed, _ in watched.calls] == [(t, 9) for t in range(1, 5) for _ in names]
-    start = round_to(problem.initial_parameters(9)["x"], "bfloat16")
-    for _, _, weights in watched.calls[: len(names)]:
-        assert (weights["x"] == start).all()
-    assert len({run.series[name]["loss"][0] for name in LOW_STRATEGIES}) == 1
 
 
 @pytest.mark.parametrize(("rounding", "scalars"), [("nearest_even", "exact"), ("toward_zero", "rounded")])
@@ -60,8 +50,10 @@ def test_a_run_is_its_optimizers_loop(problem, rounding, scalars):
     """Gradient at the weights in binary64, received, stepped: nothing else happens to the numbers."""
     hyper, schedule, steps = AdamW(0.9, 0.95), Schedule(0.02, 3), 3
     watched, options = Watched(problem), {"rounding": rounding, "scalars": scalars, "truth_sample": 1}
-    run = simulate(watched, hyper, LOW_STRATEGIES, steps, schedule, 4, clip=None, record_every=2, **options)
+    run = simulate(watched, hyper, STRATEGIES, steps, schedule, 4, clip=None, record_every=2, **options)
     start = round_to(problem.initial_parameters(4)["x"], "bfloat16")
+    assert [call[:2] for call in watched.calls] == [(t, 4) for t in range(1, steps + 1) for _ in STRATEGIES]
+    assert all((weights["x"] == start).all() for *_, weights in watched.calls[: len(STRATEGIES)])
     for place, name in enumerate(LOW_STRATEGIES):
         words = {"random": RandomWords(4)} if strategy(name).draws else {}
         optimizer = Optimizer(hyper, strategy(name), {"x": start}, {"x"}, rounding, scalars=scalars, **words)
@@ -80,12 +72,11 @@ def test_a_run_is_its_optimizers_loop(problem, rounding, scalars):
             still = metrics.released_imprecision(leading, optimizer.state.parameter[0])
             length = metrics.normalized_edq(exact, update)
             judged.append((metrics.relative_error(effective, exact), length, still))
-        recorded = [0, 1, 2]
         measures = "one_step_error", "update_length", "released_imprecision"
         compared = [run.series[name][measure].tolist() for measure in measures]
         assert compared == [*map(list, zip(*judged, strict=True))], name
-        assert run.series[name]["loss"].tolist() == [losses[t] for t in recorded], name
-        assert run.series[name]["normalized_edq"].tolist() == [quality[t] for t in recorded], name
+        assert run.series[name]["loss"].tolist() == losses, name
+        assert run.series[name]["normalized_edq"].tolist() == quality, name
         assert watched.finals[place]["x"] == optimizer.weights()["x"].tolist(), name
         final = {"x": optimizer.weights()["x"].astype(np.float64)}
         assert run.results[name] == {
@@ -137,26 +128,21 @@ def test_the_series_of_one_tensor_and_of_several(problem):
 
 # -- exact trajectories --------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_an_exact_trajectory_to_a_hundred_digits():
+def test_distance_to_the_exact_trajectory_which_is_the_same_to_a_hundred_digits(problem):
     """400 bits and 1000 bits go the same way: what differs is below 10**-100 relative."""
-    ends, hyper = [], AdamW(0.9, 0.99)
+    ends, names = [], ["plain", "fp32", "exact"]
+    given = AdamW(0.9, 0.99), names, 6, Schedule(0.02, 3)
     for precision in (400, 1000):
-        watched = Watched(Rosenbrock(4))
-        run = simulate(watched, hyper, ["exact", "plain"], 3, Schedule(0.05, 3), precision=precision)
-        assert (run.series["plain"]["distance"] > 0).all()
-        ends.append([to_fraction(x) for tensor in watched.finals[0].values() for x in tensor])
+        watched = Watched(problem)
+        run = simulate(watched, *given, record_every=5, precision=precision)
+        *finals, exact = ([to_fraction(x) for x in final["x"]] for final in watched.finals)
+        ends.append(exact)
+        for name, final in zip(names, finals, strict=False):
+            square = sum((a - b) ** 2 for a, b in zip(exact, final, strict=True)) / sum(x * x for x in exact)
+            assert abs(Fraction(run.series[name]["distance"][-1]) ** 2 / square - 1) < Fraction(1, 2**50)
+            assert (run.series[name]["distance"] > 0).all()
     gap = max(abs(a - b) for a, b in zip(*ends, strict=True))
-    assert 0 < gap < max(map(abs, ends[1])) / 10**100
-
-
-@pytest.mark.slow
-def test_distance_to_the_exact_trajectory(problem):
-    watched, names = Watched(problem), ["plain", "fp32", "exact"]
-    run = simulate(watched, AdamW(0.9, 0.99), names, 6, Schedule(0.02, 3), record_every=5)
-    *finals, exact = ([to_fraction(x) for x in final["x"]] for final in watched.finals)
-    for name, final in zip(names, finals, strict=False):
-        square = sum((a - b) ** 2 for a, b in zip(exact, final, strict=True)) / sum(x * x for x in exact)
-        assert abs(Fraction(run.series[name]["distance"][-1]) ** 2 / square - 1) < Fraction(1, 2**50)
+    assert 0 < gap < max(map(abs, exact)) / 10**100
 
 
 # -- a language model, strategies of one's own, divergence ---------------------------------------------
@@ -180,3 +166,36 @@ def test_a_tiny_language_model_end_to_end():
     assert master["one_step_error"].max() < 1e-3
     with pytest.raises(ValueError, match="'language-model' cannot be trained in exact arithmetic"):
         simulate(tiny_model(), strategies=["exact"], steps=1)
+
+
+# -- learning rates: for what is refused see `test_training_input` ------------------------------------------
+LEAST = 5e-324
+
+
+def formula(schedule, step, steps):
+    """Return the rate that is documented."""
+    peak, warmup, final = map(mpmath.mpf, (schedule.peak, schedule.warmup, schedule.final))
+    if step <= warmup:
+        return peak * step / warmup
+    return peak * (final + (1 - final) * (1 + mpmath.cospi((step - warmup) / (steps - warmup))) / 2)
+
+
+@pytest.mark.parametrize("final", [0.0, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("warmup", [0, 1, 3, 7, 50, 10**6])
+@pytest.mark.parametrize("peak", [3e-4, 0.1, 1 / 3, LEAST, 1.7e308])
+@pytest.mark.sampled(6)
+def test_rates_are_those_of_the_formula(peak, warmup, final):
+    schedule = Schedule(peak, warmup, final)
+    for steps in (1, 2, 3, 300):
+        rates = [schedule.rate(step, steps) for step in range(1, steps + 1)]
+        assert 0 <= min(rates) <= max(rates) <= peak
+        with mpmath.workdps(40):
+            for step, rate in enumerate(rates, start=1):
+                assert abs(rate - formula(schedule, step, steps)) <= 2e-15 * peak + LEAST, step
+        if 0 < warmup <= steps:  # exactly, at its ends
+            assert rates[0] == peak / warmup
+            assert rates[warmup - 1] == max(rates) == peak
+        if warmup < steps:
+            assert rates[-1] == pytest.approx(final * peak, rel=1e-15, abs=0)
+            falling = pairwise(rates[max(warmup, 1) - 1 :])
+            assert peak == LEAST or all(later < earlier or final == 1 for earlier, later in falling)

@@ -38,6 +38,10 @@ _CODES = (
 _BLOCK = 1 << 24
 
 
+class InstructionError(RuntimeError):
+    """A device's instruction makes something else than the text that it is to stand in for."""
+
+
 class Trial(NamedTuple):
     """A program that is little more than one verb.
 
@@ -84,7 +88,7 @@ def trials() -> dict[str, Trial]:
 
 
 def check_instructions(device: torch.device, launch: Launch) -> None:
-    """Raise RuntimeError unless a device's instructions make of hard operands what the texts do.
+    """Raise InstructionError unless a device's instructions make of hard operands what the texts do.
 
     Parameters
     ----------
@@ -98,7 +102,7 @@ def check_instructions(device: torch.device, launch: Launch) -> None:
         if found.numel():
             place = int(found[0])
             given = ", ".join(_written(x[place]) for x in operands)
-            raise RuntimeError(f"{device}: its instruction for {verb} differs from the text at {given}")
+            raise InstructionError(f"{device}: its instruction for {verb} differs from the text at {given}")
 
 
 def first_difference(

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mcfsim.compile.hardware import check_gpu
-from mcfsim.compile.hardware_trials import check_instructions
+from mcfsim.compile.hardware_trials import InstructionError, check_instructions
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.sources import imported
 from mcfsim.compile.triton_source import ALIGNMENT
@@ -171,7 +171,7 @@ def _has_good_instructions(device: torch.device) -> bool:
         return False
     try:
         check_instructions(device, Launcher)
-    except RuntimeError as error:
+    except InstructionError as error:  # what else goes wrong is no matter of instructions
         warnings.warn(f"{error}; kernels on it do without such instructions", RuntimeWarning, stacklevel=4)
         return False
     return True

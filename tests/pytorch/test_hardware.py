@@ -17,7 +17,7 @@ import torch
 import mcfsim as mcf
 from mcfsim.compile import hardware_trials, launch, trace
 from mcfsim.compile.hardware import INSTRUCTIONS
-from mcfsim.compile.hardware_trials import check_instructions, first_difference, trials
+from mcfsim.compile.hardware_trials import InstructionError, check_instructions, first_difference, trials
 from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.launch import Launcher, text_on
 from mcfsim.formats import get_format
@@ -239,7 +239,7 @@ FALSE = {
 @pytest.mark.sampled(5, each=False)
 def test_instructions_that_are_not_as_said_are_refused(name, monkeypatch):
     alter(monkeypatch, *FALSE[name])
-    with pytest.raises(RuntimeError, match=r"cpu: its instruction for \w+ differs from the text at "):
+    with pytest.raises(InstructionError, match=r"cpu: its instruction for \w+ differs from the text at "):
         check_instructions(CPU, Launcher)
 
 
@@ -298,7 +298,10 @@ def test_steps_by_instructions_have_the_bits_of_numpy(strategy, monkeypatch):
 
 def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(monkeypatch):
     def refused(device, launch):
-        raise RuntimeError("its instruction")
+        raise InstructionError("its instruction")
+
+    def failing(device, launch):
+        raise RuntimeError("out of memory")
 
     kernel = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True, hardware=True)
     launcher, device = kernel.with_numbers([]), torch.device("cuda", 0)
@@ -319,6 +322,9 @@ def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(mon
         assert text_on(launcher, CPU) == launcher.source
     assert text_on(launcher, CPU) == launcher.source  # asked once
     launch._has_good_instructions.cache_clear()
+    monkeypatch.setattr(launch, "check_instructions", failing)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        text_on(launcher, CPU)
 
 
 @pytest.mark.gpu

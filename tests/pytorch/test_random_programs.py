@@ -160,7 +160,7 @@ def test_programs_by_each_way(way, count, most, stochastic, request):
     assert all(took[x] == len(seeds) for x in ways) or (way == "kernels" and took[way])
 
 
-#: How many programs each way carries out of a part; of a hundred parts ``--more 10`` takes a hundred thousand.
+#: How many programs each way carries out of a part; of a hundred parts `--more 10` takes 100,000.
 MANY = {"calls": 90, "loops": 1, "tensors": 10, "kernels": 1}
 
 

@@ -55,7 +55,6 @@ def _freeze(phase: str, about: dict[str, int]) -> None:
 # -- which cases are run ------------------------------------------------------------------------------------
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="one case of each test, and none of the slow ones")
-    parser.addoption("--more", type=int, default=1, help="so many times as many random programs")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-
-
-def package_version() -> str:
-    """Return the version of the installed package, or say that it is not installed."""
-    try:
-        return version("mcfsim")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _digest(root: Traversable) -> str:

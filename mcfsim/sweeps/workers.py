@@ -20,10 +20,11 @@ from platform import node
 from threading import Thread
 from typing import Any, Literal, Protocol
 
-from mcfsim.sweeps.source import DIGEST, package_version
+from mcfsim.sweeps.source import DIGEST
+from mcfsim.training.record import versions
 
 #: What results depend on besides the work: the same must run wherever they are computed.
-SOURCE = (package_version(), DIGEST)
+SOURCE = (versions()["mcfsim"], DIGEST)
 
 Work = Callable[[int, int], Any]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -213,7 +214,7 @@ class Calls:
             if isinstance(result, Value) and part:
                 values = forms.sources(part)
                 singles = [x for x in values if x.number in self._singles]
-                compute = Calls([result], values, singles, apart=self._apart, depth=self._depth + 1)
+                compute = _Later([result], values, singles, apart=self._apart, depth=self._depth + 1)
                 taken = [*values]
             sides.append(Side(tuple(range(len(operands), len(operands) + len(taken))), compute))
             operands += taken
@@ -292,6 +293,20 @@ class Calls:
 
     def _slot(self, memory: _Memory, dtype: np.dtype[Any]) -> int:
         return self._slots.setdefault((memory, dtype), len(self._slots))
+
+
+class _Later:
+    """Calls that are made when they are first carried out: most lines have sides that no element takes."""
+
+    def __init__(self, *line: Any, **options: Any) -> None:
+        self._line, self._options = line, options
+
+    @cached_property
+    def _made(self) -> Calls:
+        return Calls(*self._line, **self._options)
+
+    def __call__(self, given: Sequence[Array], out: Sequence[Array]) -> None:
+        self._made(given, out)
 
 
 def _ready(form: Form, choices: Mapping[int, Choice], roots: Mapping[int, int]) -> list[int]:

@@ -76,10 +76,11 @@ class Forms:
         for value in _behind(results, lambda value: value.operands, there):
             if value.verb == "input":
                 raise ValueError(f"the operand {value.constant} is not given")
-            if all(x.number in self.constants for x in value.operands):
-                self.constants[value.number] = _constant(value, self.constants)
+            operands = tuple([self.constants.get(x.number, x) for x in value.operands])
+            if any([isinstance(x, Value) for x in operands]):
+                forms[value.number] = _form(value, operands, forms)
             else:
-                forms[value.number] = _form(value, forms, self.constants)
+                self.constants[value.number] = _constant(value, operands)
         varying = [x for x in results if x.number in forms]
         wanted = _behind(varying, lambda value: forms[value.number].values, there)
         self.made = {x.number: forms[x.number] for x in wanted}
@@ -143,16 +144,12 @@ class Forms:
 
     def truths(self) -> set[int]:
         """Return the integers that may stay truth values, as NumPy takes these beside an integer."""
-        users: dict[int, list[Form]] = defaultdict(list)
-        for form in self.made.values():
-            for x in form.values:
-                users[x.number].append(form)
         found: set[int] = set()
         for number in sorted(self.made, reverse=True):
             serves = all(
                 (form.verb in _TAKE_TRUTH and sum(map(_is_count, form.operands)) == 1)
                 or form.value.number in found
-                for form in users[number]
+                for form in map(self.made.__getitem__, self._users[number])
             )
             if _is_count(self.made[number].value) and number not in self._results and serves:
                 found.add(number)
@@ -187,13 +184,12 @@ def _behind(
     return [found[number] for number in sorted(found)]
 
 
-def _constant(value: Value, constants: dict[int, NDArray[Any]]) -> NDArray[Any]:
+def _constant(value: Value, operands: Sequence[Any]) -> NDArray[Any]:
     with np.errstate(all="ignore"):
-        return np.asarray(carried_out(value, [constants[x.number] for x in value.operands], {}))
+        return np.asarray(carried_out(value, operands, {}))
 
 
-def _form(value: Value, forms: dict[int, Form], constants: dict[int, NDArray[Any]]) -> Form:
-    operands = tuple(constants.get(x.number, x) for x in value.operands)
+def _form(value: Value, operands: tuple[Operand, ...], forms: dict[int, Form]) -> Form:
     if value.verb == "select" and value.type.is_integer and value.operands[0].verb == "lt":
         condition, yes, no = value.operands
         lesser, greater = condition.operands

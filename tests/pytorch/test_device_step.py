@@ -99,7 +99,7 @@ def test_many_steps_of_many_parameters(strategy, on_device):
     """Of three components there are fewer: an interpreted kernel keeps all that it computes."""
     size = 10**5 if mcf.STRATEGIES[strategy].m.components < 3 else 10**3
     both = [made("adamw", strategy, shapes=((3,), (size,))) for _ in range(2)]
-    runs.step_both(*both, range(10, 16), on_device)
+    runs.step_both(*both, range(10, 13), on_device)
     assert_same_states(*both)
 
 
@@ -206,8 +206,9 @@ def both(optimizer="sgd", strategy="plain", **options):
     return [made(optimizer, strategy, shapes=SHAPES, **options, **x) for x in ({"capturable": True}, {})]
 
 
-@pytest.mark.parametrize(("optimizer", "strategy"), rotating(PLAIN))
-@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize(
+    ("optimizer", "strategy", "maximize"), [(*pair, bool(n % 2)) for n, pair in enumerate(rotating(PLAIN))]
+)
 @pytest.mark.sampled(50, each=False)
 def test_replays_have_the_bits_of_steps(optimizer, strategy, maximize, graph):
     """Gradients stay as they are, also where they are taken with the other sign."""

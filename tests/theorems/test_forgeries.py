@@ -259,7 +259,7 @@ def few(theorem):
 
 EIGHT = ["float8_e4m3fn", "float8_e5m2", "float6_e3m2fn", "float6_e2m3fn"]
 ALL = {"float8_e4m3fn": few, "float6_e3m2fn": lambda t: True, "bfloat16": lambda t: t.range != "bounded"}
-MANY = [pytest.param([fmt], fits, 10, marks=pytest.mark.exhaustive) for fmt, fits in ALL.items()]
+MANY = [pytest.param([fmt], fits, 6, marks=pytest.mark.exhaustive) for fmt, fits in ALL.items()]
 
 
 @pytest.mark.parametrize(("formats", "fits", "many"), [(EIGHT, few, 4), *MANY])

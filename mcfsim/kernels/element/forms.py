@@ -77,7 +77,7 @@ class Forms:
             if value.verb == "input":
                 raise ValueError(f"the operand {value.constant} is not given")
             operands = tuple([self.constants.get(x.number, x) for x in value.operands])
-            if any([isinstance(x, Value) for x in operands]):
+            if any(isinstance(x, Value) for x in operands):
                 forms[value.number] = _form(value, operands, forms)
             else:
                 self.constants[value.number] = _constant(value, operands)

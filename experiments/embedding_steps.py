@@ -14,10 +14,10 @@ import mcfsim as mcf
 from experiments import paired
 from experiments.cells import Model
 from experiments.common import FIGURES, in_processes, read_result, write_result
+from experiments.learned_step import LearnedStepTable
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.clipping import clipped
-from mcfsim.training.learned_step import LearnedStepTable
 from mcfsim.training.record import versions
 
 RESULT = "embedding_steps"

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from experiments.common import read_result, write_result
+from experiments.families.search import Search, search
 from mcfsim.formats import Format
 from mcfsim.report.tables import markdown_table
 from mcfsim.symbolic import EVEN, EVERY, ODD, Family, Precisions
@@ -20,7 +21,6 @@ from mcfsim.theorems import THEOREMS, verify
 from mcfsim.theorems.every_p import Proof
 from mcfsim.theorems.every_p.certificate import terms
 from mcfsim.theorems.every_p.proof import members
-from mcfsim.theorems.every_p.search import Search, search
 
 RESULT = "family_search"
 #: Where the worst cases are from.

@@ -8,7 +8,7 @@ from typing import Any
 
 import mcfsim as mcf
 from experiments.common import read_result, write_result
-from mcfsim.compile.instructions import DEVICES, THROUGHPUT, by_pipe, limits
+from experiments.machine_code.throughput import DEVICES, THROUGHPUT, by_pipe, limits
 from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.program import Program
 from mcfsim.compile.recording import trace

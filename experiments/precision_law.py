@@ -15,8 +15,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments.cells import Cell, Model, sweep_options, train
 from experiments.common import FIGURES, read_result, write_result
-from mcfsim.models.precision_fit import fit
-from mcfsim.models.precision_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effective
+from experiments.scaling_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effective, fit
 from mcfsim.optim.strategies import FLOAT32, Addition, Stored
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table

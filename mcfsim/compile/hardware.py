@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 #: The first GPUs that have them, as major and minor compute capability. The machine code of older ones is not
-#: looked at, either (`mcfsim.compile.device_code`).
+#: looked at, either (`experiments.machine_code`).
 LEAST_CAPABILITY = 8, 0
 
 

@@ -2,7 +2,7 @@
 
 What Triton offers by default is not exact: it fuses products and sums, divides and takes roots by
 approximation, and its unary minus is a subtraction. So a kernel asks by name for what it needs, and is
-compiled without fusing (`mcfsim.compile.kernel`); `mcfsim.compile.device_code` looks at what came of it.
+compiled without fusing (`mcfsim.compile.kernel`). Tests look at what came of it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _kept():
     if importlib.util.find_spec("triton") is None:
         yield
         return
-    from mcfsim.compile import device_code
+    from experiments.machine_code import device_code
 
     made, make = {}, device_code.device_code
 
@@ -171,7 +171,7 @@ INSTEAD = {
 @pytest.mark.slow
 def test_another_instruction_is_noticed(kind, monkeypatch):
     pytest.importorskip("triton", reason="Triton is not installed")
-    from mcfsim.compile import device_code
+    from experiments.machine_code import device_code
 
     compiled = device_code.device_code
     for was, now in INSTEAD[kind]:

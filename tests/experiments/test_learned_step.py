@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
+from experiments.learned_step import LearnedStepTable
 from mcfsim.oracle.definition import round_fraction
-from mcfsim.training.learned_step import LearnedStepTable
 
 pytestmark = pytest.mark.slow
 

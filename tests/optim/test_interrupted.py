@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
+from experiments.learned_step import LearnedStepTable
 from mcfsim.checks.whole import SpoiltStateError
 from mcfsim.models.saving import load_state, save_state, save_weights
 from mcfsim.optim import optimizer as optimizers
 from mcfsim.optim import stripes
 from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.optimizer import Optimizer
-from mcfsim.training.learned_step import LearnedStepTable
 from tests.optim import stored
 from tests.optim.stored import bits, numbers
 from tests.shared.interrupts import OwnError, broken_off, bytecodes

@@ -11,10 +11,10 @@ import pytest
 import mcfsim as mcf
 from experiments import instructions
 from experiments.common import read_result
-from mcfsim.compile import device_code as code_of_devices
+from experiments.machine_code import device_code as code_of_devices
+from experiments.machine_code.device_code import faults
+from experiments.machine_code.throughput import DEVICES, PIPES, THROUGHPUT, Device, by_pipe, limits
 from mcfsim.compile import trace
-from mcfsim.compile.device_code import faults
-from mcfsim.compile.instructions import DEVICES, PIPES, THROUGHPUT, Device, by_pipe, limits
 from mcfsim.compile.joined import Joined
 from mcfsim.compile.kernel import Kernel, TableKernel
 from mcfsim.compile.launch import function

@@ -114,7 +114,7 @@ def by_triton_table(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> li
 def by_ptx(lowered: Lowered, arrays: Arrays) -> list[Any]:
     """A kernel as compiled for a GPU: its virtual instructions."""
     _, text = _kernel(lowered, many=False)
-    from mcfsim.compile.device_code import device_code
+    from experiments.machine_code.device_code import device_code
     from tests.shared.ptx_machine import THREADS, Kernel
 
     with pytest.MonkeyPatch.context() as patch:

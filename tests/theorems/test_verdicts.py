@@ -237,7 +237,7 @@ def test_a_statement_without_witnesses_counts_as_refuted_wherever_it_speaks():
         assert THEOREMS["two_prod_fma_any"].refuted(get_format(fmt), Mode.UP) == refuted
 
 
-#: What is tried, up to so many cases; in the exhaustive run more, and two statements whose cases exceed 31 bits.
+#: What is tried, up to so many cases; in the exhaustive run more, and of the longest counts two.
 TRIED, MORE, LONGEST = 1 << 19, 1 << 29, ("two_prod_fma", "round_to_odd_div")
 
 

@@ -1,6 +1,6 @@
 """Families of statements beside their own, found since: certificates of formats do not try them.
 
-They are from `mcfsim.theorems.every_p.search`, and each of them is proved. Where worst cases follow no
+They are from `experiments.families.search`, and each of them is proved. Where worst cases follow no
 polynomial in u, high words are near a power of two by multiples of the root of u: then their product, or
 what a quotient leaves, has last bits of any choice, while the operands hardly exceed the power of two.
 """

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from experiments.families.climb import Grid, climb
+from experiments.families.fit import NoFitError, fit
 from mcfsim.rounding import Mode
 from mcfsim.symbolic import EVEN, EVERY, ODD, Family, Polynomial, Precisions
-from mcfsim.theorems.every_p.climb import Grid, climb
-from mcfsim.theorems.every_p.fit import NoFitError, fit
 from mcfsim.theorems.every_p.proof import Proof, prove
 from mcfsim.theorems.statement import Scaling, Theorem
 

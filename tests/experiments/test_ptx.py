@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from mcfsim.compile.ptx import without_repeats
+from experiments.machine_code.ptx import without_repeats
 
 OPERATIONS = {
     **{f"{name}.rn.{kind}": 2 for name in ("add", "sub", "mul") for kind in ("f32", "f64")},

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mcfsim.compile.device_code import device_code
+from experiments.machine_code.device_code import device_code
 from mcfsim.compile.launch import ELEMENTS, WARPS
 from mcfsim.compile.lowering import Lowered
 
@@ -101,7 +101,7 @@ def by_pipe(source: str, lowered: Lowered, capability: int, *, elements: int = E
     Parameters
     ----------
     source, lowered, capability
-        As of `mcfsim.compile.device_code.device_code`.
+        As of `experiments.machine_code.device_code.device_code`.
     elements : int, optional
         How many an instance has: what it does once is shared among them. By default as many as launched.
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from experiments.common import read_result
+from experiments.families.climb import Grid, climb, scores
+from experiments.families.fit import NoFitError, fit, normalised, polynomial
+from experiments.families.search import in_u, quality, search, tidied
 from mcfsim.oracle import FractionArithmetic
 from mcfsim.symbolic import EVEN, EVERY, ODD, Family, Precisions, UndecidedError, family, u
 from mcfsim.symbolic.variables import root
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.every_p import Sharpness, prove
 from mcfsim.theorems.every_p.certificate import polynomial as of_terms
-from mcfsim.theorems.every_p.climb import Grid, climb, scores
-from mcfsim.theorems.every_p.fit import NoFitError, fit, normalised, polynomial
 from mcfsim.theorems.every_p.proof import members
-from mcfsim.theorems.every_p.search import in_u, quality, search, tidied
 from mcfsim.theorems.trial import flat
 from tests.theorems.reading import rounded
 

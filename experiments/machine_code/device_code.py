@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.machine_code.ptx import without_repeats
 from mcfsim.compile.hardware import INSTRUCTIONS
 from mcfsim.compile.kernel import check_triton
 from mcfsim.compile.launch import EXACT, WARPS, function
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.ptx import without_repeats
 from mcfsim.kernels.element.machine import F32, F64, Value
 
 #: Elements that are looked at: one a thread.

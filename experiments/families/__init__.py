@@ -1,0 +1,1 @@
+"""The search for families of extremal operands: climbed to, fitted by polynomials in u, and proved."""

@@ -1,0 +1,1 @@
+"""What NVIDIA's compilers make of a kernel: PTX, machine code, and a forecast of speed."""

@@ -1,0 +1,131 @@
+"""The scaling law for precision: as published, and its constants found again in losses that follow it."""
+
+import math
+from dataclasses import replace
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.optimize import curve_fit
+from scipy.stats import f as f_distribution
+
+from experiments.scaling_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effective, PrecisionLaw, fit
+from tests.shared.refusals import check, refusals, refused
+
+SIZES, BITS = np.repeat([3e3, 1e4, 3e4, 1e5], 7), np.tile([4, 5, 6, 7, 8, 10, math.inf], 4)
+SAME = np.full(28, 4.0)
+TRUE = {"a": 0.6, "alpha": 0.4, "floor": 2.0, "gamma": 1.5, "offset": 0.8}
+
+
+def law(size, bits, a, alpha, floor, gamma, offset):
+    """Return the law by its formula; sizes in units of their geometric mean."""
+    unit = np.exp(np.log(SIZES).mean())
+    return a * (size / unit * (1 - np.exp(-bits / gamma + offset))) ** -alpha + floor
+
+
+def test_what_is_published():
+    """Four bits leave these shares; seven are best, and half of that without offsets."""
+    kinds = PUBLISHED.kinds
+    without = {name: Effective(kind.gamma) for name, kind in kinds.items()}
+    best = [round(law.best_bits(), 1) for law in (PUBLISHED, replace(PUBLISHED, kinds=without))]
+    assert best == [7.0, 3.5]
+    for kind, share in (("weights", 0.70), ("activations", 0.33), ("kv", 0.83)):
+        found = float(kinds[kind].share(4))
+        assert round(found, 2) == share
+        assert float(PUBLISHED.effective_parameters(1e8, **{kind: 4})) == pytest.approx(1e8 * found)
+        for bits in (2.5, 3, 4, 8, 16, 32):
+            power = -mpmath.mpf(bits) / mpmath.mpf(kinds[kind].gamma) + mpmath.mpf(kinds[kind].offset)
+            exact = max(float(1 - mpmath.exp(power)), 0.0)
+            assert float(kinds[kind].share(bits)) == pytest.approx(exact, rel=1e-14)
+    assert PUBLISHED_FLOAT_WEIGHTS.share(8) == pytest.approx(1 - math.exp(-8 / 2.8111 + 0.1240))
+
+
+def test_where_no_parameter_is_left_the_loss_is_infinite():
+    assert PUBLISHED.kinds["activations"].share(3) == 0
+    assert PUBLISHED.loss(1e8, 1e10, activations=3) == math.inf
+    exact = PUBLISHED.loss(1e8, 1e10)
+    assert exact == pytest.approx(4.299e3 * 1e8**-0.4965 + 1.806e4 * 1e10**-0.4965 + 2.7648)
+    assert PUBLISHED.loss(1e8, 1e10, weights=math.inf, activations=math.inf) == exact
+    losses = PUBLISHED.loss(1e8, [1e9, 1e10, math.inf], weights=[3, 4, 16])
+    assert losses.shape == (3,)
+    assert (np.diff(losses) < 0).all()
+
+
+@pytest.mark.slow
+def test_the_optimum_is_that_of_a_fine_grid():
+    rng, grid = np.random.default_rng(0), np.arange(1, 40_000) / 1000
+    for _ in range(10):
+        count = rng.integers(1, 4)
+        kinds = {f"k{i}": Effective(rng.uniform(0.3, 4), rng.uniform(-1, 2.5)) for i in range(count)}
+        worth = np.prod([1 - np.exp(-grid / k.gamma + k.offset) for k in kinds.values()], axis=0) / grid
+        worth[np.any([grid <= k.gamma * k.offset for k in kinds.values()], axis=0)] = 0
+        best = grid[worth.argmax()]
+        if worth.argmax() > 60:  # else the fewest bits of all are best, and there is no optimum
+            assert PrecisionLaw(1, 1, 1, 0.5, kinds).best_bits() == pytest.approx(best, abs=2e-3)
+
+
+@pytest.mark.slow
+def test_constants_are_found_again():
+    found = fit(SIZES, BITS, law(SIZES, BITS, **TRUE))
+    assert {name: item.value for name, item in found.constants.items()} == pytest.approx(TRUE, rel=1e-6)
+    assert found.residual < 1e-9
+    for bits in (9, math.inf):
+        assert found.predict(2e5, bits) == pytest.approx(law(2e5, bits, **TRUE))
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(2, each=False)
+@pytest.mark.parametrize("confidence", [0.68, 0.95])
+def test_the_ends_of_intervals_are_where_the_profile_crosses(confidence):
+    """By curve_fit: with a constant held just inside the sum of squares is in the limit, just outside not."""
+    losses = law(SIZES, BITS, **TRUE) + np.random.default_rng(1).normal(0, 0.01, SIZES.size)
+    found = fit(SIZES, BITS, losses, confidence)
+    values = {name: item.value for name, item in found.constants.items()}
+    least = np.square(law(SIZES, BITS, **values) - losses).sum()
+    limit = least * (1 + f_distribution.ppf(confidence, 1, SIZES.size - 5) / (SIZES.size - 5))
+    for name, item in found.constants.items():
+        assert item.low < item.value < item.high
+        for end in (item.low, item.high):
+            for sign in (-1, 1):
+                held = end + sign * 0.01 * (end - item.value)
+                assert (squares(name, held, values, losses) > limit) == (sign > 0), (name, end)
+
+
+def squares(name, held, values, losses):
+    """Return the least sum of squares with one constant held."""
+    others = [other for other in values if other != name]
+
+    def model(_, *rest):
+        return law(SIZES, BITS, **dict(zip(others, rest, strict=True)), **{name: held})
+
+    best, _ = curve_fit(model, SIZES, losses, [values[other] for other in others], maxfev=20_000)
+    return np.square(model(None, *best) - losses).sum()
+
+
+@pytest.mark.slow
+def test_a_constant_that_nothing_bounds_has_no_end():
+    """At ten bits and more the precision does nothing, and gamma may be as small as it likes."""
+    bits = np.tile([10, 11, 12, 13, 14, 16, math.inf], 4)
+    noise = np.random.default_rng(2).normal(0, 0.02, SIZES.size)
+    found = fit(SIZES, bits, law(SIZES, bits, **TRUE) + noise).constants
+    assert (found["gamma"].low, found["offset"].low) == (0, -math.inf)
+
+
+def fitted(name, x):
+    fit(**{"sizes": SIZES, "bits": BITS, "losses": SIZES} | {name: x})
+
+
+@refusals(
+    refused(ValueError, "do not belong together", fitted, ("sizes", SIZES[:-1])),
+    refused(ValueError, "must be positive", fitted, ("sizes", -SIZES), ("bits", np.full(28, math.nan))),
+    refused(ValueError, "finite", fitted, ("losses", np.full(28, math.inf))),
+    refused(ValueError, "two sizes and three precisions", fitted, ("sizes", SAME), ("bits", SAME)),
+    refused(ValueError, "confidence", fitted, ("confidence", 1)),
+    refused(ValueError, "gamma", Effective, 0, -1, math.nan, math.inf),
+    refused(ValueError, "bits must be positive", Effective(1.0).share, 0, -3, math.nan),
+    refused(
+        ValueError, "known kinds: weights, activations, kv", lambda x: PUBLISHED.loss(x, x, gradients=4), 1e8
+    ),
+)
+def test_what_makes_no_sense_is_refused(rows):
+    check(rows)

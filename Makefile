@@ -8,7 +8,7 @@ export OPENBLAS_NUM_THREADS := 1
 # Compiled modules are kept, also where the environment says no: tests start some hundred interpreters.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: figures studies theorems test test-quick test-exhaustive test-lowest test-newest run-newest test-browser test-trainers test-gpu lint bench bench-gpu clean
+.PHONY: figures studies theorems test test-quick test-exhaustive test-lowest test-newest run-newest test-browser test-trainers test-gpu lint bench bench-gpu freeze clean
 .DEFAULT_GOAL := figures
 
 $(VENV)/.installed: pyproject.toml
@@ -101,6 +101,10 @@ lint: $(VENV)/.installed
 $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	touch $@
+
+# Digests of all bits, into FILE: before and after a change that keeps them.
+freeze: $(VENV)/.everything
+	$(BIN)/python -m tests.freeze $(or $(FILE),$(error say where: make freeze FILE=before.txt))
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks

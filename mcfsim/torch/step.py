@@ -300,7 +300,8 @@ class StoredOptimizer(SavedOptimizer):
             )
         here = local(parameter.detach())
         check_dense(here)
-        if any(size > 1 and not step for size, step in zip(here.shape, here.stride(), strict=True)):
+        dimensions = zip(here.shape, here.stride(), strict=True)
+        if here.numel() and any(size > 1 and not step for size, step in dimensions):
             raise TypeError("elements of the parameter share memory; make it a tensor of its own by .clone()")
         stores.check_groups(parameter)
 

@@ -174,6 +174,15 @@ def test_a_group_that_is_refused_is_not_added(weight, options, message):
     assert len(optimizer.param_groups) == 1
 
 
+def test_a_parameter_without_elements_shares_no_memory():
+    """NumPy's arrays have no strides where they have no elements."""
+    empty = torch.from_numpy(np.zeros((0, 3), np.float32)).bfloat16()
+    assert empty.stride() == (0, 0)
+    optimizer = AdamW([torch.nn.Parameter(empty)])
+    optimizer.param_groups[0]["params"][0].grad = empty.clone()
+    optimizer.step()
+
+
 #: What is wrong with what a constructor is given as parameters, or with its call.
 CALLS = {
     "should be an iterable of Tensors or dicts": lambda kind, p: kind(p.detach()),

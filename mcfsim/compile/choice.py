@@ -30,9 +30,10 @@ _COST = {Way.NATIVE: 1.0, Way.WIDE: 5.0, Way.EXACT: 6.0, Way.STICKY: 20.0, Way.R
 _DRAWN = 8.0
 #: And each time, however few elements there are.
 _CALL = 8e3
-#: What it costs to import Numba, to load a loop from its cache, and to compile an operation; in nanoseconds.
-_IMPORT, _LOAD, _COMPILE = 6e8, 1e8, 4.5e7
-#: What it costs to write an operation down, and one that draws random words.
+#: What it costs to import Numba and to load a loop from its cache, in nanoseconds.
+_IMPORT, _LOAD = 6e8, 1e8
+#: What it costs to compile an operation, and one that draws random words; and to write it down.
+_COMPILE, _COMPILE_DRAWN = 4.5e7, 1.6e8
 _WRITE, _WRITE_DRAWN = 2e6, 8e6
 
 #: What says that a text is not compiled: it is no straight line, or has no exact path in binary64.
@@ -248,7 +249,7 @@ class Loops:
         if not by_numpy:
             return None
         # What a sequel asks costs far more than its calls do, where it is not part of the line.
-        pays = loop.sequel is not None or spent > _cost_of_writing(program)
+        pays = loop.sequel is not None or spent > _by_step(program, _WRITE, _WRITE_DRAWN)
         return loop.on_numpy(given) if pays else None
 
     def _pays(self, loop: Loop, numbers: list[Any], spent: float) -> bool:
@@ -258,17 +259,16 @@ class Loops:
         if loop in self._failed or not is_available():
             return False
         start = _LOAD + _WRITE * len(loop.program.steps) + (0.0 if "numba" in sys.modules else _IMPORT)
-        pays = spent > start and (
-            spent > start + _COMPILE * len(loop.program.steps) or loop.is_cached(numbers)
-        )
+        compiling = _by_step(loop.program, _COMPILE, _COMPILE_DRAWN)
+        pays = spent > start and (spent > start + compiling or loop.is_cached(numbers))
         if pays:
             self._paid.add(loop)
         return pays
 
 
-def _cost_of_writing(program: Program) -> float:
-    """Return the nanoseconds that it takes to write a program as calls of NumPy's functions."""
-    return sum(_WRITE if step.draw is None else _WRITE_DRAWN for step in program.steps)
+def _by_step(program: Program, cost: float, drawn: float) -> float:
+    """Return the sum of a cost an operation, which is another one where random words are drawn."""
+    return sum(cost if step.draw is None else drawn for step in program.steps)
 
 
 def _cost(loop: Loop) -> float:

@@ -41,6 +41,16 @@ number32 = _cast(types.float32, types.int32, ir.FloatType())
 number64 = _cast(types.float64, types.int64, ir.DoubleType())
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def select(context: Any, condition: Any, yes: Any, no: Any) -> Any:
+    """Return one of two values of a type, without a branch: in these Numba takes time and memory squared."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(*arguments)
+
+    return (yes(condition, yes, no), generate) if condition == types.boolean and yes == no else None
+
+
 def _row(element: Any) -> Any:
     """Return a function that finds a vector of so many numbers of a type at an address."""
 

@@ -80,7 +80,7 @@ class Lowered:
 
 #: What lines and sources call things themselves.
 _TAKEN = re.compile(
-    r"(r|c|s|out|words?|operand|bits|numbers?|kept|[fiu])\d*(_low)?|found|start|loop|np|njit|sqrt|abs|min|range|"
+    r"(r|c|s|out|words?|operand|bits|numbers?|kept|[fiu])\d*(_low)?|found|start|loop|np|njit|sqrt|select|abs|min|range|"
     r"base|whole.*|"
     r"(round|encode|decode|add|sub|mul|fma)_b?float16|kernel|triton|tl|key|seed_low|seed_high|step|size|"
     r"inside|row|table|owners|ELEMENTS|ALIGNED|C\d+"

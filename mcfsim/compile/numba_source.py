@@ -24,7 +24,7 @@ IMPORTS = """import numpy as np
 from numba import njit
 
 from mcfsim.compile.intrinsics import bits32, bits64, f32, f64, i32, i64, number32, number64
-from mcfsim.compile.intrinsics import prefer_whole_vectors, sqrt
+from mcfsim.compile.intrinsics import prefer_whole_vectors, select, sqrt
 from mcfsim.compile.intrinsics import u8, u16, u32, u64
 """
 
@@ -217,7 +217,7 @@ def expression(value: Value, given: list[str]) -> str:
     if verb in _COMPARED:
         return f"{given[0]} {_COMPARED[verb]} {given[1]}"
     if verb == "select":
-        return f"{given[1]} if {given[0]} else {given[2]}"
+        return f"select({', '.join(given)})"
     if verb == "bits":
         return f"bits{value.type.bits}({given[0]})"
     if verb == "number":

@@ -141,6 +141,14 @@ def test_operands_may_be_called_as_what_is_in_a_source(apart, names, assert_same
         trace(lambda ar, x, y: ar.sub(x, y), "bfloat16", operands=("a", "a"))
 
 
+def test_the_source_of_a_loop_has_no_branches():
+    """Numba takes time and memory by their number squared."""
+    rounding = mcf.Rounding("stochastic", random_bits=16)
+    source = Loop(trace(mcf.two_sum, "bfloat16", rounding)).source([])
+    assert " select(" in source
+    assert " if " not in source.partition("def loop")[2]
+
+
 def test_a_source_tells_which_operation_each_statement_is_for_and_is_the_same_every_time():
     shown = Loop(trace(mcf.fast_two_sum, "bfloat16")).source([])
     assert shown == Loop(trace(mcf.fast_two_sum, "bfloat16")).source([])

@@ -202,7 +202,7 @@ SMALL_BLOCKS = [
 #: Loops by calls of NumPy's functions: to compile them never pays, to write them always does.
 CALLS = [
     *((compiled_step, "_LEAST_COMPILED", 0), (choice, "_LOAD", float("inf"))),
-    (choice, "_cost_of_writing", lambda program: -1.0),
+    *((choice, "_WRITE", -1.0), (choice, "_WRITE_DRAWN", -1.0)),
 ]
 #: How a step is made: what is other than by default, where small tensors go together by operations.
 WAYS = {

@@ -259,14 +259,16 @@ def few(theorem):
 
 EIGHT = ["float8_e4m3fn", "float8_e5m2", "float6_e3m2fn", "float6_e2m3fn"]
 ALL = {"float8_e4m3fn": few, "float6_e3m2fn": lambda t: True, "bfloat16": lambda t: t.range != "bounded"}
-MANY = [pytest.param([fmt], fits, 6, marks=pytest.mark.exhaustive) for fmt, fits in ALL.items()]
+MANY = [pytest.param([fmt], fits, 10, marks=pytest.mark.exhaustive) for fmt, fits in ALL.items()]
 
 
 @pytest.mark.parametrize(("formats", "fits", "many"), [(EIGHT, few, 4), *MANY])
 def test_forgeries_are_found_out(formats, fits, many, tmp_path):
     draw = random.Random(formats[0])
     names = [name for name, theorem in THEOREMS.items() if fits(theorem)]
-    chosen = ["fast_two_sum_unordered_error", *draw.sample(names, many - 1)]  # which measures an error
+    # One that measures an error: of 16 bits that takes ten seconds for each forgery.
+    first = [] if formats == ["bfloat16"] else ["fast_two_sum_unordered_error"]
+    chosen = [*first, *draw.sample(names, many - len(first))]
     assert attack(chosen, formats, draw, tmp_path / "c.json") > 12 * many
 
 
